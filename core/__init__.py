@@ -1,0 +1,1 @@
+"""What the engines and runners share: two pure machines and the adapters around them."""

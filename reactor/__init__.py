@@ -1,0 +1,1 @@
+"""SLS files an operator points ``reactor:`` at."""

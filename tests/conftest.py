@@ -1,0 +1,20 @@
+"""Shared by all tests: short temporary roots, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import tempfile
+
+import pytest
+
+CHECKOUT = pathlib.Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def salt_factories_default_root_dir():
+    # Unix socket paths are limited to 107 bytes and the factories nest deeply: keep this short.
+    root = tempfile.mkdtemp(prefix="sj-", dir=os.environ.get("SALTEXT_JOBS_TMP", tempfile.gettempdir()))
+    yield pathlib.Path(root)
+    shutil.rmtree(root, ignore_errors=True)
