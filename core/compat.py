@@ -1,0 +1,47 @@
+"""
+What differs between the Salt releases that this extension supports. The only place that knows.
+
+It must never hold policy: each name here is one fact about one or more releases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import salt.version
+
+try:  # Salt 3006 carries its own tornado, whose loop is not an asyncio loop.
+    from salt.ext.tornado.concurrent import Future
+    from salt.ext.tornado.gen import sleep
+    from salt.ext.tornado.ioloop import IOLoop
+except ImportError:  # Salt 3007 and later use the tornado package.
+    from tornado.concurrent import Future
+    from tornado.gen import sleep
+    from tornado.ioloop import IOLoop
+
+__all__ = ["HAS_NATIVE_BATCHES", "HAS_START_EVENT", "Future", "IOLoop", "new_loop", "sleep"]
+
+_MAJOR = int(re.split(r"\D", str(salt.version.__version__))[0])
+
+#: Salt 3008 minions announce the start of a job when it was published with ``start_event=True``;
+#: older masters do not pass the wish on.
+HAS_START_EVENT = _MAJOR >= 3008
+
+#: Salt 3008 runs a batch manager of its own beside ours, on the same index file.
+HAS_NATIVE_BATCHES = _MAJOR >= 3008
+
+
+def new_loop() -> Any:
+    """
+    Return a fresh tornado loop, current for this thread.
+
+    An engine process is forked from the master and may have inherited a loop that belongs to its parent.
+    """
+    if _MAJOR < 3007:
+        loop = IOLoop()
+        loop.make_current()
+        return loop
+    asyncio.set_event_loop(asyncio.new_event_loop())
+    return IOLoop.current()

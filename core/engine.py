@@ -1,0 +1,70 @@
+"""
+What every engine process does around its work: hold its lock, make its loop, and wait instead of ending.
+
+Salt's master starts an engine anew as soon as its start() returns, so an engine that has nothing to do must wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from saltext.jobs.core import compat, files, requests
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two looks at a lock that another process holds.
+_RETRY = 1.0
+
+
+class App(Protocol):
+    """An engine's work on a loop."""
+
+    def start(self) -> None:
+        """Begin; called once, on the loop."""
+
+    def close(self) -> None:
+        """Release everything; called once, when the loop has stopped. What must survive is on disk already."""
+
+
+def wait_for_the_end() -> None:
+    """Do nothing until the master stops this process."""
+    while True:
+        signal.pause()
+
+
+def run(opts: Mapping[str, Any], name: str, build: Callable[[Any], App]) -> None:
+    """
+    Run an engine until its process is stopped.
+
+    :param opts: the master's options.
+    :param name: the engine's name.
+    :param build: makes the engine's App for a loop.
+    """
+    with contextlib.ExitStack() as stack:
+        _hold_lock(stack, opts, name)
+        loop = compat.new_loop()
+        app = build(loop)
+        stack.callback(app.close)
+        loop.add_callback(app.start)
+        log.info("The %s engine runs", name)
+        loop.start()
+
+
+def _hold_lock(stack: contextlib.ExitStack, opts: Mapping[str, Any], name: str) -> None:
+    path = requests.lock_path(opts, name)
+    told = False
+    while True:
+        attempt = contextlib.ExitStack()
+        if attempt.enter_context(files.single_holder(path)):
+            stack.push(attempt)
+            return
+        attempt.close()
+        if not told:
+            log.warning("Another %s engine holds %s: waiting for it to end", name, path)
+            told = True
+        time.sleep(_RETRY)

@@ -1,0 +1,44 @@
+"""The errors of this extension: one tree under Salt's own, so that callers of Salt catch them as ever."""
+
+from __future__ import annotations
+
+from salt.exceptions import CommandExecutionError, SaltException, SaltInvocationError
+
+__all__ = ["EngineAbsent", "JobCacheError", "JobsError", "PublishFailed", "SettingsError", "StateError"]
+
+
+class JobsError(SaltException):  # type: ignore[misc]
+    """Whatever this extension itself raises."""
+
+
+class SettingsError(JobsError):
+    """An option has a value that is not accepted. The message names option, value and what is accepted."""
+
+
+class StateError(JobsError):
+    """A file that belongs to this extension cannot be read or written. The message names the file."""
+
+
+class JobCacheError(JobsError):
+    """The master job cache could not be read or written."""
+
+
+class PublishFailed(JobsError):
+    """
+    The master did not confirm a publish.
+
+    ``certain`` is True when the master refused it, so that no minion has it, and False when nothing is known, as after
+    a time-out: the minions may have received it.
+    """
+
+    def __init__(self, message: str, certain: bool = False) -> None:
+        super().__init__(message)
+        self.certain = certain
+
+
+class EngineAbsent(JobsError, CommandExecutionError):  # type: ignore[misc]
+    """No engine took a runner's request in time."""
+
+
+class BadRequest(JobsError, SaltInvocationError):  # type: ignore[misc]
+    """An operator's input is not acceptable. The message names the value and what to do."""

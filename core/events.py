@@ -1,0 +1,178 @@
+"""
+The tag vocabulary: a bus event becomes a typed fact, and what we announce becomes a tag.
+
+The only place where a tag is spelled. It must never trust an event: an id in a payload that does not match the id in the
+tag, or an id that could not be a path component, makes no fact.
+
+What we announce (payloads are flat dicts, ``_stamp`` is added by Salt):
+
+``salt/batch/<jid>/new``
+    jid, fun, tgt, tgt_type, user, total, batch_size
+``salt/batch/<jid>/progress``
+    the counts of ``batch.status``: total, completed, active, pending, failed, lost, offline, killed, state.
+    At most one a second for each batch.
+``salt/batch/<jid>/paused``, ``resumed``
+    jid, reason, user
+``salt/batch/<jid>/complete``, ``halted``
+    jid, halted_reason, user and the counts
+``salt/job_retry/<minion>/<jid>/queued|sent|done|held|expired|cancelled|dead``
+    minion, jid, fun, attempts, reason
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Union
+
+from saltext.jobs.core.ids import is_plain
+
+JOB = "salt/job/"
+MINION = "salt/minion/"
+PRESENCE = "salt/presence/change"
+
+
+@dataclass(frozen=True)
+class JobPublished:
+    """The master published a job (``salt/job/<jid>/new``). ``minions`` includes minions that are away."""
+
+    jid: str
+    fun: str
+    tgt: Any
+    tgt_type: str
+    user: str
+    minions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class JobReturned:
+    """A minion returned a job (``salt/job/<jid>/ret/<minion>``). Its payload is deliberately left behind."""
+
+    jid: str
+    minion: str
+    fun: str
+    retcode: int
+
+
+@dataclass(frozen=True)
+class JobStarted:
+    """A minion began a job that was published with ``start_event`` (``salt/job/<jid>/start/<minion>``)."""
+
+    jid: str
+    minion: str
+
+
+@dataclass(frozen=True)
+class MinionStarted:
+    """A minion process started (``salt/minion/<id>/start``). It has forgotten which jids it has seen."""
+
+    minion: str
+
+
+@dataclass(frozen=True)
+class PresenceChanged:
+    """Minions were seen or lost by the master's connection poll (``salt/presence/change``)."""
+
+    new: tuple[str, ...]
+    lost: tuple[str, ...]
+
+
+BusFact = Union[JobPublished, JobReturned, JobStarted, MinionStarted, PresenceChanged]
+
+
+def job_of(tag: str) -> str | None:
+    """Return the jid of a ``salt/job/<jid>/…`` tag, or None. Cheap: it is called for every event on the bus."""
+    if not tag.startswith(JOB):
+        return None
+    end = tag.find("/", len(JOB))
+    return tag[len(JOB) : end] if end > 0 else None
+
+
+def fact_of(tag: str, data: Any) -> BusFact | None:
+    """
+    Return the fact that an event states, or None where it states none or is not to be believed.
+
+    :param tag: the event's tag.
+    :param data: its decoded payload.
+    """
+    if not isinstance(data, Mapping):
+        return None
+    parts = tag.split("/")
+    if parts[:2] == ["salt", "job"] and len(parts) in (4, 5):
+        return _job_fact(parts, data)
+    if parts[:2] == ["salt", "minion"] and len(parts) == 4 and parts[3] == "start":
+        minion = parts[2]
+        return MinionStarted(minion) if is_plain(minion) and data.get("id") == minion else None
+    if tag == PRESENCE:
+        return PresenceChanged(_names(data.get("new")), _names(data.get("lost")))
+    return None
+
+
+def _job_fact(parts: list[str], data: Mapping[str, Any]) -> BusFact | None:
+    jid, kind = parts[2], parts[3]
+    if not is_plain(jid):
+        return None
+    if kind == "new" and len(parts) == 4 and data.get("jid") == jid:
+        return JobPublished(
+            jid,
+            str(data.get("fun", "")),
+            data.get("tgt"),
+            str(data.get("tgt_type", "glob")),
+            str(data.get("user", "")),
+            _names(data.get("minions")),
+        )
+    if len(parts) != 5 or not is_plain(parts[4]) or data.get("id") != parts[4]:
+        return None
+    if kind == "ret" and data.get("jid") == jid:
+        return JobReturned(jid, parts[4], str(data.get("fun", "")), retcode_of(data))
+    if kind == "start":
+        return JobStarted(jid, parts[4])
+    return None
+
+
+def retcode_of(ret: Mapping[str, Any]) -> int:
+    """
+    Return the one exit code that a return stands for: 0 for success.
+
+    ``retcode`` may be missing (then success decides), a number, or a dict with one for each of several functions, of
+    which the worst counts. ``success: False`` with a retcode of 0 is a failure too: that is how a minion reports a
+    function it could not run.
+    """
+    code = ret.get("retcode", 0)
+    if isinstance(code, Mapping):
+        code = max((_number(value) for value in code.values()), default=0, key=abs)
+    code = _number(code)
+    return 1 if code == 0 and ret.get("success") is False else code
+
+
+def _number(value: Any) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        return 1 if value else 0
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple, set, frozenset)):
+        return ()
+    return tuple(name for name in value if is_plain(name))
+
+
+def batch_tag(jid: str, kind: str) -> str:
+    """Return the tag of what a batch announces; ``kind`` is one of those in this module's docstring."""
+    return f"salt/batch/{jid}/{kind}"
+
+
+def retry_tag(minion: str, jid: str, kind: str) -> str:
+    """Return the tag of what the retry queue announces about one entry."""
+    return f"salt/job_retry/{minion}/{jid}/{kind}"
+
+
+def wake_tag(engine: str) -> str:
+    """Return the tag with which a runner wakes an engine. It carries nothing: the request is a file."""
+    return f"saltext/jobs/{engine}/wake"
+
+
+def beat_tag(engine: str, process: int) -> str:
+    """Return the tag of an engine's own beat, by whose absence it notices that the bus lost events."""
+    return f"saltext/jobs/{engine}/beat/{process}"

@@ -1,0 +1,48 @@
+"""
+Checks of minion ids and jids, which come from the bus and end up in paths and keys.
+
+Nothing that fails a check here may be used to build a path, a bank or a key.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+#: Longest name that file systems and cache drivers take, in bytes.
+_LONGEST = 255
+
+
+def is_plain(name: Any) -> bool:
+    """
+    Tell whether ``name`` is one plain path component: a str of 1 to 255 bytes without separator, NUL or other control
+    characters, and neither ``.`` nor ``..``.
+    """
+    if not isinstance(name, str) or not name or name in (".", ".."):
+        return False
+    if "/" in name or "\\" in name or not name.isprintable():
+        return False
+    # A lone surrogate cannot be encoded; such a name comes from a broken or hostile sender only.
+    return len(name.encode("utf-8", "replace")) <= _LONGEST and _is_encodable(name)
+
+
+def _is_encodable(name: str) -> bool:
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def jid_time(jid: str) -> float | None:
+    """
+    Return the Unix time that a jid of Salt's own making carries, in seconds, or None for another jid.
+
+    The first 20 characters are year to microsecond (``salt.utils.jid.gen_jid``), in local time unless ``utc_jid`` is
+    set; so the result may be off by the zone's offset and is for ordering and for coarse ages only.
+    """
+    import datetime
+
+    try:
+        return datetime.datetime.strptime(jid[:20], "%Y%m%d%H%M%S%f").timestamp()
+    except (ValueError, TypeError, OverflowError):
+        return None

@@ -1,0 +1,133 @@
+"""
+The master job cache as the engines need it, whatever returner is configured: loads, who returned what, and keeping a
+job's own load.
+
+It blocks (disk, database): call it from a Worker. It must never hand a return's payload on: those can be megabytes, and
+nothing here needs them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import salt.cache
+import salt.loader
+import salt.utils.args
+
+from saltext.jobs.core.errors import JobCacheError
+from saltext.jobs.core.events import retcode_of
+
+log = logging.getLogger(__name__)
+
+#: Our own job cache, which keeps the load that was published first and knows what this master has published.
+OURS = "salt_cache"
+#: Key in the load of a job that the batch_manager engine publishes: the batch decides who gets it, and when.
+BATCH_MARK = "batch"
+
+
+class JobCache:
+    """
+    :param opts: the master's options. Of ``ext_job_cache`` and ``master_job_cache`` the one that gets the returns is read.
+    """
+
+    def __init__(self, opts: Mapping[str, Any]) -> None:
+        self._opts = dict(opts)
+        self.master_name: str = opts.get("master_job_cache", "local_cache")
+        self.name: str = opts.get("ext_job_cache") or self.master_name
+        self._loaded: Any = None
+        self._banks: Any = None
+
+    @property
+    def keeps_first_load(self) -> bool:
+        """Whether a later publish under the same jid leaves the load alone; local_cache and others overwrite it."""
+        return self.master_name == OURS
+
+    def load(self, jid: str) -> dict[str, Any]:
+        """Return the load of a job, ``{}`` where there is none. :raises JobCacheError: when it cannot be read."""
+        return dict(self._call(self.name, "get_load", jid) or {})
+
+    def returned(self, jid: str, minions: Iterable[str]) -> dict[str, int]:
+        """
+        Return ``{minion: retcode}`` of those of ``minions`` that have returned ``jid``.
+
+        :raises JobCacheError: when the cache cannot be read.
+        """
+        wanted = list(minions)
+        if self.name == OURS and len(wanted) <= 200:
+            found = self._fetch_each(jid, wanted)
+        else:
+            found = self._call(self.name, "get_jid", jid) or {}
+        return {minion: retcode_of(found[minion]) for minion in wanted if isinstance(found.get(minion), Mapping)}
+
+    def published(self, jid: str) -> bool:
+        """Tell whether this master published ``jid``. Only our own job cache knows. :raises JobCacheError: as above."""
+        return self.name == OURS and self._fetch("jobs/published", jid) not in (None, {})
+
+    def keep_load(self, jid: str, load: Mapping[str, Any], minions: Iterable[str]) -> None:
+        """
+        Store the load that ``jid`` is to show, as publishing it would.
+
+        :param load: as the master gets it from a client: fun, arg, tgt, tgt_type, user, ret, kwargs, jid.
+        :raises JobCacheError: when it cannot be stored.
+        """
+        call = self._function(self.master_name, "save_load")
+        self._guard(self.master_name, "save_load", lambda: call(jid, dict(load), minions=sorted(minions)))
+
+    def store_return(self, load: Mapping[str, Any]) -> None:
+        """Store a return that did not come as one: ``load`` has jid, id, return, retcode, success, fun."""
+        self._call(self.name, "returner", dict(load))
+
+    def _fetch_each(self, jid: str, minions: list[str]) -> dict[str, Any]:
+        return {minion: self._fetch(f"jobs/returns/{jid}", minion) for minion in minions}
+
+    def _fetch(self, bank: str, key: str) -> Any:
+        if self._banks is None:
+            self._banks = salt.cache.Cache(self._opts)
+        return self._guard("salt.cache", f"fetch {bank} {key}", lambda: self._banks.fetch(bank, key))
+
+    def _call(self, name: str, function: str, *args: Any) -> Any:
+        call = self._function(name, function)
+        return self._guard(name, function, lambda: call(*args))
+
+    def _function(self, name: str, function: str) -> Any:
+        if self._loaded is None:
+            utils = salt.loader.utils(self._opts)
+            self._loaded = salt.loader.returners(self._opts, salt.loader.minion_mods(self._opts, utils=utils))
+        try:
+            return self._loaded[f"{name}.{function}"]
+        except KeyError:
+            raise JobCacheError(f"The job cache {name!r} has no {function}: is master_job_cache right?") from None
+
+    @staticmethod
+    def _guard(name: str, what: str, call: Any) -> Any:
+        try:
+            return call()
+        except Exception as exc:  # A driver raises whatever its client library raises.
+            raise JobCacheError(f"The job cache {name!r} failed at {what}: {type(exc).__name__}: {exc}") from exc
+
+
+def load_of(
+    jid: str,
+    fun: str,
+    arg: Iterable[Any],
+    kwarg: Mapping[str, Any],
+    tgt: Any,
+    tgt_type: str,
+    user: str,
+    ret: str,
+    options: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the load with which the job cache is to show a job, in the form in which a client would publish it."""
+    return {
+        "cmd": "publish",
+        "jid": jid,
+        "fun": fun,
+        "arg": salt.utils.args.condition_input(list(arg), dict(kwarg)),
+        "tgt": tgt,
+        "tgt_type": tgt_type,
+        "ret": ret,
+        "user": user,
+        "kwargs": {name: value for name, value in options.items() if value is not None},
+    }

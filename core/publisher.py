@@ -1,0 +1,144 @@
+"""
+Publishing through the master, on the engine's own loop: jobs, questions (``test.ping``, ``find_job``) and kills.
+
+It holds no policy: no retry, no backoff. It must never publish twice on its own account.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import salt.client
+import salt.exceptions
+import salt.utils.jid
+
+from saltext.jobs.core import compat
+from saltext.jobs.core.errors import PublishFailed
+
+log = logging.getLogger(__name__)
+
+#: What of a job travels beside function and arguments (``salt.master.ClearFuncs._prep_pub``).
+OPTIONS = ("metadata", "module_executors", "executor_opts", "ret_config", "ret_kwargs", "delimiter")
+
+#: Errors by which the master says that it published nothing.
+_REFUSALS = (
+    salt.exceptions.AuthenticationError,
+    salt.exceptions.AuthorizationError,
+    salt.exceptions.PublishError,
+)
+
+
+class Publisher:
+    """
+    :param opts: the master's options.
+    :param loop: the engine's tornado loop.
+    """
+
+    def __init__(self, opts: Mapping[str, Any], loop: Any) -> None:
+        self._opts, self._loop = opts, loop
+        self._client = salt.client.LocalClient(mopts=dict(opts), io_loop=loop, keep_loop=True)
+        self._own_user = self._client.salt_user
+
+    def close(self) -> None:
+        """Release the client's sockets."""
+        self._client.destroy()
+
+    def new_jid(self) -> str:
+        """Return a jid that no job has had."""
+        return str(salt.utils.jid.gen_jid(self._opts))
+
+    async def publish(
+        self,
+        fun: str,
+        arg: Iterable[Any],
+        tgt: Any,
+        tgt_type: str = "list",
+        *,
+        jid: str,
+        user: str | None = None,
+        ret: str = "",
+        kwarg: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
+        timeout: float = 15.0,
+        question: bool = False,
+    ) -> frozenset[str]:
+        """
+        Publish a job and return the minions that the master says it is for.
+
+        :param jid: the job's id, used as it is.
+        :param user: whom the job is published for. The master checks the access of users it knows.
+        :param options: of the names in OPTIONS, those that the job has.
+        :param timeout: seconds to wait for the master's answer.
+        :param question: the answers are read from the bus only: none is announced or kept in the job cache.
+        :raises PublishFailed: with ``certain`` where the master refused.
+        """
+        extra: dict[str, Any] = {name: options[name] for name in OPTIONS if options and options.get(name) is not None}
+        if question:
+            extra["nocache"] = True
+        elif compat.HAS_START_EVENT:
+            extra["start_event"] = True
+        # The client reads its salt_user synchronously, before its first wait: no other publish can come between.
+        self._client.salt_user = self._allowed(user)
+        try:
+            answer = await self._client.run_job_async(
+                tgt,
+                fun,
+                list(arg),
+                tgt_type,
+                ret,
+                jid=jid,
+                kwarg=dict(kwarg or {}),
+                timeout=max(1, int(timeout)),
+                io_loop=self._loop,
+                listen=False,
+                **extra,
+            )
+        except Exception as exc:
+            raise PublishFailed(f"{type(exc).__name__}: {exc}", certain=_is_refusal(exc)) from exc
+        if not answer or not answer.get("jid"):
+            raise PublishFailed(f"the master matched no minion with {_short(tgt)}", certain=True)
+        return frozenset(answer["minions"])
+
+    async def ping(self, tgt: Any, tgt_type: str, *, ping_jid: str, user: str | None = None) -> frozenset[str]:
+        """Ask a target who is there; the answers come under ``ping_jid``. Returns and raises as ``publish``."""
+        return await self.publish("test.ping", [], tgt, tgt_type, jid=ping_jid, user=user, question=True)
+
+    async def find_job(self, jid: str, minions: Iterable[str], *, probe_jid: str) -> frozenset[str]:
+        """
+        Ask minions whether they run ``jid``; they answer under ``probe_jid``, which must be fresh.
+
+        Returns and raises as ``publish``.
+        """
+        return await self.publish("saltutil.find_job", [jid], list(minions), jid=probe_jid, question=True)
+
+    async def kill_job(self, jid: str, minions: Iterable[str], *, kill_jid: str) -> frozenset[str]:
+        """Send SIGKILL to the processes of ``jid`` on minions. Returns and raises as ``publish``."""
+        return await self.publish("saltutil.kill_job", [jid], list(minions), jid=kill_jid, question=True)
+
+    def _allowed(self, user: str | None) -> str:
+        """
+        Return the user to publish as.
+
+        The master lets the key of root, and of a user called salt, publish for anyone, and any key for ``sudo_…``
+        (``salt.auth.LoadAuth.authenticate_key``). A master that runs as another user can publish as itself only.
+        """
+        if not user or user == self._own_user:
+            return str(self._own_user)
+        if user.startswith("sudo_") or self._opts.get("user", "root") in ("root", "salt"):
+            return user
+        log.debug("Publishing as %s, since this master can't publish for %s", self._own_user, user)
+        return str(self._own_user)
+
+
+def _is_refusal(exc: BaseException) -> bool:
+    if isinstance(exc, _REFUSALS):
+        return True
+    # run_job_async wraps what it does not know in a SaltClientError whose argument is the original.
+    return bool(exc.args) and isinstance(exc.args[0], _REFUSALS)
+
+
+def _short(tgt: Any) -> str:
+    text = ",".join(tgt) if isinstance(tgt, (list, tuple)) else str(tgt)
+    return text if len(text) <= 80 else text[:77] + "..."

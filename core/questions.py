@@ -1,0 +1,124 @@
+"""
+Questions to minions and their answers: who is there, who runs a job, who has run it.
+
+Each question is one publish under a fresh jid (a minion ignores a jid that it has seen), and its answers are read from
+the bus. It must never guess: a minion that did not answer is silent, which is evidence of nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from saltext.jobs.core import compat
+from saltext.jobs.core.publisher import Publisher
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """
+    What came of a question.
+
+    ``matched``: the minions that the master says the question went to. ``given``: ``{minion: return}`` of those that
+    answered; the return is whatever the function returned, and comes from the minion itself.
+    """
+
+    matched: frozenset[str]
+    given: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Probed:
+    """Of the minions that were asked about a job: those that run it, those that don't, and those that said nothing."""
+
+    running: frozenset[str]
+    idle: frozenset[str]
+    silent: frozenset[str]
+
+
+class _Open:
+    """A question that waits for answers."""
+
+    def __init__(self) -> None:
+        self.matched: frozenset[str] | None = None
+        self.given: dict[str, Any] = {}
+        self.settled: Any = compat.Future()
+
+    def settle_if_complete(self) -> None:
+        if self.matched is not None and self.matched <= self.given.keys():
+            self.settle()
+
+    def settle(self) -> None:
+        if not self.settled.done():
+            self.settled.set_result(None)
+
+
+class Questions:
+    """
+    :param loop: the engine's tornado loop.
+    :param publisher: what publishes the questions.
+    """
+
+    def __init__(self, loop: Any, publisher: Publisher) -> None:
+        self._loop, self._publisher = loop, publisher
+        self._open: dict[str, _Open] = {}
+
+    def wants(self, jid: str) -> bool:
+        """Tell whether returns of ``jid`` are answers to an open question."""
+        return jid in self._open
+
+    def heard(self, jid: str, minion: str, value: Any) -> None:
+        """Take the return of a minion as its answer."""
+        question = self._open.get(jid)
+        if question is not None:
+            question.given[minion] = value
+            question.settle_if_complete()
+
+    async def ping(self, tgt: Any, tgt_type: str, timeout: float, user: str | None = None) -> Answers:
+        """Ask who is there. Returns after ``timeout`` seconds, or once all have answered. Raises as Publisher.publish."""
+        return await self._ask(lambda jid: self._publisher.ping(tgt, tgt_type, ping_jid=jid, user=user), timeout)
+
+    async def find_job(self, jid: str, minions: Iterable[str], timeout: float) -> Probed:
+        """Ask minions whether they run ``jid``. Returns and raises as ``ping``."""
+        asked = frozenset(minions)
+        answers = await self._ask(lambda fresh: self._publisher.find_job(jid, asked, probe_jid=fresh), timeout)
+        # The function returns the job's proc entry, or {}; anything else is an error text and no evidence.
+        told = {minion: value for minion, value in answers.given.items() if minion in asked and isinstance(value, dict)}
+        running = frozenset(minion for minion, value in told.items() if value)
+        return Probed(running, frozenset(told) - running, asked - frozenset(told))
+
+    async def find_cached_job(self, jid: str, minions: Iterable[str], timeout: float) -> dict[str, Any]:
+        """
+        Ask minions that have ``cache_jobs`` for the return of a job that they have run.
+
+        :return: ``{minion: return data}`` of those that have one.
+        """
+        asked = frozenset(minions)
+        answers = await self._ask(
+            lambda fresh: self._publisher.publish(
+                "saltutil.find_cached_job", [jid], list(asked), jid=fresh, question=True
+            ),
+            timeout,
+        )
+        return {
+            minion: value
+            for minion, value in answers.given.items()
+            if minion in asked and isinstance(value, dict) and value.get("jid") == jid
+        }
+
+    async def _ask(self, publish: Callable[[str], Awaitable[frozenset[str]]], timeout: float) -> Answers:
+        jid = self._publisher.new_jid()
+        question = self._open[jid] = _Open()
+        try:
+            question.matched = await publish(jid)
+            question.settle_if_complete()
+            timer = self._loop.call_later(timeout, question.settle)
+            await question.settled
+            self._loop.remove_timeout(timer)
+        finally:
+            del self._open[jid]
+        return Answers(question.matched, question.given)

@@ -1,0 +1,181 @@
+"""
+How a runner asks an engine for something: a durable file, and a wake-up on the bus.
+
+The file is the request; the wake-up carries nothing, so that what is on the bus can control nothing. A request that is
+made while the engine is down waits for it. States of a request are names of one file, changed by atomic renames:
+
+    <id>.request   made, not yet seen: the runner may withdraw it
+    <id>.taken     the engine works on it: it will be answered, after a crash too
+    <id>.reply     the answer, which the runner removes
+
+An engine must answer a request again in the same way when it finds it still taken after a restart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pathlib
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import salt.utils.event
+from salt.exceptions import CommandExecutionError, SaltInvocationError
+
+from saltext.jobs.core import events, files
+from saltext.jobs.core.errors import EngineAbsent, StateError
+
+log = logging.getLogger(__name__)
+
+#: Seconds that a runner waits for an engine.
+PATIENCE = 10.0
+#: Seconds after which an answer that nobody fetched is removed.
+_STALE = 3600.0
+_POLL = 0.02
+
+
+def engine_dir(opts: Mapping[str, Any], engine: str) -> pathlib.Path:
+    """Return the directory of an engine's own files."""
+    return pathlib.Path(opts["cachedir"]) / "saltext_jobs" / engine
+
+
+def lock_path(opts: Mapping[str, Any], engine: str) -> pathlib.Path:
+    """Return the lock file that an engine holds as long as it lives."""
+    return engine_dir(opts, engine) / "lock"
+
+
+def is_running(opts: Mapping[str, Any], engine: str) -> bool:
+    """Tell whether an engine of this master is alive."""
+    return files.is_held(lock_path(opts, engine))
+
+
+class Inbox:
+    """
+    The engine's side.
+
+    :param opts: the master's options.
+    :param engine: the engine's name.
+    """
+
+    def __init__(self, opts: Mapping[str, Any], engine: str) -> None:
+        self._dir = engine_dir(opts, engine) / "requests"
+        self._dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def take(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """
+        Yield (id, request) of each request that is waiting, oldest first, after taking it.
+
+        What was taken before a crash comes first. One that cannot be read is set aside.
+        """
+        for path in self._named(".taken", ".request"):
+            taken = path.with_suffix(".taken")
+            try:
+                os.replace(path, taken)
+                request = files.read_msgpack(taken)
+            except FileNotFoundError:
+                continue  # withdrawn in this moment
+            except (StateError, OSError) as exc:
+                log.error("A request is set aside: %s", exc)
+                files.set_aside(taken)
+                continue
+            if isinstance(request, dict):
+                yield path.stem, request
+            else:
+                log.error("A request is set aside, since it is no mapping: %s", files.set_aside(taken))
+
+    def answer(self, request_id: str, value: Any) -> None:
+        """Give the result of a request."""
+        self._finish(request_id, {"value": value})
+
+    def refuse(self, request_id: str, message: str, invalid: bool = False) -> None:
+        """Give the reason why a request is not carried out; ``invalid`` when the operator's input is at fault."""
+        self._finish(request_id, {"error": message, "invalid": invalid})
+
+    def sweep(self, now: float) -> None:
+        """Remove answers that nobody fetched."""
+        for path in self._named(".reply", ".corrupt"):
+            with contextlib.suppress(OSError):
+                if now - path.stat().st_mtime > _STALE:
+                    path.unlink()
+
+    def _finish(self, request_id: str, reply: dict[str, Any]) -> None:
+        files.write_msgpack(self._dir / f"{request_id}.reply", reply)
+        with contextlib.suppress(FileNotFoundError):
+            (self._dir / f"{request_id}.taken").unlink()
+
+    def _named(self, *suffixes: str) -> list[pathlib.Path]:
+        try:
+            names = sorted(name for name in os.listdir(self._dir) if not name.startswith("."))
+        except OSError as exc:
+            log.error("The requests cannot be listed: %s", exc)
+            return []
+        return [self._dir / name for suffix in suffixes for name in names if name.endswith(suffix)]
+
+
+def ask(
+    opts: Mapping[str, Any], engine: str, request: Mapping[str, Any], patience: float = PATIENCE, keep: bool = False
+) -> Any:
+    """
+    Leave a request for an engine, wake it, and return its answer.
+
+    :param patience: seconds to wait.
+    :param keep: leave the request behind for an engine that does not answer, instead of withdrawing it; then None is
+        returned when the engine is down, and it will see the request before it does anything else.
+    :raises SaltInvocationError: when the engine refuses the request as invalid.
+    :raises CommandExecutionError: when it refuses for another reason.
+    :raises EngineAbsent: when nobody answered in time; what became of the request is in the message.
+    """
+    folder = engine_dir(opts, engine) / "requests"
+    # Names sort by time, so that requests are taken in the order in which they were made.
+    path = folder / f"{time.time_ns():020d}-{uuid.uuid4().hex}.request"
+    try:
+        files.write_msgpack(path, dict(request), durable=True)
+    except OSError as exc:
+        raise CommandExecutionError(f"The request cannot be written to {path}: {exc}") from exc
+    if keep and not is_running(opts, engine):
+        log.warning("The %s engine is not running; it will carry out the request when it starts", engine)
+        return None
+    _wake(opts, engine)
+    reply = _await_reply(path, patience)
+    if reply is None:
+        reply = _give_up(opts, engine, path, keep)
+    if "error" in reply:
+        raise (SaltInvocationError if reply.get("invalid") else CommandExecutionError)(reply["error"])
+    return reply["value"]
+
+
+def _wake(opts: Mapping[str, Any], engine: str) -> None:
+    with salt.utils.event.get_master_event(dict(opts), opts["sock_dir"], listen=False) as bus:
+        bus.fire_event({}, events.wake_tag(engine))
+
+
+def _await_reply(path: pathlib.Path, patience: float) -> dict[str, Any] | None:
+    reply = path.with_suffix(".reply")
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        if reply.exists():
+            value: dict[str, Any] = files.read_msgpack(reply)
+            with contextlib.suppress(OSError):
+                reply.unlink()
+            return value
+        time.sleep(_POLL)
+    return None
+
+
+def _give_up(opts: Mapping[str, Any], engine: str, path: pathlib.Path, keep: bool) -> dict[str, Any]:
+    running = "did not answer in time" if is_running(opts, engine) else "is not running"
+    where = f"The {engine} engine {running} (is it under `engines:` in the master's configuration?)"
+    if keep:
+        raise EngineAbsent(f"{where}; the request stays and will be carried out.")
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        # It was taken in this moment: the engine owes an answer.
+        reply = _await_reply(path, PATIENCE)
+        if reply is None:
+            raise EngineAbsent(f"{where}; it has taken the request and may carry it out later.") from None
+        return reply
+    raise EngineAbsent(f"{where}; the request is withdrawn.")

@@ -1,0 +1,173 @@
+"""
+The options of this extension, validated where they are read.
+
+Each option stands once, in its class, with default, unit and what is accepted. An option that does not exist or has a
+value that is not accepted raises SettingsError, whose message names the option, the value and what is accepted: nothing
+is silently ignored or bent into shape.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from saltext.jobs.core.errors import SettingsError
+
+S = TypeVar("S")
+
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """What an option accepts: ``read`` returns the value to use or raises ValueError; ``accepts`` says it in words."""
+
+    read: Callable[[Any], Any]
+    accepts: str
+
+
+def option(default: Any, check: Check) -> Any:
+    """Declare an option of a settings class."""
+    if isinstance(default, list):
+        return dataclasses.field(default_factory=lambda: list(default), metadata={"check": check})
+    return dataclasses.field(default=default, metadata={"check": check})
+
+
+def duration(value: Any) -> float:
+    """
+    Return seconds from a number of seconds or from ``90s``, ``15m``, ``12h``, ``7d``.
+
+    :raises ValueError: for anything else, and for what is negative or not finite.
+    """
+    if isinstance(value, str):
+        match = _DURATION.fullmatch(value.strip())
+        if not match:
+            raise ValueError(value)
+        return float(match[1]) * _UNITS[match[2]]
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+        raise ValueError(value)
+    return float(value)
+
+
+def seconds(minimum: float = 0.0, maximum: float = math.inf) -> Check:
+    """Accept a duration between two limits, in seconds."""
+
+    def read(value: Any) -> float:
+        result = duration(value)
+        if not minimum <= result <= maximum:
+            raise ValueError(value)
+        return result
+
+    limits = f" of at least {minimum:g}" if minimum else ""
+    limits += f" of at most {maximum:g}" if maximum < math.inf else ""
+    return Check(read, f"a number of seconds{limits}, or a duration such as 90s, 15m, 12h or 7d")
+
+
+def whole(minimum: int = 0) -> Check:
+    """Accept a whole number of at least ``minimum``."""
+
+    def read(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+            raise ValueError(value)
+        return value
+
+    return Check(read, f"a whole number of at least {minimum}")
+
+
+def number(minimum: float = 0.0) -> Check:
+    """Accept a number greater than ``minimum``."""
+
+    def read(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not minimum < value < math.inf:
+            raise ValueError(value)
+        return float(value)
+
+    return Check(read, f"a number above {minimum:g}")
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(value)
+    return value
+
+
+def _globs(value: Any) -> tuple[str, ...]:
+    value = [value] if isinstance(value, str) else value
+    if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) and item for item in value):
+        raise ValueError(value)
+    return tuple(value)
+
+
+#: Accepts True and False.
+FLAG = Check(_flag, "True or False")
+#: Accepts a list of globs over function names.
+GLOBS = Check(_globs, "a list of globs over function names, such as ['state.*', 'pkg.install']")
+
+
+def some_of(*names: str) -> Check:
+    """Accept a list with some of ``names``, or one of them alone."""
+
+    def read(value: Any) -> tuple[str, ...]:
+        chosen = _globs(value)
+        if not set(chosen) <= set(names):
+            raise ValueError(value)
+        return chosen
+
+    return Check(read, f"a list with some of {', '.join(names)}")
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchSettings:
+    """Options under ``batch_manager:`` in the master's configuration."""
+
+    #: Seconds between two passes of the maintenance loop.
+    loop_interval: float = option(5.0, seconds(0.2, 3600))
+    #: Seconds for which freed slots are gathered into one publish.
+    publish_window: float = option(0.1, seconds(0, 60))
+    #: How often a failed publish is tried again before the batch pauses.
+    publish_retries: int = option(5, whole())
+    #: Seconds before the first of those tries; each further one waits twice as long, up to a minute.
+    publish_backoff: float = option(1.0, seconds(0.01, 60))
+    #: How often a silent minion is asked before it counts as offline.
+    probe_attempts: int = option(3, whole(1))
+    #: How often kill_job is sent to a minion that still runs the job.
+    kill_attempts: int = option(5, whole(1))
+    #: Journal records after which a batch's journal is compacted.
+    compact_records: int = option(5000, whole(100))
+    #: Whether the user of a batch must be allowed to publish its function.
+    check_acl: bool = option(True, FLAG)
+
+
+def read_settings(kind: type[S], section: str, *sources: Any) -> S:
+    """
+    Return the settings of one section; a later source overrides an earlier one.
+
+    :param kind: the settings class.
+    :param section: the section's name, for messages.
+    :param sources: mappings; None and True stand for an empty one.
+    :raises SettingsError: naming the option, its value and what is accepted.
+    """
+    fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    values: dict[str, Any] = {}
+    for source in sources:
+        if source is None or source is True:
+            continue
+        if not isinstance(source, Mapping):
+            raise SettingsError(f"{section} is {source!r}; accepted is a mapping of options")
+        for name, value in source.items():
+            if name not in fields:
+                known = ", ".join(sorted(fields))
+                raise SettingsError(f"{section} has no option {name!r} (its value is {value!r}); accepted are {known}")
+            values[name] = _checked(section, name, value, fields[name].metadata["check"])
+    return kind(**values)
+
+
+def _checked(section: str, name: str, value: Any, check: Check) -> Any:
+    try:
+        return check.read(value)
+    except (ValueError, TypeError):
+        raise SettingsError(f"{section}: {name} is {value!r}; accepted is {check.accepts}") from None

@@ -1,0 +1,48 @@
+"""
+One thread beside an engine's loop, for what may block: the job cache and everything else that waits for a disk or a server.
+
+One thread only, so that what runs in it needs no lock and keeps its order. It must never touch the engine's state: it
+returns a value, and the loop's thread uses it.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from saltext.jobs.core import compat
+
+T = TypeVar("T")
+
+
+class Worker:
+    """
+    :param loop: the engine's tornado loop, to which results return.
+    """
+
+    def __init__(self, loop: Any) -> None:
+        self._loop = loop
+        self._executor = concurrent.futures.ThreadPoolExecutor(max_workers=1)
+
+    async def call(self, function: Callable[..., T], *args: Any) -> T:
+        """Run ``function(*args)`` in the thread, after what was asked for before, and return or raise what it does."""
+        result: Any = compat.Future()
+
+        def finish(done: concurrent.futures.Future[T]) -> None:
+            if result.done():
+                return
+            error = done.exception()
+            if error is not None:
+                result.set_exception(error)
+            else:
+                result.set_result(done.result())
+
+        running = self._executor.submit(function, *args)
+        running.add_done_callback(lambda done: self._loop.add_callback(finish, done))
+        value: T = await result
+        return value
+
+    def close(self) -> None:
+        """Drop what has not begun; what runs ends on its own."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
