@@ -1,0 +1,92 @@
+# Everything that is done with a checkout. Each target makes the virtual environments it needs, so that a machine with
+# Python 3.10 or later (with its venv module), make and git is enough; Salt 3008 wants a C compiler besides.
+#
+#   make demo        the extension at work, on a real master and four real minions
+#   make test        the test suite, on Salt 3008
+#   make test-all    the whole of it: the slow tests too, and what depends on the release on Salt 3006 and 3007 as well
+#   make lint        ruff, and mypy --strict for core/
+#   make clean       removes what the others made
+#
+#   PYTHON=…         the interpreter of .venv and .venv-3007       PYTHON_3006=…   that of .venv-3006
+#   ARGS=…           more arguments for pytest
+
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_ROOT_USER_ACTION := ignore
+
+# $(call interpreter,CANDIDATES,MINOR): the first candidate from Python 3.10 to 3.MINOR that has a venv module.
+usable = import ensurepip, sys, venv; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, $(1)))
+interpreter = $(shell for p in $(1); do "$$p" -c '$(call usable,$(2))' 2>/dev/null && { echo "$$p"; break; }; done; true)
+
+# Salt 3006 minions cannot authenticate on Python 3.12 and later.
+ifeq ($(origin PYTHON),undefined)
+PYTHON := $(call interpreter,python3 python3.12 python3.11 python3.13 python3.10,13)
+endif
+ifeq ($(origin PYTHON_3006),undefined)
+PYTHON_3006 := $(call interpreter,$(PYTHON) python3.11 python3.10,11)
+endif
+
+# The demo also shows itself where no compiler is: on Salt 3007, whose requirements all come as wheels.
+HAS_COMPILER := $(shell for c in "$${CC:-}" cc gcc clang; do command -v "$$c" >/dev/null && { echo yes; break; }; done; true)
+DEMO_VENV := $(if $(HAS_COMPILER),.venv,.venv-3007)
+
+PYTEST = python -m pytest $(ARGS)
+
+.PHONY: help demo test test-all test-slow test-3006 test-3007 lint clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+demo: $(DEMO_VENV)/.installed
+	@$(DEMO_VENV)/bin/python -m demo
+
+test: .venv/.installed
+	.venv/bin/$(PYTEST) -m 'not slow'
+
+test-all: test test-slow test-3007 test-3006
+
+test-slow: .venv/.installed
+	.venv/bin/$(PYTEST) -m slow
+
+test-3006: .venv-3006/.installed
+	.venv-3006/bin/$(PYTEST) -m story
+
+test-3007: .venv-3007/.installed
+	.venv-3007/bin/$(PYTEST) -m story
+
+# mypy does not see through setuptools' mapping of the folders, so it gets them under their installed name.
+lint: .venv/.installed
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	@mkdir -p .venv/src/saltext && ln -sfn "$(CURDIR)" .venv/src/saltext/jobs
+	MYPYPATH=.venv/src .venv/bin/mypy -p saltext.jobs.core
+
+# $(call install,VENV,INTERPRETER,PYTHONS,SALT,EXTRAS)
+define install
+	@test -n "$(2)" || { echo "No usable Python for Salt $(4): $(3), with its venv module (Debian: python3-venv)," \
+	"is needed. Name one with $(if $(findstring 3006,$(1)),PYTHON_3006,PYTHON)=…" >&2; exit 1; }
+	@echo "Installing Salt $(4) into $(1), on $$($(2) --version)"
+	@$(2) -m venv --clear $(1)
+	@$(1)/bin/python -m pip install -qq 'salt$(4)' --editable '.[$(5)]'
+	@touch $@
+endef
+
+.venv/.installed: pyproject.toml
+	@test -n "$(HAS_COMPILER)" || { echo "Salt 3008 needs a C compiler (Debian: gcc, python3-dev)" >&2; exit 1; }
+	$(call install,.venv,$(PYTHON),Python 3.10 to 3.13,>=3008$(comma)<3009,tests$(comma)lint)
+
+.venv-3007/.installed: pyproject.toml
+	$(call install,.venv-3007,$(PYTHON),Python 3.10 to 3.13,>=3007$(comma)<3008,tests)
+
+.venv-3006/.installed: pyproject.toml
+	$(call install,.venv-3006,$(PYTHON_3006),Python 3.10 or 3.11,>=3006$(comma)<3007,tests)
+
+comma := ,
+
+clean:
+	rm -rf .venv .venv-3006 .venv-3007 build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
