@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any
 
 from saltext.jobs.core.ids import is_plain
 
@@ -77,7 +77,7 @@ class PresenceChanged:
     lost: tuple[str, ...]
 
 
-BusFact = Union[JobPublished, JobReturned, JobStarted, MinionStarted, PresenceChanged]
+BusFact = JobPublished | JobReturned | JobStarted | MinionStarted | PresenceChanged
 
 
 def job_of(tag: str) -> str | None:
