@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 #: Seconds between two beats. 3008 cuts a listener off at 10,000 queued events, which is five seconds of a very busy
 #: bus: whatever is lost then contains a beat.
 BEAT = 2.0
+#: Seconds between two beats until the first one is heard.
+FIRST_BEATS = 0.1
 #: Beats without an echo after which the subscription is made anew.
 PATIENCE = 10
 
@@ -55,12 +57,14 @@ class Bus:
         self._want, self._handle, self._on_gap = want, handle, on_gap
         self._beat_tag = events.beat_tag(name, os.getpid())
         self._sent = self._heard = 0
+        self._on_ready: Callable[[], None] | None = None
         self._subscription: Any = None
         self._publisher: Any = None
         self._timer: Any = None
 
-    def start(self) -> None:
-        """Subscribe. Events that are fired before this returns may be missed."""
+    def start(self, on_ready: Callable[[], None] | None = None) -> None:
+        """Subscribe. Events may be missed until ``on_ready`` is called: then the bus has been heard."""
+        self._on_ready = on_ready
         self._subscribe()
         self._beat()
 
@@ -87,8 +91,8 @@ class Bus:
         self._subscription.set_event_handler(self._receive)
 
     def _connect(self, listen: bool) -> Any:
-        return salt.utils.event.get_master_event(
-            self._opts, self._opts["sock_dir"], listen=listen, io_loop=self._loop, keep_loop=True
+        return salt.utils.event.get_event(
+            "master", self._opts["sock_dir"], opts=self._opts, listen=listen, io_loop=self._loop, keep_loop=True
         )
 
     # Salt 3007 and later await the handler; 3006 takes a coroutine too.
@@ -104,24 +108,27 @@ class Bus:
             log.exception("An event could not be handled and is passed over: %s", tag)
 
     def _beat(self) -> None:
-        if self._sent - self._heard >= PATIENCE:
+        pause = BEAT if self._heard else FIRST_BEATS
+        if (self._sent - self._heard) * pause >= PATIENCE * BEAT:
             log.warning("The event bus has been silent for %d seconds: subscribing anew", PATIENCE * BEAT)
             self._reconnect()
         self._sent += 1
         self.fire(self._beat_tag, {"n": self._sent})
-        self._timer = self._loop.call_later(BEAT, self._beat)
+        self._timer = self._loop.call_later(pause, self._beat)
 
     def _reconnect(self) -> None:
         for handle in (self._subscription, self._publisher):
             handle.destroy()
-        # The next beat that is heard is then out of step, which reports the gap once the bus is heard again.
+        # The next beat that is heard is out of step, which reports the gap once the bus is heard again.
         self._sent += 1
         self._subscribe()
-        self._on_gap()
 
     def _hear(self, n: int) -> None:
-        lost = n - self._heard - 1
+        first, lost = not self._heard, n - self._heard - 1
         self._heard = max(n, self._heard)
-        if lost > 0:
+        if first:
+            if self._on_ready is not None:
+                self._on_ready()
+        elif lost > 0:
             log.warning("Events were lost on the bus (%d beats): reconciling", lost)
             self._on_gap()

@@ -128,13 +128,10 @@ def ask(
     :raises CommandExecutionError: when it refuses for another reason.
     :raises EngineAbsent: when nobody answered in time; what became of the request is in the message.
     """
-    folder = engine_dir(opts, engine) / "requests"
-    # Names sort by time, so that requests are taken in the order in which they were made.
-    path = folder / f"{time.time_ns():020d}-{uuid.uuid4().hex}.request"
     try:
-        files.write_msgpack(path, dict(request), durable=True)
+        path = _write(opts, engine, request)
     except OSError as exc:
-        raise CommandExecutionError(f"The request cannot be written to {path}: {exc}") from exc
+        raise CommandExecutionError(f"The request to the {engine} engine cannot be written: {exc}") from exc
     if keep and not is_running(opts, engine):
         log.warning("The %s engine is not running; it will carry out the request when it starts", engine)
         return None
@@ -145,6 +142,23 @@ def ask(
     if "error" in reply:
         raise (SaltInvocationError if reply.get("invalid") else CommandExecutionError)(reply["error"])
     return reply["value"]
+
+
+def leave(opts: Mapping[str, Any], engine: str, request: Mapping[str, Any]) -> None:
+    """
+    Leave a request for an engine and wake it, without waiting for its answer.
+
+    :raises OSError: when the request cannot be written.
+    """
+    _write(opts, engine, request)
+    _wake(opts, engine)
+
+
+def _write(opts: Mapping[str, Any], engine: str, request: Mapping[str, Any]) -> pathlib.Path:
+    # Names sort by time, so that requests are taken in the order in which they were made.
+    path = engine_dir(opts, engine) / "requests" / f"{time.time_ns():020d}-{uuid.uuid4().hex}.request"
+    files.write_msgpack(path, dict(request), durable=True)
+    return path
 
 
 def _wake(opts: Mapping[str, Any], engine: str) -> None:

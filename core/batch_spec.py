@@ -1,0 +1,117 @@
+"""
+What a batch was asked for: the job, the minions it is for, its sizes and its budget. Fixed when the batch is created.
+
+Pure: stdlib only, no clock, no I/O. It must never be changed afterwards, since a batch's state is rebuilt from it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+_COUNT = re.compile(r"\d+")
+_PERCENT = re.compile(r"(\d+(?:\.\d+)?)%")
+
+PRESENCE = ("ping", "none")
+OFFLINE = ("skip", "fail", "queue")
+
+
+def sizes_of(batch: Any, total: int) -> tuple[int, ...]:
+    """
+    Return the sizes of a batch's stages: one for a plain size, several for a ramp such as ``1,10%,50%``.
+
+    A percentage is of ``total`` minions, rounded down, and at least 1.
+
+    :raises ValueError: saying what is malformed.
+    """
+    if isinstance(batch, bool) or not isinstance(batch, (int, str)):
+        raise ValueError(_malformed(batch))
+    parts = [part.strip() for part in str(batch).split(",")]
+    return tuple(_size(part, batch, total) for part in parts)
+
+
+def _size(part: str, batch: Any, total: int) -> int:
+    percent = _PERCENT.fullmatch(part)
+    if percent and 0 < float(percent[1]) <= 100:
+        return max(1, math.floor(total * float(percent[1]) / 100))
+    if _COUNT.fullmatch(part) and int(part) > 0:
+        return int(part)
+    raise ValueError(_malformed(batch))
+
+
+def _malformed(batch: Any) -> str:
+    return f"batch is {batch!r}; accepted is a count ('10'), a percentage ('25%') or a ramp of both ('1,10%,50%')"
+
+
+def failures_allowed(max_failures: Any, total: int) -> float | None:
+    """
+    Return how many failures a batch bears, or None for any number. More than that stop it.
+
+    :param max_failures: None, a count, or a percentage of ``total`` minions.
+    :raises ValueError: saying what is malformed.
+    """
+    if max_failures is None:
+        return None
+    text = str(max_failures).strip()
+    percent = _PERCENT.fullmatch(text)
+    if percent and float(percent[1]) <= 100:
+        return total * float(percent[1]) / 100
+    if _COUNT.fullmatch(text) and not isinstance(max_failures, bool):
+        return float(text)
+    raise ValueError(f"max_failures is {max_failures!r}; accepted is a count ('3') or a percentage ('10%')")
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """
+    A batch as it was asked for.
+
+    Times are in seconds. ``minions`` are those that the target matched, absent ones included; ``sizes`` has one limit for
+    each stage; ``options`` holds what travels with each sub-batch (metadata, executors, …).
+    """
+
+    jid: str
+    fun: str
+    arg: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    tgt: Any
+    tgt_type: str
+    minions: tuple[str, ...]
+    batch: str
+    sizes: tuple[int, ...]
+    user: str = ""
+    ret: str = ""
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    batch_wait: float = 0.0
+    failhard: bool = False
+    failures_allowed: float | None = None
+    min_executed: int = 0
+    timeout: float = 60.0
+    gather_job_timeout: float = 10.0
+    presence: str = "ping"
+    offline: str = "skip"
+    parent: str | None = None
+    publish_window: float = 0.1
+    publish_retries: int = 5
+    publish_backoff: float = 1.0
+    probe_attempts: int = 3
+    kill_attempts: int = 5
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a dict of plain values, from which ``from_dict`` makes an equal Spec."""
+        return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Spec:
+        """:raises TypeError: when the dict is not that of a Spec."""
+        values = dict(data)
+        for name in ("arg", "minions", "sizes"):
+            values[name] = tuple(values[name])
+        return cls(**values)
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,171 @@
+"""
+What a batch looks like from outside: the summary of ``batch.status``, the minions, and the state file that Salt 3008 reads.
+
+Pure: stdlib only. It must never show a return's payload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from saltext.jobs.core.batch import Batch
+from saltext.jobs.core.batch_flight import Outcome
+
+#: What stands in ``driver`` for a batch of ours; Salt 3008's own manager leaves such a batch alone.
+DRIVER = "engine"
+
+
+def counts(batch: Batch) -> dict[str, Any]:
+    """Return how many minions are where; they add up to ``total``."""
+    return {
+        "total": len(batch.spec.minions),
+        "completed": batch.counts[Outcome.COMPLETED],
+        "active": len(batch.flights),
+        "pending": len(batch.waiting),
+        "failed": batch.counts[Outcome.FAILED],
+        "lost": batch.counts[Outcome.LOST],
+        "offline": batch.counts[Outcome.OFFLINE],
+        "killed": batch.counts[Outcome.KILLED],
+        "state": batch.state,
+    }
+
+
+def summary(batch: Batch, now: float) -> dict[str, Any]:
+    """Return the flat dict of ``batch.status``: the keys of Salt 3008 first, then ours. ``now`` is Unix time."""
+    spec, numbers = batch.spec, counts(batch)
+    rate, eta = _pace(batch, numbers, now)
+    return {
+        "jid": spec.jid,
+        "fun": spec.fun,
+        "tgt": spec.tgt,
+        "tgt_type": spec.tgt_type,
+        **numbers,
+        "batch_size": batch.batch_size,
+        "halted": batch.halted is not None,
+        "halted_reason": batch.halted,
+        "driver": DRIVER,
+        "user": spec.user,
+        "created": batch.created,
+        "last_progress": batch.last_progress,
+        "age_seconds": max(0.0, now - batch.last_progress),
+        "stage": batch.stage + 1,
+        "stages": len(spec.sizes),
+        "rate": rate,
+        "eta_seconds": eta,
+        "success": batch.success,
+        "paused_reason": batch.paused,
+        "survivors": sorted(batch.survivors()),
+        "publishes": batch.publishes,
+        "publish_failures": batch.publish_failures,
+        "finished": batch.finished,
+        "parent": spec.parent,
+    }
+
+
+def _pace(batch: Batch, numbers: Mapping[str, Any], now: float) -> tuple[float, float | None]:
+    """Return minions per minute since the start, and the seconds that the rest will take at that pace."""
+    done = numbers["completed"] + numbers["failed"] + numbers["lost"] + numbers["killed"]
+    elapsed = (batch.finished or now) - batch.created
+    rate = 60 * done / elapsed if elapsed > 0 else 0.0
+    if batch.finished:
+        return round(rate, 2), 0.0
+    left = numbers["pending"] + numbers["active"] if not batch.halted else numbers["active"]
+    return round(rate, 2), round(60 * left / rate, 1) if rate else None
+
+
+def minions(batch: Batch) -> dict[str, dict[str, Any]]:
+    """Return ``{minion: {state, since, retcode}}``; ``state`` is pending, active or how it ended, ``since`` Unix time."""
+    known: dict[str, dict[str, Any]] = {}
+    for minion in batch.pending():
+        known[minion] = {"state": "pending", "since": batch.created, "retcode": None}
+    for minion, flight in batch.flights.items():
+        known[minion] = {"state": "active", "since": flight.since, "retcode": None}
+    for minion, (outcome, since, retcode) in batch.outcomes.items():
+        known[minion] = {"state": outcome.value, "since": since, "retcode": retcode}
+    return {minion: known[minion] for minion in sorted(known)}
+
+
+def native_view(batch: Batch, now: float) -> dict[str, Any]:
+    """
+    Return a batch in the form of Salt 3008's ``.batch.p``.
+
+    ``last_progress`` is ``now`` as long as the batch is open: Salt 3008's maintenance takes it for a sign of life, and
+    warns about a batch that shows none. The true time of progress is in the summary.
+    """
+    spec = batch.spec
+    ended = batch.outcomes.items()
+    return {
+        "jid": spec.jid,
+        "fun": spec.fun,
+        "arg": list(spec.arg),
+        "kwargs": dict(spec.kwargs),
+        "tgt": spec.tgt,
+        "tgt_type": spec.tgt_type,
+        "all_minions": list(spec.minions),
+        "pending": batch.pending(),
+        "active": {minion: flight.since for minion, flight in batch.flights.items()},
+        "done": {minion: {"retcode": code} for minion, (how, _, code) in ended if how is Outcome.COMPLETED},
+        "failed": {minion: how.value for minion, (how, _, _) in ended if how is not Outcome.COMPLETED},
+        "wait": list(batch.cooling),
+        "batch_size": batch.batch_size,
+        "batch_wait": spec.batch_wait,
+        "failhard": spec.failhard,
+        "timeout": spec.timeout,
+        "gather_job_timeout": spec.gather_job_timeout,
+        "ret": spec.ret,
+        "user": spec.user,
+        "driver": DRIVER,
+        "created": batch.created,
+        "last_progress": batch.finished or now,
+        "halted": batch.halted is not None,
+        "halted_reason": batch.halted,
+    }
+
+
+def native_summary(state: Mapping[str, Any], now: float) -> dict[str, Any]:
+    """Return the summary of a batch that Salt 3008's own manager or its CLI drives, from its state file."""
+    halted, reason = bool(state.get("halted")), state.get("halted_reason")
+    numbers = {name: len(state.get(key) or ()) for name, key in _NATIVE_COUNTS.items()}
+    over = not numbers["pending"] and not numbers["active"]
+    progress = state.get("last_progress")
+    return {
+        **{key: state.get(key) for key in ("jid", "fun", "tgt", "tgt_type")},
+        **numbers,
+        "lost": 0,
+        "offline": 0,
+        "killed": 0,
+        "state": "halted" if halted else "complete" if over else "running",
+        "batch_size": state.get("batch_size"),
+        "halted": halted,
+        "halted_reason": reason,
+        "driver": state.get("driver"),
+        "user": state.get("user"),
+        "created": state.get("created"),
+        "last_progress": progress,
+        "age_seconds": max(0.0, now - progress) if progress else None,
+    }
+
+
+_NATIVE_COUNTS = {
+    "total": "all_minions",
+    "completed": "done",
+    "active": "active",
+    "pending": "pending",
+    "failed": "failed",
+}
+
+
+def native_minions(state: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the minions of a native batch in the form of ``minions``."""
+    result: dict[str, dict[str, Any]] = {}
+    for minion in state.get("pending") or ():
+        result[minion] = {"state": "pending", "since": state.get("created"), "retcode": None}
+    for minion, since in (state.get("active") or {}).items():
+        result[minion] = {"state": "active", "since": since, "retcode": None}
+    for minion, data in (state.get("done") or {}).items():
+        code = data.get("retcode") if isinstance(data, Mapping) else None
+        result[minion] = {"state": "failed" if code else "completed", "since": None, "retcode": code}
+    for minion in state.get("failed") or {}:
+        result[minion] = {"state": "failed", "since": None, "retcode": None}
+    return {minion: result[minion] for minion in sorted(result)}
