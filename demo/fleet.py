@@ -1,0 +1,229 @@
+"""
+A Salt master with this extension and four minions, all in one directory and on loopback ports that are free.
+
+It must never touch anything outside that directory, and leaves neither a process nor a file behind.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import logging
+import os
+import pathlib
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+import salt.config
+import salt.runner
+
+from demo import screen
+from demo.processes import Daemon, wait_for
+
+MINIONS = ("alder", "birch", "cedar", "douglas")
+
+#: What the README tells an operator to write into the master's configuration.
+CONFIGURATION = {
+    "master_job_cache": "salt_cache",
+    "job_retry": True,
+    "engines": [{"job_retry": {}}, {"batch_manager": {}}],
+}
+
+#: Seconds for a daemon to be there, and for a command to come back.
+_START = 60.0
+_COMMAND = 60.0
+#: A unix socket's path may have 107 bytes, and the longest name below the directory has about 50.
+_LONGEST_ROOT = 50
+
+
+class StepFailed(Exception):
+    """
+    What was promised did not happen.
+
+    :param message: what was expected and what was seen.
+    :param logs: the daemons whose logs say why.
+    """
+
+    def __init__(self, message: str, *logs: str) -> None:
+        super().__init__(message)
+        self.logs = logs or ("master",)
+
+
+class Fleet:
+    """Use it as a context manager: leaving it stops every process and removes the directory."""
+
+    def __init__(self) -> None:
+        place = tempfile.gettempdir()
+        self.root = pathlib.Path(tempfile.mkdtemp(prefix="sj-", dir=place if len(place) < _LONGEST_ROOT else "/tmp"))
+        self._ports = _free_ports(2)
+        self._daemons: dict[str, Daemon] = {}
+        self._runner: Any = None
+
+    def __enter__(self) -> Fleet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for daemon in self._daemons.values():
+            daemon.ask_to_stop()
+        for daemon in self._daemons.values():
+            daemon.stop()
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def start_master(self) -> None:
+        """Start the master and wait until both engines run. :raises StepFailed: if they don't."""
+        publish, ret = self._ports
+        self._start(
+            "master",
+            {
+                "interface": "127.0.0.1",
+                "publish_port": publish,
+                "ret_port": ret,
+                "auto_accept": True,
+                "worker_threads": 3,
+                "timeout": 5,
+                "gather_job_timeout": 5,
+                **CONFIGURATION,
+            },
+        )
+        for engine in ("batch_manager", "job_retry"):
+            self._wait_for_line("master", f"The {engine} engine runs")
+        self._runner = salt.runner.RunnerClient(salt.config.client_config(str(self.config("master") / "master")))
+
+    def start_minion(self, name: str) -> None:
+        """Start a minion, without waiting for it."""
+        self._start(
+            name,
+            {
+                "id": name,
+                "master": "127.0.0.1",
+                "master_port": self._ports[1],
+                "acceptance_wait_time": 1,
+                "enable_fqdns_grains": False,
+                "mine_enabled": False,
+            },
+        )
+
+    def wait_for_minions(self, *names: str) -> None:
+        """Wait until the minions answer the master. :raises StepFailed: naming the one that does not."""
+        for name in names:
+            self._wait_for_line(name, "Minion is ready to receive requests!")
+        answers = self.salt("*", "test.ping", quiet=True)
+        for name in names:
+            if answers.get(name) is not True:
+                raise StepFailed(f"the minion {name} does not answer: {answers}", name, "master")
+
+    def stop_minion(self, name: str) -> None:
+        """Stop a minion, as a machine is shut down. :raises StepFailed: if it does not end."""
+        if not self._daemons.pop(name).stop():
+            raise StepFailed(f"the minion {name} had to be killed", name)
+
+    def salt(self, target: str, *words: str, quiet: bool = False) -> dict[str, Any]:
+        """Run ``salt`` and return ``{minion: return}``. :raises StepFailed: if it fails."""
+        output = self._command(["salt", target, *words], ["--out=json", "--static"], quiet)
+        try:
+            return dict(json.loads(output))
+        except ValueError:
+            raise StepFailed(f"salt {target} {' '.join(words)} printed {output!r}") from None
+
+    def publish(self, target: str, *words: str) -> str:
+        """Run ``salt --async`` and return the jid. :raises StepFailed: if it fails."""
+        output = self._command(["salt", "--async", target, *words], [], False)
+        found = re.search(r"\b\d{20}\b", output)
+        if not found:
+            raise StepFailed(f"salt --async printed no jid: {output!r}")
+        return found[0]
+
+    def run(self, *words: str) -> Any:
+        """Run ``salt-run`` and return what it returns. :raises StepFailed: if it fails."""
+        output = self._command(["salt-run", *words], ["--out=json"], False)
+        try:
+            return json.loads(output)
+        except ValueError:
+            raise StepFailed(f"salt-run {' '.join(words)} printed {output!r}") from None
+
+    def ask(self, function: str, *args: Any) -> Any:
+        """Call a runner function from this process, which is cheap enough to do it again and again."""
+        return self._runner.cmd(function, list(args), print_event=False)
+
+    def config(self, name: str) -> pathlib.Path:
+        """Return the configuration directory of a daemon."""
+        return self.root / name
+
+    def log_tail(self, name: str, lines: int = 25) -> list[str]:
+        """Return the last lines that a daemon has logged and printed."""
+        text = "".join(
+            path.read_text(errors="replace")
+            for path in (self.config(name) / "log", self.config(name) / "output")
+            if path.exists()
+        )
+        return text.splitlines()[-lines:]
+
+    def _command(self, words: list[str], options: list[str], quiet: bool) -> str:
+        if not quiet:
+            screen.command([f"'{word}'" if " " in word or "*" in word else word for word in words])
+        program, *rest = words
+        done = subprocess.run(
+            [_program(program), "-c", str(self.config("master")), "--no-color", "-l", "error", *options, *rest],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_COMMAND,
+            cwd="/",
+        )
+        if done.returncode:
+            raise StepFailed(f"{program} ended with {done.returncode}: {done.stdout}{done.stderr}".strip())
+        return done.stdout
+
+    def _start(self, name: str, options: dict[str, Any]) -> None:
+        home = self.config(name)
+        home.mkdir(exist_ok=True)
+        kind = "master" if name == "master" else "minion"
+        config = {
+            "user": getpass.getuser(),
+            "root_dir": str(home),
+            "sock_dir": str(home / "s"),
+            "log_file": str(home / "log"),
+            "log_level_logfile": "info",
+            "conf_file": str(home / kind),
+            **options,
+        }
+        (home / kind).write_text(json.dumps(config, indent=1))  # JSON is YAML as well
+        daemon = Daemon([_program(f"salt-{kind}"), "-c", str(home), "-l", "quiet"], home / "output")
+        self._daemons[name] = daemon
+        daemon.start()
+
+    def _wait_for_line(self, name: str, line: str) -> None:
+        log = self.config(name) / "log"
+        daemon = self._daemons[name]
+
+        def there() -> bool:
+            return not daemon.is_alive() or (log.exists() and line in log.read_text(errors="replace"))
+
+        if not wait_for(there, _START) or not daemon.is_alive():
+            raise StepFailed(f"{name} did not get as far as {line!r}", name)
+
+
+def quiet_salt() -> None:
+    """Keep what Salt logs in this process from the screen: the daemons' logs have what matters."""
+    logging.getLogger().addHandler(logging.NullHandler())
+    logging.disable(logging.CRITICAL)
+
+
+def _program(name: str) -> str:
+    return os.path.join(os.path.dirname(sys.executable), name)
+
+
+def _free_ports(count: int) -> list[int]:
+    held = [socket.socket() for _ in range(count)]
+    try:
+        for each in held:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in held]
+    finally:
+        for each in held:
+            each.close()

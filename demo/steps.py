@@ -1,0 +1,135 @@
+"""
+The three things that the demo shows, each a function that checks what it says.
+
+A step must raise StepFailed for whatever did not hold, and never assume that something has happened by now.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from demo import screen
+from demo.fleet import MINIONS, Fleet, StepFailed
+from demo.processes import family, is_running, wait_for
+
+#: Seconds in which a step's effect must show.
+_PATIENCE = 60.0
+_POLL = 0.2
+
+
+def rollout(fleet: Fleet) -> None:
+    """Run a batch of size 2 over the four minions."""
+    started = fleet.run("batch.start", "*", "cmd.run", "sleep 3; date +%T", "batch=2")
+    jid = started["jid"]
+    busiest, final = _follow(fleet, jid)
+    _expect(final["completed"] == len(MINIONS) and final["success"], f"all to succeed, and saw {final}")
+    _expect(busiest <= 2, f"no more than 2 minions at once, and saw {busiest}")
+    screen.say(f"never more than {busiest} at once")
+    returns = fleet.run("jobs.lookup_jid", jid)
+    _show(returns)
+    _expect(sorted(returns) == sorted(MINIONS), f"a return of each minion, and saw {returns}")
+
+
+def return_of_the_absent(fleet: Fleet) -> None:
+    """Publish a job that one minion misses, and see it get the job when it is back."""
+    absent = MINIONS[-1]
+    fleet.stop_minion(absent)
+    screen.say(f"the minion {absent} is down")
+    jid = fleet.publish("*", "cmd.run", "echo made it")
+    queued = wait_for(lambda: _entries(fleet, jid), _PATIENCE)
+    _expect(queued, f"{absent} to be in the queue for {jid}", "master")
+    entries = fleet.run("job_retry.list")
+    for entry in entries:
+        screen.say(" ".join(f"{key}={entry[key]}" for key in ("minion", "jid", "fun", "state", "attempts")))
+    _expect(
+        [(entry["minion"], entry["jid"]) for entry in entries] == [(absent, jid)],
+        f"{absent} alone in the queue, for {jid}, and saw {entries}",
+    )
+    fleet.start_minion(absent)
+    screen.say(f"the minion {absent} starts again")
+    back = wait_for(lambda: absent in fleet.ask("jobs.lookup_jid", jid), _PATIENCE)
+    _expect(back, f"a return of {absent} under {jid}", "master", absent)
+    returns = fleet.run("jobs.lookup_jid", jid)
+    _show(returns)
+    wrong = {minion: returns.get(minion) for minion in MINIONS if returns.get(minion) != "made it"}
+    _expect(not wrong, f"'made it' from each minion, and saw {wrong}")
+    _expect(
+        wait_for(lambda: not _entries(fleet, jid), _PATIENCE), f"the queue to be empty again: {_entries(fleet, jid)}"
+    )
+
+
+def stop_and_kill(fleet: Fleet) -> None:
+    """Start a batch of long sleeps, and kill it."""
+    jid = fleet.run("batch.start", "*", "cmd.run", "sleep 600", f"batch={len(MINIONS)}")["jid"]
+    pids = wait_for(lambda: _pids(fleet, jid), _PATIENCE)
+    _expect(pids, f"a process on each minion for {jid}", "master", *MINIONS)
+    assert pids is not None
+    screen.say(f"the four jobs run as the processes {_list(pids)}")
+    fleet.run("batch.stop", jid, "kill=True")
+    gone = wait_for(lambda: not any(map(is_running, pids)), _PATIENCE)
+    _expect(gone, f"no process to be left, and saw {_list(filter(is_running, pids))}", "master", *MINIONS)
+    screen.say("none of these processes is left")
+    final = wait_for(lambda: _finished(fleet, jid), _PATIENCE)
+    _expect(final, f"the batch to end, and saw {fleet.ask('batch.status', jid)}")
+    assert final is not None
+    screen.say(f"{final['killed']} killed of {final['total']}: {final['state']}, {final['halted_reason']}")
+    _expect(final["halted"] and final["killed"] == len(MINIONS), f"four killed minions, and saw {final}")
+
+
+STEPS = (
+    ("A batch of two at a time over four minions", rollout),
+    ("A job for a minion that is away", return_of_the_absent),
+    ("A batch that has to be stopped", stop_and_kill),
+)
+
+
+def _follow(fleet: Fleet, jid: str) -> tuple[int, Mapping[str, Any]]:
+    """Show a batch's progress until it ends; returns how many minions were busy at once at most, and the summary."""
+    bar, busiest = screen.Bar(), 0
+    deadline = time.monotonic() + _PATIENCE
+    try:
+        while time.monotonic() < deadline:
+            summary = fleet.ask("batch.status", jid)
+            bar.show(summary)
+            busiest = max(busiest, summary["active"])
+            if summary["finished"]:
+                return busiest, summary
+            time.sleep(_POLL)
+    finally:
+        bar.close()
+    raise StepFailed(f"the batch {jid} did not end in {_PATIENCE:g} s: {summary}")
+
+
+def _finished(fleet: Fleet, jid: str) -> Mapping[str, Any] | None:
+    summary = fleet.ask("batch.status", jid)
+    return summary if summary["finished"] else None
+
+
+def _entries(fleet: Fleet, jid: str) -> list[Mapping[str, Any]]:
+    return [entry for entry in fleet.ask("job_retry.list") if entry["jid"] == jid]
+
+
+def _pids(fleet: Fleet, jid: str) -> set[int] | None:
+    """Return the processes of a job and what they have started, once there are some on every minion."""
+    jobs = fleet.salt("*", "saltutil.find_job", jid, quiet=True)
+    pids = [job["pid"] for job in jobs.values() if isinstance(job, dict) and job.get("pid")]
+    families = [family(pid) for pid in pids]
+    # Besides the job's own process there is the shell's or the sleep's.
+    return set().union(*families) if len(pids) == len(MINIONS) and all(len(each) > 1 for each in families) else None
+
+
+def _list(pids: Any) -> str:
+    return ", ".join(map(str, sorted(pids)))
+
+
+def _show(returns: Mapping[str, Any]) -> None:
+    for minion in sorted(returns):
+        screen.say(f"{minion}: {returns[minion]}")
+
+
+def _expect(holds: Any, what: str, *logs: str) -> None:
+    """:raises StepFailed: unless ``holds``; ``what`` completes "expected …"."""
+    if not holds:
+        raise StepFailed(f"expected {what}", *logs)
