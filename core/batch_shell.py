@@ -217,6 +217,8 @@ class Manager:
     def _announce(self, live: Live, effect: facts.Announce) -> None:
         spec, batch = live.batch.spec, live.batch
         payload = {"jid": spec.jid, "fun": spec.fun, "user": spec.user, **counts(batch)}
+        # Salt 3008's manager takes a "state" in such an event for a whole batch of its own.
+        payload["status"] = payload.pop("state")
         if effect.kind == "new":
             payload.update(tgt=spec.tgt, tgt_type=spec.tgt_type, batch_size=batch.batch_size)
         if effect.kind in ("complete", "halted"):

@@ -9,7 +9,8 @@ What we announce (payloads are flat dicts, ``_stamp`` is added by Salt):
 ``salt/batch/<jid>/new``
     jid, fun, tgt, tgt_type, user, total, batch_size
 ``salt/batch/<jid>/progress``
-    the counts of ``batch.status``: total, completed, active, pending, failed, lost, offline, killed, state.
+    jid, fun, user, the counts of ``batch.status`` (total, completed, active, pending, failed, lost, offline, killed) and
+    its state as ``status``.
     At most one a second for each batch.
 ``salt/batch/<jid>/paused``, ``resumed``
     jid, reason, user

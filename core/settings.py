@@ -142,6 +142,64 @@ class BatchSettings:
     check_acl: bool = option(True, FLAG)
 
 
+@dataclasses.dataclass(frozen=True)
+class RetrySettings:
+    """Options under ``job_retry:`` in the master's configuration."""
+
+    #: Seconds for which a job is owed to a minion, counted from its publish; a job may carry its own.
+    ttl: float = option(86400.0, seconds(1))
+    #: How often a job may be begun on a minion; a job may carry its own.
+    max_attempts: int = option(3, whole(1))
+    #: Seconds before a job that met no sign of receipt is sent again; each further try waits twice as long, up to an
+    #: hour. A start of the minion ends the wait.
+    backoff: float = option(60.0, seconds(1, 86400))
+    #: Shortest time between two tries for one minion after one that ended without a return, in seconds.
+    cooldown: float = option(30.0, seconds(0, 86400))
+    #: Seconds between a sign of life and the replay; up to as much again is added, different for each minion.
+    settle: float = option(1.0, seconds(0, 3600))
+    #: Seconds for which minions that are owed the same job are gathered into one publish.
+    window: float = option(2.0, seconds(0, 3600))
+    #: Functions that are kept for absent minions.
+    include: tuple[str, ...] = option(("*",), GLOBS)
+    #: Functions that are not; replaces the default.
+    exclude: tuple[str, ...] = option(
+        (
+            "saltutil.*",
+            "test.ping",
+            "sys.*",
+            "mine.*",
+            "minion.restart",
+            "minion.kill",
+            "system.reboot",
+            "system.shutdown",
+            "system.poweroff",
+            "system.halt",
+            "system.init",
+            "power.*",
+        ),
+        GLOBS,
+    )
+    #: Functions of which a newer job with the same arguments replaces the older one in the queue.
+    supersede: tuple[str, ...] = option((), GLOBS)
+    #: What counts as a sign of life: ``start`` (the minion's start event), ``presence`` (``salt/presence/change``, with
+    #: ``presence_events``), ``any`` (both, and every return or beacon of the minion).
+    triggers: tuple[str, ...] = option(("any",), some_of("start", "presence", "any"))
+    #: Most publishes a second, questions included.
+    rate: float = option(10.0, number())
+    #: Seconds between two pings of all minions with a queue.
+    sweep: float = option(3600.0, seconds(10))
+    #: Most entries for one minion; further jobs are not queued.
+    max_queue_per_minion: int = option(100, whole(1))
+    #: Most entries in all.
+    max_queue: int = option(200_000, whole(1))
+    #: Seconds for which an entry that has expired, was cancelled or was given up stays in the list.
+    keep: float = option(86400.0, seconds(0))
+    #: Whether a job cache other than salt_cache is believed, which any accepted minion can write to.
+    trust_job_cache: bool = option(False, FLAG)
+    #: Whether a job that had begun and was interrupted is run again, up to ``max_attempts``.
+    retry_interrupted: bool = option(False, FLAG)
+
+
 def read_settings(kind: type[S], section: str, *sources: Any) -> S:
     """
     Return the settings of one section; a later source overrides an earlier one.
