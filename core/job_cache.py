@@ -59,7 +59,9 @@ class JobCache:
             found = self._fetch_each(jid, wanted)
         else:
             found = self._call(self.name, "get_jid", jid) or {}
-        return {minion: retcode_of(found[minion]) for minion in wanted if isinstance(found.get(minion), Mapping)}
+        # A key that is missing fetches an empty mapping; a return that is there is never empty.
+        returns = ((minion, found.get(minion)) for minion in wanted)
+        return {minion: retcode_of(data) for minion, data in returns if data and isinstance(data, Mapping)}
 
     def published(self, jid: str) -> bool:
         """Tell whether this master published ``jid``. Only our own job cache knows. :raises JobCacheError: as above."""
