@@ -1,0 +1,205 @@
+"""
+Real servers for the cache drivers, on free loopback ports, and the master options that point at them.
+
+Nothing here may touch a server that it did not start. Where the program of a server is missing the tests that
+need it are skipped with the reason, and fail where ``CI`` is set: there nothing may go untested unnoticed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import importlib.util
+import os
+import pathlib
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+import salt.version
+
+DEADLINE = 30  # seconds until a server must answer
+
+
+def _missing(reason):
+    if os.environ.get("CI"):
+        pytest.fail(f"{reason}, and CI is set")
+    pytest.skip(reason)
+
+
+def _program(*names):
+    for name in names:
+        found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+        if found:
+            return found
+    return _missing(f"{names[0]} is not installed")
+
+
+def _client(module):
+    if importlib.util.find_spec(module) is None:
+        _missing(f"the Python module {module} is not installed")
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def _await(process, ready, what):
+    deadline = time.monotonic() + DEADLINE
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            pytest.fail(f"{what} ended with {process.returncode} while starting")
+        with contextlib.suppress(OSError, AssertionError):
+            ready()
+            return
+        time.sleep(0.05)
+    pytest.fail(f"{what} did not answer within {DEADLINE} seconds")
+
+
+class Server:
+    """A started server: it can be killed and started again at the same place."""
+
+    def __init__(self, name, command, ready, options, folder):
+        self.name, self.command, self.ready, self.options = name, command, ready, options
+        self.log = pathlib.Path(folder) / f"{name}.log"
+        self.process = None
+
+    def start(self):
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(self.command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        _await(self.process, self.ready, self.name)
+        return self
+
+    def stop(self):
+        if self.process is not None:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait(DEADLINE)
+            self.process = None
+
+    def pause(self):
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self):
+        self.process.send_signal(signal.SIGCONT)
+
+
+def _connects(port):
+    def ready():
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+
+    return ready
+
+
+def redis_server(folder):
+    """The log of its append-only file keeps what is stored through a restart."""
+    _client("redis")
+    port = free_port()
+    command = [_program("redis-server"), "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)]
+    command += ["--save", "", "--appendonly", "yes", "--appendfsync", "always"]
+    options = {"cache": "redis", "cache.redis.host": "127.0.0.1", "cache.redis.port": port, "cache.redis.db": "0"}
+    return Server("redis-server", command, _connects(port), options, folder)
+
+
+def mysql_server(folder):
+    _client("pymysql")
+    import pymysql
+
+    program, install = _program("mariadbd", "mysqld"), _program("mariadb-install-db", "mysql_install_db")
+    user, data, port = pwd.getpwuid(os.getuid()).pw_name, pathlib.Path(folder) / "data", free_port()
+    settings = ["--no-defaults", f"--user={user}", f"--datadir={data}"]
+    quick = ["--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=16M", "--innodb-log-file-size=8M"]
+    subprocess.run(
+        [install, *settings, "--auth-root-authentication-method=normal", "--skip-test-db", *quick[1:]],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        timeout=120,
+    )
+    command = [program, *settings, *quick, f"--port={port}", "--bind-address=127.0.0.1"]
+    command += ["--max-allowed-packet=1M", f"--socket={folder}/m.sock", f"--pid-file={folder}/m.pid"]
+
+    def ready():
+        try:
+            connection = pymysql.connect(host="127.0.0.1", port=port, user="root", password="", connect_timeout=2)
+        except Exception as exc:
+            raise AssertionError("not yet") from exc
+        with connection, connection.cursor() as cursor:
+            cursor.execute("CREATE DATABASE IF NOT EXISTS salt_cache")
+
+    options = {"cache": "mysql", "mysql.host": "127.0.0.1", "mysql.port": port, "mysql.user": "root"}
+    options.update({"mysql.password": "", "mysql.database": "salt_cache", "mysql.connect_timeout": 5})
+    return Server("mariadbd", command, ready, options, folder)
+
+
+def etcd_server(folder):
+    _client("etcd")
+    port, peer = free_port(), free_port()
+    client, peers = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{peer}"
+    command = [_program("etcd"), "--enable-v2", "--data-dir", str(folder), "--unsafe-no-fsync", "--name", "one"]
+    command += ["--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peers]
+    command += ["--initial-advertise-peer-urls", peers, "--initial-cluster", f"one={peers}", "--log-level", "error"]
+
+    def ready():
+        import urllib.request
+
+        with urllib.request.urlopen(f"{client}/health", timeout=2) as answer:
+            assert b"true" in answer.read()
+
+    options = {"cache": "etcd", "etcd.host": "127.0.0.1", "etcd.port": port}
+    return Server("etcd", command, ready, options, folder)
+
+
+def driver_options(driver, servers, folder, request_tag):
+    """
+    Master options for ``driver``, with nothing stored there yet.
+
+    servers
+        A function that gives the started server of a driver.
+    """
+    own = {"cachedir": f"{folder}/cache", "pki_dir": f"{folder}/pki", "extension_modules": f"{folder}/ext"}
+    os.makedirs(own["cachedir"])
+    if driver == "localfs":
+        return {**own, "cache": "localfs"}
+    if driver == "mmap_cache":
+        if salt.version.__saltstack_version__.major < 3008:
+            pytest.skip("mmap_cache came with Salt 3008")
+        return {**own, "cache": "mmap_cache"}
+    options = dict(servers(driver).options)
+    if driver == "redis":
+        options["cache.redis.db"] = str(request_tag % 16)
+    elif driver == "mysql":
+        options["mysql.table_name"] = f"t{request_tag}"
+    elif driver == "etcd":
+        options["etcd.path_prefix"] = f"/t{request_tag}"
+    return {**own, **options}
+
+
+SERVERS = {"redis": redis_server, "mysql": mysql_server, "etcd": etcd_server}
+DRIVERS = ("localfs", "mmap_cache", "redis", "mysql", "etcd")
+
+
+def disk_usage(folder):
+    """Bytes that the files below ``folder`` really take."""
+    files = glob.glob(f"{folder}/**", recursive=True, include_hidden=True)
+    return sum(os.lstat(name).st_blocks * 512 for name in files)
+
+
+@pytest.fixture(scope="session")
+def cache_servers(tmp_path_factory):
+    """A function that gives the running server of a driver, started when it is first asked for."""
+    running = {}
+
+    def server(driver):
+        if driver not in running:
+            running[driver] = SERVERS[driver](tmp_path_factory.mktemp(driver)).start()
+        return running[driver]
+
+    yield server
+    for started in running.values():
+        started.stop()

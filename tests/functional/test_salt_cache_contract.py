@@ -1,0 +1,637 @@
+"""
+What every driver must give the job cache: one class of tests, inherited once per driver, against real storage.
+
+Nothing here may replace a part of the returner or of a driver; only the clock that the sweep looks at is set.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import itertools
+import logging
+import multiprocessing
+import os
+import sys
+import threading
+import time
+import types
+
+import pytest
+import salt.cache
+import salt.config
+import salt.loader
+import salt.utils.jid
+from salt.exceptions import SaltCacheError
+
+from .cache_servers import cache_servers, disk_usage, driver_options  # noqa: F401 (a fixture)
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+TAGS = itertools.count()
+FORK = multiprocessing.get_context("fork")
+
+HOSTILE = ["../x", "..", ".", "a/b", "a\\b", "a\0b", "", "x" * 256, "é" * 128, None, ["x"], {"x": 1}, "\ud800", True]
+JID = "20260516120000000000"
+OLD = "20200101000000000000"
+LOAD = {
+    "fun": "state.apply",
+    "arg": ["web", {"__kwarg__": True, "pillar": {"a": [1, 2]}}],
+    "tgt": "web*",
+    "tgt_type": "glob",
+    "user": "sudo_anna",
+    "ret": "",
+    "jid": JID,
+    "kwargs": {"metadata": {"ticket": "OPS-1"}, "delimiter": ":"},
+}
+
+
+def now_jid(offset=0):
+    import datetime
+
+    moment = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=offset)
+    return f"{moment:%Y%m%d%H%M%S%f}"
+
+
+def a_return(minion, jid=JID, value=True, **more):
+    return {"jid": jid, "id": minion, "return": value, "retcode": 0, "success": True, "fun": "test.ping", **more}
+
+
+class Returner:
+    """The functions of the loaded returner by their names, and what is needed to look behind them."""
+
+    def __init__(self, opts):
+        self.opts = opts
+        self.loader = salt.loader.returners(opts, {})
+
+    def __getattr__(self, name):
+        return self.loader[f"salt_cache.{name}"]
+
+    @property
+    def module(self):
+        return sys.modules[self.loader["salt_cache.returner"].func.__module__]
+
+    def fetch(self, bank, key):
+        return salt.cache.Cache(self.opts).fetch(bank, key)
+
+    def wait(self, seconds, monkeypatch):
+        """Let the sweep see a clock that is ahead."""
+        clock = types.SimpleNamespace(time=lambda: time.time() + seconds, monotonic=time.monotonic, sleep=time.sleep)
+        monkeypatch.setattr(self.module, "time", clock)
+
+
+def in_processes(count, work):
+    """Run ``work(number)`` in forked processes that begin together; their answers."""
+    barrier, answers = FORK.Barrier(count), FORK.Queue()
+
+    def run(number):
+        barrier.wait(30)
+        try:
+            answers.put((number, work(number)))
+        except BaseException as exc:
+            answers.put((number, repr(exc)))
+
+    processes = [FORK.Process(target=run, args=(number,)) for number in range(count)]
+    for process in processes:
+        process.start()
+    try:
+        collected = dict(answers.get(timeout=60) for _ in processes)
+    finally:
+        for process in processes:
+            process.join(30)
+    return [collected[number] for number in range(count)]
+
+
+class Contract:
+    driver = None
+    refuses = ()  # ids that are one plain path component and still too much for the driver
+
+    @pytest.fixture
+    def opts(self, cache_servers, tmp_path):  # noqa: F811
+        settings = driver_options(self.driver, cache_servers, tmp_path, next(TAGS))
+        opts = {**salt.config.DEFAULT_MASTER_OPTS, "keep_jobs_seconds": 3600, **settings}
+        if self.driver == "redis":
+            import redis
+
+            with redis.Redis(port=opts["cache.redis.port"], db=int(opts["cache.redis.db"])) as client:
+                client.flushdb()
+        return opts
+
+    @pytest.fixture
+    def job_cache(self, opts):
+        return Returner(opts)
+
+    # -- prep_jid -----------------------------------------------------------------------------------------
+
+    def test_a_passed_jid_is_used_as_it_is(self, job_cache):
+        assert job_cache.prep_jid(passed_jid="20260516-special") == "20260516-special"
+        assert job_cache.prep_jid(passed_jid=JID) == JID
+
+    def test_a_new_jid_is_a_jid_that_no_job_has(self, job_cache, monkeypatch):
+        taken = [f"2026051612000000000{digit}" for digit in range(5)]
+        for jid in taken:
+            job_cache.save_load(jid, LOAD, minions=[])
+        offered = iter([*taken, "20260516120000000009"])
+        monkeypatch.setattr(salt.utils.jid, "gen_jid", lambda opts: next(offered))
+        assert job_cache.prep_jid() == "20260516120000000009"
+
+    def test_after_five_new_tries_there_is_no_new_jid(self, job_cache, monkeypatch):
+        job_cache.save_load(JID, LOAD, minions=[])
+        tries = []
+        monkeypatch.setattr(salt.utils.jid, "gen_jid", lambda opts: tries.append(1) or JID)
+        with pytest.raises(SaltCacheError):
+            job_cache.prep_jid()
+        assert len(tries) == 6
+
+    # -- returner -----------------------------------------------------------------------------------------
+
+    def test_the_first_return_of_a_minion_is_kept(self, job_cache, caplog):
+        with caplog.at_level(logging.DEBUG):
+            assert job_cache.returner(a_return("web1", out="highstate")) is None
+            assert job_cache.returner(a_return("web1", out="highstate")) is False
+            assert "web1 returned the same again" in caplog.text
+            assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+            assert job_cache.returner(a_return("web1", value="forged", retcode=1)) is False
+        warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+        assert len(warnings) == 1
+        assert "in return, retcode, out." in warnings[0] and "forged" not in warnings[0]
+        kept = {"return": True, "retcode": 0, "success": True, "out": "highstate"}
+        assert job_cache.get_jid(JID) == {"web1": kept}
+        assert job_cache.fetch(f"jobs/returns/{JID}", "web1") == kept
+
+    def test_returns_of_any_shape_come_back_as_they_were(self, job_cache):
+        shapes = [None, False, 0, "", [], {}, "ünï", b"\xff\x00", {1: {"a": None}}, [1.5, {"x": [True]}], "x" * 300_000]
+        for number, shape in enumerate(shapes):
+            job_cache.returner({"jid": JID, "id": f"m{number}", "return": shape, "retcode": 0})
+        stored = job_cache.get_jid(JID)
+        assert [stored[f"m{number}"] for number in range(len(shapes))] == [
+            {"return": shape, "retcode": 0} for shape in shapes
+        ]
+
+    def test_a_bare_value_reads_as_a_return(self, job_cache, opts):
+        cache = salt.cache.Cache(opts)
+        for minion, value in (("m1", "bare"), ("m2", {"no": "record"}), ("m3", {"return": 1})):
+            cache.store(f"jobs/returns/{JID}", minion, value)
+        assert job_cache.get_jid(JID) == {
+            "m1": {"return": "bare"},
+            "m2": {"return": {"no": "record"}},
+            "m3": {"return": 1},
+        }
+
+    def test_no_return_is_stored_where_nobody_wants_it(self, job_cache):
+        jid = job_cache.prep_jid(nocache=True)
+        assert job_cache.returner(a_return("web1", jid)) is None
+        assert job_cache.get_jid(jid) == {}
+        assert job_cache.fetch("jobs/nocache", jid) is True
+
+    def test_a_return_that_asks_for_a_jid_gets_one(self, job_cache):
+        load = a_return("web1", "req")
+        assert job_cache.returner(load) is None
+        assert salt.utils.jid.is_jid(load["jid"])
+        assert list(job_cache.get_jid(load["jid"])) == ["web1"]
+
+    def test_of_eight_processes_with_the_same_return_one_stores_it(self, job_cache):
+        job_cache.get_load(JID)  # the parent has talked to the server: its connection must not be used by the others
+        for attempt in range(3):
+            jid = f"2026051612000000000{attempt}"
+            answers = in_processes(8, lambda number, jid=jid: job_cache.returner(a_return("web1", jid, value=number)))
+            assert sorted(answers, key=str) == [False] * 7 + [None]
+            assert job_cache.get_jid(jid)["web1"]["return"] == answers.index(None)
+
+    def test_threads_of_one_process_do_not_disturb_each_other(self, job_cache):
+        with concurrent.futures.ThreadPoolExecutor(20) as pool:
+            answers = list(pool.map(lambda number: job_cache.returner(a_return(f"m{number % 10}")), range(40)))
+        assert (answers.count(None), answers.count(False)) == (10, 30)
+        assert len(job_cache.get_jid(JID)) == 10
+
+    # -- save_load ----------------------------------------------------------------------------------------
+
+    def test_the_load_reads_back_with_its_minions(self, job_cache):
+        job_cache.save_load(JID, LOAD, minions=["web2", "web1"])
+        assert job_cache.get_load(JID) == {**LOAD, "Minions": ["web1", "web2"]}
+        assert job_cache.fetch("jobs/loads", JID) == LOAD
+        assert job_cache.fetch("jobs/minions", JID) == ["web1", "web2"]
+        assert abs(job_cache.fetch("jobs/published", JID) - time.time()) < 60
+
+    def test_a_number_is_a_jid_as_well(self, job_cache):
+        job_cache.save_load(JID, LOAD, minions=["web1"])
+        job_cache.returner(a_return("web1"))
+        assert job_cache.get_load(int(JID))["fun"] == "state.apply"
+        assert list(job_cache.get_jid(int(JID))) == ["web1"]
+
+    def test_nothing_replaces_a_published_load(self, job_cache):
+        job_cache.save_load(JID, LOAD, minions=["web1"])
+        published = job_cache.fetch("jobs/published", JID)
+        job_cache.save_load(JID, {**a_return("web1"), "tgt": "*", "user": "root", "fun": "cmd.run"})
+        job_cache.save_load(JID, {"fun": "test.ping", "tgt": ["web2"], "tgt_type": "list", "arg": []}, minions=["web2"])
+        job_cache.save_load(JID, {"fun": "forged", "Minions": ["evil"]})
+        assert job_cache.get_load(JID) == {**LOAD, "Minions": ["web1", "web2"]}
+        assert job_cache.fetch("jobs/published", JID) == published
+
+    def test_publish_replaces_a_load_that_came_first(self, job_cache):
+        job_cache.save_load(JID, {"fun": "early.bird", "id": "web1", "jid": JID})
+        assert job_cache.get_load(JID)["fun"] == "early.bird"
+        assert not job_cache.fetch("jobs/published", JID)
+        job_cache.save_load(JID, LOAD, ["web1"])
+        assert job_cache.get_load(JID)["fun"] == "state.apply"
+
+    def test_a_publish_that_matched_nobody_is_a_publish(self, job_cache):
+        job_cache.save_load(JID, LOAD, minions=[])
+        job_cache.save_load(JID, {"fun": "forged"})
+        assert job_cache.get_load(JID) == LOAD
+
+    def test_only_publish_marks_a_job_as_published(self, job_cache):
+        job_cache.save_load(JID, LOAD)
+        job_cache.save_minions(JID, ["web1"])
+        job_cache.returner(a_return("web1"))
+        job_cache.update_endtime(JID, "now")
+        assert not job_cache.fetch("jobs/published", JID)
+
+    def test_secrets_are_not_stored_and_the_load_in_use_is_not_touched(self, job_cache):
+        secrets = {"token": "s3cret", "password": "s3cret", "key": "s3cret"}
+        load = {**LOAD, **secrets, "eauth": "pam", "username": "anna", "kwargs": {**secrets, "metadata": {"a": 1}}}
+        given = {**load, "kwargs": dict(load["kwargs"])}
+        job_cache.save_load(JID, load, minions=["web1"])
+        job_cache.save_load(OLD, load)
+        assert load == given
+        for jid in (JID, OLD):
+            stored = job_cache.get_load(jid)
+            assert "s3cret" not in repr(stored)
+            assert (stored["eauth"], stored["username"], stored["user"]) == ("pam", "anna", "sudo_anna")
+            assert stored["kwargs"] == {"metadata": {"a": 1}}
+
+    def test_the_minions_of_a_syndic_s_job_are_those_that_it_names(self, job_cache):
+        job_cache.save_load(JID, {**LOAD, "Minions": ["low1", "low2"]})
+        assert job_cache.get_load(JID)["Minions"] == ["low1", "low2"]
+        assert "Minions" not in job_cache.fetch("jobs/loads", JID)
+
+    def test_a_job_of_which_only_returns_are_known_names_those_minions(self, job_cache):
+        job_cache.save_load(JID, {"fun": "test.ping", "jid": JID, "user": "root"})
+        job_cache.returner(a_return("box2"))
+        job_cache.returner(a_return("box1"))
+        assert job_cache.get_load(JID)["Minions"] == ["box1", "box2"]
+
+    def test_a_runner_s_job_shows_its_arguments(self, job_cache):
+        answer = {"fun": "runner.manage.up", "fun_args": ["tgt"], "jid": JID, "return": [], "user": "anna"}
+        job_cache.save_load(JID, {"jid": JID, "id": "m_master", "fun": "runner.manage.up", "return": answer})
+        assert job_cache.get_jids()[JID]["Arguments"] == ["tgt"]
+
+    # -- save_minions -------------------------------------------------------------------------------------
+
+    def test_minions_are_merged(self, job_cache):
+        job_cache.save_minions(JID, ["b", "a"])
+        job_cache.save_minions(JID, {"c": 1}.keys(), syndic_id="syndic1")
+        job_cache.save_minions(JID, [])
+        assert job_cache.fetch("jobs/minions", JID) == ["a", "b", "c"]
+
+    def test_processes_that_merge_at_once_lose_no_minion(self, job_cache):
+        job_cache.save_load(JID, LOAD, minions=["first"])
+
+        def work(number):
+            for turn in range(5):
+                job_cache.save_minions(JID, [f"m{number}-{turn}"])
+            job_cache.save_load(JID, LOAD, minions=[f"p{number}"])
+
+        assert in_processes(6, work) == [None] * 6
+        assert len(job_cache.get_load(JID)["Minions"]) == 1 + 6 * 6
+
+    # -- ids ----------------------------------------------------------------------------------------------
+
+    def test_a_hostile_id_is_refused_everywhere_and_nothing_is_written(self, job_cache, opts, caplog):
+        def written():
+            found = []
+            for folder, _, files in os.walk(os.path.dirname(opts["cachedir"])):
+                found += [os.path.join(folder, name) for name in files if "salt_cache.locks" not in folder]
+            cache = salt.cache.Cache(opts)
+            banks = ("loads", "minions", "endtimes", "nocache", "published", f"returns/{JID}")
+            return sorted(found), [sorted(cache.list(f"jobs/{bank}")) for bank in banks]
+
+        before = written()
+        for hostile in HOSTILE:
+            refusals = [
+                (lambda bad: job_cache.returner(a_return(bad)), False),
+                (lambda bad: job_cache.returner(a_return("web1", bad)), False),
+                (lambda bad: job_cache.save_load(bad, LOAD, minions=["web1"]), None),
+                (lambda bad: job_cache.save_load(bad, LOAD), None),
+                (lambda bad: job_cache.save_minions(bad, ["web1"]), None),
+                (lambda bad: job_cache.update_endtime(bad, "now"), None),
+                (lambda bad: job_cache.get_load(bad), {}),
+                (lambda bad: job_cache.get_jid(bad), {}),
+                (lambda bad: job_cache.get_endtime(bad), None),
+            ]
+            if hostile:  # none and the empty one ask for a new jid
+                refusals.append((lambda bad: job_cache.prep_jid(nocache=True, passed_jid=bad), None))
+            if hostile is not None:
+                refusals.append((lambda bad: job_cache.save_minions(JID, ["web1"], syndic_id=bad), None))
+            for call, answer in refusals:
+                caplog.clear()
+                assert call(hostile) == answer, hostile
+                assert "Refusing" in caplog.text, hostile
+        assert written() == before
+
+    def test_hostile_ids_in_a_list_of_minions_are_left_out(self, job_cache, caplog):
+        job_cache.save_minions(JID, ["web1", "../../etc", 7, None])
+        assert job_cache.fetch("jobs/minions", JID) == ["web1"]
+        assert "Refusing 3 minion ids" in caplog.text
+
+    def test_a_load_that_is_none_is_refused(self, job_cache, caplog):
+        job_cache.save_load(JID, "load")
+        assert job_cache.get_load(JID) == {}
+        assert "Refusing the load" in caplog.text
+
+    def test_ids_that_look_alike_stay_apart(self, job_cache):
+        ids = ["ABC", "abc", "é", "e", "E", "ß", "ss", "a b", "a b ", "a?b", "a#b", "a%41", "a=41", "a+b", "a&b", "_x"]
+        ids += [
+            "x",
+            "x.tstamp",
+            "x.p",
+            "top",
+            "to",
+            "stop.",
+            "ends.pp",
+            "日本",
+            "a:b",
+            "a\nb",
+            "'a'",
+            "$KEYS_",
+            "*",
+            "~",
+        ]
+        for number, name in enumerate(ids):
+            assert job_cache.returner(a_return(name, value=number)) is None, name
+            job_cache.save_load(f"{name}-job" if number % 2 else name, {**LOAD, "user": name}, minions=[name])
+        returned = job_cache.get_jid(JID)
+        assert {name: record["return"] for name, record in returned.items()} == {n: i for i, n in enumerate(ids)}
+        jobs = {(f"{name}-job" if number % 2 else name): name for number, name in enumerate(ids)}
+        assert {jid: job["User"] for jid, job in job_cache.get_jids().items()} == jobs
+        for jid, name in jobs.items():
+            assert job_cache.get_load(jid) == {**LOAD, "user": name, "Minions": [name]}
+
+    def test_a_long_id_is_stored_whole_or_refused(self, job_cache, caplog):
+        for length in (60, 64, 65, 200, 242, 243, 253, 254, 255):
+            for end in ("a", "b"):
+                name = "m" * (length - 1) + end
+                caplog.clear()
+                answer = job_cache.returner(a_return(name, value=end))
+                assert answer is None or (answer is False and "Refusing" in caplog.text)
+                stored = job_cache.get_jid(JID)
+                assert stored[name]["return"] == end if answer is None else name not in stored
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    def test_what_is_not_there_reads_as_nothing(self, job_cache):
+        assert job_cache.get_load(JID) == {}
+        assert job_cache.get_jid(JID) == {}
+        assert job_cache.get_jids() == {}
+        assert job_cache.get_jids_filter(5) == []
+        assert not job_cache.get_endtime(JID)
+
+    def test_jobs_are_listed_with_their_end(self, opts):
+        job_cache = Returner({**opts, "job_cache_store_endtime": True})
+        job_cache.save_load(JID, LOAD, minions=["web1"])
+        job_cache.save_load("20260516-special", LOAD, minions=["web1"])
+        job_cache.update_endtime(JID, "2026, May 16 12:00:01.000000")
+        assert job_cache.get_endtime(JID) == "2026, May 16 12:00:01.000000"
+        jobs = job_cache.get_jids()
+        assert set(jobs) == {JID, "20260516-special"}
+        assert jobs[JID] == {
+            "Function": "state.apply",
+            "Arguments": LOAD["arg"],
+            "Target": "web*",
+            "Target-type": "glob",
+            "User": "sudo_anna",
+            "Metadata": {"ticket": "OPS-1"},
+            "StartTime": "2026, May 16 12:00:00.000000",
+            "EndTime": "2026, May 16 12:00:01.000000",
+        }
+        assert "EndTime" not in jobs["20260516-special"]
+
+    def test_the_newest_jobs_are_picked(self, job_cache):
+        jids = [f"202605161200000000{number:02}" for number in range(30)]
+        for number, jid in enumerate(jids):
+            fun = "saltutil.find_job" if number in (28, 25) else "test.ping"
+            job_cache.save_load(jid, {**LOAD, "fun": fun}, minions=[])
+        job_cache.save_load("deploy", LOAD, minions=[])  # without a time: written now, and so the newest
+        newest = job_cache.get_jids_filter(4)
+        assert [job["JID"] for job in newest] == [jids[26], jids[27], jids[29], "deploy"]
+        assert newest[0]["StartTime"] and newest[0]["Function"] == "test.ping"
+        assert [job["JID"] for job in job_cache.get_jids_filter(3, filter_find_job=False)] == [*jids[28:], "deploy"]
+        assert len(job_cache.get_jids_filter(100)) == 29
+        assert job_cache.get_jids_filter(0) == []
+
+    def test_one_odd_job_does_not_hide_the_others(self, job_cache):
+        job_cache.save_load(JID, LOAD, minions=[])
+        job_cache.save_load("20260599-deploy-prod", LOAD, minions=[])  # 20 characters and no month
+        job_cache.save_load("odd", {"fun": "x", "arg": None, "kwargs": None}, minions=[])
+        assert set(job_cache.get_jids()) == {JID, "20260599-deploy-prod", "odd"}
+        assert len(job_cache.get_jids_filter(10)) == 3
+
+    # -- retention ----------------------------------------------------------------------------------------
+
+    def test_an_old_job_is_removed_with_all_that_belongs_to_it(self, job_cache, opts, monkeypatch):
+        fresh = now_jid(3590)
+        for jid in (OLD, "20260516-special", "no-time", fresh):
+            job_cache.prep_jid(nocache=jid == "no-time", passed_jid=jid)
+            job_cache.save_load(jid, LOAD, minions=["web1"])
+            job_cache.returner(a_return("web1", jid))
+            job_cache.update_endtime(jid, "now")
+        job_cache.clean_old_jobs()
+        assert len(job_cache.get_jids()) == 4, "written just now, whatever their jid says"
+        job_cache.wait(3700, monkeypatch)
+        job_cache.clean_old_jobs()
+        assert list(job_cache.get_jids()) == [fresh]
+        assert list(job_cache.get_jid(fresh)) == ["web1"]
+        cache = salt.cache.Cache(opts)
+        for bank in ("loads", "minions", "endtimes", "published"):
+            assert [key for key in cache.list(f"jobs/{bank}") if key != fresh] == []
+        assert cache.list("jobs/nocache") == []
+        for jid in (OLD, "20260516-special", "no-time"):
+            assert not job_cache.get_jid(jid)
+        assert set(cache.list("jobs/returns")) <= {fresh}
+
+    def test_what_is_left_without_a_load_is_removed_once_it_is_old(self, job_cache, opts, monkeypatch):
+        job_cache.returner(a_return("web1", OLD))
+        job_cache.prep_jid(nocache=True, passed_jid="marker")
+        job_cache.update_endtime("ended", "now")
+        job_cache.save_minions("listed", ["web1"])
+        job_cache.save_load("published", LOAD, minions=["web1"])
+        for bank in ("jobs/loads", "jobs/minions"):
+            salt.cache.Cache(opts).flush(bank, "published")
+        job_cache.clean_old_jobs()
+        assert list(job_cache.get_jid(OLD)) == ["web1"]
+        assert job_cache.fetch("jobs/nocache", "marker") is True
+        job_cache.wait(3700, monkeypatch)
+        job_cache.clean_old_jobs()
+        assert job_cache.get_jid(OLD) == {}
+        cache = salt.cache.Cache(opts)
+        assert [cache.list(f"jobs/{bank}") for bank in ("nocache", "endtimes", "minions", "published")] == [[]] * 4
+
+    def test_zero_keeps_every_job(self, opts, monkeypatch):
+        job_cache = Returner({**opts, "keep_jobs_seconds": 0})
+        job_cache.save_load(OLD, LOAD, minions=["web1"])
+        job_cache.wait(10**9, monkeypatch)
+        job_cache.clean_old_jobs()
+        assert OLD in job_cache.get_jids()
+
+    def test_a_sweep_with_nothing_to_do_reads_no_load(self, job_cache, monkeypatch):
+        for number in range(5):
+            job_cache.save_load(now_jid(number), LOAD, minions=["web1"])
+        called = []
+        store = job_cache.module._Store
+        original = store.call
+        monkeypatch.setattr(
+            store, "call", lambda self, name, *a, **k: called.append(name) or original(self, name, *a, **k)
+        )
+        job_cache.clean_old_jobs()
+        assert set(called) <= {"list", "contains"}
+        assert len(called) <= 12
+
+    # -- the driver ---------------------------------------------------------------------------------------
+
+    def test_the_driver_is_loaded_once(self, job_cache, monkeypatch):
+        built = []
+        original = salt.cache.Cache.__init__
+        monkeypatch.setattr(
+            salt.cache.Cache, "__init__", lambda self, *a, **k: built.append(1) or original(self, *a, **k)
+        )
+        for number in range(5):
+            job_cache.save_load(f"2026051612000000000{number}", LOAD, minions=["web1"])
+            job_cache.returner(a_return("web1", f"2026051612000000000{number}"))
+        again = Returner(dict(job_cache.opts))
+        assert len(again.get_jids()) == 5
+        assert len(built) == 1
+
+    def test_locks_do_not_pile_up_and_are_private(self, job_cache, opts):
+        for number in range(300):
+            with job_cache.module._store().lock(str(number)):
+                pass
+        folder = os.path.join(opts["cachedir"], "salt_cache.locks")
+        assert len(os.listdir(folder)) <= 64
+        assert os.stat(folder).st_mode & 0o077 == 0
+        assert {os.stat(os.path.join(folder, name)).st_mode & 0o777 for name in os.listdir(folder)} == {0o600}
+
+
+class ServerContract(Contract):
+    """What is asked of a driver with a server on top."""
+
+    def test_a_server_that_is_gone_is_an_error_that_says_which(self, cache_servers, opts, monkeypatch):  # noqa: F811
+        job_cache = Returner(opts)
+        job_cache.save_load(JID, LOAD, minions=["web1"])
+        monkeypatch.setattr(job_cache.module, "OUTAGE_SECONDS", 0.1)
+        server = cache_servers(self.driver)
+        server.stop()
+        try:
+            with pytest.raises(SaltCacheError, match=f"{self.driver}.*jobs/loads.*{JID}"):
+                job_cache.get_load(JID)
+        finally:
+            server.start()
+        assert job_cache.get_load(JID)["fun"] == "state.apply"
+
+    def test_a_short_outage_is_ridden_out(self, cache_servers, opts):  # noqa: F811
+        job_cache = Returner(opts)
+        job_cache.save_load(JID, LOAD, minions=["web1"])
+        server = cache_servers(self.driver)
+        server.stop()
+        back = threading.Timer(0.7, server.start)
+        back.start()
+        try:
+            assert job_cache.returner(a_return("web1")) is None
+        finally:
+            back.join(60)
+        assert list(job_cache.get_jid(JID)) == ["web1"]
+
+
+class TestLocalfs(Contract):
+    driver = "localfs"
+
+    def test_a_failing_disk_is_an_error_that_says_where(self, job_cache, opts):
+        os.makedirs(os.path.join(opts["cachedir"], "jobs"))
+        with open(os.path.join(opts["cachedir"], "jobs", "loads"), "w", encoding="utf-8"):
+            pass
+        with pytest.raises(SaltCacheError, match=f"localfs.*jobs/loads.*{JID}"):
+            job_cache.save_load(JID, LOAD, minions=[])
+
+    def test_a_replay_keeps_the_job_for_its_full_time_again(self, job_cache, opts):
+        for jid in (OLD, "20200101000000000001"):
+            job_cache.save_load(jid, LOAD, minions=["web1"])
+            for bank in ("loads", "minions", "published"):
+                os.utime(os.path.join(opts["cachedir"], "jobs", bank, f"{jid}.p"), (1, 1))
+        job_cache.save_load(OLD, LOAD, minions=["web1"])
+        job_cache.clean_old_jobs()
+        assert list(job_cache.get_jids()) == [OLD]
+
+    def test_an_unreadable_record_does_not_hide_the_others(self, job_cache, opts, caplog):
+        for minion in ("web1", "web2"):
+            job_cache.returner(a_return(minion))
+        job_cache.save_load(JID, LOAD, minions=["web1"])
+        job_cache.save_load(OLD, LOAD, minions=["web1"])
+        for name in (f"returns/{JID}/web1.p", f"loads/{OLD}.p"):
+            with open(os.path.join(opts["cachedir"], "jobs", name), "wb") as record:
+                record.write(b"\xc1broken")
+        assert list(job_cache.get_jid(JID)) == ["web2"]
+        assert list(job_cache.get_jids()) == [JID]
+        assert "Skipped in the job cache" in caplog.text
+
+    def test_a_half_written_file_is_no_job(self, job_cache, opts):
+        job_cache.save_load(JID, LOAD, minions=["web1"])
+        with open(os.path.join(opts["cachedir"], "jobs", "loads", "tmpx12"), "wb"):
+            pass
+        assert list(job_cache.get_jids()) == [JID]
+        job_cache.clean_old_jobs()
+        assert list(job_cache.get_jids()) == [JID]
+
+
+class TestMmapCache(Contract):
+    driver = "mmap_cache"
+
+    @pytest.mark.parametrize("jobs", [100, pytest.param(1000, marks=pytest.mark.slow)])
+    def test_a_thousand_jobs_fit_in_a_gigabyte_and_are_let_go_of(self, job_cache, opts, jobs):
+        before = len(os.listdir("/proc/self/fd"))
+        for number in range(jobs):
+            jid = f"20260516120000{number:06}"
+            job_cache.save_load(jid, LOAD, minions=["web1"])
+            job_cache.returner(a_return("web1", jid))
+        assert disk_usage(os.path.join(opts["cachedir"], "jobs")) < jobs / 1000 * 10**9
+        assert len(os.listdir("/proc/self/fd")) - before < 400
+        reader = salt.cache.Cache(opts)  # as the cluster runners read it
+        assert reader.list(f"jobs/returns/{jid}") == ["web1"]
+        assert reader.fetch(f"jobs/returns/{jid}", "web1")["return"] is True
+        assert len(reader.list("jobs/loads")) == jobs
+        assert len(job_cache.get_jids()) == jobs
+
+
+class TestRedis(ServerContract):
+    driver = "redis"
+
+
+class TestMysql(ServerContract):
+    driver = "mysql"
+
+    def test_a_value_that_is_too_large_does_not_spoil_the_next(self, job_cache):
+        job_cache.save_load(JID, LOAD, minions=["web1", "web2"])
+        with pytest.raises(SaltCacheError, match=f"mysql.*jobs/returns/{JID}.*web1"):
+            job_cache.returner(a_return("web1", value="x" * 2_000_000))
+        assert job_cache.returner(a_return("web2")) is None
+        assert list(job_cache.get_jid(JID)) == ["web2"]
+
+
+class TestEtcd(ServerContract):
+    driver = "etcd"
+
+    def test_the_maintenance_process_survives_a_server_that_is_gone(self, cache_servers, opts, monkeypatch, caplog):  # noqa: F811
+        job_cache = Returner(opts)
+        job_cache.save_load(JID, LOAD, minions=["web1"])
+        monkeypatch.setattr(job_cache.module, "OUTAGE_SECONDS", 0.1)
+        server = cache_servers(self.driver)
+        server.stop()
+        try:
+            job_cache.clean_old_jobs()
+        finally:
+            server.start()
+        assert "could not be cleaned" in caplog.text
+
+
+class TestUnavailable:
+    def test_a_driver_that_is_not_there_is_an_error_that_says_so(self, tmp_path):
+        folder = str(tmp_path)
+        opts = {**salt.config.DEFAULT_MASTER_OPTS, "cachedir": folder, "pki_dir": folder, "cache": "nonesuch"}
+        with pytest.raises(SaltCacheError, match=r"nonesuch.*not available"):
+            Returner({**opts, "extension_modules": f"{folder}/ext"}).get_load(JID)

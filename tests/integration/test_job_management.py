@@ -1,0 +1,243 @@
+"""Salt's Job Management on a real master and real minions, with every job kept by ``salt_cache``."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.integration.conftest import make_master, minions
+
+pytestmark = pytest.mark.story
+DEADLINE = 60  # seconds
+
+
+@pytest.fixture(scope="module")
+def master(salt_factories):
+    daemon = make_master(salt_factories, engines=[], job_cache_store_endtime=True)
+    daemon.slow_stop = False
+    with daemon.started():
+        yield daemon
+
+
+@pytest.fixture(scope="module")
+def fleet(master):
+    with minions(master, "alpha", "beta", process_count_max=-1) as daemons:
+        yield {daemon.id: daemon for daemon in daemons}
+
+
+@pytest.fixture
+def salt(master, fleet):
+    """``salt`` as somebody types it; what came back, parsed."""
+    cli = master.salt_cli(timeout=DEADLINE)
+    return lambda target, *args, **kwargs: cli.run(*args, minion_tgt=target, **kwargs).data
+
+
+@pytest.fixture
+def run(master):
+    cli = master.salt_run_cli(timeout=DEADLINE)
+    return lambda *args, **kwargs: cli.run(*args, **kwargs).data
+
+
+@pytest.fixture
+def publish(master, fleet):
+    """Publish and do not wait; the jid."""
+
+    def publish(target, fun, *args, tgt_type="glob", **kwargs):
+        script = "import json, sys, salt.client; job = json.loads(sys.argv[2])"
+        script += "; print(salt.client.LocalClient(sys.argv[1]).run_job(**job)['jid'])"
+        job = {"tgt": target, "fun": fun, "arg": list(args), "tgt_type": tgt_type, "kwarg": None, **kwargs}
+        command = [sys.executable, "-c", script, str(pathlib.Path(master.config_dir) / "master"), json.dumps(job)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=True)
+        return done.stdout.split()[-1]
+
+    return publish
+
+
+def eventually(check, what):
+    deadline = time.monotonic() + DEADLINE
+    while time.monotonic() < deadline:
+        found = check()
+        if found:
+            return found
+        time.sleep(0.25)
+    raise AssertionError(f"not within {DEADLINE} seconds: {what}")
+
+
+def typed(master, script, *args):
+    """What an operator sees on the terminal."""
+    command = [sys.executable, master.salt_cli().get_script_path().replace("cli_salt", f"cli_{script}")]
+    if not os.path.exists(command[1]):
+        command = [os.path.join(os.path.dirname(sys.executable), script.replace("_", "-"))]
+    done = subprocess.run(
+        [*command, "-c", str(master.config_dir), *args], capture_output=True, text=True, timeout=DEADLINE, check=False
+    )
+    return done.stdout
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    state = pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0]
+    return state != "Z"
+
+
+@pytest.fixture
+def running_job(publish, run, fleet):
+    """A job that beta has done and alpha is busy with; its jid and alpha's process."""
+    jid = publish("*", "cmd.run", "test {{ grains['id'] }} = beta || sleep 120", "template=jinja")
+    active = eventually(
+        lambda: {**run("jobs.active")}.get(jid) or None if "beta" in run("jobs.list_job", jid)["Result"] else None,
+        "beta has returned and alpha is running the job",
+    )
+    yield jid, active["Running"][0]["alpha"]
+    if os.path.exists(proc_entry(fleet, jid)):
+        os.kill(active["Running"][0]["alpha"], 9)
+
+
+def proc_entry(fleet, jid):
+    return os.path.join(fleet["alpha"].config["cachedir"], "proc", jid)
+
+
+class TestARunningJob:
+    def test_active_names_who_runs_it_and_who_has_returned(self, running_job, run):
+        jid, pid = running_job
+        active = run("jobs.active")[jid]
+        assert active["Running"] == [{"alpha": pid}]
+        assert active["Returned"] == ["beta"]
+        assert active["Function"] == "cmd.run"
+        assert active["Target"] == "*"
+
+    def test_the_minion_shows_it_and_has_it_in_its_proc_directory(self, running_job, salt, fleet):
+        jid, pid = running_job
+        assert alive(pid)
+        assert os.path.isfile(proc_entry(fleet, jid))
+        (job,) = [job for job in salt("alpha", "saltutil.running") if job["jid"] == jid]
+        assert (job["pid"], job["fun"], job["tgt"]) == (pid, "cmd.run", "*")
+        assert salt("alpha", "saltutil.find_job", jid)["pid"] == pid
+        assert salt("beta", "saltutil.find_job", jid) == {}
+
+    def test_lookup_tells_who_is_missing(self, running_job, run):
+        jid, _ = running_job
+        assert run("jobs.lookup_jid", jid, "missing=True") == {"beta": "", "alpha": "Minion did not return"}
+        assert run("jobs.lookup_jid", jid) == {"beta": ""}
+        assert run("jobs.exit_success", jid) == {"alpha": False, "beta": False}
+
+    @pytest.mark.parametrize("how", [["signal_job", 15], ["term_job"], ["kill_job"]], ids=lambda how: how[0])
+    def test_it_can_be_signalled(self, running_job, salt, fleet, how):
+        jid, pid = running_job
+        function, *signal = how
+        answer = salt("alpha", f"saltutil.{function}", jid, *map(str, signal))
+        assert str(pid) in answer and jid in answer
+        eventually(lambda: not alive(pid), "the process is gone")
+        eventually(lambda: jid not in {job["jid"] for job in salt("alpha", "saltutil.running")}, "it runs no more")
+        assert not os.path.exists(proc_entry(fleet, jid))
+
+
+class TestAFinishedJob:
+    @pytest.fixture(scope="class")
+    def state_tree(self, master):
+        contents = "says so:\n  test.succeed_with_changes: []\n\ndoes nothing:\n  test.nop: []\n"
+        with master.state_tree.base.temp_file("managed.sls", contents):
+            yield
+
+    def jid_of(self, run, function):
+        jobs = run("jobs.list_jobs", f"search_function={function}")
+        return max(jobs)
+
+    def test_lookup_prints_what_the_first_invocation_printed(self, master, fleet, run):
+        first = typed(master, "salt", "alpha", "test.arg", "one", "two=2")
+        jid = self.jid_of(run, "test.arg")
+        assert "one" in first
+        assert typed(master, "salt_run", "jobs.lookup_jid", jid) == first
+
+    def test_lookup_of_a_state_run_prints_it_as_a_highstate(self, master, fleet, run, state_tree):
+        first = typed(master, "salt", "alpha", "state.apply", "managed")
+        jid = self.jid_of(run, "state.apply")
+        assert "Succeeded: 2 (changed=1)" in first
+        assert typed(master, "salt_run", "jobs.lookup_jid", jid) == first
+
+    def test_it_is_listed_as_it_was_published(self, publish, run):
+        jid = publish("alpha,beta", "test.arg", "x", "y=1", tgt_type="list", metadata={"ticket": "OPS-7"})
+        eventually(lambda: len(run("jobs.lookup_jid", jid)) == 2, "both have returned")
+        job = run("jobs.list_job", jid)
+        assert job["Function"] == "test.arg"
+        assert job["Target"] in ("alpha,beta", ["alpha", "beta"])
+        assert job["Target-type"] == "list"
+        assert job["Arguments"][0] == "x"
+        assert job["Minions"] == ["alpha", "beta"]
+        assert set(job["Result"]) == {"alpha", "beta"}
+        assert job["Result"]["alpha"]["success"] is True and job["Result"]["alpha"]["retcode"] == 0
+        assert job["StartTime"] and job["EndTime"]
+        printed = run("jobs.print_job", jid)[jid]
+        assert {name: printed[name] for name in ("Function", "Target", "Minions", "Result", "EndTime")} == {
+            name: job[name] for name in ("Function", "Target", "Minions", "Result", "EndTime")
+        }
+        assert run("jobs.exit_success", jid) == {"alpha": True, "beta": True}
+        assert run("jobs.last_run", "function=test.arg", "metadata={ticket: OPS-7}").keys() == {jid}
+
+    def test_every_filter_of_list_jobs_finds_it_and_only_it(self, publish, run):
+        marked = publish("beta", "test.echo", "one", metadata={"deploy": "blue"})
+        other = publish("alpha", "test.fib", "3")
+        for jid in (marked, other):
+            eventually(lambda jid=jid: run("jobs.lookup_jid", jid), "it has returned")
+        both = {marked, other}
+
+        def found(*filters):
+            return both & set(run("jobs.list_jobs", *filters))
+
+        assert found() == both
+        assert found("search_metadata={deploy: blue}") == {marked}
+        assert found("search_function=test.ec*,cmd.*") == {marked}
+        assert found("search_target=be*") == {marked}
+        assert found("search_function=test.*", "search_target=alpha") == {other}
+        whole = run("jobs.list_jobs")
+        moment = whole[other]["StartTime"]
+        assert found(f"start_time={moment}") == {other}
+        assert found(f"end_time={whole[marked]['StartTime']}") == {marked}
+        newest = run("jobs.list_jobs_filter", "50")
+        assert both <= {job["JID"] for job in newest}
+        assert [job["JID"] for job in newest] == sorted(job["JID"] for job in newest)
+        assert len(run("jobs.list_jobs_filter", "1")) == 1
+        assert run("jobs.last_run", "function=test.fib", "target=alpha").keys() == {other}
+
+    def test_what_a_minion_ran_by_itself_is_listed(self, fleet, run):
+        call = fleet["beta"].salt_call_cli(timeout=DEADLINE)
+        assert call.run("test.echo", "by itself").data == "by itself"
+        jobs = run("jobs.list_jobs", "search_function=test.echo", "search_target=beta")
+        job = jobs[max(jobs)]
+        assert job["Arguments"] == ["by itself"]
+        assert (job["Target"], job["Target-type"]) == ("beta", "glob")
+        assert run("jobs.lookup_jid", max(jobs)) == {"beta": "by itself"}
+
+    def test_what_a_runner_did_is_listed(self, master, run):
+        run("test.arg", "of a runner")
+        jobs = run("jobs.list_jobs", "search_function=runner.test.arg")
+        job = jobs[max(jobs)]
+        assert job["Arguments"] == ["of a runner"]
+        assert job["Target"] == f"{master.config['id']}"
+        assert list(run("jobs.list_job", max(jobs))["Result"]) == [master.config["id"]]
+
+
+def test_jobs_are_removed_when_their_time_is_over(salt_factories):
+    daemon = make_master(salt_factories, engines=[], keep_jobs_seconds=4, loop_interval=1)
+    daemon.slow_stop = False
+    with daemon.started(), minions(daemon, "gamma"):
+        jobs = pathlib.Path(daemon.config["cachedir"]) / "jobs"
+        assert daemon.salt_cli(timeout=DEADLINE).run("test.ping", minion_tgt="gamma").data is True
+        written = list(jobs.glob("loads/*.p"))
+        assert written
+        assert list(jobs.glob(f"returns/{written[-1].stem}/*.p"))
+        banks = ("loads", "minions", "returns", "published")
+        eventually(
+            lambda: not any(os.listdir(jobs / bank) for bank in banks),
+            "nothing is left of the job",
+        )
+        assert daemon.salt_cli(timeout=DEADLINE).run("test.ping", minion_tgt="gamma").data is True
