@@ -21,7 +21,7 @@ except ImportError:  # Salt 3007 and later use the tornado package.
     from tornado.gen import sleep
     from tornado.ioloop import IOLoop
 
-__all__ = ["HAS_NATIVE_BATCHES", "HAS_START_EVENT", "Future", "IOLoop", "new_loop", "sleep"]
+__all__ = ["HAS_NATIVE_BATCHES", "HAS_START_EVENT", "Future", "IOLoop", "minion_keys", "new_loop", "sleep"]
 
 _MAJOR = int(re.split(r"\D", str(salt.version.__version__))[0])
 
@@ -45,3 +45,15 @@ def new_loop() -> Any:
         return loop
     asyncio.set_event_loop(asyncio.new_event_loop())
     return IOLoop.current()
+
+
+def minion_keys(opts: Any) -> tuple[frozenset[str], frozenset[str]]:
+    """
+    Return the minions whose key is accepted, and those that have a key in whatever state. Blocks.
+
+    Salt 3008 keeps keys in a cache of its own, earlier releases in directories; both through the same class.
+    """
+    import salt.key
+
+    found = salt.key.Key(dict(opts)).list_keys()
+    return frozenset(found["minions"]), frozenset(name for names in found.values() for name in names)

@@ -9,6 +9,7 @@ nothing here needs them.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -18,11 +19,16 @@ import salt.utils.args
 
 from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.events import retcode_of
+from saltext.jobs.core.ids import is_plain, jid_time
 
 log = logging.getLogger(__name__)
 
 #: Our own job cache, which keeps the load that was published first and knows what this master has published.
 OURS = "salt_cache"
+#: Drivers for which our job cache stores a minion under another key than its id.
+_ENCODING = frozenset({"mysql", "etcd", "consul"})
+#: Seconds by which the time that a jid carries can be off: it has no zone.
+_ZONES = 15 * 3600.0
 #: Key in the load of a job that the batch_manager engine publishes: the batch decides who gets it, and when.
 BATCH_MARK = "batch"
 
@@ -55,7 +61,7 @@ class JobCache:
         :raises JobCacheError: when the cache cannot be read.
         """
         wanted = list(minions)
-        if self.name == OURS and len(wanted) <= 200:
+        if self.name == OURS and len(wanted) <= 200 and self._driver not in _ENCODING:
             found = self._fetch_each(jid, wanted)
         else:
             found = self._call(self.name, "get_jid", jid) or {}
@@ -63,9 +69,62 @@ class JobCache:
         returns = ((minion, found.get(minion)) for minion in wanted)
         return {minion: retcode_of(data) for minion, data in returns if data and isinstance(data, Mapping)}
 
+    def have_returned(self, jid: str, minions: Iterable[str]) -> frozenset[str]:
+        """
+        Return those of ``minions`` that have returned ``jid``, without reading what they returned where that can be.
+
+        :raises JobCacheError: when the cache cannot be read.
+        """
+        wanted = list(minions)
+        if self.name != OURS or self._driver != "localfs" or not is_plain(jid):
+            return frozenset(self.returned(jid, wanted))
+        try:
+            names = set(os.listdir(os.path.join(self._opts["cachedir"], "jobs", "returns", jid)))
+        except FileNotFoundError:
+            return frozenset()
+        except OSError as exc:
+            raise JobCacheError(f"The returns of {jid} cannot be listed: {exc}") from exc
+        return frozenset(minion for minion in wanted if f"{minion}.p" in names)
+
+    def published_at(self, jid: str) -> float | None:
+        """Return when this master published ``jid``, in Unix time, or None. Raises as ``published``."""
+        at = self._fetch("jobs/published", jid) if self.master_name == OURS else None
+        return float(at) if isinstance(at, (int, float)) else None
+
+    def published_since(self, since: float) -> dict[str, float]:
+        """
+        Return ``{jid: Unix time}`` of the jobs that were published at or after ``since``.
+
+        With another job cache than ours these are the jobs that it lists, with the time that their jid carries.
+
+        :raises JobCacheError: when the cache cannot be read.
+        """
+        if self.master_name == OURS:
+            recent = [jid for jid in self._published_jids() if not _is_surely_before(jid, since)]
+            times = {jid: self.published_at(jid) for jid in recent}
+        else:
+            times = {str(jid): jid_time(str(jid)) for jid in self._call(self.name, "get_jids") or ()}
+        return {jid: at for jid, at in times.items() if at is not None and at >= since}
+
+    def _published_jids(self) -> list[str]:
+        if self._driver == "localfs":
+            # Salt 3006 and 3007 cut more than the suffix off some names.
+            folder = os.path.join(self._opts["cachedir"], "jobs", "published")
+            try:
+                return [name[:-2] for name in os.listdir(folder) if name.endswith(".p")]
+            except FileNotFoundError:
+                return []
+            except OSError as exc:
+                raise JobCacheError(f"The published jobs cannot be listed: {exc}") from exc
+        return [jid for jid in self._list("jobs/published") if is_plain(jid)]
+
+    @property
+    def _driver(self) -> str:
+        return str(self._opts.get("cache") or "localfs")
+
     def published(self, jid: str) -> bool:
         """Tell whether this master published ``jid``. Only our own job cache knows. :raises JobCacheError: as above."""
-        return self.name == OURS and self._fetch("jobs/published", jid) not in (None, {})
+        return self.master_name == OURS and self._fetch("jobs/published", jid) not in (None, {})
 
     def keep_load(self, jid: str, load: Mapping[str, Any], minions: Iterable[str]) -> None:
         """
@@ -84,10 +143,16 @@ class JobCache:
     def _fetch_each(self, jid: str, minions: list[str]) -> dict[str, Any]:
         return {minion: self._fetch(f"jobs/returns/{jid}", minion) for minion in minions}
 
-    def _fetch(self, bank: str, key: str) -> Any:
+    def _list(self, bank: str) -> Any:
+        return self._guard("salt.cache", f"list {bank}", lambda: self._cache().list(bank)) or []
+
+    def _cache(self) -> Any:
         if self._banks is None:
             self._banks = salt.cache.Cache(self._opts)
-        return self._guard("salt.cache", f"fetch {bank} {key}", lambda: self._banks.fetch(bank, key))
+        return self._banks
+
+    def _fetch(self, bank: str, key: str) -> Any:
+        return self._guard("salt.cache", f"fetch {bank} {key}", lambda: self._cache().fetch(bank, key))
 
     def _call(self, name: str, function: str, *args: Any) -> Any:
         call = self._function(name, function)
@@ -108,6 +173,11 @@ class JobCache:
             return call()
         except Exception as exc:  # A driver raises whatever its client library raises.
             raise JobCacheError(f"The job cache {name!r} failed at {what}: {type(exc).__name__}: {exc}") from exc
+
+
+def _is_surely_before(jid: str, since: float) -> bool:
+    at = jid_time(jid)
+    return at is not None and at < since - _ZONES
 
 
 def load_of(

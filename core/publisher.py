@@ -51,7 +51,7 @@ class Publisher:
 
     async def publish(
         self,
-        fun: str,
+        fun: str | list[str],
         arg: Iterable[Any],
         tgt: Any,
         tgt_type: str = "list",

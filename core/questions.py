@@ -40,6 +40,19 @@ class Probed:
     silent: frozenset[str]
 
 
+@dataclass(frozen=True)
+class Found:
+    """
+    Of the minions that were asked about a job: those that run it, ``{minion: return data}`` of those that have run it and
+    keep its return (``cache_jobs``), those that know nothing of it, and those that said nothing.
+    """
+
+    running: frozenset[str]
+    ran: Mapping[str, Any]
+    idle: frozenset[str]
+    silent: frozenset[str]
+
+
 class _Open:
     """A question that waits for answers."""
 
@@ -91,6 +104,28 @@ class Questions:
         running = frozenset(minion for minion, value in told.items() if value)
         return Probed(running, frozenset(told) - running, asked - frozenset(told))
 
+    async def find_either(self, jid: str, minions: Iterable[str], timeout: float) -> Found:
+        """Ask minions in one publish whether they run ``jid``, or have run it. Returns and raises as ``ping``."""
+        asked = frozenset(minions)
+        functions = ["saltutil.find_job", "saltutil.find_cached_job"]
+        answers = await self._ask(
+            lambda fresh: self._publisher.publish(functions, [[jid], [jid]], list(asked), jid=fresh, question=True),
+            timeout,
+        )
+        # A minion with multifunc_ordered answers by position.
+        told = {
+            minion: (_part(value, functions[0], 0), _part(value, functions[1], 1))
+            for minion, value in answers.given.items()
+            if minion in asked and isinstance(value, dict) and isinstance(_part(value, functions[0], 0), dict)
+        }
+        running = frozenset(minion for minion, (entry, _) in told.items() if entry)
+        ran = {
+            minion: cached
+            for minion, (_, cached) in told.items()
+            if minion not in running and isinstance(cached, dict) and cached.get("jid") == jid and "return" in cached
+        }
+        return Found(running, ran, frozenset(told) - running - ran.keys(), asked - frozenset(told))
+
     async def find_cached_job(self, jid: str, minions: Iterable[str], timeout: float) -> dict[str, Any]:
         """
         Ask minions that have ``cache_jobs`` for the return of a job that they have run.
@@ -122,3 +157,7 @@ class Questions:
         finally:
             del self._open[jid]
         return Answers(question.matched, question.given)
+
+
+def _part(value: Mapping[Any, Any], function: str, position: int) -> Any:
+    return value.get(function, value.get(position))
