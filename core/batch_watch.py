@@ -32,9 +32,11 @@ class Display:
                 code = "" if record.get("retcode") is None else f" (retcode {record['retcode']})"
                 self._line(f"{minion}: {record['state']}{code}")
         text = progress_line(summary)
-        if text == self._last:
+        # Pace and forecast change all the time: a terminal redraws them, but they are not worth a line each.
+        news = text if self._live else progress_line({**summary, "rate": None, "eta_seconds": None})
+        if news == self._last:
             return
-        self._last = text
+        self._last = news
         if self._live:
             self._stream.write(f"\r\x1b[K{text}")
             self._stream.flush()
