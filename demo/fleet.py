@@ -6,6 +6,7 @@ It must never touch anything outside that directory, and leaves neither a proces
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import json
 import logging
@@ -17,6 +18,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import salt.config
@@ -146,6 +148,30 @@ class Fleet:
         except ValueError:
             raise StepFailed(f"salt-run {' '.join(words)} printed {output!r}") from None
 
+    @contextlib.contextmanager
+    def shown(self, *words: str) -> Iterator[None]:
+        """
+        Run ``salt-run`` beside the block, on the demo's own screen; leaving the block waits for its end.
+
+        :raises StepFailed: if it fails, or does not end.
+        """
+        command = self._words("salt-run", ["--out-file=/dev/null"], words)
+        screen.command(["salt-run", *words])
+        errors = self.root / "errors"
+        with (
+            errors.open("wb") as stderr,
+            subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=stderr, cwd="/") as process,
+        ):
+            try:
+                yield
+                if process.wait(_COMMAND):
+                    said = errors.read_text(errors="replace")
+                    raise StepFailed(f"salt-run {' '.join(words)} ended with {process.returncode}: {said}")
+            except subprocess.TimeoutExpired:
+                raise StepFailed(f"salt-run {' '.join(words)} did not end") from None
+            finally:
+                process.kill()
+
     def ask(self, function: str, *args: Any) -> Any:
         """Call a runner function from this process, which is cheap enough to do it again and again."""
         return self._runner.cmd(function, list(args), print_event=False)
@@ -168,7 +194,7 @@ class Fleet:
             screen.command([f"'{word}'" if " " in word or "*" in word else word for word in words])
         program, *rest = words
         done = subprocess.run(
-            [_program(program), "-c", str(self.config("master")), "--no-color", "-l", "error", *options, *rest],
+            self._words(program, options, rest),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -178,6 +204,10 @@ class Fleet:
         if done.returncode:
             raise StepFailed(f"{program} ended with {done.returncode}: {done.stdout}{done.stderr}".strip())
         return done.stdout
+
+    def _words(self, program: str, options: Sequence[str], rest: Sequence[str]) -> list[str]:
+        config = str(self.config("master"))
+        return [_program(program), "-c", config, "--no-color", "-l", "error", *options, *rest]
 
     def _start(self, name: str, options: dict[str, Any]) -> None:
         home = self.config(name)

@@ -87,18 +87,15 @@ STEPS = (
 
 def _follow(fleet: Fleet, jid: str) -> tuple[int, Mapping[str, Any]]:
     """Show a batch's progress until it ends; returns how many minions were busy at once at most, and the summary."""
-    bar, busiest = screen.Bar(), 0
+    busiest = 0
     deadline = time.monotonic() + _PATIENCE
-    try:
+    with fleet.shown("batch.watch", jid):
         while time.monotonic() < deadline:
             summary = fleet.ask("batch.status", jid)
-            bar.show(summary)
             busiest = max(busiest, summary["active"])
             if summary["finished"]:
                 return busiest, summary
             time.sleep(_POLL)
-    finally:
-        bar.close()
     raise StepFailed(f"the batch {jid} did not end in {_PATIENCE:g} s: {summary}")
 
 
