@@ -1,0 +1,76 @@
+"""
+Whether the user of a job may still publish it to these minions. Blocks; for a Worker.
+
+Asks Salt's own checks with the access lists as they are now. It must never grant more than a publish by that user would
+get today, and decide nothing where no access list governs the user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import salt.auth
+import salt.utils.master
+import salt.utils.minions
+
+#: How ``salt`` names a user who came by sudo.
+_SUDO = "sudo_"
+
+
+class Access:
+    """
+    :param opts: the master's options.
+    """
+
+    def __init__(self, opts: Mapping[str, Any]) -> None:
+        self._opts = dict(opts)
+        self._tools: tuple[Any, Any] | None = None
+
+    def denials(self, load: Mapping[str, Any], minions: Iterable[str]) -> dict[str, str]:
+        """
+        Return ``{minion: reason}`` of those of ``minions`` to which the job may not be published any more.
+
+        :param load: the job's load; of its secrets none is needed.
+        """
+        wanted = list(minions)
+        user = str(load.get("user") or "")
+        lists = self._access_lists(user, load.get("kwargs") or {})
+        if lists is None or self._allows(lists, load, wanted):
+            return {}
+        reason = f"{user} may not publish {load.get('fun')} to it any more"
+        # As a rule all are denied alike; else each is asked for.
+        return {minion: reason for minion in wanted if len(wanted) == 1 or not self._allows(lists, load, [minion])}
+
+    def _access_lists(self, user: str, options: Mapping[str, Any]) -> list[Any] | None:
+        """Return what ``user`` has been granted, or None where nothing governs this user."""
+        publishers, external = self._opts.get("publisher_acl") or {}, self._opts.get("external_auth") or {}
+        if options.get("eauth"):
+            return self._external(str(options["eauth"]), str(options.get("username") or user))
+        if user.startswith(_SUDO):
+            if not self._opts.get("sudo_acl") or not publishers:
+                return None
+            return list(salt.utils.master.get_values_of_matching_keys(publishers, user[len(_SUDO) :]))
+        if user in ("", "root", self._opts.get("user", "root")) or not (publishers or external):
+            return None
+        granted = list(salt.utils.master.get_values_of_matching_keys(publishers, user))
+        # A job that came with a token names the user, and no longer by which system.
+        for system in external:
+            granted += self._external(system, user)
+        return granted
+
+    def _external(self, system: str, user: str) -> list[Any]:
+        if system not in (self._opts.get("external_auth") or {}):
+            return []
+        return list(self._loaded()[0].get_auth_list({"eauth": system, "username": user}) or [])
+
+    def _allows(self, lists: list[Any], load: Mapping[str, Any], minions: list[str]) -> bool:
+        if not lists:
+            return False
+        checks = self._loaded()[1]
+        return bool(checks.auth_check(lists, load.get("fun"), load.get("arg") or [], minions, "list", minions=minions))
+
+    def _loaded(self) -> tuple[Any, Any]:
+        if self._tools is None:
+            self._tools = salt.auth.LoadAuth(self._opts), salt.utils.minions.CkMinions(self._opts)
+        return self._tools

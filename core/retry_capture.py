@@ -1,0 +1,199 @@
+"""
+From a published job to the minions that missed it. Part of the retry machine, and as pure as it.
+
+A job's way: it is left alone until its deadline, then read in the job cache; the minions without a return are vetted (is
+the job really for them?) and asked. Those that say nothing are owed the job. Those that are there but neither run it nor
+have run it get a moment for a return that is on its way; if none is there then, they are owed it too.
+
+It must never conclude from a bus event who is owed a job or who is not: an accepted minion can forge those.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from saltext.jobs.core.retry_entry import Job
+from saltext.jobs.core.retry_facts import Asked, Effect, JobRead, Published, Read, Unreadable, Vet, Vetted
+from saltext.jobs.core.retry_timers import Timers
+
+if TYPE_CHECKING:
+    from saltext.jobs.core.settings import RetrySettings
+
+#: Questions and signals about another job, which mean nothing later on. A waiting ``salt`` command publishes the first
+#: one every few seconds.
+NEVER = frozenset(
+    {
+        "saltutil.find_job",
+        "saltutil.find_cached_job",
+        "saltutil.is_running",
+        "saltutil.running",
+        "saltutil.kill_job",
+        "saltutil.term_job",
+        "saltutil.signal_job",
+    }
+)
+#: Seconds for a return that is on its way.
+GRACE = 3.0
+#: Seconds before something that could not be read or asked is tried again.
+AGAIN = 10.0
+
+
+class Step(enum.Enum):
+    """Where an open job stands."""
+
+    WAITING = "waiting"  # for its deadline
+    READING = "reading"  # in the job cache
+    VETTING = "vetting"  # which of the missing ones it is for
+    ASKING = "asking"  # the missing ones, whether they run it
+
+
+class _Open:
+    __slots__ = ("again", "asking", "idle", "job", "published_at", "step")
+
+    def __init__(self, published_at: float) -> None:
+        self.published_at = published_at
+        self.step = Step.WAITING
+        self.job: Job | None = None
+        self.asking: set[str] = set()
+        self.idle: set[str] | None = None  # minions that are there, but do not run it
+        self.again = False  # it was published again meanwhile
+
+
+class Capture:
+    """
+    The jobs whose outcome is not known yet.
+
+    :param settings: the options under ``job_retry``.
+    :param patience: seconds from a publish to its deadline.
+    :param timers: the machine's; the keys ``("open", jid)`` are used here.
+    :param emit: takes an effect.
+    :param ask: takes (jid, minions) that are to be asked.
+    :param has_entry: tells whether the queue has an entry for (minion, jid).
+    :param owed: takes (job, minions, reason, whether they are there).
+    """
+
+    def __init__(
+        self,
+        settings: RetrySettings,
+        patience: float,
+        timers: Timers,
+        emit: Callable[[Effect], None],
+        ask: Callable[[str, Iterable[str]], None],
+        has_entry: Callable[[str, str], bool],
+        owed: Callable[[Job, list[str], str, bool], None],
+    ) -> None:
+        self._settings, self._patience, self._timers = settings, patience, timers
+        self._emit, self._ask, self._has_entry, self._owed = emit, ask, has_entry, owed
+        self.open: dict[str, _Open] = {}
+
+    def checkpoint(self, now: float) -> float:
+        """Return the time such that every job published before it is settled."""
+        return min((entry.published_at for entry in self.open.values()), default=now)
+
+    def wants(self, job: Job) -> bool:
+        """Tell whether a job is kept for absent minions."""
+        if job.limits.off or job.kept_out or not job.funs or NEVER.intersection(job.funs):
+            return False
+        if job.limits.given:
+            return True
+        included = all(matches(fun, self._settings.include) for fun in job.funs)
+        return included and not any(matches(fun, self._settings.exclude) for fun in job.funs)
+
+    def published(self, fact: Published) -> None:
+        """Open a job, or give it more time."""
+        if fact.fun in NEVER:
+            return
+        job = self.open.get(fact.jid)
+        if job is None:
+            job = self.open[fact.jid] = _Open(fact.at)
+        if job.step is Step.WAITING:
+            self._timers.set(("open", fact.jid), fact.at + self._patience)
+        else:
+            job.again = True
+
+    def due(self, jid: str) -> None:
+        """Read a job whose deadline has come."""
+        job = self.open.get(jid)
+        if job is not None:
+            job.step = Step.READING
+            self._emit(Read(jid))
+
+    def read(self, fact: JobRead, now: float) -> None:
+        """Go on with what the job cache knows."""
+        job = self.open.get(fact.jid)
+        if job is None or job.step is not Step.READING:
+            return
+        if fact.job is None or not self.wants(fact.job):
+            self._close(fact.jid, now)
+            return
+        job.job = fact.job
+        missing = [m for m in fact.minions if m not in fact.returned and not self._has_entry(m, fact.jid)]
+        if job.idle is not None:
+            late = [minion for minion in missing if minion in job.idle]
+            job.idle = None
+            if late:
+                self._owed(fact.job, late, "it is there, but has neither run nor returned the job", True)
+            self._close(fact.jid, now)
+        elif missing:
+            job.step = Step.VETTING
+            self._emit(Vet(fact.jid, tuple(missing)))
+        else:
+            self._close(fact.jid, now)
+
+    def vetted(self, fact: Vetted, now: float) -> None:
+        """Ask the minions that a job is really for."""
+        job = self.open.get(fact.jid)
+        if job is None or job.step is not Step.VETTING:
+            return
+        if not fact.minions:
+            self._close(fact.jid, now)
+            return
+        job.step = Step.ASKING
+        job.asking = set(fact.minions)
+        self._ask(fact.jid, fact.minions)
+
+    def asked(self, fact: Asked, now: float) -> None:
+        """Queue the job for those that say nothing."""
+        job = self.open.get(fact.jid)
+        if job is None or job.job is None or job.step is not Step.ASKING:
+            return
+        if job.asking & fact.unasked:
+            self._later(fact.jid, now + AGAIN)
+            return
+        asking, job.asking = job.asking, set()
+        silent = sorted(asking & fact.silent)
+        if silent:
+            self._owed(job.job, silent, "it did not return the job and does not answer", False)
+        idle = asking & fact.idle
+        if idle:
+            job.idle = idle
+            self._later(fact.jid, now + GRACE)
+        else:
+            self._close(fact.jid, now)
+
+    def unreadable(self, fact: Unreadable, now: float) -> None:
+        """Try again later, as long as anybody can be owed the job."""
+        job = self.open.get(fact.jid)
+        if job is None or job.step not in (Step.READING, Step.VETTING):
+            return
+        if now > job.published_at + self._settings.ttl:
+            self._close(fact.jid, now)
+        else:
+            self._later(fact.jid, now + AGAIN)
+
+    def _later(self, jid: str, at: float) -> None:
+        self.open[jid].step = Step.WAITING
+        self._timers.set(("open", jid), at)
+
+    def _close(self, jid: str, now: float) -> None:
+        job = self.open.pop(jid)
+        if job.again:
+            self.published(Published(jid, "", now))
+
+
+def matches(fun: str, globs: Iterable[str]) -> bool:
+    """Tell whether a function's name matches one of the globs."""
+    return any(fnmatchcase(fun, glob) for glob in globs)

@@ -1,0 +1,173 @@
+"""
+What the retry queue holds: an entry for each minion and job, and the job that its entries share.
+
+Pure: stdlib only. The table of transitions stands here and nowhere else; an entry must never change its state except by it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+#: Steps of an entry's history that are kept: its first, and the newest.
+_HISTORY = 20
+
+
+class State(str, enum.Enum):
+    """Where an entry stands."""
+
+    PENDING = "pending"  # waits for a sign of life of its minion, or for its turn
+    CLAIMED = "claimed"  # about to be published: durable before it is, so after a crash it may have been
+    SENT = "sent"  # published; the minion has shown no receipt yet
+    RUNNING = "running"  # the minion has it: an acknowledgement, or an answer that it runs
+    HELD = "held"  # was received and has not returned, and does not run any more; an operator decides
+    DONE = "done"  # the job cache has its return; the entry is removed
+    EXPIRED = "expired"  # its time to live has passed
+    CANCELLED = "cancelled"  # by an operator, a newer job, or with the minion's key
+    DEAD = "dead"  # given up, for the reason that its history names
+
+
+#: To which states an entry may go from each.
+TRANSITIONS: Mapping[State, frozenset[State]] = {
+    State.PENDING: frozenset(
+        {State.CLAIMED, State.RUNNING, State.DONE, State.EXPIRED, State.CANCELLED, State.DEAD, State.HELD}
+    ),
+    State.CLAIMED: frozenset(
+        {State.SENT, State.PENDING, State.RUNNING, State.HELD, State.DONE, State.CANCELLED, State.DEAD}
+    ),
+    State.SENT: frozenset(
+        {State.RUNNING, State.PENDING, State.HELD, State.DONE, State.EXPIRED, State.CANCELLED, State.DEAD}
+    ),
+    State.RUNNING: frozenset({State.PENDING, State.HELD, State.DONE, State.EXPIRED, State.CANCELLED, State.DEAD}),
+    State.HELD: frozenset({State.PENDING, State.RUNNING, State.DONE, State.EXPIRED, State.CANCELLED, State.DEAD}),
+    State.EXPIRED: frozenset({State.PENDING, State.DONE, State.CANCELLED}),
+    State.CANCELLED: frozenset({State.PENDING, State.DONE}),
+    State.DEAD: frozenset({State.PENDING, State.DONE, State.CANCELLED}),
+    State.DONE: frozenset(),
+}
+
+#: The job may be with the minion, or on its way.
+UNDER_WAY = frozenset({State.CLAIMED, State.SENT, State.RUNNING})
+#: Nothing more happens of itself; kept for a while, so that the reason can be read.
+ENDED = frozenset({State.EXPIRED, State.CANCELLED, State.DEAD})
+
+
+class Entry:
+    """
+    One job that one minion is owed. Times are Unix time in seconds.
+
+    ``attempts`` counts publishes that met a sign of receipt, and the one under way; ``tries`` those in a row that met
+    none; ``restarts`` how often the minion started anew before it had shown one.
+    """
+
+    __slots__ = (
+        "acknowledged",
+        "attempts",
+        "expires_at",
+        "history",
+        "jid",
+        "minion",
+        "next_at",
+        "queued_at",
+        "restarts",
+        "sent_at",
+        "since",
+        "state",
+        "tries",
+    )
+
+    def __init__(self, minion: str, jid: str, queued_at: float, expires_at: float, reason: str) -> None:
+        self.minion, self.jid = minion, jid
+        self.state = State.PENDING
+        self.queued_at = self.since = queued_at
+        self.expires_at = expires_at
+        self.attempts = self.tries = self.restarts = 0
+        self.sent_at: float | None = None
+        self.next_at = 0.0  # not tried again before, unless the minion starts
+        self.acknowledged = False
+        self.history: tuple[tuple[float, str, str], ...] = ((queued_at, State.PENDING.value, reason),)
+
+    def move(self, to: State, now: float, reason: str) -> None:
+        """Go to another state. :raises ValueError: when the table does not know this way."""
+        if to not in TRANSITIONS[self.state]:
+            raise ValueError(f"an entry cannot go from {self.state.value} to {to.value}")
+        self.state, self.since = to, now
+        history = (*self.history, (now, to.value, reason))
+        self.history = history if len(history) <= _HISTORY else (history[0], *history[2:])
+
+    @property
+    def reason(self) -> str:
+        """Why it is in its state."""
+        return self.history[-1][2]
+
+    def as_record(self) -> dict[str, Any]:
+        """Return the form that is stored."""
+        return {
+            "minion": self.minion,
+            "jid": self.jid,
+            "state": self.state.value,
+            "queued_at": self.queued_at,
+            "expires_at": self.expires_at,
+            "attempts": self.attempts,
+            "tries": self.tries,
+            "restarts": self.restarts,
+            "sent_at": self.sent_at,
+            "next_at": self.next_at,
+            "acknowledged": self.acknowledged,
+            "history": [list(step) for step in self.history],
+        }
+
+    @classmethod
+    def from_record(cls, minion: str, jid: str, record: Any) -> Entry:
+        """
+        Return the entry that a stored record describes.
+
+        :raises ValueError: when the record is not that of this minion and job, or does not describe an entry.
+        """
+        try:
+            if record["minion"] != minion or record["jid"] != jid:
+                raise ValueError("it is that of another minion or job")
+            entry = cls(minion, jid, float(record["queued_at"]), float(record["expires_at"]), "")
+            entry.history = tuple(
+                (float(at), str(State(state).value), str(why)) for at, state, why in record["history"]
+            )
+            entry.state = State(record["state"])
+            entry.since = entry.history[-1][0]
+            entry.attempts, entry.tries = int(record["attempts"]), int(record["tries"])
+            entry.restarts = int(record["restarts"])
+            entry.sent_at = None if record["sent_at"] is None else float(record["sent_at"])
+            entry.next_at = float(record["next_at"])
+            entry.acknowledged = bool(record["acknowledged"])
+        except (KeyError, TypeError, IndexError, AttributeError) as exc:
+            raise ValueError(f"{type(exc).__name__}: {exc}") from exc
+        return entry
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a job says about itself in its metadata; None where it says nothing."""
+
+    off: bool = False  # it is to be kept out
+    given: bool = False  # it asks to be kept, whatever its function
+    ttl: float | None = None  # seconds
+    max_attempts: int | None = None
+    retry_interrupted: bool | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """
+    What the queue needs to know of a job; its load stays in the store.
+
+    ``digest`` is equal for jobs with the same functions and arguments. ``kept_out`` names why it cannot be queued at
+    all: its returns are not stored, or something else decides who gets it.
+    """
+
+    jid: str
+    funs: tuple[str, ...]
+    published_at: float
+    digest: str = ""
+    limits: Limits = Limits()
+    kept_out: str = ""

@@ -1,0 +1,348 @@
+"""
+What can happen to the retry queue (facts), and what it wants done (effects).
+
+Times are not part of a fact: they stand beside it. Minions are given by id. Pure: stdlib only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from saltext.jobs.core.retry_entry import Entry, Job
+
+# -- facts: from the bus, and so never more than a hint ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Published:
+    """This master's bus says that a job was published at ``at``. Who it was for, the job cache tells."""
+
+    jid: str
+    fun: str
+    at: float
+
+
+@dataclass(frozen=True)
+class ReturnHeard:
+    """The bus says that a minion returned a job. Believed once the job cache has it."""
+
+    minion: str
+    jid: str
+
+
+@dataclass(frozen=True)
+class Acknowledged:
+    """The bus says that a minion has begun a job."""
+
+    minion: str
+    jid: str
+
+
+@dataclass(frozen=True)
+class SignOfLife:
+    """Minions seem to be there; with ``start`` one has just started, and knows no jid any more."""
+
+    minions: tuple[str, ...]
+    start: bool = False
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Events were lost."""
+
+
+# -- facts: outcomes of effects ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class JobRead:
+    """What the job cache knows of a job: ``job`` is None when this master did not publish it, or it is gone."""
+
+    jid: str
+    job: Job | None
+    minions: tuple[str, ...] = ()
+    returned: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Vetted:
+    """Of the minions of a Vet, those that the job is for and whose key is accepted here."""
+
+    jid: str
+    minions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LookedUp:
+    """
+    ``returned``: those of ``minions`` whose return the job cache has. ``barred``: those whose key is not accepted.
+    ``denied``: ``{minion: reason}`` of those to which it may not be published any more.
+    """
+
+    jid: str
+    minions: tuple[str, ...]
+    returned: frozenset[str] = frozenset()
+    barred: frozenset[str] = frozenset()
+    denied: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """
+    What minions say about a job: they run it, have run it (``ran``: their return is in the job cache now), or neither.
+    ``silent`` said nothing; ``unasked`` could not be asked.
+    """
+
+    jid: str
+    running: frozenset[str] = frozenset()
+    ran: frozenset[str] = frozenset()
+    idle: frozenset[str] = frozenset()
+    silent: frozenset[str] = frozenset()
+    unasked: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """The claims of these minions are durable."""
+
+    jid: str
+    minions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Sent:
+    """The publish has succeeded; the master does not know the ``missed`` ones."""
+
+    jid: str
+    minions: tuple[str, ...]
+    missed: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class SendFailed:
+    """The publish was not confirmed; ``certain`` when no minion can have received it."""
+
+    jid: str
+    minions: tuple[str, ...]
+    reason: str
+    certain: bool
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """The job cache could not be read for a Read, Vet or LookUp of ``jid``."""
+
+    jid: str
+    minions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class KeysGone:
+    """These minions have no key here any more."""
+
+    minions: tuple[str, ...]
+
+
+# -- facts: from the store and from operators -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What the store held when the engine started. It needs no writing."""
+
+    jobs: tuple[Job, ...]
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True)
+class Adopted:
+    """What an operator takes over from another master; answered with the number of entries."""
+
+    jobs: tuple[Job, ...]
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True)
+class EnqueueRequested:
+    """Somebody who may wants minions to get a job; answered with the number of new entries."""
+
+    job: Job
+    minions: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class ReplayRequested:
+    """An operator says that a minion is there; answered with the number of its pending entries."""
+
+    minion: str
+
+
+@dataclass(frozen=True)
+class RetryRequested:
+    """An operator wants held and dead entries to be tried again; answered with their number."""
+
+    minion: str | None = None
+    jid: str | None = None
+
+
+@dataclass(frozen=True)
+class CancelRequested:
+    """An operator wants entries not to be delivered; answered with their number."""
+
+    minion: str | None = None
+    jid: str | None = None
+
+
+@dataclass(frozen=True)
+class PurgeRequested:
+    """An operator wants entries of some states to be forgotten; answered with their number."""
+
+    states: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PauseRequested:
+    """An operator wants nothing to be replayed for now; answered with whether that is new."""
+
+
+@dataclass(frozen=True)
+class ResumeRequested:
+    """An operator wants replays to go on; answered with whether that is new."""
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed."""
+
+
+Fact = (
+    Published
+    | ReturnHeard
+    | Acknowledged
+    | SignOfLife
+    | Gap
+    | JobRead
+    | Vetted
+    | LookedUp
+    | Asked
+    | Claimed
+    | Sent
+    | SendFailed
+    | Unreadable
+    | KeysGone
+    | Restored
+    | Adopted
+    | EnqueueRequested
+    | ReplayRequested
+    | RetryRequested
+    | CancelRequested
+    | PurgeRequested
+    | PauseRequested
+    | ResumeRequested
+    | Tick
+)
+
+# -- effects ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Save:
+    """
+    Store what the queue now holds under these keys (minion, jid), and remove what it does not hold any more. Likewise
+    the snapshots of ``jobs``: stored before their first entry, removed after their last.
+    """
+
+    entries: tuple[tuple[str, str], ...]
+    jobs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Read:
+    """Read a job in the job cache; then give JobRead or Unreadable."""
+
+    jid: str
+
+
+@dataclass(frozen=True)
+class Vet:
+    """Find out which of these minions the job is really for; then give Vetted or Unreadable."""
+
+    jid: str
+    minions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LookUp:
+    """Look for returns, keys and the publishing user's access; then give LookedUp or Unreadable."""
+
+    jid: str
+    minions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Ask minions about a job, and store the return of those that have run it; then give Asked. One publish."""
+
+    jid: str
+    minions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Wait until all Saves so far are durable; then give Claimed."""
+
+    jid: str
+    minions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Publish:
+    """Publish the job as it was, under its own jid, to these minions; then give Sent or SendFailed. One publish."""
+
+    jid: str
+    minions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Ping:
+    """Ask these minions whether they are there; give a SignOfLife for those that answer. One publish."""
+
+    minions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CheckKeys:
+    """Find out which of these minions have no key any more; give KeysGone for them."""
+
+    minions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Announce:
+    """Tell the bus about an entry: ``salt/job_retry/<minion>/<jid>/<kind>``."""
+
+    minion: str
+    jid: str
+    kind: str
+    fun: str
+    attempts: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Warn:
+    """Tell the operator, in the log."""
+
+    message: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The result of the request that this step was given, to be handed over once all Saves so far are durable."""
+
+    value: int | bool = field(default=0)
+
+
+Effect = Save | Read | Vet | LookUp | Ask | Claim | Publish | Ping | CheckKeys | Announce | Warn | Answer

@@ -1,0 +1,188 @@
+"""
+What the retry queue learns about a job from the job cache, the keys and the access lists. Everything here blocks: it runs
+in a Worker.
+
+It must never take a bus event's word for anything, nor hand a secret on. Who may be owed a job is decided by what this
+master published: its load, and the minions that the load's own target matches. (The job cache's list of minions is only
+where to begin: an accepted minion can add to it.)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import salt.utils.minions
+
+from saltext.jobs.core import compat
+from saltext.jobs.core.errors import JobCacheError
+from saltext.jobs.core.ids import is_plain, jid_time
+from saltext.jobs.core.job_cache import BATCH_MARK, OURS, JobCache
+from saltext.jobs.core.retry_access import Access
+from saltext.jobs.core.retry_entry import Job, Limits
+from saltext.jobs.core.retry_facts import JobRead, LookedUp
+from saltext.jobs.core.settings import duration
+
+log = logging.getLogger(__name__)
+
+#: What a load may carry that proves somebody's identity.
+_SECRETS = frozenset({"token", "password", "key"})
+#: Seconds for which the list of keys is believed.
+_KEYS_FRESH = 1.0
+
+
+class JobReader:
+    """
+    :param opts: the master's options.
+    :param cache: its job cache.
+    :param trust: whether a job cache other than ours is believed.
+    """
+
+    def __init__(self, opts: Mapping[str, Any], cache: JobCache, trust: bool) -> None:
+        self._opts, self._cache = dict(opts), cache
+        self._believes_all = trust and cache.master_name != OURS
+        self._access = Access(self._opts)
+        self._targets: Any = None
+        self._keys: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
+        self._keys_at = 0.0
+
+    def read(self, jid: str) -> tuple[JobRead, dict[str, Any]]:
+        """
+        Return what the job cache knows of a job, and its load without secrets.
+
+        :raises JobCacheError: when it cannot be read.
+        """
+        at = jid_time(jid) or time.time()
+        if not self._believes_all:
+            published = self._cache.published_at(jid)
+            if published is None:
+                return JobRead(jid, None), {}
+            at = published
+        load = self._cache.load(jid)
+        if not load:
+            return JobRead(jid, None), {}
+        minions = tuple(minion for minion in load.pop("Minions", None) or () if is_plain(minion))
+        load = without_secrets(load)
+        returned = self._cache.have_returned(jid, minions)
+        return JobRead(jid, job_of(jid, load, at), minions, returned), load
+
+    def vet(self, minions: Iterable[str], load: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return those of ``minions`` that the job's own target matches and whose key is accepted here."""
+        accepted = self.keys()[0]
+        wanted = [minion for minion in minions if minion in accepted]
+        if not wanted or self._believes_all:
+            return tuple(wanted)
+        if self._targets is None:
+            self._targets = salt.utils.minions.CkMinions(self._opts)
+        options = load.get("kwargs") or {}
+        delimiter = {"delimiter": options["delimiter"]} if options.get("delimiter") else {}
+        found = self._targets.check_minions(load.get("tgt"), load.get("tgt_type", "glob"), **delimiter)
+        matched = set(found["minions"])
+        refused = [minion for minion in wanted if minion not in matched]
+        if refused:
+            log.warning("Not kept, since the job's target does not match: %s", ", ".join(refused[:5]))
+        return tuple(minion for minion in wanted if minion in matched)
+
+    def look_up(self, jid: str, minions: tuple[str, ...], load: Mapping[str, Any]) -> LookedUp:
+        """Return what has become of a job since. :raises JobCacheError: when the job cache cannot be read."""
+        returned = self._cache.have_returned(jid, minions)
+        accepted = self.keys()[0]
+        barred = frozenset(minion for minion in minions if minion not in accepted)
+        owed = [minion for minion in minions if minion not in returned and minion not in barred]
+        try:
+            denied = self._access.denials(load, owed)
+        except Exception as exc:  # An eauth module raises whatever its client library raises.
+            raise JobCacheError(f"The access of {load.get('user')} cannot be checked: {exc}") from exc
+        return LookedUp(jid, minions, returned, barred, denied)
+
+    def keys(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Return the minions whose key is accepted, and those with any key."""
+        if time.monotonic() - self._keys_at > _KEYS_FRESH:
+            self._keys = compat.minion_keys(self._opts)
+            self._keys_at = time.monotonic()
+        return self._keys
+
+    def without_key(self, minions: Iterable[str]) -> tuple[str, ...]:
+        """Return those of ``minions`` that have no key here, accepted or not."""
+        self._keys_at = 0.0
+        known = self.keys()[1]
+        return tuple(minion for minion in minions if minion not in known)
+
+    def store_returns(
+        self, jid: str, load: Mapping[str, Any], returns: Mapping[str, Mapping[str, Any]]
+    ) -> frozenset[str]:
+        """
+        Store what minions had returned before, and return the minions for which it is stored.
+
+        :param returns: ``{minion: return data}`` as minions gave it; only what belongs to a return is taken.
+        :raises JobCacheError: when it cannot be stored.
+        """
+        for minion, data in returns.items():
+            kept = {name: data[name] for name in ("return", "retcode", "success", "out") if name in data}
+            self._cache.store_return({"jid": jid, "id": minion, "fun": load.get("fun"), **kept})
+        return self._cache.have_returned(jid, returns)
+
+
+def without_secrets(load: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a load without what authenticates somebody."""
+    kept = {name: value for name, value in load.items() if name not in _SECRETS}
+    if isinstance(kept.get("kwargs"), Mapping):
+        kept["kwargs"] = {name: value for name, value in kept["kwargs"].items() if name not in _SECRETS}
+    return kept
+
+
+def job_of(jid: str, load: Mapping[str, Any], published_at: float) -> Job:
+    """Return what the queue needs to know of a job."""
+    fun = load.get("fun")
+    funs = tuple(str(name) for name in fun) if isinstance(fun, (list, tuple)) else (str(fun),) if fun else ()
+    raw = load.get("kwargs")
+    options = raw if isinstance(raw, Mapping) else {}
+    kept_out = ""
+    if load.get(BATCH_MARK):
+        kept_out = "it belongs to a batch"
+    elif options.get("nocache"):
+        kept_out = "its returns are not stored"
+    return Job(
+        jid, funs, published_at, _digest(fun, load.get("arg")), limits_of(jid, options.get("metadata")), kept_out
+    )
+
+
+def limits_of(jid: str, metadata: Any) -> Limits:
+    """Return what a job says about itself. What is not accepted is named in the log and counts as not said."""
+    wish = metadata.get("job_retry") if isinstance(metadata, Mapping) else None
+    if wish is None:
+        return Limits()
+    if isinstance(wish, bool):
+        return Limits(off=not wish, given=wish)
+    try:
+        return _limits(wish)
+    except (ValueError, TypeError, AttributeError):
+        log.warning(
+            "Job %s: its metadata job_retry is %r; accepted is true, false, or a mapping with some of ttl (seconds, or 7d), "
+            "max_attempts (a whole number of at least 1) and retry_interrupted (true or false)",
+            jid,
+            wish,
+        )
+        return Limits()
+
+
+def _limits(wish: Mapping[str, Any]) -> Limits:
+    if not isinstance(wish, Mapping) or not set(wish) <= {"ttl", "max_attempts", "retry_interrupted"}:
+        raise ValueError(wish)
+    ttl = duration(wish["ttl"]) if "ttl" in wish else None
+    attempts = wish.get("max_attempts")
+    if attempts is not None and (isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1):
+        raise ValueError(attempts)
+    again = wish.get("retry_interrupted")
+    if again is not None and not isinstance(again, bool):
+        raise ValueError(again)
+    return Limits(given=True, ttl=ttl, max_attempts=attempts, retry_interrupted=again)
+
+
+def _digest(fun: Any, arg: Any) -> str:
+    text = json.dumps([fun, arg], sort_keys=True, default=repr)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]

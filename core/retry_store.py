@@ -1,0 +1,194 @@
+"""
+The retry queue on disk, through salt.cache: whatever ``cache:`` names.
+
+=========================  ========  ===========================================================================
+bank                       key       value
+=========================  ========  ===========================================================================
+``job_retry/queue/<id>``   jid       the entry of one minion and one job (core/retry_entry.py)
+``job_retry/jobs``         jid       the snapshot: owner, published_at, the load without secrets, the minions that
+                                     have, or had, an entry
+``job_retry/owners``       owner     Unix time at which that master was last seen alive
+=========================  ========  ===========================================================================
+
+Some drivers cannot list parent banks, so the snapshots are the index: whoever looks for entries reads those. A snapshot is
+written before its first entry and removed after its last.
+
+Blocks: use it in one Worker. It must never let one unreadable record keep another from being read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import salt.cache
+
+from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.ids import is_plain
+from saltext.jobs.core.retry_entry import Entry, State
+
+log = logging.getLogger(__name__)
+
+QUEUE = "job_retry/queue"
+JOBS = "job_retry/jobs"
+OWNERS = "job_retry/owners"
+#: Where what cannot be used is put, key by key.
+ASIDE = "job_retry/corrupt"
+
+
+@dataclass
+class Changes:
+    """What is to be written; None removes. Later changes of the same key replace earlier ones."""
+
+    jobs: dict[str, dict[str, Any] | None] = field(default_factory=dict)
+    entries: dict[tuple[str, str], dict[str, Any] | None] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.jobs or self.entries)
+
+
+class RetryStore:
+    """
+    :param opts: the master's options.
+    :param read_only: whether nothing may be written: what cannot be used is then left where it is.
+    """
+
+    def __init__(self, opts: Mapping[str, Any], read_only: bool = False) -> None:
+        self._opts = dict(opts)
+        self._read_only = read_only
+        self._opened: Any = None
+
+    def write(self, changes: Changes) -> None:
+        """
+        Store changes. Writing them again does no harm.
+
+        :raises StateError: when the driver does not take one; what comes after it is not written.
+        """
+        for jid, snapshot in changes.jobs.items():
+            if snapshot is not None:
+                self._do("store", JOBS, jid, snapshot)
+        emptied = set()
+        for (minion, jid), record in changes.entries.items():
+            if record is None:
+                self._do("flush", f"{QUEUE}/{minion}", jid)
+                emptied.add(minion)
+            else:
+                self._do("store", f"{QUEUE}/{minion}", jid, record)
+                emptied.discard(minion)
+        for minion in emptied:
+            self._drop_if_empty(f"{QUEUE}/{minion}")
+        for jid, snapshot in changes.jobs.items():
+            if snapshot is None:
+                self._do("flush", JOBS, jid)
+
+    def snapshots(self, owner: str | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
+        """
+        Yield (jid, snapshot), of all owners or of one. One that cannot be used is set aside.
+
+        :raises StateError: when the store cannot be read at all.
+        """
+        for jid in self._do("list", JOBS) or ():
+            try:
+                snapshot = self._do("fetch", JOBS, jid)
+                if not snapshot:
+                    continue  # removed meanwhile
+                _check_snapshot(jid, snapshot)
+            except StateError as exc:
+                if self._is_away():
+                    raise
+                log.error("Job %s cannot be replayed: its snapshot is set aside: %s", jid, exc)
+                self._set_aside(JOBS, jid)
+                continue
+            if owner is None or snapshot["owner"] == owner:
+                yield jid, snapshot
+
+    def snapshot(self, jid: str) -> dict[str, Any]:
+        """Return the snapshot of a job, ``{}`` where there is none. :raises StateError: when it cannot be read."""
+        return dict(self._do("fetch", JOBS, jid) or {})
+
+    def drop_snapshot(self, jid: str) -> None:
+        """Remove a snapshot to which no entry belongs. :raises StateError: when that cannot be done."""
+        self._do("flush", JOBS, jid)
+
+    def entries(self, jid: str, snapshot: Mapping[str, Any], minion: str | None = None) -> Iterator[Entry]:
+        """
+        Yield the entries of a job, of all its minions or of one.
+
+        An entry that cannot be used is set aside, and stands in the queue as held: nobody knows what has become of it.
+        """
+        for name in snapshot["minions"] if minion is None else {minion}.intersection(snapshot["minions"]):
+            try:
+                record = self._do("fetch", f"{QUEUE}/{name}", jid)
+                if record:
+                    yield Entry.from_record(name, jid, record)
+            except (StateError, ValueError) as exc:
+                if self._is_away():
+                    raise StateError(f"The retry queue cannot be read: {exc}") from exc
+                log.error("The entry of %s for job %s is set aside; the job is held: %s", name, jid, exc)
+                self._set_aside(f"{QUEUE}/{name}", jid)
+                yield _unknown(name, jid, snapshot)
+
+    def beat(self, owner: str, now: float) -> None:
+        """Say that a master is alive. :raises StateError: when that cannot be stored."""
+        self._do("store", OWNERS, owner, now)
+
+    def last_beat(self, owner: str) -> float:
+        """Return when a master was last alive, in Unix time, 0 for never. :raises StateError: when it cannot be read."""
+        value = self._do("fetch", OWNERS, owner)
+        return float(value) if isinstance(value, (int, float)) else 0.0
+
+    def _set_aside(self, bank: str, key: str) -> None:
+        """Keep what can be kept of a record that is of no use, and let nobody else stumble over it."""
+        if self._read_only:
+            return
+        try:
+            value = self._do("fetch", bank, key)
+            self._do("store", ASIDE, f"{bank.replace('/', '.')}.{key}"[:200], value)
+            self._do("flush", bank, key)
+        except StateError as exc:
+            log.debug("What cannot be decoded stays where it is: %s", exc)
+
+    def _drop_if_empty(self, bank: str) -> None:
+        if not self._do("list", bank):
+            self._do("flush", bank)
+
+    def _is_away(self) -> bool:
+        """Tell whether nothing can be read at all, so that it is not the record's fault."""
+        try:
+            self._do("list", JOBS)
+        except StateError:
+            return True
+        return False
+
+    def _do(self, name: str, bank: str, *args: Any) -> Any:
+        try:
+            if self._opened is None:
+                self._opened = salt.cache.Cache(self._opts)
+            return getattr(self._opened, name)(bank, *args)
+        except Exception as exc:  # A driver raises whatever its client library raises.
+            self._opened = None  # Some go on failing on a broken connection.
+            raise StateError(f"{name} {bank} {args[:1]}: {type(exc).__name__}: {exc}") from exc
+
+
+def _check_snapshot(jid: str, snapshot: Any) -> None:
+    try:
+        usable = (
+            is_plain(jid)
+            and isinstance(snapshot["owner"], str)
+            and isinstance(snapshot["load"], Mapping)
+            and isinstance(snapshot["published_at"], (int, float))
+            and all(is_plain(minion) for minion in snapshot["minions"])
+        )
+    except (KeyError, TypeError) as exc:
+        raise StateError(f"{type(exc).__name__}: {exc}") from exc
+    if not usable:
+        raise StateError("it is no snapshot of a job")
+
+
+def _unknown(minion: str, jid: str, snapshot: Mapping[str, Any]) -> Entry:
+    at = float(snapshot["published_at"])
+    entry = Entry(minion, jid, at, at + 10 * 365 * 86400.0, "queued")
+    entry.move(State.HELD, at, "its record could not be read, so nobody knows whether it was begun")
+    return entry

@@ -1,0 +1,64 @@
+"""
+Deliver a job to a minion that missed it, once, under the job's own jid, when the minion shows a sign of life.
+
+.. code-block:: yaml
+
+    master_job_cache: salt_cache
+    job_retry: True
+    engines:
+      - job_retry: {}
+
+``job_retry`` may be a mapping of options instead; they are described in ``docs/job_retry.md``. The queue is looked at and
+controlled with the ``job_retry`` runner.
+
+This file only wires: policy is in ``core/retry.py``, input and output in ``core/retry_shell.py``.
+"""
+
+import logging
+
+from saltext.jobs.core import engine
+from saltext.jobs.core.errors import SettingsError
+from saltext.jobs.core.job_cache import OURS
+from saltext.jobs.core.retry_shell import ENGINE, Keeper
+from saltext.jobs.core.settings import RetrySettings, read_settings
+
+log = logging.getLogger(__name__)
+
+__virtualname__ = "job_retry"
+
+
+def __virtual__():
+    return __virtualname__
+
+
+def start(**options):
+    """
+    Run until the master stops. Called by Salt.
+
+    :param options: engine options; those under ``job_retry:`` in the master's configuration are read first.
+    """
+    switch = __opts__.get(ENGINE, False)
+    if switch is False or switch is None:
+        log.info("The job_retry engine is off: job_retry is not set to True in the master's configuration")
+        engine.wait_for_the_end()
+        return
+    try:
+        settings = _settings(switch, options)
+    except SettingsError as exc:
+        log.critical("The job_retry engine does not start: %s", exc)
+        engine.wait_for_the_end()
+        return
+    engine.run(__opts__, ENGINE, lambda loop: Keeper(__opts__, settings, loop))
+
+
+def _settings(switch, options):
+    settings = read_settings(RetrySettings, ENGINE, switch, options)
+    cache = __opts__.get("master_job_cache")
+    if cache != OURS and not settings.trust_job_cache:
+        raise SettingsError(
+            f"master_job_cache is {cache!r}; accepted is {OURS}, which alone tells what this master has published, or any "
+            "other where job_retry has trust_job_cache: True because every accepted minion is trusted"
+        )
+    if not __opts__.get("job_cache", True) and not __opts__.get("ext_job_cache"):
+        raise SettingsError("job_cache is False; accepted is True, since without returns nobody knows what has run")
+    return settings
