@@ -200,6 +200,68 @@ class RetrySettings:
     retry_interrupted: bool = option(False, FLAG)
 
 
+@dataclasses.dataclass(frozen=True)
+class ReturnerChoice:
+    """A returner to record to; ``ret_config`` is the prefix of its alternative configuration, or empty."""
+
+    returner: str
+    ret_config: str = ""
+
+    @property
+    def label(self) -> str:
+        """What it is called in statistics and on disk."""
+        return f"{self.returner}@{self.ret_config}" if self.ret_config else self.returner
+
+
+_NAME = re.compile(r"[A-Za-z0-9_]+")
+
+
+def _returner(item: Any) -> ReturnerChoice:
+    name: Any = item
+    options: Any = {}
+    if isinstance(item, Mapping):
+        ((name, options),) = item.items()
+        options = {} if options is None else options
+    if not isinstance(options, Mapping) or not set(options) <= {"ret_config"}:
+        raise ValueError(item)
+    choice = ReturnerChoice(name, options.get("ret_config", ""))
+    if not _NAME.fullmatch(choice.returner) or (choice.ret_config and not _NAME.fullmatch(choice.ret_config)):
+        raise ValueError(item)
+    return choice
+
+
+def _returners(value: Any) -> tuple[ReturnerChoice, ...]:
+    if not isinstance(value, (list, tuple)):
+        value = [value]
+    choices = tuple(_returner(item) for item in value)
+    if len(set(choices)) < len(choices) or not choices:
+        raise ValueError(value)
+    return choices
+
+
+@dataclasses.dataclass(frozen=True)
+class RecorderSettings:
+    """Options under ``job_recorder:`` in the master's configuration."""
+
+    #: Returners to record to, each once: names, or mappings of a name to its ``ret_config``.
+    returners: tuple[ReturnerChoice, ...] = option(
+        (),
+        Check(_returners, "a list of returners, such as ['pgjsonb', {'rawfile_json': {'ret_config': 'audit'}}]"),
+    )
+    #: Functions whose jobs are recorded.
+    include: tuple[str, ...] = option(("*",), GLOBS)
+    #: Functions whose jobs are not; replaces the default, which leaves out probes and presence pings.
+    exclude: tuple[str, ...] = option(("saltutil.find_job", "saltutil.find_cached_job", "test.ping"), GLOBS)
+    #: Records that are written or delivered in one go; as many are held in memory for each returner.
+    max_batch: int = option(500, whole(1))
+    #: Seconds for which records are gathered before they are written.
+    flush_interval: float = option(0.5, seconds(0.05, 60))
+    #: Bytes that the spool may take on disk; beyond it the oldest records are dropped.
+    spool_max_bytes: int = option(1 << 30, whole(1 << 20))
+    #: Seconds to look back in the job cache at a start and after events were lost; 0 for not at all.
+    catch_up: float = option(3600.0, seconds(0))
+
+
 def read_settings(kind: type[S], section: str, *sources: Any) -> S:
     """
     Return the settings of one section; a later source overrides an earlier one.

@@ -1,0 +1,184 @@
+"""
+One returner as Salt's loader gives it, with errors that can be relied on: what goes wrong is raised.
+
+It blocks: use it in one Worker of its own. It must never let a returner's failure pass for a success. Many of Salt's
+returners (pgjsonb, mysql, …) catch the errors of their database, log them and return as if nothing had happened; so an
+error that a returner logs while it stores counts as raised.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import salt.loader
+
+from saltext.jobs.core.errors import JobsError
+from saltext.jobs.core.ids import jid_time
+
+log = logging.getLogger(__name__)
+
+
+class ReturnerAbsent(JobsError):
+    """The loader has no such returner, or not this function of it."""
+
+
+class Complained(JobsError):
+    """A returner logged an error instead of raising it. ``cause`` is what it caught, if anything."""
+
+
+class ReturnerModule:
+    """
+    :param opts: the master's options.
+    :param name: the returner's name.
+    :param ret_config: prefix of the alternative configuration, as ``salt --return_config`` takes it.
+    """
+
+    def __init__(self, opts: Mapping[str, Any], name: str, ret_config: str = "") -> None:
+        self.name, self._ret_config = name, ret_config
+        self._opts = promoted(opts, ret_config)
+        self._loaded: Any = None
+
+    def store_return(self, ret: Mapping[str, Any]) -> None:
+        """
+        Hand one return to the returner.
+
+        :raises Exception: whatever the returner raises, or ``Complained``.
+        """
+        data = dict(ret)
+        if self._ret_config:
+            data["ret_config"] = self._ret_config
+        self._store("returner", data)
+
+    def store_load(self, jid: str, load: Mapping[str, Any]) -> None:
+        """
+        Hand a job's load to the returner, if it takes loads.
+
+        The minions are not handed over: a job cache takes them as a sign that this master published the job, and the
+        recorder can't vouch for that. Raises as ``store_return``.
+        """
+        if self.has("save_load"):
+            self._store("save_load", jid, dict(load))
+
+    def has(self, function: str) -> bool:
+        """Tell whether the returner has a function. :raises ReturnerAbsent: when there is no such returner."""
+        return f"{self.name}.{function}" in self._modules()
+
+    def load(self, jid: str) -> dict[str, Any]:
+        """Return the load of a job, ``{}`` where there is none."""
+        found = self._function("get_load")(jid)
+        return dict(found) if isinstance(found, Mapping) else {}
+
+    def returns(self, jid: str) -> dict[str, Any]:
+        """Return ``{minion: return data}`` of a job."""
+        found = self._function("get_jid")(jid)
+        return dict(found) if isinstance(found, Mapping) else {}
+
+    def jids_since(self, since: float) -> dict[str, str]:
+        """
+        Return ``{jid: function}`` of the jobs that were published after ``since`` (Unix time), oldest first.
+
+        A jid's own time decides; a jid that has none is left out.
+        """
+        found = self._newest(since) if self.name != "local_cache" and self.has("get_jids_filter") else self._all()
+        return {jid: fun for jid, fun in sorted(found.items()) if self._published(jid) >= since}
+
+    def _published(self, jid: str) -> float:
+        local = jid_time(jid) or 0.0
+        # With utc_jid a jid is in UTC, while jid_time takes it for local time.
+        return local + time.localtime(local).tm_gmtoff if self._opts.get("utc_jid") else local
+
+    def _all(self) -> dict[str, str]:
+        # local_cache reads every load for either function: then this is the cheaper one.
+        jobs = self._function("get_jids")() or {}
+        return {str(jid): str(job.get("Function", "")) for jid, job in jobs.items()}
+
+    def _newest(self, since: float) -> dict[str, str]:
+        count = 200
+        while True:
+            jobs = self._function("get_jids_filter")(count, filter_find_job=False) or []
+            found = {str(job.get("jid") or job.get("JID")): str(job.get("Function", "")) for job in jobs}
+            if len(jobs) < count or self._published(min(found)) < since:
+                return found
+            count *= 4
+
+    def _store(self, function: str, *args: Any) -> None:
+        call = self._function(function)
+        with _heard(logging.getLogger(call.__module__)) as complaints:
+            call(*args)
+        if complaints:
+            message, cause = complaints[0]
+            raise Complained(message) from cause
+
+    def _function(self, function: str) -> Any:
+        try:
+            return self._modules()[f"{self.name}.{function}"]
+        except KeyError:
+            raise ReturnerAbsent(f"The returner {self.name!r} has no {function}") from None
+
+    def _modules(self) -> Any:
+        if self._loaded is None:
+            utils = salt.loader.utils(self._opts)
+            loaded = salt.loader.returners(self._opts, salt.loader.minion_mods(self._opts, utils=utils))
+            if f"{self.name}.returner" not in loaded:
+                reason = loaded.missing_fun_string(f"{self.name}.returner")
+                raise ReturnerAbsent(f"The returner {self.name!r} cannot be loaded: {reason}")
+            self._loaded = loaded
+        return self._loaded
+
+
+def promoted(opts: Mapping[str, Any], ret_config: str) -> dict[str, Any]:
+    """
+    Return options in which an alternative configuration (``<ret_config>.<option>``) has taken the place of the usual one.
+
+    A return can name its configuration, but a load can't: ``save_load`` and ``get_jid`` always use the usual one.
+    """
+    result = dict(opts)
+    if not ret_config:
+        return result
+    prefix = f"{ret_config}."
+    for name, value in opts.items():
+        if name.startswith(prefix):
+            _promote(result, name[len(prefix) :], value)
+    return result
+
+
+def _promote(opts: dict[str, Any], name: str, value: Any) -> None:
+    usual = opts.get(name)
+    opts[name] = {**usual, **value} if isinstance(usual, Mapping) and isinstance(value, Mapping) else value
+    # A returner looks into the mapping ``returner.x`` before it looks for ``returner.x.host``.
+    head, _, tail = name.rpartition(".")
+    if isinstance(opts.get(head), Mapping):
+        opts[head] = {**opts[head], tail: value}
+
+
+@contextlib.contextmanager
+def _heard(logger: logging.Logger) -> Iterator[list[tuple[str, BaseException | None]]]:
+    """
+    Yield a list of the errors, as (message, exception), that ``logger`` is given by this thread while the block runs.
+
+    They go no further: a returner that says it drops a return is wrong, since the recorder keeps it.
+    """
+    complaints: list[tuple[str, BaseException | None]] = []
+    thread = threading.get_ident()
+
+    def listen(record: logging.LogRecord) -> bool:
+        if record.levelno < logging.ERROR or record.thread != thread:
+            return True
+        complaints.append((record.getMessage(), sys.exc_info()[1]))
+        return False
+
+    level = logger.level
+    if not logger.isEnabledFor(logging.ERROR):
+        logger.setLevel(logging.ERROR)
+    logger.addFilter(listen)
+    try:
+        yield complaints
+    finally:
+        logger.removeFilter(listen)
+        logger.setLevel(level)

@@ -1,0 +1,325 @@
+"""
+The recorder's spool: one append-only log of records on disk, read by every returner at its own pace.
+
+A record has a number, which rises by one. The log is a row of segment files, each named by the number of its first
+record; a record is a frame of length, checksum and payload. What survives what:
+
+* kill -9 at any moment: everything whose append had begun to return. A torn frame at the end is cut off.
+* A power cut: everything whose append had returned, since an append ends with the data on the disk.
+* A full disk: an append that fails leaves the log as it was.
+
+One thread appends and trims; any thread may read. It must never read a whole segment into memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import logging
+import os
+import pathlib
+import struct
+import threading
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO
+
+from saltext.jobs.core import files
+
+log = logging.getLogger(__name__)
+
+_FRAME = struct.Struct(">II")
+_SUFFIX = ".log"
+#: A segment is closed at this size, or at an eighth of the log's bound where that is less.
+_SEGMENT_BYTES = 8 << 20
+#: No record is longer; a frame that says so is damaged.
+_LONGEST = 1 << 30
+
+
+class Spool:
+    """
+    :param folder: where the segments are.
+    :param max_bytes: what they may take together; beyond it ``drop_oldest`` makes room.
+    """
+
+    def __init__(self, folder: pathlib.Path, max_bytes: int) -> None:
+        self._folder, self._max_bytes = folder, max_bytes
+        self._segment_bytes = min(_SEGMENT_BYTES, max(max_bytes // 8, 1))
+        self._lock = threading.Lock()
+        self._sizes: dict[int, int] = {}
+        self._tail: io.FileIO | None = None
+        self._reusable = True
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        #: The number of the next record.
+        self.next = 0
+        self._recover()
+
+    @property
+    def first(self) -> int:
+        """The number of the oldest record that is there, or of the next one."""
+        with self._lock:
+            return next(iter(self._sizes), self.next)
+
+    @property
+    def size(self) -> int:
+        """What the log takes on disk."""
+        with self._lock:
+            return sum(self._sizes.values())
+
+    def append(self, payloads: Sequence[bytes]) -> None:
+        """
+        Add records; when this returns they are on the disk.
+
+        :raises OSError: when they can't be written; then none is there.
+        """
+        if not payloads:
+            return
+        data = b"".join(_FRAME.pack(len(payload), zlib.crc32(payload)) + payload for payload in payloads)
+        tail, first = self._writable()
+        size = self._sizes[first]
+        try:
+            write_all(tail.fileno(), data)
+            os.fdatasync(tail.fileno())
+        except OSError:
+            self._undo(tail, size)
+            raise
+        with self._lock:
+            self._sizes[first] = size + len(data)
+            self.next += len(payloads)
+
+    def skip_to(self, number: int) -> None:
+        """Give the next record at least this number: a returner has seen the lower ones, so their file was lost."""
+        if number > self.next:
+            log.error("The spool %s lacks the records from %d to %d", self._folder, self.next, number - 1)
+            self.next = number
+            self.close()
+            self._reusable = False
+
+    def trim(self, keep_from: int) -> None:
+        """Remove the segments all of whose records have numbers below ``keep_from``."""
+        with self._lock:
+            firsts = list(self._sizes)
+        for first, following in itertools.pairwise(firsts):
+            if following <= keep_from:
+                self._remove(first)
+
+    def drop_oldest(self) -> bool:
+        """Remove the oldest segments until the log is within its bound. Returns whether any was removed."""
+        dropped = False
+        while self.size > self._max_bytes and len(self._sizes) > 1:
+            self._remove(self.first)
+            dropped = True
+        return dropped
+
+    def tail_payloads(self) -> Iterator[bytes]:
+        """Yield the payloads of the last segment: the last append is among them."""
+        with self._lock:
+            last = max(self._sizes, default=None)
+        if last is not None:
+            with self.path(last).open("rb") as stream:
+                yield from _frames(stream)
+
+    def segment_of(self, number: int) -> int | None:
+        """Return the first number of the segment that has ``number``, or else of the next one; None at the end."""
+        with self._lock:
+            if number >= self.next:
+                return None
+            at_or_below = [first for first in self._sizes if first <= number]
+            return max(at_or_below) if at_or_below else next(iter(self._sizes), None)
+
+    def after(self, first: int) -> int | None:
+        """Return the first number of the segment that follows the one that begins with ``first``."""
+        with self._lock:
+            return next((other for other in self._sizes if other > first), None)
+
+    def bytes_before(self, first: int) -> int:
+        """Return what the segments before the one that begins with ``first`` take."""
+        with self._lock:
+            return sum(size for other, size in self._sizes.items() if other < first)
+
+    def path(self, first: int) -> pathlib.Path:
+        return self._folder / f"{first:020d}{_SUFFIX}"
+
+    def close(self) -> None:
+        if self._tail is not None:
+            self._tail.close()
+            self._tail = None
+
+    def _recover(self) -> None:
+        names = sorted(name for name in os.listdir(self._folder) if name.endswith(_SUFFIX))
+        for name in names:
+            if name[: -len(_SUFFIX)].isdigit():
+                self._sizes[int(name[: -len(_SUFFIX)])] = (self._folder / name).stat().st_size
+        if self._sizes:
+            last = max(self._sizes)
+            self.next = last + self._cut_torn_end(last)
+
+    def _cut_torn_end(self, first: int) -> int:
+        """Return how many records a segment has, after removing what no complete frame begins with."""
+        with self.path(first).open("r+b") as stream:
+            count = sum(1 for _ in _frames(stream))
+            end = stream.tell()
+            if end < self._sizes[first]:
+                log.warning("The spool %s ends in %d torn bytes: cut off", self.path(first), self._sizes[first] - end)
+                stream.truncate(end)
+                self._sizes[first] = end
+        return count
+
+    def _writable(self) -> tuple[io.FileIO, int]:
+        last = max(self._sizes, default=None)
+        if last is None or self._sizes[last] >= self._segment_bytes or not self._reusable:
+            self.close()
+            last = self.next
+        if self._tail is None:
+            self._tail = self._open_tail(last, self._sizes.get(last, 0))
+            with self._lock:
+                self._sizes.setdefault(last, 0)
+            self._reusable = True
+        return self._tail, last
+
+    def _open_tail(self, first: int, size: int) -> io.FileIO:
+        handle = os.open(self.path(first), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            # What a failed append may have left behind.
+            os.ftruncate(handle, size)
+            files.sync_directory(self._folder)
+        except OSError:
+            os.close(handle)
+            raise
+        return io.FileIO(handle, "a")
+
+    def _undo(self, tail: io.FileIO, size: int) -> None:
+        with contextlib.suppress(OSError):
+            os.ftruncate(tail.fileno(), size)
+        # The next append opens the segment anew and cuts it to size, should that have failed now.
+        self.close()
+
+    def _remove(self, first: int) -> None:
+        if self._tail is not None and self.after(first) is None:
+            self.close()
+        with contextlib.suppress(FileNotFoundError):
+            self.path(first).unlink()
+        with self._lock:
+            self._sizes.pop(first, None)
+
+
+class Reader:
+    """One returner's reading of the spool, in order. Used by one thread."""
+
+    def __init__(self, spool: Spool, start: int) -> None:
+        self._spool = spool
+        #: The number of the next record to be read.
+        self.next = start
+        #: Records that were gone before they could be read.
+        self.lost = 0
+        self._first: int | None = None
+        self._stream: BinaryIO | None = None
+        self._offset = 0
+
+    def read(self, count: int, max_bytes: int) -> list[tuple[int, bytes]]:
+        """
+        Return the next (number, payload), up to ``count`` of them and up to about ``max_bytes``.
+
+        Numbers that are missing from the result were dropped, or stood where the file is damaged.
+        """
+        found: list[tuple[int, bytes]] = []
+        size = 0
+        if self.next < self._spool.first:
+            self.close()
+        while len(found) < count and size < max_bytes and self.next < self._spool.next:
+            payload = self._one()
+            if payload is None:
+                if not self._skip():
+                    break
+                continue
+            found.append((self.next, payload))
+            self.next += 1
+            size += len(payload)
+        return found
+
+    @property
+    def behind(self) -> int:
+        """Bytes on disk between here and the end."""
+        first = self._first if self._first is not None else self._spool.segment_of(self.next)
+        if first is None:
+            return 0
+        offset = self._offset if self._first is not None else 0
+        return max(0, self._spool.size - self._spool.bytes_before(first) - offset)
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+        self._first = None
+
+    def _one(self) -> bytes | None:
+        if self._stream is None and not self._open():
+            return None
+        assert self._stream is not None
+        self._stream.seek(self._offset)
+        payload = next(_frames(self._stream), None)
+        if payload is not None:
+            self._offset = self._stream.tell()
+        return payload
+
+    def _open(self) -> bool:
+        first = self._spool.segment_of(self.next)
+        if first is None:
+            return False
+        try:
+            self._stream = self._spool.path(first).open("rb")
+        except FileNotFoundError:
+            return False
+        self._first, self._offset = first, 0
+        # Before the first record of the segment: what was there has been dropped.
+        self._go_to(first)
+        for _ in range(self.next - first):
+            if next(_frames(self._stream), None) is None:
+                break
+        self._offset = self._stream.tell()
+        return True
+
+    def _skip(self) -> bool:
+        """Go on with the segment after the one that cannot be read further."""
+        following = self._spool.after(self._first if self._first is not None else self.next - 1)
+        if following is not None and following > self.next >= self._spool.first:
+            log.error("The spool is damaged: it lacks the records from %d to %d", self.next, following - 1)
+        self.close()
+        if following is None:
+            return False
+        self._go_to(following)
+        return True
+
+    def _go_to(self, number: int) -> None:
+        if number > self.next:
+            self.lost += number - self.next
+            self.next = number
+
+
+def _frames(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield payloads up to the first incomplete or damaged frame, and leave the stream where that one begins."""
+    while True:
+        start = stream.tell()
+        payload = _frame(stream)
+        if payload is None:
+            stream.seek(start)
+            return
+        yield payload
+
+
+def _frame(stream: BinaryIO) -> bytes | None:
+    header = stream.read(_FRAME.size)
+    if len(header) < _FRAME.size:
+        return None
+    length, checksum = _FRAME.unpack(header)
+    # No record is empty, while zeros are what a file system leaves behind after a power cut.
+    payload = stream.read(length) if 0 < length <= _LONGEST else b""
+    return payload if len(payload) == length > 0 and zlib.crc32(payload) == checksum else None
+
+
+def write_all(handle: int, data: bytes) -> None:
+    """Write all of ``data`` to a file descriptor. :raises OSError: when not all could be written."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(handle, view) :]

@@ -1,0 +1,93 @@
+"""
+See what the job_recorder engine does, and what it could not deliver.
+
+.. code-block:: bash
+
+    salt-run job_recorder.stats
+    salt-run job_recorder.set_aside
+
+.. versionadded:: 0.1.0
+"""
+
+import logging
+
+from salt.exceptions import SaltInvocationError
+
+from saltext.jobs.core import requests
+
+log = logging.getLogger(__name__)
+
+__virtualname__ = "job_recorder"
+
+_ENGINE = "job_recorder"
+
+
+def __virtual__():
+    return __virtualname__
+
+
+def stats(returner=None):
+    """
+    Return what the recorder has done since its engine started, for each returner.
+
+    For each returner: ``delivered`` (records: loads and returns), ``queued`` (records that it has not got yet),
+    ``spooled_bytes`` (what these take), ``lag`` (seconds since the oldest of them was taken in), ``dropped`` (records lost
+    to ``spool_max_bytes``), ``set_aside`` (records that it refused) and ``trouble`` (its last error, or None). Beside them:
+    ``recorded`` (returns taken in), ``unwritten`` (records in memory only), ``found_in_job_cache`` (returns that the bus
+    did not bring) and ``spool_bytes``.
+
+    :param returner: show this one only.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run job_recorder.stats
+        salt-run job_recorder.stats pgjsonb
+    """
+    return requests.ask(__opts__, _ENGINE, {"action": "stats", "returner": returner})
+
+
+def set_aside(returner=None, limit=100):
+    """
+    Return the records that a returner refused again and again, oldest first.
+
+    For each returner a list of mappings: ``name``, ``kind`` (``load`` or ``ret``), ``jid``, ``minion``, ``reason``,
+    ``tries`` and ``time`` (Unix time).
+
+    :param returner: show this one only.
+    :param limit: show at most so many of each, the newest.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run job_recorder.set_aside
+        salt-run job_recorder.set_aside pgjsonb limit=5
+    """
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        raise SaltInvocationError(f"limit is {limit!r}; accepted is a whole number of at least 1")
+    return requests.ask(__opts__, _ENGINE, {"action": "set_aside", "returner": returner, "limit": limit})
+
+
+def redeliver(returner=None, names=None):
+    """
+    Hand records that were set aside to their returner once more, after its refusal has been dealt with.
+
+    Returns how many, for each returner.
+
+    :param returner: those of this one only.
+    :param names: those with these names only, as ``set_aside`` shows them: one, or a list.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run job_recorder.redeliver
+        salt-run job_recorder.redeliver pgjsonb names=r00000000000000000042
+    """
+    names = [names] if isinstance(names, str) else names
+    if names is not None and not isinstance(names, (list, tuple)):
+        raise SaltInvocationError(f"names is {names!r}; accepted is a name or a list of names")
+    wanted = [str(name) for name in names or ()]
+    return requests.ask(__opts__, _ENGINE, {"action": "redeliver", "returner": returner, "names": wanted})

@@ -1,0 +1,250 @@
+"""What the recorder can rely on of Salt's own returners, against real servers and files."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+
+import pytest
+import salt.cache
+import salt.config
+import salt.utils.jid
+
+from saltext.jobs.core.recorder import failure_of
+from saltext.jobs.core.returner_module import Complained, ReturnerAbsent, ReturnerModule, promoted
+from tests.functional import cache_servers
+from tests.postgresql import PostgreSQL
+
+JID = "20260516101112131415"
+
+
+@pytest.fixture(scope="module")
+def postgresql():
+    server = PostgreSQL()
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def opts(tmp_path):
+    options = salt.config.master_config(None)
+    options.update(cachedir=str(tmp_path / "cache"), root_dir=str(tmp_path), sock_dir=str(tmp_path / "sock"))
+    options.update(conf_file=str(tmp_path / "master"), pki_dir=str(tmp_path / "pki"), grains={})
+    return options
+
+
+def a_return(minion="m1", jid=JID, value=None, **more):
+    return {
+        "cmd": "_return",
+        "id": minion,
+        "jid": jid,
+        "fun": "test.echo",
+        "fun_args": ["x"],
+        "return": value,
+        "retcode": 0,
+        "success": True,
+        **more,
+    }
+
+
+def a_load(jid=JID):
+    return {
+        "jid": jid,
+        "fun": "test.echo",
+        "arg": ["x"],
+        "tgt": "*",
+        "tgt_type": "glob",
+        "user": "anna",
+        "cmd": "publish",
+    }
+
+
+# -- pgjsonb ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pgjsonb(postgresql, opts):
+    postgresql.start() if postgresql.process is None else None
+    postgresql.empty()
+    opts.update(postgresql.options)
+    return ReturnerModule(opts, "pgjsonb")
+
+
+def test_pgjsonb_stores_loads_and_returns(pgjsonb, postgresql):
+    pgjsonb.store_load(JID, a_load())
+    pgjsonb.store_return(a_return(value={"a": [1, 2]}))
+    assert postgresql.returns() == [(JID, "m1")]
+    assert postgresql.execute("SELECT load->>'user' FROM jids") == [("anna",)]
+    assert pgjsonb.returns(JID)["m1"]["return"] == {"a": [1, 2]}
+    assert pgjsonb.load(JID)["user"] == "anna"
+
+
+def test_a_server_that_is_down_is_an_error_although_pgjsonb_only_logs_it(pgjsonb, postgresql, caplog):
+    postgresql.stop()
+    with pytest.raises(Complained) as raised, caplog.at_level(logging.ERROR):
+        pgjsonb.store_return(a_return())
+    assert not failure_of(raised.value.__cause__).is_fault
+    # It says that it drops the return, which it would without the recorder.
+    assert "dropping" not in caplog.text
+
+
+def test_a_load_meets_a_server_that_is_down_with_an_error_too(pgjsonb, postgresql):
+    postgresql.stop()
+    with pytest.raises(Exception, match="could not connect") as raised:
+        pgjsonb.store_load(JID, a_load())
+    assert not failure_of(raised.value).is_fault
+
+
+@pytest.mark.parametrize("poison", [{"value": "nul \0 character"}, {"fun": "x" * 60}])
+def test_what_postgresql_cannot_store_blames_the_record(pgjsonb, poison):
+    with pytest.raises(Complained) as raised:
+        pgjsonb.store_return(a_return(**poison))
+    assert failure_of(raised.value.__cause__).is_fault
+
+
+def test_a_missing_table_blames_no_record(pgjsonb, postgresql):
+    postgresql.execute("ALTER TABLE salt_returns RENAME TO elsewhere")
+    try:
+        with pytest.raises(Complained) as raised:
+            pgjsonb.store_return(a_return())
+    finally:
+        postgresql.execute("ALTER TABLE elsewhere RENAME TO salt_returns")
+    assert not failure_of(raised.value.__cause__).is_fault
+
+
+def test_an_error_is_heard_whatever_the_log_level(pgjsonb, postgresql):
+    postgresql.stop()
+    logging.getLogger().manager.disable, before = 0, logging.getLogger().level
+    logging.getLogger().setLevel(1000)
+    try:
+        with pytest.raises(Complained):
+            pgjsonb.store_return(a_return())
+    finally:
+        logging.getLogger().setLevel(before)
+
+
+def test_loads_go_to_the_alternative_configuration_too(postgresql, opts):
+    # save_load has no way to learn of a ret_config.
+    postgresql.start() if postgresql.process is None else None
+    postgresql.empty()
+    opts["returner.pgjsonb.port"] = 1
+    opts.update({f"history.{name}": value for name, value in postgresql.options.items()})
+    module = ReturnerModule(opts, "pgjsonb", "history")
+    module.store_load(JID, a_load())
+    module.store_return(a_return())
+    assert postgresql.returns() == [(JID, "m1")]
+    assert postgresql.execute("SELECT jid FROM jids") == [(JID,)]
+    assert list(module.returns(JID)) == ["m1"]
+
+
+# -- rawfile_json -----------------------------------------------------------------------------------------------------
+
+
+def test_rawfile_json_gets_a_line_for_each_return_and_has_no_place_for_loads(opts, tmp_path):
+    opts["rawfile_json.filename"] = str(tmp_path / "returns")
+    module = ReturnerModule(opts, "rawfile_json")
+    module.store_load(JID, a_load())
+    module.store_return(a_return("m1"))
+    module.store_return(a_return("m2"))
+    lines = [json.loads(line) for line in (tmp_path / "returns").read_text().splitlines()]
+    assert [line["id"] for line in lines] == ["m1", "m2"]
+    assert not module.has("get_jid")
+
+
+def test_rawfile_json_blames_a_record_that_is_no_json(opts, tmp_path):
+    opts["rawfile_json.filename"] = str(tmp_path / "returns")
+    with pytest.raises(TypeError) as raised:
+        ReturnerModule(opts, "rawfile_json").store_return(a_return(value=b"\xff"))
+    assert failure_of(raised.value).is_fault
+
+
+def test_rawfile_json_blames_no_record_for_a_missing_folder(opts, tmp_path):
+    opts["rawfile_json.filename"] = str(tmp_path / "nowhere" / "returns")
+    with pytest.raises(Exception, match="nowhere") as raised:
+        ReturnerModule(opts, "rawfile_json").store_return(a_return())
+    assert not failure_of(raised.value).is_fault
+
+
+# -- salt_cache on Redis ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory):
+    server = cache_servers.redis_server(tmp_path_factory.mktemp("redis")).start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def salt_cache(redis, opts):
+    opts.update({f"history.{name}": value for name, value in redis.options.items()})
+    return ReturnerModule(opts, "salt_cache", "history")
+
+
+def test_salt_cache_on_redis_stores_loads_and_returns(salt_cache):
+    salt_cache.store_load(JID, a_load())
+    salt_cache.store_return(a_return(value="hello"))
+    assert salt_cache.load(JID)["user"] == "anna"
+    assert salt_cache.returns(JID)["m1"]["return"] == "hello"
+
+
+def test_what_is_recorded_into_salt_cache_does_not_count_as_published_by_this_master(salt_cache, redis, opts):
+    salt_cache.store_load(JID, a_load())
+    cache = salt.cache.Cache({**opts, **redis.options})
+    assert cache.contains("jobs/loads", JID)
+    assert not cache.contains("jobs/published", JID)
+
+
+def test_a_redis_that_is_down_blames_no_record(salt_cache, redis):
+    salt_cache.store_return(a_return())
+    redis.stop()
+    try:
+        with pytest.raises(Exception, match="redis") as raised:
+            salt_cache.store_return(a_return("m2"))
+    finally:
+        redis.start()
+    assert not failure_of(raised.value.__cause__ or raised.value).is_fault
+    salt_cache.store_return(a_return("m2"))
+    assert "m2" in salt_cache.returns(JID)
+
+
+# -- loading ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_returner_that_does_not_exist_is_an_error_that_names_it(opts):
+    with pytest.raises(ReturnerAbsent, match="no_such"):
+        ReturnerModule(opts, "no_such").store_return(a_return())
+
+
+@pytest.mark.parametrize(
+    ("usual", "alternative", "expected"),
+    [
+        ({"returner.x.host": "a"}, {"alt.returner.x.host": "b"}, {"returner.x.host": "b"}),
+        (
+            {"returner.x": {"host": "a", "port": 1}},
+            {"alt.returner.x": {"host": "b"}},
+            {"returner.x": {"host": "b", "port": 1}},
+        ),
+        ({"returner.x": {"host": "a"}}, {"alt.returner.x.host": "b"}, {"returner.x": {"host": "b"}}),
+        ({"cache": "localfs"}, {"alt.cache": "redis"}, {"cache": "redis"}),
+    ],
+)
+def test_an_alternative_configuration_takes_the_place_of_the_usual_one(usual, alternative, expected):
+    result = promoted({**usual, **alternative}, "alt")
+    assert {name: result[name] for name in expected} == expected
+    assert promoted({**usual, **alternative}, "") == {**usual, **alternative}
+
+
+# -- local_cache as the source ----------------------------------------------------------------------------------------
+
+
+def test_jobs_are_found_in_the_job_cache_by_their_time(opts):
+    module = ReturnerModule(opts, "local_cache")
+    now = salt.utils.jid.gen_jid({})
+    for jid in (JID, now):
+        module._function("prep_jid")(passed_jid=jid)
+        module._function("save_load")(jid, a_load(jid), minions=["m1"])
+    module._function("returner")(a_return(jid=now, value=5))
+    assert module.jids_since(time.time() - 60) == {now: "test.echo"}
+    assert module.returns(now) == {"m1": {"return": 5, "retcode": 0, "success": True}}

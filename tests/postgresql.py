@@ -1,0 +1,144 @@
+"""
+A real PostgreSQL server on a free loopback port, with the tables of Salt's pgjsonb returner.
+
+It may not touch a server that it did not start. Where PostgreSQL is missing the tests that need it are skipped with the
+reason, and fail where ``CI`` is set.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import importlib.util
+import os
+import pathlib
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+import pytest
+
+from tests.functional.cache_servers import free_port
+
+DEADLINE = 60
+
+# The tables that the pgjsonb returner is documented to need.
+SCHEMA = """
+CREATE TABLE jids (jid varchar(255) NOT NULL PRIMARY KEY, load jsonb NOT NULL);
+CREATE INDEX idx_jids_jsonb ON jids USING gin (load) WITH (fastupdate=on);
+CREATE TABLE salt_returns (
+  fun varchar(50) NOT NULL, jid varchar(255) NOT NULL, return jsonb NOT NULL, id varchar(255) NOT NULL,
+  success varchar(10) NOT NULL, full_ret jsonb NOT NULL, alter_time timestamp with time zone DEFAULT now());
+CREATE INDEX idx_salt_returns_id ON salt_returns (id);
+CREATE INDEX idx_salt_returns_jid ON salt_returns (jid);
+CREATE INDEX idx_salt_returns_fun ON salt_returns (fun);
+CREATE INDEX idx_salt_returns_return ON salt_returns USING gin (return) WITH (fastupdate=on);
+CREATE INDEX idx_salt_returns_full_ret ON salt_returns USING gin (full_ret) WITH (fastupdate=on);
+"""
+
+
+def _missing(reason):
+    if os.environ.get("CI"):
+        pytest.fail(f"{reason}, and CI is set")
+    pytest.skip(reason)
+
+
+def _program(name):
+    places = sorted(glob.glob("/usr/lib/postgresql/*/bin"), reverse=True)
+    found = shutil.which(name, path=os.pathsep.join([*places, os.environ.get("PATH", "")]))
+    return found or _missing(f"{name} (PostgreSQL) is not installed")
+
+
+def _unprivileged():
+    """Who runs the server: PostgreSQL refuses to run as root."""
+    if os.geteuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        with contextlib.suppress(KeyError):
+            return pwd.getpwnam(name)
+    return _missing("there is no user postgres or nobody to run PostgreSQL as")
+
+
+class PostgreSQL:
+    """Use ``start`` and ``stop`` as often as you like, and ``remove`` at the end."""
+
+    def __init__(self):
+        if importlib.util.find_spec("psycopg2") is None:
+            _missing("the Python module psycopg2 is not installed")
+        self.initdb, self.postgres, self.user = _program("initdb"), _program("postgres"), _unprivileged()
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="sj-pg-"))
+        self.port = free_port()
+        self.process = None
+        if self.user:
+            os.chown(self.folder, self.user.pw_uid, self.user.pw_gid)
+        self._run([self.initdb, "-D", f"{self.folder}/data", "-U", "salt", "-A", "trust", "-E", "UTF8", "--no-sync"])
+        self.start()
+        self.execute(SCHEMA)
+
+    @property
+    def options(self):
+        """What the pgjsonb returner needs in a master's configuration."""
+        place = {"host": "127.0.0.1", "port": self.port, "user": "salt", "pass": "", "db": "postgres"}
+        return {f"returner.pgjsonb.{name}": value for name, value in place.items()}
+
+    def start(self):
+        command = [self.postgres, "-D", f"{self.folder}/data", "-p", str(self.port), "-k", str(self.folder)]
+        command += ["-c", "listen_addresses=127.0.0.1", "-c", "fsync=off", "-c", "shared_buffers=16MB"]
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, **self._as_user()
+            )
+        self._await()
+
+    def stop(self):
+        """Stop it at once, as a crash would."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGQUIT)
+            self.process.wait(DEADLINE)
+            self.process = None
+
+    def remove(self):
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def connect(self):
+        import psycopg2
+
+        connection = psycopg2.connect(host="127.0.0.1", port=self.port, user="salt", dbname="postgres")
+        connection.autocommit = True
+        return connection
+
+    def execute(self, sql, *args):
+        """Run statements, and return the rows of the last one if it has any."""
+        with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute(sql, args)
+            return cursor.fetchall() if cursor.description else None
+
+    def returns(self):
+        """Return sorted (jid, minion) of every row, twice where there are two."""
+        return sorted(self.execute("SELECT jid, id FROM salt_returns"))
+
+    def empty(self):
+        self.execute("TRUNCATE jids, salt_returns")
+
+    def _as_user(self):
+        return {"user": self.user.pw_uid, "group": self.user.pw_gid, "extra_groups": []} if self.user else {}
+
+    def _run(self, command):
+        subprocess.run(command, check=True, capture_output=True, timeout=DEADLINE, cwd="/", **self._as_user())
+
+    def _await(self):
+        import psycopg2
+
+        deadline = time.monotonic() + DEADLINE
+        while time.monotonic() < deadline:
+            with contextlib.suppress(psycopg2.OperationalError):
+                self.connect().close()
+                return
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.05)
+        pytest.fail(f"PostgreSQL did not start: {(self.folder / 'log').read_text()[-2000:]}")
