@@ -64,6 +64,7 @@ RETURNS = "jobs/returns"
 ENDTIMES = "jobs/endtimes"
 NOCACHE = "jobs/nocache"
 PUBLISHED = "jobs/published"
+BANKS = (LOADS, MINIONS, PUBLISHED, NOCACHE, ENDTIMES)  # a job's load first
 
 # Whatever authenticates somebody. "tok" is what a minion proves itself with on its returns.
 SECRETS = frozenset(("token", "password", "key", "tok"))
@@ -103,15 +104,6 @@ def _plain(value):
     return text
 
 
-def _key(store, value, what):
-    """The driver's key for the jid or minion id ``value``; None, after a warning, where it is refused."""
-    text = _plain(value)
-    key = None if text is None else store.encode(text)
-    if key is None:
-        log.warning("Refusing %s %.300r: the job cache (driver %s) cannot take it as a key", what, value, store.driver)
-    return key
-
-
 def _escape(unsafe):
     return lambda text: re.sub(unsafe, lambda m: "".join(f"={byte:02x}" for byte in m[0].encode()), text)
 
@@ -138,29 +130,35 @@ _LONGEST = {"localfs": 253, "mysql": 242}
 # ---------------------------------------------------------------------------------------------------------
 
 
-class _Outage(SaltCacheError):
+class Outage(SaltCacheError):
     """The server behind the driver is away: there is no point in asking it for the next key."""
 
 
-class _Store:
-    """One cache driver, loaded once, used by one process. Its keys are what :py:func:`_key` made of an id."""
+class Store:
+    """One cache driver, loaded once, used by one process. Keys are what :py:meth:`key` made of an id."""
 
     def __init__(self, opts):
         self.opts = opts
         self.pid = os.getpid()
         self.driver = opts.get("cache") or "localfs"
         self.cachedir = opts["cachedir"]
-        self.encode_only = _ENCODERS.get(self.driver, str)
+        self.encode = _ENCODERS.get(self.driver, str)
         self.longest = opts.get("mmap_cache_key_size", 64) if self.driver == "mmap_cache" else 255
         self.longest = _LONGEST.get(self.driver, self.longest)
         # The client of the mysql driver is one connection, and Salt 3008 stores returns from several threads.
         self.guard = threading.RLock() if self.driver == "mysql" else contextlib.nullcontext()
+        self.bank_bytes = opts.get("mmap_cache_size", 1_000_000) * opts.get("mmap_cache_slot_size", 96)
         self.banks = set()
         self.opened = None
 
-    def encode(self, text):
-        key = self.encode_only(text)
-        return key if len(key.encode()) <= self.longest else None
+    def key(self, value, what):
+        """The driver's key for the jid or minion id ``value``; None, after a warning, where it is refused."""
+        text = _plain(value)
+        key = None if text is None else self.encode(text)
+        if key is None or len(key.encode()) > self.longest:
+            log.warning("Refusing %s %.300r: the driver %s cannot take it as a key", what, value, self.driver)
+            return None
+        return key
 
     def decode(self, key):
         return _unescape(key) if self.driver in _ENCODERS else key
@@ -177,7 +175,11 @@ class _Store:
             calls = {name: cache.modules[f"{self.driver}.{name}"].func for name in names}
         except KeyError as exc:
             raise SaltCacheError(f"The cache driver {self.driver!r} is not available: {exc} is missing") from exc
-        self.opened = cache.modules, calls, cache.kwargs if hasattr(cache, "kwargs") else cache._kwargs
+        fixed = cache.kwargs if hasattr(cache, "kwargs") else cache._kwargs
+        if self.driver not in ("localfs", "mmap_cache"):
+            # The first call of a driver sets its client up, which none does in a way that two threads could.
+            cache.modules.run(calls["contains"], NOCACHE, "first", **fixed)
+        self.opened = cache.modules, calls, fixed
         return self.opened
 
     def call(self, name, bank, *args, **kwargs):
@@ -186,7 +188,7 @@ class _Store:
 
         :raises SaltCacheError: naming driver, bank and key.
         """
-        deadline = None
+        began = time.monotonic()
         if self.driver == "mmap_cache":
             self._bound_open_banks(bank)
         while True:
@@ -197,10 +199,9 @@ class _Store:
             except Exception as exc:
                 self.opened = None
                 outage = _is_outage(exc)
-                deadline = deadline or time.monotonic() + OUTAGE_SECONDS
-                if not outage or time.monotonic() >= deadline:
+                if not outage or time.monotonic() - began >= OUTAGE_SECONDS:
                     key = args[0] if args else kwargs.get("key")
-                    error = _Outage if outage else SaltCacheError
+                    error = Outage if outage else SaltCacheError
                     raise error(
                         f"Cache driver {self.driver} could not {name} bank={bank!r} key={key!r}: {exc!r:.500}"
                     ) from exc
@@ -287,12 +288,11 @@ class _Store:
         index = os.path.join(folder, ".mmap_cache.idx")
         if os.path.exists(index):
             return
-        size = self.opts.get("mmap_cache_size", 1_000_000) * self.opts.get("mmap_cache_slot_size", 96)
         try:
             os.makedirs(folder, exist_ok=True)
             handle, draft = tempfile.mkstemp(dir=folder)
             try:
-                os.ftruncate(handle, size)
+                os.ftruncate(handle, self.bank_bytes)
                 with contextlib.suppress(FileExistsError):
                     os.link(draft, index)  # unlike a rename it never replaces the index of somebody faster
             finally:
@@ -300,6 +300,50 @@ class _Store:
                 os.unlink(draft)
         except OSError as exc:
             raise SaltCacheError(f"Cache driver mmap_cache could not create bank={bank!r} key=None: {exc}") from exc
+
+    @staticmethod
+    def without_secrets(load):
+        """A copy: publish goes on using the load that it handed over."""
+        stored = {name: value for name, value in load.items() if name not in SECRETS}
+        if isinstance(stored.get("kwargs"), dict):
+            stored["kwargs"] = {name: value for name, value in stored["kwargs"].items() if name not in SECRETS}
+        return stored
+
+    def last_written(self, jid):
+        """When anything of the job was last written, in unix seconds; None where the driver cannot tell."""
+        times = [self._written(bank, jid) for bank in BANKS]
+        if not times[0]:
+            bank = f"{RETURNS}/{jid}"
+            times.extend(self._written(bank, minion) for minion in self.names(bank))
+        return max((seconds for seconds in times if seconds), default=None)
+
+    def _written(self, bank, key):
+        try:
+            return self.updated(bank, key) if self.contains(bank, key) else None
+        except Outage:
+            raise
+        except SaltCacheError as exc:
+            log.debug("No time known: %s", exc)
+            return None
+
+    def drop(self, jid):
+        """Remove all of a job. Its load goes last: a sweep that dies in between finds the job again."""
+        self.flush_bank(RETURNS, jid)
+        for bank in reversed(BANKS):
+            if self.contains(bank, jid):
+                self.flush(bank, jid)
+
+    def add_minions(self, jid, minions, always=False):
+        """Merge ``minions`` into those of the job. The caller holds the lock of ``jid``."""
+        minions = [minions] if isinstance(minions, str) else list(minions or ())
+        refused = [minion for minion in minions if not isinstance(minion, str) or _plain(minion) is None]
+        if refused:
+            log.warning("Refusing %d minion ids of jid %s, such as %.300r", len(refused), jid, refused[0])
+            minions = [minion for minion in minions if isinstance(minion, str) and _plain(minion)]
+        stored = self.fetch(MINIONS, jid) or []
+        merged = sorted(set(stored).union(minions))
+        if always or merged != stored:
+            self.store(MINIONS, jid, merged)
 
     @contextlib.contextmanager
     def lock(self, *names):
@@ -341,7 +385,10 @@ class _Store:
             os.fchown(handle, owner.st_uid, owner.st_gid)
 
 
-_AWAY = frozenset(("ConnectionError", "BusyLoadingError", "TimeoutError", "EtcdConnectionFailed", "MaxRetryError"))
+# EtcdNotFile: another process was faster in making the directory that the driver keeps everything in.
+_AWAY = frozenset(
+    ("ConnectionError", "BusyLoadingError", "TimeoutError", "EtcdConnectionFailed", "MaxRetryError", "EtcdNotFile")
+)
 _MYSQL_AWAY = frozenset((0, 1040, 1053, 2002, 2003, 2006, 2013, 2055))
 
 
@@ -380,7 +427,7 @@ def _store():
     with _loading():
         # Not across a fork: two processes must not talk over one connection.
         same = (kept for _, kept in _STORES.values() if kept.pid == pid and _settings(kept.opts) == _settings(opts))
-        store = next(same, None) or _Store(opts)
+        store = next(same, None) or Store(opts)
         while len(_STORES) >= 8:
             del _STORES[next(iter(_STORES))]
         _STORES[id(opts)] = (opts, store)
@@ -414,7 +461,7 @@ def prep_jid(nocache=False, passed_jid=None, recurse_count=0):
     """
     store = _store()
     if passed_jid:
-        key = _key(store, passed_jid, "jid")
+        key = store.key(passed_jid, "jid")
         jid = None if key is None else _plain(passed_jid)
     else:
         jid = key = _new_jid(store, recurse_count)
@@ -445,8 +492,8 @@ def returner(load):
     if load["jid"] == "req":
         load["jid"] = prep_jid(nocache=load.get("nocache", False))
     store = _store()
-    jid = _key(store, load["jid"], "jid")
-    minion = _key(store, load.get("id"), "minion id")
+    jid = store.key(load["jid"], "jid")
+    minion = store.key(load.get("id"), "minion id")
     if jid is None or minion is None:
         return False
     if store.contains(NOCACHE, jid):
@@ -476,7 +523,7 @@ def _report_second_return(store, bank, minion, load, record):
     try:
         first = store.fetch(bank, minion)
         again = salt.payload.loads(salt.payload.dumps(record))
-    except _Outage:
+    except Outage:
         raise
     except Exception as exc:
         log.warning("Minion %s returned again for jid %s, which cannot be compared: %s", load["id"], load["jid"], exc)
@@ -508,7 +555,7 @@ def save_load(jid, clear_load, minions=None, recurse_count=0):
     store = _store()
     if recurse_count >= JID_TRIES:
         raise SaltCacheError(f"Gave up (driver {store.driver}, bank={LOADS!r} key={jid!r}) after {recurse_count} tries")
-    key = _key(store, jid, "jid")
+    key = store.key(jid, "jid")
     if key is None:
         return
     if not isinstance(clear_load, dict):
@@ -524,9 +571,9 @@ def _save_published(store, key, load, minions):
     with store.lock(key):
         first = not store.contains(PUBLISHED, key)
         if first:
-            store.store(LOADS, key, _without_secrets(load))
+            store.store(LOADS, key, store.without_secrets(load))
         # Written even if nothing is added: a replay starts the time that the job is kept anew.
-        _merge_minions(store, key, minions, always=True)
+        store.add_minions(key, minions, always=True)
         if first:
             store.store(PUBLISHED, key, time.time())
 
@@ -536,19 +583,12 @@ def _save_reported(store, key, load):
     with store.lock(key):
         if store.contains(PUBLISHED, key) or store.contains(LOADS, key):
             return
-        stored = _without_secrets(load)
+        stored = store.without_secrets(load)
         stored.pop("Minions", None)  # a syndic's master adds it; kept in its own bank
         stored.setdefault("arg", _reported_arguments(load))
         store.store(LOADS, key, stored)
         if minions:
-            _merge_minions(store, key, minions)
-
-
-def _without_secrets(load):
-    stored = {name: value for name, value in load.items() if name not in SECRETS}
-    if isinstance(stored.get("kwargs"), dict):
-        stored["kwargs"] = {name: value for name, value in stored["kwargs"].items() if name not in SECRETS}
-    return stored
+            store.add_minions(key, minions)
 
 
 def _reported_arguments(load):
@@ -577,30 +617,17 @@ def _reported_minions(store, load):
 def save_minions(jid, minions, syndic_id=None):
     """Add ``minions`` to those of the job. ``syndic_id`` is the syndic that reports them."""
     store = _store()
-    key = _key(store, jid, "jid")
-    if key is None or (syndic_id is not None and _key(store, syndic_id, "syndic id") is None):
+    key = store.key(jid, "jid")
+    if key is None or (syndic_id is not None and store.key(syndic_id, "syndic id") is None):
         return
     with store.lock(key):
-        _merge_minions(store, key, minions)
-
-
-def _merge_minions(store, key, minions, always=False):
-    """The caller holds the lock of ``key``."""
-    minions = [minions] if isinstance(minions, str) else list(minions or ())
-    refused = [minion for minion in minions if not isinstance(minion, str) or _plain(minion) is None]
-    if refused:
-        log.warning("Refusing %d minion ids of jid %s, such as %.300r", len(refused), key, refused[0])
-        minions = [minion for minion in minions if isinstance(minion, str) and _plain(minion)]
-    stored = store.fetch(MINIONS, key) or []
-    merged = sorted(set(stored).union(minions))
-    if always or merged != stored:
-        store.store(MINIONS, key, merged)
+        store.add_minions(key, minions)
 
 
 def update_endtime(jid, the_time):
     """Store when the job ended."""
     store = _store()
-    key = _key(store, jid, "jid")
+    key = store.key(jid, "jid")
     if key is not None:
         store.store(ENDTIMES, key, the_time)
 
@@ -613,7 +640,7 @@ def update_endtime(jid, the_time):
 def get_load(jid):
     """The load of the job, with its minions as ``Minions``; ``{}`` where there is none."""
     store = _store()
-    key = _key(store, jid, "jid")
+    key = store.key(jid, "jid")
     load = {} if key is None else store.fetch(LOADS, key)
     if not load or not isinstance(load, dict):
         return {}
@@ -627,7 +654,7 @@ def get_load(jid):
 def get_jid(jid):
     """``{minion: {"return": …, "retcode": …, "success": …, "out": …}}`` of the job, with what there is."""
     store = _store()
-    key = _key(store, jid, "jid")
+    key = store.key(jid, "jid")
     if key is None:
         return {}
     bank = f"{RETURNS}/{key}"
@@ -646,7 +673,7 @@ def _read(store, bank, key):
     """One of many: None, after an error in the log, where this one cannot be read."""
     try:
         return store.fetch(bank, key)
-    except _Outage:
+    except Outage:
         raise
     except SaltCacheError as exc:
         log.error("Skipped in the job cache: %s", exc)
@@ -717,7 +744,7 @@ def _written(store, key):
     """When the load was written, in the form of a jid, so that the two compare."""
     try:
         return _jid_at(store.updated(LOADS, key) or 0)
-    except _Outage:
+    except Outage:
         raise
     except SaltCacheError:
         return ""
@@ -745,7 +772,7 @@ def _describe(form, jid, load):
 def get_endtime(jid):
     """When the job ended; None where it was not stored."""
     store = _store()
-    key = _key(store, jid, "jid")
+    key = store.key(jid, "jid")
     return (store.fetch(ENDTIMES, key) or None) if key is not None else None
 
 
@@ -767,7 +794,7 @@ def clean_old_jobs():
     try:
         for jid in _perhaps_old(store, LOADS, keep):
             _drop_if_old(store, jid, keep)
-        for bank in (MINIONS, ENDTIMES, NOCACHE, PUBLISHED, RETURNS):
+        for bank in (*BANKS[1:], RETURNS):
             for jid in _perhaps_old(store, bank, keep):
                 if not store.contains(LOADS, jid):
                     _drop_if_old(store, jid, keep)
@@ -783,36 +810,15 @@ def _perhaps_old(store, bank, keep):
 
 def _drop_if_old(store, jid, keep):
     with store.lock(jid):
-        last = _last_written(store, jid)
-        if last is None:
-            last = _time_of(jid)
+        last = store.last_written(jid) or _time_of(jid)
         if last is None or time.time() - last <= keep:
             return
         try:
-            _drop(store, jid)
-        except _Outage:
+            store.drop(jid)
+        except Outage:
             raise
         except SaltCacheError as exc:
             log.error("Job %s could not be removed from the job cache: %s", jid, exc)
-
-
-def _last_written(store, jid):
-    """When anything of the job was last written, in unix seconds; None where the driver cannot tell."""
-    times = [_updated(store, bank, jid) for bank in (LOADS, MINIONS, ENDTIMES, NOCACHE, PUBLISHED)]
-    if not times[0]:
-        bank = f"{RETURNS}/{jid}"
-        times.extend(_updated(store, bank, minion) for minion in store.names(bank))
-    return max((seconds for seconds in times if seconds), default=None)
-
-
-def _updated(store, bank, key):
-    try:
-        return store.updated(bank, key) if store.contains(bank, key) else None
-    except _Outage:
-        raise
-    except SaltCacheError as exc:
-        log.debug("No time known: %s", exc)
-        return None
 
 
 def _time_of(jid):
@@ -821,11 +827,3 @@ def _time_of(jid):
     except ValueError:
         return None
     return parsed.replace(tzinfo=datetime.timezone.utc).timestamp()
-
-
-def _drop(store, jid):
-    """The load goes last: a sweep that dies in between finds the job again."""
-    store.flush_bank(RETURNS, jid)
-    for bank in (ENDTIMES, NOCACHE, PUBLISHED, MINIONS, LOADS):
-        if store.contains(bank, jid):
-            store.flush(bank, jid)

@@ -475,7 +475,7 @@ class Contract:
         for number in range(5):
             job_cache.save_load(now_jid(number), LOAD, minions=["web1"])
         called = []
-        store = job_cache.module._Store
+        store = job_cache.module.Store
         original = store.call
         monkeypatch.setattr(
             store, "call", lambda self, name, *a, **k: called.append(name) or original(self, name, *a, **k)

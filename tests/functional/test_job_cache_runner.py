@@ -1,0 +1,215 @@
+"""The job_cache runner, loaded by Salt, on jobs that Salt's own local_cache has stored."""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+import pytest
+import salt.cache
+import salt.config
+import salt.loader
+import salt.utils.jid
+from salt.exceptions import CommandExecutionError, SaltInvocationError
+
+from .cache_servers import cache_servers, driver_options  # noqa: F401 (a fixture)
+
+TAGS = itertools.count(1000)
+JIDS = [f"2026051612000000000{number}" for number in range(4)]
+LOAD = {"fun": "test.arg", "arg": ["x"], "tgt": "web*", "tgt_type": "glob", "user": "anna", "ret": "", "kwargs": {}}
+
+
+class Master:
+    def __init__(self, opts):
+        self.opts = opts
+        self.returners = salt.loader.returners(opts, {})
+        self.runners = salt.loader.runner(opts)
+
+    def run(self, function, **kwargs):
+        return self.runners[f"job_cache.{function}"](**kwargs)
+
+    def ours(self, function, *args, **kwargs):
+        return self.returners[f"salt_cache.{function}"](*args, **kwargs)
+
+    def source(self, function, *args, **kwargs):
+        return self.returners[f"local_cache.{function}"](*args, **kwargs)
+
+    def fill_source(self):
+        for number, jid in enumerate(JIDS):
+            self.source("prep_jid", passed_jid=jid)
+            self.source("save_load", jid, {**LOAD, "jid": jid, "token": "s3cret"}, minions=["web1", "web2"])
+            self.source("returner", {"jid": jid, "id": "web1", "return": number, "retcode": 0, "success": True})
+            self.source("update_endtime", jid, f"end {number}")
+        self.source("returner", {"jid": JIDS[0], "id": "web2", "return": {1: "é"}, "retcode": 2, "out": "highstate"})
+
+    def break_file(self, bank, key, data=b"\xc1"):
+        with open(os.path.join(self.opts["cachedir"], bank, f"{key}.p"), "wb") as record:
+            record.write(data)
+
+
+@pytest.fixture(params=["localfs", "mysql"])
+def master(request, cache_servers, tmp_path):  # noqa: F811
+    settings = driver_options(request.param, cache_servers, tmp_path, next(TAGS))
+    return Master({**salt.config.DEFAULT_MASTER_OPTS, "job_cache_store_endtime": True, **settings})
+
+
+@pytest.fixture
+def on_disk(tmp_path):
+    return Master({**salt.config.DEFAULT_MASTER_OPTS, **driver_options("localfs", None, tmp_path, 0)})
+
+
+class TestMigrate:
+    def test_jobs_come_over_whole(self, master):
+        master.fill_source()
+        done = master.run("migrate")
+        assert done["failed"] == {}
+        assert {name: done[name] for name in ("jobs", "copied", "loads", "returns", "endtimes")} == {
+            "jobs": 4,
+            "copied": 4,
+            "loads": 4,
+            "returns": 5,
+            "endtimes": 4,
+        }
+        for jid in JIDS:
+            wanted = master.source("get_load", jid)
+            del wanted["token"]
+            assert master.ours("get_load", jid) == wanted
+            assert wanted["Minions"] == ["web1", "web2"]
+            assert master.ours("get_jid", jid) == master.source("get_jid", jid)
+            assert master.ours("get_endtime", jid) == master.source("get_endtime", jid)
+        assert master.ours("get_jids") == master.source("get_jids")
+
+    def test_a_copied_job_does_not_pass_for_published(self, master):
+        master.fill_source()
+        master.run("migrate")
+        assert salt.cache.Cache(master.opts).list("jobs/published") == []
+
+    def test_a_dry_run_counts_and_writes_nothing(self, master):
+        master.fill_source()
+        done = master.run("migrate", dry_run=True)
+        assert (done["copied"], done["returns"], done["dry_run"]) == (4, 5, True)
+        assert master.ours("get_jids") == {}
+
+    def test_a_second_run_copies_what_is_missing_and_no_more(self, master):
+        master.fill_source()
+        master.run("migrate")
+        again = master.run("migrate")
+        assert (again["copied"], again["loads"], again["returns"], again["endtimes"]) == (0, 0, 0, 0)
+        master.source("returner", {"jid": JIDS[3], "id": "web2", "return": "late", "retcode": 0})
+        once_more = master.run("migrate")
+        assert (once_more["copied"], once_more["loads"], once_more["returns"]) == (1, 0, 1)
+        assert master.ours("get_jid", JIDS[3])["web2"]["return"] == "late"
+
+    def test_a_job_that_a_late_return_made_known_gets_its_load(self, master):
+        master.fill_source()
+        master.ours("save_load", JIDS[0], {"jid": JIDS[0], "id": "web2", "fun": "test.arg", "return": "late"})
+        master.ours("returner", {"jid": JIDS[0], "id": "web2", "return": "late", "retcode": 0})
+        master.run("migrate")
+        assert master.ours("get_load", JIDS[0])["tgt"] == "web*"
+        assert master.ours("get_jid", JIDS[0])["web2"]["return"] == "late", "the first return here is kept"
+        assert master.ours("get_jid", JIDS[0])["web1"]["return"] == 0
+
+    def test_a_published_load_is_not_replaced(self, master):
+        master.fill_source()
+        master.ours("save_load", JIDS[0], {**LOAD, "user": "publish"}, minions=["web1"])
+        master.run("migrate")
+        assert master.ours("get_load", JIDS[0])["user"] == "publish"
+
+    def test_what_cannot_be_read_does_not_stop_the_rest(self, on_disk, caplog):
+        on_disk.fill_source()
+        jobs = os.path.join(on_disk.opts["cachedir"], "jobs")
+
+        def damage(jid, name):
+            folder = salt.utils.jid.jid_dir(jid, jobs, on_disk.opts["hash_type"])
+            with open(os.path.join(folder, name), "wb") as record:
+                record.write(b"\xc1")
+
+        damage(JIDS[0], "web2/return.p")
+        damage(JIDS[1], "endtime")
+        done = on_disk.run("migrate")
+        assert done["jobs"] == 4
+        assert set(on_disk.ours("get_jids")) >= set(JIDS) - {JIDS[1]}
+        assert list(on_disk.ours("get_jid", JIDS[0])) == ["web1"]
+        assert "web2/return.p cannot be read" in caplog.text
+        assert list(done["failed"]) == [JIDS[1]]
+
+    @pytest.mark.parametrize("source", ["salt_cache", "nonesuch"])
+    def test_a_source_that_is_none_is_refused(self, on_disk, source):
+        with pytest.raises(SaltInvocationError, match=source):
+            on_disk.run("migrate", source=source)
+
+
+class TestStats:
+    def test_it_counts_what_is_there(self, on_disk):
+        on_disk.fill_source()
+        on_disk.run("migrate")
+        on_disk.ours("save_load", "20260517120000000000", LOAD, minions=["web1"])
+        on_disk.ours("save_load", "special", LOAD, minions=["web1"])
+        found = on_disk.run("stats")
+        size = found.pop("bytes")
+        assert found == {
+            "driver": "localfs",
+            "jobs": 6,
+            "published": 2,
+            "returns": 5,
+            "oldest": JIDS[0],
+            "newest": "20260517120000000000",
+        }
+        assert 0 < size < 1_000_000
+
+    def test_an_empty_job_cache_has_nothing(self, master):
+        found = master.run("stats")
+        assert (found["jobs"], found["returns"], found["oldest"], found["newest"]) == (0, 0, None, None)
+        assert found["bytes"] == (0 if found["driver"] == "localfs" else None)
+
+
+class TestVerify:
+    def problems(self, master, **kwargs):
+        return {
+            (entry["problem"], entry["jid"], entry["minion"], entry["repaired"])
+            for entry in master.run("verify", **kwargs)["problems"]
+        }
+
+    def test_a_sound_job_cache_has_no_problem(self, master):
+        master.fill_source()
+        master.run("migrate")
+        assert master.run("verify") == {"jobs": 4, "returns": 5, "problems": []}
+
+    def test_it_finds_and_repairs(self, on_disk):
+        for jid in JIDS:
+            on_disk.ours("save_load", jid, LOAD, minions=["web1", "web2"])
+            for minion in ("web1", "web2"):
+                on_disk.ours("returner", {"jid": jid, "id": minion, "return": True, "retcode": 0})
+        cache = salt.cache.Cache(on_disk.opts)
+        on_disk.break_file("jobs/loads", JIDS[0])
+        on_disk.break_file("jobs/minions", JIDS[1])
+        on_disk.break_file(f"jobs/returns/{JIDS[2]}", "web2")
+        cache.store("jobs/loads", JIDS[3], {**LOAD, "token": "s3cret", "kwargs": {"password": "s3cret"}})
+        on_disk.ours("returner", {"jid": JIDS[3], "id": "stranger", "return": True, "retcode": 0})
+        cache.store("jobs/endtimes", "20200101000000000000", "end")
+        cache.store("jobs/nocache", "20200101000000000001", True)
+        os.utime(os.path.join(on_disk.opts["cachedir"], "jobs", "endtimes", "20200101000000000000.p"), (1, 1))
+        expected = [
+            ("unreadable-load", JIDS[0], None),
+            ("unreadable-minions", JIDS[1], None),
+            ("unreadable-return", JIDS[2], "web2"),
+            ("secrets-in-load", JIDS[3], None),
+            ("unexpected-return", JIDS[3], "stranger"),
+            ("no-load", "20200101000000000000", None),
+        ]
+        assert self.problems(on_disk) == {(*entry, False) for entry in expected}
+        assert self.problems(on_disk) == {(*entry, False) for entry in expected}, "nothing was changed"
+        repaired = {(*entry, entry[0] != "unexpected-return") for entry in expected}
+        assert self.problems(on_disk, repair=True) == repaired
+        left = {entry for entry in self.problems(on_disk) if entry[0] != "unexpected-return"}
+        assert left == set()
+        assert "s3cret" not in repr(cache.fetch("jobs/loads", JIDS[3]))
+        assert on_disk.ours("get_load", JIDS[1])["Minions"] == ["web1", "web2"]
+        assert list(on_disk.ours("get_jid", JIDS[2])) == ["web1"]
+        assert cache.fetch("jobs/nocache", "20200101000000000001") is True, "it may belong to a job just beginning"
+
+    def test_a_server_that_is_gone_is_an_error_of_the_command(self, tmp_path):
+        opts = {**salt.config.DEFAULT_MASTER_OPTS, **driver_options("localfs", None, tmp_path, 0), "cache": "nonesuch"}
+        for function in ("stats", "verify"):
+            with pytest.raises(CommandExecutionError, match="nonesuch"):
+                Master(opts).run(function)
