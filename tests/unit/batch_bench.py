@@ -1,0 +1,106 @@
+"""A batch on a bench: feed it facts, see its effects. The clock only moves when a test moves it."""
+
+from __future__ import annotations
+
+from saltext.jobs.core import batch_facts as facts
+from saltext.jobs.core.batch import Batch
+from saltext.jobs.core.batch_facts import fact_of, record_of
+from saltext.jobs.core.batch_snapshot import restore, snapshot
+from saltext.jobs.core.batch_spec import Spec, sizes_of
+
+BEGIN = 1_000_000.0
+
+
+def spec(minions="abcd", batch="2", **more) -> Spec:
+    """A batch of test.ping without a presence ping, unless ``more`` says otherwise."""
+    names = tuple(minions)
+    values = {
+        "jid": "20260516101112131415",
+        "fun": "test.ping",
+        "arg": (),
+        "kwargs": {},
+        "tgt": "*",
+        "tgt_type": "glob",
+        "minions": names,
+        "batch": batch,
+        "sizes": sizes_of(batch, len(names)),
+        "presence": "none",
+        "timeout": 60.0,
+        "gather_job_timeout": 10.0,
+        "publish_window": 0.0,
+    }
+    return Spec(**{**values, **more})
+
+
+class Bench:
+    """One batch, what it wanted done, and the journal of what it was told."""
+
+    def __init__(self, *args, **kwargs):
+        self.now = BEGIN
+        self.spec = spec(*args, **kwargs)
+        self.batch = Batch(self.spec, self.now)
+        self.first = snapshot(self.batch)
+        self.journal: list = []
+        self.effects: list = []
+        self.tell(facts.Tick())
+
+    def tell(self, fact, after: float = 0.0) -> list:
+        """Let time pass, then tell the batch a fact; returns the effects of this one."""
+        self.now += after
+        self.journal.append(record_of(fact, self.now))
+        effects = self.batch.step(fact, self.now)
+        self.effects += effects
+        return effects
+
+    def wait(self, seconds: float) -> list:
+        """Let time pass, with a tick whenever one is due; returns the effects."""
+        end, effects = self.now + seconds, []
+        while (due := self.batch.next_due) is not None and due <= end:
+            effects += self.tell(facts.Tick(), max(0.0, due - self.now))
+        self.now = end
+        return effects
+
+    def sent(self, missed=()) -> list:
+        return self.tell(facts.Published(tuple(missed)))
+
+    def returns(self, *minions, retcode=0) -> list:
+        return [effect for minion in minions for effect in self.tell(facts.Returned(minion, retcode))]
+
+    def looked(self, effects, **found) -> list:
+        """Answer the look-up among some effects."""
+        (look,) = (effect for effect in effects if isinstance(effect, facts.LookUp))
+        return self.tell(facts.LookedUp(look.minions, tuple(found.items())))
+
+    def probed(self, running="", idle="", silent="", unasked="") -> list:
+        return self.tell(facts.Probed(tuple(running), tuple(idle), tuple(silent), tuple(unasked)))
+
+    def until_probe(self, seconds: float) -> list:
+        """Wait until overdue minions are looked for, find none of them in the job cache, and return the effects."""
+        return self.looked(self.wait(seconds))
+
+    def replayed(self) -> Batch:
+        """The batch as a new engine would find it."""
+        batch = restore(self.first)
+        for record in self.journal:
+            batch.step(*fact_of(record))
+        return batch
+
+    def state_of(self, minion: str) -> str:
+        if minion in self.batch.flights:
+            return "active"
+        if minion in self.batch.outcomes:
+            return self.batch.outcomes[minion][0].value
+        return "pending"
+
+    def states(self) -> dict:
+        return {minion: self.state_of(minion) for minion in self.spec.minions}
+
+
+def published(effects) -> list:
+    """The minions of each publish among some effects."""
+    return ["".join(effect.minions) for effect in effects if isinstance(effect, facts.Publish)]
+
+
+def kinds(effects) -> list:
+    """What some effects are, an announcement by its kind."""
+    return [effect.kind if isinstance(effect, facts.Announce) else type(effect).__name__ for effect in effects]

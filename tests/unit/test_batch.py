@@ -1,0 +1,503 @@
+"""The batch state machine: facts in, effects out."""
+
+from __future__ import annotations
+
+import pytest
+
+from saltext.jobs.core import batch_facts as facts
+from saltext.jobs.core.batch_snapshot import snapshot
+from tests.unit.batch_bench import Bench, kinds, published
+
+# -- sending -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_announces_itself_and_sends_its_first_sub_batch():
+    bench = Bench("abcd", "2")
+    assert kinds(bench.effects) == ["new", "Publish"]
+    assert published(bench.effects) == ["ab"]
+
+
+def test_a_return_frees_a_slot_for_the_next_minion():
+    bench = Bench("abcd", "2")
+    bench.sent()
+    assert published(bench.returns("b")) == ["c"]
+
+
+def test_freed_slots_are_gathered_into_one_publish():
+    bench = Bench("abcdef", "3", publish_window=0.1)
+    bench.sent()
+    assert not bench.returns("a", "b")
+    assert published(bench.wait(0.2)) == ["de"]
+
+
+def test_nothing_is_sent_while_a_publish_is_under_way():
+    bench = Bench("abcd", "2")
+    assert not bench.returns("a")
+    assert published(bench.sent()) == ["c"]
+
+
+def test_a_batch_is_complete_when_all_have_returned():
+    bench = Bench("ab", "2")
+    bench.sent()
+    bench.returns("a")
+    assert kinds(bench.returns("b")) == ["complete", "Close"]
+    assert bench.batch.state == "complete"
+    assert bench.batch.success is True
+
+
+def test_batch_wait_keeps_a_slot_empty():
+    bench = Bench("abc", "2", batch_wait=30.0)
+    bench.sent()
+    assert not published(bench.returns("a"))
+    assert not published(bench.wait(29))
+    assert published(bench.wait(2)) == ["c"]
+
+
+def test_a_minion_the_master_no_longer_knows_is_offline():
+    bench = Bench("ab", "2")
+    bench.sent(missed="b")
+    assert bench.state_of("b") == "offline"
+    assert bench.state_of("a") == "active"
+
+
+def test_a_late_outcome_of_the_publish_does_not_revive_who_has_returned():
+    bench = Bench("ab", "2")
+    bench.returns("a")
+    bench.sent()
+    assert bench.states() == {"a": "completed", "b": "active"}
+
+
+# -- ramp --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_ramp_sends_wave_by_wave_and_then_slides():
+    bench = Bench("abcdefgh", "1,2,3")
+    assert published(bench.effects) == ["a"]
+    bench.sent()
+    assert published(bench.returns("a")) == ["bc"]
+    bench.sent()
+    assert not published(bench.returns("b")), "the wave has not ended"
+    assert published(bench.returns("c")) == ["def"]
+    bench.sent()
+    assert published(bench.returns("e")) == ["g"], "the last size slides"
+
+
+def test_a_ramp_ends_early_when_no_minions_are_left():
+    bench = Bench("ab", "1,1,1,1")
+    bench.sent()
+    bench.returns("a")
+    bench.sent()
+    assert kinds(bench.returns("b")) == ["complete", "Close"]
+
+
+def test_a_wave_that_fails_its_budget_is_the_last():
+    bench = Bench("abcdefgh", "2,4", failures_allowed=0.0)
+    bench.sent()
+    assert kinds(bench.returns("a", retcode=1)) == ["halted"]
+    assert kinds(bench.returns("b")) == ["Close"]
+    assert bench.batch.halted == "max_failures"
+    assert len(bench.batch.pending()) == 6
+
+
+def test_a_minion_put_back_in_a_wave_is_sent_to_in_the_same_wave():
+    bench = Bench("abcd", "2,4", publish_backoff=1.0)
+    bench.tell(facts.PublishFailed("no", certain=True))
+    assert published(bench.wait(1)) == ["ab"]
+
+
+# -- presence ----------------------------------------------------------------------------------------------------------
+
+
+def test_presence_is_asked_first_and_absent_minions_are_left_out():
+    bench = Bench("abcd", "2", presence="ping")
+    assert kinds(bench.effects) == ["new", "Gather"]
+    assert published(bench.tell(facts.Gathered(("b", "c", "stranger")))) == ["bc"]
+    assert bench.states() == {"a": "offline", "b": "active", "c": "active", "d": "offline"}
+
+
+def test_absent_minions_can_count_as_failed_but_not_against_the_budget():
+    bench = Bench("abc", "3", presence="ping", offline="fail", failhard=True)
+    bench.tell(facts.Gathered(("a",)))
+    bench.sent()
+    assert kinds(bench.returns("a")) == ["complete", "Close"]
+    assert bench.states() == {"a": "completed", "b": "failed", "c": "failed"}
+    assert bench.batch.success is False
+
+
+def test_absent_minions_can_be_handed_to_the_retry_queue():
+    bench = Bench("abc", "3", presence="ping", offline="queue")
+    effects = bench.tell(facts.Gathered(("a",)))
+    assert facts.Queue(("b", "c")) in effects
+    bench.sent()
+    assert "Close" not in kinds(bench.returns("a")), "they are not handed over yet"
+    assert kinds(bench.tell(facts.Queued(("b", "c")))) == ["complete", "Close"]
+
+
+def test_nobody_there_is_a_batch_that_is_complete_at_once():
+    bench = Bench("ab", "2", presence="ping")
+    assert kinds(bench.tell(facts.Gathered(()))) == ["complete", "Close"]
+
+
+def test_a_ping_that_fails_is_tried_again_and_then_pauses_the_batch():
+    bench = Bench("ab", "2", presence="ping", publish_retries=1, publish_backoff=1.0)
+    assert not bench.tell(facts.PublishFailed("busy", certain=False))
+    assert kinds(bench.wait(1)) == ["Gather"]
+    assert kinds(bench.tell(facts.PublishFailed("busy", certain=False))) == ["paused"]
+    assert "busy" in bench.batch.paused
+    assert kinds(bench.tell(facts.ResumeRequested())) == ["resumed", "Gather"]
+
+
+# -- the limit ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_minion_that_runs_the_job_keeps_its_slot_for_hours():
+    bench = Bench("ab", "1")
+    bench.sent()
+    for _ in range(200):
+        assert kinds(bench.until_probe(62)) == ["Probe"]
+        bench.probed(running="a")
+    assert bench.states() == {"a": "active", "b": "pending"}
+
+
+def test_an_overdue_minion_is_looked_for_before_it_is_asked():
+    bench = Bench("ab", "1")
+    bench.sent()
+    effects = bench.wait(62)
+    assert effects == [facts.LookUp(("a",))]
+    assert published(bench.looked(effects, a=0)) == ["b"]
+    assert bench.state_of("a") == "completed"
+
+
+def test_a_minion_that_does_not_run_the_job_is_lost_after_a_grace_and_a_last_look():
+    bench = Bench("ab", "1")
+    bench.sent()
+    bench.until_probe(62)
+    assert not bench.probed(idle="a")
+    assert bench.state_of("a") == "active", "its return may be on the way"
+    effects = bench.wait(12)
+    assert published(bench.looked(effects)) == ["b"]
+    assert bench.state_of("a") == "lost"
+
+
+def test_the_last_look_finds_a_return_that_the_bus_lost():
+    bench = Bench("a", "1")
+    bench.sent()
+    bench.until_probe(62)
+    bench.probed(idle="a")
+    bench.looked(bench.wait(12), a=3)
+    assert bench.batch.outcomes["a"][2] == 3
+    assert bench.state_of("a") == "failed"
+
+
+def test_a_silent_minion_is_asked_again_and_offline_in_the_end():
+    bench = Bench("ab", "1", probe_attempts=3)
+    bench.sent()
+    bench.until_probe(62)
+    for _ in range(2):
+        assert not bench.probed(silent="a")
+        assert kinds(bench.until_probe(12)) == ["Probe"]
+    effects = bench.probed(silent="a")
+    assert published(bench.looked(effects)) == ["b"]
+    assert bench.state_of("a") == "offline"
+
+
+def test_a_question_that_could_not_be_asked_is_no_silence():
+    bench = Bench("a", "1", probe_attempts=1)
+    bench.sent()
+    bench.until_probe(62)
+    for _ in range(10):
+        bench.probed(unasked="a")
+        assert kinds(bench.until_probe(12)) == ["Probe"]
+    assert bench.state_of("a") == "active"
+
+
+def test_an_acknowledgement_moves_the_deadline():
+    bench = Bench("a", "1")
+    bench.sent()
+    bench.tell(facts.Acknowledged("a"), after=59)
+    assert not bench.wait(59)
+    assert kinds(bench.wait(3)) == ["LookUp"]
+
+
+def test_overdue_minions_are_gathered_into_one_look_up():
+    bench = Bench("abcd", "4")
+    bench.sent()
+    for number, minion in enumerate("abcd"):
+        bench.tell(facts.Acknowledged(minion), after=0.2 * (number > 0))
+    assert [effect.minions for effect in bench.wait(62)] == [("a", "b", "c", "d")]
+
+
+def test_a_late_return_corrects_the_record():
+    bench = Bench("ab", "1", failures_allowed=5.0)
+    bench.sent()
+    bench.until_probe(62)
+    bench.probed(idle="a")
+    bench.looked(bench.wait(12))
+    assert bench.batch.budget_used == 1
+    bench.returns("a")
+    assert bench.state_of("a") == "completed"
+    assert bench.batch.budget_used == 0
+
+
+def test_a_minion_given_up_too_early_takes_its_slot_again():
+    bench = Bench("abc", "1")
+    bench.sent()
+    bench.until_probe(62)
+    bench.probed(idle="a")
+    bench.looked(bench.wait(12))
+    bench.sent()
+    bench.tell(facts.Acknowledged("a"))
+    assert bench.states() == {"a": "active", "b": "active", "c": "pending"}
+    assert not published(bench.returns("b")), "the slot is a's"
+    assert published(bench.returns("a")) == ["c"]
+
+
+def test_a_return_is_counted_once():
+    bench = Bench("ab", "2")
+    bench.sent()
+    bench.returns("a")
+    bench.returns("a", retcode=1)
+    assert bench.state_of("a") == "completed"
+
+
+@pytest.mark.parametrize("minion", ["c", "stranger"])
+def test_a_return_of_a_minion_that_was_not_sent_to_is_ignored(minion):
+    bench = Bench("abc", "2")
+    bench.sent()
+    assert not bench.returns(minion)
+    assert bench.state_of("c") == "pending"
+
+
+# -- failures ----------------------------------------------------------------------------------------------------------
+
+
+def test_failhard_stops_at_the_first_failure():
+    bench = Bench("abcd", "2", failhard=True)
+    bench.sent()
+    assert kinds(bench.returns("a", retcode=2)) == ["halted"]
+    assert bench.batch.state == "stopping"
+    assert kinds(bench.returns("b")) == ["Close"]
+    assert (bench.batch.state, bench.batch.halted, bench.batch.success) == ("halted", "failhard", False)
+
+
+def test_more_failures_than_allowed_stop_the_batch():
+    bench = Bench("abcdef", "1", failures_allowed=1.0)
+    bench.sent()
+    bench.returns("a", retcode=1)
+    bench.sent()
+    assert kinds(bench.returns("b", retcode=1)) == ["halted", "Close"]
+    assert bench.batch.halted == "max_failures"
+
+
+def test_the_budget_waits_for_enough_minions_to_judge_by():
+    bench = Bench("abcdef", "1", failures_allowed=0.0, min_executed=3)
+    bench.sent()
+    bench.returns("a", retcode=1)
+    bench.sent()
+    bench.returns("b")
+    bench.sent()
+    assert "halted" in kinds(bench.returns("c"))
+
+
+def test_a_minion_that_never_answered_is_no_failure():
+    bench = Bench("ab", "1", failhard=True, probe_attempts=1)
+    bench.sent()
+    bench.until_probe(62)
+    effects = bench.looked(bench.probed(silent="a"))
+    assert published(effects) == ["b"]
+    assert bench.batch.halted is None
+
+
+# -- publishes that fail -----------------------------------------------------------------------------------------------
+
+
+def test_a_refused_publish_is_tried_again_with_backoff():
+    bench = Bench("ab", "2", publish_backoff=1.0)
+    assert not bench.tell(facts.PublishFailed("refused", certain=True))
+    assert bench.states() == {"a": "pending", "b": "pending"}
+    assert not bench.wait(0.9)
+    assert published(bench.wait(0.2)) == ["ab"]
+    bench.tell(facts.PublishFailed("refused", certain=True))
+    assert not bench.wait(1.9)
+    assert published(bench.wait(0.2)) == ["ab"]
+
+
+def test_a_publish_without_an_answer_is_probed_before_it_is_sent_again():
+    bench = Bench("ab", "2", publish_backoff=1.0)
+    effects = bench.tell(facts.PublishFailed("timed out", certain=False))
+    assert effects == [facts.LookUp(("a", "b"))]
+    assert bench.looked(effects) == [facts.Probe(("a", "b"))]
+    bench.probed(running="a", idle="b")
+    assert published(bench.looked(bench.wait(12))) == ["b"]
+    assert bench.states() == {"a": "active", "b": "active"}
+
+
+def test_after_its_retries_a_batch_pauses_with_the_reason():
+    bench = Bench("ab", "2", publish_retries=2, publish_backoff=1.0)
+    for _ in range(2):
+        bench.tell(facts.PublishFailed("refused", certain=True))
+        assert published(bench.wait(5)) == ["ab"]
+    assert kinds(bench.tell(facts.PublishFailed("refused", certain=True))) == ["paused"]
+    assert not bench.wait(1000)
+    assert "refused" in bench.batch.paused
+    assert bench.states() == {"a": "pending", "b": "pending"}
+    assert published(bench.tell(facts.ResumeRequested())) == ["ab"]
+
+
+def test_a_minion_put_back_that_returns_after_all_is_not_sent_to_again():
+    bench = Bench("ab", "2", publish_backoff=1.0)
+    bench.tell(facts.PublishFailed("refused", certain=True))
+    bench.returns("a")
+    assert published(bench.wait(2)) == ["b"]
+
+
+# -- pause and stop ----------------------------------------------------------------------------------------------------
+
+
+def test_a_paused_batch_sends_nothing_until_it_is_resumed():
+    bench = Bench("abcd", "2")
+    bench.sent()
+    assert kinds(bench.tell(facts.PauseRequested("ann"))) == ["paused"]
+    assert not published(bench.returns("a", "b"))
+    assert bench.batch.state == "paused"
+    assert published(bench.tell(facts.ResumeRequested("ann"))) == ["cd"]
+
+
+def test_a_stopped_batch_sends_nothing_more_and_lets_the_rest_end():
+    bench = Bench("abcd", "2")
+    bench.sent()
+    assert kinds(bench.tell(facts.StopRequested(kill=False))) == ["halted"]
+    assert bench.batch.state == "stopping"
+    bench.returns("a")
+    assert kinds(bench.returns("b")) == ["Close"]
+    assert bench.states() == {"a": "completed", "b": "completed", "c": "pending", "d": "pending"}
+
+
+def test_a_kill_comes_after_the_halt_and_frees_no_slot():
+    bench = Bench("abcd", "2")
+    bench.sent()
+    effects = bench.tell(facts.StopRequested(kill=True))
+    assert kinds(effects) == ["halted", "Kill"]
+    assert effects[1].minions == ("a", "b")
+    bench.tell(facts.KillSent())
+    bench.until_probe(3)
+    bench.probed(idle="ab")
+    effects = bench.looked(bench.wait(12))
+    assert kinds(effects) == ["Close"]
+    assert bench.states() == {"a": "killed", "b": "killed", "c": "pending", "d": "pending"}
+
+
+def test_a_kill_is_repeated_until_the_job_is_gone():
+    bench = Bench("a", "1", kill_attempts=3)
+    bench.sent()
+    bench.tell(facts.StopRequested(kill=True))
+    for _ in range(2):
+        bench.tell(facts.KillSent())
+        bench.until_probe(3)
+        assert kinds(bench.probed(running="a")) == ["Kill"]
+    bench.tell(facts.KillSent())
+    bench.until_probe(3)
+    assert not bench.probed(running="a"), "it was killed as often as it may be"
+    assert bench.batch.survivors() == ["a"]
+    assert bench.batch.state == "stopping"
+    assert kinds(bench.returns("a")) == ["Close"]
+
+
+def test_a_kill_reaches_minions_whose_publish_was_under_way():
+    bench = Bench("ab", "2")
+    assert kinds(bench.tell(facts.StopRequested(kill=True))) == ["halted"]
+    assert bench.sent() == [facts.Kill(("a", "b"))]
+
+
+def test_a_plain_stop_can_be_followed_by_a_kill_but_not_by_another_stop():
+    bench = Bench("ab", "2")
+    bench.sent()
+    bench.tell(facts.StopRequested(kill=False))
+    assert not bench.batch.accepts(facts.StopRequested(kill=False))
+    assert bench.batch.accepts(facts.StopRequested(kill=True))
+    bench.tell(facts.StopRequested(kill=True))
+    assert not bench.batch.accepts(facts.StopRequested(kill=True))
+
+
+def test_a_batch_that_has_ended_accepts_nothing():
+    bench = Bench("a", "1")
+    bench.sent()
+    bench.returns("a")
+    before = snapshot(bench.batch)
+    for request in (facts.StopRequested(True), facts.PauseRequested(), facts.ResumeRequested()):
+        assert not bench.batch.accepts(request)
+        assert not bench.tell(request)
+    assert snapshot(bench.batch) == before
+
+
+def test_a_stop_during_the_presence_ping_ends_the_batch_when_the_ping_ends():
+    bench = Bench("ab", "2", presence="ping")
+    assert kinds(bench.tell(facts.StopRequested(kill=False))) == ["halted"]
+    assert kinds(bench.tell(facts.Gathered(("a", "b")))) == ["Close"]
+    assert bench.batch.pending() == ["a", "b"]
+
+
+# -- crashes -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_publish_without_an_outcome_is_looked_up_and_probed_after_a_crash():
+    bench = Bench("abc", "2")
+    effects = bench.tell(facts.Recovered())
+    assert effects == [facts.LookUp(("a", "b"))]
+    assert bench.looked(effects, a=0) == [facts.Probe(("b",)), facts.Publish(("c",))]
+    bench.sent()
+    bench.probed(idle="b")
+    assert published(bench.looked(bench.wait(12))) == ["b"], "it never got it"
+
+
+def test_a_minion_known_to_have_begun_is_never_sent_to_again():
+    bench = Bench("a", "1")
+    bench.tell(facts.Acknowledged("a"))
+    bench.looked(bench.tell(facts.Recovered()))
+    bench.probed(idle="a")
+    bench.looked(bench.wait(12))
+    assert bench.state_of("a") == "lost"
+
+
+def test_an_end_that_was_not_closed_is_closed_after_a_crash():
+    bench = Bench("a", "1")
+    bench.sent()
+    bench.returns("a")
+    assert kinds(bench.tell(facts.Recovered())) == ["complete", "Close"]
+    bench.tell(facts.Closed())
+    assert not bench.tell(facts.Recovered())
+
+
+def test_minions_not_yet_handed_over_are_handed_over_after_a_crash():
+    bench = Bench("ab", "2", presence="ping", offline="queue")
+    bench.tell(facts.Gathered(("a",)))
+    assert facts.Queue(("b",)) in bench.tell(facts.Recovered())
+
+
+def test_a_ping_without_an_outcome_is_asked_again_after_a_crash():
+    bench = Bench("ab", "2", presence="ping")
+    assert kinds(bench.tell(facts.Recovered())) == ["Gather"]
+
+
+@pytest.mark.parametrize("step", [-3600.0, 3600.0])
+def test_a_clock_that_was_set_while_the_engine_was_away_moves_no_deadline_far(step):
+    bench = Bench("abcd", "2", batch_wait=5.0)
+    bench.sent()
+    bench.returns("a")
+    bench.now += step
+    bench.effects.clear()
+    bench.looked(bench.tell(facts.Recovered()))
+    bench.probed(running="b")
+    bench.wait(6)
+    assert published(bench.effects) == ["c"]
+    assert kinds(bench.wait(62)) == ["LookUp"]
+
+
+def test_the_journal_stands_for_the_state():
+    bench = Bench("abcdef", "1,2", batch_wait=1.0, failures_allowed=3.0)
+    bench.sent()
+    bench.returns("a", retcode=1)
+    bench.wait(2)
+    bench.tell(facts.PublishFailed("timed out", certain=False))
+    bench.tell(facts.PauseRequested("ann"))
+    assert snapshot(bench.replayed()) == snapshot(bench.batch)
