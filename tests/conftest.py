@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pathlib
 import shutil
@@ -18,3 +19,9 @@ def salt_factories_default_root_dir():
     root = tempfile.mkdtemp(prefix="sj-", dir=os.environ.get("SALTEXT_JOBS_TMP", tempfile.gettempdir()))
     yield pathlib.Path(root)
     shutil.rmtree(root, ignore_errors=True)
+
+
+def pytest_unconfigure():
+    # At exit Salt flushes log records that it kept since its start into streams that pytest has closed by then; the
+    # tracebacks about it would hide the summary.
+    logging.raiseExceptions = False

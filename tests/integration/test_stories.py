@@ -1,0 +1,209 @@
+"""The extension's main job on a real master with real minions, from start to stop. Runs on every supported release."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import signal
+import time
+
+import psutil
+import pytest
+
+from saltext.jobs.core import requests
+from tests.integration.conftest import make_master, minions
+
+pytestmark = pytest.mark.story
+
+MINIONS = ("s1", "s2", "s3", "s4")
+ENGINES = ("batch_manager", "job_retry")
+#: Seconds in which an effect must show.
+DEADLINE = 60
+#: Seconds after which Salt starts an engine anew that has ended.
+RESTART = 10
+
+
+def eventually(probe, what, seconds=DEADLINE):
+    """Return what ``probe`` returns as soon as that is true."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = probe()
+        if found:
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"not within {seconds} seconds: {what}")
+
+
+@pytest.fixture(scope="module")
+def master(salt_factories):
+    daemon = make_master(salt_factories)
+    daemon.slow_stop = False
+    with daemon.started():
+        yield daemon
+
+
+@pytest.fixture(scope="module")
+def fleet(master):
+    with minions(master, *MINIONS) as daemons:
+        yield {daemon.id: daemon for daemon in daemons}
+
+
+@pytest.fixture
+def run(master, fleet):
+    """``salt-run``: what it returned; the command must have succeeded."""
+
+    def command(*args):
+        done = master.salt_run_cli(timeout=DEADLINE).run(*args)
+        assert done.returncode == 0, done
+        return done.data
+
+    return command
+
+
+@pytest.fixture
+def salt(master, fleet):
+    return lambda *args, **options: master.salt_cli(timeout=DEADLINE).run(*args, **options)
+
+
+def log_of(daemon):
+    return pathlib.Path(daemon.config["log_file"]).read_text(errors="replace")
+
+
+def lines_about(daemon, level, word):
+    """The log's lines of a level that have a word in them."""
+    return [line for line in log_of(daemon).splitlines() if f"[{level}" in line and word in line]
+
+
+def ended(run, jid):
+    return eventually(lambda: (found := run("batch.status", jid))["finished"] and found, f"{jid} has ended")
+
+
+def queue(run, jid):
+    return [entry for entry in run("job_retry.list") if entry["jid"] == jid]
+
+
+def processes_of(fleet, jid):
+    """The process of a job on each minion that runs it, by minion."""
+    found = {}
+    for name, daemon in fleet.items():
+        entry = pathlib.Path(daemon.config["cachedir"]) / "proc" / jid
+        for process in psutil.Process(daemon.pid).children(recursive=True) if entry.exists() else ():
+            if process.name() == "sleep":
+                found[name] = process
+    return found
+
+
+def test_a_batch_reaches_every_minion_and_never_more_than_its_size_at_once(run, tmp_path):
+    trace = tmp_path / "trace"
+    # Each minion writes when it begins and when it ends: what the minions did, and not what a manager believes.
+    command = f"echo begin >> {trace}; sleep 2; echo end >> {trace}"
+    started = run("batch.start", "*", "cmd.run", command, "batch=2")
+    final = ended(run, started["jid"])
+    assert (final["state"], final["completed"], final["success"]) == ("complete", 4, True)
+    assert sorted(run("jobs.lookup_jid", started["jid"])) == sorted(MINIONS)
+    busy = most = 0
+    for line in trace.read_text().split():
+        busy += 1 if line == "begin" else -1
+        most = max(most, busy)
+    assert (most, busy) == (2, 0)
+
+
+def test_a_started_batch_is_listed_until_it_has_ended(run):
+    jid = run("batch.start", "*", "test.sleep", "5", "batch=4")["jid"]
+    assert jid in [batch["jid"] for batch in run("batch.list_active")]
+    ended(run, jid)
+    assert jid not in [batch["jid"] for batch in run("batch.list_active")]
+
+
+def test_a_minion_that_was_away_gets_its_job_under_the_same_jid_when_it_is_back(run, salt, master, fleet):
+    absent, present = MINIONS[-1], list(MINIONS[:-1])
+    fleet[absent].terminate()
+    jid = re.search(r"\d{20}", salt("--async", "cmd.run", "echo made it", minion_tgt="*").stdout)[0]
+    (entry,) = eventually(lambda: queue(run, jid), f"{absent} is queued")
+    assert {"minion", "jid", "fun", "state", "attempts", "queued_at", "expires_at"} <= set(entry)
+    assert (entry["minion"], entry["fun"]) == (absent, "cmd.run")
+    eventually(lambda: sorted(run("jobs.lookup_jid", jid)) == present, "the others have returned")
+    fleet[absent].start()
+    eventually(lambda: absent in run("jobs.lookup_jid", jid), f"{absent} has returned")
+    assert run("jobs.lookup_jid", jid) == dict.fromkeys(MINIONS, "made it")
+    eventually(lambda: not queue(run, jid), "the queue is empty")
+
+
+def test_a_killed_batch_leaves_no_process_and_starts_none(run, fleet):
+    jid = run("batch.start", "*", "cmd.run", "sleep 600", "batch=3")["jid"]
+    running = eventually(lambda: len(found := processes_of(fleet, jid)) == 3 and found, "three minions run the job")
+    run("batch.stop", jid, "kill=True")
+    eventually(lambda: not any(process.is_running() for process in running.values()), "the processes are gone")
+    final = ended(run, jid)
+    assert (final["state"], final["halted"], final["killed"], final["survivors"]) == ("halted", True, 3, [])
+    assert not processes_of(fleet, jid)
+
+
+def test_engines_stop_within_two_seconds_and_go_on_where_they_were(run, master, fleet, tmp_path):
+    trace = tmp_path / "trace"
+    command = f"echo {{{{ grains.id }}}} >> {trace}; sleep 3"
+    jid = run("batch.start", "*", "cmd.run", command, "template=jinja", "batch=1")["jid"]
+    eventually(lambda: trace.exists(), "the first minion runs the job")
+    os.kill(master.pid, signal.SIGTERM)
+    eventually(lambda: not any(alive(master).values()), "no engine is left", seconds=2)
+    master.terminate()
+    master.start()
+    final = ended(run, jid)
+    assert (final["completed"], final["success"]) == (4, True)
+    assert sorted(trace.read_text().split()) == sorted(MINIONS), "each minion ran the job once"
+
+
+def alive(master):
+    return {engine: requests.is_running(master.config, engine) for engine in ENGINES}
+
+
+@pytest.mark.parametrize(
+    ("engine", "overrides", "said"),
+    [
+        (
+            "batch_manager",
+            {"engines": [{"batch_manager": {"loop_intervall": 5}}]},
+            ["loop_intervall", "5", "loop_interval"],
+        ),
+        (
+            "batch_manager",
+            {"engines": [{"batch_manager": {}}], "batch_manager": {"publish_retries": "many"}},
+            ["publish_retries", "'many'", "a whole number"],
+        ),
+        (
+            "job_retry",
+            {"engines": [{"job_retry": {}}], "master_job_cache": "local_cache"},
+            ["master_job_cache", "local_cache", "salt_cache"],
+        ),
+    ],
+    ids=["unknown option", "wrong type", "job cache that cannot be trusted"],
+)
+def test_a_misconfigured_engine_says_so_once_and_the_master_goes_on(salt_factories, engine, overrides, said):
+    daemon = make_master(salt_factories, **overrides)
+    daemon.slow_stop = False
+    with daemon.started():
+        (line,) = eventually(lambda: lines_about(daemon, "CRITICAL", engine), "a critical line")
+        assert all(word in line for word in said), line
+        # An engine that ends is started again after a while: watch for longer than that.
+        deadline = time.monotonic() + RESTART + 2
+        while time.monotonic() < deadline:
+            assert lines_about(daemon, "CRITICAL", engine) == [line]
+            time.sleep(0.5)
+        assert not requests.is_running(daemon.config, engine)
+        with minions(daemon, "lone"):
+            assert daemon.salt_cli(timeout=DEADLINE).run("test.ping", minion_tgt="lone").data is True
+
+
+@pytest.mark.parametrize("overrides", [{"job_retry": False}, {"job_retry": None}], ids=["False", "absent"])
+def test_job_retry_that_is_switched_off_says_so_once(salt_factories, overrides):
+    daemon = make_master(salt_factories, engines=[{"job_retry": {}}], **overrides)
+    daemon.slow_stop = False
+    with daemon.started():
+        eventually(lambda: lines_about(daemon, "INFO", "job_retry engine"), "a line about it")
+        deadline = time.monotonic() + RESTART + 2
+        while time.monotonic() < deadline:
+            assert len(lines_about(daemon, "INFO", "job_retry engine")) == 1
+            time.sleep(0.5)
+        assert not lines_about(daemon, "ERROR", "job_retry") + lines_about(daemon, "CRITICAL", "job_retry")
+        assert not requests.is_running(daemon.config, "job_retry")
