@@ -86,7 +86,8 @@ class Batch:
         self.gathering = spec.presence == "ping"
         self.pinging = False  # the presence ping is under way
         self.publishing: tuple[str, ...] | None = None  # the publish that is under way
-        self.publish_at: float | None = None  # when the next one goes out
+        self.publish_at: float | None = None  # when the next one goes out, where there is something to send
+        self.not_before = now  # backoff: nothing goes out before
         self.failures = 0  # publishes that failed in a row
         self.publishes = self.publish_failures = 0
         self.stage = 0
@@ -200,20 +201,24 @@ class Batch:
         return [Close()] if self.halted else [Announce("complete"), Close()]
 
     def _ping(self, now: float) -> list[Effect]:
-        if self.pinging or (self.publish_at is not None and now < self.publish_at):
+        if self.pinging or self._must_wait(now, 0.0):
             return []
         self.pinging, self.publish_at = True, None
         return [Gather()]
+
+    def _must_wait(self, now: float, window: float) -> bool:
+        """Whether it is too early to publish; sets the time when it will not be."""
+        if self.publish_at is None:
+            self.publish_at = max(now + window, self.not_before)
+        return now < self.publish_at
 
     # Sending: freed slots are gathered for ``publish_window``, so that many returns lead to one publish.
 
     def _publish(self, now: float) -> list[Effect]:
         if self.publishing is not None or not self._capacity():
-            self.publish_at = None if not self.failures else self.publish_at
+            self.publish_at = None
             return []
-        if self.publish_at is None:
-            self.publish_at = now if not self.publishes else now + self.spec.publish_window
-        if now < self.publish_at:
+        if self._must_wait(now, self.spec.publish_window if self.publishes else 0.0):
             return []
         self.publish_at = None
         self.publishing = tuple(self._take() for _ in range(self._capacity()))
@@ -289,7 +294,7 @@ class Batch:
             effects += self._pause(f"{self.failures} publishes failed in a row, the last one: {fact.reason}")
         else:
             backoff = min(self.spec.publish_backoff * 2 ** (self.failures - 1), LONGEST_BACKOFF)
-            self.publish_at = now + backoff
+            self.not_before = now + backoff
         return effects + self._kill_what_was_late(now)
 
     def _close_publish(self) -> list[str]:
@@ -299,7 +304,7 @@ class Batch:
 
     def _gathered(self, fact: Gathered, now: float) -> list[Effect]:
         self.gathering = self.pinging = False
-        self.failures, self.publish_at = 0, None
+        self.failures = 0
         if self.halted:
             return []
         there = set(fact.answered)
@@ -520,7 +525,7 @@ class Batch:
     def _resume(self, fact: ResumeRequested, now: float) -> list[Effect]:
         if not self.accepts(fact):
             return []
-        self.paused, self.failures, self.publish_at = None, 0, now
+        self.paused, self.failures, self.publish_at, self.not_before = None, 0, now, now
         return [Announce("resumed", {"user": fact.user})]
 
     # Crash and end.
@@ -535,7 +540,7 @@ class Batch:
         for minion in unsent:
             self.flights[minion].unknown = True
         self.pinging = False
-        self.publish_at = None if self.publish_at is None else now
+        self.publish_at, self.not_before = None, now
         latest = now + self.spec.batch_wait
         self.cooling = collections.deque(min(until, latest) for until in self.cooling)
         self.due.clear()

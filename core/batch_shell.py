@@ -163,7 +163,11 @@ class Manager:
 
     def _tick(self, live: Live) -> None:
         live.timer = None
-        self.step(live, facts.Tick())
+        due = live.batch.next_due
+        if due is not None and due <= self.now():
+            self.step(live, facts.Tick())
+        else:
+            self._set_timer(live)
 
     # -- writing down -------------------------------------------------------------------------------------------------
 

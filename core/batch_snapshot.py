@@ -29,6 +29,7 @@ _PLAIN = (
     "gathering",
     "pinging",
     "publish_at",
+    "not_before",
     "failures",
     "publishes",
     "publish_failures",
