@@ -8,7 +8,8 @@ under way, nor one of which it is known that it was begun, unless ``retry_interr
 A replay is a flight. One minion has at most one; minions that are owed the same job fly together:
 
     WAIT      gathers company for ``window`` seconds        LOOKING   the job cache, key and access are looked up
-    TO_ASK    waits for its turn to be published             ASKING    the minion is asked whether it runs or has run it
+    TO_ASK    waits for its turn to be published             ASKING    the minion is asked whether it runs or has run it;
+                                                             then LOOKING once more
     TO_SEND   waits for its turn to be published             CLAIMING  the claim is being made durable
     SENDING   is being published                             SENT      waits for a sign of receipt
     RUNNING   the minion has it
@@ -101,12 +102,13 @@ class Step(enum.Enum):
 class Flight:
     """The replay that a minion has under way."""
 
-    __slots__ = ("before", "began", "idle", "jid", "restarted", "step")
+    __slots__ = ("asked", "before", "began", "idle", "jid", "restarted", "step")
 
     def __init__(self, jid: str, before: bool, began: float) -> None:
         self.jid, self.before, self.began = jid, before, began
         self.step = Step.WAIT
-        self.idle = False  # it said that it does not run the job
+        self.asked = False  # before it is sent: it said that it knows nothing of the job
+        self.idle = False  # afterwards: it said that it does not run the job
         self.restarted = False  # it started anew since the job was sent
 
 
@@ -436,6 +438,9 @@ class Retry:
         elif barred:
             entry.next_at = self.now + self.settings.backoff
             self._back(entry, flight, alive=False)
+        elif flight.asked:
+            flight.step = Step.TO_SEND
+            self._sends.setdefault(entry.jid, {})[entry.minion] = None
         else:
             self._ask_flight(entry, flight)
 
@@ -480,12 +485,14 @@ class Retry:
         self._move(entry, State.RUNNING, reason)
 
     def _idle(self, entry: Entry, flight: Flight) -> None:
+        flight.step = Step.WAIT
         if flight.before:
-            flight.step = Step.TO_SEND
-            self._sends.setdefault(entry.jid, {})[entry.minion] = None
+            # What it ran before it answered has been returned by now: look again.
+            flight.asked = True
+            self._look(entry.jid, entry.minion, 0.0)
         else:
             # Its return may be on the way.
-            flight.idle, flight.step = True, Step.WAIT
+            flight.idle = True
             self._look(entry.jid, entry.minion, GRACE)
 
     def _silent(self, entry: Entry, flight: Flight) -> None:
@@ -518,6 +525,7 @@ class Retry:
         elif entry.attempts >= self._max_attempts(entry):
             self._end(entry, State.DEAD, f"it was begun {entry.attempts} times and never returned")
         else:
+            entry.acknowledged = False
             self._move(entry, State.PENDING, "it was begun and ended without a return; it will be run again")
             entry.next_at = self.now + self.settings.backoff
             self._back(entry, flight, alive=True)
@@ -587,6 +595,7 @@ class Retry:
         for entry, flight in self._flights(fact.jid, fact.minions, Step.CLAIMING):
             flight.step = Step.SENDING
             ready.append(entry.minion)
+            self._tell(entry, "sent")
         if ready:
             self._own[fact.jid] = self.now + _OWN_PUBLISH
             self._emit(Publish(fact.jid, tuple(ready)))
@@ -597,7 +606,6 @@ class Retry:
                 self._not_received(entry, flight, False, "the master does not know the minion")
             else:
                 self._await_receipt(entry, flight, "published")
-                self._tell(entry, "sent")
 
     def _send_failed(self, fact: SendFailed) -> None:
         for entry, flight in list(self._flights(fact.jid, fact.minions, Step.SENDING)):

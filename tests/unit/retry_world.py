@@ -1,0 +1,291 @@
+"""
+A small world for the retry machine: a master's job cache, a store, a bus and minions, all in memory and on one clock.
+
+Minions behave as Salt's do: they ignore a jid that they have seen, and forget what they have seen when they start. What
+the machine wants done takes time, and a crash of the engine falls between any two of its parts.
+"""
+
+from __future__ import annotations
+
+import collections
+import heapq
+import itertools
+
+from saltext.jobs.core import retry_facts as facts
+from saltext.jobs.core.retry import Retry
+from saltext.jobs.core.retry_entry import UNDER_WAY, Entry, Job, State
+from saltext.jobs.core.settings import RetrySettings
+
+#: Seconds from a publish to its deadline, in this world.
+PATIENCE = 10.0
+#: Seconds for which a question waits.
+ANSWERS = 5.0
+
+
+class Minion:
+    """One minion: what it has seen and what it runs."""
+
+    def __init__(self, up=True, cache_jobs=False):
+        self.up, self.cache_jobs = up, cache_jobs
+        self.seen, self.running, self.ran = set(), {}, set()
+        self.life = 0
+
+
+class World:
+    """The machine under test, and everything around it."""
+
+    def __init__(self, minions=("a", "b", "c"), acks=True, duration=1.0, **options):
+        self.settings = RetrySettings(**{"triggers": ("start",), "sweep": 600.0, **options})
+        self.now = 1000.0
+        self.acks, self.duration = acks, duration
+        self.minions = {name: Minion() for name in minions}
+        self.published = {}  # jid -> (Job, targets, time)
+        self.returned = set()
+        self.delivered = set()  # (minion, jid) that the operator's own publish has reached
+        self.runs = collections.Counter()
+        self.store_up = self.cache_up = True
+        self.stored = {}
+        self.stored_jobs = set()
+        self.known = set()  # (minion, jid) that the store knows to have begun
+        self.checkpoint = self.now
+        self.log = []  # every effect
+        self.answers = []
+        self._unsaved = {}
+        self._waiting = []
+        self._events = []
+        self._count = itertools.count()
+        self._epoch = 0
+        self.machine = None
+        self.boot()
+
+    # -- the clock ----------------------------------------------------------------------------------------------------
+
+    def later(self, delay, call, engine=True):
+        """Call after ``delay`` seconds; what belongs to the engine dies with it."""
+        epoch = self._epoch if engine else None
+        heapq.heappush(self._events, (self.now + delay, next(self._count), epoch, call))
+
+    def run(self, seconds):
+        """Let time pass."""
+        end = self.now + seconds
+        while True:
+            due = self.machine.next_due if self.machine else None
+            next_event = self._events[0][0] if self._events else None
+            at = min((time for time in (due, next_event) if time is not None), default=None)
+            if at is None or at > end:
+                break
+            self.now = max(self.now, at)
+            if next_event is not None and next_event <= at:
+                _, _, epoch, call = heapq.heappop(self._events)
+                if epoch is None or epoch == self._epoch:
+                    call()
+            else:
+                self.tell(facts.Tick())
+        self.now = end
+
+    # -- the engine ---------------------------------------------------------------------------------------------------
+
+    def boot(self):
+        """Start the engine from what is stored."""
+        self.machine = Retry(self.settings, PATIENCE)
+        entries = tuple(Entry.from_record(minion, jid, record) for (minion, jid), record in sorted(self.stored.items()))
+        jobs = tuple(self.published[jid][0] for jid in sorted({entry.jid for entry in entries}))
+        self.tell(facts.Restored(jobs, entries))
+        for jid, (_, _, at) in sorted(self.published.items()):
+            if at >= self.checkpoint:
+                self.tell(facts.Published(jid, "", at))
+
+    def crash(self):
+        """kill -9: what was not stored is gone, and nobody waits for an outcome."""
+        self._epoch += 1
+        self.machine = None
+        self._unsaved, self._waiting = {}, []
+
+    def restart(self):
+        self.crash()
+        self.boot()
+
+    def tell(self, fact):
+        """Give the machine a fact and begin what it wants."""
+        if self.machine is None:
+            return
+        for effect in self.machine.step(fact, self.now):
+            self.log.append(effect)
+            getattr(self, "_" + type(effect).__name__.lower())(effect)
+        self._check()
+
+    def _check(self):
+        for name, line in self.machine.lines.items():
+            under_way = [entry for entry in line.entries.values() if entry.state in UNDER_WAY]
+            assert len(under_way) <= 1, f"{name} has {len(under_way)} jobs under way"
+        total = sum(1 for _ in self.machine.entries())
+        assert total == self.machine.total
+
+    def _save(self, effect):
+        for key in effect.entries:
+            entry = self.machine.entry(*key)
+            self._unsaved[key] = entry.as_record() if entry else None
+        self.later(0.05, self._write)
+
+    def _write(self):
+        if not self.store_up:
+            self.later(1.0, self._write)
+            return
+        for (minion, jid), record in self._unsaved.items():
+            if record is None:
+                self.stored.pop((minion, jid), None)
+                continue
+            self.stored[minion, jid] = record
+            if record["state"] in ("running", "held") or record["acknowledged"]:
+                self.known.add((minion, jid))
+            elif any(why.startswith(("an operator", "it was begun")) for _, _, why in record["history"][-2:]):
+                self.known.discard((minion, jid))  # it is to be run again
+        self._unsaved = {}
+        if self.machine:
+            self.checkpoint = self.machine.checkpoint(self.now)
+        waiting, self._waiting = self._waiting, []
+        for call in waiting:
+            call()
+
+    def _when_durable(self, call):
+        self._waiting.append(call)
+        self.later(0.01, self._write)
+
+    def _claim(self, effect):
+        self._when_durable(lambda: self.tell(facts.Claimed(effect.jid, effect.minions)))
+
+    def _answer(self, effect):
+        self._when_durable(lambda: self.answers.append(effect.value))
+
+    def _read(self, effect):
+        def read():
+            if not self.cache_up:
+                self.tell(facts.Unreadable(effect.jid))
+                return
+            job, targets, _ = self.published.get(effect.jid, (None, (), 0))
+            returned = frozenset(minion for minion in targets if (minion, effect.jid) in self.returned)
+            self.tell(facts.JobRead(effect.jid, job, tuple(targets), returned))
+
+        self.later(0.05, read)
+
+    def _vet(self, effect):
+        self.later(0.05, lambda: self.tell(facts.Vetted(effect.jid, effect.minions)))
+
+    def _lookup(self, effect):
+        def look():
+            if not self.cache_up:
+                self.tell(facts.Unreadable(effect.jid, effect.minions))
+                return
+            returned = frozenset(minion for minion in effect.minions if (minion, effect.jid) in self.returned)
+            self.tell(facts.LookedUp(effect.jid, effect.minions, returned))
+
+        self.later(0.05, look)
+
+    def _ask(self, effect):
+        running, ran, idle = set(), set(), set()
+
+        def asked():
+            for name in effect.minions:
+                minion = self.minions[name]
+                if minion.up:
+                    kept = minion.cache_jobs and effect.jid in minion.ran
+                    (running if effect.jid in minion.running else ran if kept else idle).add(name)
+
+        def answered():
+            self.returned |= {(name, effect.jid) for name in ran}
+            silent = set(effect.minions) - running - ran - idle
+            wait = ANSWERS if silent else 0.1
+            sets = [frozenset(names) for names in (running, ran, idle, silent)]
+            self.later(wait, lambda: self.tell(facts.Asked(effect.jid, *sets)))
+
+        self.later(0.1, asked)
+        self.later(0.15, answered)
+
+    def _publish(self, effect):
+        for minion in effect.minions:
+            record = self.stored.get((minion, effect.jid))
+            assert record and record["state"] == "claimed", "published without a durable claim"
+            assert (minion, effect.jid) not in self.known, "published although it is known to have begun"
+        self.later(0.05, lambda: self._deliver(effect.jid, effect.minions), engine=False)
+        self.later(0.2, lambda: self.tell(facts.Sent(effect.jid, effect.minions)))
+
+    def _ping(self, effect):
+        def pong():
+            self.tell(facts.SignOfLife(tuple(name for name in effect.minions if self.minions[name].up)))
+
+        self.later(0.2, pong)
+
+    def _checkkeys(self, effect):
+        pass
+
+    def _announce(self, effect):
+        pass
+
+    def _warn(self, effect):
+        pass
+
+    # -- minions ------------------------------------------------------------------------------------------------------
+
+    def publish(self, jid, targets=None, fun="state.apply", digest="", limits=None):
+        """What an operator does with ``salt``."""
+        targets = tuple(self.minions if targets is None else targets)
+        extra = {} if limits is None else {"limits": limits}
+        self.published.setdefault(jid, (Job(jid, (fun,), self.now, digest or jid, **extra), targets, self.now))
+        self.tell(facts.Published(jid, fun, self.now))
+        self.delivered |= {(name, jid) for name in targets if self.minions[name].up}
+        self._deliver(jid, targets)
+
+    def _deliver(self, jid, names):
+        for name in names:
+            minion = self.minions[name]
+            if not minion.up or jid in minion.seen:
+                continue
+            assert (name, jid) not in self.returned, "run again although the job cache has its return"
+            minion.seen.add(jid)
+            self.runs[name, jid] += 1
+            minion.running[jid] = True
+            life = minion.life
+            if self.acks:
+                self.later(0.1, lambda name=name: self.tell(facts.Acknowledged(name, jid)), engine=False)
+            self.later(self.duration, lambda name=name, life=life: self._finish(name, jid, life), engine=False)
+
+    def _finish(self, name, jid, life):
+        minion = self.minions[name]
+        if minion.life != life:
+            return
+        minion.running.pop(jid, None)
+        minion.ran.add(jid)
+        self.returned.add((name, jid))
+        self.later(0.05, lambda: self.tell(facts.ReturnHeard(name, jid)), engine=False)
+
+    def stop(self, name):
+        """kill -9 of a minion."""
+        minion = self.minions[name]
+        minion.up, minion.seen, minion.running = False, set(), {}
+        minion.life += 1
+
+    def start(self, name):
+        """Start a minion; one that is up restarts."""
+        self.stop(name)
+        self.minions[name].up = True
+        self.later(0.1, lambda: self.tell(facts.SignOfLife((name,), start=True)), engine=False)
+
+    # -- what tests look at -------------------------------------------------------------------------------------------
+
+    def state(self, name, jid):
+        """The state of an entry, or None."""
+        entry = self.machine.entry(name, jid)
+        return entry.state if entry else None
+
+    def effects(self, kind):
+        """All effects of a kind so far."""
+        return [effect for effect in self.log if isinstance(effect, kind)]
+
+    def told(self, jid):
+        """The kinds of what was announced about a job, with the minion."""
+        return [(effect.minion, effect.kind) for effect in self.effects(facts.Announce) if effect.jid == jid]
+
+    def settled(self):
+        """Whether each job that was missed has run on each of its targets, or stands in the queue with a reason."""
+        owed = {(name, jid) for jid, (_, targets, _) in self.published.items() for name in targets} - self.delivered
+        return all(key in self.returned or self.state(*key) not in (None, State.DONE) for key in owed)

@@ -1,0 +1,742 @@
+"""The retry machine: what a minion that was away gets, when, and how often."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from saltext.jobs.core import retry_facts as facts
+from saltext.jobs.core.retry_entry import ENDED, TRANSITIONS, Entry, Job, Limits, State
+from tests.unit.retry_world import PATIENCE, World
+
+
+def away(name="b", **options):
+    """A world in which one minion has missed a job that the queue holds for it."""
+    world = World(**options)
+    world.stop(name)
+    world.publish("j1")
+    world.run(PATIENCE + 10)
+    return world
+
+
+def test_the_machine_imports_nothing_of_salt():
+    code = "import sys, saltext.jobs.core.retry; print(sorted(n for n in sys.modules if n.split('.')[0] == 'salt'))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+# -- capture ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_minion_that_was_away_is_owed_the_job():
+    world = away()
+    assert [(entry.minion, entry.jid, entry.state) for entry in world.machine.entries()] == [("b", "j1", State.PENDING)]
+    assert world.told("j1") == [("b", "queued")]
+
+
+def test_nothing_is_queued_before_the_deadline():
+    world = World()
+    world.stop("b")
+    world.publish("j1")
+    world.run(PATIENCE - 1)
+    assert world.machine.total == 0
+
+
+def test_a_job_that_all_have_returned_asks_nobody():
+    world = World()
+    world.publish("j1")
+    world.run(60)
+    assert world.effects(facts.Ask) == []
+    assert world.machine.capture.open == {}
+
+
+def test_a_minion_that_runs_the_job_is_not_owed_it():
+    world = World(duration=120.0)
+    world.publish("j1")
+    world.run(60)
+    assert world.machine.total == 0
+    assert len(world.effects(facts.Ask)) == 1
+
+
+def test_a_return_on_its_way_is_waited_for():
+    world = World(minions=("a",))
+    world.minions["a"].seen.add("j1")
+    world.publish("j1")
+    world.run(PATIENCE + 1)
+    world.returned.add(("a", "j1"))
+    world.run(30)
+    assert world.machine.total == 0
+
+
+def test_a_minion_that_is_there_but_has_not_got_the_job_is_owed_it():
+    world = World(minions=("a",))
+    world.stop("a")
+    world.publish("j1")
+    world.minions["a"].up = True  # it reconnects without a start
+    world.run(60)
+    assert world.runs["a", "j1"] == 1
+    assert world.machine.total == 0
+
+
+@pytest.mark.parametrize("fun", ["test.ping", "saltutil.sync_all", "system.reboot", "mine.update", "sys.doc"])
+def test_functions_that_are_excluded_by_default_are_not_kept(fun):
+    world = World()
+    world.stop("b")
+    world.publish("j1", fun=fun)
+    world.run(60)
+    assert world.machine.total == 0
+
+
+def test_a_question_about_another_job_is_never_kept_nor_looked_at():
+    world = World(exclude=())
+    world.stop("b")
+    world.publish("j1", fun="saltutil.find_job", limits=Limits(given=True))
+    world.run(60)
+    assert world.effects(facts.Read) == []
+
+
+def test_a_job_may_keep_itself_out():
+    world = World()
+    world.stop("b")
+    world.publish("j1", limits=Limits(off=True))
+    world.run(60)
+    assert world.machine.total == 0
+
+
+def test_a_job_may_ask_to_be_kept_although_its_function_is_excluded():
+    world = World()
+    world.stop("b")
+    world.publish("j1", fun="test.ping", limits=Limits(given=True, ttl=7200))
+    world.run(60)
+    assert world.machine.entry("b", "j1").expires_at == 1000 + 7200
+
+
+def test_only_included_functions_are_kept():
+    world = World(include=("state.*",), exclude=())
+    world.stop("b")
+    world.publish("j1", fun="cmd.run")
+    world.publish("j2", fun="state.apply")
+    world.run(60)
+    assert [entry.jid for entry in world.machine.entries()] == ["j2"]
+
+
+def test_a_job_that_this_master_did_not_publish_is_never_queued():
+    world = World()
+    world.tell(facts.Published("forged", "cmd.run", world.now))
+    world.run(60)
+    assert world.machine.total == 0
+    assert world.effects(facts.Ask) == []
+
+
+def test_a_minion_for_which_the_job_is_not_is_never_queued():
+    world = World()
+    world.stop("b")
+    world._vet = lambda effect: world.later(0.05, lambda: world.tell(facts.Vetted(effect.jid, ())))
+    world.publish("j1")
+    world.run(60)
+    assert world.machine.total == 0
+
+
+def test_a_job_cache_that_is_down_delays_the_queueing_and_loses_nothing():
+    world = World()
+    world.stop("b")
+    world.cache_up = False
+    world.publish("j1")
+    world.run(120)
+    assert world.machine.total == 0
+    world.cache_up = True
+    world.run(30)
+    assert world.state("b", "j1") is State.PENDING
+
+
+def test_a_full_queue_refuses_and_says_so():
+    world = World(max_queue_per_minion=1)
+    world.stop("b")
+    world.publish("j1")
+    world.publish("j2")
+    world.run(60)
+    assert world.machine.total == 1
+    refused = [effect for effect in world.effects(facts.Announce) if effect.kind == "dead"]
+    assert [(effect.minion, effect.reason) for effect in refused] == [("b", "the queue is full: max_queue_per_minion")]
+    assert len(world.effects(facts.Warn)) == 1
+
+
+def test_a_job_published_while_the_engine_was_down_is_found_at_its_start():
+    world = World()
+    world.run(5)
+    world.crash()
+    world.stop("b")
+    world.publish("j1")
+    world.run(300)
+    world.boot()
+    world.run(30)
+    assert world.state("b", "j1") is State.PENDING
+
+
+def test_a_newer_job_takes_the_place_of_an_older_one_where_that_is_wanted():
+    world = World(supersede=("state.*",))
+    world.stop("b")
+    world.publish("j1", digest="same")
+    world.run(30)
+    world.publish("j2", digest="same")
+    world.publish("j3", digest="other")
+    world.run(30)
+    assert [world.state("b", jid) for jid in ("j1", "j2", "j3")] == [State.CANCELLED, State.PENDING, State.PENDING]
+
+
+# -- replay -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_minion_that_starts_gets_its_job_once():
+    world = away()
+    world.start("b")
+    world.run(30)
+    assert world.runs["b", "j1"] == 1
+    assert world.machine.total == 0
+    assert world.stored == {}
+    assert world.told("j1") == [("b", "queued"), ("b", "sent"), ("b", "done")]
+
+
+def test_jobs_are_replayed_oldest_first_one_at_a_time():
+    world = World(duration=5.0)
+    world.stop("b")
+    for jid in ("j1", "j2", "j3"):
+        world.publish(jid)
+        world.run(2)
+    world.run(60)
+    world.start("b")
+    world.run(120)
+    assert [effect.jid for effect in world.effects(facts.Publish)] == ["j1", "j2", "j3"]
+    assert all(world.runs["b", jid] == 1 for jid in ("j1", "j2", "j3"))
+
+
+def test_minions_owed_the_same_job_are_one_publish():
+    names = tuple(f"m{n}" for n in range(50))
+    world = World(minions=names)
+    for name in names:
+        world.stop(name)
+    world.publish("j1")
+    world.run(60)
+    for name in names:
+        world.start(name)
+    world.run(60)
+    assert all(world.runs[name, "j1"] == 1 for name in names)
+    assert len(world.effects(facts.Publish)) <= 3
+
+
+def test_publishes_keep_to_the_rate():
+    names = tuple(f"m{n}" for n in range(40))
+    world = World(minions=names, rate=2.0)
+    for name in names:
+        world.stop(name)
+        world.publish(f"j-{name}", targets=(name,))
+    world.run(120)
+    before, begun = world.machine.publishes, world.now
+    for name in names:
+        world.start(name)
+    world.run(15)
+    assert world.machine.publishes - before <= 2.0 * (world.now - begun) + 3
+
+
+def test_a_late_return_removes_the_entry():
+    world = away()
+    world.returned.add(("b", "j1"))
+    world.tell(facts.ReturnHeard("b", "j1"))
+    world.run(5)
+    assert world.machine.total == 0
+
+
+def test_a_forged_return_removes_nothing():
+    world = away()
+    world.tell(facts.ReturnHeard("b", "j1"))
+    world.run(120)
+    assert world.state("b", "j1") is State.PENDING
+
+
+def test_a_return_that_is_stored_late_is_found():
+    world = away()
+    world.tell(facts.ReturnHeard("b", "j1"))
+    world.run(4)
+    world.returned.add(("b", "j1"))
+    world.run(20)
+    assert world.machine.total == 0
+
+
+def test_a_job_that_ran_but_whose_return_was_lost_is_not_run_again():
+    world = away()
+    world.minions["b"].cache_jobs = True
+    world.minions["b"].ran.add("j1")
+    world.start("b")
+    world.run(30)
+    assert world.runs["b", "j1"] == 0
+    assert world.effects(facts.Publish) == []
+    assert world.machine.total == 0
+
+
+def test_a_job_that_runs_there_already_is_not_sent():
+    world = away(duration=60.0)
+    world.start("b")
+    world.minions["b"].running["j1"] = True
+    world.run(20)
+    assert world.effects(facts.Publish) == []
+    assert world.state("b", "j1") is State.RUNNING
+
+
+def test_no_sign_of_receipt_is_not_an_attempt():
+    world = away()
+    world.start("b")
+    world._deliver = lambda jid, names: None  # the publish is lost
+    world.run(20)
+    entry = world.machine.entry("b", "j1")
+    assert (entry.state, entry.attempts, entry.tries) == (State.PENDING, 0, 1)
+
+
+def test_a_publish_that_is_lost_is_tried_again_with_growing_pauses():
+    world = away(backoff=10.0, cooldown=5.0, ttl=3000.0)
+    world.start("b")
+    world._deliver = lambda jid, names: None
+    world.run(600)
+    times = world.machine.entry("b", "j1")
+    assert 4 <= times.tries <= 8
+    del world._deliver
+    world.run(1200)
+    assert world.runs["b", "j1"] == 1
+
+
+def test_a_job_that_was_begun_and_interrupted_is_held():
+    world = away(duration=30.0)
+    world.start("b")
+    world.run(15)
+    assert world.state("b", "j1") is State.RUNNING
+    world.start("b")
+    world.run(30)
+    assert world.state("b", "j1") is State.HELD
+    world.start("b")
+    world.run(600)
+    assert world.runs["b", "j1"] == 1
+
+
+def test_a_held_job_does_not_block_those_behind_it():
+    world = World(duration=30.0)
+    world.stop("b")
+    world.publish("j1")
+    world.publish("j2")
+    world.run(30)
+    world.start("b")
+    world.run(15)
+    world.duration = 1.0
+    world.start("b")
+    world.run(60)
+    assert world.state("b", "j1") is State.HELD
+    assert world.runs["b", "j2"] == 1
+
+
+def test_an_interrupted_job_is_run_again_where_that_is_wanted_until_it_is_dead():
+    world = away(duration=500.0, retry_interrupted=True, max_attempts=3, backoff=1.0, cooldown=1.0, ttl=9000.0)
+    for _ in range(6):
+        world.start("b")
+        world.run(60)
+    assert world.runs["b", "j1"] == 3
+    assert world.state("b", "j1") is State.DEAD
+    assert world.machine.entry("b", "j1").reason == "it was begun 3 times and never returned"
+
+
+@pytest.mark.parametrize(("acks", "most"), [(True, 1), (False, 2)])
+def test_a_job_that_restarts_its_minion_does_not_loop(acks, most):
+    world = away(acks=acks, cooldown=1.0, backoff=1.0)
+    deliver = world._deliver
+
+    def restart_soon(jid, names):
+        deliver(jid, names)
+        world.later(0.3, lambda: world.start("b"), engine=False)
+
+    world._deliver = restart_soon
+    world.start("b")
+    world.run(600)
+    assert 1 <= world.runs["b", "j1"] <= most
+    assert world.state("b", "j1") is State.HELD
+
+
+def test_a_flapping_minion_causes_no_storm():
+    world = away(duration=0.1)
+    before = world.machine.publishes
+    for _ in range(20):
+        world.start("b")
+        world.run(1.5)
+        world.stop("b")
+        world.run(1.5)
+    assert world.machine.publishes - before <= 8
+    world.start("b")
+    world.run(120)
+    assert world.runs["b", "j1"] == 1
+
+
+def test_a_forged_start_of_a_minion_that_runs_its_job_changes_nothing():
+    world = away(duration=40.0)
+    world.start("b")
+    world.run(15)
+    for _ in range(5):
+        world.tell(facts.SignOfLife(("b",), start=True))
+        world.run(2)
+    assert world.state("b", "j1") is State.RUNNING
+    world.run(60)
+    assert world.runs["b", "j1"] == 1
+    assert world.machine.total == 0
+
+
+def test_a_user_who_lost_the_right_to_publish_kills_the_entry():
+    world = away()
+    denied = {"b": "bob may not publish state.apply to it any more"}
+    world._lookup = lambda effect: world.tell(facts.LookedUp(effect.jid, effect.minions, denied=denied))
+    world.start("b")
+    world.run(30)
+    assert world.state("b", "j1") is State.DEAD
+    assert "bob" in world.machine.entry("b", "j1").reason
+    assert world.effects(facts.Publish) == []
+
+
+def test_a_minion_whose_key_is_not_accepted_gets_nothing_and_keeps_its_entry():
+    world = away()
+    world._lookup = lambda effect: world.tell(facts.LookedUp(effect.jid, effect.minions, barred=frozenset({"b"})))
+    world.start("b")
+    world.run(300)
+    assert world.state("b", "j1") is State.PENDING
+    assert world.effects(facts.Publish) == []
+
+
+def test_a_publish_that_the_master_refuses_is_tried_again():
+    world = away(backoff=5.0, cooldown=1.0)
+    publish, refusals = world._publish, [2]
+
+    def refuse(effect):
+        if refusals[0]:
+            refusals[0] -= 1
+            world.tell(facts.SendFailed(effect.jid, effect.minions, "no", certain=True))
+        else:
+            publish(effect)
+
+    world._publish = refuse
+    world.start("b")
+    world.run(120)
+    assert world.runs["b", "j1"] == 1
+
+
+def test_a_publish_without_confirmation_is_looked_into_and_not_repeated_blindly():
+    world = away(duration=20.0)
+
+    def lost_answer(effect):
+        world._deliver(effect.jid, effect.minions)
+        world.tell(facts.SendFailed(effect.jid, effect.minions, "time-out", certain=False))
+
+    world._publish = lost_answer
+    world.start("b")
+    world.run(120)
+    assert world.runs["b", "j1"] == 1
+    assert world.machine.total == 0
+
+
+def test_a_sweep_finds_a_minion_whose_start_was_not_heard():
+    world = away()
+    world.minions["b"].up = True
+    world.run(700)
+    assert world.runs["b", "j1"] == 1
+
+
+def test_returns_that_were_lost_with_events_are_found_after_the_gap():
+    world = away(acks=False, duration=10.0)
+    world.start("b")
+    world.run(15)
+    tell = world.tell
+    world.tell = lambda fact: None if isinstance(fact, facts.ReturnHeard) else tell(fact)
+    world.run(15)
+    world.tell = tell
+    world.tell(facts.Gap())
+    world.run(5)
+    assert world.machine.total == 0
+
+
+# -- durability -------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_published_as_long_as_the_claim_cannot_be_stored():
+    world = away()
+    world.store_up = False
+    world.start("b")
+    world.run(60)
+    assert world.effects(facts.Publish) == []
+    world.store_up = True
+    world.run(60)
+    assert world.runs["b", "j1"] == 1
+
+
+def test_a_queue_that_could_not_be_cleared_does_not_run_a_job_again():
+    world = away()
+    world.start("b")
+    while world.stored["b", "j1"]["state"] != "claimed":
+        world.run(0.05)
+    record = dict(world.stored["b", "j1"])
+    world.run(30)
+    assert world.runs["b", "j1"] == 1
+    world.stored["b", "j1"] = record  # the removal did not reach the store
+    world.restart()
+    world.start("b")
+    world.run(120)
+    assert world.runs["b", "j1"] == 1
+    assert world.machine.total == 0
+
+
+@pytest.mark.parametrize("tenth", range(0, 160))
+def test_a_crash_at_any_moment_of_capture_and_replay_runs_the_job_once(tenth):
+    world = World()
+    world.stop("b")
+    world.publish("j1")
+    world.run(5.0)
+    world.later(PATIENCE + 6, lambda: world.start("b"), engine=False)
+    world.run(4.9 + tenth / 10)
+    world.crash()
+    world.run(0.5)
+    world.boot()
+    world.run(200)
+    assert world.runs["b", "j1"] == 1
+    assert world.machine.total == 0
+
+
+# -- ends -------------------------------------------------------------------------------------------------------------
+
+
+def test_an_entry_expires_and_is_kept_for_a_while_with_the_reason():
+    world = away(ttl=300.0, keep=100.0)
+    world.run(300)
+    assert world.state("b", "j1") is State.EXPIRED
+    assert world.told("j1")[-1] == ("b", "expired")
+    world.start("b")
+    world.run(50)
+    assert world.runs["b", "j1"] == 0
+    world.run(100)
+    assert world.machine.total == 0
+    assert world.machine.jobs == {}
+
+
+def test_the_key_of_a_minion_being_deleted_purges_its_queue_only():
+    world = World()
+    world.stop("b")
+    world.stop("c")
+    world.publish("j1")
+    world.run(60)
+    world.tell(facts.KeysGone(("b",)))
+    assert [entry.minion for entry in world.machine.entries()] == ["c"]
+    assert ("b", "cancelled") in world.told("j1")
+
+
+def test_a_cancelled_entry_is_not_delivered_nor_queued_again():
+    world = away()
+    world.tell(facts.CancelRequested(jid="j1"))
+    world.run(1)
+    assert world.answers == [1]
+    world.restart()
+    world.start("b")
+    world.run(60)
+    assert world.state("b", "j1") is State.CANCELLED
+    assert world.runs["b", "j1"] == 0
+
+
+# -- operators --------------------------------------------------------------------------------------------------------
+
+
+def test_a_held_entry_is_tried_again_when_an_operator_says_so():
+    world = away(duration=30.0)
+    world.start("b")
+    world.run(15)
+    world.start("b")
+    world.run(30)
+    world.tell(facts.RetryRequested(minion="b"))
+    world.run(120)
+    assert world.answers == [1]
+    assert world.runs["b", "j1"] == 2
+    assert world.machine.total == 0
+
+
+def test_a_pause_stops_replays_and_not_the_queueing():
+    world = World()
+    world.tell(facts.PauseRequested())
+    world.stop("b")
+    world.publish("j1")
+    world.run(60)
+    world.start("b")
+    world.run(60)
+    assert (world.state("b", "j1"), world.runs["b", "j1"]) == (State.PENDING, 0)
+    world.tell(facts.ResumeRequested())
+    world.run(60)
+    assert world.runs["b", "j1"] == 1
+    assert world.answers == [True, True]
+
+
+def test_a_job_can_be_queued_by_hand_once():
+    world = World()
+    world.stop("b")
+    world.publish("j1", fun="test.ping")
+    world.run(60)
+    job = Job("j1", ("test.ping",), 1000.0)
+    world.tell(facts.EnqueueRequested(job, ("b",), "by an operator"))
+    world.run(1)
+    world.tell(facts.EnqueueRequested(job, ("b",), "by an operator"))
+    world.run(1)
+    assert world.answers == [1, 0]
+    world.start("b")
+    world.run(60)
+    assert world.runs["b", "j1"] == 1
+
+
+def test_a_replay_now_ends_the_waiting():
+    world = away(backoff=3600.0, ttl=9000.0)
+    world.start("b")
+    world._deliver = lambda jid, names: None
+    world.run(60)
+    del world._deliver
+    world.tell(facts.ReplayRequested("b"))
+    world.run(15)
+    assert world.answers == [1]
+    assert world.runs["b", "j1"] == 1
+
+
+def test_purging_removes_what_has_ended_and_nothing_else():
+    world = World()
+    world.stop("b")
+    world.publish("j1")
+    world.publish("j2")
+    world.run(60)
+    world.tell(facts.CancelRequested(jid="j1"))
+    world.tell(facts.PurgeRequested(("cancelled", "dead")))
+    world.run(1)
+    assert world.answers == [1, 1]
+    assert [entry.jid for entry in world.machine.entries()] == ["j2"]
+
+
+def test_entries_of_another_master_are_taken_over_as_they_stand():
+    world = World()
+    world.stop("b")
+    world.published["j9"] = (Job("j9", ("state.apply",), 900.0), ("b",), 0.0)
+    world.tell(facts.Adopted((world.published["j9"][0],), (Entry("b", "j9", 900.0, 9000.0, "was away"),)))
+    world.run(1)
+    assert world.answers == [1]
+    assert ("b", "j9") in world.stored
+    world.start("b")
+    world.run(60)
+    assert world.runs["b", "j9"] == 1
+
+
+# -- entries ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_state_has_a_row_in_the_table_and_only_done_is_final():
+    assert set(TRANSITIONS) == set(State)
+    assert [state for state, ways in TRANSITIONS.items() if not ways] == [State.DONE]
+    assert ENDED < set(State)
+
+
+def test_a_way_that_the_table_does_not_know_is_refused():
+    entry = Entry("b", "j1", 1.0, 2.0, "x")
+    with pytest.raises(ValueError, match="from pending to sent"):
+        entry.move(State.SENT, 3.0, "")
+
+
+def test_an_entry_survives_being_stored():
+    entry = Entry("b", "j1", 1.0, 2.0, "was away")
+    entry.move(State.CLAIMED, 3.0, "attempt 1")
+    again = Entry.from_record("b", "j1", entry.as_record())
+    assert again.as_record() == entry.as_record()
+
+
+@pytest.mark.parametrize("record", [None, [], {}, {"minion": "b"}, {"minion": "x", "jid": "j1"}, "text"])
+def test_what_is_no_entry_is_refused(record):
+    with pytest.raises(ValueError):  # noqa: PT011
+        Entry.from_record("b", "j1", record)
+
+
+def test_a_history_keeps_its_first_step_and_the_newest():
+    entry = Entry("b", "j1", 1.0, 2.0, "was away")
+    for n in range(40):
+        entry.move(State.HELD, float(n), str(n))
+        entry.move(State.PENDING, float(n), str(n))
+    assert len(entry.history) == 20
+    assert entry.history[0][2] == "was away"
+    assert entry.history[-1][2] == "39"
+
+
+# -- any order of events ----------------------------------------------------------------------------------------------
+
+NAMES = st.sampled_from(["a", "b"])
+ACTIONS = st.one_of(
+    st.tuples(st.just("publish"), st.integers(1, 4)),
+    st.tuples(st.just("stop"), NAMES),
+    st.tuples(st.just("start"), NAMES),
+    st.tuples(st.just("sign"), NAMES),
+    st.tuples(st.just("forge"), NAMES),
+    st.tuples(st.just("crash"), st.floats(0, 30)),
+    st.tuples(st.just("gap"), st.none()),
+    st.tuples(st.just("store"), st.booleans()),
+    st.tuples(st.just("cache"), st.booleans()),
+    st.tuples(st.just("run"), st.floats(0.01, 40)),
+    st.tuples(st.just("run"), st.floats(0.01, 2)),
+)
+
+
+def act(world, action, value):
+    if action == "publish":
+        world.publish(f"j{value}") if f"j{value}" not in world.published else None
+    elif action in ("stop", "start"):
+        getattr(world, action)(value)
+    elif action == "sign":
+        world.tell(facts.SignOfLife((value,), start=True))
+    elif action == "forge":
+        world.tell(facts.ReturnHeard(value, "j1"))
+        world.tell(facts.Published("forged", "cmd.run", world.now))
+    elif action == "crash":
+        world.crash()
+        world.run(value)
+        world.boot()
+    elif action == "gap":
+        world.tell(facts.Gap())
+    elif action == "store":
+        world.store_up = value
+    elif action == "cache":
+        world.cache_up = value
+    else:
+        world.run(value)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(ACTIONS, max_size=40), st.booleans(), st.floats(0.05, 20), st.booleans())
+def test_every_job_has_run_or_stands_in_the_queue_and_none_known_to_have_begun_runs_again(
+    actions, acks, duration, cache_jobs
+):
+    world = World(minions=("a", "b"), acks=acks, duration=duration, ttl=1e6)
+    for minion in world.minions.values():
+        minion.cache_jobs = cache_jobs
+    for action, value in actions:
+        act(world, action, value)
+    world.store_up = world.cache_up = True
+    for name, minion in world.minions.items():
+        if not minion.up:
+            world.start(name)
+    world.run(4 * 3600)
+    assert world.settled()
+    assert {entry.state for entry in world.machine.entries()} <= {State.HELD, State.RUNNING, State.PENDING}
+    assert {key for key in world.stored} == {(entry.minion, entry.jid) for entry in world.machine.entries()}
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(ACTIONS.filter(lambda a: a[0] not in ("stop", "start", "sign")), max_size=30), st.floats(0.05, 20))
+def test_a_minion_that_does_not_restart_in_the_middle_runs_every_job_exactly_once(actions, duration):
+    world = World(minions=("a", "b"), acks=False, duration=duration, ttl=1e6)
+    world.stop("b")
+    for action, value in actions:
+        act(world, action, value)
+    world.store_up = world.cache_up = True
+    world.start("b")
+    world.run(4 * 3600)
+    assert all(world.runs[name, jid] == 1 for jid in world.published for name in ("a", "b"))
+    assert world.machine.total == 0
