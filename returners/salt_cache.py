@@ -75,6 +75,8 @@ LOCKS = 64  # lock files; a fixed number, so that they never pile up
 CLOCK_SKEW = 86400  # a jid further in the future says nothing about its age
 MMAP_OPEN_BANKS = 64  # open banks of mmap_cache per process, four file descriptors each
 
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+
 # Kept when the loader executes this file again for another loader of the same process.
 _STORES = globals().get("_STORES", {})
 # One lock per process id: a lock that another thread held during a fork would never open in the child.
@@ -149,6 +151,7 @@ class Store:
         self.guard = threading.RLock() if self.driver == "mysql" else contextlib.nullcontext()
         self.bank_bytes = opts.get("mmap_cache_size", 1_000_000) * opts.get("mmap_cache_slot_size", 96)
         self.banks = set()
+        self.listed = {}
         self.opened = None
 
     def key(self, value, what):
@@ -222,7 +225,39 @@ class Store:
         if self.driver == "mmap_cache":
             self._make_mmap_bank(bank)
             value = _mmap_value(value)
-        self.call("store", bank, key, value)
+        if self.driver == "localfs":
+            self._write(bank, key, value)
+        else:
+            self.call("store", bank, key, value)
+
+    def _write(self, bank, key, value):
+        """
+        What ``localfs.store`` does, in a third of its time: the same file, written aside and renamed.
+
+        Unlike the driver of some releases it leaves no temporary file behind when the disk is full.
+        """
+        folder = os.path.join(self.cachedir, bank)
+        draft = os.path.join(folder, f".{self.pid}-{threading.get_ident()}")
+        try:
+            data = memoryview(salt.payload.dumps(value, use_bin_type=True))
+            try:
+                handle = os.open(draft, _NEW_FILE, 0o600)
+            except FileNotFoundError:
+                os.makedirs(folder, exist_ok=True)
+                handle = os.open(draft, _NEW_FILE, 0o600)
+            try:
+                while data:
+                    data = data[os.write(handle, data) :]
+                os.rename(draft, os.path.join(folder, f"{key}.p"))
+            except BaseException:
+                os.unlink(draft)
+                raise
+            finally:
+                os.close(handle)
+        except Exception as exc:
+            raise SaltCacheError(
+                f"Cache driver localfs could not store bank={bank!r} key={key!r}: {exc!r:.500}"
+            ) from exc
 
     def flush(self, bank, key=None):
         self.call("flush", bank, key=key)
@@ -253,12 +288,32 @@ class Store:
         return [name for name in self.call("list", bank) or () if isinstance(name, str)]
 
     def outside(self, bank, low, high):
-        """The names in ``bank`` before ``low`` or after ``high``. As a rule there are none, and many names."""
+        """
+        The names in ``bank`` before ``low`` or after ``high``. As a rule there are none, and many names.
+
+        On localfs a directory that has not changed since it was listed is not listed again.
+        """
+        changed = self._changed(bank)
+        if changed is not None and self.listed.get(bank, ())[:1] == (changed,):
+            _, first, last = self.listed[bank]
+            if first >= low and last <= high:
+                return []
         names = self._files(bank) if self.driver == "localfs" else self.names(bank)
-        if not names or (min(names) >= low and max(names) <= high):
+        first, last = min(names, default=low), max(names, default=high)
+        # A change in the same tick of the file system's clock would not show.
+        if changed is not None and time.time() - changed / 1e9 > 1:
+            self.listed[bank] = (changed, first, last)
+        if first >= low and last <= high:
             return []
         names = self.names(bank) if self.driver == "localfs" else names
         return [name for name in names if not low <= name <= high]
+
+    def _changed(self, bank):
+        """When a name was last added to the bank or removed; None where that cannot be told for nothing."""
+        try:
+            return os.stat(os.path.join(self.cachedir, bank)).st_mtime_ns if self.driver == "localfs" else None
+        except OSError:
+            return None
 
     def _files(self, bank):
         try:
