@@ -10,6 +10,9 @@ bank                       key       value
 ``job_retry/owners``       owner     Unix time at which that master was last seen alive
 =========================  ========  ===========================================================================
 
+Where ``cache`` is mmap_cache, localfs is used: that driver reserves 94 MB for each bank, and there is one for each minion.
+Where a driver confuses ids (mysql: ``ABC`` and ``abc``), what it could confuse is written as ``=`` and two hex digits.
+
 Some drivers cannot list parent banks, so the snapshots are the index: whoever looks for entries reads those. A snapshot is
 written before its first entry and removed after its last.
 
@@ -19,6 +22,7 @@ Blocks: use it in one Worker. It must never let one unreadable record keep anoth
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,6 +38,10 @@ log = logging.getLogger(__name__)
 QUEUE = "job_retry/queue"
 JOBS = "job_retry/jobs"
 OWNERS = "job_retry/owners"
+#: Drivers that confuse letters, or take a key as a piece of a URL.
+_CONFUSING = frozenset({"mysql", "etcd", "consul"})
+_UNSAFE = re.compile(r"[^0-9a-z_.@:+~-]")
+
 #: Where what cannot be used is put, key by key.
 ASIDE = "job_retry/corrupt"
 
@@ -59,6 +67,14 @@ class RetryStore:
         self._opts = dict(opts)
         self._read_only = read_only
         self._opened: Any = None
+        named = self._opts.get("cache") or "localfs"
+        self._driver = "localfs" if named == "mmap_cache" else named
+
+    def _queue(self, minion: str) -> str:
+        """Return the bank of a minion's entries."""
+        if self._driver in _CONFUSING:
+            minion = _UNSAFE.sub(lambda match: "".join(f"={byte:02x}" for byte in match[0].encode()), minion)
+        return f"{QUEUE}/{minion}"
 
     def write(self, changes: Changes) -> None:
         """
@@ -72,13 +88,13 @@ class RetryStore:
         emptied = set()
         for (minion, jid), record in changes.entries.items():
             if record is None:
-                self._do("flush", f"{QUEUE}/{minion}", jid)
+                self._do("flush", self._queue(minion), jid)
                 emptied.add(minion)
             else:
-                self._do("store", f"{QUEUE}/{minion}", jid, record)
+                self._do("store", self._queue(minion), jid, record)
                 emptied.discard(minion)
         for minion in emptied:
-            self._drop_if_empty(f"{QUEUE}/{minion}")
+            self._drop_if_empty(self._queue(minion))
         for jid, snapshot in changes.jobs.items():
             if snapshot is None:
                 self._do("flush", JOBS, jid)
@@ -120,14 +136,14 @@ class RetryStore:
         """
         for name in snapshot["minions"] if minion is None else {minion}.intersection(snapshot["minions"]):
             try:
-                record = self._do("fetch", f"{QUEUE}/{name}", jid)
+                record = self._do("fetch", self._queue(name), jid)
                 if record:
                     yield Entry.from_record(name, jid, record)
             except (StateError, ValueError) as exc:
                 if self._is_away():
                     raise StateError(f"The retry queue cannot be read: {exc}") from exc
                 log.error("The entry of %s for job %s is set aside; the job is held: %s", name, jid, exc)
-                self._set_aside(f"{QUEUE}/{name}", jid)
+                self._set_aside(self._queue(name), jid)
                 yield _unknown(name, jid, snapshot)
 
     def beat(self, owner: str, now: float) -> None:
@@ -165,7 +181,7 @@ class RetryStore:
     def _do(self, name: str, bank: str, *args: Any) -> Any:
         try:
             if self._opened is None:
-                self._opened = salt.cache.Cache(self._opts)
+                self._opened = salt.cache.Cache(self._opts, driver=self._driver)
             return getattr(self._opened, name)(bank, *args)
         except Exception as exc:  # A driver raises whatever its client library raises.
             self._opened = None  # Some go on failing on a broken connection.
