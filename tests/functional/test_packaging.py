@@ -1,0 +1,173 @@
+"""The package as an operator gets it: built wheel, editable install, and ``module_dirs`` with the package installed."""
+
+from __future__ import annotations
+
+import email
+import getpass
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import pytest
+import salt.version
+
+CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
+KINDS = ("engines", "runners", "returners")
+NOT_SOURCE = (".git", ".venv*", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis")
+
+# Prints {kind: {module: its file}} as Salt's own loader sees it.
+LOADED = """
+import json, sys, salt.config, salt.loader
+opts = salt.config.master_config(sys.argv[1])
+loaders = {
+    "engines": salt.loader.engines(opts, {}, {}, {}),
+    "runners": salt.loader.runner(opts),
+    "returners": salt.loader.returners(opts, {}),
+}
+names = {"engines": ["job_retry.start", "batch_manager.start"], "runners": ["batch.start", "job_retry.list"],
+         "returners": ["salt_cache.returner"]}
+files = {}
+for kind, functions in names.items():
+    for function in functions:
+        code = getattr(loaders[kind][function], "func", loaders[kind][function]).__code__
+        files[f"{kind}/{function.partition('.')[0]}"] = code.co_filename
+print(json.dumps(files))
+"""
+
+
+def run(*command, timeout=600, **env):
+    """Run a command that must succeed and return what it printed; PYTHONPATH and the like do not reach it."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = subprocess.run(
+        [str(part) for part in command],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        stdin=subprocess.DEVNULL,
+        cwd="/",
+        env={**clean, **env},
+    )
+    assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """A copy of the checkout, so that building leaves nothing in it."""
+    copy = tmp_path_factory.mktemp("source") / "checkout"
+    shutil.copytree(CHECKOUT, copy, ignore=shutil.ignore_patterns(*NOT_SOURCE))
+    return copy
+
+
+@pytest.fixture(scope="module")
+def wheel(source, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "pip", "wheel", "-qq", "--no-deps", "-w", folder, source)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture
+def master_config(tmp_path):
+    """Write a master's configuration with the given options and return its directory."""
+
+    def write(**options):
+        config = {"root_dir": str(tmp_path / "root"), "user": getpass.getuser(), "log_level": "warning", **options}
+        (tmp_path / "master").write_text(json.dumps(config))  # JSON is YAML too
+        return tmp_path
+
+    return write
+
+
+def metadata(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return email.message_from_bytes(archive.read(name))
+
+
+def test_the_wheel_has_every_module_and_nothing_beside_the_package(wheel, source):
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    folders = (*KINDS, "core", "reactor")
+    assert names == {
+        f"saltext/jobs/{path.relative_to(source)}"
+        for folder in folders
+        for path in (source / folder).iterdir()
+        if path.suffix in (".py", ".sls", ".typed")
+    }
+
+
+def test_the_wheel_has_the_reactor_files(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        found = {pathlib.Path(name).name for name in archive.namelist() if name.startswith("saltext/jobs/reactor/")}
+    files = {path.name for path in (CHECKOUT / "reactor").glob("*.sls")}
+    assert files and files <= found
+
+
+def test_the_package_requires_salt_and_nothing_else(wheel):
+    required = metadata(wheel).get_all("Requires-Dist")
+    assert [line for line in required if "extra ==" not in line] == ["salt>=3006"]
+    assert {"redis", "tests", "docs"} <= set(metadata(wheel).get_all("Provides-Extra"))
+
+
+def test_the_wheel_leaves_room_for_other_extensions(wheel):
+    # saltext is a namespace that many distributions share: a file in it would hide the others.
+    with zipfile.ZipFile(wheel) as archive:
+        assert not {"saltext/__init__.py", "saltext/jobs/__init__.py"} & set(archive.namelist())
+
+
+@pytest.fixture
+def fresh(tmp_path):
+    """Make a virtual environment, install the given requirements with what they need from the index, return its bin."""
+
+    def make(*arguments):
+        run(sys.executable, "-m", "venv", tmp_path / "v")
+        # The newest Salt would do; this pins the one that the suite runs on, so that each release is looked at.
+        constraint = tmp_path / "constraint"
+        constraint.write_text(f"salt=={salt.version.__version__}\n")
+        run(tmp_path / "v/bin/pip", "install", "-qq", *arguments, PIP_CONSTRAINT=str(constraint))
+        return tmp_path / "v/bin"
+
+    return make
+
+
+def documented(binaries, config, runner):
+    """The functions of a runner that ``salt-run -d`` prints documentation for."""
+    printed = run(binaries / "salt-run", "-c", config, "--no-color", "-d", runner)
+    assert "CLI Example" in printed
+    return {line.strip().rstrip(":") for line in printed.splitlines() if line.startswith(f"{runner}.")}
+
+
+def check(binaries, config, root):
+    """All modules come from below ``root``, and ``salt-run -d`` documents the runners."""
+    script = config / "loaded.py"
+    script.write_text(LOADED)
+    files = json.loads(run(binaries / "python", script, config / "master").splitlines()[-1])
+    assert {name: path for name, path in files.items() if path != str(root / f"{name}.py")} == {}
+    assert {"batch.start", "batch.status", "batch.stop", "batch.list_active"} <= documented(binaries, config, "batch")
+    assert "job_retry.list" in documented(binaries, config, "job_retry")
+
+
+@pytest.mark.slow
+def test_the_wheel_loads_in_a_fresh_environment(wheel, fresh, master_config):
+    binaries = fresh(wheel)
+    package = run(binaries / "python", "-c", "import saltext.jobs.core as c; print(c.__path__[0])").strip()
+    check(binaries, master_config(), pathlib.Path(package).parent)
+
+
+@pytest.mark.slow
+def test_an_editable_install_loads_the_sources(source, fresh, master_config):
+    check(fresh("--editable", source), master_config(), source)
+
+
+@pytest.mark.slow
+def test_module_dirs_wins_over_the_installed_package(wheel, fresh, master_config, source):
+    check(fresh(wheel), master_config(module_dirs=[str(source)]), source)
+
+
+def test_the_suite_itself_runs_on_this_checkout(master_config):
+    check(pathlib.Path(sys.executable).parent, master_config(), CHECKOUT)
