@@ -140,7 +140,8 @@ class Store:
     """One cache driver, loaded once, used by one process. Keys are what :py:meth:`key` made of an id."""
 
     def __init__(self, opts):
-        self.opts = opts
+        self.opts = dict(opts)  # the loader writes the options of the next loader into the same dictionary
+        self.settings = _settings(opts)
         self.pid = os.getpid()
         self.driver = opts.get("cache") or "localfs"
         self.cachedir = opts["cachedir"]
@@ -481,7 +482,8 @@ def _store():
             return store
     with _loading():
         # Not across a fork: two processes must not talk over one connection.
-        same = (kept for _, kept in _STORES.values() if kept.pid == pid and _settings(kept.opts) == _settings(opts))
+        wanted = _settings(opts)
+        same = (kept for _, kept in _STORES.values() if kept.pid == pid and kept.settings == wanted)
         store = next(same, None) or Store(opts)
         while len(_STORES) >= 8:
             del _STORES[next(iter(_STORES))]
@@ -624,7 +626,8 @@ def save_load(jid, clear_load, minions=None, recurse_count=0):
 
 def _save_published(store, key, load, minions):
     with store.lock(key):
-        first = not store.contains(PUBLISHED, key)
+        # A load that a cluster shed or that was cleaned away is stored again with its next publish.
+        first = not store.contains(PUBLISHED, key) or not store.contains(LOADS, key)
         if first:
             store.store(LOADS, key, store.without_secrets(load))
         # Written even if nothing is added: a replay starts the time that the job is kept anew.

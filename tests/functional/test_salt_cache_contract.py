@@ -25,7 +25,7 @@ from salt.exceptions import SaltCacheError
 
 from .cache_servers import cache_servers, disk_usage, driver_options  # noqa: F401 (a fixture)
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = pytest.mark.story  # drivers differ between the releases
 TAGS = itertools.count()
 FORK = multiprocessing.get_context("fork")
 
@@ -237,6 +237,14 @@ class Contract:
         job_cache.save_load(JID, LOAD, minions=[])
         job_cache.save_load(JID, {"fun": "forged"})
         assert job_cache.get_load(JID) == LOAD
+
+    def test_a_publish_stores_a_load_that_was_shed(self, job_cache, opts):
+        job_cache.save_load(JID, LOAD, minions=["web1"])
+        salt.cache.Cache(opts).flush("jobs/loads", JID)
+        job_cache.save_load(JID, {"fun": "forged"})
+        assert job_cache.get_load(JID) == {}
+        job_cache.save_load(JID, LOAD, minions=["web2"])
+        assert job_cache.get_load(JID) == {**LOAD, "Minions": ["web1", "web2"]}
 
     def test_only_publish_marks_a_job_as_published(self, job_cache):
         job_cache.save_load(JID, LOAD)

@@ -1,0 +1,117 @@
+"""A real cluster of three masters on Salt 3008, sharing nothing, with every job in ``salt_cache``."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import time
+
+import pytest
+import salt.version
+
+from tests.integration.conftest import make_master, minions
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(salt.version.__saltstack_version__.major < 3008, reason="rings came with Salt 3008"),
+]
+NODES = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
+DEADLINE = 120  # seconds
+JOBS = 9
+
+
+def eventually(check, what):
+    deadline = time.monotonic() + DEADLINE
+    while time.monotonic() < deadline:
+        found = check()
+        if found:
+            return found
+        time.sleep(0.5)
+    raise AssertionError(f"not within {DEADLINE} seconds: {what}")
+
+
+@pytest.fixture(scope="module")
+def masters(salt_factories):
+    root = pathlib.Path(salt_factories.root_dir)
+    ports = {}
+    with contextlib.ExitStack() as running:
+        started = []
+        for node in NODES:
+            pki = root / f"cluster-{node}"
+            (pki / "peers").mkdir(parents=True)
+            settings = {"interface": node, "cluster_id": "jobs", "cluster_peers": [n for n in NODES if n != node]}
+            settings.update({"cluster_pki_dir": str(pki), "cluster_isolated_filesystem": True, "engines": []})
+            master = make_master(salt_factories, node, **settings, **ports)
+            master.slow_stop = False
+            running.enter_context(master.started(start_timeout=DEADLINE))
+            ports = {name: master.config[name] for name in ("ret_port", "publish_port")}
+            started.append(master)
+        yield started
+
+
+def run(master, function, *args):
+    done = master.salt_run_cli(timeout=DEADLINE).run(function, *args)
+    assert done.returncode == 0, done
+    return done.data
+
+
+def jobs_of(master):
+    """``{jid: minions that returned}`` of what is in the banks of this master."""
+    banks = pathlib.Path(master.config["cachedir"]) / "jobs"
+    jids = {path.stem for path in (banks / "loads").glob("*.p")}
+    return {jid: sorted(path.stem for path in (banks / "returns" / jid).glob("*.p")) for jid in jids}
+
+
+def pick(master, jids):
+    return {jid: minions for jid, minions in jobs_of(master).items() if jid in jids}
+
+
+def test_a_ring_shards_the_jobs_and_gives_them_back(masters):
+    first = masters[0]
+    eventually(
+        lambda: all(sorted(run(master, "cluster.members")["voters"]) == NODES for master in masters),
+        "all masters vote",
+    )
+    with minions(first, "ringed"):
+        cli = first.salt_cli(timeout=DEADLINE)
+        for number in range(JOBS):
+            assert cli.run("test.echo", f"job {number}", minion_tgt="ringed").data == f"job {number}"
+        found = run(first, "jobs.list_jobs", "search_function=test.echo")
+        jids = set(found)
+        assert len(jids) == JOBS
+        whole = {jid: ["ringed"] for jid in jids}
+        for master in masters:
+            eventually(lambda m=master: pick(m, jids) == whole, f"{master.id} has every job")
+
+        run(first, "cluster.ring_create", "name=jobs", f"voters={json.dumps(NODES)}")
+        eventually(
+            lambda: all("jobs" in run(master, "cluster.rings")["active_rings"] for master in masters),
+            "the ring is there",
+        )
+        sheds = [eventually(lambda m=master: shed(m), f"{master.id} knows who votes in the ring") for master in masters]
+        assert all(result["kept"] for result in sheds)
+        kept = [pick(master, jids) for master in masters]
+        assert sum(map(len, kept)) == JOBS, "each job is with one master"
+        assert {jid: names for part in kept for jid, names in part.items()} == whole, "and none is lost"
+
+        banks = [
+            "jobs/loads",
+            "jobs/minions",
+            "jobs/endtimes",
+            "jobs/nocache",
+            *(f"jobs/returns/{jid}" for jid in jids),
+        ]
+        for master in masters:
+            run(master, "cluster.collect_from_peers", f"banks={json.dumps(banks)}")
+            eventually(lambda m=master: pick(m, jids) == whole, f"{master.id} has every job again")
+        for master in masters:
+            for jid in jids:
+                assert run(master, "jobs.lookup_jid", jid) == {"ringed": found[jid]["Arguments"][0]}
+    assert os.path.isdir(first.config["cachedir"])
+
+
+def shed(master):
+    result = run(master, "cluster.shed_unowned", "ring=jobs")
+    return result if result["status"] == "ok" else None
