@@ -78,7 +78,11 @@ def lines_of(daemon, level, engine=""):
 
 
 def ended(run, jid):
-    return eventually(lambda: (found := run("batch.status", jid))["finished"] and found, f"{jid} has ended")
+    """The summary of a batch once it has ended."""
+    try:
+        return eventually(lambda: (found := run("batch.status", jid))["finished"] and found, f"{jid} has ended")
+    except AssertionError:
+        pytest.fail(f"{jid} goes on: {run('batch.status', jid)}, {run('batch.minions', jid)}")
 
 
 def queue(run, jid):
