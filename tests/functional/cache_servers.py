@@ -20,7 +20,6 @@ import subprocess
 import time
 
 import pytest
-import salt.version
 
 DEADLINE = 30  # seconds until a server must answer
 
@@ -167,8 +166,6 @@ def driver_options(driver, servers, folder, request_tag):
     if driver == "localfs":
         return {**own, "cache": "localfs"}
     if driver == "mmap_cache":
-        if salt.version.__saltstack_version__.major < 3008:
-            pytest.skip("mmap_cache came with Salt 3008")
         return {**own, "cache": "mmap_cache"}
     options = dict(servers(driver).options)
     if driver == "redis":
@@ -181,7 +178,6 @@ def driver_options(driver, servers, folder, request_tag):
 
 
 SERVERS = {"redis": redis_server, "mysql": mysql_server, "etcd": etcd_server}
-DRIVERS = ("localfs", "mmap_cache", "redis", "mysql", "etcd")
 
 
 def disk_usage(folder):

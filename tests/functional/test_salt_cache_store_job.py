@@ -1,0 +1,115 @@
+"""
+Salt's own way of storing returns (``salt.utils.job``), with this returner behind it.
+
+It stores the load of every return again for any job cache but local_cache, which is where the published one got lost.
+"""
+
+from __future__ import annotations
+
+import pytest
+import salt.config
+import salt.minion
+import salt.utils.job
+
+pytestmark = pytest.mark.story
+
+JID = "20260516120000000000"
+LOAD = {"fun": "test.arg", "arg": ["x"], "tgt": "web*", "tgt_type": "glob", "user": "sudo_anna", "ret": "", "jid": JID}
+
+
+@pytest.fixture
+def opts(tmp_path):
+    folder = str(tmp_path)
+    own = {"cachedir": folder, "pki_dir": folder, "extension_modules": f"{folder}/ext", "id": "m_master"}
+    return {**salt.config.DEFAULT_MASTER_OPTS, **own, "master_job_cache": "salt_cache", "job_cache_store_endtime": True}
+
+
+@pytest.fixture
+def master(opts):
+    mminion = salt.minion.MasterMinion(opts, states=False, rend=False)
+    yield mminion
+    if hasattr(mminion, "destroy"):
+        mminion.destroy()
+
+
+def call(master, function, *args, **kwargs):
+    return master.returners[f"salt_cache.{function}"](*args, **kwargs)
+
+
+def give_back(master, opts, minion="web1", **more):
+    load = {"cmd": "_return", "id": minion, "jid": JID, "fun": "test.arg", "fun_args": ["x"], "return": "y"}
+    load.update({"retcode": 0, "success": True, **more})
+    salt.utils.job.store_job(opts, load, mminion=master)
+    return load
+
+
+def test_a_return_leaves_the_published_load_alone(master, opts):
+    call(master, "save_load", JID, dict(LOAD), ["web1", "web2"])
+    give_back(master, opts)
+    give_back(master, opts, "web2", tgt="forged", user="forged", token="forged")
+    assert call(master, "get_load", JID) == {**LOAD, "Minions": ["web1", "web2"]}
+    assert sorted(call(master, "get_jid", JID)) == ["web1", "web2"]
+    assert call(master, "get_endtime", JID)
+
+
+def test_a_return_without_a_publish_makes_the_job_known(master, opts):
+    give_back(master, opts, out="highstate")
+    job = call(master, "get_jids")[JID]
+    assert (job["Function"], job["Arguments"]) == ("test.arg", ["x"])
+    assert call(master, "get_load", JID)["Minions"] == ["web1"]
+    assert call(master, "get_jid", JID) == {"web1": {"return": "y", "retcode": 0, "success": True, "out": "highstate"}}
+
+
+def test_a_minion_s_own_job_gets_a_jid_and_is_shown_with_its_target(master, opts):
+    load = give_back(master, opts, jid="req", tok="s3cret", arg=["by itself"])
+    job = call(master, "get_jids")[load["jid"]]
+    assert (job["Function"], job["Arguments"], job["Target"], job["Target-type"]) == (
+        "test.arg",
+        ["by itself"],
+        "web1",
+        "glob",
+    )
+    assert list(call(master, "get_jid", load["jid"])) == ["web1"]
+    assert "s3cret" not in repr(call(master, "get_load", load["jid"]))
+
+
+def test_a_return_nobody_wants_is_not_stored(master, opts):
+    load = give_back(master, opts, jid="req", nocache=True)
+    assert call(master, "get_jid", load["jid"]) == {}
+
+
+def test_a_syndic_s_load_is_kept_and_its_returns_do_not_replace_it(master, opts):
+    sent = {**LOAD, "Minions": ["leaf1", "leaf2"], "key": "s3cret"}
+    call(master, "save_load", JID, sent)  # as Salt's _syndic_return hands it over
+    for leaf in ("leaf1", "leaf2"):
+        salt.utils.job.store_job(opts, {"jid": JID, "id": leaf, "return": "y"}, mminion=master)
+    assert call(master, "get_load", JID) == {**LOAD, "Minions": ["leaf1", "leaf2"]}
+    assert sorted(call(master, "get_jid", JID)) == ["leaf1", "leaf2"]
+
+
+def test_what_a_syndic_adds_to_a_published_job_is_its_minions(master, opts):
+    call(master, "save_load", JID, dict(LOAD), minions=[])
+    salt.utils.job.store_minions(opts, JID, ["leaf1"], mminion=master, syndic_id="syndic1")
+    call(master, "save_load", JID, {**LOAD, "user": "of the syndic", "Minions": ["leaf1"]})
+    assert call(master, "get_load", JID) == {**LOAD, "Minions": ["leaf1"]}
+
+
+def test_a_runner_s_job_is_shown_with_its_function_and_arguments(master, opts):
+    data = {"fun": "runner.manage.up", "fun_args": ["x"], "jid": JID, "user": "anna", "return": [], "success": True}
+    salt.utils.job.store_job(opts, {"id": "m_master", "tgt": "m_master", "jid": JID, "return": data}, mminion=master)
+    job = call(master, "get_jids")[JID]
+    assert (job["Function"], job["Arguments"], job["Target"], job["User"]) == (
+        "runner.manage.up",
+        ["x"],
+        "m_master",
+        "anna",
+    )
+
+
+@pytest.mark.parametrize("jid", [f"{JID}_/../../../escape", "../escape", f"{JID}_\0"])
+def test_a_jid_that_would_leave_the_cache_stores_nothing(master, opts, tmp_path, jid):
+    before = sorted(path for path in tmp_path.rglob("*") if path.is_file())
+    give_back(master, opts, jid=jid)
+    assert [path for path in tmp_path.parent.rglob("*escape*") if "test_a_jid" not in path.name] == []
+    after = [path for path in tmp_path.rglob("*") if path.is_file() and "/jobs/" in str(path)]
+    assert after == [path for path in before if "/jobs/" in str(path)]
