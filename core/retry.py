@@ -81,6 +81,8 @@ _HEARD_LOOKS = 5
 LONGEST_BACKOFF = 3600.0
 #: Restarts right after a publish, without a sign of receipt, that count as caused by the job.
 _RESTARTS = 2
+#: Seconds for which it is remembered that a minion started, and how many are before old ones are forgotten.
+_JUST_STARTED, _MANY = 60.0, 20_000
 #: Seconds for which a ``new`` event of a job that was replayed is taken for our own.
 _OWN_PUBLISH = 60.0
 
@@ -146,10 +148,12 @@ class Retry:
         self.capture = Capture(
             settings, patience, self._timers, self._emit, self._to_ask, self._has_entry, self._owed_by_capture
         )
+        self._company: dict[str, dict[str, None]] = {}  # jid -> minions that gather for it
         self._looks: dict[str, dict[str, None]] = {}  # jid -> minions to look up
         self._asks: dict[str, dict[str, None]] = {}  # jid -> minions to ask
         self._sends: dict[str, dict[str, None]] = {}  # jid -> minions to publish to
         self._pings: dict[str, None] = {}
+        self._started: dict[str, float] = {}  # minion -> when it started, for a while
         self._heard: dict[tuple[str, str], int] = {}  # returns that were heard -> looks
         self._own: dict[str, float] = {}  # jid -> until when its ``new`` event is our own
         self._tokens, self._filled = max(1.0, settings.rate), 0.0
@@ -179,6 +183,11 @@ class Retry:
         """Return the minions that are owed a job."""
         return sorted(self._members.get(jid, ()))
 
+    def claims_of(self, jid: str) -> dict[str, float]:
+        """Return ``{minion: when it was claimed}`` of the entries of a job that are under way."""
+        entries = [self.lines[minion].entries[jid] for minion in self._members.get(jid, ())]
+        return {entry.minion: entry.sent_at or 0.0 for entry in entries if entry.state in UNDER_WAY}
+
     def knows(self, jid: str) -> bool:
         """Tell whether the load of a job is still needed."""
         return jid in self.jobs or jid in self.capture.open
@@ -187,11 +196,15 @@ class Retry:
         """Return the time such that the store holds what is owed of every job published before it."""
         return self.capture.checkpoint(now)
 
+    def closed_since(self, at: float) -> dict[str, float]:
+        """Return ``{jid: when it was published}`` of the jobs since ``at`` that need not be looked at again."""
+        return self.capture.closed_since(at)
+
     def step(self, fact: Fact, now: float) -> list[Effect]:
         """
         Take a fact that has become known at ``now``, and return what is to be done.
 
-        Effects are begun in this order; a Claim and an Answer wait for the Saves before them, nothing else waits.
+        Effects are begun in this order; an Answer waits for the Saves before it, nothing else waits.
         """
         self.now = max(now, self.now)
         self._out = []
@@ -216,8 +229,9 @@ class Retry:
     def _owed_by_capture(self, job: Job, minions: list[str], reason: str, alive: bool) -> None:
         ttl = self.settings.ttl if job.limits.ttl is None else job.limits.ttl
         self._queue(job, minions, reason, job.published_at + ttl)
-        if alive:
-            for minion in minions:
+        for minion in minions:
+            # It may have started while it was asked.
+            if alive or self._started.get(minion, 0.0) > self.now - _JUST_STARTED:
                 self._alive(minion)
 
     def _queue(self, job: Job, minions: Iterable[str], reason: str, expires_at: float) -> int:
@@ -355,7 +369,11 @@ class Retry:
         entry = min(ready, key=self._turn)
         before = entry.state is State.PENDING
         line.flight = Flight(entry.jid, before, self.now)
-        self._look(entry.jid, minion, self.settings.window if before else HEARD)
+        if before:
+            self._company.setdefault(entry.jid, {})[minion] = None
+            self._timers.no_later(("company", entry.jid), self.now + self.settings.window)
+        else:
+            self._look(entry.jid, minion, HEARD)
 
     def _turn(self, entry: Entry) -> tuple[bool, float, str]:
         return entry.state is State.PENDING, self.jobs[entry.jid].published_at, entry.jid
@@ -407,8 +425,14 @@ class Retry:
         self._looks.setdefault(jid, {})[minion] = None
         self._timers.no_later(("look", jid), self.now + wait)
 
+    def _company_due(self, jid: str) -> None:
+        self._look_for(jid, self._company.pop(jid, {}))
+
     def _look_due(self, jid: str) -> None:
-        minions = [minion for minion in self._looks.pop(jid, {}) if self._has_entry(minion, jid)]
+        self._look_for(jid, self._looks.pop(jid, {}))
+
+    def _look_for(self, jid: str, wanted: Iterable[str]) -> None:
+        minions = [minion for minion in wanted if self._has_entry(minion, jid)]
         for _entry, flight in self._flights(jid, minions, Step.WAIT):
             flight.step = Step.LOOKING
         if minions:
@@ -581,9 +605,8 @@ class Retry:
         claimed = []
         for entry, flight in list(self._flights(jid, self._sends.pop(jid), Step.TO_SEND)):
             flight.step = Step.CLAIMING
-            entry.attempts += 1
-            entry.sent_at, entry.acknowledged = self.now, False
-            self._move(entry, State.CLAIMED, f"attempt {entry.attempts}")
+            entry.claim(self.now)
+            self._touch(entry)
             claimed.append(entry.minion)
         if claimed:
             self.publishes += 1
@@ -668,6 +691,10 @@ class Retry:
                 self._touch(pair[0])
 
     def _sign_of_life(self, fact: SignOfLife) -> None:
+        if fact.start:
+            self._started.update(dict.fromkeys(fact.minions, self.now))
+            if len(self._started) > _MANY:
+                self._started = {m: at for m, at in self._started.items() if at > self.now - _JUST_STARTED}
         for minion in fact.minions:
             self._alive(minion, fact.start)
 
@@ -830,6 +857,7 @@ _TIMERS: dict[str, Callable[..., None]] = {
     "open": lambda self, jid: self.capture.due(jid),
     "end": Retry._end_due,
     "minion": Retry._begin,
+    "company": Retry._company_due,
     "look": Retry._look_due,
     "heard": Retry._heard_due,
     "flight": Retry._doubt,

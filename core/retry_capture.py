@@ -88,10 +88,16 @@ class Capture:
         self._settings, self._patience, self._timers = settings, patience, timers
         self._emit, self._ask, self._has_entry, self._owed = emit, ask, has_entry, owed
         self.open: dict[str, _Open] = {}
+        self.closed: dict[str, float] = {}  # when the jobs that were closed last were published
 
     def checkpoint(self, now: float) -> float:
         """Return the time such that every job published before it is settled."""
         return min((entry.published_at for entry in self.open.values()), default=now)
+
+    def closed_since(self, at: float) -> dict[str, float]:
+        """Return the jobs that are closed although they were published at or after ``at``, and forget the others."""
+        self.closed = {jid: time for jid, time in self.closed.items() if time >= at}
+        return dict(self.closed)
 
     def wants(self, job: Job) -> bool:
         """Tell whether a job is kept for absent minions."""
@@ -190,6 +196,7 @@ class Capture:
 
     def _close(self, jid: str, now: float) -> None:
         job = self.open.pop(jid)
+        self.closed[jid] = job.published_at
         if job.again:
             self.published(Published(jid, "", now))
 

@@ -97,6 +97,12 @@ class Entry:
         history = (*self.history, (now, to.value, reason))
         self.history = history if len(history) <= _HISTORY else (history[0], *history[2:])
 
+    def claim(self, now: float) -> None:
+        """Be about to be published."""
+        self.attempts += 1
+        self.sent_at, self.acknowledged = now, False
+        self.move(State.CLAIMED, now, f"attempt {self.attempts}")
+
     @property
     def reason(self) -> str:
         """Why it is in its state."""

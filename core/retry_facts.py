@@ -251,7 +251,7 @@ Fact = (
 class Save:
     """
     Store what the queue now holds under these keys (minion, jid), and remove what it does not hold any more. Likewise
-    the snapshots of ``jobs``: stored before their first entry, removed after their last.
+    the snapshots of ``jobs``: stored before their first entry, removed after their last. It may take a second.
     """
 
     entries: tuple[tuple[str, str], ...]
@@ -291,7 +291,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Claim:
-    """Wait until all Saves so far are durable; then give Claimed."""
+    """Make it durable that these entries are claimed, since when, and as which attempt; then give Claimed."""
 
     jid: str
     minions: tuple[str, ...]

@@ -110,7 +110,7 @@ class Keeper:
                 await compat.sleep(CACHE_PAUSE)
         self._restore(jobs, entries)
         self._restored = True
-        self._checkpoint = self._read_checkpoint()
+        self._read_checkpoint()
         await self._reconcile(self._checkpoint)
         log.info("The retry queue holds %d entries of %d jobs", self.machine.total, len(self.machine.jobs))
         self._maintain()
@@ -172,7 +172,7 @@ class Keeper:
         elif isinstance(fact, events.JobStarted):
             self.step(facts.Acknowledged(fact.minion, fact.jid))
         elif isinstance(fact, events.MinionStarted):
-            if fact.minion in self.machine.lines and set(self.settings.triggers) & {"start", "any"}:
+            if set(self.settings.triggers) & {"start", "any"}:
                 self.step(facts.SignOfLife((fact.minion,), start=True))
         elif isinstance(fact, events.PresenceChanged) and set(self.settings.triggers) & {"presence", "any"}:
             self.step(facts.SignOfLife(tuple(minion for minion in fact.new if minion in self.machine.lines)))
@@ -306,7 +306,8 @@ class Keeper:
             return frozenset()
 
     def _claim(self, effect: facts.Claim) -> None:
-        self.writer.when_durable(lambda: self.step(facts.Claimed(effect.jid, effect.minions)))
+        claims = self.machine.claims_of(effect.jid)
+        self.writer.claim(effect.jid, claims, lambda: self.step(facts.Claimed(effect.jid, effect.minions)))
 
     def _publish(self, effect: facts.Publish) -> None:
         async def publish() -> None:
@@ -414,6 +415,8 @@ class Keeper:
             log.exception("A request failed: %s", request.get("do"))
             self.inbox.refuse(request_id, f"{type(exc).__name__}: {exc}")
         else:
+            # What an operator removes must not be found again by an engine that starts from an older checkpoint.
+            self._write_checkpoint()
             self._request = request_id
             self.step(fact)
             self._request = None
@@ -481,9 +484,7 @@ class Keeper:
         self.loop.call_later(MAINTENANCE, self._maintain)
         self._take_requests()
         self.inbox.sweep(time.time())
-        checkpoint = self.machine.checkpoint(self.now()) - CHECKPOINT_MARGIN
-        if not self._reconciling:
-            self.writer.when_durable(lambda: self._write_checkpoint(checkpoint))
+        self._write_checkpoint()
         self.loop.spawn_callback(self._beat)
 
     async def _beat(self) -> None:
@@ -492,20 +493,30 @@ class Keeper:
         except StateError as exc:
             log.debug("No heartbeat: %s", exc)
 
-    def _read_checkpoint(self) -> float:
+    def _read_checkpoint(self) -> None:
+        self._checkpoint = self.now()
         try:
             found = files.read_msgpack(self._dir / "checkpoint")
-        except StateError as exc:
+            if found is not None:
+                self._checkpoint = float(found["at"])
+                self.machine.capture.closed.update(found["closed"])
+        except (StateError, KeyError, TypeError, ValueError) as exc:
             log.error("The checkpoint is lost, so jobs of the past are not looked at: %s", exc)
-            found = None
-        return float(found["at"]) if isinstance(found, Mapping) else self.now()
 
-    def _write_checkpoint(self, at: float) -> None:
-        try:
-            files.write_msgpack(self._dir / "checkpoint", {"at": at})
-            self._checkpoint = at
-        except OSError as exc:
-            log.warning("The checkpoint cannot be written: %s", exc)
+    def _write_checkpoint(self) -> None:
+        """Note until when all is settled, once the store holds it."""
+        at = self.machine.checkpoint(self.now()) - CHECKPOINT_MARGIN
+        checkpoint = {"at": at, "closed": self.machine.closed_since(at)}
+
+        def write() -> None:
+            try:
+                files.write_msgpack(self._dir / "checkpoint", checkpoint)
+                self._checkpoint = at
+            except OSError as exc:
+                log.warning("The checkpoint cannot be written: %s", exc)
+
+        if not self._reconciling:
+            self.writer.when_durable(write)
 
     async def _reconcile(self, since: float) -> None:
         """Find the jobs that were published while nobody listened."""
@@ -515,7 +526,8 @@ class Keeper:
         try:
             found = await self._published_since(since)
             for jid, at in sorted(found.items(), key=lambda item: item[1]):
-                if is_plain(jid) and jid not in self.machine.capture.open:
+                capture = self.machine.capture
+                if is_plain(jid) and jid not in capture.open and jid not in capture.closed:
                     self.step(facts.Published(jid, "", at))
         finally:
             self._reconciling = False

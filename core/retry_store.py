@@ -7,11 +7,15 @@ bank                       key       value
 ``job_retry/queue/<id>``   jid       the entry of one minion and one job (core/retry_entry.py)
 ``job_retry/jobs``         jid       the snapshot: owner, published_at, the load without secrets, the minions that
                                      have, or had, an entry
+``job_retry/claims``       jid       ``{minion: Unix time}``: claims that may be newer than what the entries say
 ``job_retry/owners``       owner     Unix time at which that master was last seen alive
 =========================  ========  ===========================================================================
 
 Where ``cache`` is mmap_cache, localfs is used: that driver reserves 94 MB for each bank, and there is one for each minion.
 Where a driver confuses ids (mysql: ``ABC`` and ``abc``), what it could confuse is written as ``=`` and two hex digits.
+
+A replay to many minions is claimed by one record; their entries are written afterwards, as a rule only once. What reads an
+entry counts a claim that is newer than the entry, so that it is never lost.
 
 Some drivers cannot list parent banks, so the snapshots are the index: whoever looks for entries reads those. A snapshot is
 written before its first entry and removed after its last.
@@ -32,11 +36,13 @@ import salt.cache
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.retry_entry import Entry, State
+from saltext.jobs.core.retry_files import LocalBanks
 
 log = logging.getLogger(__name__)
 
 QUEUE = "job_retry/queue"
 JOBS = "job_retry/jobs"
+CLAIMS = "job_retry/claims"
 OWNERS = "job_retry/owners"
 #: Drivers that confuse letters, or take a key as a piece of a URL.
 _CONFUSING = frozenset({"mysql", "etcd", "consul"})
@@ -51,10 +57,11 @@ class Changes:
     """What is to be written; None removes. Later changes of the same key replace earlier ones."""
 
     jobs: dict[str, dict[str, Any] | None] = field(default_factory=dict)
+    claims: dict[str, dict[str, float]] = field(default_factory=dict)
     entries: dict[tuple[str, str], dict[str, Any] | None] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.jobs or self.entries)
+        return bool(self.jobs or self.claims or self.entries)
 
 
 class RetryStore:
@@ -85,6 +92,8 @@ class RetryStore:
         for jid, snapshot in changes.jobs.items():
             if snapshot is not None:
                 self._do("store", JOBS, jid, snapshot)
+        for jid, claims in changes.claims.items():
+            self._do("store", CLAIMS, jid, claims)
         emptied = set()
         for (minion, jid), record in changes.entries.items():
             if record is None:
@@ -93,11 +102,11 @@ class RetryStore:
             else:
                 self._do("store", self._queue(minion), jid, record)
                 emptied.discard(minion)
-        for minion in emptied:
+        for minion in emptied if self._driver != "localfs" else ():
             self._drop_if_empty(self._queue(minion))
         for jid, snapshot in changes.jobs.items():
             if snapshot is None:
-                self._do("flush", JOBS, jid)
+                self.drop_snapshot(jid)
 
     def snapshots(self, owner: str | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
         """
@@ -126,6 +135,7 @@ class RetryStore:
 
     def drop_snapshot(self, jid: str) -> None:
         """Remove a snapshot to which no entry belongs. :raises StateError: when that cannot be done."""
+        self._do("flush", CLAIMS, jid)
         self._do("flush", JOBS, jid)
 
     def entries(self, jid: str, snapshot: Mapping[str, Any], minion: str | None = None) -> Iterator[Entry]:
@@ -134,17 +144,33 @@ class RetryStore:
 
         An entry that cannot be used is set aside, and stands in the queue as held: nobody knows what has become of it.
         """
+        claims = self._claims(jid)
         for name in snapshot["minions"] if minion is None else {minion}.intersection(snapshot["minions"]):
             try:
                 record = self._do("fetch", self._queue(name), jid)
                 if record:
-                    yield Entry.from_record(name, jid, record)
+                    entry = Entry.from_record(name, jid, record)
+                    count_claim(entry, claims.get(name))
+                    yield entry
             except (StateError, ValueError) as exc:
                 if self._is_away():
                     raise StateError(f"The retry queue cannot be read: {exc}") from exc
                 log.error("The entry of %s for job %s is set aside; the job is held: %s", name, jid, exc)
                 self._set_aside(self._queue(name), jid)
-                yield _unknown(name, jid, snapshot)
+                entry = _unknown(name, jid, snapshot)
+                if not self._read_only:
+                    self._do("store", self._queue(name), jid, entry.as_record())
+                yield entry
+
+    def _claims(self, jid: str) -> dict[str, Any]:
+        try:
+            found = self._do("fetch", CLAIMS, jid)
+        except StateError:
+            if self._is_away():
+                raise
+            log.error("The claims of job %s cannot be read", jid)
+            return {}
+        return found if isinstance(found, dict) else {}
 
     def beat(self, owner: str, now: float) -> None:
         """Say that a master is alive. :raises StateError: when that cannot be stored."""
@@ -178,14 +204,25 @@ class RetryStore:
             return True
         return False
 
+    def _open(self) -> Any:
+        if self._driver == "localfs":
+            return LocalBanks(self._opts["cachedir"])
+        return salt.cache.Cache(self._opts, driver=self._driver)
+
     def _do(self, name: str, bank: str, *args: Any) -> Any:
         try:
             if self._opened is None:
-                self._opened = salt.cache.Cache(self._opts, driver=self._driver)
+                self._opened = self._open()
             return getattr(self._opened, name)(bank, *args)
         except Exception as exc:  # A driver raises whatever its client library raises.
             self._opened = None  # Some go on failing on a broken connection.
             raise StateError(f"{name} {bank} {args[:1]}: {type(exc).__name__}: {exc}") from exc
+
+
+def count_claim(entry: Entry, at: Any) -> None:
+    """Bring an entry up to a claim of it, unless it is newer than the claim."""
+    if isinstance(at, (int, float)) and entry.state is State.PENDING and entry.since < at:
+        entry.claim(float(at))
 
 
 def _check_snapshot(jid: str, snapshot: Any) -> None:

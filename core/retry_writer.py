@@ -1,7 +1,8 @@
 """
 Writes the retry queue behind the loop: many changes at once, each key's newest one only, in the store's thread.
 
-It must never lose a change: what the store does not take is kept and written again until it does.
+Claims come first and alone, since a publish waits for them. It must never lose a change: what the store does not take is
+kept and written again until it does.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ log = logging.getLogger(__name__)
 
 #: Seconds before a store that failed is tried again, at first and at most.
 _PAUSE, _LONGEST_PAUSE = 1.0, 15.0
+#: Seconds for which changes are gathered, unless somebody waits for them.
+_GATHER = 1.0
+#: Most entries that are written at a stretch.
+_PART = 500
 
 
 class Writer:
@@ -32,16 +37,24 @@ class Writer:
         self._loop, self._worker, self._store = loop, worker, store
         self._changes = Changes()
         self._waiting: list[Callable[[], None]] = []
+        self._claimed: list[Callable[[], None]] = []
         self._busy = False
+        self._timer: Any = None
 
     def put_job(self, jid: str, snapshot: dict[str, Any] | None) -> None:
         """Store the snapshot of a job; None removes it."""
         self._changes.jobs[jid] = snapshot
-        self._begin()
+        self._soon()
 
     def put_entry(self, minion: str, jid: str, record: dict[str, Any] | None) -> None:
         """Store the record of an entry; None removes it."""
         self._changes.entries[minion, jid] = record
+        self._soon()
+
+    def claim(self, jid: str, claims: dict[str, float], call: Callable[[], None]) -> None:
+        """Store all claims of a job before anything else, and call back when they are."""
+        self._changes.claims[jid] = claims
+        self._claimed.append(call)
         self._begin()
 
     def when_durable(self, call: Callable[[], None]) -> None:
@@ -49,34 +62,75 @@ class Writer:
         self._waiting.append(call)
         self._begin()
 
+    @property
+    def idle(self) -> bool:
+        """Whether everything is stored."""
+        return not (self._busy or self._changes or self._waiting or self._claimed)
+
+    def _soon(self) -> None:
+        # An entry often changes again within the second: then it is written once.
+        if self._timer is None and not self._busy:
+            self._timer = self._loop.call_later(_GATHER, self._begin)
+
     def _begin(self) -> None:
+        if self._timer is not None:
+            self._loop.remove_timeout(self._timer)
+            self._timer = None
         if not self._busy:
             self._busy = True
             self._loop.spawn_callback(self._write)
 
     async def _write(self) -> None:
-        while self._changes or self._waiting:
-            waiting, self._waiting = self._waiting, []
-            await self._write_one()
-            for call in waiting:
-                try:
-                    call()
-                except Exception:
-                    log.exception("What waited for the store failed")
+        while self._changes or self._waiting or self._claimed:
+            if self._claimed:
+                claims, self._changes.claims = self._changes.claims, {}
+                await self._write_one(Changes(claims=claims), "_claimed")
+            elif self._waiting or self._due():
+                await self._write_one(self._take(), "_waiting")
+            else:
+                break
         self._busy = False
+        if self._changes:
+            self._soon()
 
-    async def _write_one(self) -> None:
-        changes, self._changes = self._changes, Changes()
+    def _due(self) -> bool:
+        return self._timer is None and bool(self._changes)
+
+    def _take(self) -> Changes:
+        """Take a part of the changes that is written quickly, so that a claim need not wait long."""
+        changes = self._changes
+        if len(changes.entries) <= _PART:
+            self._changes = Changes()
+            return changes
+        keys = list(changes.entries)[:_PART]
+        part = Changes(
+            jobs={jid: snapshot for jid, snapshot in changes.jobs.items() if snapshot is not None},
+            entries={key: changes.entries.pop(key) for key in keys},
+        )
+        changes.jobs = {jid: None for jid, snapshot in changes.jobs.items() if snapshot is None}
+        return part
+
+    async def _write_one(self, changes: Changes, waiting: str) -> None:
+        # Those that wait for everything are called once nothing is left of what was put before them.
+        whole = waiting == "_claimed" or not self._changes
+        calls: list[Callable[[], None]] = []
+        if whole:
+            calls = getattr(self, waiting)
+            setattr(self, waiting, [])
         pause = 0.0
         while changes:
             try:
                 await self._worker.call(self._store.write, changes)
+                break
             except StateError as exc:
                 if not pause:
                     log.error("The retry queue cannot be written, and is kept in memory until it can be: %s", exc)
                 pause = min(2 * pause or _PAUSE, _LONGEST_PAUSE)
                 await compat.sleep(pause)
-            else:
-                if pause:
-                    log.warning("The retry queue can be written again")
-                return
+        if pause:
+            log.warning("The retry queue can be written again")
+        for call in calls:
+            try:
+                call()
+            except Exception:
+                log.exception("What waited for the store failed")

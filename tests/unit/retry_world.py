@@ -14,6 +14,7 @@ import itertools
 from saltext.jobs.core import retry_facts as facts
 from saltext.jobs.core.retry import Retry
 from saltext.jobs.core.retry_entry import UNDER_WAY, Entry, Job, State
+from saltext.jobs.core.retry_store import count_claim
 from saltext.jobs.core.settings import RetrySettings
 
 #: Seconds from a publish to its deadline, in this world.
@@ -45,7 +46,7 @@ class World:
         self.runs = collections.Counter()
         self.store_up = self.cache_up = True
         self.stored = {}
-        self.stored_jobs = set()
+        self.claims = {}
         self.known = set()  # (minion, jid) that the store knows to have begun
         self.checkpoint = self.now
         self.log = []  # every effect
@@ -89,6 +90,8 @@ class World:
         """Start the engine from what is stored."""
         self.machine = Retry(self.settings, PATIENCE)
         entries = tuple(Entry.from_record(minion, jid, record) for (minion, jid), record in sorted(self.stored.items()))
+        for entry in entries:
+            count_claim(entry, self.claims.get(entry.jid, {}).get(entry.minion))
         jobs = tuple(self.published[jid][0] for jid in sorted({entry.jid for entry in entries}))
         self.tell(facts.Restored(jobs, entries))
         for jid, (_, _, at) in sorted(self.published.items()):
@@ -125,7 +128,7 @@ class World:
         for key in effect.entries:
             entry = self.machine.entry(*key)
             self._unsaved[key] = entry.as_record() if entry else None
-        self.later(0.05, self._write)
+        self.later(1.0, self._write)
 
     def _write(self):
         if not self.store_up:
@@ -152,7 +155,16 @@ class World:
         self.later(0.01, self._write)
 
     def _claim(self, effect):
-        self._when_durable(lambda: self.tell(facts.Claimed(effect.jid, effect.minions)))
+        claims = self.machine.claims_of(effect.jid)
+
+        def write():
+            if not self.store_up:
+                self.later(1.0, write)
+                return
+            self.claims[effect.jid] = claims
+            self.tell(facts.Claimed(effect.jid, effect.minions))
+
+        self.later(0.05, write)
 
     def _answer(self, effect):
         self._when_durable(lambda: self.answers.append(effect.value))
@@ -203,8 +215,7 @@ class World:
 
     def _publish(self, effect):
         for minion in effect.minions:
-            record = self.stored.get((minion, effect.jid))
-            assert record and record["state"] == "claimed", "published without a durable claim"
+            assert minion in self.claims[effect.jid], "published without a durable claim"
             assert (minion, effect.jid) not in self.known, "published although it is known to have begun"
         self.later(0.05, lambda: self._deliver(effect.jid, effect.minions), engine=False)
         self.later(0.2, lambda: self.tell(facts.Sent(effect.jid, effect.minions)))

@@ -1,0 +1,408 @@
+"""
+What job retry costs: the real engine code on a real loop, a real store and a real job cache, and a simulated fleet.
+
+    python benchmarks/retry.py                     all figures
+    python benchmarks/retry.py return --minions 10000 --jobs 3
+
+The fleet is a process of its own, so that its CPU time is not the engine's. It gets each publish, and answers as Salt's
+minions do, with the bytes that the engine would read from the bus; it stores returns in the job cache as a master does. Only
+the bus in between is missing, and the master's own work. CPU time is that of all threads of the engine's process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import pathlib
+import queue
+import random
+import resource
+import shutil
+import tempfile
+import threading
+import time
+
+import salt.cache
+import salt.config
+import salt.payload
+
+from saltext.jobs.core import compat, retry_shell
+from saltext.jobs.core import retry_facts as facts
+from saltext.jobs.core.job_cache import JobCache
+from saltext.jobs.core.retry_entry import Entry
+from saltext.jobs.core.retry_store import Changes, RetryStore
+from saltext.jobs.core.settings import RetrySettings
+
+#: Seconds in which the fleet starts.
+STARTS_WITHIN = 10.0
+
+
+# -- the fleet --------------------------------------------------------------------------------------------------------
+
+
+class Fleet:
+    """Minions that answer questions, run jobs at once and return them. Runs in its own process."""
+
+    def __init__(self, opts, inbox, outbox, minions):
+        self.cache = JobCache(opts)
+        self.opts, self.inbox, self.outbox = opts, inbox, outbox
+        self.down = set(minions)
+        self.clock = []
+
+    def run(self):
+        while True:
+            message = self.inbox.get()
+            if message is None:
+                return
+            kind, *rest = message
+            getattr(self, kind)(*rest)
+
+    def start(self, minions):
+        """All minions start, evenly spread over ten seconds."""
+        order = list(minions)
+        random.Random(7).shuffle(order)
+        begun = time.monotonic()
+        for at in range(100):
+            part = order[at * len(order) // 100 : (at + 1) * len(order) // 100]
+            self.fire([(f"salt/minion/{minion}/start", {"id": minion}) for minion in part])
+            self.down.difference_update(part)
+            self.drain(until=begun + (at + 1) * STARTS_WITHIN / 100)
+
+    def drain(self, until):
+        """Carry publishes out in the meantime."""
+        while (left := until - time.monotonic()) > 0:
+            try:
+                kind, *rest = self.inbox.get(timeout=left)
+            except queue.Empty:
+                return
+            getattr(self, kind)(*rest)
+
+    def question(self, jid, fun, minions):
+        answers = {"saltutil.find_job": {}, "saltutil.find_cached_job": "enable cache_jobs"}
+        value = answers if isinstance(fun, list) else True
+        self.fire([self.ret(jid, fun, minion, value) for minion in minions if minion not in self.down])
+
+    def job(self, jid, fun, minions):
+        there = [minion for minion in minions if minion not in self.down]
+        self.fire([(f"salt/job/{jid}/start/{minion}", {"jid": jid, "id": minion}) for minion in there])
+        store(self.opts, jid, there)
+        self.fire([self.ret(jid, fun, minion, "done") for minion in there])
+
+    @staticmethod
+    def ret(jid, fun, minion, value):
+        data = {"jid": jid, "id": minion, "fun": fun, "fun_args": [], "return": value, "retcode": 0, "success": True}
+        return f"salt/job/{jid}/ret/{minion}", {**data, "_stamp": "2026-05-16T10:11:12.131415", "cmd": "_return"}
+
+    def fire(self, batch):
+        self.outbox.put([tag.encode() + b"\n\n" + salt.payload.dumps(data) for tag, data in batch])
+
+
+def store(opts, jid, minions):
+    """Put returns into the job cache, as salt_cache would with localfs, without its locks."""
+    folder = pathlib.Path(opts["cachedir"]) / "jobs" / "returns" / jid
+    folder.mkdir(parents=True, exist_ok=True)
+    data = salt.payload.dumps({"return": "done", "retcode": 0, "success": True})
+    for minion in minions:
+        (folder / f"{minion}.p").write_bytes(data)
+
+
+def run_fleet(opts, inbox, outbox, minions):
+    Fleet(opts, inbox, outbox, minions).run()
+
+
+# -- the engine -------------------------------------------------------------------------------------------------------
+
+
+class Publisher:
+    """Hands publishes to the fleet. ``publishes`` counts all: questions, pings and jobs."""
+
+    def __init__(self, opts, loop):
+        self.fleet = None
+        self.publishes = 0
+        self.times = []
+        self._jids = 10**19
+
+    def close(self):
+        pass
+
+    def new_jid(self):
+        self._jids += 1
+        return str(self._jids)
+
+    async def publish(self, fun, arg, tgt, tgt_type="list", *, jid, question=False, **_more):
+        self.publishes += 1
+        self.times.append(time.monotonic())
+        self.fleet.put(("question" if question else "job", jid, fun, list(tgt)))
+        return frozenset(tgt)
+
+    async def ping(self, tgt, tgt_type, *, ping_jid, user=None):
+        return await self.publish("test.ping", [], tgt, jid=ping_jid, question=True)
+
+
+class Bus:
+    """Takes what the fleet fires; what the engine announces is packed, as firing it does."""
+
+    def __init__(self, opts, loop, name, want, handle, on_gap):
+        self.want, self.handle, self.loop = want, handle, loop
+        self.announced = 0
+        self.done_at = {}
+
+    def start(self, on_ready=None):
+        self.loop.add_callback(on_ready)
+
+    def close(self):
+        pass
+
+    def fire(self, tag, data):
+        salt.payload.dumps({**data, "_stamp": "2026-05-16T10:11:12.131415"})
+        self.announced += 1
+        if tag.endswith("/done"):
+            self.done_at[data["minion"]] = time.monotonic()
+
+    def receive(self, raw):
+        end = raw.find(b"\n\n")
+        tag = raw[:end].decode("utf-8", "replace")
+        if self.want(tag):
+            self.handle(tag, salt.payload.loads(raw[end + 2 :], encoding="utf-8"))
+
+
+class Stage:
+    """An engine and a fleet of their own, in a directory of their own."""
+
+    def __init__(self, minions, **options):
+        self.folder = tempfile.mkdtemp(prefix="retry-bench-")
+        self.opts = salt.config.master_config(None)
+        self.opts.update(cachedir=f"{self.folder}/cache", pki_dir=f"{self.folder}/pki", sock_dir=self.folder)
+        self.opts.update(id="bench_master", master_job_cache="salt_cache", extension_modules=f"{self.folder}/ext")
+        self.opts.update(timeout=5, gather_job_timeout=10, cluster_id=None)
+        pathlib.Path(self.opts["cachedir"]).mkdir()
+        for kind in ("minions", "minions_pre", "minions_rejected", "minions_denied"):
+            (pathlib.Path(self.opts["pki_dir"]) / kind).mkdir(parents=True)
+        self.minions = [f"minion{n:05d}" for n in range(minions)]
+        for minion in self.minions:
+            (pathlib.Path(self.opts["pki_dir"]) / "minions" / minion).write_text("x")
+        self.settings = RetrySettings(**options)
+        self.loop = compat.new_loop()
+        self.to_fleet, self.from_fleet = multiprocessing.Queue(), multiprocessing.Queue()
+        self.fleet = None
+        retry_shell.Publisher, retry_shell.Bus = Publisher, Bus
+
+    def build(self):
+        self.keeper = retry_shell.Keeper(self.opts, self.settings, self.loop)
+        self.keeper.publisher.fleet = self.to_fleet
+        return self.keeper
+
+    def populate(self, jobs):
+        """Write the queue: ``jobs`` is ``{jid: minions}``."""
+        changes = Changes()
+        for jid, minions in jobs.items():
+            load = {"jid": jid, "fun": "state.apply", "arg": ["web"], "tgt": "*", "tgt_type": "glob", "user": "root"}
+            at = time.time()
+            changes.jobs[jid] = {"owner": "bench_master", "published_at": at, "load": load, "minions": minions}
+            for minion in minions:
+                changes.entries[minion, jid] = Entry(minion, jid, at, at + 86400, "was away").as_record()
+        RetryStore(self.opts).write(changes)
+
+    def go_on(self, until, limit):
+        """Run the loop until a condition holds, and return whether it did."""
+        deadline = time.monotonic() + limit
+
+        def look():
+            if until() or time.monotonic() > deadline:
+                self.loop.stop()
+            else:
+                self.loop.call_later(0.05, look)
+
+        self.loop.add_callback(look)
+        self.loop.start()
+        return until()
+
+    def connect_fleet(self):
+        self.fleet = multiprocessing.Process(
+            target=run_fleet, args=(self.opts, self.to_fleet, self.from_fleet, self.minions), daemon=True
+        )
+        self.fleet.start()
+        threading.Thread(target=self._pump, daemon=True).start()
+
+    def _pump(self):
+        while True:
+            batch = self.from_fleet.get()
+            if batch is None:
+                return
+            for raw in batch:
+                self.loop.add_callback(self.keeper.bus.receive, raw)
+
+    def close(self):
+        self.from_fleet.put(None)
+        self.to_fleet.put(None)
+        if self.fleet is not None:
+            self.fleet.join(5)
+        self.keeper.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def cpu():
+    return time.process_time()
+
+
+def memory():
+    """Resident memory of this process now, in MB."""
+    with open("/proc/self/statm") as stream:
+        return int(stream.read().split()[1]) * resource.getpagesize() / 1e6
+
+
+# -- figures ----------------------------------------------------------------------------------------------------------
+
+
+def come_back(minions, jobs):
+    """A fleet that is owed the same jobs starts within ten seconds."""
+    stage = Stage(minions)
+    stage.populate({str(20260516101112000000 + n): stage.minions for n in range(jobs)})
+    keeper = stage.build()
+    stage.connect_fleet()
+    keeper.start()
+    stage.go_on(lambda: keeper._restored and keeper._timer_at is not None, 60)
+    stage.go_on(lambda: keeper.publisher.publishes >= 1, 30)  # the ping at the start, which nobody answers
+    before, begun, spent = keeper.publisher.publishes, time.monotonic(), cpu()
+    stage.to_fleet.put(("start", stage.minions))
+    done = stage.go_on(lambda: not keeper.machine.total, 180)
+    spent, publishes = cpu() - spent, keeper.publisher.publishes - before
+    order = list(stage.minions)
+    random.Random(7).shuffle(order)
+    started = {minion: begun + STARTS_WITHIN * n / len(order) for n, minion in enumerate(order)}
+    waits = [at - started[minion] for minion, at in keeper.bus.done_at.items()]
+    report(f"{minions} minions owed the same {jobs} jobs start within 10 s", all_delivered=done)
+    report("  publishes, questions included", publishes)
+    report("  CPU of the engine, s", round(spent, 1))
+    report("  longest wait of a minion for its last job, s", round(max(waits), 1))
+    report("  whole, s", round(time.monotonic() - begun, 1))
+    stage.close()
+
+
+def different(minions, seconds):
+    """A fleet that is owed a different job each starts at once: the rate holds."""
+    stage = Stage(minions)
+    stage.populate({str(20260516101112000000 + n): [minion] for n, minion in enumerate(stage.minions)})
+    keeper = stage.build()
+    stage.connect_fleet()
+    keeper.start()
+    stage.go_on(lambda: keeper.publisher.publishes >= 1, 60)
+    stage.to_fleet.put(("start", stage.minions))
+    stage.go_on(lambda: keeper.publisher.publishes >= 20, 60)
+    first, begun = keeper.publisher.publishes, time.monotonic()
+    stage.go_on(lambda: False, seconds)
+    rate = (keeper.publisher.publishes - first) / (time.monotonic() - begun)
+    report(f"{minions} minions owed {minions} different jobs: publishes a second", round(rate, 2))
+    report("  rate", stage.settings.rate)
+    stage.close()
+
+
+def missing(minions):
+    """A job is published, and none of its minions is there."""
+    stage = Stage(minions)
+    keeper = stage.build()
+    jid = "20260516101112131415"
+    load = {"jid": jid, "fun": "state.apply", "arg": ["web"], "tgt": "*", "tgt_type": "glob", "user": "root"}
+    JobCache(stage.opts).keep_load(jid, load, stage.minions)
+    keeper.timeout = 1.0
+    keeper.start()
+    stage.go_on(lambda: keeper._restored, 30)
+    spent = cpu()
+    keeper.step(facts.Published(jid, "state.apply", keeper.now() - 100))
+    folder = pathlib.Path(stage.opts["cachedir"]) / "job_retry" / "queue"
+    stage.go_on(lambda: keeper.machine.total == minions and keeper.writer.idle, 120)
+    spent = cpu() - spent
+    report(f"queueing {minions} missing minions of one job, CPU s", round(spent, 2), stored=len(os.listdir(folder)))
+    stage.close()
+
+
+def foreign(count):
+    """Events that are of no use."""
+    stage = Stage(10)
+    keeper = stage.build()
+    data = Fleet.ret("20260516101112131415", "state.apply", "somebody", {"x" * 10: "y" * 300})
+    kinds = [
+        data,
+        ("salt/auth", {"id": "somebody", "act": "accept"}),
+        ("minion/refresh/somebody", {"Minion data cache refresh": "somebody"}),
+        ("salt/job/20260516101112131415/prog/somebody/3", {"data": {}}),
+        ("my/custom/event", {"x": "y" * 300}),
+    ]
+    raws = [tag.encode() + b"\n\n" + salt.payload.dumps(payload) for tag, payload in kinds]
+    spent = cpu()
+    for n in range(count):
+        keeper.bus.receive(raws[n % len(raws)])
+    report("an event that is of no use, CPU µs", round((cpu() - spent) / count * 1e6, 2))
+    stage.close()
+
+
+def idle(seconds):
+    """An engine with 1,000 entries whose minions are away."""
+    stage = Stage(1000)
+    stage.populate({"20260516101112131415": stage.minions})
+    keeper = stage.build()
+    keeper.start()
+    stage.go_on(lambda: keeper.publisher.publishes >= 1, 30)
+    stage.go_on(lambda: False, 12)
+    spent, begun = cpu(), time.monotonic()
+    while time.monotonic() - begun < seconds:
+        stage.loop.call_later(seconds, stage.loop.stop)
+        stage.loop.start()
+    report("idle, % of a core", round(100 * (cpu() - spent) / (time.monotonic() - begun), 3))
+    stage.close()
+
+
+def big(entries):
+    """An engine starts with a long queue."""
+    stage = Stage(entries // 10)
+    stage.populate({str(20260516101112000000 + n): stage.minions for n in range(10)})
+    before = memory()
+    spent, begun = cpu(), time.monotonic()
+    keeper = stage.build()
+    keeper.start()
+    stage.go_on(lambda: keeper._restored, 120)
+    report(
+        f"start with {keeper.machine.total} entries, s", round(time.monotonic() - begun, 1), cpu=round(cpu() - spent, 1)
+    )
+    report("  resident memory, MB", round(memory()), before=round(before))
+    stage.close()
+
+
+def report(name, value="", **more):
+    extra = ", ".join(f"{key} {val}" for key, val in more.items())
+    print(f"{name:<70} {value}{'  (' + extra + ')' if extra else ''}", flush=True)
+
+
+FIGURES = {
+    "return": lambda args: come_back(args.minions, args.jobs),
+    "different": lambda args: different(args.minions, 20),
+    "missing": lambda args: missing(args.minions),
+    "foreign": lambda args: foreign(200_000),
+    "idle": lambda args: idle(30),
+    "big": lambda args: big(args.entries),
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
+    parser.add_argument("figure", nargs="?", choices=sorted(FIGURES))
+    parser.add_argument("--minions", type=int, default=10_000)
+    parser.add_argument("--jobs", type=int, default=3)
+    parser.add_argument("--entries", type=int, default=100_000)
+    args = parser.parse_args()
+    if args.figure:
+        FIGURES[args.figure](args)
+        return
+    for name in FIGURES:  # each in a process of its own, so that memory and CPU are its own
+        process = multiprocessing.get_context("spawn").Process(target=run_figure, args=(name, args))
+        process.start()
+        process.join()
+
+
+def run_figure(name, args):
+    FIGURES[name](args)
+
+
+if __name__ == "__main__":
+    main()

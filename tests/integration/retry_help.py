@@ -1,0 +1,119 @@
+"""What the job retry tests do to a master and its minions: publish, look at the queue, and kill things."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import signal
+import time
+
+import psutil
+import salt.client
+import salt.loader
+import salt.utils.event
+
+from saltext.jobs.core import requests
+from saltext.jobs.core.retry_shell import ENGINE
+
+#: Short times, so that a whole story takes seconds.
+OPTIONS = {"settle": 0.3, "window": 0.3, "cooldown": 1.0, "backoff": 2.0}
+TIMES = {"timeout": 2, "gather_job_timeout": 2}
+
+
+def wait_for(condition, seconds=30.0, what=""):
+    """Return what ``condition`` returns as soon as it is true; fail after ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what or condition}"
+        time.sleep(0.05)
+
+
+class Desk:
+    """An operator of one master, in this process."""
+
+    def __init__(self, master):
+        self.master = master
+        self.opts = dict(master.config)
+        self._runners = salt.loader.runner(self.opts)
+        self._client = salt.client.LocalClient(mopts=self.opts)
+        self._bus = salt.utils.event.get_master_event(self.opts, self.opts["sock_dir"], listen=False)
+
+    def close(self):
+        self._client.destroy()
+        self._bus.destroy()
+
+    def run(self, function, *args, **kwargs):
+        """Call a runner function."""
+        return self._runners[function](*args, **kwargs)
+
+    def fire(self, tag, data):
+        """Put an event on the master's bus, as a minion can."""
+        self._bus.fire_event(data, tag)
+
+    def publish(self, fun, *args, tgt="*", **options):
+        """Publish a job as ``salt --async`` does, and return its jid."""
+        answer = self._client.run_job(tgt, fun, list(args), listen=False, **options)
+        return answer["jid"]
+
+    def ask(self, tgt, fun, *args):
+        """Run a function on one minion and return what it returns."""
+        return self._client.cmd(tgt, fun, list(args), timeout=15).get(tgt)
+
+    def queue(self, **selection):
+        """The entries as ``{(minion, jid): state}``."""
+        return {(row["minion"], row["jid"]): row["state"] for row in self.run("job_retry.list", **selection)}
+
+    def state(self, minion, jid):
+        return self.queue(minion=minion).get((minion, jid))
+
+    def returned(self, jid):
+        return self.run("jobs.lookup_jid", jid, display_progress=False)
+
+    def await_state(self, minion, jid, state, seconds=30.0):
+        wait_for(lambda: self.state(minion, jid) == state, seconds, f"{minion} {jid} {state}: {self.queue()}")
+
+    def await_return(self, minion, jid, seconds=40.0):
+        wait_for(lambda: minion in (self.returned(jid) or {}), seconds, f"{minion} returns {jid}: {self.queue()}")
+
+    def engine_pid(self):
+        """The process that holds the engine's lock, or None."""
+        lock = str(requests.lock_path(self.opts, ENGINE))
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if any(entry.path == lock for entry in process.open_files()):
+                    return process.pid
+        return None
+
+    def kill_engine(self):
+        """kill -9 of the engine; the master starts it anew."""
+        os.kill(wait_for(self.engine_pid, what="the engine runs"), signal.SIGKILL)
+
+    def await_engine(self, seconds=30.0):
+        wait_for(lambda: requests.is_running(self.opts, ENGINE), seconds, "the engine runs")
+
+
+def family(daemon):
+    """The ids of a daemon's process and of all below it."""
+    try:
+        process = psutil.Process(daemon.pid)
+        return [process.pid, *(child.pid for child in process.children(recursive=True))]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def kill(daemon):
+    """kill -9 of a daemon and all its processes."""
+    for pid in family(daemon):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    daemon.terminate()
+
+
+def lines(path):
+    """How many lines a file has: how often a job that appends one has run."""
+    path = pathlib.Path(path)
+    return len(path.read_text().splitlines()) if path.exists() else 0

@@ -1,0 +1,250 @@
+"""Job retry on a real master with real minions that come and go."""
+
+from __future__ import annotations
+
+import pytest
+import salt.cache
+
+from tests.integration.conftest import make_master
+from tests.integration.retry_help import OPTIONS, TIMES, Desk, family, kill, lines, wait_for
+
+
+@pytest.fixture(scope="module")
+def master(salt_factories):
+    daemon = make_master(salt_factories, job_retry=dict(OPTIONS), engines=[{"job_retry": {}}], **TIMES)
+    daemon.slow_stop = False
+    with daemon.started():
+        yield daemon
+
+
+@pytest.fixture(scope="module")
+def desk(master):
+    desk = Desk(master)
+    yield desk
+    desk.close()
+
+
+@pytest.fixture(scope="module")
+def anna(master):
+    """A minion that is always there."""
+    daemon = master.salt_minion_daemon("anna", defaults={"log_level": "info"})
+    daemon.slow_stop = False
+    with daemon.started():
+        yield daemon
+
+
+@pytest.fixture(scope="module")
+def bert_once(master, anna):
+    """A minion that comes and goes; its key is known."""
+    daemon = master.salt_minion_daemon("bert", defaults={"log_level": "info"})
+    daemon.slow_stop = False
+    daemon.start()
+    yield daemon
+    daemon.terminate()
+
+
+@pytest.fixture
+def bert(bert_once, desk):
+    """The minion, away, with nothing in the queue."""
+    if bert_once.is_running():
+        kill(bert_once)
+    yield bert_once
+    if desk.queue():
+        desk.run("job_retry.cancel", minion="bert")
+        desk.run("job_retry.purge", state="held,expired,cancelled,dead")
+
+
+@pytest.mark.story
+def test_a_minion_that_was_away_gets_the_job_under_its_own_jid_once(desk, bert, tmp_path):
+    ran = tmp_path / "ran"
+    jid = desk.publish("cmd.run", f"echo $$ >> {ran}", tgt="*", metadata={"ticket": "T-1"})
+    desk.await_state("bert", jid, "pending")
+    row = desk.run("job_retry.list")[0]
+    assert {"minion", "jid", "fun", "state", "attempts", "queued_at", "expires_at"} <= row.keys()
+    assert "arg" not in row
+    assert desk.run("job_retry.show", "bert", jid)["arg"] == [f"echo $$ >> {ran}"]
+    bert.start()
+    desk.await_return("bert", jid)
+    wait_for(lambda: not desk.queue(), what="the entry is gone")
+    assert set(desk.returned(jid)) == {"anna", "bert"}
+    assert lines(ran) == 2
+    job = desk.run("jobs.list_job", jid)
+    assert (job["Target"], job["Target-type"], sorted(job["Minions"])) == ("*", "glob", ["anna", "bert"])
+    assert desk.run("job_retry.stats")["entries"] == 0
+    assert desk.run("jobs.lookup_jid", jid, display_progress=False)["bert"] == ""
+
+
+def test_jobs_come_oldest_first_with_their_own_limits_and_options(desk, bert, tmp_path):
+    order = tmp_path / "order"
+    first = desk.publish("cmd.run", f"echo 1 >> {order}; sleep 2", tgt="bert")
+    second = desk.publish("cmd.run", f"echo 2 >> {order}", tgt="bert")
+    two = desk.publish(["test.echo", "test.true"], ["x"], [], tgt="bert")
+    kept_out = desk.publish("cmd.run", f"echo never >> {order}", tgt="bert", metadata={"job_retry": False})
+    excluded = desk.publish("test.ping", tgt="bert")
+    asked_for = desk.publish("test.ping", tgt="bert", metadata={"job_retry": {"ttl": "1h"}})
+    brief = desk.publish("cmd.run", f"echo late >> {order}", tgt="bert", metadata={"job_retry": {"ttl": 9}})
+    desk.await_state("bert", brief, "expired")
+    queue = desk.queue()
+    assert {jid for (_, jid), state in queue.items() if state == "pending"} == {first, second, two, asked_for}
+    assert ("bert", kept_out) not in queue
+    assert ("bert", excluded) not in queue
+    bert.start()
+    for jid in (first, second, two, asked_for):
+        desk.await_return("bert", jid)
+    assert order.read_text().split() == ["1", "2"]
+    assert desk.returned(two)["bert"] == {"test.echo": "x", "test.true": True}
+    wait_for(lambda: desk.queue() == {("bert", brief): "expired"}, what="only what has expired is left")
+
+
+def test_operators_control_the_queue(desk, bert, tmp_path):
+    ran = tmp_path / "ran"
+    assert desk.run("job_retry.pause") is True
+    assert desk.run("job_retry.pause") is False
+    kept = desk.publish("cmd.run", f"echo kept >> {ran}", tgt="bert")
+    dropped = desk.publish("cmd.run", f"echo dropped >> {ran}", tgt="bert")
+    excluded = desk.publish("test.ping", tgt="bert")
+    desk.await_state("bert", dropped, "pending")
+    assert desk.run("job_retry.cancel", jid=dropped) == 1
+    assert desk.run("job_retry.enqueue", excluded, minions="bert") == 1
+    bert.start()
+    stats = desk.run("job_retry.stats")
+    assert (stats["paused"], stats["engine"]) == (True, True)
+    assert stats["states"] == {"pending": 2, "cancelled": 1}
+    assert desk.run("job_retry.resume") is True
+    desk.await_return("bert", kept)
+    desk.await_return("bert", excluded)
+    assert ran.read_text().split() == ["kept"]
+    assert desk.run("job_retry.purge", state="cancelled") == 1
+
+
+@pytest.mark.story
+def test_a_job_that_was_begun_and_interrupted_is_held_until_an_operator_decides(desk, bert, tmp_path):
+    ran = tmp_path / "ran"
+    jid = desk.publish("cmd.run", f"echo x >> {ran}; sleep 25", tgt="bert")
+    behind = desk.publish("cmd.run", f"echo behind >> {tmp_path}/behind", tgt="bert")
+    desk.await_state("bert", behind, "pending")
+    bert.start()
+    desk.await_state("bert", jid, "running", seconds=40)
+    kill(bert)
+    bert.start()
+    desk.await_state("bert", jid, "held", seconds=40)
+    desk.await_return("bert", behind)
+    assert lines(ran) == 1
+    assert desk.run("job_retry.show", "bert", jid)["history"][-1]["reason"] == "it was begun and ended without a return"
+
+
+def test_a_job_that_stops_its_minion_does_not_loop(desk, bert, tmp_path):
+    ran, victims = tmp_path / "ran", tmp_path / "victims"
+    command = f"echo x >> {ran}; while [ ! -s {victims} ]; do sleep 0.1; done; kill -9 $(cat {victims}); sleep 60"
+    jid = desk.publish("cmd.run", command, tgt="bert")
+    desk.await_state("bert", jid, "pending")
+    bert.start()
+    victims.write_text(" ".join(str(pid) for pid in family(bert)))
+    wait_for(lambda: not bert.is_running(), 30, "the job has stopped its minion")
+    kill(bert)
+    bert.start()
+    desk.await_state("bert", jid, "held")
+    assert lines(ran) == 1
+
+
+def test_a_forged_event_gets_nobody_a_job_and_harms_no_queue(desk, anna, bert, tmp_path):
+    ran = tmp_path / "ran"
+    owed = desk.publish("cmd.run", f"echo owed >> {ran}", tgt="bert")
+    others = desk.publish("cmd.run", f"echo others >> {tmp_path}/others", tgt="anna")
+    desk.await_state("bert", owed, "pending")
+
+    def forge(tag, data):
+        assert desk.ask("anna", "event.fire_master", data, tag) is True
+
+    # A job that was never published; a job that was, but not for bert; a return, and a start, of somebody else.
+    never = "20300101000000000000"
+    new = {"fun": "cmd.run", "arg": [f"echo forged >> {ran}"], "tgt": "bert", "tgt_type": "list", "minions": ["bert"]}
+    forge(f"salt/job/{never}/new", {**new, "jid": never, "user": "root"})
+    forge(f"salt/job/{others}/new", {**new, "jid": others, "user": "root"})
+    forge(f"salt/job/{owed}/ret/bert", {"jid": owed, "id": "bert", "fun": "cmd.run", "retcode": 0, "return": "x"})
+    forge("salt/minion/bert/start", {"id": "bert"})
+    forge("salt/key", {"id": "bert", "act": "delete", "result": True})
+    marker = desk.publish("cmd.run", f"echo marker >> {ran}", tgt="bert")
+    desk.await_state("bert", marker, "pending")
+    assert set(desk.queue()) == {("bert", owed), ("bert", marker)}
+    bert.start()
+    desk.await_return("bert", marker)
+    assert ran.read_text().split() == ["owed", "marker"]
+    assert lines(tmp_path / "others") == 1
+
+
+def test_a_storm_of_start_events_costs_few_publishes(desk, bert, tmp_path):
+    ran = tmp_path / "ran"
+    jid = desk.publish("cmd.run", f"echo x >> {ran}", tgt="bert")
+    desk.await_state("bert", jid, "pending")
+    for n in range(1000):
+        desk.fire(f"salt/minion/nobody{n}/start", {"id": f"nobody{n}"})
+    for _ in range(20):
+        desk.fire("salt/minion/bert/start", {"id": "bert"})
+    bert.start()
+    desk.await_return("bert", jid)
+    assert lines(ran) == 1
+
+
+@pytest.mark.parametrize("moment", ["before the deadline", "queued", "sent", "running"])
+def test_a_kill_of_the_engine_loses_nothing_and_repeats_nothing(desk, bert, tmp_path, moment):
+    ran = tmp_path / "ran"
+    desk.await_engine()
+    jid = desk.publish("cmd.run", f"echo x >> {ran}; sleep 3", tgt="bert")
+    if moment == "before the deadline":
+        desk.kill_engine()
+    else:
+        desk.await_state("bert", jid, "pending")
+        if moment == "queued":
+            desk.kill_engine()
+    if moment in ("sent", "running"):
+        bert.start()
+        states = ("claimed", "sent", "running") if moment == "sent" else ("running",)
+        wait_for(lambda: desk.state("bert", jid) in states, 40, moment)
+        desk.kill_engine()
+    else:
+        desk.await_engine()
+        desk.await_state("bert", jid, "pending", 40)
+        bert.start()
+    desk.await_return("bert", jid, 60)
+    wait_for(lambda: not desk.queue(), 40, "the entry is gone")
+    assert lines(ran) == 1
+
+
+def test_a_corrupt_entry_harms_no_other(desk, bert, tmp_path):
+    good = desk.publish("cmd.run", f"echo good >> {tmp_path}/good", tgt="bert")
+    bad = desk.publish("cmd.run", f"echo bad >> {tmp_path}/bad", tgt="bert")
+    desk.await_state("bert", bad, "pending")
+    salt.cache.Cache(desk.opts).store("job_retry/queue/bert", bad, {"state": ["nonsense"]})
+    desk.kill_engine()
+    wait_for(lambda: not desk.engine_pid(), 10, "the engine is gone")
+    desk.await_engine()
+    bert.start()
+    desk.await_return("bert", good)
+    assert desk.state("bert", bad) == "held"
+    assert lines(tmp_path / "bad") == 0
+
+
+def test_deleting_a_key_purges_that_queue(desk, anna, bert, tmp_path):
+    jid = desk.publish("cmd.run", f"echo x >> {tmp_path}/ran", tgt="*")
+    desk.await_state("bert", jid, "pending")
+    assert desk.master.salt_key_cli().run("-y", "-d", "bert").returncode == 0
+    wait_for(lambda: not desk.queue(), 20, "the queue is purged")
+    bert.start()
+    assert desk.ask("bert", "test.ping") is True
+    assert lines(tmp_path / "ran") == 1
+
+
+def test_a_kill_of_the_master_loses_nothing(desk, master, anna, bert, tmp_path):
+    ran = tmp_path / "ran"
+    queued = desk.publish("cmd.run", f"echo queued >> {ran}", tgt="bert")
+    desk.await_state("bert", queued, "pending")
+    fresh = desk.publish("cmd.run", f"echo fresh >> {ran}", tgt="bert")
+    kill(master)
+    master.start()
+    desk.await_engine()
+    desk.await_state("bert", fresh, "pending", 60)
+    bert.start()
+    desk.await_return("bert", queued, 60)
+    desk.await_return("bert", fresh)
+    assert ran.read_text().split() == ["queued", "fresh"]
