@@ -288,26 +288,26 @@ class Store:
             return []  # to list a missing bank would create its directory
         return [name for name in self.call("list", bank) or () if isinstance(name, str)]
 
-    def outside(self, bank, low, high):
+    def outside(self, bank, low, high, keep):
         """
         The names in ``bank`` before ``low`` or after ``high``. As a rule there are none, and many names.
 
-        On localfs a directory that has not changed since it was listed is not listed again.
+        A bank is not listed again while no name in it can have become older than ``keep`` seconds: neither one that
+        was there the last time, nor one that was written since. On localfs its directory tells that none was.
         """
-        changed = self._changed(bank)
-        if changed is not None and self.listed.get(bank, ())[:1] == (changed,):
-            _, first, last = self.listed[bank]
-            if first >= low and last <= high:
-                return []
+        changed, now = self._changed(bank), time.time()
+        at, stamp, first, last = self.listed.get(bank, (0, None, low, high))
+        quiet = stamp == changed if changed is not None else now - at < keep
+        if at and quiet and first >= low and last <= high:
+            return []
         names = self._files(bank) if self.driver == "localfs" else self.names(bank)
         first, last = min(names, default=low), max(names, default=high)
         # A change in the same tick of the file system's clock would not show.
-        if changed is not None and time.time() - changed / 1e9 > 1:
-            self.listed[bank] = (changed, first, last)
+        settled = changed is None or now - changed / 1e9 > 1
+        self.listed[bank] = (now if settled else 0, changed, first, last)
         if first >= low and last <= high:
             return []
-        names = self.names(bank) if self.driver == "localfs" else names
-        return [name for name in names if not low <= name <= high]
+        return [name for name in self.names(bank) if not low <= name <= high]
 
     def _changed(self, bank):
         """When a name was last added to the bank or removed; None where that cannot be told for nothing."""
@@ -863,7 +863,7 @@ def clean_old_jobs():
 def _perhaps_old(store, bank, keep):
     """The jids in ``bank`` whose own time does not tell that they are fresh: compared as text, nothing is read."""
     now = time.time()
-    return store.outside(bank, _jid_at(max(0, now - keep)), _jid_at(now + CLOCK_SKEW))
+    return store.outside(bank, _jid_at(max(0, now - keep)), _jid_at(now + CLOCK_SKEW), keep)
 
 
 def _drop_if_old(store, jid, keep):
