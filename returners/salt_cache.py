@@ -75,7 +75,8 @@ LOCKS = 64  # lock files; a fixed number, so that they never pile up
 CLOCK_SKEW = 86400  # a jid further in the future says nothing about its age
 MMAP_OPEN_BANKS = 64  # open banks of mmap_cache per process, four file descriptors each
 
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+_LOCK_FILE = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
 # Kept when the loader executes this file again for another loader of the same process.
 _STORES = globals().get("_STORES", {})
@@ -132,6 +133,15 @@ _LONGEST = {"localfs": 253, "mysql": 242}
 # ---------------------------------------------------------------------------------------------------------
 
 
+def _owner(cachedir):
+    """Whom to give new files to: root's would be closed to a master that runs as another user. None for nobody."""
+    try:
+        found = os.stat(cachedir)
+    except OSError:
+        return None
+    return (found.st_uid, found.st_gid) if os.geteuid() == 0 and found.st_uid != 0 else None
+
+
 class Outage(SaltCacheError):
     """The server behind the driver is away: there is no point in asking it for the next key."""
 
@@ -145,6 +155,7 @@ class Store:
         self.pid = os.getpid()
         self.driver = opts.get("cache") or "localfs"
         self.cachedir = opts["cachedir"]
+        self.owner = _owner(self.cachedir)
         self.encode = _ENCODERS.get(self.driver, str)
         self.longest = opts.get("mmap_cache_key_size", 64) if self.driver == "mmap_cache" else 255
         self.longest = _LONGEST.get(self.driver, self.longest)
@@ -244,9 +255,14 @@ class Store:
             try:
                 handle = os.open(draft, _NEW_FILE, 0o600)
             except FileNotFoundError:
-                os.makedirs(folder, exist_ok=True)
+                self._make_folder(folder)
+                handle = os.open(draft, _NEW_FILE, 0o600)
+            except FileExistsError:  # left by a process that was killed, with the same number
+                os.unlink(draft)
                 handle = os.open(draft, _NEW_FILE, 0o600)
             try:
+                if self.owner:
+                    os.fchown(handle, *self.owner)
                 while data:
                     data = data[os.write(handle, data) :]
                 os.rename(draft, os.path.join(folder, f"{key}.p"))
@@ -259,6 +275,20 @@ class Store:
             raise SaltCacheError(
                 f"Cache driver localfs could not store bank={bank!r} key={key!r}: {exc!r:.500}"
             ) from exc
+
+    def _make_folder(self, folder):
+        """Make ``folder`` for the owner of the cache directory: salt-ssh runs as root where the master may not."""
+        missing = []
+        while not os.path.isdir(folder):
+            missing.append(folder)
+            folder = os.path.dirname(folder)
+        for folder in reversed(missing):
+            try:
+                os.mkdir(folder, 0o700)
+            except FileExistsError:
+                continue  # somebody else was faster
+            if self.owner:
+                os.chown(folder, *self.owner, follow_symlinks=False)
 
     def flush(self, bank, key=None):
         self.call("flush", bank, key=key)
@@ -345,9 +375,11 @@ class Store:
         if os.path.exists(index):
             return
         try:
-            os.makedirs(folder, exist_ok=True)
+            self._make_folder(folder)
             handle, draft = tempfile.mkstemp(dir=folder)
             try:
+                if self.owner:
+                    os.fchown(handle, *self.owner)
                 os.ftruncate(handle, self.bank_bytes)
                 with contextlib.suppress(FileExistsError):
                     os.link(draft, index)  # unlike a rename it never replaces the index of somebody faster
@@ -420,25 +452,19 @@ class Store:
     def _lock_file(self, number):
         folder = os.path.join(self.cachedir, "salt_cache.locks")
         path = os.path.join(folder, f"{number:02x}")
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
+            with contextlib.suppress(FileNotFoundError):
+                return os.open(path, _LOCK_FILE)
+            self._make_folder(folder)
             try:
-                handle = os.open(path, flags, 0o600)
-            except FileNotFoundError:
-                os.makedirs(folder, mode=0o700, exist_ok=True)
-                handle = os.open(path, flags, 0o600)
-            if os.geteuid() == 0:
-                self._give_away(folder, handle)
+                handle = os.open(path, _LOCK_FILE | os.O_CREAT | os.O_EXCL, 0o600)
+            except FileExistsError:
+                return os.open(path, _LOCK_FILE)
+            if self.owner:
+                os.fchown(handle, *self.owner)
             return handle
         except OSError as exc:
             raise SaltCacheError(f"Job cache lock {path} cannot be opened: {exc}") from exc
-
-    def _give_away(self, folder, handle):
-        """salt-ssh runs as root where the master may not: leave its user the locks."""
-        owner = os.stat(self.cachedir)
-        if os.fstat(handle).st_uid != owner.st_uid:
-            os.chown(folder, owner.st_uid, owner.st_gid)
-            os.fchown(handle, owner.st_uid, owner.st_gid)
 
 
 # EtcdNotFile: another process was faster in making the directory that the driver keeps everything in.
@@ -637,7 +663,7 @@ def _save_published(store, key, load, minions):
 
 
 def _save_reported(store, key, load):
-    minions = _reported_minions(store, load)
+    minions = _reported_minions(load)
     with store.lock(key):
         if store.contains(PUBLISHED, key) or store.contains(LOADS, key):
             return
@@ -657,12 +683,12 @@ def _reported_arguments(load):
     return []
 
 
-def _reported_minions(store, load):
+def _reported_minions(load):
     """Whom a load that did not come from publish was meant for, as far as this master can know."""
     if isinstance(load.get("Minions"), (list, tuple)):
         return load["Minions"]
     # salt-ssh targets its roster, of which the accepted keys say nothing
-    if not load.get("tgt") or ("argv" in store.opts and "tgt" in store.opts):
+    if not load.get("tgt") or ("argv" in __opts__ and "tgt" in __opts__):
         return []
     try:
         found = salt.utils.minions.CkMinions(__opts__).check_minions(load["tgt"], load.get("tgt_type", "glob"))

@@ -578,6 +578,26 @@ class TestLocalfs(Contract):
         assert list(job_cache.get_jids()) == [JID]
         assert "Skipped in the job cache" in caplog.text
 
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can write for somebody else")
+    def test_what_root_stores_belongs_to_the_user_of_the_master(self, opts):
+        os.chown(opts["cachedir"], 65534, 65534)
+        job_cache = Returner(opts)
+        job_cache.save_load(JID, LOAD, minions=["web1"])
+        job_cache.returner(a_return("web1"))
+        for folder, folders, files in os.walk(opts["cachedir"]):
+            for name in [*folders, *files]:
+                assert os.lstat(os.path.join(folder, name)).st_uid == 65534, (folder, name)
+
+    def test_what_a_killed_process_left_does_not_stand_in_the_way(self, job_cache, opts):
+        job_cache.save_load(OLD, LOAD, minions=["web1"])
+        for bank in ("loads", "minions"):
+            draft = os.path.join(opts["cachedir"], "jobs", bank, f".{os.getpid()}-{threading.get_ident()}")
+            with open(draft, "w", encoding="utf-8") as left:
+                left.write("x" * 10_000)
+        job_cache.save_load(JID, LOAD, minions=["web1"])
+        assert job_cache.get_load(JID) == {**LOAD, "Minions": ["web1"]}
+        assert set(job_cache.get_jids()) == {OLD, JID}
+
     def test_a_half_written_file_is_no_job(self, job_cache, opts):
         job_cache.save_load(JID, LOAD, minions=["web1"])
         with open(os.path.join(opts["cachedir"], "jobs", "loads", "tmpx12"), "wb"):
