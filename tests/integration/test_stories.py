@@ -12,6 +12,7 @@ import time
 import psutil
 import pytest
 
+import saltext.jobs.reactor
 from saltext.jobs.core import requests
 from tests.integration.conftest import make_master, minions
 
@@ -223,3 +224,22 @@ def test_an_engine_that_is_not_to_run_says_why_once_and_the_master_goes_on(odd_m
         assert not lines_of(daemon, "CRITICAL")
     with minions(daemon, "lone"):
         assert daemon.salt_cli(timeout=DEADLINE).run("test.ping", minion_tgt="lone").data is True
+
+
+def test_an_operators_event_starts_the_batch_of_a_reactor_file(salt_factories, tmp_path):
+    sls = pathlib.Path(saltext.jobs.reactor.__path__[0]) / "batched_highstate.sls"
+    (tmp_path / "top.sls").write_text("base:\n  '*':\n    - motd\n")
+    (tmp_path / "motd.sls").write_text(f"{tmp_path}/motd:\n  file.managed:\n    - contents: welcome\n")
+    master = make_master(
+        salt_factories, reactor=[{"operations/highstate": [str(sls)]}], file_roots={"base": [str(tmp_path)]}
+    )
+    master.slow_stop = False
+    with master.started(), minions(master, "lone"):
+        command = master.salt_run_cli(timeout=DEADLINE)
+        assert command.run("event.send", "operations/highstate").returncode == 0
+        eventually(lambda: (tmp_path / "motd").exists(), "the state is applied")
+        (batch,) = eventually(
+            lambda: [each for each in command.run("batch.list", "state=complete").data if each["driver"] == "engine"],
+            "the batch is complete",
+        )
+    assert (batch["fun"], batch["tgt"], batch["completed"], batch["success"]) == ("state.apply", "*", 1, True)
