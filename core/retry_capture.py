@@ -116,7 +116,7 @@ class Capture:
         if job is None:
             job = self.open[fact.jid] = _Open(fact.at)
         if job.step is Step.WAITING:
-            self._timers.set(("open", fact.jid), fact.at + self._patience)
+            self._timers.set(("open", fact.jid), max(fact.at + self._patience, fact.not_before))
         else:
             job.again = True
 

@@ -16,11 +16,15 @@ from saltext.jobs.core.retry_entry import Entry, Job
 
 @dataclass(frozen=True)
 class Published:
-    """This master's bus says that a job was published at ``at``. Who it was for, the job cache tells."""
+    """
+    This master's bus says that a job was published at ``at``. Who it was for, the job cache tells, which is not looked at
+    before ``not_before``.
+    """
 
     jid: str
     fun: str
     at: float
+    not_before: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,9 @@ KEYS_PAUSE = 1.0
 #: Seconds before a job cache that failed is tried again at the start.
 CACHE_PAUSE = 5.0
 
+#: Seconds that a job found at a start is left to the other masters that share the cache: one of them may have published it.
+SHARED_PAUSE = 30.0
+
 _KEY_TAG = "salt/key"
 
 
@@ -74,6 +77,9 @@ class Keeper:
         self.writer = Writer(loop, self.store_worker, self.store)
         self.bus = Bus(self.opts, loop, ENGINE, self._wants, self._handle, self._gap)
         self._any = "any" in settings.triggers
+        self._shared = self.opts.get("cache") not in (None, "localfs", "mmap_cache") or bool(
+            self.opts.get("cluster_id")
+        )
         self._restored = False
         self._timer: Any = None
         self._timer_at: float | None = None
@@ -245,7 +251,9 @@ class Keeper:
         async def read() -> None:
             try:
                 fact, load = await self.cache_worker.call(self.reader.read, effect.jid)
-            except JobCacheError as exc:
+                if self._shared and await self._is_others(effect.jid):
+                    fact = facts.JobRead(effect.jid, None)
+            except (JobCacheError, StateError) as exc:
                 self._complain(exc)
                 self.step(facts.Unreadable(effect.jid))
                 return
@@ -254,6 +262,11 @@ class Keeper:
             self.step(fact)
 
         self.loop.spawn_callback(read)
+
+    async def _is_others(self, jid: str) -> bool:
+        """Tell whether another master that shares our cache keeps a job."""
+        snapshot = await self.store_worker.call(self.store.snapshot, jid)
+        return bool(snapshot) and snapshot.get("owner") != self.owner
 
     def _vet(self, effect: facts.Vet) -> None:
         async def vet() -> None:
@@ -528,7 +541,7 @@ class Keeper:
             for jid, at in sorted(found.items(), key=lambda item: item[1]):
                 capture = self.machine.capture
                 if is_plain(jid) and jid not in capture.open and jid not in capture.closed:
-                    self.step(facts.Published(jid, "", at))
+                    self.step(facts.Published(jid, "", at, self.now() + SHARED_PAUSE if self._shared else 0.0))
         finally:
             self._reconciling = False
 

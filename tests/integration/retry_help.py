@@ -33,10 +33,15 @@ def wait_for(condition, seconds=30.0, what=""):
 
 
 class Desk:
-    """An operator of one master, in this process."""
+    """
+    An operator of one master, in this process.
 
-    def __init__(self, master):
-        self.master = master
+    :param alone: whether this is the only master here. Loaders of two share their modules, with the options of the newer
+        one, so otherwise each call gets a loader of its own.
+    """
+
+    def __init__(self, master, alone=True):
+        self.master, self._alone = master, alone
         self.opts = dict(master.config)
         self._runners = salt.loader.runner(self.opts)
         self._client = salt.client.LocalClient(mopts=self.opts)
@@ -48,7 +53,8 @@ class Desk:
 
     def run(self, function, *args, **kwargs):
         """Call a runner function."""
-        return self._runners[function](*args, **kwargs)
+        runners = self._runners if self._alone else salt.loader.runner(self.opts)
+        return runners[function](*args, **kwargs)
 
     def fire(self, tag, data):
         """Put an event on the master's bus, as a minion can."""

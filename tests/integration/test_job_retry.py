@@ -139,6 +139,7 @@ def test_a_job_that_stops_its_minion_does_not_loop(desk, bert, tmp_path):
     jid = desk.publish("cmd.run", command, tgt="bert")
     desk.await_state("bert", jid, "pending")
     bert.start()
+    wait_for(lambda: lines(ran) == 1, 40, "the job has begun")
     victims.write_text(" ".join(str(pid) for pid in family(bert)))
     wait_for(lambda: not bert.is_running(), 30, "the job has stopped its minion")
     kill(bert)

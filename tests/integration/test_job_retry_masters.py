@@ -1,0 +1,94 @@
+"""Job retry with two masters on one redis, with redis going away, and with Salt's own default job cache."""
+
+from __future__ import annotations
+
+import pytest
+import salt.cache
+
+from tests.functional.cache_servers import redis_server
+from tests.integration.conftest import make_master
+from tests.integration.retry_help import OPTIONS, TIMES, Desk, kill, lines, wait_for
+
+#: Seconds after which this test lets a master count as gone.
+LONG_AGO = 1.0
+
+
+@pytest.fixture
+def redis(tmp_path):
+    server = redis_server(tmp_path).start()
+    yield server
+    server.stop()
+
+
+def start_master(factories, **more):
+    daemon = make_master(factories, job_retry=dict(OPTIONS), engines=[{"job_retry": {}}], **TIMES, **more)
+    daemon.slow_stop = False
+    daemon.start()
+    return daemon
+
+
+def start_minion(master, name):
+    daemon = master.salt_minion_daemon(name, defaults={"log_level": "info"})
+    daemon.slow_stop = False
+    daemon.start()
+    return daemon
+
+
+def test_masters_that_share_a_redis_keep_to_their_own_jobs_until_one_adopts_the_others(salt_factories, redis, tmp_path):
+    one, two = (start_master(salt_factories, **redis.options) for _ in range(2))
+    carl, dora = start_minion(one, "carl"), start_minion(two, "dora")
+    desks = Desk(one, alone=False), Desk(two, alone=False)
+    try:
+        for minion in (carl, dora):
+            kill(minion)
+        ran = tmp_path / "ran"
+        mine = desks[0].publish("cmd.run", f"echo carl >> {ran}", tgt="carl")
+        other = desks[1].publish("cmd.run", f"echo dora >> {ran}", tgt="dora")
+        desks[0].await_state("carl", mine, "pending")
+        desks[1].await_state("dora", other, "pending")
+        owners = {row["minion"]: row["owner"] for row in desks[0].run("job_retry.list")}
+        assert owners == {"carl": one.config["id"], "dora": two.config["id"]}
+        assert desks[0].run("job_retry.cancel", jid=other) == 0
+        with pytest.raises(Exception, match="its entries are its own"):
+            desks[0].run("job_retry.adopt", two.config["id"])
+        # Redis goes and comes back: what is owed is still owed, and delivered.
+        redis.stop()
+        redis.start()
+        carl.start()
+        desks[0].await_return("carl", mine, 60)
+        kill(two)
+        salt.cache.Cache(desks[0].opts).store("job_retry/owners", two.config["id"], LONG_AGO)
+        assert desks[0].run("job_retry.adopt", two.config["id"]) == 1
+        wait_for(lambda: desks[0].run("job_retry.list")[0]["owner"] == one.config["id"], what="the owner has changed")
+        assert ran.read_text().split() == ["carl"]
+    finally:
+        for desk in desks:
+            desk.close()
+        for daemon in (carl, dora, one, two):
+            kill(daemon) if daemon.is_running() else daemon.terminate()
+
+
+def test_another_job_cache_is_believed_where_that_is_wanted_and_shows_the_job_as_it_was(salt_factories, tmp_path):
+    options = {**OPTIONS, "trust_job_cache": True}
+    master = make_master(
+        salt_factories, job_retry=options, engines=[{"job_retry": {}}], master_job_cache="local_cache", **TIMES
+    )
+    master.slow_stop = False
+    master.start()
+    carl = start_minion(master, "carl")
+    desk = Desk(master)
+    try:
+        kill(carl)
+        ran = tmp_path / "ran"
+        jid = desk.publish("cmd.run", f"echo x >> {ran}", tgt="c*", metadata={"ticket": "T-1"})
+        desk.await_state("carl", jid, "pending")
+        carl.start()
+        desk.await_return("carl", jid)
+        wait_for(lambda: not desk.queue(), what="the entry is gone")
+        job = wait_for(lambda: (job := desk.run("jobs.list_job", jid))["Target"] == "c*" and job, what="its own target")
+        assert (job["Target"], job["Target-type"], job["User"]) == ("c*", "glob", "root")
+        assert lines(ran) == 1
+    finally:
+        desk.close()
+        for daemon in (carl, master):
+            kill(daemon)
