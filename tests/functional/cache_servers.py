@@ -7,6 +7,7 @@ need it are skipped with the reason, and fail where ``CI`` is set: there nothing
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import glob
 import importlib.util
@@ -17,6 +18,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 
 import pytest
@@ -81,12 +83,6 @@ class Server:
             self.process.wait(DEADLINE)
             self.process = None
 
-    def pause(self):
-        self.process.send_signal(signal.SIGSTOP)
-
-    def resume(self):
-        self.process.send_signal(signal.SIGCONT)
-
 
 def _connects(port):
     def ready():
@@ -112,7 +108,12 @@ def mysql_server(folder):
     program, install = _program("mariadbd", "mysqld"), _program("mariadb-install-db", "mysql_install_db")
     user, data, port = pwd.getpwuid(os.getuid()).pw_name, pathlib.Path(folder) / "data", free_port()
     settings = ["--no-defaults", f"--user={user}", f"--datadir={data}"]
-    quick = ["--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=16M", "--innodb-log-file-size=8M"]
+    quick = [
+        "--innodb-flush-log-at-trx-commit=2",
+        "--innodb-doublewrite=0",
+        "--innodb-buffer-pool-size=16M",
+        "--innodb-log-file-size=8M",
+    ]
     subprocess.run(
         [install, *settings, "--auth-root-authentication-method=normal", "--skip-test-db", *quick[1:]],
         check=True,
@@ -186,16 +187,23 @@ def disk_usage(folder):
     return sum(os.lstat(name).st_blocks * 512 for name in files)
 
 
+_RUNNING = {}
+
+
+def _running(driver):
+    """The running server of ``driver``: one for all modules, started when the first of them asks for it."""
+    if driver not in _RUNNING:
+        # In memory where that can be: nothing here has to outlive the machine.
+        folder = tempfile.mkdtemp(prefix="sj-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        _RUNNING[driver] = SERVERS[driver](folder)
+        atexit.register(_RUNNING[driver].stop)
+    if _RUNNING[driver].process is None:
+        _RUNNING[driver].start()
+    return _RUNNING[driver]
+
+
 @pytest.fixture(scope="session")
-def cache_servers(tmp_path_factory):
-    """A function that gives the running server of a driver, started when it is first asked for."""
-    running = {}
-
-    def server(driver):
-        if driver not in running:
-            running[driver] = SERVERS[driver](tmp_path_factory.mktemp(driver)).start()
-        return running[driver]
-
-    yield server
-    for started in running.values():
-        started.stop()
+def cache_servers():
+    """A function that gives the running server of a driver."""
+    return _running
