@@ -9,6 +9,7 @@ error that a returner logs while it stores counts as raised.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import sys
 import threading
@@ -22,6 +23,8 @@ from saltext.jobs.core.errors import JobsError
 from saltext.jobs.core.ids import jid_time
 
 log = logging.getLogger(__name__)
+
+_COUNT = itertools.count()
 
 
 class ReturnerAbsent(JobsError):
@@ -123,8 +126,11 @@ class ReturnerModule:
 
     def _modules(self) -> Any:
         if self._loaded is None:
-            utils = salt.loader.utils(self._opts)
-            loaded = salt.loader.returners(self._opts, salt.loader.minion_mods(self._opts, utils=utils))
+            # Loaders of one process share a module under its name, and with it the options of the last one to load it.
+            base = f"saltext_jobs.returner{next(_COUNT)}"
+            utils = salt.loader.utils(self._opts, loaded_base_name=base)
+            functions = salt.loader.minion_mods(self._opts, utils=utils, loaded_base_name=base)
+            loaded = salt.loader.returners(self._opts, functions, loaded_base_name=base)
             if f"{self.name}.returner" not in loaded:
                 reason = loaded.missing_fun_string(f"{self.name}.returner")
                 raise ReturnerAbsent(f"The returner {self.name!r} cannot be loaded: {reason}")

@@ -32,7 +32,7 @@ class Load:
     def close(self):
         self._stack.close()
 
-    def publish(self, minions, fun="test.echo", arg=("x",), cached=True, **more):
+    def publish(self, minions, fun="test.echo", arg=("x",), cached=True, fires=True, **more):
         """Announce a job and keep its load, as the master's publish does. Returns its jid."""
         jid = salt.utils.jid.gen_jid(self.opts)
         load = {"jid": jid, "tgt": list(minions), "tgt_type": "list", "user": "anna", "fun": fun, "arg": list(arg)}
@@ -40,7 +40,8 @@ class Load:
         name = self.opts["master_job_cache"]
         if cached:
             returners[f"{name}.prep_jid"](passed_jid=jid)
-        self._event.fire_event({**load, "minions": list(minions), "missing": []}, f"salt/job/{jid}/new")
+        if fires:
+            self._event.fire_event({**load, "minions": list(minions), "missing": []}, f"salt/job/{jid}/new")
         if cached:
             full = {
                 **load,

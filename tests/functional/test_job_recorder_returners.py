@@ -236,6 +236,17 @@ def test_an_alternative_configuration_takes_the_place_of_the_usual_one(usual, al
     assert promoted({**usual, **alternative}, "") == {**usual, **alternative}
 
 
+def test_two_configurations_in_one_process_never_mix(opts, tmp_path):
+    # Salt's loaders share a module, and the options in it, unless they are told not to.
+    opts.update({f"{name}.cachedir": str(tmp_path / name) for name in "ab"})
+    modules = {name: ReturnerModule(opts, "salt_cache", name) for name in "ab"}
+    for module in modules.values():
+        assert not module.has("no_such_function")  # makes the loader load everything
+    for name in "abab":
+        modules[name].store_return(a_return(name))
+    assert {name: list(module.returns(JID)) for name, module in modules.items()} == {"a": ["a"], "b": ["b"]}
+
+
 # -- local_cache as the source ----------------------------------------------------------------------------------------
 
 
