@@ -178,6 +178,7 @@ def driver_options(driver, servers, folder, request_tag):
     return {**own, **options}
 
 
+DRIVERS = ("localfs", "mmap_cache", "redis", "mysql", "etcd")
 SERVERS = {"redis": redis_server, "mysql": mysql_server, "etcd": etcd_server}
 
 
