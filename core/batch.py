@@ -525,7 +525,7 @@ class Batch:
     def _resume(self, fact: ResumeRequested, now: float) -> list[Effect]:
         if not self.accepts(fact):
             return []
-        self.paused, self.failures, self.publish_at, self.not_before = None, 0, now, now
+        self.paused, self.failures, self.not_before = None, 0, now
         return [Announce("resumed", {"user": fact.user})]
 
     # Crash and end.

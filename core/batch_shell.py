@@ -18,46 +18,23 @@ import salt.utils.job
 from saltext.jobs.core import batch_facts as facts
 from saltext.jobs.core import compat, events, files
 from saltext.jobs.core.batch import Batch
+from saltext.jobs.core.batch_effects import Effects, Live
 from saltext.jobs.core.batch_snapshot import snapshot
 from saltext.jobs.core.batch_spec import Spec
 from saltext.jobs.core.batch_store import ENGINE, BatchStore
 from saltext.jobs.core.batch_summary import counts, native_view, summary
 from saltext.jobs.core.bus import Bus
-from saltext.jobs.core.errors import JobCacheError, PublishFailed, StateError
-from saltext.jobs.core.job_cache import BATCH_MARK, JobCache, load_of
+from saltext.jobs.core.errors import JobCacheError, StateError
+from saltext.jobs.core.job_cache import JobCache
 from saltext.jobs.core.journal import Journal
-from saltext.jobs.core.publisher import Publisher
-from saltext.jobs.core.questions import Questions
-from saltext.jobs.core.requests import Inbox, leave
+from saltext.jobs.core.requests import Inbox
 from saltext.jobs.core.settings import BatchSettings
 from saltext.jobs.core.worker import Worker
 
 log = logging.getLogger(__name__)
 
-#: Who takes minions that are offline over.
-RETRY_ENGINE = "job_retry"
-#: Least seconds between two progress events of a batch.
-PROGRESS_PAUSE = 1.0
-#: Seconds before a job cache that failed is tried again.
-CACHE_PAUSE = 5.0
-#: Effects that reach minions: the journal is synced before they are performed.
+#: Effects that reach minions or end the batch: the journal is synced before they are performed.
 _PUBLISHING = (facts.Publish, facts.Kill, facts.Close, facts.Queue)
-
-
-class Live:
-    """A batch that is being carried out."""
-
-    def __init__(self, batch: Batch, journal: Journal) -> None:
-        self.batch, self.journal = batch, journal
-        self.jid = batch.spec.jid
-        self.timer: Any = None
-        self.progress_timer: Any = None
-        self.progress_at = 0.0  # when the last progress event was fired
-        self.unwritten = False  # the disk did not take a fact: the journal is behind
-        self.held: list[Callable[[], None]] = []  # what is to be done once it is written
-        self.load_kept = False
-        self.stamp: tuple[int, int] | None = None  # of the state file as we wrote it
-        self.shown_at = 0.0  # when we wrote it
 
 
 class Manager:
@@ -74,10 +51,9 @@ class Manager:
         self.store = BatchStore(self.opts)
         self.inbox = Inbox(self.opts, ENGINE)
         self.cache = JobCache(self.opts)
-        self.publisher = Publisher(self.opts, loop)
-        self.questions = Questions(loop, self.publisher)
-        self.bus = Bus(self.opts, loop, ENGINE, self._wants, self._handle, self._reconcile_all)
         self.cache_worker, self.disk_worker = Worker(loop), Worker(loop)
+        self.bus = Bus(self.opts, loop, ENGINE, self._wants, self._handle, self._reconcile_all)
+        self.effects = Effects(self.opts, loop, self.bus, self.cache, self.cache_worker, self.step, self._close)
         self.live: dict[str, Live] = {}
         self.ended: set[str] = set()
         # Deadlines must not move when somebody sets the clock.
@@ -106,7 +82,7 @@ class Manager:
     def close(self) -> None:
         """Release everything. All that matters is in the journals."""
         self.bus.close()
-        self.publisher.close()
+        self.effects.close()
         self.cache_worker.close()
         self.disk_worker.close()
         for live in self.live.values():
@@ -118,7 +94,7 @@ class Manager:
         jid = events.job_of(tag)
         if jid is None:
             return tag == events.wake_tag(ENGINE)
-        return jid in self.live or self.questions.wants(jid) or jid in self.ended
+        return jid in self.live or self.effects.questions.wants(jid) or jid in self.ended
 
     def _handle(self, tag: str, data: Any) -> None:
         if tag == events.wake_tag(ENGINE):
@@ -126,7 +102,7 @@ class Manager:
             return
         fact = events.fact_of(tag, data)
         if isinstance(fact, events.JobReturned):
-            self.questions.heard(fact.jid, fact.minion, data.get("return"))
+            self.effects.questions.heard(fact.jid, fact.minion, data.get("return"))
             live = self.live.get(fact.jid)
             if live is None:
                 self._correct(fact.jid, {fact.minion: fact.retcode})
@@ -147,11 +123,11 @@ class Manager:
             except OSError as exc:
                 self._fall_behind(live, exc)
         self._set_timer(live)
-        self._plan_progress(live)
+        self.effects.plan_progress(live)
         if then or any(isinstance(effect, _PUBLISHING) for effect in effects):
             self.loop.spawn_callback(self._sync_and_perform, live, effects, then)
         else:
-            self._do(live, lambda: self._perform(live, effects))
+            self._do(live, lambda: self.effects.perform(live, effects))
 
     def _set_timer(self, live: Live) -> None:
         if live.timer is not None:
@@ -183,7 +159,7 @@ class Manager:
         def done() -> None:
             if then:
                 then()
-            self._perform(live, effects)
+            self.effects.perform(live, effects)
 
         self._do(live, done)
 
@@ -212,155 +188,7 @@ class Manager:
         for action in held:
             self._do(live, action)
 
-    # -- effects out --------------------------------------------------------------------------------------------------
-
-    def _perform(self, live: Live, effects: list[facts.Effect]) -> None:
-        for effect in effects:
-            _PERFORM[type(effect)](self, live, effect)
-
-    def _announce(self, live: Live, effect: facts.Announce) -> None:
-        spec, batch = live.batch.spec, live.batch
-        payload = {"jid": spec.jid, "fun": spec.fun, "user": spec.user, **counts(batch)}
-        # Salt 3008's manager takes a "state" in such an event for a whole batch of its own.
-        payload["status"] = payload.pop("state")
-        if effect.kind == "new":
-            payload.update(tgt=spec.tgt, tgt_type=spec.tgt_type, batch_size=batch.batch_size)
-        if effect.kind in ("complete", "halted"):
-            payload.update(halted_reason=batch.halted, success=batch.success, stopped_by=batch.stopped_by)
-        self.bus.fire(events.batch_tag(live.jid, effect.kind), {**payload, **effect.details})
-
-    def _plan_progress(self, live: Live) -> None:
-        if live.progress_timer is None and not live.batch.finished:
-            wait = max(0.0, live.progress_at + PROGRESS_PAUSE - self.now())
-            live.progress_timer = self.loop.call_later(wait, self._report_progress, live)
-
-    def _report_progress(self, live: Live) -> None:
-        live.progress_timer, live.progress_at = None, self.now()
-        if not live.batch.finished:
-            self._announce(live, facts.Announce("progress"))
-
-    def _gather(self, live: Live, _effect: facts.Gather) -> None:
-        async def gather() -> None:
-            spec = live.batch.spec
-            try:
-                answers = await self.questions.ping(spec.tgt, spec.tgt_type, spec.gather_job_timeout)
-            except PublishFailed as exc:
-                self.step(live, facts.PublishFailed(str(exc), exc.certain))
-            else:
-                self.step(live, facts.Gathered(tuple(sorted(answers.given))))
-
-        self.loop.spawn_callback(gather)
-
-    def _publish(self, live: Live, effect: facts.Publish) -> None:
-        async def publish() -> None:
-            spec = live.batch.spec
-            await self._keep_load(live, before=True)
-            if live.batch.halted:  # by a stop that came while the disk was full
-                self.step(live, facts.PublishFailed("stopped", certain=True))
-                return
-            try:
-                matched = await self.publisher.publish(
-                    spec.fun,
-                    spec.arg,
-                    list(effect.minions),
-                    jid=spec.jid,
-                    user=spec.user,
-                    ret=spec.ret,
-                    kwarg=spec.kwargs,
-                    options=spec.options,
-                )
-            except PublishFailed as exc:
-                log.warning("Batch %s: a publish to %d minions failed: %s", live.jid, len(effect.minions), exc)
-                self.step(live, facts.PublishFailed(str(exc), exc.certain))
-                return
-            await self._keep_load(live, before=False)
-            self.step(live, facts.Published(tuple(minion for minion in effect.minions if minion not in matched)))
-
-        self.loop.spawn_callback(publish)
-
-    async def _keep_load(self, live: Live, before: bool) -> None:
-        """Have the job cache show the batch's own target: our own keeps the first load, others take the last."""
-        if before != self.cache.keeps_first_load or (before and live.load_kept):
-            return
-        spec = live.batch.spec
-        load = load_of(
-            spec.jid, spec.fun, spec.arg, spec.kwargs, spec.tgt, spec.tgt_type, spec.user, spec.ret, spec.options
-        )
-        try:
-            await self.cache_worker.call(self.cache.keep_load, spec.jid, {**load, BATCH_MARK: True}, spec.minions)
-            live.load_kept = True
-        except JobCacheError as exc:
-            log.error("Batch %s: its load is not in the job cache: %s", live.jid, exc)
-
-    def _look_up(self, live: Live, effect: facts.LookUp) -> None:
-        self.loop.spawn_callback(self._look_up_until_read, live, effect.minions)
-
-    async def _look_up_until_read(self, live: Live, minions: tuple[str, ...]) -> None:
-        """No minion is given up because the job cache could not be read."""
-        told = False
-        while True:
-            try:
-                found = await self.cache_worker.call(self.cache.returned, live.jid, minions)
-            except JobCacheError as exc:
-                if not told:
-                    log.error("Batch %s waits for the job cache: %s", live.jid, exc)
-                told = True
-                await compat.sleep(CACHE_PAUSE)
-            else:
-                self.step(live, facts.LookedUp(minions, tuple(found.items())))
-                return
-
-    def _probe(self, live: Live, effect: facts.Probe) -> None:
-        async def probe() -> None:
-            minions = effect.minions
-            try:
-                said = await self.questions.find_job(live.jid, minions, live.batch.spec.gather_job_timeout)
-            except PublishFailed as exc:
-                log.warning("Batch %s: %d minions could not be asked: %s", live.jid, len(minions), exc)
-                self.step(live, facts.Probed(unasked=minions))
-            else:
-                self.step(
-                    live,
-                    facts.Probed(
-                        running=tuple(minion for minion in minions if minion in said.running),
-                        idle=tuple(minion for minion in minions if minion in said.idle),
-                        silent=tuple(minion for minion in minions if minion in said.silent),
-                    ),
-                )
-
-        self.loop.spawn_callback(probe)
-
-    def _kill(self, live: Live, effect: facts.Kill) -> None:
-        async def kill() -> None:
-            try:
-                await self.publisher.kill_job(live.jid, effect.minions, kill_jid=self.publisher.new_jid())
-            except PublishFailed as exc:
-                log.warning("Batch %s: a kill on %d minions failed: %s", live.jid, len(effect.minions), exc)
-            self.step(live, facts.KillSent())
-
-        self.loop.spawn_callback(kill)
-
-    def _queue(self, live: Live, effect: facts.Queue) -> None:
-        async def queue() -> None:
-            await self._keep_load(live, before=True)
-            request = {
-                "do": "enqueue",
-                "jid": live.jid,
-                "minions": list(effect.minions),
-                "reason": "offline in a batch",
-            }
-            while True:
-                try:
-                    await self.disk_worker.call(leave, self.opts, RETRY_ENGINE, request)
-                    break
-                except OSError as exc:
-                    log.error("Batch %s: minions could not be handed to the retry queue: %s", live.jid, exc)
-                    await compat.sleep(CACHE_PAUSE)
-            self.step(live, facts.Queued(effect.minions))
-
-        self.loop.spawn_callback(queue)
-
-    def _close(self, live: Live, _effect: facts.Close) -> None:
+    def _close(self, live: Live) -> None:
         """Leave the batch as it is to be found from now on: one snapshot, out of the index."""
         self.step(live, facts.Closed())
         try:
@@ -491,7 +319,7 @@ class Manager:
         if live.unwritten:
             self._catch_up(live)
         elif live.batch.finished and not live.batch.closed:
-            self._close(live, facts.Close())
+            self._close(live)
             return
         elif live.journal.records > max(self.settings.compact_records, len(live.batch.spec.minions)):
             try:
@@ -546,15 +374,3 @@ class Manager:
             return
         if found and live.jid in self.live:
             self.step(live, facts.LookedUp((), tuple(found.items())))
-
-
-_PERFORM: dict[type, Callable[[Manager, Live, Any], None]] = {
-    facts.Announce: Manager._announce,
-    facts.Gather: Manager._gather,
-    facts.Publish: Manager._publish,
-    facts.LookUp: Manager._look_up,
-    facts.Probe: Manager._probe,
-    facts.Kill: Manager._kill,
-    facts.Queue: Manager._queue,
-    facts.Close: Manager._close,
-}

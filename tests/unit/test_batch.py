@@ -363,6 +363,14 @@ def test_a_paused_batch_sends_nothing_until_it_is_resumed():
     assert published(bench.tell(facts.ResumeRequested("ann"))) == ["cd"]
 
 
+def test_a_batch_resumed_during_its_presence_ping_waits_for_the_answers():
+    bench = Bench("ab", "2", presence="ping")
+    bench.tell(facts.PauseRequested())
+    bench.tell(facts.ResumeRequested())
+    assert bench.batch.next_due is None
+    assert published(bench.tell(facts.Gathered(("a", "b")))) == ["ab"]
+
+
 def test_a_stopped_batch_sends_nothing_more_and_lets_the_rest_end():
     bench = Bench("abcd", "2")
     bench.sent()

@@ -1,0 +1,307 @@
+"""
+What a batch costs, side by side with Salt 3008's own batch manager, in one run: CPU seconds of this process, bytes handed
+to write(2), publishes. Never wall time.
+
+    .venv/bin/python -m benchmarks.batch [--quick]
+
+Both sides run their real code on real files in a temporary directory. Only the bus and the network are left out: events
+are handed to the function that Salt's loop calls with them, and a publish is answered by minions that return at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import pathlib
+import shutil
+import tempfile
+import time
+
+import salt.config
+import salt.payload
+import salt.utils.batch_manager
+import salt.utils.batch_state
+
+from saltext.jobs.core import compat
+from saltext.jobs.core.batch_shell import Manager
+from saltext.jobs.core.batch_spec import Spec, sizes_of
+from saltext.jobs.core.settings import BatchSettings
+
+#: A return's payload, in bytes.
+PAYLOAD = 450
+
+
+def jid_of(number: int) -> str:
+    return f"2026051610{number:010d}"
+
+
+def minions_of(count: int) -> list[str]:
+    return [f"minion-{number:05d}.example.org" for number in range(count)]
+
+
+def return_event(jid: str, minion: str, payload: int = PAYLOAD) -> dict:
+    return {
+        "tag": f"salt/job/{jid}/ret/{minion}",
+        "data": {
+            "jid": jid,
+            "id": minion,
+            "fun": "state.apply",
+            "fun_args": [],
+            "return": "x" * payload,
+            "retcode": 0,
+            "success": True,
+            "cmd": "_return",
+            "_stamp": "2026-05-16T10:11:12.131415",
+        },
+    }
+
+
+def raw(event: dict) -> bytes:
+    return event["tag"].encode() + b"\n\n" + salt.payload.dumps(event["data"], use_bin_type=True)
+
+
+class Meter:
+    """CPU seconds, and bytes given to write(2), between entering and leaving."""
+
+    def __enter__(self):
+        self._written = self._bytes()
+        self._cpu = time.process_time()
+        return self
+
+    def __exit__(self, *_):
+        self.cpu = time.process_time() - self._cpu
+        self.written = self._bytes() - self._written
+
+    @staticmethod
+    def _bytes() -> int:
+        lines = pathlib.Path("/proc/self/io").read_text().splitlines()
+        return int(dict(line.split(": ") for line in lines)["wchar"])
+
+
+@contextlib.contextmanager
+def master_opts():
+    root = pathlib.Path(tempfile.mkdtemp(prefix="sj-bench-"))
+    opts = dict(salt.config.DEFAULT_MASTER_OPTS)
+    opts.update(
+        root_dir=str(root),
+        cachedir=str(root / "cache"),
+        sock_dir=str(root / "sock"),
+        pki_dir=str(root / "pki"),
+        conf_file=str(root / "master"),
+        extension_modules=str(root / "extmods"),
+        id="bench_master",
+        master_job_cache="salt_cache",
+        __role="master",
+    )
+    (root / "cache").mkdir(parents=True)
+    try:
+        yield opts
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+class Native:
+    """Salt 3008's own manager."""
+
+    def __init__(self, opts):
+        self.manager = salt.utils.batch_manager.BatchManager(opts)
+        self.manager.output = salt.utils.batch_output.EventOutput(opts, self)
+        self.manager.local = self
+        self.manager.opts = opts
+        self.opts, self.publishes, self.queue = opts, 0, []
+
+    def fire_event(self, data, tag):  # stands for the bus
+        return True
+
+    def run_job(self, tgt, jid, **_):  # stands for LocalClient and the minions
+        self.publishes += 1
+        self.queue += [return_event(jid, minion) for minion in tgt]
+        return {"jid": jid, "minions": tgt}
+
+    def add(self, jid, minions, size):
+        job = {"fun": "state.apply", "batch": str(size), "tgt": "*", "timeout": 3600}
+        state = salt.utils.batch_state.create_batch_state(job, minions, jid, driver="master")
+        salt.utils.batch_state.write_batch_state(jid, state, self.opts)
+        self.manager._adopt(jid)
+        self.manager._progress_one(jid, {})
+
+    def take(self, event):
+        """What the manager's loop does for each event."""
+        self.manager._handle_event(event)
+        self.manager._tick()
+
+    def drain(self, jid):
+        while self.queue:
+            self.take(self.queue.pop(0))
+
+
+class Ours:
+    """The batch_manager engine without its sockets."""
+
+    def __init__(self, opts):
+        self.loop = compat.new_loop()
+        self.manager = Manager(opts, BatchSettings(), self.loop)
+        self.manager.bus.fire = lambda tag, data: None  # stands for the bus
+        self.manager.effects._publisher.publish = self.publish
+        self.manager.cache.keep_load = lambda *_: None  # the same on both sides: the master's workers do it
+        self.publishes, self.queue = 0, []
+
+    async def publish(self, fun, arg, tgt, tgt_type="list", *, jid, **_):  # stands for LocalClient and the minions
+        self.publishes += 1
+        self.queue += [raw(return_event(jid, minion)) for minion in tgt]
+        return frozenset(tgt)
+
+    def add(self, jid, minions, size):
+        spec = Spec(
+            jid=jid,
+            fun="state.apply",
+            arg=(),
+            kwargs={},
+            tgt="*",
+            tgt_type="glob",
+            minions=tuple(minions),
+            batch=str(size),
+            sizes=sizes_of(size, len(minions)),
+            presence="none",
+            timeout=3600.0,
+        )
+        self.manager._create("bench", spec)
+        self.settle()
+
+    def settle(self):
+        """Let the loop do all that is due at once."""
+
+        async def until_published():
+            while any(live.batch.publishing or live.batch.publish_at for live in self.manager.live.values()):
+                await compat.sleep(0.005)
+
+        self.loop.run_sync(until_published)
+
+    async def take_all(self, events):
+        for event in events:
+            await self.manager.bus._receive(event)
+
+    def take(self, events):
+        self.loop.run_sync(lambda: self.take_all(events))
+
+    def drain(self, jid):
+        async def until_ended():
+            while jid in self.manager.live:
+                events, self.queue = self.queue, []
+                await self.take_all(events)
+                await compat.sleep(0.005)
+
+        self.loop.run_sync(until_ended)
+
+    def close(self):
+        self.manager.close()
+
+
+def per_return(fleet: int, native_samples: int, our_samples: int, payload: int = PAYLOAD):
+    """CPU and bytes of one return of a batch with one sub-batch of all minions."""
+    minions = minions_of(fleet)
+    with master_opts() as opts:
+        native = Native(opts)
+        native.add(jid_of(1), minions, fleet)
+        events = [return_event(jid_of(1), minion, payload) for minion in minions[:native_samples]]
+        with Meter() as theirs:
+            for event in events:
+                native.take(event)
+    with master_opts() as opts:
+        ours = Ours(opts)
+        ours.add(jid_of(1), minions, fleet)
+        raws = [raw(return_event(jid_of(1), minion, payload)) for minion in minions[:our_samples]]
+        with Meter() as mine:
+            ours.take(raws)
+        ours.close()
+    count = len(events), len(raws)
+    return (theirs.cpu / count[0], theirs.written / count[0]), (mine.cpu / count[1], mine.written / count[1])
+
+
+def per_unrelated_event(batches: int, fleet: int, native_samples: int, our_samples: int):
+    """CPU of one event that belongs to no batch, with many batches active."""
+    event = return_event("20260101000000000000", "stranger")
+    minions = minions_of(fleet)
+    with master_opts() as opts:
+        native = Native(opts)
+        for number in range(batches):
+            native.add(jid_of(number), minions, 10)
+        with Meter() as theirs:
+            for _ in range(native_samples):
+                native.take(event)
+    with master_opts() as opts:
+        ours = Ours(opts)
+        for number in range(batches):
+            ours.add(jid_of(number), minions, 10)
+        raws = [raw(event)] * our_samples
+        with Meter() as mine:
+            ours.take(raws)
+        ours.close()
+    return theirs.cpu / native_samples, mine.cpu / our_samples
+
+
+def whole_run(fleet: int, size: int):
+    """CPU, bytes and publishes of a whole batch whose minions return at once."""
+    minions = minions_of(fleet)
+    results = []
+    for side in (Native, Ours):
+        with master_opts() as opts:
+            manager = side(opts)
+            with Meter() as meter:
+                manager.add(jid_of(1), minions, size)
+                manager.drain(jid_of(1))
+            results.append((meter.cpu, meter.written, manager.publishes))
+            if side is Ours:
+                manager.close()
+    return results
+
+
+def idle(seconds: float):
+    """CPU of an idle engine on a real master, as a share of one core, with that of Salt's own manager beside it."""
+    import psutil
+
+    from demo.fleet import Fleet
+
+    with Fleet() as fleet:
+        fleet.start_master()
+        processes = {}
+        for process in psutil.process_iter(["cmdline"]):
+            words = " ".join(process.info["cmdline"] or ())
+            if str(fleet.root) in words and ("batch_manager" in words or "BatchManager" in words):
+                processes["ours" if "batch_manager" in words else "native"] = process
+        before = {name: sum(process.cpu_times()[:2]) for name, process in processes.items()}
+        time.sleep(seconds)
+        after = {name: sum(process.cpu_times()[:2]) for name, process in processes.items()}
+    return {name: (after[name] - before[name]) / seconds for name in after}
+
+
+def row(what: str, theirs: float, mine: float, unit: str) -> None:
+    ratio = theirs / mine if mine else float("inf")
+    print(f"| {what} | {theirs:,.3f} {unit} | {mine:,.3f} {unit} | {ratio:,.0f} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
+    parser.add_argument("--quick", action="store_true", help="smaller samples")
+    quick = parser.parse_args().quick
+    print("| what | Salt 3008 | saltext-jobs | ratio |\n|---|---:|---:|---:|")
+    for fleet in (1_000, 10_000, 50_000):
+        native_samples = max(3, (30_000 if quick else 300_000) // fleet)
+        theirs, mine = per_return(fleet, min(native_samples, fleet), fleet)
+        row(f"CPU per return, {fleet:,} minions", theirs[0] * 1e3, mine[0] * 1e3, "ms")
+        row(f"bytes per return, {fleet:,} minions", theirs[1], mine[1], "B")
+    theirs, mine = per_return(10_000, 5 if quick else 20, 10_000, payload=2_000)
+    row("CPU per return of 2 kB, 10,000 minions", theirs[0] * 1e3, mine[0] * 1e3, "ms")
+    other = per_unrelated_event(100, 1_000, 3 if quick else 10, 20_000)
+    row("CPU per unrelated event, 100 batches of 1,000", other[0] * 1e3, other[1] * 1e3, "ms")
+    if not quick:
+        theirs, mine = whole_run(5_000, 250)
+        row("CPU, 5,000 minions at size 250", theirs[0], mine[0], "s")
+        row("bytes, 5,000 minions at size 250", theirs[1] / 1e6, mine[1] / 1e6, "MB")
+        row("publishes, 5,000 minions at size 250", theirs[2], mine[2], "")
+        shares = idle(60)
+        print(f"\nIdle for a minute: Salt's own {shares.get('native', 0):.2%} of a core, ours {shares['ours']:.2%}.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""What the fault tests share: an engine that can be killed, frozen and trapped, and a job that counts its own runs."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+from saltext.jobs.core import requests
+
+#: Seconds in which an effect must show.
+DEADLINE = 90
+_SCRIPT = pathlib.Path(__file__).with_name("run_engine.py")
+
+
+def eventually(probe, what, seconds=DEADLINE):
+    """Return what ``probe`` returns as soon as that is true."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = probe()
+        if found:
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"not within {seconds} seconds: {what}")
+
+
+class EngineProcess:
+    """
+    An engine of a master whose own configuration does not start it.
+
+    :param master: the master's daemon.
+    :param log: where the engine's output goes.
+    """
+
+    def __init__(self, master, log: pathlib.Path, name="batch_manager"):
+        self._master, self._log, self._name = master, log, name
+        self._process: subprocess.Popen | None = None
+
+    def start(self, trap="", drop=""):
+        """Start it and wait until it runs, unless it is to die on the way."""
+        environment = {**os.environ, "TRAP": trap, "DROP": str(drop)}
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, str(_SCRIPT), self._master.config_file, self._name],
+                env=environment,
+                stdout=log,
+                stderr=log,
+                cwd=_SCRIPT.parent.parent.parent,
+            )
+        if not trap:
+            eventually(self.is_running, "the engine runs")
+        return self
+
+    def is_running(self):
+        return requests.is_running(self._master.config, self._name)
+
+    def wait_for_death(self):
+        """Wait until the trap has sprung."""
+        assert self._process.wait(DEADLINE) == -signal.SIGKILL, self.output()
+
+    def signal(self, number):
+        self._process.send_signal(number)
+
+    def kill(self):
+        self._process.kill()
+        self._process.wait(DEADLINE)
+
+    def output(self):
+        return self._log.read_text(errors="replace")
+
+
+class CountedJob:
+    """A shell job that writes a line when it begins and one when it ends, whichever minion runs it."""
+
+    def __init__(self, folder: pathlib.Path, name: str, seconds: float = 0.0, retcode: int = 0):
+        self._trace = folder / name
+        self.command = f"echo begin >> {self._trace}; sleep {seconds}; echo end >> {self._trace}; exit {retcode}"
+
+    def lines(self):
+        return self._trace.read_text().split() if self._trace.exists() else []
+
+    def begun(self):
+        return self.lines().count("begin")
+
+    def most_at_once(self):
+        busy = most = 0
+        for line in self.lines():
+            busy += 1 if line == "begin" else -1
+            most = max(most, busy)
+        return most

@@ -1,0 +1,416 @@
+"""Batches while everything around them fails: each fault is caused, on a real master with real minions."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+import pytest
+import salt.utils.event
+from saltfactories.utils import random_string
+
+from saltext.jobs.core.batch_store import BatchStore
+from tests.integration.conftest import make_master, minions
+from tests.integration.faults import DEADLINE, CountedJob, EngineProcess, eventually
+
+MINIONS = ("f1", "f2", "f3", "f4")
+
+
+@pytest.fixture(scope="module")
+def master(salt_factories):
+    daemon = make_master(salt_factories, engines=[], job_retry=False, timeout=3, gather_job_timeout=3)
+    daemon.slow_stop = False
+    with daemon.started(), minions(daemon, *MINIONS) as daemons:
+        daemon.fleet = {minion.id: minion for minion in daemons}
+        yield daemon
+
+
+@pytest.fixture
+def engine(master, tmp_path):
+    process = EngineProcess(master, tmp_path / "engine.log")
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+def store(master):
+    return BatchStore(master.config)
+
+
+@pytest.fixture
+def run(master):
+    def command(*args):
+        done = master.salt_run_cli(timeout=DEADLINE).run(*args)
+        assert done.returncode == 0, done
+        return done.data
+
+    return command
+
+
+@pytest.fixture
+def complaint(master):
+    """What ``salt-run`` says when it fails."""
+
+    def command(*args):
+        done = master.salt_run_cli(timeout=DEADLINE).run(*args)
+        assert done.returncode != 0, done
+        return done.stdout + done.stderr
+
+    return command
+
+
+@pytest.fixture
+def job(tmp_path):
+    return lambda seconds=0.0, retcode=0: CountedJob(tmp_path, random_string("job-"), seconds, retcode)
+
+
+def start(run, work, *args, tgt="f*"):
+    return run("batch.start", tgt, "cmd.run", work.command, "presence=none", *args)["jid"]
+
+
+def ended(store, jid):
+    """The batch, once it has ended."""
+    return eventually(lambda: (batch := store.read(jid)) and batch.finished and batch, f"batch {jid} has ended")
+
+
+def outcomes(batch):
+    return {minion: outcome.value for minion, (outcome, *_) in batch.outcomes.items()}
+
+
+def all_completed(batch):
+    return outcomes(batch) == dict.fromkeys(batch.spec.minions, "completed")
+
+
+# -- the engine dies ---------------------------------------------------------------------------------------------------
+
+#: Points of a batch's life at which the engine is killed, with what it then has to make good.
+DEATHS = [
+    "before snapshot 1",  # the request is taken, nothing is recorded
+    "after snapshot 1",  # recorded, not answered
+    "before request removal 1",
+    "after request removal 1",
+    "before index 2",
+    "after index 2",
+    "before state file 1",
+    "after state file 1",
+    "before append 2",
+    "after append 2",
+    "before sync 1",  # the intent is written, not durable
+    "after sync 1",  # durable, not published
+    "before publish 1",
+    "after publish 1",  # published, outcome not recorded
+    "before publish 2",
+    "after publish 2",
+    "before announcement 4",
+    "before end 1",
+    "after end 1",
+]
+
+
+@pytest.mark.parametrize("trap", DEATHS)
+def test_whenever_the_engine_is_killed_each_minion_runs_the_job_once(engine, run, store, job, trap):
+    work = job(0.2)
+    engine.start(trap)
+    with ThreadPoolExecutor(1) as pool:  # the operator's command outlives the engine
+        asked = pool.submit(start, run, work, "batch=2")
+        engine.wait_for_death()
+        engine.start()
+        jid = asked.result()
+    assert all_completed(ended(store, jid))
+    assert work.begun() == len(MINIONS)
+    assert work.most_at_once() <= 2
+
+
+def test_returns_that_came_while_the_engine_was_dead_are_found_in_the_job_cache(engine, run, store, job):
+    engine.start()
+    work = job(1)
+    jid = start(run, work, "batch=4", "timeout=60")
+    eventually(lambda: work.begun() == 4, "all have begun")
+    engine.kill()
+    eventually(lambda: len(run("jobs.lookup_jid", jid)) == 4, "all have returned")
+    engine.start()
+    assert all_completed(ended(store, jid))
+    questions = run("jobs.list_jobs", "search_function=saltutil.find_job")
+    assert [question for question in questions.values() if jid in question["Arguments"]] == [], "nobody was asked"
+
+
+def test_a_request_made_while_no_engine_runs_is_honoured_before_anything_is_published(engine, run, store, job):
+    engine.start()
+    work = job(2)
+    jid = start(run, work, "batch=1")
+    eventually(work.begun, "the first has begun")
+    engine.kill()
+    assert run("batch.stop", jid) is True
+    engine.start()
+    batch = ended(store, jid)
+    assert (batch.state, work.begun()) == ("halted", 1)
+
+
+def test_a_batch_that_no_engine_takes_is_withdrawn_and_says_so(complaint, store, job):
+    told = complaint("batch.start", "f*", "cmd.run", job().command)
+    assert "batch_manager engine is not running" in told
+    assert "withdrawn" in told
+    assert not list(store.folder.parent.glob("requests/*"))
+
+
+# -- minions -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_outlives_every_timeout_never_runs_on_more_minions_than_the_limit(engine, run, store, job):
+    engine.start()
+    work = job(12)
+    jid = start(run, work, "batch=1", "timeout=2", "gather_job_timeout=2", tgt="f[12]")
+    batch = ended(store, jid)
+    assert all_completed(batch)
+    assert work.most_at_once() == 1
+
+
+def test_a_frozen_minion_is_given_up_and_its_late_return_still_counts(engine, run, store, job, master):
+    engine.start()
+    work = job(6)
+    jid = start(run, work, "batch=1", "timeout=2", "gather_job_timeout=2", tgt="f1")
+    eventually(work.begun, "the job has begun")
+    frozen = frozen_minion(master.fleet["f1"])
+    try:
+        batch = eventually(
+            lambda: (batch := store.read(jid)) and "f1" in batch.outcomes and batch, "f1 has been given up"
+        )
+        assert outcomes(batch) == {"f1": "offline"}
+    finally:
+        thaw(frozen)
+    eventually(lambda: all_completed(store.read(jid)), "the late return is recorded")
+    assert run("batch.status", jid)["completed"] == 1
+
+
+def frozen_minion(daemon):
+    """Freeze a minion with all its processes."""
+    processes = [psutil.Process(daemon.pid), *psutil.Process(daemon.pid).children(recursive=True)]
+    for process in processes:
+        process.suspend()
+    return processes
+
+
+def thaw(processes):
+    for process in processes:
+        if process.is_running():
+            process.resume()
+
+
+def test_a_minion_that_dies_in_mid_job_frees_its_slot_in_the_end(engine, run, store, job, master):
+    engine.start()
+    work = job(300)
+    jid = start(run, work, "batch=1", "timeout=2", "gather_job_timeout=2", tgt="f[34]")
+    eventually(work.begun, "the job has begun")
+    victim = next(iter(store.read(jid).flights))
+    master.fleet[victim].terminate()
+    try:
+        eventually(lambda: work.begun() == 2, "the other one has its turn")
+        assert store.read(jid).outcomes[victim][0].value in ("offline", "lost")
+    finally:
+        run("batch.stop", jid, "kill=True")
+        master.fleet[victim].start()
+
+
+def test_lost_return_events_delay_a_batch_and_change_nothing(engine, run, store, job):
+    engine.start(drop=2)
+    work = job()
+    jid = start(run, work, "batch=2", "timeout=2", "gather_job_timeout=2")
+    assert all_completed(ended(store, jid))
+    assert work.begun() == len(MINIONS)
+
+
+# -- the master --------------------------------------------------------------------------------------------------------
+
+
+def test_publishes_that_fail_are_made_good_without_running_anything_twice(engine, run, store, job, master):
+    engine.start()
+    work = job(1)
+    jid = start(run, work, "batch=2", "timeout=2", "gather_job_timeout=2")
+    eventually(work.begun, "the first sub-batch runs")
+    socket = os.path.join(master.config["sock_dir"], "publish_pull.ipc")
+    os.rename(socket, socket + ".away")
+    try:
+        eventually(lambda: store.read(jid).publish_failures, "a publish has failed")
+    finally:
+        os.rename(socket + ".away", socket)
+    assert all_completed(ended(store, jid))
+    assert work.begun() == len(MINIONS)
+
+
+def test_a_publish_that_stays_refused_pauses_the_batch_with_a_reason(salt_factories, tmp_path):
+    refusing = make_master(
+        salt_factories,
+        job_retry=False,
+        engines=[{"batch_manager": {}}],
+        batch_manager={"publish_retries": 1, "publish_backoff": 0.1},
+        publisher_acl_blacklist={"modules": ["test.refused"]},
+    )
+    refusing.slow_stop = False
+    with refusing.started(), minions(refusing, "r1"):
+        cli = refusing.salt_run_cli(timeout=DEADLINE)
+        jid = cli.run("batch.start", "r1", "test.refused", "presence=none").data["jid"]
+        status = eventually(
+            lambda: (found := cli.run("batch.status", jid).data)["state"] == "paused" and found, "it pauses"
+        )
+        assert "Authorization" in status["paused_reason"]
+        assert (status["pending"], status["publish_failures"]) == (1, 2)
+        assert cli.run("batch.stop", jid).data is True
+
+
+# -- the disk ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(store):
+    """The batches' folder on a file system of 64 kB."""
+    if os.geteuid():
+        pytest.skip("only root may mount a tmpfs")
+    store.folder.mkdir(parents=True, exist_ok=True)
+    assert os.system(f"mount -t tmpfs -o size=64k tmpfs {store.folder}") == 0
+    yield store.folder
+    assert os.system(f"umount {store.folder}") == 0
+
+
+@pytest.fixture
+def absent(master):
+    """Ids of minions that are accepted and not there: so many that what is said about them fills a page."""
+    keys = pathlib.Path(master.config["pki_dir"], "minions")
+    key = (keys / MINIONS[0]).read_bytes()
+    names = [f"e{number:03d}-absent" for number in range(120)]
+    for name in names:
+        (keys / name).write_bytes(key)
+    yield names
+    for name in names:
+        (keys / name).unlink()
+
+
+def test_a_full_disk_holds_a_batch_up_and_loses_nothing(small_disk, absent, engine, run, complaint, store, job):
+    engine.start()
+    work = job()
+    # The absent ones come first: what is known of them is written down before anything else is published.
+    target = ",".join([*absent, *MINIONS])
+    jid = start(run, work, "batch=120", "timeout=2", "gather_job_timeout=2", "tgt_type=list", tgt=target)
+    ballast = small_disk / "ballast"
+    with ballast.open("wb", buffering=0) as stream, pytest.raises(OSError, match="No space left"):
+        while True:
+            stream.write(b"x" * 64)
+    eventually(lambda: "cannot be written down" in engine.output(), "the engine has noticed")
+    assert "cannot be written down" in complaint("batch.start", "f*", "test.ping")
+    assert work.begun() == 0, "what is not recorded is not published"
+    ballast.unlink()
+    batch = ended(store, jid)
+    assert {minion: outcomes(batch)[minion] for minion in MINIONS} == dict.fromkeys(MINIONS, "completed")
+    assert {outcomes(batch)[minion] for minion in absent} == {"offline"}
+    assert work.begun() == len(MINIONS)
+    engine.kill()
+
+
+def test_a_damaged_journal_is_set_aside_and_the_others_go_on(engine, run, store, job):
+    engine.start()
+    good, bad = job(3), job(3)
+    healthy, broken = start(run, good, "batch=2", tgt="f[12]"), start(run, bad, "batch=2", tgt="f[34]")
+    eventually(lambda: good.begun() and bad.begun(), "both run")
+    engine.kill()
+    path = store.journal_path(broken)
+    data = bytearray(path.read_bytes())
+    data[30] ^= 0xFF
+    path.write_bytes(bytes(data))
+    engine.start()
+    assert all_completed(ended(store, healthy))
+    assert path.with_name(path.name + ".corrupt").exists()
+    assert f"Batch {broken} is set aside" in engine.output()
+    path.with_name(path.name + ".corrupt").unlink()
+
+
+def test_a_torn_journal_tail_is_cut_off(engine, run, store, job):
+    engine.start()
+    work = job(2)
+    jid = start(run, work, "batch=2")
+    eventually(work.begun, "it runs")
+    engine.kill()
+    with store.journal_path(jid).open("ab") as stream:
+        stream.write(b"\x40\x00\x00\x00torn")
+    engine.start()
+    assert all_completed(ended(store, jid))
+    assert work.begun() == len(MINIONS)
+
+
+# -- what comes from the bus -------------------------------------------------------------------------------------------
+
+
+def forge(master, tag, data):
+    with salt.utils.event.get_master_event(master.config, master.config["sock_dir"], listen=False) as bus:
+        assert bus.fire_event(data, tag)
+
+
+def test_forged_events_control_nothing(engine, run, store, job, master):
+    engine.start()
+    work = job(3)
+    jid = start(run, work, "batch=1", "timeout=60")
+    eventually(work.begun, "the first runs")
+    forged = {
+        "jid": jid,
+        "driver": "cli",
+        "halted": True,
+        "fun": "cmd.run",
+        "pending": ["f1"],
+        "active": {},
+        "done": {},
+    }
+    for kind in ("new", "progress", "stop", "halted", "complete", "recover"):
+        forge(master, f"salt/batch/{jid}/{kind}", {"jid": jid, "state": forged, "reason": "stop"})
+    waiting = store.read(jid).pending()[0]
+    forge(
+        master, f"salt/job/{jid}/ret/{waiting}", {"jid": jid, "id": "f1", "fun": "cmd.run", "return": "", "retcode": 0}
+    )
+    forge(master, f"salt/job/{jid}/ret/{waiting}", {"jid": "x", "id": waiting, "fun": "cmd.run", "return": ""})
+    forge(master, "salt/batch/20260516101112131415/new", {"jid": "20260516101112131415", "state": {**forged}})
+    batch = ended(store, jid)
+    assert (batch.halted, all_completed(batch)) == (None, True)
+    assert work.begun() == len(MINIONS)
+    assert store.read("20260516101112131415") is None
+
+
+def test_the_state_file_is_put_right_after_somebody_else_wrote_it(engine, run, store, job):
+    engine.start()
+    work = job(15)
+    jid = start(run, work, "batch=4")
+    path = store.native_path(jid)
+    eventually(path.exists, "the state file is there")
+    path.write_bytes(b"garbage")
+    eventually(lambda: (store.read_native(jid) or {}).get("driver") == "engine", "it is put right")
+    os.unlink(store._index)
+    eventually(lambda: jid in store.index(), "the index is put right")
+    assert run("batch.stop", jid, "kill=True") is True
+
+
+def test_of_two_stops_at_once_one_stops_the_batch(engine, run, store, job, master):
+    engine.start()
+    work = job(60)
+    jid = start(run, work, "batch=2", "timeout=2", "gather_job_timeout=2")
+    eventually(lambda: work.begun() == 2, "two run")
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(lambda _: run("batch.stop", jid, "kill=True"), range(2)))
+    assert sorted(answers) == [False, True]
+    batch = ended(store, jid)
+    assert work.begun() == 2, "no replacement was started"
+    assert sorted(outcomes(batch).values()) == ["killed", "killed"]
+    assert len(batch.pending()) == 2
+    assert work.lines().count("end") == 0
+    before = store.read(jid).finished
+    assert run("batch.stop", jid) is False
+    assert store.read(jid).finished == before
+
+
+def test_a_frozen_engine_answers_nothing_and_the_request_is_withdrawn(engine, complaint):
+    engine.start()
+    engine.signal(signal.SIGSTOP)
+    try:
+        told = complaint("batch.start", "f*", "test.ping")
+    finally:
+        engine.signal(signal.SIGCONT)
+    assert "did not answer in time" in told
+    assert "withdrawn" in told

@@ -1,0 +1,113 @@
+"""What a batch looks like from outside."""
+
+from __future__ import annotations
+
+import io
+
+from saltext.jobs.core import batch_facts as facts
+from saltext.jobs.core import batch_summary
+from saltext.jobs.core.batch_watch import Display, progress_line
+from tests.unit.batch_bench import BEGIN, Bench
+
+#: What Salt 3008 writes into a batch's state file (DESIGN.md).
+NATIVE_KEYS = {
+    *("jid", "fun", "arg", "kwargs", "tgt", "tgt_type", "all_minions", "pending", "active", "done", "failed", "wait"),
+    *("batch_size", "batch_wait", "failhard", "timeout", "gather_job_timeout", "ret", "user", "driver", "created"),
+    *("last_progress", "halted", "halted_reason"),
+}
+
+
+def a_batch():
+    bench = Bench("abcdef", "3", user="ann")
+    bench.sent()
+    bench.returns("a")
+    bench.returns("b", retcode=4)
+    return bench
+
+
+def test_the_counts_add_up():
+    bench = a_batch()
+    bench.sent()  # of the freed slots
+    numbers = batch_summary.counts(bench.batch)
+    assert (numbers["completed"], numbers["failed"], numbers["active"], numbers["pending"]) == (1, 1, 3, 1)
+    assert sum(value for name, value in numbers.items() if name not in ("total", "state")) == numbers["total"] == 6
+
+
+def test_age_counts_from_the_last_progress_and_not_from_the_last_tick():
+    bench = a_batch()
+    bench.wait(30)
+    assert batch_summary.summary(bench.batch, bench.now)["age_seconds"] >= 30
+
+
+def test_the_pace_is_in_minions_per_minute():
+    bench = Bench("abcd", "4")
+    bench.sent()
+    bench.now = BEGIN + 30
+    bench.returns("a", "b")
+    summary = batch_summary.summary(bench.batch, BEGIN + 30)
+    assert (summary["rate"], summary["eta_seconds"]) == (4.0, 30.0)
+
+
+def test_minions_are_told_apart():
+    minions = batch_summary.minions(a_batch().batch)
+    assert minions["a"] == {"state": "completed", "since": BEGIN, "retcode": 0}
+    assert minions["b"]["state"] == "failed"
+    assert minions["b"]["retcode"] == 4
+    assert list(minions) == sorted(minions)
+
+
+def test_the_state_file_has_what_salt_reads_and_no_payload():
+    view = batch_summary.native_view(a_batch().batch, BEGIN + 99)
+    assert view.keys() == NATIVE_KEYS
+    assert view["driver"] == "engine"
+    assert view["done"] == {"a": {"retcode": 0}}
+    assert view["failed"] == {"b": "failed"}
+
+
+def test_the_state_file_of_an_open_batch_never_looks_stale():
+    bench = Bench("a", "1")
+    assert batch_summary.native_view(bench.batch, BEGIN + 5000)["last_progress"] == BEGIN + 5000
+    bench.sent()
+    bench.returns("a")
+    assert batch_summary.native_view(bench.batch, BEGIN + 5000)["last_progress"] == BEGIN
+
+
+def test_a_native_batch_is_summed_up_alike():
+    view = batch_summary.native_view(a_batch().batch, BEGIN) | {"driver": "master"}
+    summary = batch_summary.native_summary(view, BEGIN + 10)
+    assert (summary["total"], summary["completed"], summary["failed"], summary["state"]) == (6, 1, 1, "running")
+    assert batch_summary.native_minions(view)["a"]["state"] == "completed"
+
+
+def test_progress_is_told_in_lines_and_each_failure_once():
+    bench, stream = a_batch(), io.StringIO()
+    display = Display(stream)
+    for _ in range(2):
+        display.show(batch_summary.summary(bench.batch, BEGIN + 1), batch_summary.minions(bench.batch))
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "b: failed (retcode 4)"
+    assert len(lines) == 2
+    assert "2/6 running" in lines[1]
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_gets_a_bar_that_is_redrawn():
+    bench, stream = Bench("ab", "2"), Terminal()
+    bench.sent()
+    display = Display(stream)
+    for minion in "ab":
+        bench.returns(minion)
+        display.show(batch_summary.summary(bench.batch, BEGIN + 1), batch_summary.minions(bench.batch))
+    display.end()
+    assert stream.getvalue().count("\r") == 2
+    assert "[##############################] 2/2 complete" in stream.getvalue()
+
+
+def test_an_empty_batch_has_a_progress_line():
+    bench = Bench("a", "1", presence="ping")
+    bench.tell(facts.Gathered(()))
+    assert "1/1 complete" in progress_line(batch_summary.summary(bench.batch, BEGIN))

@@ -1,0 +1,53 @@
+"""Options: what is accepted, and what is said about the rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from saltext.jobs.core.errors import SettingsError
+from saltext.jobs.core.settings import BatchSettings, duration, read_settings
+
+
+def test_defaults_need_no_options():
+    assert read_settings(BatchSettings, "batch_manager", None, {}) == BatchSettings()
+    assert read_settings(BatchSettings, "batch_manager", True) == BatchSettings()
+
+
+def test_a_later_source_overrides_an_earlier_one():
+    settings = read_settings(
+        BatchSettings, "batch_manager", {"loop_interval": 7, "publish_retries": 2}, {"loop_interval": "2s"}
+    )
+    assert (settings.loop_interval, settings.publish_retries) == (2.0, 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"), [(90, 90), (0.5, 0.5), ("90", 90), ("90s", 90), ("15m", 900), ("12h", 43200), ("7d", 604800)]
+)
+def test_a_duration_is_a_number_of_seconds_or_has_a_unit(given, seconds):
+    assert duration(given) == seconds
+
+
+@pytest.mark.parametrize("given", ["", "1w", "-1", -1, True, None, "1h30m", float("nan"), float("inf"), [1]])
+def test_another_duration_is_refused(given):
+    with pytest.raises(ValueError):
+        duration(given)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"bogus": 1}, ["'bogus'", "1", "loop_interval"]),
+        ({"loop_interval": "soon"}, ["loop_interval", "'soon'", "a number of seconds"]),
+        ({"loop_interval": 0}, ["loop_interval", "0", "at least 0.2"]),
+        ({"publish_retries": "3"}, ["publish_retries", "'3'", "a whole number"]),
+        ({"publish_retries": True}, ["publish_retries", "True"]),
+        ({"check_acl": "yes"}, ["check_acl", "'yes'", "True or False"]),
+        ([1], ["batch_manager", "[1]", "a mapping"]),
+        (False, ["batch_manager", "False", "a mapping"]),
+    ],
+)
+def test_a_wrong_option_is_named_with_its_value_and_what_is_accepted(options, words):
+    with pytest.raises(SettingsError) as caught:
+        read_settings(BatchSettings, "batch_manager", options)
+    for word in words:
+        assert word in str(caught.value)
