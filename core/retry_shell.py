@@ -488,8 +488,15 @@ class Keeper:
         jobs, entries = await self.store_worker.call(self._read_store, owner)
         if not jobs:
             raise ValueError(f"The master {owner} has no entries")
+        # A job is taken over whole: one of whose minions this master does not know stays where it is.
+        accepted = (await self.cache_worker.call(self.reader.keys))[0]
+        foreign = {entry.jid for entry in entries if entry.minion not in accepted}
+        jobs = {jid: job for jid, job in jobs.items() if jid not in foreign}
+        if not jobs:
+            raise ValueError(f"Each job of the master {owner} is owed to a minion that has no accepted key here")
         self.loads.update({jid: load for jid, (_, load) in jobs.items()})
-        return facts.Adopted(tuple(job for job, _ in jobs.values()), tuple(entries))
+        taken = tuple(entry for entry in entries if entry.jid in jobs)
+        return facts.Adopted(tuple(job for job, _ in jobs.values()), taken)
 
     # -- maintenance --------------------------------------------------------------------------------------------------
 
