@@ -1,0 +1,192 @@
+"""
+What recording costs: python -m benchmarks.recorder [--returns N] [--outage SECONDS]
+
+The recorder's own path (take in, spool, read, deliver) runs in this process against a returner that costs nothing, one after
+the other with what Salt does in a master worker for the same returns (``store_job`` with ``local_cache``), so that the
+figures can be compared. CPU time, not wall time. Then an outage of the returner at 200 returns a second, for its memory.
+It must never touch a master that runs: everything is in a temporary folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import resource
+import tempfile
+import time
+from unittest import mock
+
+import salt.config
+import salt.minion
+import salt.utils.jid
+import salt.utils.job
+
+from saltext.jobs.core import compat
+from saltext.jobs.core.recorder_consumer import Consumer
+from saltext.jobs.core.recorder_files import Seen
+from saltext.jobs.core.recorder_intake import Intake
+from saltext.jobs.core.settings import RecorderSettings, read_settings
+from saltext.jobs.core.spool import Spool
+from saltext.jobs.core.worker import Worker
+
+RATE = 200
+
+
+class FreeReturner:
+    """A returner that takes everything at no cost, or is down."""
+
+    def __init__(self):
+        self.is_down = False
+        self.taken = 0
+
+    def store_return(self, ret):
+        if self.is_down:
+            raise ConnectionError("down")
+        self.taken += 1
+
+    def store_load(self, jid, load):
+        self.store_return(load)
+
+    def has(self, function):
+        return False
+
+    def load(self, jid):
+        return {"jid": jid, "fun": "state.apply", "arg": [], "tgt": "*", "tgt_type": "glob", "user": "root"}
+
+
+class Rig:
+    """The recorder without the bus."""
+
+    def __init__(self, folder):
+        self.loop = compat.new_loop()
+        settings = read_settings(RecorderSettings, "job_recorder", {"returners": ["none"]})
+        self.disk, self.returner = Worker(self.loop), FreeReturner()
+        spool = Spool(folder / "spool", settings.spool_max_bytes)
+        seen = Seen(folder / "seen", settings.catch_up)
+        self.intake = Intake(settings, spool, seen, self.returner, self.disk, self._kick, lambda: None)
+        self.consumer = Consumer(self.loop, "none", self.returner, spool, folder / "none", settings)
+
+    def _kick(self):
+        self.consumer.kick()
+
+    def run(self, work):
+        self.loop.spawn_callback(self.consumer.run)
+        self.loop.run_sync(work)
+
+    def close(self):
+        self.consumer.close()
+        self.disk.close()
+
+
+def returns_of(count, minions=100, size=450):
+    jids = [str(20260516101112000000 + number) for number in range(count // minions + 1)]
+    for number in range(count):
+        yield {
+            "cmd": "_return",
+            "id": f"minion-{number % minions}",
+            "jid": jids[number // minions],
+            "fun": "state.apply",
+            "fun_args": [],
+            "return": {"changes": "x" * size},
+            "retcode": 0,
+            "success": True,
+        }
+
+
+def cpu():
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def resident():
+    """Resident memory of this process now, in MB."""
+    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 1e6
+
+
+def measure_ours(folder, count):
+    rig = Rig(folder)
+    figures = {}
+
+    async def work():
+        begin, started = cpu(), time.monotonic()
+        for number, data in enumerate(returns_of(count)):
+            rig.intake.accept(data["jid"], data["id"], data)
+            if number % 500 == 499:
+                await rig.intake.flush()
+        await rig.intake.flush()
+        while rig.returner.taken < count:
+            await compat.sleep(0.01)
+        figures["CPU per return, in to out"] = f"{(cpu() - begin) / count * 1e6:.0f} us"
+        figures["returns per second, in to out"] = f"{count / (time.monotonic() - started):.0f}"
+
+    rig.run(work)
+    rig.close()
+    return figures
+
+
+def measure_salt(folder, count):
+    opts = salt.config.master_config(None)
+    opts.update(cachedir=str(folder), conf_file=str(folder / "master"), root_dir=str(folder), pki_dir=str(folder))
+    opts["master_job_cache"] = "local_cache"
+    with salt.minion.MasterMinion(opts, states=False, rend=False) as mminion:
+        data = list(returns_of(count))
+        for jid in sorted({item["jid"] for item in data}):
+            load = {"jid": jid, "fun": "state.apply", "arg": [], "tgt": "*", "tgt_type": "glob", "user": "root"}
+            mminion.returners["local_cache.prep_jid"](passed_jid=jid)
+            mminion.returners["local_cache.save_load"](jid, load, minions=["minion-0"])
+        salt.utils.job.store_job(opts, dict(data[0]), mminion=mminion)
+        begin = cpu()
+        for load in data[1:]:
+            salt.utils.job.store_job(opts, load, event=mock.Mock(), mminion=mminion)
+        return {"CPU per return, store_job with local_cache": f"{(cpu() - begin) / (count - 1) * 1e6:.0f} us"}
+
+
+def measure_outage(folder, seconds):
+    rig = Rig(folder)
+    rig.returner.is_down = True
+    figures = {}
+
+    async def work():
+        data = returns_of(RATE * seconds)
+        before, begin = resident(), cpu()
+        for _ in range(seconds * 2):
+            for _ in range(RATE // 2):
+                item = next(data)
+                rig.intake.accept(item["jid"], item["id"], item)
+            await rig.intake.flush()
+            await compat.sleep(0.5)
+        figures[f"memory after {seconds} s of outage at {RATE}/s"] = f"+{resident() - before:.1f} MB"
+        figures["share of one CPU during it"] = f"{(cpu() - begin) / seconds * 100:.1f} %"
+        rig.returner.is_down = False
+        back = time.monotonic()
+        while rig.returner.taken < RATE * seconds:
+            await compat.sleep(0.01)
+        figures["all delivered after it came back"] = f"{time.monotonic() - back:.1f} s"
+
+    rig.run(work)
+    rig.close()
+    return figures
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--returns", type=int, default=20_000)
+    parser.add_argument("--outage", type=int, default=60)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="sj-bench-") as name:
+        folder = pathlib.Path(name)
+        for part in ("ours", "salt", "outage"):
+            (folder / part).mkdir()
+        figures = {
+            # First, while this process has taken no memory for anything else.
+            **measure_outage(folder / "outage", options.outage),
+            **measure_ours(folder / "ours", options.returns),
+            **measure_salt(folder / "salt", min(options.returns, 2000)),
+        }
+    for what, value in figures.items():
+        print(f"{what:50} {value}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+#!py
+"""
+Tells somebody when a batch was halted or a retried job was given up, through a function of your choice.
+
+Hang it on these two tags:
+
+    reactor:
+      - 'salt/batch/*/halted':
+        - /…/saltext/jobs/reactor/notify.sls
+      - 'salt/job_retry/*/*/dead':
+        - /…/saltext/jobs/reactor/notify.sls
+
+and name the function in the master's configuration:
+
+    saltext_jobs_notify:
+      fun: http.query
+      kwarg: {url: 'https://chat.example.com/hooks/operations', method: POST}
+      text: data
+
+``fun`` is a runner; ``kwarg`` are its arguments, as you write them; ``text`` is the name of the argument that gets the text.
+
+Minions can fire events of these names, so the text may be untrue, and says so to nobody: do not hang anything on it that
+acts. It holds ids and counts in plain characters only, and never what a job returned.
+"""
+
+import re
+
+_HALTED = re.compile(r"salt/batch/(\d{20})/halted")
+_DEAD = re.compile(r"salt/job_retry/([^/]+)/(\d{20})/dead")
+# Nothing that means something to a shell, to YAML, to Jinja or to a chat.
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.:@, -]")
+
+
+def run():
+    wanted = __opts__.get("saltext_jobs_notify")
+    text = _text() if isinstance(data, dict) else ""
+    if not text or not isinstance(wanted, dict) or not isinstance(wanted.get("fun"), str):
+        return {}
+    kwarg = {**(wanted.get("kwarg") or {}), wanted.get("text", "message"): text}
+    return {"notify": {f"runner.{wanted['fun']}": [{"args": [{name: value} for name, value in kwarg.items()]}]}}
+
+
+def _text():
+    halted, dead = _HALTED.fullmatch(tag), _DEAD.fullmatch(tag)
+    if halted:
+        counts = [f"{name} {data[name]}" for name in ("total", "completed", "failed") if isinstance(data.get(name), int)]
+        return f"Batch {halted[1]} was halted: {_plain(data.get('halted_reason'))}. {', '.join(counts)}".strip()
+    if dead:
+        return f"Job {dead[2]} for {_plain(dead[1])} was given up: {_plain(data.get('reason'))}"
+    return ""
+
+
+def _plain(value):
+    return _UNSAFE.sub("_", str(value))[:200]

@@ -1,0 +1,30 @@
+#!py
+"""
+Replays what a minion is owed when it starts, on masters whose job_retry engine does not do so by itself
+(``job_retry: {triggers: presence}``).
+
+Hang it on ``salt/minion/*/start``:
+
+    reactor:
+      - 'salt/minion/*/start':
+        - /…/saltext/jobs/reactor/replay_on_minion_start.sls
+
+A minion can fire this event in another's name. At worst the other's queue is tried too early: what it has not received stays
+owed to it. The replay is for the minion that the tag names, and of the event's data only an ``id`` that is the same is used.
+
+Do not hang it on tags of another form, nor on what comes often (beacons, returns): every event costs a runner.
+"""
+
+import re
+
+_START = re.compile(r"salt/minion/([^/]+)/start")
+# No character here means anything in a target that is matched as a list.
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@-]{0,252}")
+
+
+def run():
+    match = _START.fullmatch(tag)
+    minion = match[1] if match else ""
+    if not _ID.fullmatch(minion) or not isinstance(data, dict) or data.get("id") != minion:
+        return {}
+    return {"replay": {"runner.job_retry.replay": [{"args": [{"minion": minion}]}]}}

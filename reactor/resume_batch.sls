@@ -1,0 +1,26 @@
+#!py
+"""
+Resumes a paused batch when an operator's event says so:
+
+    salt-run event.send operations/resume/20260516101112131415
+
+Hang it on a tag of your own:
+
+    reactor:
+      - 'operations/resume/*':
+        - /…/saltext/jobs/reactor/resume_batch.sls
+
+Any accepted minion can fire such an event and so resume a batch that you have paused. Do not use it where a pause must hold
+against your minions, and never hang it on ``salt/batch/*/paused``: a batch that paused for a reason would go on at once.
+
+Nothing of the event is used but the jid in its tag, which must be one; a jid that is no paused batch is refused by the runner.
+"""
+
+import re
+
+_TAG = re.compile(r"operations/resume/(\d{20})")
+
+
+def run():
+    match = _TAG.fullmatch(tag)
+    return {"resume": {"runner.batch.resume": [{"args": [{"jid": match[1]}]}]}} if match else {}

@@ -1,0 +1,52 @@
+#!py
+"""
+Starts a batch that an operator asks for with an event:
+
+    salt-run event.send operations/batch '{"tgt": "web*", "fun": "state.apply", "batch": "10%"}'
+
+Hang it on a tag of your own, and say in the master's configuration which functions, with which arguments, may be started so:
+
+    reactor:
+      - operations/batch:
+        - /…/saltext/jobs/reactor/start_batch.sls
+
+    saltext_jobs_start_batch:
+      state.apply: {}
+      pkg.upgrade: {dist_upgrade: False}
+
+**Any accepted minion can put an event of any tag on the master's bus, and so start what you list, on any target.** List only
+what every minion may do to all others; never a function that runs what it is given. With nothing listed, nothing is started.
+Never hang it on a tag that minions fire in their daily life (``salt/minion/*``, ``salt/job/*``, beacons).
+
+Fields: ``tgt`` (a glob), ``fun`` (one of those listed), ``batch`` (a count, a percentage, or a ramp such as 1,10%,50%). Each is
+checked; an event in which one is missing or malformed, or that has another field, starts nothing. Arguments come from your
+configuration alone.
+"""
+
+import logging
+import re
+
+log = logging.getLogger(__name__)
+
+_TARGET = re.compile(r"[A-Za-z0-9*?][A-Za-z0-9_.*?-]{0,252}")
+_BATCH = re.compile(r"\d{1,6}%?(,\d{1,6}%?){0,9}")
+_FIELDS = {"tgt", "fun", "batch"}
+
+
+def run():
+    allowed = __opts__.get("saltext_jobs_start_batch") or {}
+    fields = {name: value for name, value in data.items() if name != "_stamp"} if isinstance(data, dict) else {}
+    tgt, fun, batch = (fields.get(name) for name in ("tgt", "fun", "batch"))
+    if (
+        set(fields) != _FIELDS
+        or not all(isinstance(value, str) for value in (tgt, fun))
+        or isinstance(batch, bool)
+        or not isinstance(batch, (int, str))
+        or not _TARGET.fullmatch(tgt)
+        or not _BATCH.fullmatch(str(batch))
+        or fun not in allowed
+    ):
+        log.warning("No batch is started, since the event is not as start_batch.sls says: %.200r", fields)
+        return {}
+    args = [{"tgt": tgt}, {"fun": fun}, {"batch": str(batch)}, {"kwarg": dict(allowed[fun] or {})}]
+    return {"start batch": {"runner.batch.start": [{"args": args}]}}

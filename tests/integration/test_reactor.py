@@ -1,0 +1,244 @@
+"""The reactor files, hung where their headers say, on Salt's real reactor, with honest and with hostile events."""
+
+from __future__ import annotations
+
+import http.server
+import pathlib
+import threading
+import time
+from typing import ClassVar
+
+import pytest
+import salt.utils.event
+
+import saltext.jobs.reactor
+from tests.integration.conftest import make_master, minions
+
+DEADLINE = 60
+FOLDER = pathlib.Path(saltext.jobs.reactor.__path__[0])
+JID = "20260516101112131415"
+
+HOSTILE = [
+    "{{ 7 * 7 }}",
+    "{% raw %}",
+    "x\n- fun: cmd.run",
+    "x: {a: b}",
+    "'; rm -rf /",
+    "!!python/object/apply:os.system [id]",
+    "*\n",
+    "&a *a",
+    "a b",
+    "../../etc",
+    "",
+    None,
+    7,
+    ["*"],
+    {"a": "b"},
+    "x" * 5000,
+    "\u0000",
+]
+
+
+class Chat(http.server.BaseHTTPRequestHandler):
+    """Takes what is posted to it."""
+
+    told: ClassVar = []
+
+    def do_POST(self):
+        self.told.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture(scope="module")
+def chat():
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Chat) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def master(salt_factories, chat):
+    daemon = make_master(
+        salt_factories,
+        reactor=[
+            {"salt/minion/*/start": [str(FOLDER / "replay_on_minion_start.sls")]},
+            {"operations/batch": [str(FOLDER / "start_batch.sls")]},
+            {"operations/resume/*": [str(FOLDER / "resume_batch.sls")]},
+            {"salt/batch/*/halted": [str(FOLDER / "notify.sls")]},
+            {"salt/job_retry/*/*/dead": [str(FOLDER / "notify.sls")]},
+        ],
+        saltext_jobs_start_batch={"test.sleep": {"length": 1}, "test.version": {}},
+        saltext_jobs_notify={
+            "fun": "http.query",
+            "kwarg": {"url": f"http://127.0.0.1:{chat.server_port}/", "method": "POST"},
+            "text": "data",
+        },
+    )
+    daemon.slow_stop = False
+    with daemon.started(), minions(daemon, "r1"):
+        yield daemon
+
+
+class Bus:
+    """Fires events as an operator or a minion does, and hears which runners the reactor calls."""
+
+    def __init__(self, master):
+        opts = dict(master.config)
+        self.event = salt.utils.event.get_master_event(opts, opts["sock_dir"], listen=True)
+        self.event.connect_pub()
+
+    def fire(self, tag, data):
+        self.event.fire_event(data, tag)
+
+    def called(self, fun, count=1):
+        """The arguments of the next ``count`` calls that the reactor makes of a runner."""
+        calls, end = [], time.monotonic() + DEADLINE
+        while len(calls) < count and time.monotonic() < end:
+            event = self.event.get_event(wait=1, full=True)
+            if event and event["tag"].startswith("salt/run/") and event["tag"].endswith("/new"):
+                calls += [event["data"]] if event["data"]["user"] == "Reactor" else []
+        assert [call["fun"] for call in calls] == [f"runner.{fun}"] * count, calls
+        return calls
+
+
+@pytest.fixture
+def bus(master):
+    bus = Bus(master)
+    yield bus
+    bus.event.destroy()
+
+
+def kwargs_of(call):
+    """The keyword arguments in the event of a runner's call."""
+    return {
+        name: value
+        for item in call["fun_args"]
+        if isinstance(item, dict)
+        for name, value in item.items()
+        if not name.startswith("__")
+    }
+
+
+# -- replay_on_minion_start -------------------------------------------------------------------------------------------
+
+
+def test_the_start_of_a_minion_replays_what_it_is_owed(bus):
+    bus.fire("salt/minion/r1/start", {"id": "r1", "cmd": "_minion_event", "data": "Minion r1 started"})
+    (call,) = bus.called("job_retry.replay")
+    assert kwargs_of(call) == {"minion": "r1"}
+
+
+@pytest.mark.parametrize("data", [{}, {"id": "r2"}, {"id": None}, {"id": ["r1"]}])
+def test_a_start_that_names_two_minions_or_none_replays_nothing(bus, data):
+    bus.fire("salt/minion/r1/start", data)
+    bus.fire("salt/minion/last/start", {"id": "last"})
+    (call,) = bus.called("job_retry.replay")
+    assert kwargs_of(call) == {"minion": "last"}
+
+
+def test_a_start_with_a_hostile_id_replays_nothing(bus):
+    for value in HOSTILE:
+        bus.fire(f"salt/minion/{value}/start", {"id": value})
+    bus.fire("salt/minion/last/start", {"id": "last"})
+    calls = bus.called("job_retry.replay", count=1)
+    assert kwargs_of(calls[-1])["minion"] == "last"
+
+
+# -- start_batch ------------------------------------------------------------------------------------------------------
+
+
+def test_an_operators_event_starts_the_batch_it_asks_for(bus, master):
+    command = master.salt_run_cli()
+    asked = {"tgt": "r*", "fun": "test.sleep", "batch": "50%"}
+    assert command.run("event.send", "operations/batch", str(asked).replace("'", '"')).returncode == 0
+    end = time.monotonic() + DEADLINE
+    while time.monotonic() < end:
+        found = [batch for batch in command.run("batch.list").data if batch["fun"] == "test.sleep"]
+        if found and found[0]["state"] == "complete":
+            break
+    assert (found[0]["tgt"], found[0]["completed"], found[0]["user"]) == ("r*", 1, "Reactor")
+
+
+@pytest.mark.parametrize("field", ["tgt", "fun", "batch"])
+def test_a_hostile_or_missing_field_starts_no_batch(bus, field):
+    good = {"tgt": "r*", "fun": "test.version", "batch": "1"}
+    bad = [value for value in HOSTILE if (field, value) != ("batch", 7)]
+    for value in bad:
+        bus.fire("operations/batch", {**good, field: value})
+    bus.fire("operations/batch", {name: value for name, value in good.items() if name != field})
+    bus.fire("operations/batch", {**good, "kwarg": {"x": 1}})
+    bus.fire("operations/batch", {"id": "m", "cmd": "_minion_event", "data": good, **good})
+    bus.fire("operations/batch", {**good, "batch": "99"})
+    (call,) = bus.called("batch.start")
+    assert kwargs_of(call) == {"tgt": "r*", "fun": "test.version", "batch": "99", "kwarg": {}}
+
+
+def test_a_function_that_is_not_listed_is_not_started(bus):
+    bus.fire("operations/batch", {"tgt": "*", "fun": "cmd.run", "batch": "1"})
+    bus.fire("operations/batch", {"tgt": "*", "fun": "test.version", "batch": "7"})
+    (call,) = bus.called("batch.start")
+    assert kwargs_of(call)["fun"] == "test.version"
+
+
+# -- notify -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_halted_batch_and_a_dead_job_are_told_through_the_operators_function(bus):
+    bus.fire(f"salt/batch/{JID}/halted", {"halted_reason": "max_failures", "total": 9, "completed": 4, "failed": 3})
+    (call,) = bus.called("http.query")
+    assert kwargs_of(call)["data"] == f"Batch {JID} was halted: max_failures. total 9, completed 4, failed 3"
+    bus.fire(f"salt/job_retry/r1/{JID}/dead", {"reason": "attempts"})
+    (call,) = bus.called("http.query")
+    assert kwargs_of(call)["data"] == f"Job {JID} for r1 was given up: attempts"
+    end = time.monotonic() + DEADLINE
+    while time.monotonic() < end and len(Chat.told) < 2:
+        time.sleep(0.1)
+    assert sorted(Chat.told) == [
+        f"Batch {JID} was halted: max_failures. total 9, completed 4, failed 3",
+        f"Job {JID} for r1 was given up: attempts",
+    ]
+
+
+def test_a_hostile_notice_is_told_in_plain_characters(bus):
+    for value in HOSTILE:
+        bus.fire(f"salt/batch/{JID}/halted", {"halted_reason": value, "total": value, "failed": value})
+    for call in bus.called("http.query", count=len(HOSTILE)):
+        assert not set(kwargs_of(call)["data"]) & set("{}%$'\"`\n;!&*\\|<>#\0")
+        assert len(kwargs_of(call)["data"]) < 400
+
+
+def test_a_notice_with_a_tag_of_another_form_is_not_told(bus):
+    bus.fire("salt/batch/{{ 7 * 7 }}/halted", {"halted_reason": "x"})
+    bus.fire("salt/job_retry/r1/../dead", {"reason": "x"})
+    bus.fire(f"salt/job_retry/last/{JID}/dead", {"reason": "x"})
+    (call,) = bus.called("http.query")
+    assert "last" in kwargs_of(call)["data"]
+
+
+# -- resume_batch -----------------------------------------------------------------------------------------------------
+
+
+def test_an_operators_event_resumes_a_paused_batch(bus, master):
+    command = master.salt_run_cli()
+    jid = command.run("batch.start", "r*", "test.sleep", "2", "batch=1", "presence=none").data["jid"]
+    command.run("batch.pause", jid)
+    bus.fire(f"operations/resume/{jid}", {})
+    calls = bus.called("batch.resume")
+    assert kwargs_of(calls[0]) == {"jid": jid}
+    end = time.monotonic() + DEADLINE
+    while time.monotonic() < end and command.run("batch.status", jid).data["state"] != "complete":
+        time.sleep(0.2)
+    assert command.run("batch.status", jid).data["state"] == "complete"
+
+
+def test_a_resume_that_names_no_jid_resumes_nothing(bus):
+    for value in HOSTILE:
+        bus.fire(f"operations/resume/{value}", {"jid": JID})
+    bus.fire(f"operations/resume/{JID}", {})
+    (call,) = bus.called("batch.resume")
+    assert kwargs_of(call) == {"jid": JID}
