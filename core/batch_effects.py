@@ -42,7 +42,7 @@ class Live:
         self.jid = batch.spec.jid
         self.timer: Any = None
         self.progress_timer: Any = None
-        self.progress_at = float("-inf")  # when the last progress event was fired, by the monotonic clock
+        self.progress_at = time.monotonic()  # of the last progress event; the batch's first one is "new"
         self.unwritten = False  # the disk did not take a fact: the journal is behind
         self.held: list[Callable[[], None]] = []  # what is to be done once it is written
         self.load_kept = False

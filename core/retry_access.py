@@ -42,6 +42,12 @@ class Access:
         # As a rule all are denied alike; else each is asked for.
         return {minion: reason for minion in wanted if len(wanted) == 1 or not self._allows(lists, load, [minion])}
 
+    def governs(self, user: str) -> bool:
+        """Whether an access list says what ``user`` may publish to minions; runners and wheels do not count."""
+        granted = self._access_lists(user, {}) or []
+        names = [name for entry in granted for name in (entry if isinstance(entry, Mapping) else [entry])]
+        return any(not str(name).startswith("@") for name in names)
+
     def _access_lists(self, user: str, options: Mapping[str, Any]) -> list[Any] | None:
         """Return what ``user`` has been granted, or None where nothing governs this user."""
         publishers, external = self._opts.get("publisher_acl") or {}, self._opts.get("external_auth") or {}

@@ -19,6 +19,7 @@ import sys
 import time
 
 import salt.client
+import salt.utils.args
 import salt.utils.event
 import salt.utils.jid
 import salt.utils.minions
@@ -32,6 +33,7 @@ from saltext.jobs.core.batch_store import ENGINE, BatchStore
 from saltext.jobs.core.batch_watch import Display
 from saltext.jobs.core.errors import SettingsError, StateError
 from saltext.jobs.core.ids import is_plain
+from saltext.jobs.core.retry_access import Access
 from saltext.jobs.core.settings import BatchSettings, duration, read_settings
 
 log = logging.getLogger(__name__)
@@ -111,7 +113,8 @@ def start(
     :param dict ret_kwargs: as ``salt --return_kwargs``.
     :param dict kwarg: further keyword arguments for the function.
     :raises SaltInvocationError: for bad input; nothing is started.
-    :raises CommandExecutionError: when no engine takes the batch within ten seconds; it is withdrawn.
+    :raises CommandExecutionError: when no engine takes the batch within ten seconds; it is withdrawn. Also when an access
+        list says that the user may not publish the function to these minions (``batch_manager: {check_acl: True}``).
 
     CLI Example:
 
@@ -153,11 +156,12 @@ def start(
     return _start(spec)
 
 
-def run(tgt, fun, *args, **kwargs):
+def run(*args, **kwargs):
     """
-    Start a batch, wait until it ends, and return its summary, with ``retcode`` 0 if all went well and 1 if not.
+    Start a batch, wait until it ends, and return its summary, with ``retcode`` 0 if all went well, and else 1 and ``Error``.
 
-    For orchestration: the state that calls it fails if the batch did not succeed. Takes what ``batch.start`` takes.
+    For orchestration: the ``salt.runner`` state that calls it fails if the batch did not succeed. Takes what ``batch.start``
+    takes; where ``tgt`` and ``fun`` are given by name, as such a state does, all positional arguments are the function's.
 
     CLI Example:
 
@@ -165,7 +169,12 @@ def run(tgt, fun, *args, **kwargs):
 
         salt-run batch.run 'web*' state.apply nginx batch=25%
     """
-    return wait(start(tgt, fun, *args, **kwargs)["jid"])
+    named = [kwargs.pop(name) for name in ("tgt", "fun") if name in kwargs]
+    everything = [*named, *args]
+    # Salt takes a call with too few arguments for one that went well.
+    if len(everything) < 2:
+        raise SaltInvocationError("batch.run needs a target and a function")
+    return wait(start(*everything, **kwargs)["jid"])
 
 
 def status(jid):
@@ -367,6 +376,9 @@ def retry(jid, which="failed"):
     chosen = tuple(minion for minion, record in records.items() if record["state"] in states)
     if not chosen:
         raise SaltInvocationError(f"No minion of batch {jid} is {which if which != 'all' else 'unsuccessful'}")
+    user = _user()
+    if read_settings(BatchSettings, ENGINE, __opts__.get(ENGINE)).check_acl:
+        _check_access(user, batch.spec.fun, batch.spec.arg, batch.spec.kwargs, chosen)
     data = batch.spec.as_dict()
     data.update(
         jid=_new_jid(),
@@ -374,7 +386,7 @@ def retry(jid, which="failed"):
         tgt_type="list",
         minions=chosen,
         sizes=sizes_of(data["batch"], len(chosen)),
-        user=_user(),
+        user=user,
         parent=jid,
     )
     return _start(Spec.from_dict(data))
@@ -393,6 +405,9 @@ def _spec(*, tgt, fun, arg, kwargs, batch, tgt_type, max_failures, **rest):
         settings = read_settings(BatchSettings, ENGINE, __opts__.get(ENGINE))
     except (ValueError, SettingsError) as exc:
         raise SaltInvocationError(str(exc)) from exc
+    user = _user()
+    if settings.check_acl:
+        _check_access(user, fun, arg, kwargs, matched)
     return Spec(
         jid=_new_jid(),
         fun=fun,
@@ -403,7 +418,7 @@ def _spec(*, tgt, fun, arg, kwargs, batch, tgt_type, max_failures, **rest):
         minions=matched,
         batch=str(batch),
         sizes=sizes,
-        user=_user(),
+        user=user,
         failures_allowed=allowed,
         publish_window=settings.publish_window,
         publish_retries=settings.publish_retries,
@@ -427,6 +442,18 @@ def _match(tgt, tgt_type):
     if not found:
         raise SaltInvocationError(f"The target {tgt!r} of type {tgt_type!r} matches no accepted minion")
     return found
+
+
+def _check_access(user, fun, arg, kwargs, matched):
+    """Refuse what the user could not publish: a permission on this runner is none on every function."""
+    access = Access(__opts__)
+    if not access.governs(user):
+        return
+    load = {"user": user, "fun": fun, "arg": salt.utils.args.condition_input(list(arg), kwargs)}
+    denied = access.denials(load, matched)
+    if denied:
+        names = ", ".join(sorted(denied)[:5]) + (", …" if len(denied) > 5 else "")
+        raise CommandExecutionError(f"{user} may not publish {fun} to {len(denied)} of these minions: {names}")
 
 
 def _start(spec):
@@ -515,10 +542,17 @@ def _follow(jid, timeout, display):
 
 
 def _with_retcode(found):
-    """Add what makes ``salt-run`` and a salt.runner state fail when a batch did not succeed."""
+    """
+    Add what makes callers fail when a batch did not succeed: ``retcode`` for ``salt-run``, and ``Error`` for the
+    salt.runner state (``salt.states.saltmod.runner``).
+    """
     good = found.get("success", not found["halted"] and not found["failed"])
-    __context__["retcode"] = 0 if good else 1
-    return {**found, "retcode": 0 if good else 1}
+    if good:
+        return {**found, "retcode": 0}
+    wrong = [f"{found[name]} {name}" for name in ("failed", "lost", "offline", "killed", "pending") if found.get(name)]
+    reason = f" ({found['halted_reason']})" if found["halted_reason"] else ""
+    error = f"Batch {found['jid']} is {found['state']}{reason}: {', '.join(wrong)} of {found['total']} minions"
+    return {**found, "retcode": 1, "Error": error}
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------

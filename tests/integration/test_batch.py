@@ -1,0 +1,319 @@
+"""What the batch runner does, on a real master with real minions."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+
+import pytest
+import salt.client
+import salt.config
+import salt.runner
+import salt.utils.event
+
+from saltext.jobs.core import compat
+from saltext.jobs.core.batch_store import BatchStore
+from tests.integration.conftest import make_master, minions
+from tests.integration.faults import DEADLINE, CountedJob, eventually
+
+MINIONS = ("b1", "b2", "b3")
+ABSENT = "b9"
+
+
+@pytest.fixture(scope="module")
+def master(salt_factories):
+    daemon = make_master(salt_factories, timeout=3, gather_job_timeout=3, job_retry={"triggers": ["start"]})
+    daemon.slow_stop = False
+    with daemon.started(), minions(daemon, *MINIONS) as daemons:
+        keys = pathlib.Path(daemon.config["pki_dir"], "minions")
+        (keys / ABSENT).write_bytes((keys / MINIONS[0]).read_bytes())
+        daemon.fleet = {minion.id: minion for minion in daemons}
+        yield daemon
+
+
+@pytest.fixture
+def command(master):
+    return lambda *args: master.salt_run_cli(timeout=DEADLINE).run(*args)
+
+
+@pytest.fixture
+def run(command):
+    def succeed(*args):
+        done = command(*args)
+        assert done.returncode == 0, done
+        return done.data
+
+    return succeed
+
+
+@pytest.fixture
+def finish(run):
+    """Start a batch and wait for its end."""
+    return lambda *args: run("batch.wait", run("batch.start", *args)["jid"], "timeout=60")
+
+
+# -- starting ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_completes_with_arguments_and_keyword_arguments(run):
+    # `batch` and `timeout` are the runner's own, so the function's go into kwarg.
+    args = ("one", "two=2", 'kwarg={"batch": "theirs", "timeout": 7}')
+    jid = run("batch.start", "b[123]", "test.arg", *args, "batch=2")["jid"]
+    assert run("batch.wait", jid, "timeout=60")["success"] is True
+    returned = run("jobs.lookup_jid", jid)
+    assert set(returned) == set(MINIONS)
+    assert returned["b1"]["args"] == ["one"]
+    kwargs = {name: value for name, value in returned["b1"]["kwargs"].items() if not name.startswith("__")}
+    assert kwargs == {"two": 2, "batch": "theirs", "timeout": 7}
+
+
+def test_every_sub_batch_carries_every_option_of_the_job(run, tmp_path):
+    where = tmp_path / "returned.jsonl"
+    options = [
+        "ret=rawfile_json",
+        f'ret_kwargs={{"filename": "{where}"}}',
+        'metadata={"ticket": "T1"}',
+        'module_executors=["direct_call"]',
+    ]
+    jid = run("batch.start", "b[123]", "test.echo", "hello", "batch=1", *options)["jid"]
+    assert run("batch.wait", jid, "timeout=60")["publishes"] == 3
+    eventually(where.exists, "the returner has written")
+    records = eventually(
+        lambda: (lines := where.read_text().splitlines()) and len(lines) == 3 and lines, "all are there"
+    )
+    assert {json.loads(record)["id"] for record in records} == set(MINIONS)
+    assert {json.loads(record)["metadata"]["ticket"] for record in records} == {"T1"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["b*", "test.ping", "batch=many"], "'many'"),
+        (["b*", "test.ping", "max_failures=lots"], "'lots'"),
+        (["b*", "test.ping", "offline=wait"], "'wait'"),
+        (["b*", "test.ping", "presence=maybe"], "'maybe'"),
+        (["b*", "test.ping", "timeout=-1"], "timeout is -1"),
+        (["b*", "test.ping", "failhard=perhaps"], "'perhaps'"),
+        (["b*", "test.ping", "min_executed=some"], "'some'"),
+        (["b*", "test.ping", "kwarg=x"], "kwarg is 'x'"),
+        (["nobody*", "test.ping"], "matches no accepted minion"),
+        (["b*", "ping"], "fun is 'ping'"),
+    ],
+)
+def test_bad_input_is_named_and_starts_nothing(master, arguments, word):
+    # In this process, which is quicker than a command.
+    store = BatchStore(master.config)
+    before = store.open_jids() + store.ended_jids()
+    opts = salt.config.client_config(master.config_file)
+    with salt.runner.RunnerClient(opts) as client:
+        values = [argument.split("=", 1) for argument in arguments[2:]]
+        kwargs = {name: int(value) if value.lstrip("-").isdigit() else value for name, value in values}
+        answer = client.cmd("batch.start", arguments[:2], kwarg=kwargs, print_event=False)
+    assert word in str(answer)
+    assert "SaltInvocationError" in str(answer)
+    assert store.open_jids() + store.ended_jids() == before
+
+
+# -- ramps and budgets -------------------------------------------------------------------------------------------------
+
+
+def test_a_ramp_that_fails_its_canary_stops_there(run, command, tmp_path):
+    work = CountedJob(tmp_path, "work", retcode=3)
+    options = ("batch=1,100%", "max_failures=0", "presence=none")
+    done = command("batch.wait", run("batch.start", "b[123]", "cmd.run", work.command, *options)["jid"])
+    summary = done.data
+    assert done.returncode == 1
+    assert "halted (max_failures): 1 failed, 2 pending of 3 minions" in summary["Error"]
+    assert (summary["state"], summary["halted_reason"]) == ("halted", "max_failures")
+    assert (summary["failed"], summary["pending"], work.begun()) == (1, 2, 1)
+
+
+def test_failhard_stops_at_the_first_failure_and_the_exit_status_says_so(run, command):
+    jid = run("batch.start", "b[123]", "cmd.run", "exit 4", "batch=1", "failhard=True", "presence=none")["jid"]
+    watched = command("batch.watch", jid)
+    assert watched.returncode == 1
+    assert "failed (retcode 4)" in watched.stdout
+    summary = run("batch.status", jid)
+    assert (summary["state"], summary["halted_reason"], summary["pending"]) == ("halted", "failhard", 2)
+
+
+def test_a_watched_batch_that_succeeds_exits_with_zero(run, command):
+    watched = command("batch.watch", run("batch.start", "b[123]", "test.ping", "batch=2", "presence=none")["jid"])
+    assert watched.returncode == 0
+    assert "3/3 complete" in watched.stdout
+
+
+# -- who is there ------------------------------------------------------------------------------------------------------
+
+
+def test_an_absent_minion_is_left_out(finish):
+    summary = finish("b*", "test.ping", "batch=4")
+    assert (summary["completed"], summary["offline"], summary["success"]) == (3, 1, True)
+
+
+def test_an_absent_minion_can_count_as_failed(command, run):
+    jid = run("batch.start", "b*", "test.ping", "batch=4", "offline=fail")["jid"]
+    done = command("batch.wait", jid, "timeout=60")
+    assert done.returncode == 1
+    assert (done.data["completed"], done.data["failed"], done.data["success"]) == (3, 1, False)
+    assert run("batch.minions", jid, "state=failed").keys() == {ABSENT}
+
+
+@pytest.mark.story
+def test_an_absent_minion_can_get_the_job_later_under_the_batch_s_jid(finish, run, master):
+    away = master.fleet["b3"]
+    away.terminate()
+    try:
+        summary = finish("b[123]", "test.echo", "later", "batch=2", "offline=queue")
+        assert (summary["completed"], summary["offline"]) == (2, 1)
+        jid = summary["jid"]
+        entries = eventually(
+            lambda: [entry for entry in run("job_retry.list") if entry["jid"] == jid], "it is in the retry queue"
+        )
+        assert [entry["minion"] for entry in entries] == ["b3"]
+    finally:
+        away.start()
+    eventually(lambda: run("jobs.lookup_jid", jid).get("b3") == "later", "the minion has run it")
+    eventually(lambda: run("batch.status", jid)["completed"] == 3, "the batch knows")
+    assert run("jobs.list_job", jid)["Target"] == "b[123]"
+
+
+# -- looking -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_job_cache_shows_the_batch_s_own_target_user_and_minions(finish, run):
+    job = run("jobs.list_job", finish("b[123]", "test.ping", "batch=1", "presence=none")["jid"])
+    assert (job["Target"], job["Target-type"], job["User"]) == ("b[123]", "glob", "root")
+    assert sorted(job["Minions"]) == sorted(MINIONS)
+
+
+def test_batches_are_listed_newest_first_and_by_state(run, finish):
+    first = finish("b1", "test.ping", "presence=none")["jid"]
+    second = finish("b1", "test.ping", "presence=none")["jid"]
+    assert [batch["jid"] for batch in run("batch.list", "limit=2")] == [second, first]
+    assert all(batch["state"] == "complete" for batch in run("batch.list", "state=complete"))
+    assert run("batch.list", "state=paused") == []
+
+
+def test_what_never_was_a_batch_has_no_status(run, master):
+    assert run("batch.status", "20200101000000000000") is None
+    assert run("batch.minions", "20200101000000000000") is None
+    assert run("batch.stop", "20200101000000000000") is False
+    assert run("batch.pause", "../../etc") is False
+
+
+def test_progress_is_announced_at_most_once_a_second(run, master):
+    with salt.utils.event.get_master_event(master.config, master.config["sock_dir"], listen=True) as bus:
+        jid = run("batch.start", "b[123]", "test.sleep", "2", "batch=1", "presence=none")["jid"]
+        seen = []
+        while not seen or not seen[-1]["tag"].endswith("/complete"):
+            event = bus.get_event(tag=f"salt/batch/{jid}/", wait=DEADLINE, full=True)
+            assert event, f"nothing more after {[found['tag'] for found in seen]}"
+            seen.append(event)
+    kinds = [event["tag"].rpartition("/")[2] for event in seen]
+    assert (kinds[0], kinds[-1], set(kinds[1:-1])) == ("new", "complete", {"progress"})
+    assert len(kinds) - 2 <= run("batch.status", jid)["finished"] - run("batch.status", jid)["created"] + 1
+    assert seen[-1]["data"]["completed"] == 3
+    assert seen[-1]["data"]["success"] is True
+
+
+# -- control -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_paused_batch_waits_and_goes_on_when_resumed(run, tmp_path):
+    work = CountedJob(tmp_path, "work", seconds=1)
+    jid = run("batch.start", "b[123]", "cmd.run", work.command, "batch=1", "presence=none")["jid"]
+    assert run("batch.pause", jid) is True
+    assert run("batch.pause", jid) is False
+    eventually(lambda: not run("batch.status", jid)["active"], "what ran has ended")
+    begun = work.begun()
+    summary = run("batch.status", jid)
+    assert (summary["state"], summary["paused_reason"]) == ("paused", "paused by root")
+    assert begun < 3
+    assert run("batch.resume", jid) is True
+    assert run("batch.resume", jid) is False
+    assert run("batch.wait", jid, "timeout=60")["completed"] == work.begun() == 3
+
+
+def test_a_batch_that_does_not_end_in_time_goes_on(command, run):
+    jid = run("batch.start", "b1", "test.sleep", "4", "presence=none")["jid"]
+    done = command("batch.wait", jid, "timeout=1")
+    assert done.returncode != 0
+    assert "has not ended within 1 s" in done.stdout + done.stderr
+    assert run("batch.wait", jid, "timeout=60")["success"] is True
+
+
+def test_the_failed_minions_are_retried_in_a_new_batch(run, command, tmp_path):
+    once = tmp_path / "once"
+    jid = run("batch.start", "b[123]", "cmd.run", f"mkdir {once}", "batch=1", "presence=none")["jid"]
+    assert command("batch.wait", jid, "timeout=60").returncode == 1
+    os.rmdir(once)
+    assert run("batch.status", jid)["failed"] == 2
+    again = run("batch.retry", jid)
+    assert (again["parent"], again["total"], again["fun"]) == (jid, 2, "cmd.run")
+    assert again["jid"] != jid
+    command("batch.wait", again["jid"], "timeout=60")
+    assert run("batch.status", again["jid"])["completed"] == 1
+
+
+def test_there_is_nothing_to_retry_in_a_batch_that_succeeded(command, finish):
+    jid = finish("b1", "test.ping", "presence=none")["jid"]
+    done = command("batch.retry", jid)
+    assert "No minion of batch" in done.stdout + done.stderr
+
+
+# -- orchestration -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.story
+def test_an_orchestration_fails_when_the_batch_fails_and_goes_on_when_it_succeeds(command, master, tmp_path):
+    root = pathlib.Path(master.config["file_roots"]["base"][0])
+    root.mkdir(parents=True, exist_ok=True)
+    for name, shell in (("good", "exit 0"), ("bad", "exit 1")):
+        (root / f"{name}.sls").write_text(
+            f"""
+rollout:
+  salt.runner:
+    - name: batch.run
+    - tgt: 'b[123]'
+    - fun: cmd.run
+    - arg:
+      - '{shell}'
+    - batch: '2'
+    - presence: none
+after:
+  test.succeed_without_changes:
+    - require:
+      - salt: rollout
+"""
+        )
+    good = command("state.orchestrate", "good")
+    assert good.returncode == 0, good
+    assert good.stdout.count('"result": true') == 2
+    bad = command("state.orchestrate", "bad")
+    assert bad.returncode != 0
+    assert '"result": true' not in bad.stdout
+
+
+# -- beside Salt's own -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not compat.HAS_NATIVE_BATCHES, reason="Salt 3008 is the first release with batches of its own")
+def test_batches_of_salt_s_own_are_shown_and_stopped(run, master):
+    started = master.salt_cli(timeout=DEADLINE).run("--async", "-b", "1", "test.sleep", "5", minion_tgt="b[123]")
+    jid = next(word for word in (started.stdout + started.stderr).split() if word.isdigit() and len(word) == 20)
+    summary = eventually(lambda: run("batch.status", jid), "the batch is there")
+    assert summary["driver"] == "master"
+    assert jid in [batch["jid"] for batch in run("batch.list_active")]
+    assert jid in [batch["jid"] for batch in run("batch.list")]
+    assert set(run("batch.minions", jid)) == set(MINIONS)
+    assert run("batch.stop", jid) is True
+    eventually(lambda: run("batch.status", jid)["halted"], "Salt's manager has halted it")
+    assert run("batch.stop", jid) is False
+
+
+def test_salt_finds_nothing_to_recover_in_a_long_batch_of_ours(run, master):
+    log = pathlib.Path(master.config["log_file"])
+    assert "BatchManager failed" not in log.read_text()
+    assert "is stale" not in log.read_text()
