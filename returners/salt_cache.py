@@ -73,6 +73,7 @@ JID_TRIES = 5  # new tries after a collision
 OUTAGE_SECONDS = 3.0  # how long a server may be away before the caller is told
 LOCKS = 64  # lock files; a fixed number, so that they never pile up
 CLOCK_SKEW = 86400  # a jid further in the future says nothing about its age
+LARGE_BANK = 1000  # names; a smaller one is listed by every sweep
 MMAP_OPEN_BANKS = 64  # open banks of mmap_cache per process, four file descriptors each
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -322,29 +323,20 @@ class Store:
         """
         The names in ``bank`` before ``low`` or after ``high``. As a rule there are none, and many names.
 
-        A bank is not listed again while no name in it can have become older than ``keep`` seconds: neither one that
-        was there the last time, nor one that was written since. On localfs its directory tells that none was.
+        A large bank is not listed again while no name in it can have become older than ``keep`` seconds: neither one
+        that was there the last time, nor one that was written since.
         """
-        changed, now = self._changed(bank), time.time()
-        at, stamp, first, last = self.listed.get(bank, (0, None, low, high))
-        quiet = stamp == changed if changed is not None else now - at < keep
-        if at and quiet and first >= low and last <= high:
-            return []
-        names = self._files(bank) if self.driver == "localfs" else self.names(bank)
-        first, last = min(names, default=low), max(names, default=high)
-        # A change in the same tick of the file system's clock would not show.
-        settled = changed is None or now - changed / 1e9 > 1
-        self.listed[bank] = (now if settled else 0, changed, first, last)
-        if first >= low and last <= high:
-            return []
-        return [name for name in self.names(bank) if not low <= name <= high]
-
-    def _changed(self, bank):
-        """When a name was last added to the bank or removed; None where that cannot be told for nothing."""
-        try:
-            return os.stat(os.path.join(self.cachedir, bank)).st_mtime_ns if self.driver == "localfs" else None
-        except OSError:
-            return None
+        now = time.time()
+        at, first, last = self.listed.pop(bank, (0, low, high))
+        if now - at >= keep or first < low or last > high:
+            names = self._files(bank) if self.driver == "localfs" else self.names(bank)
+            at, first, last = now, min(names, default=low), max(names, default=high)
+            if first < low or last > high:
+                return [name for name in self.names(bank) if not low <= name <= high]
+            if len(names) < LARGE_BANK:
+                return []
+        self.listed[bank] = (at, first, last)
+        return []
 
     def _files(self, bank):
         try:

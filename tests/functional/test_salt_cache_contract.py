@@ -492,6 +492,22 @@ class Contract:
         assert set(called) <= {"list", "contains"}
         assert len(called) <= 12
 
+    def test_a_sweep_lists_a_large_bank_again_when_something_in_it_can_be_old(self, job_cache, monkeypatch):
+        monkeypatch.setattr(job_cache.module, "LARGE_BANK", 2)
+        for number in range(3):
+            job_cache.save_load(now_jid(number), LOAD, minions=["web1"])
+        store, listed = job_cache.module.Store, []
+        names = store._files if self.driver == "localfs" else store.names
+        watched = "_files" if self.driver == "localfs" else "names"
+        monkeypatch.setattr(store, watched, lambda self, bank: listed.append(bank) or names(self, bank))
+        for _ in range(3):
+            job_cache.clean_old_jobs()
+        assert listed.count("jobs/loads") == 1
+        job_cache.save_load(OLD, LOAD, minions=["web1"])
+        job_cache.wait(3700, monkeypatch)
+        job_cache.clean_old_jobs()
+        assert job_cache.get_jids() == {}
+
     # -- the driver ---------------------------------------------------------------------------------------
 
     def test_the_driver_is_loaded_once(self, job_cache, monkeypatch):
