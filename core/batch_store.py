@@ -14,7 +14,7 @@ still running.
 from __future__ import annotations
 
 import contextlib
-import heapq
+import itertools
 import logging
 import os
 import pathlib
@@ -148,8 +148,8 @@ class BatchStore:
         for path in pathlib.Path(self._opts["cachedir"], "jobs").glob("*/*/.batch.p"):
             with contextlib.suppress(OSError):
                 found.append((path.stat().st_mtime, str(path)))
-        states = (_native_state(pathlib.Path(path)) for _, path in heapq.nlargest(limit, found))
-        return [state for state in states if state]
+        states = (_native_state(pathlib.Path(path)) for _, path in sorted(found, reverse=True))
+        return list(itertools.islice(filter(None, states), limit))
 
     def index(self) -> list[str]:
         """Return the jids in the index of active batches; what cannot be read counts as empty."""

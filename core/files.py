@@ -1,5 +1,8 @@
 """
 Private, atomic files of the master's user. Whatever else writes a file in this extension does it through here.
+
+What root makes below a directory belongs to that directory's owner: the master may run as another user, and must be able
+to read and replace it.
 """
 
 from __future__ import annotations
@@ -17,6 +20,24 @@ import salt.payload
 from saltext.jobs.core.errors import StateError
 
 
+def private_dir(path: pathlib.Path) -> None:
+    """Make a directory, with those above it, that nobody but its owner may enter. :raises OSError:"""
+    missing = []
+    while not path.exists():
+        missing.append(path)
+        path = path.parent
+    for folder in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+            _give_to_owner_of(folder.parent, folder)
+
+
+def _give_to_owner_of(folder: pathlib.Path, path: str | pathlib.Path) -> None:
+    if os.geteuid() == 0:
+        owner = folder.stat()
+        os.chown(path, owner.st_uid, owner.st_gid)
+
+
 def write_atomic(path: pathlib.Path, data: bytes, durable: bool = False) -> None:
     """
     Replace a file: a reader sees the old content or the new, and nobody but its owner may read it.
@@ -24,7 +45,7 @@ def write_atomic(path: pathlib.Path, data: bytes, durable: bool = False) -> None
     :param durable: whether content and name must survive a power cut when this returns.
     :raises OSError: with the old content left as it was.
     """
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    private_dir(path.parent)
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as stream:
@@ -32,6 +53,7 @@ def write_atomic(path: pathlib.Path, data: bytes, durable: bool = False) -> None
             stream.flush()
             if durable:
                 os.fsync(stream.fileno())
+        _give_to_owner_of(path.parent, temporary)
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -84,9 +106,10 @@ def single_holder(path: pathlib.Path) -> Iterator[bool]:
 
     The kernel releases the lock when the holder dies, however it dies.
     """
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    private_dir(path.parent)
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
+        _give_to_owner_of(path.parent, path)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             free = True

@@ -107,7 +107,7 @@ class Seen:
         self._span = max(keep / 8, 60.0)
         self._begun = 0
         self._stream: io.FileIO | None = None
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        files.private_dir(folder)
 
     def add(self, digests: Iterable[int], now: float) -> None:
         """:raises OSError: when they can't be written."""
@@ -178,7 +178,7 @@ class Aside:
 
     def __init__(self, folder: pathlib.Path, max_bytes: int) -> None:
         self._folder, self._max_bytes = folder, max_bytes
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        files.private_dir(folder)
         self._sizes = {path.stem: path.stat().st_size for path in sorted(folder.glob("*.p"))}
 
     def __len__(self) -> int:

@@ -62,7 +62,7 @@ class Inbox:
 
     def __init__(self, opts: Mapping[str, Any], engine: str) -> None:
         self._dir = engine_dir(opts, engine) / "requests"
-        self._dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        files.private_dir(self._dir)
 
     def take(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """

@@ -63,7 +63,7 @@ class Keeper:
         self.owner = str(self.opts["id"])
         self.timeout = float(self.opts.get("gather_job_timeout", 10))
         self._dir = engine_dir(self.opts, ENGINE)
-        self._dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        files.private_dir(self._dir)
         patience = float(self.opts.get("timeout", 5)) + self.timeout
         self.machine = Retry(settings, patience, paused=(self._dir / "paused").exists())
         self.loads: dict[str, dict[str, Any]] = {}

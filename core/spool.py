@@ -50,7 +50,7 @@ class Spool:
         self._sizes: dict[int, int] = {}
         self._tail: io.FileIO | None = None
         self._reusable = True
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        files.private_dir(folder)
         #: The number of the next record.
         self.next = 0
         self._recover()

@@ -160,8 +160,10 @@ def run(*args, **kwargs):
     """
     Start a batch, wait until it ends, and return its summary, with ``retcode`` 0 if all went well, and else 1 and ``Error``.
 
-    For orchestration: the ``salt.runner`` state that calls it fails if the batch did not succeed. Takes what ``batch.start``
-    takes; where ``tgt`` and ``fun`` are given by name, as such a state does, all positional arguments are the function's.
+    For orchestration: the ``salt.runner`` state that calls it fails if the batch did not succeed, or could not be started.
+    Takes what ``batch.start`` takes.
+
+    :raises CommandExecutionError: when the batch cannot be started.
 
     CLI Example:
 
@@ -169,12 +171,13 @@ def run(*args, **kwargs):
 
         salt-run batch.run 'web*' state.apply nginx batch=25%
     """
-    named = [kwargs.pop(name) for name in ("tgt", "fun") if name in kwargs]
-    everything = [*named, *args]
-    # Salt takes a call with too few arguments for one that went well.
-    if len(everything) < 2:
-        raise SaltInvocationError("batch.run needs a target and a function")
-    return wait(start(*everything, **kwargs)["jid"])
+    try:
+        started = start(*args, **kwargs)
+    except (
+        TypeError
+    ) as exc:  # SaltInvocationError is one, and Salt takes a runner that raises it for one that went well
+        raise CommandExecutionError(str(exc)) from exc
+    return wait(started["jid"])
 
 
 def status(jid):

@@ -270,16 +270,18 @@ def test_there_is_nothing_to_retry_in_a_batch_that_succeeded(command, finish):
 def test_an_orchestration_fails_when_the_batch_fails_and_goes_on_when_it_succeeds(command, master, tmp_path):
     root = pathlib.Path(master.config["file_roots"]["base"][0])
     root.mkdir(parents=True, exist_ok=True)
-    for name, shell in (("good", "exit 0"), ("bad", "exit 1")):
+    orchestrations = {
+        "good": ["b[123]", "cmd.run", "exit 0"],
+        "bad": ["b[123]", "cmd.run", "exit 1"],
+        "wrong": ["nobody*", "cmd.run", "exit 0"],
+    }
+    for name, arguments in orchestrations.items():
         (root / f"{name}.sls").write_text(
             f"""
 rollout:
   salt.runner:
     - name: batch.run
-    - tgt: 'b[123]'
-    - fun: cmd.run
-    - arg:
-      - '{shell}'
+    - arg: {arguments}
     - batch: '2'
     - presence: none
 after:
@@ -291,9 +293,10 @@ after:
     good = command("state.orchestrate", "good")
     assert good.returncode == 0, good
     assert good.stdout.count('"result": true') == 2
-    bad = command("state.orchestrate", "bad")
-    assert bad.returncode != 0
-    assert '"result": true' not in bad.stdout
+    for name in ("bad", "wrong"):
+        done = command("state.orchestrate", name)
+        assert done.returncode != 0, done.stdout
+        assert '"result": true' not in done.stdout
 
 
 # -- beside Salt's own -------------------------------------------------------------------------------------------------

@@ -1,0 +1,144 @@
+"""The files of batches: the index that Salt shares, the state files, and what a damaged one does to the others."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import salt.payload
+
+from saltext.jobs.core import batch_facts as facts
+from saltext.jobs.core import batch_summary
+from saltext.jobs.core.batch_snapshot import snapshot
+from saltext.jobs.core.batch_store import BatchStore
+from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.journal import Journal
+from tests.unit.batch_bench import Bench
+
+JID = "20260516101112131415"
+
+
+@pytest.fixture
+def opts(tmp_path):
+    return {"cachedir": str(tmp_path), "hash_type": "sha256"}
+
+
+@pytest.fixture
+def store(opts):
+    return BatchStore(opts)
+
+
+def write(store, bench, jid=JID):
+    journal = Journal(store.journal_path(jid))
+    journal.rewrite(bench.first)
+    for record in bench.journal:
+        journal.append(record)
+    return journal
+
+
+def test_a_batch_is_read_as_it_is_at_this_moment(store):
+    bench = Bench("abcd", "2")
+    journal = write(store, bench)
+    assert len(store.read(JID).flights) == 2
+    bench.sent()
+    bench.returns("a")
+    for record in bench.journal[1:]:
+        journal.append(record)
+    assert snapshot(store.read(JID)) == snapshot(bench.batch)
+
+
+def test_an_ended_batch_is_found_too(store):
+    write(store, Bench("ab", "2"))
+    store.end(JID)
+    assert (store.open_jids(), store.ended_jids()) == ([], [JID])
+    assert store.read(JID).spec.jid == JID
+
+
+@pytest.mark.parametrize("jid", ["none", "../../etc/passwd", "", ".", "a/b", "a\0b"])
+def test_what_is_no_batch_reads_as_none(store, jid):
+    assert store.read(jid) is None
+    assert store.read_native(jid) is None
+
+
+@pytest.mark.parametrize("record", [["nonsense", 1.0], ["ret"], "text", ["ret", "late", "a", 0], ["probe", 1.0, 5]])
+def test_a_journal_with_a_record_that_is_none_is_an_error(store, record):
+    write(store, Bench("ab", "2")).append(record)
+    with pytest.raises(StateError, match="does not hold a batch"):
+        store.read(JID)
+
+
+def test_a_journal_without_a_batch_is_an_error(store):
+    Journal(store.journal_path(JID)).rewrite({"some": "thing"})
+    with pytest.raises(StateError, match="does not hold a batch"):
+        store.read(JID)
+
+
+def test_only_our_own_entries_of_the_index_are_touched(store):
+    store.converge_index(["2", "3"], [])
+    path = store._index
+    path.write_bytes(salt.payload.dumps(["1", "3"]))  # what Salt's own manager left, losing one of ours
+    store.converge_index(["2"], ["3"])
+    assert store.index() == ["1", "2"]
+
+
+def test_an_index_that_is_right_is_not_written_again(store):
+    store.converge_index(["1"], [])
+    before = os.stat(store._index).st_ino
+    store.converge_index(["1"], ["7"])
+    assert os.stat(store._index).st_ino == before
+
+
+@pytest.mark.parametrize("content", [b"", b"\xc1", salt.payload.dumps({"a": 1}), salt.payload.dumps(["../x", 3, "1"])])
+def test_a_damaged_index_is_made_anew(store, content):
+    store._index.write_bytes(content)
+    store.converge_index(["2"], [])
+    assert set(store.index()) - {"1"} == {"2"}
+
+
+def test_the_state_file_is_where_salt_looks_for_it(store, opts):
+    bench = Bench("ab", "2")
+    stamp = store.write_native(JID, batch_summary.native_view(bench.batch, bench.now))
+    assert store.native_stamp(JID) == stamp
+    batch_state = pytest.importorskip("salt.utils.batch_state", reason="Salt 3008 is the first release that has it")
+    state = batch_state.read_batch_state(JID, opts)
+    assert state["driver"] == "engine"
+    assert not batch_state.is_batch_done(state)
+
+
+def test_native_state_files_are_listed_latest_first_and_broken_ones_left_out(store):
+    for number, jid in enumerate(["1", "2", "3"]):
+        store.write_native(jid, {"jid": jid, "driver": "master"})
+        os.utime(store.native_path(jid), (number, number))
+    store.native_path("2").write_bytes(b"\xc1")
+    assert [state["jid"] for state in store.native_states(5)] == ["3", "1"]
+    assert [state["jid"] for state in store.native_states(1)] == ["3"]
+
+
+def test_ended_batches_are_forgotten_when_they_are_old_enough(store):
+    for jid in ("1", "2"):
+        write(store, Bench("ab", "2"), jid)
+        store.write_native(jid, {"jid": jid})
+        store.end(jid)
+    os.utime(store.journal_path("1", ended=True), (1000, 1000))
+    assert store.forget_ended(before=2000) == ["1"]
+    assert store.ended_jids() == ["2"]
+    assert not store.native_path("1").exists()
+
+
+def test_the_facts_of_a_journal_survive_being_written(store):
+    bench = Bench("abc", "2", presence="ping", offline="queue", batch_wait=1.0)
+    for fact in (
+        facts.Gathered(("a", "b")),
+        facts.PublishFailed("no", certain=False),
+        facts.LookedUp(("a", "b"), (("a", 0),)),
+        facts.Probed(("b",), (), ("a",), ()),
+        facts.Queued(("c",)),
+        facts.PauseRequested("ann"),
+        facts.ResumeRequested("ann"),
+        facts.StopRequested(True, "ann"),
+        facts.KillSent(),
+        facts.Recovered(),
+    ):
+        bench.tell(fact, after=1.0)
+    write(store, bench)
+    assert snapshot(store.read(JID)) == snapshot(bench.batch)

@@ -1,0 +1,173 @@
+"""Requests from runners to an engine, and the files behind them."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+from salt.exceptions import CommandExecutionError, SaltInvocationError
+
+from saltext.jobs.core import files, requests
+from saltext.jobs.core.errors import EngineAbsent, StateError
+from saltext.jobs.core.requests import Inbox, ask
+
+ENGINE = "batch_manager"
+
+
+@pytest.fixture
+def opts(tmp_path, monkeypatch):
+    monkeypatch.setattr(requests, "_wake", lambda opts, engine: None)  # there is no bus here
+    return {"cachedir": str(tmp_path / "cache"), "sock_dir": str(tmp_path)}
+
+
+@pytest.fixture
+def inbox(opts):
+    return Inbox(opts, ENGINE)
+
+
+@pytest.fixture
+def answering(inbox):
+    """An engine that answers what it is asked, until the test ends."""
+    done = threading.Event()
+
+    def serve(answer):
+        def loop():
+            while not done.is_set():
+                for request_id, request in inbox.take():
+                    answer(request_id, request)
+                done.wait(0.01)
+
+        thread = threading.Thread(target=loop)
+        thread.start()
+        threads.append(thread)
+
+    threads: list[threading.Thread] = []
+    yield serve
+    done.set()
+    for thread in threads:
+        thread.join()
+
+
+def left(opts):
+    folder = requests.engine_dir(opts, ENGINE) / "requests"
+    return sorted(path.suffix for path in folder.iterdir())
+
+
+def test_a_request_gets_its_answer_and_leaves_nothing_behind(opts, inbox, answering):
+    answering(lambda request_id, request: inbox.answer(request_id, request["number"] + 1))
+    assert ask(opts, ENGINE, {"number": 1}) == 2
+    assert left(opts) == []
+
+
+def test_a_refusal_is_raised_by_the_kind_of_its_fault(opts, inbox, answering):
+    answering(lambda request_id, request: inbox.refuse(request_id, "so not", invalid=request["invalid"]))
+    with pytest.raises(SaltInvocationError, match="so not"):
+        ask(opts, ENGINE, {"invalid": True})
+    with pytest.raises(CommandExecutionError, match="so not"):
+        ask(opts, ENGINE, {"invalid": False})
+
+
+def test_without_an_engine_a_request_is_withdrawn(opts):
+    with pytest.raises(EngineAbsent, match=r"is not running.*withdrawn"):
+        ask(opts, ENGINE, {}, patience=0.1)
+    assert left(opts) == []
+
+
+def test_a_request_that_is_to_be_kept_waits_for_an_engine(opts, inbox):
+    assert ask(opts, ENGINE, {"do": "stop"}, keep=True) is None
+    assert [request for _, request in inbox.take()] == [{"do": "stop"}]
+
+
+def test_a_running_engine_that_does_not_answer_is_told_from_an_absent_one(opts):
+    with files.single_holder(requests.lock_path(opts, ENGINE)) as free:
+        assert free
+        with pytest.raises(EngineAbsent, match="did not answer in time"):
+            ask(opts, ENGINE, {}, patience=0.1)
+        with pytest.raises(EngineAbsent, match="stays and will be carried out"):
+            ask(opts, ENGINE, {}, patience=0.1, keep=True)
+    assert left(opts) == [".request"]
+
+
+def test_requests_are_taken_in_the_order_in_which_they_were_made(opts, inbox):
+    for number in range(5):
+        requests.leave(opts, ENGINE, {"number": number})
+    assert [request["number"] for _, request in inbox.take()] == [0, 1, 2, 3, 4]
+
+
+def test_what_was_taken_before_a_crash_is_taken_again_first(opts, inbox):
+    requests.leave(opts, ENGINE, {"number": 1})
+    assert [request["number"] for _, request in inbox.take()] == [1]  # and no answer: the engine died
+    requests.leave(opts, ENGINE, {"number": 2})
+    assert [request["number"] for _, request in Inbox(opts, ENGINE).take()] == [1, 2]
+
+
+@pytest.mark.parametrize("content", [b"", b"\xc1garbage", b"\x01"])
+def test_an_unreadable_request_is_set_aside_and_harms_no_other(opts, inbox, content):
+    folder = requests.engine_dir(opts, ENGINE) / "requests"
+    (folder / "00000.request").write_bytes(content)
+    requests.leave(opts, ENGINE, {"number": 1})
+    assert [request for _, request in inbox.take()] == [{"number": 1}]
+    assert ".corrupt" in left(opts)
+
+
+def test_answers_that_nobody_fetched_are_swept_away(opts, inbox):
+    requests.leave(opts, ENGINE, {})
+    for request_id, _ in inbox.take():
+        inbox.answer(request_id, None)
+    (reply,) = (requests.engine_dir(opts, ENGINE) / "requests").glob("*.reply")
+    made = reply.stat().st_mtime
+    inbox.sweep(made + 3000)
+    assert left(opts) == [".reply"]
+    inbox.sweep(made + 4000)
+    assert left(opts) == []
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def test_files_and_folders_are_private(tmp_path):
+    path = tmp_path / "one" / "two" / "file"
+    files.write_msgpack(path, {"a": 1}, durable=True)
+    assert files.read_msgpack(path) == {"a": 1}
+    for private in (path, path.parent, path.parent.parent):
+        assert private.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root writes for another user")
+def test_what_root_writes_belongs_to_the_user_that_the_master_runs_as(tmp_path):
+    os.chown(tmp_path, 12345, 12345)
+    path = tmp_path / "one" / "file"
+    files.write_msgpack(path, 1)
+    with files.single_holder(tmp_path / "one" / "lock"):
+        pass
+    for owned in (path, path.parent, path.parent / "lock"):
+        assert (owned.stat().st_uid, owned.stat().st_gid) == (12345, 12345)
+
+
+def test_a_write_that_fails_leaves_the_old_content_and_no_litter(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    files.write_msgpack(path, "old")
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("no")))
+    with pytest.raises(OSError, match="no"):
+        files.write_msgpack(path, "new")
+    assert files.read_msgpack(path) == "old"
+    assert [found.name for found in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_missing_file_reads_as_none_and_a_broken_one_is_an_error(tmp_path):
+    assert files.read_msgpack(tmp_path / "none") is None
+    (tmp_path / "broken").write_bytes(b"\xc1")
+    with pytest.raises(StateError, match="broken cannot be read"):
+        files.read_msgpack(tmp_path / "broken")
+
+
+def test_a_lock_has_one_holder_and_goes_with_it(tmp_path):
+    path = tmp_path / "lock"
+    assert not files.is_held(path)
+    with files.single_holder(path) as first:
+        assert first
+        assert files.is_held(path)
+        with files.single_holder(path) as second:
+            assert not second
+    assert not files.is_held(path)
