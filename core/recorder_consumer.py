@@ -84,9 +84,8 @@ class Consumer:
     def close(self) -> None:
         self._is_closed = True
         self.kick()
+        # It may be in the middle of a delivery and note it yet: its files close with the process.
         self._worker.close()
-        self._reader.close()
-        self._progress.close()
 
     @property
     def base(self) -> int:

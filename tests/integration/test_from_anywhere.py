@@ -1,0 +1,200 @@
+"""Batches over salt-api, from an orchestration, from a schedule and from Python, and who they say started them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+import salt.config
+import salt.runner
+
+from tests.functional.cache_servers import free_port
+from tests.integration.conftest import make_master, minions
+
+DEADLINE = 90
+SECRET = "a long shared secret"
+
+ORCHESTRATION = """
+roll out:
+  salt.runner:
+    - name: batch.run
+    - arg: ['a*', {fun}]
+    - batch: '1'
+
+afterwards:
+  salt.function:
+    - name: file.touch
+    - tgt: a1
+    - arg: ['{marker}']
+    - require:
+      - salt: roll out
+"""
+
+
+@pytest.fixture(scope="module")
+def master(salt_factories, tmp_path_factory):
+    states = tmp_path_factory.mktemp("states")
+    daemon = make_master(
+        salt_factories,
+        file_roots={"base": [str(states)]},
+        sharedsecret=SECRET,
+        external_auth={
+            "sharedsecret": {
+                "boss": ["test.*", "@runner"],
+                "watcher": [{"@runner": ["batch.status", "batch.list", "job_retry.list"]}],
+            }
+        },
+        rest_cherrypy={"port": free_port(), "host": "127.0.0.1", "disable_ssl": True},
+        netapi_enable_clients=["runner"],
+        loop_interval=1,
+        schedule={
+            "nightly": {
+                "function": "batch.start",
+                "args": ["a*", "test.arg"],
+                "kwargs": {"batch": 1},
+                "seconds": 8,
+            }
+        },
+    )
+    daemon.slow_stop = False
+    daemon.states = states
+    with daemon.started(), minions(daemon, "a1", "a2"):
+        yield daemon
+
+
+@pytest.fixture(scope="module")
+def api(master):
+    pytest.importorskip("cherrypy")
+    daemon = master.salt_api_daemon()
+    daemon.slow_stop = False
+    with daemon.started():
+        yield lambda user: Api(master.config["rest_cherrypy"]["port"], user)
+
+
+class Api:
+    """One user of salt-api."""
+
+    def __init__(self, port, user):
+        self.url = f"http://127.0.0.1:{port}"
+        self.token = None
+        end = time.monotonic() + DEADLINE
+        while self.token is None and time.monotonic() < end:
+            with contextlib.suppress(urllib.error.URLError):
+                login = {"username": user, "password": SECRET, "sharedsecret": SECRET, "eauth": "sharedsecret"}
+                self.token = self.post("/login", login)["return"][0]["token"]
+
+    def post(self, path, body):
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        headers.update({"X-Auth-Token": self.token} if self.token else {})
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(request, timeout=DEADLINE) as answer:
+            return json.load(answer)
+
+    def run(self, name, /, **kwarg):
+        return self.post("/", [{"client": "runner", "fun": name, "kwarg": kwarg}])["return"][0]
+
+    def tags(self):
+        """Yield the tags of the event stream."""
+        request = urllib.request.Request(f"{self.url}/events", headers={"X-Auth-Token": self.token})
+        with urllib.request.urlopen(request, timeout=DEADLINE) as stream:
+            for line in stream:
+                if line.startswith(b"tag: "):
+                    yield line[5:].decode().strip()
+
+
+@pytest.fixture
+def run(master):
+    return lambda *args, **kwargs: master.salt_run_cli(timeout=DEADLINE).run(*args, **kwargs)
+
+
+def finished(ask, jid):
+    end = time.monotonic() + DEADLINE
+    while time.monotonic() < end:
+        status = ask("batch.status", jid=jid)
+        if status["state"] in ("complete", "halted"):
+            return status
+        time.sleep(0.2)
+    raise AssertionError(f"batch {jid} did not end")
+
+
+# -- salt-api ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_started_and_watched_over_the_api_and_shows_its_user(api, run):
+    boss, watcher = api("boss"), api("watcher")
+    stream = boss.tags()
+    next(stream)  # the stream is open
+    jid = boss.run("batch.start", tgt="a*", fun="test.sleep", batch="1", kwarg={"length": 1})["jid"]
+    seen = set()
+    for tag in stream:
+        seen |= {tag} if tag.startswith(f"salt/batch/{jid}/") else set()
+        if tag == f"salt/batch/{jid}/complete":
+            break
+    assert {f"salt/batch/{jid}/new", f"salt/batch/{jid}/progress"} <= seen
+    status = finished(watcher.run, jid)
+    assert (status["user"], status["completed"], status["success"]) == ("boss", 2, True)
+    assert run("jobs.list_job", jid).data["User"] == "boss"
+
+
+def test_who_may_only_look_may_not_start(api):
+    watcher = api("watcher")
+    assert isinstance(watcher.run("batch.list"), list)
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        watcher.run("batch.start", tgt="a*", fun="test.version", batch="1")
+    assert refused.value.code == 401
+    assert not [batch for batch in watcher.run("batch.list") if batch["user"] == "watcher"]
+
+
+def test_a_batch_is_stopped_over_the_api(api):
+    boss = api("boss")
+    jid = boss.run("batch.start", tgt="a*", fun="test.sleep", batch="1", kwarg={"length": 4})["jid"]
+    boss.run("batch.stop", jid=jid)
+    assert finished(boss.run, jid)["state"] == "halted"
+
+
+def test_the_retry_queue_is_listed_and_replayed_over_the_api(api):
+    assert api("watcher").run("job_retry.list") is not None
+    assert api("boss").run("job_retry.replay", minion="a1") == 0
+    with pytest.raises(urllib.error.HTTPError):
+        api("watcher").run("job_retry.replay", minion="a1")
+
+
+# -- orchestration ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("fun", "succeeds"), [("test.version", True), ("test.exception", False)])
+def test_an_orchestration_goes_on_after_a_batch_that_succeeded_and_only_then(master, run, tmp_path, fun, succeeds):
+    marker = tmp_path / "marker"
+    (master.states / "rollout.sls").write_text(ORCHESTRATION.format(fun=fun, marker=marker))
+    result = run("state.orchestrate", "rollout")
+    assert marker.exists() is succeeds, result.data
+    assert (result.returncode == 0) is succeeds
+
+
+# -- schedule, Python, sudo -------------------------------------------------------------------------------------------
+
+
+def test_a_schedule_of_the_master_starts_a_batch(run):
+    end = time.monotonic() + DEADLINE
+    found = []
+    while not found and time.monotonic() < end:
+        found = [batch for batch in run("batch.list").data if batch["fun"] == "test.arg"]
+    assert found
+
+
+def test_the_python_client_starts_a_batch(master, run):
+    client = salt.runner.RunnerClient(salt.config.master_config(master.config_file))
+    jid = client.cmd("batch.start", ["a*", "test.version"], kwarg={"batch": 1}, print_event=False)["jid"]
+    assert finished(lambda fun, jid: run(fun, jid).data, jid)["completed"] == 2
+
+
+def test_a_batch_by_sudo_shows_who_it_was(run, monkeypatch):
+    monkeypatch.setenv("SUDO_USER", "anna")
+    jid = run("batch.start", "a*", "test.version", "batch=1").data["jid"]
+    monkeypatch.delenv("SUDO_USER")
+    assert run("batch.status", jid).data["user"] == "sudo_anna"
+    assert run("jobs.list_job", jid).data["User"] == "sudo_anna"
