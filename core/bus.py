@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 BEAT = 2.0
 #: Seconds between two beats until the first one is heard.
 FIRST_BEATS = 0.1
+#: Seconds between two beats after which this process must have stood still, and may have been cut off meanwhile.
+STALL = 3 * BEAT
 #: Beats without an echo after which the subscription is made anew.
 PATIENCE = 10
 
@@ -57,6 +60,7 @@ class Bus:
         self._want, self._handle, self._on_gap = want, handle, on_gap
         self._beat_tag = events.beat_tag(name, os.getpid())
         self._sent = self._heard = 0
+        self._beaten = time.monotonic()
         self._on_ready: Callable[[], None] | None = None
         self._subscription: Any = None
         self._publisher: Any = None
@@ -108,6 +112,9 @@ class Bus:
             log.exception("An event could not be handled and is passed over: %s", tag)
 
     def _beat(self) -> None:
+        stall, self._beaten = time.monotonic() - self._beaten, time.monotonic()
+        if stall > STALL and self._heard:
+            self._report_gap(f"this process stood still for {stall:.0f} seconds")
         pause = BEAT if self._heard else FIRST_BEATS
         if (self._sent - self._heard) * pause >= PATIENCE * BEAT:
             log.warning("The event bus has been silent for %d seconds: subscribing anew", PATIENCE * BEAT)
@@ -130,5 +137,8 @@ class Bus:
             if self._on_ready is not None:
                 self._on_ready()
         elif lost > 0:
-            log.warning("Events were lost on the bus (%d beats): reconciling", lost)
-            self._on_gap()
+            self._report_gap(f"{lost} beats did not come back")
+
+    def _report_gap(self, why: str) -> None:
+        log.warning("Events may have been lost on the bus, so returns are looked for in the job cache: %s", why)
+        self._on_gap()

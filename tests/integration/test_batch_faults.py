@@ -12,16 +12,20 @@ import pytest
 import salt.utils.event
 from saltfactories.utils import random_string
 
+from saltext.jobs.core import compat
 from saltext.jobs.core.batch_store import BatchStore
 from tests.integration.conftest import make_master, minions
 from tests.integration.faults import DEADLINE, CountedJob, EngineProcess, eventually
 
 MINIONS = ("f1", "f2", "f3", "f4")
+SLOW_LISTENERS = {"pub_server_write_queue_size": 500}
+#: Events that Salt 3008 queues for a slow listener before it cuts it off.
+QUEUE = SLOW_LISTENERS["pub_server_write_queue_size"]
 
 
 @pytest.fixture(scope="module")
 def master(salt_factories):
-    daemon = make_master(salt_factories, engines=[], job_retry=False, timeout=3, gather_job_timeout=3)
+    daemon = make_master(salt_factories, engines=[], job_retry=False, timeout=3, gather_job_timeout=3, **SLOW_LISTENERS)
     daemon.slow_stop = False
     with daemon.started(), minions(daemon, *MINIONS) as daemons:
         daemon.fleet = {minion.id: minion for minion in daemons}
@@ -339,6 +343,24 @@ def test_a_torn_journal_tail_is_cut_off(engine, run, store, job):
 
 
 # -- what comes from the bus -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not compat.HAS_NATIVE_BATCHES, reason="Salt 3008 is the first release that cuts slow listeners off")
+def test_a_gap_on_the_bus_is_noticed_and_made_good_from_the_job_cache(engine, run, store, job, master):
+    engine.start()
+    work = job(12)
+    jid = start(run, work, "batch=4", "timeout=600")  # so that nobody is overdue in this test
+    eventually(lambda: work.begun() == 4, "all have begun")
+    engine.signal(signal.SIGSTOP)
+    try:
+        with salt.utils.event.get_master_event(master.config, master.config["sock_dir"], listen=False) as bus:
+            for number in range(4 * QUEUE):
+                bus.fire_event({"number": number, "ballast": "x" * 500}, "test/flood")
+        eventually(lambda: len(run("jobs.lookup_jid", jid)) == 4, "all have returned")
+    finally:
+        engine.signal(signal.SIGCONT)
+    assert all_completed(ended(store, jid))
+    assert "Events may have been lost on the bus" in engine.output()
 
 
 def forge(master, tag, data):
