@@ -43,12 +43,12 @@ class LocalBanks:
     def _write(self, folder: str, draft: str, data: bytes) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         if folder not in self._known:
-            os.makedirs(folder, mode=0o700, exist_ok=True)
+            _make(folder)
             self._known.add(folder)
         try:
             handle = os.open(draft, flags, 0o600)
         except FileNotFoundError:  # somebody has removed the directory
-            os.makedirs(folder, mode=0o700, exist_ok=True)
+            _make(folder)
             handle = os.open(draft, flags, 0o600)
         try:
             if os.write(handle, data) != len(data):
@@ -80,3 +80,13 @@ class LocalBanks:
         with contextlib.suppress(OSError):
             os.rmdir(folder)  # refused as long as there is anything in it
             self._known.discard(folder)
+
+
+def _make(folder: str) -> None:
+    """Make a directory, as a rule the last one of its path only."""
+    try:
+        os.mkdir(folder, 0o700)
+    except FileExistsError:
+        pass
+    except FileNotFoundError:
+        os.makedirs(folder, mode=0o700, exist_ok=True)

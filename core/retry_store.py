@@ -57,8 +57,8 @@ class Changes:
     """What is to be written; None removes. Later changes of the same key replace earlier ones."""
 
     jobs: dict[str, dict[str, Any] | None] = field(default_factory=dict)
-    claims: dict[str, dict[str, float]] = field(default_factory=dict)
     entries: dict[tuple[str, str], dict[str, Any] | None] = field(default_factory=dict)
+    claims: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.jobs or self.claims or self.entries)

@@ -102,6 +102,23 @@ def test_what_is_removed_is_gone_on_every_driver(any_store):
     assert list(any_store.snapshots()) == []
 
 
+def test_a_claim_counts_until_the_entry_says_something_newer(any_store):
+    any_store.write(Changes({JID: snapshot_of("a", "b")}, {(name, JID): record_of(name) for name in "ab"}))
+    any_store.write(Changes(claims={JID: {"a": 200.0}}))
+
+    def states():
+        found = any_store.entries(JID, any_store.snapshot(JID))
+        return {entry.minion: (entry.state, entry.attempts) for entry in found}
+
+    assert states() == {"a": (State.CLAIMED, 1), "b": (State.PENDING, 0)}
+    newer = Entry.from_record("a", JID, record_of("a"))
+    newer.move(State.HELD, 300.0, "was begun")
+    any_store.write(Changes({}, {("a", JID): newer.as_record()}))
+    assert states() == {"a": (State.HELD, 0), "b": (State.PENDING, 0)}
+    any_store.write(Changes({JID: None}, {("a", JID): None, ("b", JID): None}))
+    assert any_store._claims(JID) == {}
+
+
 def test_entries_of_other_masters_are_left_alone(opts):
     store = RetryStore(opts)
     store.write(Changes({"1": snapshot_of("a"), "2": snapshot_of("a", owner="other_master")}))
