@@ -149,6 +149,14 @@ def test_who_may_only_look_may_not_start(api):
     assert not [batch for batch in watcher.run("batch.list") if batch["user"] == "watcher"]
 
 
+def test_who_may_start_batches_may_not_batch_what_he_may_not_publish(api):
+    boss = api("boss")
+    with contextlib.suppress(urllib.error.HTTPError):
+        answer = boss.run("batch.start", tgt="a*", fun="cmd.run", batch="1", kwarg={"cmd": "id"})
+        assert "jid" not in answer
+    assert not [batch for batch in boss.run("batch.list") if batch["fun"] == "cmd.run"]
+
+
 def test_a_batch_is_stopped_over_the_api(api):
     boss = api("boss")
     jid = boss.run("batch.start", tgt="a*", fun="test.sleep", batch="1", kwarg={"length": 4})["jid"]

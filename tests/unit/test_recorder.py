@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 
 import pytest
 
@@ -18,6 +19,12 @@ from saltext.jobs.core.recorder import (
     storable_load,
     storable_return,
 )
+from tests.unit.test_layout import loaded_by, roots
+
+
+def test_the_machine_needs_the_standard_library_and_nothing_else():
+    assert roots(loaded_by("saltext.jobs.core.recorder")) - sys.stdlib_module_names == {"saltext"}
+
 
 DOWN = Failure("OperationalError: connection refused", is_fault=False)
 FAULT = Failure("DataError: bad text", is_fault=True)
