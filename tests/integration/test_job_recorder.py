@@ -133,6 +133,7 @@ def jids_of(load):
 # -- the whole way ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.story
 def test_what_a_minion_returns_is_in_every_returner_with_its_complete_load(master, run, postgresql, redis, file):
     with minions(master, "rec-1"):
         result = master.salt_cli().run("test.arg", "one", "two=2", "--metadata={'ticket': 9}", minion_tgt="rec-1")
@@ -200,6 +201,7 @@ def test_a_return_that_comes_twice_is_recorded_once(load, postgresql, file):
 # -- faults -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_postgresql_that_stops_under_load_loses_nothing_and_holds_up_nobody(
     load, run, master, postgresql, redis, file
 ):
@@ -226,6 +228,7 @@ def test_a_postgresql_that_stops_under_load_loses_nothing_and_holds_up_nobody(
     assert (figures["queued"], figures["dropped"], figures["set_aside"], figures["trouble"]) == (0, 0, 0, None)
 
 
+@pytest.mark.slow
 def test_an_engine_that_is_killed_under_load_loses_nothing_and_doubles_nothing(load, master, postgresql, redis, file):
     killed, seen = [], {}
 
@@ -268,11 +271,14 @@ def test_a_poison_return_is_set_aside_and_delivered_once_its_reason_is_gone(load
 
 def full_disk(folder):
     """Put a small file system where ``folder`` is; returns what undoes it, or skips where that is not allowed."""
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,mode=700", "none", str(folder)], capture_output=True)
+    become_root = [] if os.geteuid() == 0 else ["sudo", "-n"]
+    options = f"size=1m,mode=700,uid={os.geteuid()}"
+    command = [*become_root, "mount", "-t", "tmpfs", "-o", options, "none", str(folder)]
+    made = subprocess.run(command, capture_output=True)
     if made.returncode:
         reason = f"a small file system cannot be mounted: {made.stderr.decode().strip()}"
         pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
-    return lambda: subprocess.run(["umount", "-l", str(folder)], check=True)
+    return lambda: subprocess.run([*become_root, "umount", "-l", str(folder)], check=True)
 
 
 def test_a_full_disk_loses_nothing(salt_factories, postgresql, tmp_path):

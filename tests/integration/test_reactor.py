@@ -127,6 +127,7 @@ def kwargs_of(call):
 # -- replay_on_minion_start -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.story
 def test_the_start_of_a_minion_replays_what_it_is_owed(bus):
     bus.fire("salt/minion/r1/start", {"id": "r1", "cmd": "_minion_event", "data": "Minion r1 started"})
     (call,) = bus.called("job_retry.replay")
