@@ -8,7 +8,7 @@
 #   make clean       removes what the others made
 #
 #   PYTHON=…         the interpreter of .venv and .venv-3007       PYTHON_3006=…   that of .venv-3006
-#   ARGS=…           more arguments for pytest
+#   ARGS=…           more arguments for pytest                  WORKERS=…       test files that run at a time
 
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
@@ -34,7 +34,9 @@ endif
 HAS_COMPILER := $(shell for c in "$${CC:-}" cc gcc clang; do command -v "$$c" >/dev/null && { echo yes; break; }; done; true)
 DEMO_VENV := $(if $(HAS_COMPILER),.venv,.venv-3007)
 
-PYTEST = python -m pytest $(ARGS)
+# Integration tests wait more than they work, so that more of their files run at a time than there are cores.
+WORKERS ?= 3
+PYTEST = python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 .PHONY: help demo test test-all test-slow test-3006 test-3007 lint clean
 

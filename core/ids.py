@@ -6,6 +6,7 @@ Nothing that fails a check here may be used to build a path, a bank or a key.
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 #: Longest name that file systems and cache drivers take, in bytes.
@@ -37,12 +38,10 @@ def jid_time(jid: str) -> float | None:
     """
     Return the Unix time that a jid of Salt's own making carries, in seconds, or None for another jid.
 
-    The first 20 characters are year to microsecond (``salt.utils.jid.gen_jid``), in local time unless ``utc_jid`` is
-    set; so the result may be off by the zone's offset and is for ordering and for coarse ages only.
+    The first 20 characters are year to microsecond in UTC (``salt.utils.jid.gen_jid``).
     """
-    import datetime
-
     try:
-        return datetime.datetime.strptime(jid[:20], "%Y%m%d%H%M%S%f").timestamp()
+        moment = datetime.datetime.strptime(jid[:20], "%Y%m%d%H%M%S%f")
+        return moment.replace(tzinfo=datetime.timezone.utc).timestamp()
     except (ValueError, TypeError, OverflowError):
         return None

@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 OURS = "salt_cache"
 #: Drivers for which our job cache stores a minion under another key than its id.
 _ENCODING = frozenset({"mysql", "etcd", "consul"})
-#: Seconds by which the time that a jid carries can be off: it has no zone.
-_ZONES = 15 * 3600.0
+#: Seconds by which a job may have been published after the time that its jid carries.
+_LATE = 15 * 3600.0
 #: Key in the load of a job that the batch_manager engine publishes: the batch decides who gets it, and when.
 BATCH_MARK = "batch"
 
@@ -177,7 +177,7 @@ class JobCache:
 
 def _is_surely_before(jid: str, since: float) -> bool:
     at = jid_time(jid)
-    return at is not None and at < since - _ZONES
+    return at is not None and at < since - _LATE
 
 
 def load_of(

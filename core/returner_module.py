@@ -13,7 +13,6 @@ import itertools
 import logging
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -92,9 +91,7 @@ class ReturnerModule:
         return {jid: fun for jid, fun in sorted(found.items()) if self._published(jid) >= since}
 
     def _published(self, jid: str) -> float:
-        local = jid_time(jid) or 0.0
-        # With utc_jid a jid is in UTC, while jid_time takes it for local time.
-        return local + time.localtime(local).tm_gmtoff if self._opts.get("utc_jid") else local
+        return jid_time(jid) or 0.0
 
     def _all(self) -> dict[str, str]:
         # local_cache reads every load for either function: then this is the cheaper one.

@@ -91,7 +91,7 @@ def test_what_could_leave_its_place_is_refused(name):
 
 
 def test_a_jid_tells_its_time():
-    assert jid_time(JID) is not None
+    assert jid_time(JID) == 1778926272.131415, "in UTC"
     assert jid_time(f"{JID}_12345") == jid_time(JID)
     assert jid_time("20260516-special") is None
     assert jid_time("") is None
