@@ -12,7 +12,9 @@ from tests.functional.cache_servers import redis_server
 from tests.integration.conftest import make_master
 from tests.integration.retry_help import OPTIONS, TIMES, Desk, kill, lines, wait_for
 
-#: Seconds after which this test lets a master count as gone.
+pytestmark = pytest.mark.slow
+
+#: A heartbeat as old as the epoch.
 LONG_AGO = 1.0
 
 
