@@ -244,24 +244,40 @@ def test_publishes_that_fail_are_made_good_without_running_anything_twice(engine
     assert work.begun() == len(MINIONS)
 
 
-def test_a_publish_that_stays_refused_pauses_the_batch_with_a_reason(salt_factories, tmp_path):
-    refusing = make_master(
+@pytest.fixture(scope="module")
+def plain(salt_factories):
+    """``salt-run`` of a master with Salt's default job cache, which refuses to publish one function."""
+    daemon = make_master(
         salt_factories,
+        master_job_cache="local_cache",
         job_retry=False,
         engines=[{"batch_manager": {}}],
         batch_manager={"publish_retries": 1, "publish_backoff": 0.1},
         publisher_acl_blacklist={"modules": ["test.refused"]},
     )
-    refusing.slow_stop = False
-    with refusing.started(), minions(refusing, "r1"):
-        cli = refusing.salt_run_cli(timeout=DEADLINE)
-        jid = cli.run("batch.start", "r1", "test.refused", "presence=none").data["jid"]
-        status = eventually(
-            lambda: (found := cli.run("batch.status", jid).data)["state"] == "paused" and found, "it pauses"
-        )
-        assert "Authorization" in status["paused_reason"]
-        assert (status["pending"], status["publish_failures"]) == (1, 2)
-        assert cli.run("batch.stop", jid).data is True
+    daemon.slow_stop = False
+    with daemon.started(), minions(daemon, "r1", "r2"):
+        yield lambda *args: daemon.salt_run_cli(timeout=DEADLINE).run(*args).data
+
+
+def test_a_publish_that_stays_refused_pauses_the_batch_with_a_reason(plain):
+    jid = plain("batch.start", "r1", "test.refused", "presence=none")["jid"]
+    status = eventually(lambda: (found := plain("batch.status", jid))["state"] == "paused" and found, "it pauses")
+    assert "Authorization" in status["paused_reason"]
+    assert (status["pending"], status["publish_failures"]) == (1, 2)
+    assert plain("batch.stop", jid) is True
+
+
+def test_local_cache_shows_the_batch_s_own_target_too(plain):
+    jid = plain("batch.start", "r*", "test.arg", "hello", "word=x", "batch=1")["jid"]
+    assert plain("batch.wait", jid, "timeout=60")["completed"] == 2
+    job = plain("jobs.list_job", jid)
+    assert (job["Target"], job["Target-type"], sorted(job["Minions"])) == ("r*", "glob", ["r1", "r2"])
+    assert job["Arguments"] == ["hello", {"__kwarg__": True, "word": "x"}]
+    assert {name: found["return"]["args"] for name, found in job["Result"].items()} == {
+        "r1": ["hello"],
+        "r2": ["hello"],
+    }
 
 
 # -- the disk ----------------------------------------------------------------------------------------------------------
