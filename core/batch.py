@@ -164,6 +164,12 @@ class Batch:
             return not self.halted and not self.paused
         return isinstance(fact, ResumeRequested) and bool(self.paused)
 
+    def has_taken(self, request: Fact) -> bool:
+        """Whether the batch already is as a request wants it."""
+        if isinstance(request, StopRequested):
+            return self.halted == "stop" and (self.killing or not request.kill)
+        return isinstance(request, PauseRequested) == bool(self.paused) and not self.halted
+
     def survivors(self) -> list[str]:
         """The minions that still run the job although it was killed as often as it may be."""
         return [minion for minion, flight in self.flights.items() if flight.kills >= self.spec.kill_attempts]

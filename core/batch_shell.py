@@ -262,7 +262,8 @@ class Manager:
         }
         live = self.live.get(str(request.get("jid")))
         if kind not in wanted or live is None or not live.batch.accepts(wanted[kind]):
-            self.inbox.answer(request_id, False)
+            done = bool(request.get("again")) and live is not None and live.batch.has_taken(wanted[kind])
+            self.inbox.answer(request_id, done)
             return
         found = live
         self.step(found, wanted[kind], then=lambda: self.loop.spawn_callback(self._confirm, found, request_id))

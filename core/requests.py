@@ -63,14 +63,18 @@ class Inbox:
     def __init__(self, opts: Mapping[str, Any], engine: str) -> None:
         self._dir = engine_dir(opts, engine) / "requests"
         files.private_dir(self._dir)
+        self._underway: set[str] = set()  # taken by this process, and not answered
 
     def take(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """
         Yield (id, request) of each request that is waiting, oldest first, after taking it.
 
-        What was taken before a crash comes first. One that cannot be read is set aside.
+        What an earlier engine took comes first, with a key ``again``: it may have been carried out already, and only the
+        answer be missing. One that cannot be read is set aside.
         """
         for path in self._named(".taken", ".request"):
+            if path.stem in self._underway:
+                continue
             taken = path.with_suffix(".taken")
             try:
                 os.replace(path, taken)
@@ -82,7 +86,8 @@ class Inbox:
                 files.set_aside(taken)
                 continue
             if isinstance(request, dict):
-                yield path.stem, request
+                self._underway.add(path.stem)
+                yield path.stem, {**request, "again": True} if path == taken else request
             else:
                 log.error("A request is set aside, since it is no mapping: %s", files.set_aside(taken))
 
@@ -102,6 +107,8 @@ class Inbox:
                     path.unlink()
 
     def _finish(self, request_id: str, reply: dict[str, Any]) -> None:
+        # If the answer cannot be written, the request is taken again.
+        self._underway.discard(request_id)
         files.write_msgpack(self._dir / f"{request_id}.reply", reply)
         with contextlib.suppress(FileNotFoundError):
             (self._dir / f"{request_id}.taken").unlink()

@@ -99,7 +99,25 @@ def test_what_was_taken_before_a_crash_is_taken_again_first(opts, inbox):
     requests.leave(opts, ENGINE, {"number": 1})
     assert [request["number"] for _, request in inbox.take()] == [1]  # and no answer: the engine died
     requests.leave(opts, ENGINE, {"number": 2})
-    assert [request["number"] for _, request in Inbox(opts, ENGINE).take()] == [1, 2]
+    taken = [request for _, request in Inbox(opts, ENGINE).take()]
+    assert taken == [{"number": 1, "again": True}, {"number": 2}], "it may have been carried out already"
+
+
+def test_a_request_that_is_being_carried_out_is_not_taken_a_second_time(opts, inbox):
+    requests.leave(opts, ENGINE, {"number": 1})
+    ((request_id, _),) = inbox.take()
+    assert list(inbox.take()) == [], "it waits for its answer"
+    inbox.answer(request_id, True)
+    assert list(inbox.take()) == []
+
+
+def test_a_request_whose_answer_could_not_be_written_is_taken_again(opts, inbox, monkeypatch):
+    requests.leave(opts, ENGINE, {"number": 1})
+    ((request_id, _),) = inbox.take()
+    with monkeypatch.context() as broken, pytest.raises(OSError, match="full"):
+        broken.setattr(files, "write_msgpack", lambda *_: (_ for _ in ()).throw(OSError("full")))
+        inbox.answer(request_id, True)
+    assert [request for _, request in inbox.take()] == [{"number": 1, "again": True}]
 
 
 @pytest.mark.parametrize("content", [b"", b"\xc1garbage", b"\x01"])

@@ -427,6 +427,18 @@ def test_a_plain_stop_can_be_followed_by_a_kill_but_not_by_another_stop():
     assert not bench.batch.accepts(facts.StopRequested(kill=True))
 
 
+def test_a_request_whose_answer_died_with_the_engine_is_known_to_have_been_taken():
+    bench = Bench("ab", "2")
+    bench.sent()
+    assert not bench.batch.has_taken(facts.PauseRequested())
+    bench.tell(facts.PauseRequested())
+    assert bench.batch.has_taken(facts.PauseRequested())
+    assert not bench.batch.has_taken(facts.ResumeRequested())
+    bench.tell(facts.StopRequested(kill=False))
+    assert bench.batch.has_taken(facts.StopRequested(kill=False))
+    assert not bench.batch.has_taken(facts.StopRequested(kill=True))
+
+
 def test_a_batch_that_has_ended_accepts_nothing():
     bench = Bench("a", "1")
     bench.sent()
