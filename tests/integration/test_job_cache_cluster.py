@@ -6,12 +6,12 @@ import contextlib
 import json
 import os
 import pathlib
-import time
 
 import pytest
 import salt.version
 
 from tests.integration.conftest import make_master, minions
+from tests.integration.faults import eventually
 
 pytestmark = [
     pytest.mark.slow,
@@ -20,16 +20,6 @@ pytestmark = [
 NODES = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
 DEADLINE = 120  # seconds
 JOBS = 9
-
-
-def eventually(check, what):
-    deadline = time.monotonic() + DEADLINE
-    while time.monotonic() < deadline:
-        found = check()
-        if found:
-            return found
-        time.sleep(0.5)
-    raise AssertionError(f"not within {DEADLINE} seconds: {what}")
 
 
 @pytest.fixture(scope="module")

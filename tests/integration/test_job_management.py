@@ -7,11 +7,11 @@ import os
 import pathlib
 import subprocess
 import sys
-import time
 
 import pytest
 
 from tests.integration.conftest import make_master, minions
+from tests.integration.faults import eventually
 
 pytestmark = pytest.mark.story
 DEADLINE = 60  # seconds
@@ -57,16 +57,6 @@ def publish(master, fleet):
         return done.stdout.split()[-1]
 
     return publish
-
-
-def eventually(check, what):
-    deadline = time.monotonic() + DEADLINE
-    while time.monotonic() < deadline:
-        found = check()
-        if found:
-            return found
-        time.sleep(0.25)
-    raise AssertionError(f"not within {DEADLINE} seconds: {what}")
 
 
 def typed(master, script, *args):

@@ -15,6 +15,7 @@ import pytest
 import saltext.jobs.reactor
 from saltext.jobs.core import requests
 from tests.integration.conftest import make_master, minions
+from tests.integration.faults import eventually
 
 pytestmark = pytest.mark.story
 
@@ -24,17 +25,6 @@ ENGINES = ("batch_manager", "job_retry")
 DEADLINE = 60
 #: Seconds after which Salt starts an engine anew that has ended.
 RESTART = 10
-
-
-def eventually(probe, what, seconds=DEADLINE):
-    """Return what ``probe`` returns as soon as that is true."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        found = probe()
-        if found:
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"not within {seconds} seconds: {what}")
 
 
 @pytest.fixture(scope="module")
