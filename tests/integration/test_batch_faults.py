@@ -157,7 +157,7 @@ def test_a_batch_that_no_engine_takes_is_withdrawn_and_says_so(complaint, store,
     told = complaint("batch.start", "f*", "cmd.run", job().command)
     assert "batch_manager engine is not running" in told
     assert "withdrawn" in told
-    assert not list(store.folder.parent.glob("requests/*"))
+    assert not list(store.folder.parent.glob("requests/*.request"))
 
 
 # -- minions -----------------------------------------------------------------------------------------------------------
