@@ -22,6 +22,7 @@ import time
 import pytest
 
 from tests.functional.cache_servers import free_port
+from tests.missing import missing
 
 DEADLINE = 60
 
@@ -40,16 +41,10 @@ CREATE INDEX idx_salt_returns_full_ret ON salt_returns USING gin (full_ret) WITH
 """
 
 
-def _missing(reason):
-    if os.environ.get("CI"):
-        pytest.fail(f"{reason}, and CI is set")
-    pytest.skip(reason)
-
-
 def _program(name):
     places = sorted(glob.glob("/usr/lib/postgresql/*/bin"), reverse=True)
     found = shutil.which(name, path=os.pathsep.join([*places, os.environ.get("PATH", "")]))
-    return found or _missing(f"{name} (PostgreSQL) is not installed")
+    return found or missing(f"{name} (PostgreSQL) is not installed")
 
 
 def _unprivileged():
@@ -59,7 +54,7 @@ def _unprivileged():
     for name in ("postgres", "nobody"):
         with contextlib.suppress(KeyError):
             return pwd.getpwnam(name)
-    return _missing("there is no user postgres or nobody to run PostgreSQL as")
+    return missing("there is no user postgres or nobody to run PostgreSQL as")
 
 
 class PostgreSQL:
@@ -67,7 +62,7 @@ class PostgreSQL:
 
     def __init__(self):
         if importlib.util.find_spec("psycopg2") is None:
-            _missing("the Python module psycopg2 is not installed")
+            missing("the Python module psycopg2 is not installed")
         self.initdb, self.postgres, self.user = _program("initdb"), _program("postgres"), _unprivileged()
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="sj-pg-"))
         self.port = free_port()

@@ -23,13 +23,9 @@ import time
 
 import pytest
 
+from tests.missing import missing
+
 DEADLINE = 30  # seconds until a server must answer
-
-
-def _missing(reason):
-    if os.environ.get("CI"):
-        pytest.fail(f"{reason}, and CI is set")
-    pytest.skip(reason)
 
 
 def _program(*names):
@@ -37,12 +33,12 @@ def _program(*names):
         found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
         if found:
             return found
-    return _missing(f"{names[0]} is not installed")
+    return missing(f"{names[0]} is not installed")
 
 
 def _client(module):
     if importlib.util.find_spec(module) is None:
-        _missing(f"the Python module {module} is not installed")
+        missing(f"the Python module {module} is not installed")
 
 
 def free_port():

@@ -16,6 +16,7 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.batch_store import BatchStore
 from tests.integration.conftest import make_master, minions
 from tests.integration.faults import DEADLINE, CountedJob, EngineProcess, eventually
+from tests.missing import missing
 
 MINIONS = ("f1", "f2", "f3", "f4")
 SLOW_LISTENERS = {"pub_server_write_queue_size": 500}
@@ -287,7 +288,7 @@ def test_local_cache_shows_the_batch_s_own_target_too(plain):
 def small_disk(store):
     """The batches' folder on a file system of 64 kB."""
     if os.geteuid():
-        pytest.skip("only root may mount a tmpfs")
+        missing("only root may mount a tmpfs")
     store.folder.mkdir(parents=True, exist_ok=True)
     assert os.system(f"mount -t tmpfs -o size=64k tmpfs {store.folder}") == 0
     yield store.folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import time
 import urllib.error
@@ -14,6 +15,7 @@ import salt.runner
 
 from tests.functional.cache_servers import free_port
 from tests.integration.conftest import make_master, minions
+from tests.missing import missing
 
 DEADLINE = 90
 SECRET = "a long shared secret"
@@ -68,7 +70,8 @@ def master(salt_factories, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def api(master):
-    pytest.importorskip("cherrypy")
+    if importlib.util.find_spec("cherrypy") is None:
+        missing("cherrypy is not installed")
     daemon = master.salt_api_daemon()
     daemon.slow_stop = False
     with daemon.started():
