@@ -26,6 +26,7 @@ import salt.utils.jid
 from saltext.jobs.core import batch_facts, files, journal
 from saltext.jobs.core.batch import Batch
 from saltext.jobs.core.batch_snapshot import restore
+from saltext.jobs.core.batch_summary import DRIVER
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.requests import engine_dir
@@ -143,13 +144,13 @@ class BatchStore:
         return _native_state(self.native_path(jid)) if is_plain(jid) else None
 
     def native_states(self, limit: int) -> list[dict[str, Any]]:
-        """Return the content of the ``limit`` ``.batch.p`` files that were written last, the latest first."""
+        """Return the content of the ``limit`` ``.batch.p`` files not of ours that were written last, the latest first."""
         found = []
         for path in pathlib.Path(self._opts["cachedir"], "jobs").glob("*/*/.batch.p"):
             with contextlib.suppress(OSError):
                 found.append((path.stat().st_mtime, str(path)))
         states = (_native_state(pathlib.Path(path)) for _, path in sorted(found, reverse=True))
-        return list(itertools.islice(filter(None, states), limit))
+        return list(itertools.islice((state for state in states if state and state.get("driver") != DRIVER), limit))
 
     def index(self) -> list[str]:
         """Return the jids in the index of active batches; what cannot be read counts as empty."""

@@ -517,11 +517,7 @@ def _native_summary(store, jid):
 def _native_summaries(store, limit, state):
     """Return the summaries of native batches; all that match are looked at when a state is asked for."""
     states = store.native_states(limit if state is None else sys.maxsize)
-    return [
-        batch_summary.native_summary(found, time.time())
-        for found in states
-        if found.get("driver") != batch_summary.DRIVER
-    ]
+    return [batch_summary.native_summary(found, time.time()) for found in states]
 
 
 def _follow(jid, timeout, display):

@@ -105,9 +105,9 @@ def test_the_state_file_is_where_salt_looks_for_it(store, opts):
     assert not batch_state.is_batch_done(state)
 
 
-def test_native_state_files_are_listed_latest_first_and_broken_ones_left_out(store):
-    for number, jid in enumerate(["1", "2", "3"]):
-        store.write_native(jid, {"jid": jid, "driver": "master"})
+def test_native_state_files_are_listed_latest_first_and_broken_ones_and_ours_left_out(store):
+    for number, jid in enumerate(["1", "2", "3", "4"]):
+        store.write_native(jid, {"jid": jid, "driver": "engine" if jid == "4" else "master"})
         os.utime(store.native_path(jid), (number, number))
     store.native_path("2").write_bytes(b"\xc1")
     assert [state["jid"] for state in store.native_states(5)] == ["3", "1"]
