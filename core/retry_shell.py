@@ -1,5 +1,6 @@
 """
-Carries the retry queue out: feeds the machine facts from the bus, the job cache and operators, and performs its effects.
+Carries the retry queue out: feeds the machine facts from the bus, the job cache and operators, and has its effects
+performed (retry_effects.py).
 
 It holds no policy. The loop's thread never waits: the job cache and the store have a thread each. What the store does not
 take is kept and written again, and what depends on it (a publish, an answer) waits that long.
@@ -15,13 +16,14 @@ from typing import Any
 from saltext.jobs.core import compat, events, files
 from saltext.jobs.core import retry_facts as facts
 from saltext.jobs.core.bus import Bus
-from saltext.jobs.core.errors import JobCacheError, JobsError, PublishFailed, StateError
+from saltext.jobs.core.errors import JobCacheError, JobsError, StateError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.job_cache import JobCache
 from saltext.jobs.core.publisher import Publisher
 from saltext.jobs.core.questions import Questions
 from saltext.jobs.core.requests import Inbox, engine_dir
 from saltext.jobs.core.retry import Retry
+from saltext.jobs.core.retry_effects import Effects, Tools
 from saltext.jobs.core.retry_entry import Job
 from saltext.jobs.core.retry_jobs import JobReader, job_of
 from saltext.jobs.core.retry_store import RetryStore
@@ -38,11 +40,8 @@ MAINTENANCE = 10.0
 CHECKPOINT_MARGIN = 60.0
 #: Seconds without a heartbeat after which a master counts as gone.
 OWNER_GONE = 180.0
-#: Seconds for which key events are gathered into one look at the keys.
-KEYS_PAUSE = 1.0
 #: Seconds before a job cache that failed is tried again at the start.
 CACHE_PAUSE = 5.0
-
 #: Seconds that a job found at a start is left to the other masters that share the cache: one of them may have published it.
 SHARED_PAUSE = 30.0
 
@@ -80,10 +79,24 @@ class Keeper:
         self._shared = self.opts.get("cache") not in (None, "localfs", "mmap_cache") or bool(
             self.opts.get("cluster_id")
         )
+        tools = Tools(
+            self.owner,
+            self.timeout,
+            loop,
+            self.bus,
+            self.machine,
+            self.loads,
+            self.cache,
+            self.reader,
+            self.cache_worker,
+            self.writer,
+            self.publisher,
+            self.questions,
+        )
+        self.effects = Effects(tools, self._is_others, self.step, self._answer)
         self._restored = False
         self._timer: Any = None
         self._timer_at: float | None = None
-        self._keys_asked = False
         self._request: str | None = None  # the request that the current step is for
         self._checkpoint = 0.0
         self._reconciling = False
@@ -166,7 +179,7 @@ class Keeper:
             self._take_requests()
             return
         if tag == _KEY_TAG:
-            self._check_keys_soon()
+            self.effects.check_keys_soon()
             return
         fact = events.fact_of(tag, data)
         if isinstance(fact, events.JobReturned):
@@ -202,10 +215,7 @@ class Keeper:
     def step(self, fact: facts.Fact) -> None:
         """Give the machine a fact, and perform what it wants done."""
         for effect in self.machine.step(fact, self.now()):
-            try:
-                _PERFORM[type(effect)](self, effect)
-            except Exception:
-                log.exception("An effect could not be performed: %s", type(effect).__name__)
+            self.effects.perform(effect)
         jid = getattr(fact, "jid", None)
         if jid is not None and jid in self.loads and not self.machine.knows(jid):
             del self.loads[jid]
@@ -224,190 +234,12 @@ class Keeper:
         self._timer = self._timer_at = None
         self.step(facts.Tick())
 
-    # -- effects out --------------------------------------------------------------------------------------------------
-
-    def _save(self, effect: facts.Save) -> None:
-        for jid in effect.jobs:
-            job = self.machine.jobs.get(jid)
-            if job is None:
-                self.writer.put_job(jid, None)
-                if not self.machine.knows(jid):
-                    self.loads.pop(jid, None)
-            else:
-                self.writer.put_job(jid, self._snapshot(job))
-        for minion, jid in effect.entries:
-            entry = self.machine.entry(minion, jid)
-            self.writer.put_entry(minion, jid, entry.as_record() if entry else None)
-
-    def _snapshot(self, job: Job) -> dict[str, Any]:
-        return {
-            "owner": self.owner,
-            "published_at": job.published_at,
-            "load": self.loads[job.jid],
-            "minions": self.machine.minions_of(job.jid),
-        }
-
-    def _read(self, effect: facts.Read) -> None:
-        async def read() -> None:
-            try:
-                fact, load = await self.cache_worker.call(self.reader.read, effect.jid)
-                if self._shared and await self._is_others(effect.jid):
-                    fact = facts.JobRead(effect.jid, None)
-            except (JobCacheError, StateError) as exc:
-                self._complain(exc)
-                self.step(facts.Unreadable(effect.jid))
-                return
-            if fact.job is not None:
-                self.loads.setdefault(effect.jid, load)
-            self.step(fact)
-
-        self.loop.spawn_callback(read)
-
     async def _is_others(self, jid: str) -> bool:
         """Tell whether another master that shares our cache keeps a job."""
+        if not self._shared:
+            return False
         snapshot = await self.store_worker.call(self.store.snapshot, jid)
         return bool(snapshot) and snapshot.get("owner") != self.owner
-
-    def _vet(self, effect: facts.Vet) -> None:
-        async def vet() -> None:
-            try:
-                found = await self.cache_worker.call(self.reader.vet, effect.minions, self.loads[effect.jid])
-            except Exception as exc:
-                log.warning("Which minions job %s is for cannot be told now: %s", effect.jid, exc)
-                self.step(facts.Unreadable(effect.jid))
-            else:
-                self.step(facts.Vetted(effect.jid, found))
-
-        self.loop.spawn_callback(vet)
-
-    def _look_up(self, effect: facts.LookUp) -> None:
-        async def look_up() -> None:
-            try:
-                load = self.loads[effect.jid]
-                fact = await self.cache_worker.call(self.reader.look_up, effect.jid, effect.minions, load)
-            except Exception as exc:
-                self._complain(exc)
-                self.step(facts.Unreadable(effect.jid, effect.minions))
-            else:
-                self.step(fact)
-
-        self.loop.spawn_callback(look_up)
-
-    def _ask(self, effect: facts.Ask) -> None:
-        async def ask() -> None:
-            try:
-                said = await self.questions.find_either(effect.jid, effect.minions, self.timeout)
-            except PublishFailed as exc:
-                log.warning("%d minions could not be asked about job %s: %s", len(effect.minions), effect.jid, exc)
-                self.step(facts.Asked(effect.jid, unasked=frozenset(effect.minions)))
-                return
-            ran = await self._store_returns(effect.jid, said.ran)
-            # One whose return cannot be stored now is asked again.
-            unasked = frozenset(said.ran) - ran
-            self.step(facts.Asked(effect.jid, said.running, ran, said.idle, said.silent, unasked))
-
-        self.loop.spawn_callback(ask)
-
-    async def _store_returns(self, jid: str, returns: Mapping[str, Any]) -> frozenset[str]:
-        if not returns:
-            return frozenset()
-        try:
-            load = self.loads[jid]
-            return await self.cache_worker.call(self.reader.store_returns, jid, load, returns)
-        except (JobCacheError, KeyError) as exc:
-            self._complain(exc)
-            return frozenset()
-
-    def _claim(self, effect: facts.Claim) -> None:
-        claims = self.machine.claims_of(effect.jid)
-        self.writer.claim(effect.jid, claims, lambda: self.step(facts.Claimed(effect.jid, effect.minions)))
-
-    def _publish(self, effect: facts.Publish) -> None:
-        async def publish() -> None:
-            load = self.loads[effect.jid]
-            options = load.get("kwargs")
-            try:
-                matched = await self.publisher.publish(
-                    load["fun"],
-                    load.get("arg") or [],
-                    list(effect.minions),
-                    jid=effect.jid,
-                    user=load.get("user"),
-                    ret=load.get("ret") or "",
-                    options=options if isinstance(options, Mapping) else None,
-                )
-            except PublishFailed as exc:
-                log.warning("Job %s could not be replayed to %d minions: %s", effect.jid, len(effect.minions), exc)
-                self.step(facts.SendFailed(effect.jid, effect.minions, str(exc), exc.certain))
-            else:
-                log.info("Replayed job %s to %d minions", effect.jid, len(effect.minions))
-                self.step(facts.Sent(effect.jid, effect.minions, frozenset(effect.minions) - matched))
-            await self._keep_load(effect.jid, load)
-
-        self.loop.spawn_callback(publish)
-
-    async def _keep_load(self, jid: str, load: Mapping[str, Any]) -> None:
-        """Where publishing overwrites the load in the job cache, put the original one back."""
-        if self.cache.keeps_first_load:
-            return
-        try:
-            await self.cache_worker.call(self.cache.keep_load, jid, load, self.machine.minions_of(jid))
-        except JobCacheError as exc:
-            log.warning("The job cache shows the replay of job %s and not the job itself: %s", jid, exc)
-
-    def _ping(self, effect: facts.Ping) -> None:
-        async def ping() -> None:
-            try:
-                answers = await self.questions.ping(list(effect.minions), "list", self.timeout)
-            except PublishFailed as exc:
-                log.warning("Minions with a queue could not be pinged: %s", exc)
-            else:
-                self.step(facts.SignOfLife(tuple(m for m in effect.minions if m in answers.given)))
-
-        self.loop.spawn_callback(ping)
-
-    def _check_keys(self, effect: facts.CheckKeys) -> None:
-        async def check() -> None:
-            try:
-                gone = await self.cache_worker.call(self.reader.without_key, effect.minions)
-            except Exception as exc:
-                log.warning("The keys cannot be read now: %s", exc)
-            else:
-                if gone:
-                    self.step(facts.KeysGone(gone))
-
-        self.loop.spawn_callback(check)
-
-    def _check_keys_soon(self) -> None:
-        # The event may be forged: the keys themselves are looked at, once for many events.
-        if not self._keys_asked and self.machine.lines:
-            self._keys_asked = True
-            self.loop.call_later(KEYS_PAUSE, self._check_keys_now)
-
-    def _check_keys_now(self) -> None:
-        self._keys_asked = False
-        self._check_keys(facts.CheckKeys(tuple(self.machine.lines)))
-
-    def _announce(self, effect: facts.Announce) -> None:
-        payload = {
-            "minion": effect.minion,
-            "jid": effect.jid,
-            "fun": effect.fun,
-            "attempts": effect.attempts,
-            "reason": effect.reason,
-        }
-        self.bus.fire(events.retry_tag(effect.minion, effect.jid, effect.kind), payload)
-
-    def _warn(self, effect: facts.Warn) -> None:
-        log.warning("%s", effect.message)
-
-    def _answer(self, effect: facts.Answer) -> None:
-        request = self._request
-        if request is not None:
-            self.writer.when_durable(lambda: self.inbox.answer(request, effect.value))
-
-    def _complain(self, exc: BaseException) -> None:
-        log.warning("The job cache cannot be used now, and is tried again: %s", exc)
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -433,6 +265,11 @@ class Keeper:
             self._request = request_id
             self.step(fact)
             self._request = None
+
+    def _answer(self, value: int | bool) -> None:
+        request = self._request
+        if request is not None:
+            self.writer.when_durable(lambda: self.inbox.answer(request, value))
 
     async def _fact_of(self, request: Mapping[str, Any]) -> facts.Fact:
         kind, minion, jid = request.get("do"), request.get("minion"), request.get("jid")
@@ -557,21 +394,5 @@ class Keeper:
             try:
                 return await self.cache_worker.call(self.cache.published_since, since)
             except JobCacheError as exc:
-                self._complain(exc)
+                log.warning("The job cache cannot be used now, and is tried again: %s", exc)
                 await compat.sleep(CACHE_PAUSE)
-
-
-_PERFORM: dict[type, Callable[[Keeper, Any], None]] = {
-    facts.Save: Keeper._save,
-    facts.Read: Keeper._read,
-    facts.Vet: Keeper._vet,
-    facts.LookUp: Keeper._look_up,
-    facts.Ask: Keeper._ask,
-    facts.Claim: Keeper._claim,
-    facts.Publish: Keeper._publish,
-    facts.Ping: Keeper._ping,
-    facts.CheckKeys: Keeper._check_keys,
-    facts.Announce: Keeper._announce,
-    facts.Warn: Keeper._warn,
-    facts.Answer: Keeper._answer,
-}

@@ -479,7 +479,7 @@ def test_a_store_that_is_away_is_reported_as_such(opts):
 
 
 def test_effects_and_facts_are_performed_and_handled_without_exception():
-    from saltext.jobs.core import retry, retry_shell
+    from saltext.jobs.core import retry, retry_effects
 
-    assert set(retry_shell._PERFORM) == set(facts.Effect.__args__)
+    assert set(retry_effects._PERFORM) == set(facts.Effect.__args__)
     assert set(retry._HANDLERS) == set(facts.Fact.__args__)

@@ -1,0 +1,285 @@
+"""
+Performs what the retry queue wants done: stores, look-ups, questions, publishes, announcements. Each reports back as a fact.
+
+It holds no policy: what is tried again, and when, the machine says. It must never wait on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from saltext.jobs.core import events
+from saltext.jobs.core import retry_facts as facts
+from saltext.jobs.core.bus import Bus
+from saltext.jobs.core.errors import JobCacheError, PublishFailed, StateError
+from saltext.jobs.core.job_cache import JobCache
+from saltext.jobs.core.publisher import Publisher
+from saltext.jobs.core.questions import Questions
+from saltext.jobs.core.retry import Retry
+from saltext.jobs.core.retry_entry import Job
+from saltext.jobs.core.retry_jobs import JobReader
+from saltext.jobs.core.retry_writer import Writer
+from saltext.jobs.core.worker import Worker
+
+log = logging.getLogger(__name__)
+
+#: Seconds for which key events are gathered into one look at the keys.
+KEYS_PAUSE = 1.0
+
+
+@dataclass(frozen=True)
+class Tools:
+    """
+    What effects are performed with. ``cache`` and ``reader`` are used in ``worker`` only.
+
+    ``loads`` has the loads of the jobs that the machine knows, by jid; ``timeout`` is for how many seconds the answers of
+    minions are waited for.
+    """
+
+    owner: str  # this master's id
+    timeout: float
+    loop: Any
+    bus: Bus
+    machine: Retry
+    loads: dict[str, dict[str, Any]]
+    cache: JobCache
+    reader: JobReader
+    worker: Worker
+    writer: Writer
+    publisher: Publisher
+    questions: Questions
+
+
+class Effects:
+    """
+    :param tools: what effects are performed with.
+    :param is_others: tells whether another master keeps a job.
+    :param step: takes a fact.
+    :param answer: hands a result over to whoever has made the request that the present step is for.
+    """
+
+    def __init__(
+        self,
+        tools: Tools,
+        is_others: Callable[[str], Awaitable[bool]],
+        step: Callable[[facts.Fact], None],
+        answer: Callable[[int | bool], None],
+    ) -> None:
+        self._tools, self._is_others, self._step, self._give_answer = tools, is_others, step, answer
+        self._keys_asked = False
+
+    def perform(self, effect: facts.Effect) -> None:
+        """Begin what is to be done. What cannot even be begun is logged, and does not keep the next from being done."""
+        try:
+            _PERFORM[type(effect)](self, effect)
+        except Exception:
+            log.exception("An effect could not be performed: %s", type(effect).__name__)
+
+    # -- the store ----------------------------------------------------------------------------------------------------
+
+    def _save(self, effect: facts.Save) -> None:
+        for jid in effect.jobs:
+            job = self._tools.machine.jobs.get(jid)
+            if job is None:
+                self._tools.writer.put_job(jid, None)
+                if not self._tools.machine.knows(jid):
+                    self._tools.loads.pop(jid, None)
+            else:
+                self._tools.writer.put_job(jid, self._snapshot(job))
+        for minion, jid in effect.entries:
+            entry = self._tools.machine.entry(minion, jid)
+            self._tools.writer.put_entry(minion, jid, entry.as_record() if entry else None)
+
+    def _snapshot(self, job: Job) -> dict[str, Any]:
+        return {
+            "owner": self._tools.owner,
+            "published_at": job.published_at,
+            "load": self._tools.loads[job.jid],
+            "minions": self._tools.machine.minions_of(job.jid),
+        }
+
+    # -- the job cache ------------------------------------------------------------------------------------------------
+
+    def _read(self, effect: facts.Read) -> None:
+        async def read() -> None:
+            try:
+                fact, load = await self._tools.worker.call(self._tools.reader.read, effect.jid)
+                if await self._is_others(effect.jid):
+                    fact = facts.JobRead(effect.jid, None)
+            except (JobCacheError, StateError) as exc:
+                _complain(exc)
+                self._step(facts.Unreadable(effect.jid))
+                return
+            if fact.job is not None:
+                self._tools.loads.setdefault(effect.jid, load)
+            self._step(fact)
+
+        self._tools.loop.spawn_callback(read)
+
+    def _vet(self, effect: facts.Vet) -> None:
+        async def vet() -> None:
+            try:
+                found = await self._tools.worker.call(
+                    self._tools.reader.vet, effect.minions, self._tools.loads[effect.jid]
+                )
+            except Exception as exc:
+                log.warning("Which minions job %s is for cannot be told now: %s", effect.jid, exc)
+                self._step(facts.Unreadable(effect.jid))
+            else:
+                self._step(facts.Vetted(effect.jid, found))
+
+        self._tools.loop.spawn_callback(vet)
+
+    def _look_up(self, effect: facts.LookUp) -> None:
+        async def look_up() -> None:
+            try:
+                load = self._tools.loads[effect.jid]
+                fact = await self._tools.worker.call(self._tools.reader.look_up, effect.jid, effect.minions, load)
+            except Exception as exc:
+                _complain(exc)
+                self._step(facts.Unreadable(effect.jid, effect.minions))
+            else:
+                self._step(fact)
+
+        self._tools.loop.spawn_callback(look_up)
+
+    # -- minions ------------------------------------------------------------------------------------------------------
+
+    def _ask(self, effect: facts.Ask) -> None:
+        async def ask() -> None:
+            try:
+                said = await self._tools.questions.find_either(effect.jid, effect.minions, self._tools.timeout)
+            except PublishFailed as exc:
+                log.warning("%d minions could not be asked about job %s: %s", len(effect.minions), effect.jid, exc)
+                self._step(facts.Asked(effect.jid, unasked=frozenset(effect.minions)))
+                return
+            ran = await self._store_returns(effect.jid, said.ran)
+            # One whose return cannot be stored now is asked again.
+            unasked = frozenset(said.ran) - ran
+            self._step(facts.Asked(effect.jid, said.running, ran, said.idle, said.silent, unasked))
+
+        self._tools.loop.spawn_callback(ask)
+
+    async def _store_returns(self, jid: str, returns: Mapping[str, Any]) -> frozenset[str]:
+        if not returns:
+            return frozenset()
+        try:
+            load = self._tools.loads[jid]
+            return await self._tools.worker.call(self._tools.reader.store_returns, jid, load, returns)
+        except (JobCacheError, KeyError) as exc:
+            _complain(exc)
+            return frozenset()
+
+    def _claim(self, effect: facts.Claim) -> None:
+        claims = self._tools.machine.claims_of(effect.jid)
+        self._tools.writer.claim(effect.jid, claims, lambda: self._step(facts.Claimed(effect.jid, effect.minions)))
+
+    def _publish(self, effect: facts.Publish) -> None:
+        async def publish() -> None:
+            load = self._tools.loads[effect.jid]
+            options = load.get("kwargs")
+            try:
+                matched = await self._tools.publisher.publish(
+                    load["fun"],
+                    load.get("arg") or [],
+                    list(effect.minions),
+                    jid=effect.jid,
+                    user=load.get("user"),
+                    ret=load.get("ret") or "",
+                    options=options if isinstance(options, Mapping) else None,
+                )
+            except PublishFailed as exc:
+                log.warning("Job %s could not be replayed to %d minions: %s", effect.jid, len(effect.minions), exc)
+                self._step(facts.SendFailed(effect.jid, effect.minions, str(exc), exc.certain))
+            else:
+                log.info("Replayed job %s to %d minions", effect.jid, len(effect.minions))
+                self._step(facts.Sent(effect.jid, effect.minions, frozenset(effect.minions) - matched))
+            await self._keep_load(effect.jid, load)
+
+        self._tools.loop.spawn_callback(publish)
+
+    async def _keep_load(self, jid: str, load: Mapping[str, Any]) -> None:
+        """Where publishing overwrites the load in the job cache, put the original one back."""
+        if self._tools.cache.keeps_first_load:
+            return
+        try:
+            await self._tools.worker.call(self._tools.cache.keep_load, jid, load, self._tools.machine.minions_of(jid))
+        except JobCacheError as exc:
+            log.warning("The job cache shows the replay of job %s and not the job itself: %s", jid, exc)
+
+    def _ping(self, effect: facts.Ping) -> None:
+        async def ping() -> None:
+            try:
+                answers = await self._tools.questions.ping(list(effect.minions), "list", self._tools.timeout)
+            except PublishFailed as exc:
+                log.warning("Minions with a queue could not be pinged: %s", exc)
+            else:
+                self._step(facts.SignOfLife(tuple(m for m in effect.minions if m in answers.given)))
+
+        self._tools.loop.spawn_callback(ping)
+
+    # -- keys ---------------------------------------------------------------------------------------------------------
+
+    def _check_keys(self, effect: facts.CheckKeys) -> None:
+        async def check() -> None:
+            try:
+                gone = await self._tools.worker.call(self._tools.reader.without_key, effect.minions)
+            except Exception as exc:
+                log.warning("The keys cannot be read now: %s", exc)
+            else:
+                if gone:
+                    self._step(facts.KeysGone(gone))
+
+        self._tools.loop.spawn_callback(check)
+
+    def check_keys_soon(self) -> None:
+        """Look at the keys, after an event about one."""
+        # The event may be forged: the keys themselves are looked at, once for many events.
+        if not self._keys_asked and self._tools.machine.lines:
+            self._keys_asked = True
+            self._tools.loop.call_later(KEYS_PAUSE, self._check_keys_now)
+
+    def _check_keys_now(self) -> None:
+        self._keys_asked = False
+        self._check_keys(facts.CheckKeys(tuple(self._tools.machine.lines)))
+
+    # -- the bus and the log ------------------------------------------------------------------------------------------
+
+    def _announce(self, effect: facts.Announce) -> None:
+        payload = {
+            "minion": effect.minion,
+            "jid": effect.jid,
+            "fun": effect.fun,
+            "attempts": effect.attempts,
+            "reason": effect.reason,
+        }
+        self._tools.bus.fire(events.retry_tag(effect.minion, effect.jid, effect.kind), payload)
+
+    def _warn(self, effect: facts.Warn) -> None:
+        log.warning("%s", effect.message)
+
+    def _answer(self, effect: facts.Answer) -> None:
+        self._give_answer(effect.value)
+
+
+def _complain(exc: BaseException) -> None:
+    log.warning("The job cache cannot be used now, and is tried again: %s", exc)
+
+
+_PERFORM: dict[type, Callable[[Effects, Any], None]] = {
+    facts.Save: Effects._save,
+    facts.Read: Effects._read,
+    facts.Vet: Effects._vet,
+    facts.LookUp: Effects._look_up,
+    facts.Ask: Effects._ask,
+    facts.Claim: Effects._claim,
+    facts.Publish: Effects._publish,
+    facts.Ping: Effects._ping,
+    facts.CheckKeys: Effects._check_keys,
+    facts.Announce: Effects._announce,
+    facts.Warn: Effects._warn,
+    facts.Answer: Effects._answer,
+}
