@@ -93,7 +93,9 @@ def run(master):
 
 
 def raw_lines(file):
-    return [json.loads(line) for line in file.read_text().splitlines()]
+    """What is in the file; a line that is being written does not count."""
+    text = file.read_text() if file.exists() else ""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
 def raw_returns(file, jids):
