@@ -39,9 +39,9 @@ class EngineProcess:
         self._master, self._log, self._name = master, log, name
         self._process: subprocess.Popen | None = None
 
-    def start(self, trap="", drop=""):
+    def start(self, trap="", drop="", clock=""):
         """Start it and wait until it runs, unless it is to die on the way."""
-        environment = {**os.environ, "TRAP": trap, "DROP": str(drop)}
+        environment = {**os.environ, "TRAP": trap, "DROP": str(drop), "CLOCK": str(clock)}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, str(_SCRIPT), self._master.config_file, self._name],

@@ -2,7 +2,8 @@
 Run one engine against a real master, in a process of its own, with a trap in it: ``run_engine.py CONFIG ENGINE``.
 
 The master then does not run it itself. The trap is in the environment, ``TRAP="before publish 2"``: the process kills
-itself with SIGKILL right before (or after) the second call of that point. ``DROP=5`` loses every fifth return event.
+itself with SIGKILL right before (or after) the second call of that point. ``DROP=5`` loses every fifth return event, and
+``CLOCK=3600`` sets the clock forward by an hour while it runs.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import logging
 import os
 import signal
 import sys
+import time
 
 import salt.config
 import salt.loader
@@ -26,6 +28,9 @@ POINTS = {
     "append": (journal.Journal, "append"),
     "sync": (journal.Journal, "sync"),
     "publish": (publisher.Publisher, "publish"),
+    "ping": (publisher.Publisher, "ping"),
+    "question": (publisher.Publisher, "find_job"),
+    "kill": (publisher.Publisher, "kill_job"),
     "state file": (batch_store.BatchStore, "write_native"),
     "index": (batch_store.BatchStore, "converge_index"),
     "request removal": (requests.Inbox, "_finish"),
@@ -81,6 +86,12 @@ def drop_returns(every: int) -> None:
     batch_shell.Manager._handle = deaf
 
 
+def set_clock(step: float) -> None:
+    """Have the clock of this process stand wrong by so many seconds, from three seconds after its start on."""
+    true, begun = time.time, time.monotonic()
+    time.time = lambda: true() + (step if time.monotonic() - begun > 3 else 0)
+
+
 def main() -> None:
     config, name = sys.argv[1:]
     logging.basicConfig(force=True, level=logging.INFO, format="%(levelname)s %(message)s")
@@ -92,6 +103,8 @@ def main() -> None:
         set_trap(when, point, int(count))
     if os.environ.get("DROP"):
         drop_returns(int(os.environ["DROP"]))
+    if os.environ.get("CLOCK"):
+        set_clock(float(os.environ["CLOCK"]))
     utils = salt.loader.utils(opts)
     functions = salt.loader.minion_mods(opts, utils=utils)
     engines = salt.loader.engines(opts, functions, salt.loader.runner(opts, utils=utils), utils)

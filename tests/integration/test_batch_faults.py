@@ -129,6 +129,48 @@ def test_whenever_the_engine_is_killed_each_minion_runs_the_job_once(engine, run
     assert work.most_at_once() <= 2
 
 
+@pytest.mark.parametrize("point", ["ping", "question"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_engine_killed_around_a_question_asks_again_and_sends_to_nobody_twice(engine, run, store, job, when, point):
+    work = job(5 if point == "question" else 0.2)
+    engine.start(f"{when} {point} 1")
+    options = ("batch=2", "timeout=2", "gather_job_timeout=2")
+    jid = run("batch.start", "f*", "cmd.run", work.command, *options)["jid"]
+    engine.wait_for_death()
+    engine.start()
+    assert all_completed(ended(store, jid))
+    assert work.begun() == len(MINIONS)
+    assert work.most_at_once() <= 2
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_engine_killed_around_a_kill_still_ends_what_runs_and_starts_nothing(engine, run, store, job, when):
+    work = job(60)
+    engine.start(f"{when} kill 1")
+    jid = start(run, work, "batch=2", "timeout=60", "gather_job_timeout=2")
+    eventually(lambda: work.begun() == 2, "two run")
+    with ThreadPoolExecutor(1) as pool:
+        stopping = pool.submit(run, "batch.stop", jid, "kill=True")
+        engine.wait_for_death()
+        engine.start()
+        assert stopping.result() is True
+    batch = ended(store, jid)
+    assert sorted(outcomes(batch).values()) == ["killed", "killed"]
+    assert work.lines() == ["begin", "begin"]
+
+
+@pytest.mark.parametrize("step", [-3600, 3600])
+def test_a_clock_that_is_set_while_a_batch_runs_and_back_at_a_restart_changes_nothing(engine, run, store, job, step):
+    work = job(2)
+    engine.start(clock=step)
+    jid = start(run, work, "batch=1", "timeout=2", "gather_job_timeout=2", "batch_wait=1")
+    eventually(lambda: work.begun() >= 3, "it goes on after the clock was set")
+    engine.kill()
+    engine.start()
+    assert all_completed(ended(store, jid))
+    assert (work.begun(), work.most_at_once()) == (len(MINIONS), 1)
+
+
 def test_returns_that_came_while_the_engine_was_dead_are_found_in_the_job_cache(engine, run, store, job):
     engine.start()
     work = job(1)
