@@ -1,0 +1,268 @@
+"""
+Job retry on a real master: every way in which a job is published, taken back, given up, forged, and asked for.
+
+The minion bert comes and goes. Carol's key is accepted, but she is never there. Mallory's is too, and she says what she likes.
+The engine is a process of its own, so that a test can run it with another configuration.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import types
+
+import pytest
+import salt.channel.client
+import salt.client
+import salt.config
+import salt.netapi
+import yaml
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from salt.exceptions import CommandExecutionError, SaltInvocationError
+
+from tests.integration.conftest import make_master
+from tests.integration.faults import EngineProcess
+from tests.integration.retry_help import OPTIONS, TIMES, Desk, kill, lines, wait_for
+
+SECRET = "a long shared secret"
+#: A user of the system whom publisher_acl governs, and one of salt-api.
+SYSTEM_USER, API_USER = "games", "boss"
+RETRY = {**OPTIONS, "supersede": ["cmd.run"]}
+NEVER = "20300101000000000000"
+
+REACTION = """
+remember:
+  local.cmd.run:
+    - tgt: bert
+    - arg:
+      - {{ data['command'] | json }}
+"""
+
+RUNNER = '''
+import pathlib
+
+def publish_once(order):
+    """Publish what a file says, and remove it."""
+    order = pathlib.Path(order)
+    if order.exists():
+        command = order.read_text()
+        order.unlink()
+        __salt__["salt.execute"]("bert", "cmd.run", [command])
+'''
+
+
+@pytest.fixture(scope="module")
+def master(salt_factories, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ways")
+    (folder / "reaction.sls").write_text(REACTION)
+    (folder / "runners").mkdir()
+    (folder / "runners" / "ways.py").write_text(RUNNER)
+    order = folder / "order"
+    daemon = make_master(
+        salt_factories,
+        job_retry=RETRY,
+        engines=[],
+        publisher_acl={SYSTEM_USER: ["cmd.run"]},
+        sharedsecret=SECRET,
+        external_auth={"sharedsecret": {API_USER: ["cmd.run"]}},
+        netapi_enable_clients=["local_async"],
+        peer={"mallory": ["cmd.run"]},
+        reactor=[{"ways/react": [str(folder / "reaction.sls")]}],
+        runner_dirs=[str(folder / "runners")],
+        schedule={"ways": {"function": "ways.publish_once", "args": [str(order)], "seconds": 1}},
+        loop_interval=1,
+        presence_events=True,
+        **TIMES,
+    )
+    daemon.slow_stop = False
+    daemon.order = order
+    with daemon.started():
+        yield daemon
+
+
+@pytest.fixture(scope="module")
+def engine(master, tmp_path_factory):
+    """The engine with the master's own configuration."""
+    engine = EngineProcess(master, tmp_path_factory.mktemp("engine") / "log", "job_retry").start()
+    yield engine
+    if engine.is_running():
+        engine.kill()
+
+
+@pytest.fixture(scope="module")
+def desk(master, engine):
+    desk = Desk(master)
+    yield desk
+    desk.close()
+
+
+def introduce(master, name):
+    """A minion, not started, whose key the master has accepted."""
+    daemon = master.salt_minion_daemon(name, defaults={"log_level": "info"})
+    daemon.slow_stop = False
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+    )
+    public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    folder = pathlib.Path(daemon.config["pki_dir"])
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "minion.pem").write_bytes(private)
+    (folder / "minion.pub").write_bytes(public)
+    (pathlib.Path(master.config["pki_dir"]) / "minions" / name).write_bytes(public)
+    return daemon
+
+
+@pytest.fixture(scope="module")
+def bert_once(master, desk):
+    daemon = introduce(master, "bert")
+    introduce(master, "carol")
+    yield daemon
+    kill(daemon)
+
+
+@pytest.fixture
+def bert(bert_once, desk):
+    """The minion, away, with nothing in the queue."""
+    if bert_once.is_running():
+        kill(bert_once)
+    yield bert_once
+    for minion in {minion for minion, _ in desk.queue()}:
+        desk.run("job_retry.cancel", minion=minion)
+    if desk.queue():
+        desk.run("job_retry.purge", state="held,expired,cancelled,dead")
+
+
+@pytest.fixture(scope="module")
+def mallory(master):
+    """What an accepted minion can send to the master: anything."""
+    config = dict(introduce(master, "mallory").config)
+    config["master_uri"] = f"tcp://127.0.0.1:{config['master_port']}"
+    with salt.channel.client.ReqChannel.factory(config) as channel:
+
+        def send(command, **load):
+            token = channel.auth.gen_token(b"salt")
+            return channel.send({"cmd": command, "id": "mallory", "tok": token, **load}, timeout=20)
+
+        yield send
+
+
+@contextlib.contextmanager
+def other_engine(master, engine, folder, **changes):
+    """The engine with a changed configuration, instead of its own."""
+    config = yaml.safe_load(pathlib.Path(master.config_file).read_text())
+    path = folder / "master"
+    path.write_text(yaml.safe_dump({**config, **changes}))
+    changed = types.SimpleNamespace(config_file=str(path), config=master.config)
+    engine.kill()
+    other = EngineProcess(changed, folder / "engine.log", "job_retry").start()
+    try:
+        yield other
+    finally:
+        other.kill()
+        engine.start()
+
+
+def publish_as(desk, user, command):
+    """Publish with the key that the master has made for a system user, as ``salt`` does when that user runs it."""
+    client = salt.client.LocalClient(mopts=dict(desk.opts))
+    try:
+        client.salt_user = user
+        client.key = pathlib.Path(desk.opts["cachedir"], f".{user}_key").read_text()
+        return client.run_job("bert", "cmd.run", [command], listen=False)["jid"]
+    finally:
+        client.destroy()
+
+
+def publish_by_api(master, command):
+    """Publish as salt-api does for a user of its own."""
+    api = salt.netapi.NetapiClient(salt.config.api_config(master.config_file))
+    credentials = {"eauth": "sharedsecret", "username": API_USER, "password": SECRET, "sharedsecret": SECRET}
+    return api.run({"client": "local_async", "tgt": "bert", "fun": "cmd.run", "arg": [command], **credentials})["jid"]
+
+
+def commands(desk):
+    """The queue as ``{command: jid}``."""
+    return {desk.run("job_retry.show", *entry)["arg"][0]: entry[1] for entry in desk.queue(state="pending")}
+
+
+def test_whatever_published_a_job_it_reaches_the_minion_that_was_away(desk, master, mallory, bert, tmp_path):
+    ran = tmp_path / "ran"
+    origins = ("a user of the system", "salt-api", "a reactor", "the schedule", "a minion", "a runner")
+    wanted = {origin: f"echo '{origin}' >> {ran}" for origin in origins}
+    publish_as(desk, SYSTEM_USER, wanted["a user of the system"])
+    publish_by_api(master, wanted["salt-api"])
+    desk.fire("ways/react", {"command": wanted["a reactor"]})
+    master.order.write_text(wanted["the schedule"])
+    mallory("minion_pub", fun="cmd.run", arg=[wanted["a minion"]], tgt="bert", tgt_type="glob", ret="")
+    desk.run("salt.execute", "bert", "cmd.run", [wanted["a runner"]])
+    wait_for(lambda: commands(desk).keys() == set(wanted.values()), 30, "all are queued")
+    jids = {origin: commands(desk)[command] for origin, command in wanted.items()}
+    bert.start()
+    for jid in jids.values():
+        desk.await_return("bert", jid)
+    wait_for(lambda: not desk.queue(), what="the queue is empty")
+    assert sorted(ran.read_text().splitlines()) == sorted(origins)
+    users = {origin: desk.run("jobs.list_job", jid)["User"] for origin, jid in jids.items()}
+    assert (users["a user of the system"], users["salt-api"]) == (SYSTEM_USER, API_USER)
+
+
+def test_a_job_of_a_user_who_has_lost_the_permission_is_dead_and_says_so(desk, master, engine, bert, tmp_path):
+    ran = tmp_path / "ran"
+    by_system_user = publish_as(desk, SYSTEM_USER, f"echo system >> {ran}")
+    by_api_user = publish_by_api(master, f"echo api >> {ran}")
+    by_root = desk.publish("cmd.run", f"echo root >> {ran}", tgt="bert")
+    wait_for(lambda: len(desk.queue(state="pending")) == 3, what="all are queued")
+    fewer = {
+        "publisher_acl": {SYSTEM_USER: ["test.*"]},
+        "external_auth": {"sharedsecret": {API_USER: ["test.*"]}},
+    }
+    with other_engine(master, engine, tmp_path, **fewer):
+        bert.start()
+        desk.await_return("bert", by_root)
+        for jid, user in ((by_system_user, SYSTEM_USER), (by_api_user, API_USER)):
+            desk.await_state("bert", jid, "dead")
+            entry = desk.run("job_retry.show", "bert", jid)
+            assert (entry["user"], entry["attempts"]) == (user, 0)
+            assert entry["reason"] == f"{user} may not publish cmd.run to it any more"
+    assert ran.read_text().split() == ["root"]
+
+
+def test_the_same_job_published_again_takes_the_place_of_the_older_one(desk, bert, tmp_path):
+    ran = tmp_path / "ran"
+    older, newer = (desk.publish("cmd.run", f"echo same >> {ran}", tgt="bert") for _ in range(2))
+    other = desk.publish("cmd.run", f"echo other >> {ran}", tgt="bert")
+    desk.await_state("bert", other, "pending")
+    wait_for(lambda: desk.state("bert", older) == "cancelled", what="the older one gives way")
+    assert desk.run("job_retry.show", "bert", older)["reason"] == f"the same job was published again: {newer}"
+    bert.start()
+    desk.await_return("bert", newer)
+    desk.await_return("bert", other)
+    assert ran.read_text().split() == ["same", "other"]
+    assert "bert" not in (desk.returned(older) or {})
+
+
+def test_a_job_that_may_be_repeated_is_dead_after_its_attempts_and_runs_again_when_an_operator_wants_it(
+    desk, bert, tmp_path
+):
+    ran, free = tmp_path / "ran", tmp_path / "free"
+    limits = {"job_retry": {"retry_interrupted": True, "max_attempts": 2}}
+    command = f"echo x >> {ran}; [ -e {free} ] || sleep 60"
+    jid = desk.publish("cmd.run", command, tgt="bert", metadata=limits)
+    desk.await_state("bert", jid, "pending")
+    for attempt in (1, 2):
+        bert.start()
+        wait_for(lambda attempt=attempt: lines(ran) == attempt, 40, f"attempt {attempt} has begun")
+        desk.await_state("bert", jid, "running")
+        kill(bert)
+    bert.start()
+    desk.await_state("bert", jid, "dead")
+    entry = desk.run("job_retry.show", "bert", jid)
+    assert entry["attempts"] == 2
+    assert lines(ran) == 2
+    free.touch()
+    assert desk.run("job_retry.retry", minion="bert", jid=jid) == 1
+    desk.await_return("bert", jid)
+    wait_for(lambda: not desk.queue(), what="the entry is gone")
+    assert lines(ran) == 3
