@@ -65,7 +65,7 @@ def fill_banks(folder, names, big, returns, published):
     """The banks as localfs keeps them, with one return a job, and the job ``big`` with ``returns``."""
     banks = {"loads": salt.payload.dumps({**LOAD, "jid": names[0]}), "minions": salt.payload.dumps(MINIONS)}
     if published:
-        banks["published"] = salt.payload.dumps(time.time())
+        banks["published"] = salt.payload.dumps({"at": time.time(), "by": "m_master"})
     for bank, value in banks.items():
         os.makedirs(f"{folder}/jobs/{bank}")
         for jid in [*names, big]:
@@ -110,7 +110,7 @@ def fill_redis(port, names, big, returns):
 
     bank("jobs/loads", [*names, big], salt.payload.dumps({**LOAD, "jid": big}))
     bank("jobs/minions", [*names, big], salt.payload.dumps(MINIONS))
-    bank("jobs/published", [*names, big], salt.payload.dumps(time.time()))
+    bank("jobs/published", [*names, big], salt.payload.dumps({"at": time.time(), "by": "m_master"}))
     bank(f"jobs/returns/{big}", [f"web{number}" for number in range(returns)], record)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import salt.cache
@@ -31,6 +32,14 @@ _ENCODING = frozenset({"mysql", "etcd", "consul"})
 _LATE = 15 * 3600.0
 #: Key in the load of a job that the batch_manager engine publishes: the batch decides who gets it, and when.
 BATCH_MARK = "batch"
+
+
+@dataclass(frozen=True)
+class Publication:
+    """That this master published a job: when, in Unix time, and the minions of the job that no publish named."""
+
+    at: float
+    added: frozenset[str]
 
 
 class JobCache:
@@ -86,14 +95,24 @@ class JobCache:
             raise JobCacheError(f"The returns of {jid} cannot be listed: {exc}") from exc
         return frozenset(minion for minion in wanted if f"{minion}.p" in names)
 
-    def published_at(self, jid: str) -> float | None:
-        """Return when this master published ``jid``, in Unix time, or None. Raises as ``published``."""
-        at = self._fetch("jobs/published", jid) if self.master_name == OURS else None
-        return float(at) if isinstance(at, (int, float)) else None
+    def publication(self, jid: str) -> Publication | None:
+        """
+        Return how this master published ``jid``, or None if it did not. Only our own job cache knows.
+
+        :raises JobCacheError: when the cache cannot be read.
+        """
+        record = self._fetch("jobs/published", jid) if self.master_name == OURS else None
+        try:
+            if not record or record["by"] != self._opts["id"]:
+                return None
+            return Publication(float(record["at"]), frozenset(record.get("added", ())))
+        except (TypeError, KeyError, ValueError) as exc:
+            log.error("What is noted of the publish of job %s is of no use: %s: %s", jid, type(exc).__name__, exc)
+            return None
 
     def published_since(self, since: float) -> dict[str, float]:
         """
-        Return ``{jid: Unix time}`` of the jobs that were published at or after ``since``.
+        Return ``{jid: Unix time}`` of the jobs that this master published at or after ``since``.
 
         With another job cache than ours these are the jobs that it lists, with the time that their jid carries.
 
@@ -101,7 +120,8 @@ class JobCache:
         """
         if self.master_name == OURS:
             recent = [jid for jid in self._published_jids() if not _is_surely_before(jid, since)]
-            times = {jid: self.published_at(jid) for jid in recent}
+            found = {jid: self.publication(jid) for jid in recent}
+            times = {jid: publication.at if publication else None for jid, publication in found.items()}
         else:
             times = {str(jid): jid_time(str(jid)) for jid in self._call(self.name, "get_jids") or ()}
         return {jid: at for jid, at in times.items() if at is not None and at >= since}
@@ -121,10 +141,6 @@ class JobCache:
     @property
     def _driver(self) -> str:
         return str(self._opts.get("cache") or "localfs")
-
-    def published(self, jid: str) -> bool:
-        """Tell whether this master published ``jid``. Only our own job cache knows. :raises JobCacheError: as above."""
-        return self.master_name == OURS and self._fetch("jobs/published", jid) not in (None, {})
 
     def keep_load(self, jid: str, load: Mapping[str, Any], minions: Iterable[str]) -> None:
         """

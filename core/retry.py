@@ -58,7 +58,6 @@ from saltext.jobs.core.retry_facts import (
     SignOfLife,
     Tick,
     Unreadable,
-    Vetted,
 )
 from saltext.jobs.core.retry_flights import Flights
 from saltext.jobs.core.retry_line import Line, Step
@@ -317,7 +316,6 @@ _HANDLERS: dict[type, Callable[[Retry, Any], None]] = {
     SignOfLife: Retry._sign_of_life,
     Gap: Retry._gap,
     JobRead: lambda self, fact: self.capture.read(fact, self.queue.now),
-    Vetted: lambda self, fact: self.capture.vetted(fact, self.queue.now),
     LookedUp: lambda self, fact: self.replays.looked_up(fact),
     Asked: Retry._asked,
     Claimed: lambda self, fact: self.replays.claimed(fact),

@@ -1,9 +1,9 @@
 """
 From a published job to the minions that missed it. Part of the retry machine, and as pure as it.
 
-A job's way: it is left alone until its deadline, then read in the job cache; the minions without a return are vetted (is
-the job really for them?) and asked. Those that say nothing are owed the job. Those that are there but neither run it nor
-have run it get a moment for a return that is on its way; if none is there then, they are owed it too.
+A job's way: it is left alone until its deadline, then read in the job cache; the minions without a return are asked. Those
+that say nothing are owed the job. Those that are there but neither run it nor have run it get a moment for a return that is
+on its way; if none is there then, they are owed it too.
 
 It must never conclude from a bus event who is owed a job or who is not: an accepted minion can forge those.
 """
@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from saltext.jobs.core.retry_entry import Job
-from saltext.jobs.core.retry_facts import Asked, Effect, JobRead, Published, Read, Unreadable, Vet, Vetted
+from saltext.jobs.core.retry_facts import Asked, Effect, JobRead, Published, Read, Unreadable
 from saltext.jobs.core.retry_timers import Timers
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ class Step(enum.Enum):
 
     WAITING = "waiting"  # for its deadline
     READING = "reading"  # in the job cache
-    VETTING = "vetting"  # which of the missing ones it is for
     ASKING = "asking"  # the missing ones, whether they run it
 
 
@@ -116,7 +115,7 @@ class Capture:
         if job is None:
             job = self.open[fact.jid] = _Open(fact.at)
         if job.step is Step.WAITING:
-            self._timers.set(("open", fact.jid), max(fact.at + self._patience, fact.not_before))
+            self._timers.set(("open", fact.jid), fact.at + self._patience)
         else:
             job.again = True
 
@@ -136,7 +135,7 @@ class Capture:
             self._close(fact.jid, now)
             return
         job.job = fact.job
-        missing = [m for m in fact.minions if m not in fact.returned and not self._has_entry(m, fact.jid)]
+        missing = sorted(minion for minion in fact.missing if not self._has_entry(minion, fact.jid))
         if job.idle is not None:
             late = [minion for minion in missing if minion in job.idle]
             job.idle = None
@@ -144,22 +143,11 @@ class Capture:
                 self._owed(fact.job, late, "it is there, but has neither run nor returned the job", True)
             self._close(fact.jid, now)
         elif missing:
-            job.step = Step.VETTING
-            self._emit(Vet(fact.jid, tuple(missing)))
+            job.step = Step.ASKING
+            job.asking = set(missing)
+            self._ask(fact.jid, missing)
         else:
             self._close(fact.jid, now)
-
-    def vetted(self, fact: Vetted, now: float) -> None:
-        """Ask the minions that a job is really for."""
-        job = self.open.get(fact.jid)
-        if job is None or job.step is not Step.VETTING:
-            return
-        if not fact.minions:
-            self._close(fact.jid, now)
-            return
-        job.step = Step.ASKING
-        job.asking = set(fact.minions)
-        self._ask(fact.jid, fact.minions)
 
     def asked(self, fact: Asked, now: float) -> None:
         """Queue the job for those that say nothing."""
@@ -183,7 +171,7 @@ class Capture:
     def unreadable(self, fact: Unreadable, now: float) -> None:
         """Try again later, as long as anybody can be owed the job."""
         job = self.open.get(fact.jid)
-        if job is None or job.step not in (Step.READING, Step.VETTING):
+        if job is None or job.step is not Step.READING:
             return
         if now > job.published_at + self._settings.ttl:
             self._close(fact.jid, now)

@@ -14,7 +14,7 @@ from typing import Any
 from saltext.jobs.core import events
 from saltext.jobs.core import retry_facts as facts
 from saltext.jobs.core.bus import Bus
-from saltext.jobs.core.errors import JobCacheError, PublishFailed, StateError
+from saltext.jobs.core.errors import JobCacheError, PublishFailed
 from saltext.jobs.core.job_cache import JobCache
 from saltext.jobs.core.publisher import Publisher
 from saltext.jobs.core.questions import Questions
@@ -109,7 +109,7 @@ class Effects:
                 fact, load = await self._tools.worker.call(self._tools.reader.read, effect.jid)
                 if await self._is_others(effect.jid):
                     fact = facts.JobRead(effect.jid, None)
-            except (JobCacheError, StateError) as exc:
+            except Exception as exc:
                 _complain(exc)
                 self._step(facts.Unreadable(effect.jid))
                 return
@@ -118,20 +118,6 @@ class Effects:
             self._step(fact)
 
         self._tools.loop.spawn_callback(read)
-
-    def _vet(self, effect: facts.Vet) -> None:
-        async def vet() -> None:
-            try:
-                found = await self._tools.worker.call(
-                    self._tools.reader.vet, effect.minions, self._tools.loads[effect.jid]
-                )
-            except Exception as exc:
-                log.warning("Which minions job %s is for cannot be told now: %s", effect.jid, exc)
-                self._step(facts.Unreadable(effect.jid))
-            else:
-                self._step(facts.Vetted(effect.jid, found))
-
-        self._tools.loop.spawn_callback(vet)
 
     def _look_up(self, effect: facts.LookUp) -> None:
         async def look_up() -> None:
@@ -272,7 +258,6 @@ def _complain(exc: BaseException) -> None:
 _PERFORM: dict[type, Callable[[Effects, Any], None]] = {
     facts.Save: Effects._save,
     facts.Read: Effects._read,
-    facts.Vet: Effects._vet,
     facts.LookUp: Effects._look_up,
     facts.Ask: Effects._ask,
     facts.Claim: Effects._claim,

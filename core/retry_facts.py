@@ -16,15 +16,11 @@ from saltext.jobs.core.retry_entry import Entry, Job
 
 @dataclass(frozen=True)
 class Published:
-    """
-    This master's bus says that a job was published at ``at``. Who it was for, the job cache tells, which is not looked at
-    before ``not_before``.
-    """
+    """This master's bus says that a job was published at ``at``. Who it was for, the job cache tells."""
 
     jid: str
     fun: str
     at: float
-    not_before: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -61,20 +57,14 @@ class Gap:
 
 @dataclass(frozen=True)
 class JobRead:
-    """What the job cache knows of a job: ``job`` is None when this master did not publish it, or it is gone."""
+    """
+    What the job cache knows of a job: ``job`` is None when this master did not publish it, or it is gone. ``missing``: those
+    it was published to that have not returned it and whose key is accepted here.
+    """
 
     jid: str
     job: Job | None
-    minions: tuple[str, ...] = ()
-    returned: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True)
-class Vetted:
-    """Of the minions of a Vet, those that the job is for and whose key is accepted here."""
-
-    jid: str
-    minions: tuple[str, ...]
+    missing: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -135,7 +125,7 @@ class SendFailed:
 
 @dataclass(frozen=True)
 class Unreadable:
-    """The job cache could not be read for a Read, Vet or LookUp of ``jid``."""
+    """The job cache could not be read for a Read or LookUp of ``jid``."""
 
     jid: str
     minions: tuple[str, ...] = ()
@@ -228,7 +218,6 @@ Fact = (
     | SignOfLife
     | Gap
     | JobRead
-    | Vetted
     | LookedUp
     | Asked
     | Claimed
@@ -267,14 +256,6 @@ class Read:
     """Read a job in the job cache; then give JobRead or Unreadable."""
 
     jid: str
-
-
-@dataclass(frozen=True)
-class Vet:
-    """Find out which of these minions the job is really for; then give Vetted or Unreadable."""
-
-    jid: str
-    minions: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -349,4 +330,4 @@ class Answer:
     value: int | bool = field(default=0)
 
 
-Effect = Save | Read | Vet | LookUp | Ask | Claim | Publish | Ping | CheckKeys | Announce | Warn | Answer
+Effect = Save | Read | LookUp | Ask | Claim | Publish | Ping | CheckKeys | Announce | Warn | Answer

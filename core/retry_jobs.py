@@ -3,8 +3,7 @@ What the retry queue learns about a job from the job cache, the keys and the acc
 in a Worker.
 
 It must never take a bus event's word for anything, nor hand a secret on. Who may be owed a job is decided by what this
-master published: its load, and the minions that the load's own target matches. (The job cache's list of minions is only
-where to begin: an accepted minion can add to it.)
+master published, and to whom: an accepted minion can add others to the job cache's list of minions.
 """
 
 from __future__ import annotations
@@ -16,12 +15,10 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import salt.utils.minions
-
 from saltext.jobs.core import compat
 from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.ids import is_plain, jid_time
-from saltext.jobs.core.job_cache import BATCH_MARK, OURS, JobCache
+from saltext.jobs.core.job_cache import BATCH_MARK, OURS, JobCache, Publication
 from saltext.jobs.core.retry_access import Access
 from saltext.jobs.core.retry_entry import Job, Limits
 from saltext.jobs.core.retry_facts import JobRead, LookedUp
@@ -46,46 +43,36 @@ class JobReader:
         self._opts, self._cache = dict(opts), cache
         self._believes_all = trust and cache.master_name != OURS
         self._access = Access(self._opts)
-        self._targets: Any = None
         self._keys: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
         self._keys_at = 0.0
 
     def read(self, jid: str) -> tuple[JobRead, dict[str, Any]]:
         """
-        Return what the job cache knows of a job, and its load without secrets.
+        Return what the job cache knows of a job of this master, and its load without secrets.
 
         :raises JobCacheError: when it cannot be read.
         """
-        at = jid_time(jid) or time.time()
+        publication = Publication(jid_time(jid) or time.time(), frozenset())
         if not self._believes_all:
-            published = self._cache.published_at(jid)
-            if published is None:
+            found = self._cache.publication(jid)
+            if found is None:
                 return JobRead(jid, None), {}
-            at = published
+            publication = found
         load = self._cache.load(jid)
         if not load:
             return JobRead(jid, None), {}
-        minions = tuple(minion for minion in load.pop("Minions", None) or () if is_plain(minion))
+        minions = frozenset(minion for minion in load.pop("Minions", None) or () if is_plain(minion))
         load = without_secrets(load)
         returned = self._cache.have_returned(jid, minions)
-        return JobRead(jid, job_of(jid, load, at), minions, returned), load
+        missing = self._of_the_job(jid, minions - returned, publication.added)
+        return JobRead(jid, job_of(jid, load, publication.at), missing), load
 
-    def vet(self, minions: Iterable[str], load: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return those of ``minions`` that the job's own target matches and whose key is accepted here."""
-        accepted = self.keys()[0]
-        wanted = [minion for minion in minions if minion in accepted]
-        if not wanted or self._believes_all:
-            return tuple(wanted)
-        if self._targets is None:
-            self._targets = salt.utils.minions.CkMinions(self._opts)
-        options = load.get("kwargs") or {}
-        delimiter = {"delimiter": options["delimiter"]} if options.get("delimiter") else {}
-        found = self._targets.check_minions(load.get("tgt"), load.get("tgt_type", "glob"), **delimiter)
-        matched = set(found["minions"])
-        refused = [minion for minion in wanted if minion not in matched]
-        if refused:
-            log.warning("Not kept, since the job's target does not match: %s", ", ".join(refused[:5]))
-        return tuple(minion for minion in wanted if minion in matched)
+    def _of_the_job(self, jid: str, minions: frozenset[str], added: frozenset[str]) -> frozenset[str]:
+        """Return those of ``minions`` to which this master published a job, and whose key is accepted here."""
+        known = minions & self.keys()[0] if minions else minions
+        if refused := known & added:
+            log.warning("Job %s is not kept for minions that it was not published to: %s", jid, sorted(refused)[:5])
+        return known - added
 
     def look_up(self, jid: str, minions: tuple[str, ...], load: Mapping[str, Any]) -> LookedUp:
         """Return what has become of a job since. :raises JobCacheError: when the job cache cannot be read."""

@@ -42,8 +42,6 @@ CHECKPOINT_MARGIN = 60.0
 OWNER_GONE = 180.0
 #: Seconds before a job cache that failed is tried again at the start.
 CACHE_PAUSE = 5.0
-#: Seconds that a job found at a start is left to the other masters that share the cache: one of them may have published it.
-SHARED_PAUSE = 30.0
 
 _KEY_TAG = "salt/key"
 
@@ -306,7 +304,7 @@ class Keeper:
         owner = (await self.store_worker.call(self.store.snapshot, jid)).get("owner", self.owner)
         if owner != self.owner:
             raise ValueError(f"Job {jid} is in the queue of the master {owner}")
-        minions = list(read.minions if named is None else named)
+        minions = list(sorted(read.missing) if named is None else named)
         accepted = (await self.cache_worker.call(self.reader.keys))[0]
         unknown = [minion for minion in minions if minion not in accepted]
         if unknown and named is not None:
@@ -385,7 +383,7 @@ class Keeper:
             for jid, at in sorted(found.items(), key=lambda item: item[1]):
                 capture = self.machine.capture
                 if is_plain(jid) and jid not in capture.open and jid not in capture.closed:
-                    self.step(facts.Published(jid, "", at, self.now() + SHARED_PAUSE if self._shared else 0.0))
+                    self.step(facts.Published(jid, "", at))
         finally:
             self._reconciling = False
 

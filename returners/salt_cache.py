@@ -13,12 +13,13 @@ bank                   key    value
 ``jobs/returns/<jid>`` minion ``{"return", "retcode", "success", "out"}``, what there is
 ``jobs/endtimes``      jid    end time (with ``job_cache_store_endtime``)
 ``jobs/nocache``       jid    True: returns of this job are not stored
-``jobs/published``     jid    unix time; this master's publish wrote the load (ours alone)
+``jobs/published``     jid    ``{"at", "by", "added"}``: a publish wrote the load (ours alone)
 =====================  =====  ==========================================================
 
 Whoever calls :py:func:`save_load` with ``minions`` is this master's publish. Its first load is kept as it is:
 nothing that a minion or a syndic sends may replace it, and the later publishes of a batch or a replay only add
-their minions. ``jobs/published`` records that and must never be written on any other path.
+their minions. ``jobs/published`` records that, with the time, the master's id and those minions of ``jobs/minions`` that
+no publish named, where there are any: an accepted minion can have some added. It must never be made on any other path.
 
 A jid or minion id that is not one plain path component is refused with a warning and must never reach the
 driver. An error of the driver leaves here as :py:exc:`salt.exceptions.SaltCacheError`, never raw.
@@ -414,16 +415,22 @@ class Store:
                 self.flush(bank, jid)
 
     def add_minions(self, jid, minions, always=False):
-        """Merge ``minions`` into those of the job. The caller holds the lock of ``jid``."""
+        """Merge the set ``minions`` into those of the job, and return that of before. The caller holds the job's lock."""
+        stored = self.fetch(MINIONS, jid) or []
+        before = set(stored)
+        merged = sorted(before | minions)
+        if always or merged != stored:
+            self.store(MINIONS, jid, merged)
+        return before
+
+    @staticmethod
+    def plain_minions(jid, minions):
+        """The usable ids among ``minions``; of others a warning tells."""
         minions = [minions] if isinstance(minions, str) else list(minions or ())
         refused = [minion for minion in minions if not isinstance(minion, str) or _plain(minion) is None]
         if refused:
             log.warning("Refusing %d minion ids of jid %s, such as %.300r", len(refused), jid, refused[0])
-            minions = [minion for minion in minions if isinstance(minion, str) and _plain(minion)]
-        stored = self.fetch(MINIONS, jid) or []
-        merged = sorted(set(stored).union(minions))
-        if always or merged != stored:
-            self.store(MINIONS, jid, merged)
+        return {minion for minion in minions if isinstance(minion, str) and _plain(minion)}
 
     @contextlib.contextmanager
     def lock(self, *names):
@@ -643,19 +650,37 @@ def save_load(jid, clear_load, minions=None, recurse_count=0):
 
 
 def _save_published(store, key, load, minions):
+    named = store.plain_minions(key, minions)
     with store.lock(key):
+        known = _publication(store, key)
         # A load that a cluster shed or that was cleaned away is stored again with its next publish.
-        first = not store.contains(PUBLISHED, key) or not store.contains(LOADS, key)
-        if first:
+        if known is None or not store.contains(LOADS, key):
             store.store(LOADS, key, store.without_secrets(load))
         # Written even if nothing is added: a replay starts the time that the job is kept anew.
-        store.add_minions(key, minions, always=True)
-        if first:
-            store.store(PUBLISHED, key, time.time())
+        before = store.add_minions(key, named, always=True)
+        added = set(known.get("added", ()) if known else before)
+        _note_publication(store, key, known or {}, added.difference(named))
+
+
+def _publication(store, key):
+    """What is noted of the publish of a job; None where none is, ``{}`` where the note is spoilt."""
+    if not store.contains(PUBLISHED, key):
+        return None
+    known = _read(store, PUBLISHED, key)
+    return known if isinstance(known, dict) else {}
+
+
+def _note_publication(store, key, known, added):
+    """Note a publish, unless just that is ``known``. ``added`` are the minions of the job that none named."""
+    note = {"at": known.get("at", time.time()), "by": known.get("by", __opts__.get("id"))}
+    if added:
+        note["added"] = sorted(added)
+    if note != known:
+        store.store(PUBLISHED, key, note)
 
 
 def _save_reported(store, key, load):
-    minions = _reported_minions(load)
+    minions = store.plain_minions(key, _reported_minions(load))
     with store.lock(key):
         if store.contains(PUBLISHED, key) or store.contains(LOADS, key):
             return
@@ -696,8 +721,13 @@ def save_minions(jid, minions, syndic_id=None):
     key = store.key(jid, "jid")
     if key is None or (syndic_id is not None and store.key(syndic_id, "syndic id") is None):
         return
+    reported = store.plain_minions(key, minions)
     with store.lock(key):
-        store.add_minions(key, minions)
+        known = _publication(store, key)
+        if known:
+            added = reported.difference(store.fetch(MINIONS, key) or ())
+            _note_publication(store, key, known, added.union(known.get("added", ())))
+        store.add_minions(key, reported)
 
 
 def update_endtime(jid, the_time):

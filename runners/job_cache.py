@@ -166,7 +166,7 @@ def _copy_load(store, key, load):
     minions = stored.pop("Minions", None)
     store.store(jobs.LOADS, key, stored)
     if minions:
-        store.add_minions(key, minions)
+        store.add_minions(key, store.plain_minions(key, minions))
 
 
 class _Progress:

@@ -250,11 +250,12 @@ def publish(cache, minions, **more):
     cache.keep_load(JID, load_of(**more), minions)
 
 
-def test_a_job_that_this_master_published_is_read_with_who_returned(opts, job_cache):
+def test_a_job_that_this_master_published_is_read_with_those_that_have_not_returned(opts, job_cache):
+    accept(opts, "a", "b")
     publish(job_cache, ["a", "b"])
     job_cache.store_return({"jid": JID, "id": "a", "return": True, "retcode": 0})
     read, load = JobReader(opts, job_cache, trust=False).read(JID)
-    assert (read.minions, read.returned) == (("a", "b"), frozenset({"a"}))
+    assert read.missing == {"b"}
     assert (read.job.funs, load["arg"]) == (("state.apply",), ["web"])
     assert abs(read.job.published_at - time.time()) < 60
 
@@ -265,30 +266,45 @@ def test_a_load_that_a_minion_or_syndic_brought_is_no_published_job(opts, job_ca
     assert JobReader(opts, job_cache, trust=False).read(JID)[0].job is None
 
 
-def test_a_minion_that_was_added_to_a_job_from_outside_is_not_vetted(opts, job_cache):
+def test_a_job_that_another_master_published_into_the_same_cache_is_not_this_master_s(opts, job_cache):
+    there = {**opts, "id": "there_master"}
+    publish(JobCache(there), ["a"])
+    assert JobReader(opts, job_cache, trust=False).read(JID)[0].job is None
+    assert job_cache.published_since(0) == {}
+    assert list(JobCache(there).published_since(0)) == [JID]
+
+
+def test_a_minion_that_was_added_to_a_job_from_outside_is_not_owed_it(opts, job_cache, caplog):
     accept(opts, "a", "b")
-    publish(job_cache, ["a"], tgt="a")
+    job_cache._call("salt_cache", "save_minions", JID, ["b"])
+    publish(job_cache, ["a"])
     job_cache._call("salt_cache", "save_minions", JID, ["b"])
     reader = JobReader(opts, job_cache, trust=False)
-    read, load = reader.read(JID)
-    assert read.minions == ("a", "b")
-    assert reader.vet(read.minions, load) == ("a",)
+    assert reader.read(JID)[0].missing == {"a"}
+    assert "not kept for minions that it was not published to: ['b']" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "tgt, tgt_type", [("*", "glob"), (["a", "b"], "list"), ("a or b", "compound"), ("[ab]", "pcre")]
-)
-def test_minions_that_the_target_matches_are_vetted(opts, job_cache, tgt, tgt_type):
-    accept(opts, "a", "b")
-    reader = JobReader(opts, job_cache, trust=False)
-    assert reader.vet(("a", "b"), load_of(tgt=tgt, tgt_type=tgt_type)) == ("a", "b")
+def test_minions_of_further_publishes_under_the_same_jid_are_owed_the_job_too(opts, job_cache):
+    accept(opts, "a", "b", "c")
+    publish(job_cache, ["a"], tgt=["a"], tgt_type="list")
+    job_cache._call("salt_cache", "save_minions", JID, ["c"])
+    publish(job_cache, ["b", "c"], tgt=["b", "c"], tgt_type="list")
+    assert JobReader(opts, job_cache, trust=False).read(JID)[0].missing == {"a", "b", "c"}
+
+
+def test_a_spoilt_note_of_a_publish_is_none(opts, job_cache, caplog):
+    publish(job_cache, ["a"])
+    salt.cache.Cache(opts).store("jobs/published", JID, {"by": opts["id"]})
+    assert JobReader(opts, job_cache, trust=False).read(JID)[0].job is None
+    assert "is of no use" in caplog.text
 
 
 def test_a_minion_without_an_accepted_key_is_left_to_others(opts, job_cache):
     accept(opts, "a")
     accept(opts, "b", kind="minions_pre")
     reader = JobReader(opts, job_cache, trust=False)
-    assert reader.vet(("a", "b", "c"), load_of()) == ("a",)
+    publish(job_cache, ["a", "b", "c"])
+    assert reader.read(JID)[0].missing == {"a"}
     assert reader.look_up(JID, ("a", "b"), load_of()).barred == frozenset({"b"})
     assert reader.without_key(("a", "b", "c")) == ("c",)
 

@@ -107,7 +107,7 @@ class Contract:
     @pytest.fixture
     def opts(self, cache_servers, tmp_path):  # noqa: F811
         settings = driver_options(self.driver, cache_servers, tmp_path, next(TAGS))
-        opts = {**salt.config.DEFAULT_MASTER_OPTS, "keep_jobs_seconds": 3600, **settings}
+        opts = {**salt.config.DEFAULT_MASTER_OPTS, "id": "m_master", "keep_jobs_seconds": 3600, **settings}
         if self.driver == "redis":
             import redis
 
@@ -209,7 +209,8 @@ class Contract:
         assert job_cache.get_load(JID) == {**LOAD, "Minions": ["web1", "web2"]}
         assert job_cache.fetch("jobs/loads", JID) == LOAD
         assert job_cache.fetch("jobs/minions", JID) == ["web1", "web2"]
-        assert abs(job_cache.fetch("jobs/published", JID) - time.time()) < 60
+        published = job_cache.fetch("jobs/published", JID)
+        assert published == {"at": pytest.approx(time.time(), abs=60), "by": job_cache.opts["id"]}
 
     def test_a_number_is_a_jid_as_well(self, job_cache):
         job_cache.save_load(JID, LOAD, minions=["web1"])
@@ -252,6 +253,24 @@ class Contract:
         job_cache.returner(a_return("web1"))
         job_cache.update_endtime(JID, "now")
         assert not job_cache.fetch("jobs/published", JID)
+
+    def test_minions_that_no_publish_named_are_told_from_the_others(self, job_cache):
+        job_cache.save_minions(JID, ["early"])
+        job_cache.save_load(JID, LOAD, minions=["web1"])
+        job_cache.save_minions(JID, ["web1", "late", "later"], syndic_id="syndic1")
+        job_cache.save_load(JID, LOAD, minions=["later"])
+        assert job_cache.fetch("jobs/published", JID)["added"] == ["early", "late"]
+        assert job_cache.get_load(JID)["Minions"] == ["early", "late", "later", "web1"]
+        job_cache.save_load(JID, LOAD, minions=["early", "late"])
+        assert "added" not in job_cache.fetch("jobs/published", JID)
+
+    def test_a_spoilt_note_of_the_publish_is_made_anew_and_leaves_the_load_alone(self, job_cache):
+        job_cache.save_load(JID, LOAD, minions=["web1"])
+        salt.cache.Cache(job_cache.opts).store("jobs/published", JID, "spoilt")
+        job_cache.save_minions(JID, ["web2"])
+        job_cache.save_load(JID, {**LOAD, "fun": "test.ping"}, minions=["web1"])
+        assert job_cache.get_load(JID) == {**LOAD, "Minions": ["web1", "web2"]}
+        assert job_cache.fetch("jobs/published", JID)["added"] == ["web2"]
 
     def test_secrets_are_not_stored_and_the_load_in_use_is_not_touched(self, job_cache):
         secrets = {"token": "s3cret", "password": "s3cret", "key": "s3cret"}

@@ -175,13 +175,10 @@ class World:
                 self.tell(facts.Unreadable(effect.jid))
                 return
             job, targets, _ = self.published.get(effect.jid, (None, (), 0))
-            returned = frozenset(minion for minion in targets if (minion, effect.jid) in self.returned)
-            self.tell(facts.JobRead(effect.jid, job, tuple(targets), returned))
+            missing = frozenset(minion for minion in targets if (minion, effect.jid) not in self.returned)
+            self.tell(facts.JobRead(effect.jid, job, missing))
 
         self.later(0.05, read)
-
-    def _vet(self, effect):
-        self.later(0.05, lambda: self.tell(facts.Vetted(effect.jid, effect.minions)))
 
     def _lookup(self, effect):
         def look():

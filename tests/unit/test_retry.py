@@ -131,15 +131,6 @@ def test_a_job_that_this_master_did_not_publish_is_never_queued():
     assert world.effects(facts.Ask) == []
 
 
-def test_a_minion_for_which_the_job_is_not_is_never_queued():
-    world = World()
-    world.stop("b")
-    world._vet = lambda effect: world.later(0.05, lambda: world.tell(facts.Vetted(effect.jid, ())))
-    world.publish("j1")
-    world.run(60)
-    assert world.machine.total == 0
-
-
 def test_a_job_cache_that_is_down_delays_the_queueing_and_loses_nothing():
     world = World()
     world.stop("b")
