@@ -1,7 +1,8 @@
 """
 Job retry on a real master: every way in which a job is published, taken back, given up, forged, and asked for.
 
-The minion bert comes and goes. Carol's key is accepted, but she is never there. Mallory's is too, and she says what she likes.
+The minion bert comes and goes. Carol's key is accepted, but she is never there. Mallory's is accepted too, and she sends
+the master whatever she likes.
 The engine is a process of its own, so that a test can run it with another configuration.
 """
 
@@ -16,10 +17,11 @@ import salt.channel.client
 import salt.client
 import salt.config
 import salt.netapi
+import salt.utils.event
 import yaml
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
-from salt.exceptions import CommandExecutionError, SaltInvocationError
+from salt.exceptions import SaltInvocationError
 
 from tests.integration.conftest import make_master
 from tests.integration.faults import EngineProcess
@@ -149,6 +151,14 @@ def mallory(master):
 
 
 @contextlib.contextmanager
+def bus(desk):
+    """The master's bus, to listen to."""
+    with salt.utils.event.get_master_event(desk.opts, desk.opts["sock_dir"], listen=True) as listener:
+        assert listener.connect_pub(timeout=10)
+        yield listener
+
+
+@contextlib.contextmanager
 def other_engine(master, engine, folder, **changes):
     """The engine with a changed configuration, instead of its own."""
     config = yaml.safe_load(pathlib.Path(master.config_file).read_text())
@@ -266,3 +276,119 @@ def test_a_job_that_may_be_repeated_is_dead_after_its_attempts_and_runs_again_wh
     desk.await_return("bert", jid)
     wait_for(lambda: not desk.queue(), what="the entry is gone")
     assert lines(ran) == 3
+
+
+def test_an_operator_lists_shows_queues_and_forgets_and_is_told_what_is_wrong(desk, master, bert, tmp_path):
+    def refused(message, function, *args, **kwargs):
+        with pytest.raises(SaltInvocationError, match=message):
+            desk.run(f"job_retry.{function}", *args, **kwargs)
+
+    excluded = desk.publish("test.ping", tgt="carol")
+    owed = desk.publish("cmd.run", f"echo x >> {tmp_path}/ran", tgt="carol", metadata={"ticket": "T-1"}, ret="smtp")
+    assert desk.run("job_retry.enqueue", excluded, minions=["carol"]) == 1
+    assert desk.run("job_retry.enqueue", int(excluded), minions="carol") == 0
+    desk.await_state("carol", owed, "pending")
+    assert desk.run("job_retry.cancel", minion="carol", jid=excluded) == 1
+    assert desk.queue(state="pending") == {("carol", owed): "pending"}
+    assert desk.queue(state=["cancelled", "held"], jid=excluded) == {("carol", excluded): "cancelled"}
+    assert desk.queue(minion="bert") == {}
+
+    shown = desk.run("job_retry.show", "carol", int(owed))
+    assert (shown["tgt"], shown["tgt_type"], shown["ret"], shown["metadata"]) == (
+        "carol",
+        "glob",
+        "smtp",
+        {"ticket": "T-1"},
+    )
+    assert [(step["state"], step["reason"]) for step in desk.run("job_retry.show", "carol", excluded)["history"]] == [
+        ("pending", "by an operator"),
+        ("cancelled", "by an operator"),
+    ]
+
+    refused("is not in the job cache", "enqueue", NEVER)
+    refused("no accepted key here: nobody", "enqueue", owed, minions="carol,nobody")
+    refused("'../../etc' is not a jid", "enqueue", "../../etc")
+    refused("'a/b' is not a minion id", "replay", "a/b")
+    refused("'a/b' is not a minion id", "enqueue", owed, minions="a/b")
+    refused("Name a minion, a jid, or both", "retry")
+    refused("state is 'lost'; accepted are", "list", state="lost")
+    refused("state is 'pending'; accepted are held", "purge", "pending")
+    refused(f"bert has no entry for job {owed}", "show", "bert", owed)
+    assert desk.run("job_retry.replay", "bert") == 0
+    assert desk.run("job_retry.retry", minion="carol") == 0
+    told = master.salt_run_cli().run("job_retry.enqueue", NEVER)
+    assert f"Job {NEVER} is not in the job cache as one that this master has published" in told.stdout
+    assert "Traceback" not in told.stdout
+
+    assert desk.run("job_retry.purge", state=["expired", "cancelled"]) == 1
+    assert desk.queue() == {("carol", owed): "pending"}
+
+
+def test_an_accepted_minion_that_forges_loads_and_targets_gets_nobody_a_job(desk, engine, mallory, bert, tmp_path):
+    ran = tmp_path / "ran"
+    owed = desk.publish("cmd.run", f"echo owed >> {ran}", tgt="bert")
+    carols = desk.publish("cmd.run", f"echo carols >> {ran}", tgt="carol")
+    later = "20300101000000000001"
+    forged = {
+        "fun": "cmd.run",
+        "arg": [f"echo forged >> {ran}"],
+        "tgt": "bert",
+        "tgt_type": "list",
+        "user": "root",
+        "ret": "",
+    }
+
+    # As a syndic hands on what its minions return: with the load of the job. One alone, and several together.
+    for jid in (NEVER, later, owed):
+        load = {**forged, "jid": jid, "minions": ["bert", "mallory"]}
+        one = {"jid": jid, "load": load, "return": {"mallory": {"return": "x", "retcode": 0}}}
+        mallory("_syndic_return", **one)
+        mallory("_syndic_return", load=[{**one, "id": "mallory"}])
+    # As a syndic says which minions it has published a job to.
+    for jid in (NEVER, later, carols):
+        mallory(
+            "_minion_event", events=[{"tag": f"syndic/job/{jid}", "data": {"jid": jid, "minions": ["bert", "mallory"]}}]
+        )
+        desk.fire(f"salt/job/{jid}/new", {**forged, "jid": jid, "minions": ["bert"]})
+    assert "bert" in desk.run("jobs.list_job", carols)["Minions"], "Salt takes her word"
+
+    assert desk.publish("cmd.run", f"echo later >> {ran}", tgt="bert", jid=later) == later
+    # At its start the engine looks for the jobs that it has missed.
+    engine.kill()
+    engine.start()
+    desk.await_state("bert", later, "pending")
+    desk.await_state("carol", carols, "pending")
+    desk.fire(f"salt/job/{carols}/new", {**forged, "jid": carols, "minions": ["bert"]})
+    bert.start()
+    for jid in (owed, later):
+        desk.await_return("bert", jid)
+    marker = desk.publish("cmd.run", f"echo marker >> {ran}", tgt="carol")
+    desk.await_state("carol", marker, "pending")
+    assert desk.queue() == {("carol", carols): "pending", ("carol", marker): "pending"}
+    assert sorted(ran.read_text().split()) == ["later", "owed"]
+    assert desk.run("jobs.list_job", owed)["Arguments"] == [f"echo owed >> {ran}"]
+
+
+def test_a_minion_gets_its_jobs_when_it_is_seen_or_when_an_operator_says_so(desk, master, engine, bert, tmp_path):
+    """Salt finds by itself that bert has come, by the address of his connection."""
+    ran = tmp_path / "ran"
+    first = desk.publish("cmd.run", f"echo first >> {ran}", tgt="bert")
+    desk.await_state("bert", first, "pending")
+    # He is given time between his connection and his first answer; after a question in vain, nothing helps for long.
+    options = {**RETRY, "triggers": ["presence"], "settle": 3, "cooldown": "10m"}
+    with other_engine(master, engine, tmp_path, job_retry=options):
+        bert.start()
+        desk.await_return("bert", first)
+        kill(bert)
+        second = desk.publish("cmd.run", f"echo second >> {ran}", tgt="bert")
+        desk.await_state("bert", second, "pending")
+        with bus(desk) as listener:
+            assert desk.run("job_retry.replay", "bert") == 1
+            asked = "saltutil.find_cached_job"
+            wait_for(lambda: asked in str((listener.get_event(tag="salt/job/") or {}).get("fun")), what="he is asked")
+        bert.start()
+        assert desk.ask("bert", "test.ping") is True
+        assert desk.state("bert", second) == "pending"
+        assert desk.run("job_retry.replay", "bert") == 1
+        desk.await_return("bert", second)
+    assert ran.read_text().split() == ["first", "second"]
