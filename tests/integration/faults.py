@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 
+import psutil
+
 from saltext.jobs.core import requests
 
 #: Seconds in which an effect must show.
@@ -39,9 +41,9 @@ class EngineProcess:
         self._master, self._log, self._name = master, log, name
         self._process: subprocess.Popen | None = None
 
-    def start(self, trap="", drop="", clock=""):
+    def start(self, trap="", stop="", drop="", clock=""):
         """Start it and wait until it runs, unless it is to die on the way."""
-        environment = {**os.environ, "TRAP": trap, "DROP": str(drop), "CLOCK": str(clock)}
+        environment = {**os.environ, "TRAP": trap, "STOP": stop, "DROP": str(drop), "CLOCK": str(clock)}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, str(_SCRIPT), self._master.config_file, self._name],
@@ -51,7 +53,7 @@ class EngineProcess:
                 cwd=_SCRIPT.parent.parent.parent,
             )
         if not trap:
-            eventually(self.is_running, "the engine runs")
+            eventually(self.is_running, f"the engine runs; see {self._log}", 30)
         return self
 
     def is_running(self):
@@ -60,6 +62,11 @@ class EngineProcess:
     def wait_for_death(self):
         """Wait until the trap has sprung."""
         assert self._process.wait(DEADLINE) == -signal.SIGKILL, self.output()
+
+    def wait_for_standstill(self):
+        """Wait until it has stopped at the call that was named as ``stop``."""
+        process = psutil.Process(self._process.pid)
+        eventually(lambda: process.status() == psutil.STATUS_STOPPED, "the engine stands still")
 
     def signal(self, number):
         self._process.send_signal(number)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import os
 import pathlib
 import signal
+import threading
 import time
 
 import psutil
@@ -15,6 +17,7 @@ import salt.utils.event
 
 from saltext.jobs.core import requests
 from saltext.jobs.core.retry_shell import ENGINE
+from tests.integration.conftest import make_master
 
 #: Short times, so that a whole story takes seconds.
 OPTIONS = {"settle": 0.3, "window": 0.3, "cooldown": 1.0, "backoff": 2.0}
@@ -100,6 +103,72 @@ class Desk:
 
     def await_engine(self, seconds=30.0):
         wait_for(lambda: requests.is_running(self.opts, ENGINE), seconds, "the engine runs")
+
+
+class Ear:
+    """The tags of what is on a master's bus while the block runs."""
+
+    def __init__(self, master):
+        self._opts, self._tags, self._done = dict(master.config), [], threading.Event()
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._ready = threading.Event()
+
+    def __enter__(self):
+        self._thread.start()
+        assert self._ready.wait(30)
+        return self
+
+    def __exit__(self, *_):
+        self._done.set()
+        self._thread.join()
+
+    def count(self, glob):
+        """How many events with such a tag there were."""
+        return len(fnmatch.filter(list(self._tags), glob))
+
+    def _listen(self):
+        with salt.utils.event.get_master_event(self._opts, self._opts["sock_dir"], listen=True) as bus:
+            self._ready.set()
+            while not self._done.is_set():
+                event = bus.get_event(wait=0.2, full=True)
+                if event:
+                    self._tags.append(event["tag"])
+
+
+# -- daemons -----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def retry_master(factories, **overrides):
+    """A master with job retry and short times."""
+    options = {"job_retry": dict(OPTIONS), "engines": [{"job_retry": {}}], **TIMES, **overrides}
+    daemon = make_master(factories, **options)
+    daemon.slow_stop = False
+    with daemon.started():
+        yield daemon
+
+
+@contextlib.contextmanager
+def retry_minion(master, name, **overrides):
+    """A minion whose key is known; it is there at first."""
+    daemon = master.salt_minion_daemon(name, overrides=overrides, defaults={"log_level": "info"})
+    daemon.slow_stop = False
+    daemon.start()
+    try:
+        yield daemon
+    finally:
+        kill(daemon)
+
+
+@contextlib.contextmanager
+def away(minion, desk):
+    """Have a minion away, with nothing in the queue; nothing is left in it afterwards."""
+    if minion.is_running():
+        kill(minion)
+    yield minion
+    if desk.queue():
+        desk.run("job_retry.cancel", minion=minion.id)
+        desk.run("job_retry.purge", state="held,expired,cancelled,dead")
 
 
 def family(daemon):

@@ -2,8 +2,9 @@
 Run one engine against a real master, in a process of its own, with a trap in it: ``run_engine.py CONFIG ENGINE``.
 
 The master then does not run it itself. The trap is in the environment, ``TRAP="before publish 2"``: the process kills
-itself with SIGKILL right before (or after) the second call of that point. ``DROP=5`` loses every fifth return event, and
-``CLOCK=3600`` sets the clock forward by an hour while it runs.
+itself with SIGKILL right before (or after) the second call of that point. ``STOP`` is the same with SIGSTOP: the process
+stands still there until it gets SIGCONT. ``DROP=5`` loses every fifth return event, and ``CLOCK=3600`` sets the clock
+forward by an hour while it runs.
 """
 
 from __future__ import annotations
@@ -16,60 +17,110 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import salt.config
 import salt.loader
 
-from saltext.jobs.core import batch_shell, batch_store, bus, events, journal, publisher, requests
+from saltext.jobs.core import (
+    batch_shell,
+    batch_store,
+    bus,
+    events,
+    files,
+    journal,
+    publisher,
+    questions,
+    requests,
+    retry_jobs,
+    retry_store,
+)
 
-#: What can be trapped: point -> (class, method).
+
+class Point(NamedTuple):
+    """A function of a class or a module; ``counts`` tells which of its calls are meant."""
+
+    owner: Any
+    name: str
+    counts: Callable[..., bool] = lambda *args, **kwargs: True
+
+
+def _store(verb: str, bank: str) -> Point:
+    """What the retry store does with one of its banks."""
+    return Point(
+        retry_store.RetryStore, "_do", lambda store, name, where, *args: name == verb and where.startswith(bank)
+    )
+
+
+#: What can be trapped in each engine.
 POINTS = {
-    "snapshot": (journal.Journal, "rewrite"),
-    "append": (journal.Journal, "append"),
-    "sync": (journal.Journal, "sync"),
-    "publish": (publisher.Publisher, "publish"),
-    "ping": (publisher.Publisher, "ping"),
-    "question": (publisher.Publisher, "find_job"),
-    "kill": (publisher.Publisher, "kill_job"),
-    "state file": (batch_store.BatchStore, "write_native"),
-    "index": (batch_store.BatchStore, "converge_index"),
-    "request removal": (requests.Inbox, "_finish"),
-    "announcement": (bus.Bus, "fire"),
-    "end": (batch_store.BatchStore, "end"),
+    "batch_manager": {
+        "snapshot": Point(journal.Journal, "rewrite"),
+        "append": Point(journal.Journal, "append"),
+        "sync": Point(journal.Journal, "sync"),
+        "publish": Point(publisher.Publisher, "publish"),
+        "ping": Point(publisher.Publisher, "ping"),
+        "question": Point(publisher.Publisher, "find_job"),
+        "kill": Point(publisher.Publisher, "kill_job"),
+        "state file": Point(batch_store.BatchStore, "write_native"),
+        "index": Point(batch_store.BatchStore, "converge_index"),
+        "request removal": Point(requests.Inbox, "_finish"),
+        "announcement": Point(bus.Bus, "fire"),
+        "end": Point(batch_store.BatchStore, "end"),
+    },
+    "job_retry": {
+        "reading": Point(retry_jobs.JobReader, "read"),
+        "look": Point(retry_jobs.JobReader, "look_up"),
+        "question": Point(questions.Questions, "find_either"),
+        "snapshot": _store("store", retry_store.JOBS),
+        "entry": _store("store", retry_store.QUEUE),
+        "claim": _store("store", retry_store.CLAIMS),
+        "entry removal": _store("flush", retry_store.QUEUE),
+        "snapshot removal": _store("flush", retry_store.JOBS),
+        "publish": Point(publisher.Publisher, "publish", lambda *args, **kwargs: not kwargs.get("question")),
+        "checkpoint": Point(files, "write_msgpack", lambda path, *args: path.name == "checkpoint"),
+        "announcement": Point(bus.Bus, "fire", lambda self, tag, data: tag.startswith("salt/job_retry/")),
+    },
 }
 
 
-def set_trap(when: str, point: str, count: int) -> None:
-    """Have this process die at the given call of a point."""
-    owner, name = POINTS[point]
-    method = getattr(owner, name)
+def set_trap(engine: str, trap: str, number: int) -> None:
+    """Have this process send itself a signal at the given call of a point."""
+    when, _, rest = trap.partition(" ")
+    name, _, count = rest.rpartition(" ")
+    point = POINTS[engine][name]
+    function = getattr(point.owner, point.name)
     calls = itertools.count(1)
 
     def spring(now: str, call: int) -> None:
-        if now == when and call == count:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if now == when and call == int(count):
+            os.kill(os.getpid(), number)
 
-    if inspect.iscoroutinefunction(method):
+    def call_of(args, kwargs) -> int:
+        return next(calls) if point.counts(*args, **kwargs) else 0
 
-        @functools.wraps(method)
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
         async def trapped(*args, **kwargs):
-            call = next(calls)
+            call = call_of(args, kwargs)
             spring("before", call)
-            result = await method(*args, **kwargs)
+            result = await function(*args, **kwargs)
             spring("after", call)
             return result
 
     else:
 
-        @functools.wraps(method)
+        @functools.wraps(function)
         def trapped(*args, **kwargs):
-            call = next(calls)
+            call = call_of(args, kwargs)
             spring("before", call)
-            result = method(*args, **kwargs)
+            result = function(*args, **kwargs)
             spring("after", call)
             return result
 
-    setattr(owner, name, trapped)
+    setattr(point.owner, point.name, trapped)
 
 
 def drop_returns(every: int) -> None:
@@ -97,10 +148,9 @@ def main() -> None:
     logging.basicConfig(force=True, level=logging.INFO, format="%(levelname)s %(message)s")
     opts = salt.config.master_config(config)
     opts["__role"] = "master"
-    if os.environ.get("TRAP"):
-        when, _, rest = os.environ["TRAP"].partition(" ")
-        point, _, count = rest.rpartition(" ")
-        set_trap(when, point, int(count))
+    for variable, number in (("TRAP", signal.SIGKILL), ("STOP", signal.SIGSTOP)):
+        if os.environ.get(variable):
+            set_trap(name, os.environ[variable], number)
     if os.environ.get("DROP"):
         drop_returns(int(os.environ["DROP"]))
     if os.environ.get("CLOCK"):

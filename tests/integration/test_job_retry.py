@@ -2,56 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import salt.cache
 
-from tests.integration.conftest import make_master
-from tests.integration.retry_help import OPTIONS, TIMES, Desk, family, kill, lines, wait_for
+from tests.integration.retry_help import Desk, away, family, kill, lines, retry_master, retry_minion, wait_for
 
 
 @pytest.fixture(scope="module")
 def master(salt_factories):
-    daemon = make_master(salt_factories, job_retry=dict(OPTIONS), engines=[{"job_retry": {}}], **TIMES)
-    daemon.slow_stop = False
-    with daemon.started():
+    with retry_master(salt_factories) as daemon:
         yield daemon
 
 
 @pytest.fixture(scope="module")
 def desk(master):
-    desk = Desk(master)
-    yield desk
-    desk.close()
+    with contextlib.closing(Desk(master)) as desk:
+        yield desk
 
 
 @pytest.fixture(scope="module")
 def anna(master):
     """A minion that is always there."""
-    daemon = master.salt_minion_daemon("anna", defaults={"log_level": "info"})
-    daemon.slow_stop = False
-    with daemon.started():
+    with retry_minion(master, "anna") as daemon:
         yield daemon
 
 
 @pytest.fixture(scope="module")
 def bert_once(master, anna):
-    """A minion that comes and goes; its key is known."""
-    daemon = master.salt_minion_daemon("bert", defaults={"log_level": "info"})
-    daemon.slow_stop = False
-    daemon.start()
-    yield daemon
-    daemon.terminate()
+    """A minion that comes and goes."""
+    with retry_minion(master, "bert") as daemon:
+        yield daemon
 
 
 @pytest.fixture
 def bert(bert_once, desk):
     """The minion, away, with nothing in the queue."""
-    if bert_once.is_running():
-        kill(bert_once)
-    yield bert_once
-    if desk.queue():
-        desk.run("job_retry.cancel", minion="bert")
-        desk.run("job_retry.purge", state="held,expired,cancelled,dead")
+    with away(bert_once, desk) as daemon:
+        yield daemon
 
 
 @pytest.mark.story

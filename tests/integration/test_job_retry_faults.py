@@ -1,4 +1,4 @@
-"""Job retry on a real master when the disk of its queue is full."""
+"""Job retry while everything around it fails: each fault is caused, on a real master with real minions."""
 
 from __future__ import annotations
 
@@ -8,43 +8,127 @@ import subprocess
 
 import pytest
 
-from tests.integration.conftest import make_master
-from tests.integration.faults import CountedJob
-from tests.integration.retry_help import OPTIONS, TIMES, Desk, kill, wait_for
+from saltext.jobs.core.requests import engine_dir
+from saltext.jobs.core.retry_shell import ENGINE
+from tests.integration.faults import CountedJob, EngineProcess
+from tests.integration.retry_help import Desk, away, retry_master, retry_minion, wait_for
 from tests.missing import missing
+
+QUICK = {"settle": 0.1, "window": 0.1, "cooldown": 0.3, "backoff": 1.0}
 
 
 @pytest.fixture(scope="module")
 def master(salt_factories):
-    daemon = make_master(salt_factories, job_retry=dict(OPTIONS), engines=[{"job_retry": {}}], **TIMES)
-    daemon.slow_stop = False
-    with daemon.started():
+    """A master that does not run the engine itself."""
+    with retry_master(salt_factories, engines=[], job_retry=QUICK, timeout=1) as daemon:
         yield daemon
 
 
 @pytest.fixture(scope="module")
 def desk(master):
-    desk = Desk(master)
-    yield desk
-    desk.close()
+    with contextlib.closing(Desk(master)) as desk:
+        yield desk
 
 
 @pytest.fixture(scope="module")
 def bert_once(master):
-    """A minion that comes and goes; its key is known."""
-    daemon = master.salt_minion_daemon("bert", defaults={"log_level": "info"})
-    daemon.slow_stop = False
-    daemon.start()
-    yield daemon
-    kill(daemon)
+    """A minion that comes and goes."""
+    with retry_minion(master, "bert") as daemon:
+        yield daemon
 
 
 @pytest.fixture
-def bert(bert_once, desk):
-    """The minion, away."""
-    if bert_once.is_running():
-        kill(bert_once)
-    return bert_once
+def engine(master, tmp_path):
+    process = EngineProcess(master, tmp_path / "engine.log", ENGINE)
+    # From the first checkpoint on, an engine that starts finds what was published before.
+    process.start()
+    wait_for((engine_dir(master.config, ENGINE) / "checkpoint").exists, what="the first checkpoint")
+    process.kill()
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+def bert(bert_once, desk, engine):
+    """The minion, away, with nothing in the queue."""
+    with away(bert_once, desk) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def counted(desk, tmp_path):
+    """Publish a job that counts how often it begins: ``counted(name)`` returns its jid and its count."""
+
+    def publish(name, seconds=0.0, tgt="bert"):
+        job = CountedJob(tmp_path, name, seconds)
+        return desk.publish("cmd.run", job.command, tgt=tgt), job
+
+    return publish
+
+
+# -- the engine dies ---------------------------------------------------------------------------------------------------
+
+#: Points at which the engine is killed, with what is then known.
+DEATHS_WHILE_QUEUEING = [
+    "before reading 1",  # the job's time is up
+    "before question 1",
+    "after question 1",
+    "before announcement 1",  # it is decided that the job is owed, and nothing is stored
+    "before snapshot 1",
+    "after snapshot 1",  # the load is stored, the entry is not
+    "after entry 1",  # both are
+    "after checkpoint 2",  # and what was published so far is not looked at again
+]
+DEATHS_WHILE_REPLAYING = [
+    "before look 1",
+    "before question 1",
+    "after question 1",
+    "before claim 1",
+    "after claim 1",  # claimed, not published
+    "before announcement 1",
+    "before publish 1",
+    "after publish 1",  # published, and only the claim is stored
+    "before entry 1",
+    "after entry 1",  # it is stored how far it has come
+    "before entry removal 1",  # returned, and the entry is still there
+    "after entry removal 1",  # the load is still there
+    "before snapshot removal 1",
+    "after snapshot removal 1",
+]
+
+
+def test_an_engine_that_is_killed_at_each_step_of_queueing_queues_each_job_once(desk, engine, bert, counted):
+    jobs = {}
+    for trap in DEATHS_WHILE_QUEUEING:
+        engine.start(trap)
+        wait_for(engine.is_running, what="the engine runs")
+        jid, jobs[trap] = counted(trap.replace(" ", "-"))
+        engine.wait_for_death()
+    engine.start()
+    desk.await_state("bert", jid, "pending")
+    assert desk.run("job_retry.stats")["states"] == {"pending": len(jobs)}
+    bert.start()
+    desk.await_return("bert", jid)
+    wait_for(lambda: not desk.queue(), what="the queue is empty")
+    assert {trap: job.begun() for trap, job in jobs.items()} == dict.fromkeys(jobs, 1)
+
+
+def test_an_engine_that_is_killed_at_each_step_of_replaying_delivers_each_job_once(desk, engine, bert, counted):
+    jobs = dict(counted(f"job-{number}") for number in range(len(DEATHS_WHILE_REPLAYING)))
+    engine.start()
+    wait_for(lambda: set(desk.queue().values()) == {"pending"} and len(desk.queue()) == len(jobs), what="all wait")
+    engine.kill()
+    bert.start()
+    for trap in DEATHS_WHILE_REPLAYING:
+        engine.start(trap)
+        engine.wait_for_death()
+    engine.start()
+    wait_for(lambda: not desk.queue(), 60, "the queue is empty")
+    assert all("bert" in desk.returned(jid) for jid in jobs)
+    assert [job.begun() for job in jobs.values()] == [1] * len(jobs)
+
+
+# -- the disk ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -60,15 +144,14 @@ def small_disk(desk):
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_full_disk_delays_the_queue_and_loses_nothing(desk, bert, small_disk, tmp_path):
-    ballast, log = small_disk / "ballast", pathlib.Path(desk.opts["log_file"])
+def test_a_full_disk_delays_the_queue_and_loses_nothing(desk, small_disk, engine, bert, counted):
+    engine.start()
+    ballast = small_disk / "ballast"
     with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as stream:
         while True:
             stream.write(bytes(4096))
-    job = CountedJob(tmp_path, "ran")
-    jid = desk.publish("cmd.run", job.command, tgt="bert")
-    complaint = "The retry queue cannot be written"
-    wait_for(lambda: complaint in log.read_text(errors="replace"), 30, "the engine complains")
+    jid, job = counted("ran")
+    wait_for(lambda: "The retry queue cannot be written" in engine.output(), 30, "the engine complains")
     assert not desk.queue()
     ballast.unlink()
     desk.await_state("bert", jid, "pending")
