@@ -35,11 +35,15 @@ PATIENCE = 10.0
 #: Seconds after which an answer that nobody fetched is removed.
 _STALE = 3600.0
 _POLL = 0.02
+#: Engines of which every master of a cluster runs its own, although the masters share their cachedir. Of the others one
+#: works for all, and those of the other masters wait for its end.
+_OF_EACH_MASTER = frozenset({"job_retry"})
 
 
 def engine_dir(opts: Mapping[str, Any], engine: str) -> pathlib.Path:
     """Return the directory of an engine's own files."""
-    return pathlib.Path(opts["cachedir"]) / "saltext_jobs" / engine
+    folder = pathlib.Path(opts["cachedir"]) / "saltext_jobs" / engine
+    return folder / str(opts["id"]) if opts.get("cluster_id") and engine in _OF_EACH_MASTER else folder
 
 
 def lock_path(opts: Mapping[str, Any], engine: str) -> pathlib.Path:

@@ -121,7 +121,8 @@ def bert_once(master, desk):
     daemon = introduce(master, "bert")
     introduce(master, "carol")
     yield daemon
-    kill(daemon)
+    if daemon.is_running():
+        kill(daemon)
 
 
 @pytest.fixture
