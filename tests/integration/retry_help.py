@@ -172,7 +172,9 @@ def away(minion, desk):
 
 
 def family(daemon):
-    """The ids of a daemon's process and of all below it."""
+    """The ids of a daemon's process and of all below it; none if it does not run."""
+    if daemon.pid is None:  # which psutil takes for this process
+        return []
     try:
         process = psutil.Process(daemon.pid)
         return [process.pid, *(child.pid for child in process.children(recursive=True))]

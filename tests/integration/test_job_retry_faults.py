@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
+import signal
 import subprocess
 
+import psutil
 import pytest
 
 from saltext.jobs.core.requests import engine_dir
 from saltext.jobs.core.retry_shell import ENGINE
 from tests.integration.faults import CountedJob, EngineProcess
-from tests.integration.retry_help import Desk, away, retry_master, retry_minion, wait_for
+from tests.integration.retry_help import Desk, Ear, away, kill, lines, retry_master, retry_minion, wait_for
 from tests.missing import missing
 
 QUICK = {"settle": 0.1, "window": 0.1, "cooldown": 0.3, "backoff": 1.0}
@@ -126,6 +128,151 @@ def test_an_engine_that_is_killed_at_each_step_of_replaying_delivers_each_job_on
     wait_for(lambda: not desk.queue(), 60, "the queue is empty")
     assert all("bert" in desk.returned(jid) for jid in jobs)
     assert [job.begun() for job in jobs.values()] == [1] * len(jobs)
+
+
+# -- the minion dies ---------------------------------------------------------------------------------------------------
+
+
+def test_a_minion_killed_before_the_job_reaches_it_uses_up_no_attempt(desk, engine, bert, counted):
+    engine.start(stop="before publish 1")
+    jid, job = counted("ran")
+    desk.await_state("bert", jid, "pending")
+    bert.start()
+    engine.wait_for_standstill()
+    kill(bert)
+    engine.signal(signal.SIGCONT)
+    reason = "no sign of receipt, and it does not answer"
+    wait_for(lambda: desk.run("job_retry.show", "bert", jid)["reason"] == reason, what=reason)
+    entry = desk.run("job_retry.show", "bert", jid)
+    assert (entry["state"], entry["attempts"], entry["unreceived_tries"]) == ("pending", 0, 1)
+    bert.start()
+    desk.await_return("bert", jid)
+    wait_for(lambda: not desk.queue(), what="the queue is empty")
+    assert job.begun() == 1
+
+
+@pytest.fixture(scope="module")
+def cora_once(master):
+    """A minion that comes and goes, and keeps what its jobs have returned."""
+    with retry_minion(master, "cora", cache_jobs=True) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def cora(cora_once, desk, engine):
+    with away(cora_once, desk) as daemon:
+        yield daemon
+
+
+class CutOffJob:
+    """A job that comes to its end after the process through which its minion returns it has been frozen."""
+
+    def __init__(self, folder):
+        self.ran, self._go = folder / "ran", folder / "go"
+        self.command = f"echo $$ >> {self.ran}; while [ ! -e {self._go} ]; do sleep 0.1; done"
+
+    def cut_off(self):
+        """Freeze that process, then let the job come to its end; it must be running."""
+        shell = psutil.Process(int(self.ran.read_text()))
+        _runner, front, *_ = shell.parents()
+        front.suspend()
+        self._go.touch()
+        wait_for(lambda: not shell.is_running(), what="the job has ended")
+
+
+def test_a_job_whose_minion_was_killed_between_its_end_and_its_return_is_held(desk, engine, bert, counted, tmp_path):
+    job = CutOffJob(tmp_path)
+    engine.start()
+    jid = desk.publish("cmd.run", job.command, tgt="bert")
+    behind, other = counted("behind")
+    desk.await_state("bert", behind, "pending")
+    bert.start()
+    desk.await_state("bert", jid, "running")
+    job.cut_off()
+    kill(bert)
+    bert.start()
+    desk.await_return("bert", behind)
+    wait_for(lambda: desk.queue() == {("bert", jid): "held"}, what="only the job that was cut off is left")
+    assert desk.run("job_retry.show", "bert", jid)["reason"] == "it was begun and ended without a return"
+    assert (lines(job.ran), other.begun()) == (1, 1)
+    assert not desk.returned(jid)
+
+
+def test_a_return_that_the_minion_has_kept_is_fetched_when_it_was_killed_before_it_returned(
+    desk, engine, cora, counted, tmp_path
+):
+    job = CutOffJob(tmp_path)
+    engine.start()
+    jid = desk.publish("cmd.run", f"{job.command}; echo all done", tgt="cora")
+    behind, other = counted("behind", tgt="cora")
+    desk.await_state("cora", behind, "pending")
+    cora.start()
+    desk.await_state("cora", jid, "running")
+    job.cut_off()
+    kept = pathlib.Path(cora.config["cachedir"], "minion_jobs", jid, "return.p")
+    wait_for(lambda: kept.exists() and kept.stat().st_size, what="the minion has kept the return")
+    assert not desk.returned(jid)
+    kill(cora)
+    cora.start()
+    desk.await_return("cora", behind)
+    wait_for(lambda: not desk.queue(), what="the queue is empty")
+    assert desk.returned(jid) == {"cora": "all done"}
+    assert (lines(job.ran), other.begun()) == (1, 1)
+
+
+STARTED = "salt/minion/bert/start"
+ASKED = "salt/job/*/new"
+SENT = "salt/job_retry/bert/*/sent"
+BEGUN = "the job begins"
+#: Right after what a minion that flaps is killed.
+MOMENTS = 5 * ("salt/auth", STARTED, ASKED) + (SENT, SENT, BEGUN, SENT, BEGUN)
+
+
+@contextlib.contextmanager
+def briefly(minion):
+    """Start a minion, do not wait until it is there, and kill it at the end of the block."""
+    process = subprocess.Popen(minion.cmdline(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        kill(process)
+        process.wait()
+
+
+@pytest.mark.slow
+def test_a_minion_that_flaps_twenty_times_in_a_minute_gets_no_job_twice_and_few_publishes(
+    desk, master, engine, bert, counted
+):
+    engine.start()
+    jobs = dict(counted(f"job-{number}", seconds=1) for number in range(6))
+    wait_for(lambda: len(desk.queue(state="pending")) == len(jobs), what="all wait")
+    with Ear(master) as ear:
+
+        def begun():
+            return sum(job.begun() for job in jobs.values())
+
+        def await_next(moment):
+            count = begun if moment == BEGUN else lambda: ear.count(moment)
+            before = count()
+            return lambda: wait_for(lambda: count() > before, what=moment)
+
+        for moment in MOMENTS:
+            first = await_next(moment if moment == "salt/auth" else STARTED)
+            with briefly(bert):
+                first()
+                if moment not in ("salt/auth", STARTED):
+                    await_next(moment)()
+        bert.start()
+        wait_for(lambda: set(desk.queue().values()) <= {"held"}, what="nothing waits any more")
+        # One question and one publish for each time that it was there and for each job.
+        assert ear.count("salt/job/*/new") <= 2 * (ear.count(STARTED) + len(jobs))
+    held = {jid for _, jid in desk.queue()}
+    returned = {jid for jid in jobs if desk.returned(jid)}
+    assert held ^ returned == set(jobs)
+    assert max(jobs) in returned, "the job that was published last"
+    assert {jobs[jid].begun() for jid in returned} == {1}
+    assert max(jobs[jid].begun() for jid in held) == 1
+    assert all(desk.run("job_retry.show", "bert", jid)["reason"] for jid in held)
 
 
 # -- the disk ----------------------------------------------------------------------------------------------------------
