@@ -268,7 +268,10 @@ class Retry:
         for entry in pending:
             entry.next_at = 0.0
         if pending:
-            self.queue.lines[fact.minion].not_before = 0.0
+            line = self.queue.lines[fact.minion]
+            line.not_before = 0.0
+            if line.flight is not None:
+                line.flight.urgent = True
             self.flights.wake(fact.minion, self.queue.now)
         self._emit(Answer(len(pending)))
 

@@ -142,6 +142,9 @@ class Flights:
             alive = True
         if flight.restarted:
             entry.next_at = 0.0
+        if flight.urgent:
+            entry.next_at = line.not_before = 0.0
+            alive = True
         if alive:
             self.wake(entry.minion, self._queue.now + self._settings.settle)
         elif len(line.entries) > 1:

@@ -593,6 +593,17 @@ def test_a_replay_now_ends_the_waiting():
     assert world.runs["b", "j1"] == 1
 
 
+def test_a_replay_now_counts_although_the_minion_is_being_asked_in_vain():
+    world = away(cooldown=3600.0, ttl=9000.0)
+    world.tell(facts.ReplayRequested("b"))
+    world.run(4)
+    world.minions["b"].up = True
+    world.tell(facts.ReplayRequested("b"))
+    world.run(20)
+    assert world.answers == [1, 1]
+    assert world.runs["b", "j1"] == 1
+
+
 def test_purging_removes_what_has_ended_and_nothing_else():
     world = World()
     world.stop("b")
