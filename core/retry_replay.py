@@ -42,6 +42,7 @@ LONGEST_BACKOFF = 3600.0
 _RESTARTS = 2
 #: Seconds for which a ``new`` event of a job that was replayed is taken for our own.
 _OWN_PUBLISH = 60.0
+_BEGUN = "the minion says that it has begun"
 #: Steps of a flight in which the job may be on its way to the minion, or there.
 _DELIVERING = (Step.WAIT, Step.LOOKING, Step.TO_ASK, Step.ASKING, Step.SENDING, Step.SENT, Step.RUNNING)
 
@@ -131,12 +132,18 @@ class Replays:
     def acknowledged(self, fact: Acknowledged) -> None:
         """Take it that a minion says that it has begun a job."""
         pair = self._flights.find(fact.minion, fact.jid, *_DELIVERING)
-        if pair and pair[0].state in UNDER_WAY:
-            pair[0].acknowledged = True
-            if pair[1].step in (Step.SENDING, Step.SENT):
-                self._received(*pair, "the minion says that it has begun")
-            else:
-                self._queue.touch(pair[0])
+        if pair is None or pair[0].state not in UNDER_WAY:
+            return
+        entry, flight = pair
+        entry.acknowledged = True
+        if flight.step in (Step.SENDING, Step.SENT):
+            self._received(entry, flight, _BEGUN)
+        elif entry.state is State.RUNNING:
+            self._queue.touch(entry)
+        else:
+            # The minion is being asked just now: whether or not it answers, this stays.
+            entry.tries = entry.restarts = 0
+            self._queue.move(entry, State.RUNNING, _BEGUN)
 
     def _idle(self, entry: Entry, flight: Flight) -> None:
         flight.step = Step.WAIT

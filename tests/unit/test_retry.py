@@ -310,6 +310,25 @@ def test_a_job_that_was_begun_and_interrupted_is_held():
     assert world.runs["b", "j1"] == 1
 
 
+def test_a_beginning_that_is_told_of_while_the_minion_is_asked_is_not_forgotten():
+    world = away(acks=False, duration=100.0)
+    world.start("b")
+    while not world.effects(facts.Publish):
+        world.run(0.1)
+    world.run(1)
+    world.stop("b")
+    asked = len(world.effects(facts.Ask))
+    while len(world.effects(facts.Ask)) == asked:
+        world.run(0.1)
+    world.tell(facts.Acknowledged("b", "j1"))
+    world.run(20)
+    assert world.state("b", "j1") is State.RUNNING
+    world.start("b")
+    world.run(600)
+    assert world.state("b", "j1") is State.HELD
+    assert world.runs["b", "j1"] == 1
+
+
 def test_a_held_job_does_not_block_those_behind_it():
     world = World(duration=30.0)
     world.stop("b")
