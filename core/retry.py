@@ -97,7 +97,9 @@ class Retry:
         self.outbox = Outbox(settings.rate, timers)
         self.flights = Flights(settings, self.queue, self.outbox, timers, emit, paused)
         self.replays = Replays(settings, self.queue, self.flights, self.outbox, timers, emit)
-        self.capture = Capture(settings, patience, timers, emit, self.outbox.ask, self.queue.has, self._owed_by_capture)
+        self.capture = Capture(
+            settings, patience, timers, emit, self.outbox.ask, self.queue.minions_of, self._owed_by_capture
+        )
         self._started: dict[str, float] = {}  # minion -> when it started, for a while
 
     # -- what the shell asks ------------------------------------------------------------------------------------------

@@ -50,10 +50,11 @@ class Step(enum.Enum):
 
 
 class _Open:
-    __slots__ = ("again", "asking", "idle", "job", "published_at", "step")
+    __slots__ = ("again", "asking", "idle", "job", "known", "published_at", "step")
 
-    def __init__(self, published_at: float) -> None:
+    def __init__(self, published_at: float, known: Iterable[str]) -> None:
         self.published_at = published_at
+        self.known = frozenset(known)  # minions with an entry, whatever becomes of it meanwhile
         self.step = Step.WAITING
         self.job: Job | None = None
         self.asking: set[str] = set()
@@ -70,7 +71,7 @@ class Capture:
     :param timers: the machine's; the keys ``("open", jid)`` are used here.
     :param emit: takes an effect.
     :param ask: takes (jid, minions) that are to be asked.
-    :param has_entry: tells whether the queue has an entry for (minion, jid).
+    :param minions_of: gives the minions for which the queue has an entry of a jid.
     :param owed: takes (job, minions, reason, whether they are there).
     """
 
@@ -81,11 +82,11 @@ class Capture:
         timers: Timers,
         emit: Callable[[Effect], None],
         ask: Callable[[str, Iterable[str]], None],
-        has_entry: Callable[[str, str], bool],
+        minions_of: Callable[[str], Iterable[str]],
         owed: Callable[[Job, list[str], str, bool], None],
     ) -> None:
         self._settings, self._patience, self._timers = settings, patience, timers
-        self._emit, self._ask, self._has_entry, self._owed = emit, ask, has_entry, owed
+        self._emit, self._ask, self._minions_of, self._owed = emit, ask, minions_of, owed
         self.open: dict[str, _Open] = {}
         self.closed: dict[str, float] = {}  # when the jobs that were closed last were published
 
@@ -113,7 +114,7 @@ class Capture:
             return
         job = self.open.get(fact.jid)
         if job is None:
-            job = self.open[fact.jid] = _Open(fact.at)
+            job = self.open[fact.jid] = _Open(fact.at, self._minions_of(fact.jid))
         if job.step is Step.WAITING:
             self._timers.set(("open", fact.jid), fact.at + self._patience)
         else:
@@ -135,7 +136,7 @@ class Capture:
             self._close(fact.jid, now)
             return
         job.job = fact.job
-        missing = sorted(minion for minion in fact.missing if not self._has_entry(minion, fact.jid))
+        missing = sorted(fact.missing.difference(job.known, self._minions_of(fact.jid)))
         if job.idle is not None:
             late = [minion for minion in missing if minion in job.idle]
             job.idle = None

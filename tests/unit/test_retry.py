@@ -636,6 +636,20 @@ def test_purging_removes_what_has_ended_and_nothing_else():
     assert [entry.jid for entry in world.machine.entries()] == ["j2"]
 
 
+def test_what_is_purged_while_its_job_is_looked_at_again_after_a_restart_stays_away():
+    world = World()
+    world.stop("b")
+    world.publish("j1")
+    world.run(60)
+    world.tell(facts.CancelRequested(jid="j1"))
+    world.run(5)
+    world.checkpoint = 0.0
+    world.restart()
+    world.tell(facts.PurgeRequested(("cancelled",)))
+    world.run(60)
+    assert world.machine.total == 0
+
+
 def test_entries_of_another_master_are_taken_over_as_they_stand():
     world = World()
     world.stop("b")
