@@ -2,7 +2,7 @@
 Whether the user of a job may still publish it to these minions. Blocks; for a Worker.
 
 Asks Salt's own checks with the access lists as they are now. It must never grant more than a publish by that user would
-get today, and decide nothing where no access list governs the user.
+get today: all to root, to the master's own user and to whom sudo_acl does not restrict; to others what the lists say.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Access:
         return any(not str(name).startswith("@") for name in names)
 
     def _access_lists(self, user: str, options: Mapping[str, Any]) -> list[Any] | None:
-        """Return what ``user`` has been granted, or None where nothing governs this user."""
+        """Return what ``user`` has been granted, or None for one who may publish everything."""
         publishers, external = self._opts.get("publisher_acl") or {}, self._opts.get("external_auth") or {}
         if options.get("eauth"):
             return self._external(str(options["eauth"]), str(options.get("username") or user))
@@ -57,7 +57,7 @@ class Access:
             if not self._opts.get("sudo_acl") or not publishers:
                 return None
             return list(salt.utils.master.get_values_of_matching_keys(publishers, user[len(_SUDO) :]))
-        if user in ("", "root", self._opts.get("user", "root")) or not (publishers or external):
+        if user in ("", "root", self._opts.get("user", "root")):
             return None
         granted = list(salt.utils.master.get_values_of_matching_keys(publishers, user))
         # A job that came with a token names the user, and no longer by which system.

@@ -14,7 +14,7 @@ import pytest
 import salt.cache
 import salt.config
 import salt.loader
-from salt.exceptions import SaltInvocationError
+from salt.exceptions import CommandExecutionError, SaltInvocationError
 
 from saltext.jobs.core import compat, requests
 from saltext.jobs.core import retry_facts as facts
@@ -376,8 +376,14 @@ def test_the_access_of_an_external_user_is_checked_as_it_is_now(opts):
     assert "web1" in Access({**opts, "external_auth": {}}).denials(load, ["web1"])
 
 
-def test_a_user_whom_nothing_governs_is_not_checked(opts):
-    assert Access(opts).denials(load_of(user="somebody"), ["a"]) == {}
+@pytest.mark.parametrize("user", ["", "root", "master_user", "sudo_ann"])
+def test_those_who_may_do_everything_are_not_checked(opts, user):
+    assert Access({**opts, "user": "master_user"}).denials(load_of(user=user), ["a"]) == {}
+
+
+def test_a_user_whom_no_access_list_governs_any_more_may_publish_nothing(opts):
+    denied = Access(opts).denials(load_of(user="ann"), ["a"])
+    assert denied == {"a": "ann may not publish state.apply to it any more"}
 
 
 # -- the runner -------------------------------------------------------------------------------------------------------
@@ -415,7 +421,6 @@ def test_the_queue_is_listed_without_arguments(opts, runner):
         ("list", {"state": "sleeping"}),
         ("list", {"minion": "../a"}),
         ("list", {"jid": "a/b"}),
-        ("show", {"minion": "a", "jid": JID}),
         ("cancel", {}),
         ("retry", {}),
         ("purge", {"state": "pending"}),
@@ -427,6 +432,11 @@ def test_the_queue_is_listed_without_arguments(opts, runner):
 def test_unusable_input_is_refused_before_anything_is_asked(runner, function, kwargs):
     with pytest.raises(SaltInvocationError):
         runner[f"job_retry.{function}"](**kwargs)
+
+
+def test_an_entry_that_is_not_there_cannot_be_shown(runner):
+    with pytest.raises(CommandExecutionError, match="a has no entry for job"):
+        runner["job_retry.show"](minion="a", jid=JID)
 
 
 def test_a_request_is_left_for_an_engine_that_is_down(opts, runner):
