@@ -167,10 +167,10 @@ class Recorder:
         actions = {"stats": self._stats, "set_aside": self._set_aside, "redeliver": self._redeliver}
         chosen = request.get("returner")
         if request.get("action") not in actions:
-            self._inbox.refuse(request_id, f"{ENGINE} knows no request {request.get('action')!r}", invalid=True)
+            self._inbox.refuse(request_id, f"{ENGINE} knows no request {request.get('action')!r}")
         elif chosen is not None and chosen not in self._consumers:
             known = ", ".join(sorted(self._consumers))
-            self._inbox.refuse(request_id, f"{chosen!r} is not recorded to; accepted are {known}", invalid=True)
+            self._inbox.refuse(request_id, f"{chosen!r} is not recorded to; accepted are {known}")
         else:
             consumers = [self._consumers[chosen]] if chosen else list(self._consumers.values())
             self._inbox.answer(request_id, await actions[request["action"]](consumers, request))

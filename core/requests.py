@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import salt.utils.event
-from salt.exceptions import CommandExecutionError, SaltInvocationError
+from salt.exceptions import CommandExecutionError
 
 from saltext.jobs.core import events, files
 from saltext.jobs.core.errors import EngineAbsent, StateError
@@ -99,9 +99,9 @@ class Inbox:
         """Give the result of a request."""
         self._finish(request_id, {"value": value})
 
-    def refuse(self, request_id: str, message: str, invalid: bool = False) -> None:
-        """Give the reason why a request is not carried out; ``invalid`` when the operator's input is at fault."""
-        self._finish(request_id, {"error": message, "invalid": invalid})
+    def refuse(self, request_id: str, message: str) -> None:
+        """Give the reason why a request is not carried out."""
+        self._finish(request_id, {"error": message})
 
     def sweep(self, now: float) -> None:
         """Remove answers that nobody fetched."""
@@ -135,8 +135,8 @@ def ask(
     :param patience: seconds to wait.
     :param keep: leave the request behind for an engine that does not answer, instead of withdrawing it; then None is
         returned when the engine is down, and it will see the request before it does anything else.
-    :raises SaltInvocationError: when the engine refuses the request as invalid.
-    :raises CommandExecutionError: when it refuses for another reason.
+    :raises CommandExecutionError: with the engine's reason, when it refuses. (A SaltInvocationError would not make
+        ``salt-run`` fail: Salt takes it for a question about usage.)
     :raises EngineAbsent: when nobody answered in time; what became of the request is in the message.
     """
     try:
@@ -151,7 +151,7 @@ def ask(
     if reply is None:
         reply = _give_up(opts, engine, path, keep)
     if "error" in reply:
-        raise (SaltInvocationError if reply.get("invalid") else CommandExecutionError)(reply["error"])
+        raise CommandExecutionError(reply["error"])
     return reply["value"]
 
 

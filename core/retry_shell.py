@@ -250,9 +250,7 @@ class Keeper:
     async def _carry_out(self, request_id: str, request: Mapping[str, Any]) -> None:
         try:
             fact = await self._fact_of(request)
-        except ValueError as exc:
-            self.inbox.refuse(request_id, str(exc), invalid=True)
-        except (JobsError, OSError) as exc:
+        except (ValueError, JobsError, OSError) as exc:
             self.inbox.refuse(request_id, str(exc))
         except Exception as exc:
             log.exception("A request failed: %s", request.get("do"))

@@ -98,7 +98,7 @@ def show(minion, jid):
             "unreceived_tries": entry.tries,
             "history": [{"at": _iso(at), "state": state, "reason": reason} for at, state, reason in entry.history],
         }
-    raise SaltInvocationError(f"{minion} has no entry for job {jid}; job_retry.list shows those that there are")
+    raise CommandExecutionError(f"{minion} has no entry for job {jid}; job_retry.list shows those that there are")
 
 
 def stats():
