@@ -42,12 +42,13 @@ def bert_once(master):
 @pytest.fixture
 def engine(master, tmp_path):
     process = EngineProcess(master, tmp_path / "engine.log", ENGINE)
-    # From the first checkpoint on, an engine that starts finds what was published before.
-    process.start()
-    wait_for((engine_dir(master.config, ENGINE) / "checkpoint").exists, what="the first checkpoint")
-    process.kill()
-    yield process
-    process.kill()
+    with contextlib.ExitStack() as stack:
+        stack.callback(process.kill)
+        # From the first checkpoint on, an engine that starts finds what was published before.
+        process.start()
+        wait_for((engine_dir(master.config, ENGINE) / "checkpoint").exists, what="the first checkpoint")
+        process.kill()
+        yield process
 
 
 @pytest.fixture
@@ -224,6 +225,9 @@ STARTED = "salt/minion/bert/start"
 ASKED = "salt/job/*/new"
 SENT = "salt/job_retry/bert/*/sent"
 BEGUN = "the job begins"
+#: Seconds. Now and then a minion of Salt 3008 that has just started returns a job 60 s late: so long it waits for the answer
+#: to its acknowledgement.
+PATIENCE = 90
 #: Right after what a minion that flaps is killed.
 MOMENTS = 5 * ("salt/auth", STARTED, ASKED) + (SENT, SENT, BEGUN, SENT, BEGUN)
 
@@ -254,7 +258,7 @@ def test_a_minion_that_flaps_twenty_times_in_a_minute_gets_no_job_twice_and_few_
         def await_next(moment):
             count = begun if moment == BEGUN else lambda: ear.count(moment)
             before = count()
-            return lambda: wait_for(lambda: count() > before, what=moment)
+            return lambda: wait_for(lambda: count() > before, PATIENCE, moment)
 
         for moment in MOMENTS:
             first = await_next(moment if moment == "salt/auth" else STARTED)
@@ -263,7 +267,7 @@ def test_a_minion_that_flaps_twenty_times_in_a_minute_gets_no_job_twice_and_few_
                 if moment not in ("salt/auth", STARTED):
                     await_next(moment)()
         bert.start()
-        wait_for(lambda: set(desk.queue().values()) <= {"held"}, what="nothing waits any more")
+        wait_for(lambda: set(desk.queue().values()) <= {"held"}, PATIENCE, "nothing waits any more")
         # One question and one publish for each time that it was there and for each job.
         assert ear.count("salt/job/*/new") <= 2 * (ear.count(STARTED) + len(jobs))
     held = {jid for _, jid in desk.queue()}
