@@ -85,6 +85,18 @@ def test_jobs_come_oldest_first_with_their_own_limits_and_options(desk, bert, tm
     wait_for(lambda: desk.queue() == {("bert", brief): "expired"}, what="only what has expired is left")
 
 
+def test_whoever_a_job_was_published_to_later_under_the_same_jid_gets_it_too(desk, anna, bert, tmp_path):
+    command = f"echo x >> {tmp_path}/ran"
+    jid = desk.publish("cmd.run", command, tgt="anna")
+    desk.await_return("anna", jid)
+    assert desk.publish("cmd.run", command, tgt=["bert"], tgt_type="list", jid=jid) == jid
+    desk.await_state("bert", jid, "pending")
+    bert.start()
+    desk.await_return("bert", jid)
+    assert lines(tmp_path / "ran") == 2
+    assert desk.run("jobs.list_job", jid)["Target"] == "anna"
+
+
 def test_operators_control_the_queue(desk, bert, tmp_path):
     ran = tmp_path / "ran"
     assert desk.run("job_retry.pause") is True
