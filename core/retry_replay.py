@@ -130,16 +130,21 @@ class Replays:
         self._queue.move(entry, State.RUNNING, reason)
 
     def acknowledged(self, fact: Acknowledged) -> None:
-        """Take it that a minion says that it has begun a job."""
-        pair = self._flights.find(fact.minion, fact.jid, *_DELIVERING)
-        if pair is None or pair[0].state not in UNDER_WAY:
+        """Take it that a minion says that it has begun a job, however late."""
+        entry = self._queue.entry(fact.minion, fact.jid)
+        if (
+            entry is None
+            or entry.sent_at is None
+            or (entry.state is not State.PENDING and entry.state not in UNDER_WAY)
+        ):
             return
-        entry, flight = pair
         entry.acknowledged = True
-        if flight.step in (Step.SENDING, Step.SENT):
-            self._received(entry, flight, _BEGUN)
-        elif entry.state is State.RUNNING:
-            self._queue.touch(entry)
+        self._queue.touch(entry)
+        pair = self._flights.find(fact.minion, fact.jid, *_DELIVERING)
+        if pair is None or entry.state in (State.PENDING, State.RUNNING):
+            return  # it counts before the job is sent again
+        if pair[1].step in (Step.SENDING, Step.SENT):
+            self._received(*pair, _BEGUN)
         else:
             # The minion is being asked just now: whether or not it answers, this stays.
             entry.tries = entry.restarts = 0
@@ -169,6 +174,8 @@ class Replays:
     def _vanished(self, entry: Entry, flight: Flight) -> None:
         """The minion is there, does not run the job, and has not returned it."""
         if entry.state is State.RUNNING or entry.acknowledged:
+            if entry.state is State.PENDING:
+                self._received(entry, flight, _BEGUN)
             self._interrupted(entry, flight)
             return
         if flight.restarted:
@@ -229,6 +236,11 @@ class Replays:
     def _claim(self, jid: str, minions: Iterable[str]) -> bool:
         claimed = []
         for entry, flight in list(self._flights.find_all(jid, minions, Step.TO_SEND)):
+            if entry.acknowledged:
+                # It was begun after all: what has become of it must be found out.
+                flight.before = False
+                self._flights.ask(entry, flight)
+                continue
             flight.step = Step.CLAIMING
             entry.claim(self._queue.now)
             self._queue.touch(entry)
@@ -267,7 +279,10 @@ class Replays:
     def _await_receipt(self, entry: Entry, flight: Flight, reason: str) -> None:
         flight.step, flight.before = Step.SENT, False
         self._queue.move(entry, State.SENT, reason)
-        self._timers.set(("flight", entry.minion), self._queue.now + RECEIPT)
+        if entry.acknowledged:
+            self._received(entry, flight, _BEGUN)
+        else:
+            self._timers.set(("flight", entry.minion), self._queue.now + RECEIPT)
 
     def is_own(self, jid: str) -> bool:
         """Tell whether a ``new`` event of a job is likely that of a replay."""

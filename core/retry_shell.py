@@ -350,9 +350,14 @@ class Keeper:
         self._checkpoint = self.now()
         try:
             found = files.read_msgpack(self._dir / "checkpoint")
-            if found is not None:
+            if found is None:
+                # From now on nothing is missed, even if this engine is killed before it does anything else.
+                files.write_msgpack(self._dir / "checkpoint", {"at": self._checkpoint, "closed": {}})
+            else:
                 self._checkpoint = float(found["at"])
                 self.machine.capture.closed.update(found["closed"])
+        except OSError as exc:
+            log.warning("The checkpoint cannot be written: %s", exc)
         except (StateError, KeyError, TypeError, ValueError) as exc:
             log.error("The checkpoint is lost, so jobs of the past are not looked at: %s", exc)
 

@@ -329,6 +329,52 @@ def test_a_beginning_that_is_told_of_while_the_minion_is_asked_is_not_forgotten(
     assert world.runs["b", "j1"] == 1
 
 
+def test_a_beginning_that_is_told_of_when_the_job_counts_as_not_received_keeps_it_from_being_sent_again():
+    world = away(acks=False, backoff=10.0, cooldown=5.0)
+    world.publish("j2", targets=("b",))
+    world.run(30)
+    world.start("b")
+    while not world.effects(facts.Publish):
+        world.run(0.1)
+    world.stop("b")
+    world.run(30)
+    entry = world.machine.entry("b", "j1")
+    assert (entry.state, entry.attempts) == (State.PENDING, 0)
+    world.tell(facts.Acknowledged("b", "j1"))
+    world.run(30)
+    world.start("b")
+    world.run(600)
+    assert world.state("b", "j1") is State.HELD
+    assert [effect.jid for effect in world.effects(facts.Publish)] == ["j1", "j2"]
+    assert world.runs["b", "j2"] == 1
+
+
+def test_a_beginning_of_a_job_that_was_never_sent_is_not_believed():
+    world = away()
+    world.tell(facts.Acknowledged("b", "j1"))
+    world.start("b")
+    world.run(60)
+    assert world.runs["b", "j1"] == 1
+
+
+def test_a_late_beginning_that_still_runs_is_waited_for():
+    world = away(acks=False, backoff=10.0, cooldown=5.0, duration=100.0)
+    world.start("b")
+    world._deliver = lambda jid, names: None  # the publish is late
+    while world.machine.entry("b", "j1").tries == 0:
+        world.run(0.1)
+    del world._deliver
+    assert world.state("b", "j1") is State.PENDING
+    world._deliver("j1", ("b",))
+    world.tell(facts.Acknowledged("b", "j1"))
+    world.run(60)
+    assert world.state("b", "j1") is State.RUNNING
+    world.run(60)
+    assert world.machine.total == 0
+    assert world.runs["b", "j1"] == 1
+    assert len(world.effects(facts.Publish)) == 1
+
+
 def test_a_held_job_does_not_block_those_behind_it():
     world = World(duration=30.0)
     world.stop("b")
