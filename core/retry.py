@@ -80,9 +80,10 @@ class Retry:
     :param settings: the options under ``job_retry``.
     :param patience: seconds after which a job that was published should have been returned or be running.
     :param paused: whether replays begin paused.
+    :param acks: whether minions say when they begin a job.
     """
 
-    def __init__(self, settings: RetrySettings, patience: float, paused: bool = False) -> None:
+    def __init__(self, settings: RetrySettings, patience: float, paused: bool = False, acks: bool = True) -> None:
         self.settings = settings
         self._timers = Timers()
         self._out: list[Effect] = []
@@ -96,7 +97,7 @@ class Retry:
         )
         self.outbox = Outbox(settings.rate, timers)
         self.flights = Flights(settings, self.queue, self.outbox, timers, emit, paused)
-        self.replays = Replays(settings, self.queue, self.flights, self.outbox, timers, emit)
+        self.replays = Replays(settings, self.queue, self.flights, self.outbox, timers, emit, acks)
         self.capture = Capture(
             settings, patience, timers, emit, self.outbox.ask, self.queue.minions_of, self._owed_by_capture
         )

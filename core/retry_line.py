@@ -28,12 +28,13 @@ class Step(enum.Enum):
 class Flight:
     """The replay that a minion has under way."""
 
-    __slots__ = ("asked", "before", "began", "idle", "jid", "restarted", "step", "urgent")
+    __slots__ = ("asked", "before", "began", "early", "idle", "jid", "restarted", "step", "urgent")
 
     def __init__(self, jid: str, before: bool, began: float) -> None:
         self.jid, self.before, self.began = jid, before, began
         self.step = Step.WAIT
         self.asked = False  # before it is sent: it said that it knows nothing of the job
+        self.early = False  # it is asked so soon that it may not have begun yet
         self.idle = False  # afterwards: it said that it does not run the job
         self.restarted = False  # it started anew since the job was sent
         self.urgent = False  # an operator wants what the minion is owed to go now

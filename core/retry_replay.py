@@ -34,8 +34,9 @@ from saltext.jobs.core.retry_timers import Timers
 if TYPE_CHECKING:
     from saltext.jobs.core.settings import RetrySettings
 
-#: Seconds after a publish at which a minion that has shown no receipt is asked.
-RECEIPT = 4.0
+#: Seconds after a publish at which a minion that has shown no receipt is asked; where minions do not say that they begin, it
+#: is asked before as well.
+RECEIPT, EARLY = 4.0, 1.0
 #: Longest wait between two tries, in seconds.
 LONGEST_BACKOFF = 3600.0
 #: Restarts right after a publish, without a sign of receipt, that count as caused by the job.
@@ -55,6 +56,7 @@ class Replays:
     :param outbox: what waits for its turn to be published.
     :param timers: the machine's; the keys ``("flight", minion)`` are set here.
     :param emit: takes an effect.
+    :param acks: whether minions say when they begin a job.
     """
 
     def __init__(
@@ -65,9 +67,10 @@ class Replays:
         outbox: Outbox,
         timers: Timers,
         emit: Callable[[Effect], None],
+        acks: bool,
     ) -> None:
         self._settings, self._queue, self._flights, self._outbox = settings, queue, flights, outbox
-        self._timers, self._emit = timers, emit
+        self._timers, self._emit, self._acks = timers, emit, acks
         self._own: dict[str, float] = {}  # jid -> until when its ``new`` event is our own
 
     # -- from a look to a question ------------------------------------------------------------------------------------
@@ -156,6 +159,10 @@ class Replays:
             # What it ran before it answered has been returned by now: look again.
             flight.asked = True
             self._flights.look(entry.jid, entry.minion, 0.0)
+        elif flight.early:
+            # Perhaps it is just about to begin.
+            flight.step, flight.early = Step.SENT, False
+            self._timers.set(("flight", entry.minion), self._queue.now + RECEIPT - EARLY)
         else:
             # Its return may be on the way.
             flight.idle = True
@@ -282,7 +289,8 @@ class Replays:
         if entry.acknowledged:
             self._received(entry, flight, _BEGUN)
         else:
-            self._timers.set(("flight", entry.minion), self._queue.now + RECEIPT)
+            flight.early = not self._acks
+            self._timers.set(("flight", entry.minion), self._queue.now + (EARLY if flight.early else RECEIPT))
 
     def is_own(self, jid: str) -> bool:
         """Tell whether a ``new`` event of a job is likely that of a replay."""

@@ -62,7 +62,7 @@ class Keeper:
         self._dir = engine_dir(self.opts, ENGINE)
         files.private_dir(self._dir)
         patience = float(self.opts.get("timeout", 5)) + self.timeout
-        self.machine = Retry(settings, patience, paused=(self._dir / "paused").exists())
+        self.machine = Retry(settings, patience, paused=(self._dir / "paused").exists(), acks=compat.HAS_START_EVENT)
         self.loads: dict[str, dict[str, Any]] = {}
         self.cache = JobCache(self.opts)
         self.reader = JobReader(self.opts, self.cache, settings.trust_job_cache)

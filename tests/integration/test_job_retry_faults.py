@@ -10,6 +10,7 @@ import subprocess
 import psutil
 import pytest
 
+from saltext.jobs.core import compat
 from saltext.jobs.core.requests import engine_dir
 from saltext.jobs.core.retry_shell import ENGINE
 from tests.integration.faults import CountedJob, EngineProcess
@@ -244,6 +245,9 @@ def briefly(minion):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(
+    not compat.HAS_START_EVENT, reason="before Salt 3008 no minion says that it begins a job"
+)
 def test_a_minion_that_flaps_twenty_times_in_a_minute_gets_no_job_twice_and_few_publishes(
     desk, master, engine, bert, counted
 ):

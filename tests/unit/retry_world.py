@@ -88,7 +88,7 @@ class World:
 
     def boot(self):
         """Start the engine from what is stored."""
-        self.machine = Retry(self.settings, PATIENCE)
+        self.machine = Retry(self.settings, PATIENCE, acks=self.acks)
         entries = tuple(Entry.from_record(minion, jid, record) for (minion, jid), record in sorted(self.stored.items()))
         for entry in entries:
             count_claim(entry, self.claims.get(entry.jid, {}).get(entry.minion))

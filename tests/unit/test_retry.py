@@ -349,6 +349,35 @@ def test_a_beginning_that_is_told_of_when_the_job_counts_as_not_received_keeps_i
     assert world.runs["b", "j2"] == 1
 
 
+def test_where_minions_do_not_say_that_they_begin_they_are_asked_a_second_after_the_publish():
+    world = away(acks=False, duration=30.0)
+    world.start("b")
+    while not world.effects(facts.Publish):
+        world.run(0.1)
+    world.run(2)
+    assert world.state("b", "j1") is State.RUNNING
+    world.start("b")
+    world.run(600)
+    assert world.state("b", "j1") is State.HELD
+    assert world.runs["b", "j1"] == 1
+
+
+def test_a_job_that_has_not_begun_when_it_is_asked_about_so_soon_is_asked_about_again():
+    world = away(acks=False, duration=30.0)
+    world.start("b")
+    deliver = world._deliver
+    world._deliver = lambda jid, names: world.later(2.5, lambda: deliver(jid, names), engine=False)
+    while not world.effects(facts.Publish):
+        world.run(0.1)
+    world.run(2.5)
+    assert world.state("b", "j1") is State.SENT
+    world.run(3)
+    assert world.state("b", "j1") is State.RUNNING
+    world.run(60)
+    assert world.machine.total == 0
+    assert len(world.effects(facts.Publish)) == 1
+
+
 def test_a_beginning_of_a_job_that_was_never_sent_is_not_believed():
     world = away()
     world.tell(facts.Acknowledged("b", "j1"))
