@@ -245,9 +245,7 @@ def briefly(minion):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not compat.HAS_START_EVENT, reason="before Salt 3008 no minion says that it begins a job"
-)
+@pytest.mark.skipif(not compat.HAS_START_EVENT, reason="before Salt 3008 no minion says that it begins a job")
 def test_a_minion_that_flaps_twenty_times_in_a_minute_gets_no_job_twice_and_few_publishes(
     desk, master, engine, bert, counted
 ):
