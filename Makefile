@@ -35,7 +35,7 @@ HAS_COMPILER := $(shell for c in "$${CC:-}" cc gcc clang; do command -v "$$c" >/
 DEMO_VENV := $(if $(HAS_COMPILER),.venv,.venv-3007)
 
 # Integration tests wait more than they work, so that more of their files run at a time than there are cores.
-WORKERS ?= 3
+WORKERS ?= 4
 PYTEST = python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 .PHONY: help demo test test-all test-slow test-3006 test-3007 lint clean
