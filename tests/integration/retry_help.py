@@ -166,8 +166,9 @@ def away(minion, desk):
     if minion.is_running():
         kill(minion)
     yield minion
+    for name in {name for name, _ in desk.queue()}:
+        desk.run("job_retry.cancel", minion=name)
     if desk.queue():
-        desk.run("job_retry.cancel", minion=minion.id)
         desk.run("job_retry.purge", state="held,expired,cancelled,dead")
 
 

@@ -25,7 +25,7 @@ from salt.exceptions import CommandExecutionError, SaltInvocationError
 
 from tests.integration.conftest import make_master
 from tests.integration.faults import EngineProcess
-from tests.integration.retry_help import OPTIONS, TIMES, Desk, kill, lines, wait_for
+from tests.integration.retry_help import OPTIONS, TIMES, Desk, away, kill, lines, wait_for
 
 SECRET = "a long shared secret"
 #: A user of the system whom publisher_acl governs, and one of salt-api.
@@ -128,13 +128,8 @@ def bert_once(master, desk):
 @pytest.fixture
 def bert(bert_once, desk):
     """The minion, away, with nothing in the queue."""
-    if bert_once.is_running():
-        kill(bert_once)
-    yield bert_once
-    for minion in {minion for minion, _ in desk.queue()}:
-        desk.run("job_retry.cancel", minion=minion)
-    if desk.queue():
-        desk.run("job_retry.purge", state="held,expired,cancelled,dead")
+    with away(bert_once, desk) as daemon:
+        yield daemon
 
 
 @pytest.fixture(scope="module")

@@ -84,6 +84,13 @@ class World:
                 self.tell(facts.Tick())
         self.now = end
 
+    def run_until(self, condition):
+        """Let time pass until ``condition`` is true; fail after an hour."""
+        end = self.now + 3600.0
+        while not condition():
+            assert self.now < end, "it did not come to that"
+            self.run(0.1)
+
     # -- the engine ---------------------------------------------------------------------------------------------------
 
     def boot(self):

@@ -313,13 +313,11 @@ def test_a_job_that_was_begun_and_interrupted_is_held():
 def test_a_beginning_that_is_told_of_while_the_minion_is_asked_is_not_forgotten():
     world = away(acks=False, duration=100.0)
     world.start("b")
-    while not world.effects(facts.Publish):
-        world.run(0.1)
+    world.run_until(lambda: world.effects(facts.Publish))
     world.run(1)
     world.stop("b")
     asked = len(world.effects(facts.Ask))
-    while len(world.effects(facts.Ask)) == asked:
-        world.run(0.1)
+    world.run_until(lambda: len(world.effects(facts.Ask)) > asked)
     world.tell(facts.Acknowledged("b", "j1"))
     world.run(20)
     assert world.state("b", "j1") is State.RUNNING
@@ -334,8 +332,7 @@ def test_a_beginning_that_is_told_of_when_the_job_counts_as_not_received_keeps_i
     world.publish("j2", targets=("b",))
     world.run(30)
     world.start("b")
-    while not world.effects(facts.Publish):
-        world.run(0.1)
+    world.run_until(lambda: world.effects(facts.Publish))
     world.stop("b")
     world.run(30)
     entry = world.machine.entry("b", "j1")
@@ -352,8 +349,7 @@ def test_a_beginning_that_is_told_of_when_the_job_counts_as_not_received_keeps_i
 def test_where_minions_do_not_say_that_they_begin_they_are_asked_a_second_after_the_publish():
     world = away(acks=False, duration=30.0)
     world.start("b")
-    while not world.effects(facts.Publish):
-        world.run(0.1)
+    world.run_until(lambda: world.effects(facts.Publish))
     world.run(2)
     assert world.state("b", "j1") is State.RUNNING
     world.start("b")
@@ -367,8 +363,7 @@ def test_a_job_that_has_not_begun_when_it_is_asked_about_so_soon_is_asked_about_
     world.start("b")
     deliver = world._deliver
     world._deliver = lambda jid, names: world.later(2.5, lambda: deliver(jid, names), engine=False)
-    while not world.effects(facts.Publish):
-        world.run(0.1)
+    world.run_until(lambda: world.effects(facts.Publish))
     world.run(2.5)
     assert world.state("b", "j1") is State.SENT
     world.run(3)
@@ -390,8 +385,7 @@ def test_a_late_beginning_that_still_runs_is_waited_for():
     world = away(acks=False, backoff=10.0, cooldown=5.0, duration=100.0)
     world.start("b")
     world._deliver = lambda jid, names: None  # the publish is late
-    while world.machine.entry("b", "j1").tries == 0:
-        world.run(0.1)
+    world.run_until(lambda: world.machine.entry("b", "j1").tries)
     del world._deliver
     assert world.state("b", "j1") is State.PENDING
     world._deliver("j1", ("b",))
