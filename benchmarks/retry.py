@@ -238,6 +238,7 @@ class Stage:
         self.to_fleet.put(None)
         if self.fleet is not None:
             self.fleet.join(5)
+        self.to_fleet.cancel_join_thread()  # where there is no fleet, nobody takes what is in it
         self.keeper.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
