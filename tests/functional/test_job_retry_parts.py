@@ -23,7 +23,7 @@ from saltext.jobs.core.job_cache import JobCache
 from saltext.jobs.core.retry_access import Access
 from saltext.jobs.core.retry_entry import Entry, Limits, State
 from saltext.jobs.core.retry_jobs import JobReader, job_of, limits_of, without_secrets
-from saltext.jobs.core.retry_shell import ENGINE
+from saltext.jobs.core.retry_shell import ENGINE, Keeper
 from saltext.jobs.core.retry_store import Changes, RetryStore
 from saltext.jobs.core.retry_writer import Writer
 from saltext.jobs.core.settings import RetrySettings, read_settings
@@ -236,6 +236,20 @@ def test_what_redis_does_not_take_is_written_once_it_is_back(opts, cache_servers
     assert [entry.minion for entry in store.entries(JID, store.snapshot(JID))] == ["a"]
     worker.close()
     helper.loop.close()
+
+
+def test_an_engine_that_dies_in_its_first_second_leaves_behind_from_when_on_jobs_are_looked_for(opts):
+    def checkpoint():
+        loop = compat.new_loop()
+        keeper = Keeper(opts, RetrySettings(), loop)
+        keeper._read_checkpoint()
+        keeper.close()
+        loop.close()
+        return keeper._checkpoint
+
+    first = checkpoint()
+    assert first == pytest.approx(time.time(), abs=60)
+    assert checkpoint() == first
 
 
 # -- the job cache, keys and access -----------------------------------------------------------------------------------
