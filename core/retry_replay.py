@@ -135,11 +135,7 @@ class Replays:
     def acknowledged(self, fact: Acknowledged) -> None:
         """Take it that a minion says that it has begun a job, however late."""
         entry = self._queue.entry(fact.minion, fact.jid)
-        if (
-            entry is None
-            or entry.sent_at is None
-            or (entry.state is not State.PENDING and entry.state not in UNDER_WAY)
-        ):
+        if entry is None or entry.sent_at is None or entry.state not in {State.PENDING, *UNDER_WAY}:
             return
         entry.acknowledged = True
         self._queue.touch(entry)

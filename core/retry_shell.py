@@ -302,7 +302,7 @@ class Keeper:
         owner = (await self.store_worker.call(self.store.snapshot, jid)).get("owner", self.owner)
         if owner != self.owner:
             raise ValueError(f"Job {jid} is in the queue of the master {owner}")
-        minions = list(sorted(read.missing) if named is None else named)
+        minions = sorted(read.missing) if named is None else list(named)
         accepted = (await self.cache_worker.call(self.reader.keys))[0]
         unknown = [minion for minion in minions if minion not in accepted]
         if unknown and named is not None:

@@ -138,13 +138,18 @@ class Ear:
 # -- daemons -----------------------------------------------------------------------------------------------------------
 
 
+def make_retry_master(factories, name=None, **overrides):
+    """A master with job retry and short times, not started."""
+    options = {"job_retry": dict(OPTIONS), "engines": [{"job_retry": {}}], **TIMES, **overrides}
+    daemon = make_master(factories, name, **options)
+    daemon.slow_stop = False
+    return daemon
+
+
 @contextlib.contextmanager
 def retry_master(factories, **overrides):
     """A master with job retry and short times."""
-    options = {"job_retry": dict(OPTIONS), "engines": [{"job_retry": {}}], **TIMES, **overrides}
-    daemon = make_master(factories, **options)
-    daemon.slow_stop = False
-    with daemon.started():
+    with make_retry_master(factories, **overrides).started() as daemon:
         yield daemon
 
 

@@ -12,8 +12,7 @@ import salt.cache
 import salt.version
 
 from tests.functional.cache_servers import free_port, redis_server
-from tests.integration.conftest import make_master
-from tests.integration.retry_help import OPTIONS, TIMES, Desk, kill, lines, wait_for
+from tests.integration.retry_help import OPTIONS, Desk, kill, lines, make_retry_master, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -26,12 +25,6 @@ def redis(tmp_path):
     server = redis_server(tmp_path).start()
     yield server
     server.stop()
-
-
-def make_retry_master(factories, name=None, **more):
-    daemon = make_master(factories, name, job_retry=dict(OPTIONS), engines=[{"job_retry": {}}], **TIMES, **more)
-    daemon.slow_stop = False
-    return daemon
 
 
 def start_master(factories, **more):
@@ -149,11 +142,7 @@ def test_each_master_of_a_cluster_delivers_what_it_has_published_itself(cluster,
 
 def test_another_job_cache_is_believed_where_that_is_wanted_and_shows_the_job_as_it_was(salt_factories, tmp_path):
     options = {**OPTIONS, "trust_job_cache": True}
-    master = make_master(
-        salt_factories, job_retry=options, engines=[{"job_retry": {}}], master_job_cache="local_cache", **TIMES
-    )
-    master.slow_stop = False
-    master.start()
+    master = start_master(salt_factories, job_retry=options, master_job_cache="local_cache")
     carl = start_minion(master, "carl")
     desk = Desk(master)
     try:
