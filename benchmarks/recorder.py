@@ -22,11 +22,11 @@ import salt.utils.jid
 import salt.utils.job
 
 from saltext.jobs.core import compat
+from saltext.jobs.core.disk.spool import Spool
 from saltext.jobs.core.recorder_consumer import Consumer
 from saltext.jobs.core.recorder_files import Seen
 from saltext.jobs.core.recorder_intake import Intake
 from saltext.jobs.core.settings import RecorderSettings, read_settings
-from saltext.jobs.core.spool import Spool
 from saltext.jobs.core.worker import Worker
 
 RATE = 200

@@ -23,10 +23,11 @@ from typing import Any
 
 import salt.utils.jid
 
-from saltext.jobs.core import batch_facts, files, journal
+from saltext.jobs.core import batch_facts
 from saltext.jobs.core.batch import Batch
 from saltext.jobs.core.batch_snapshot import restore
 from saltext.jobs.core.batch_summary import DRIVER
+from saltext.jobs.core.disk import files, journal
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.requests import engine_dir

@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from saltext.jobs.core import compat, files, requests
+from saltext.jobs.core import compat, requests
+from saltext.jobs.core.disk import files
 
 log = logging.getLogger(__name__)
 

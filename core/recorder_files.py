@@ -19,10 +19,10 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from saltext.jobs.core import files
+from saltext.jobs.core.disk import files
+from saltext.jobs.core.disk.spool import write_all
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.recorder import digest
-from saltext.jobs.core.spool import write_all
 
 log = logging.getLogger(__name__)
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from saltext.jobs.core import events
 from saltext.jobs.core.bus import Bus
+from saltext.jobs.core.disk.spool import Spool
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.recorder_catch_up import CatchUp
 from saltext.jobs.core.recorder_consumer import Consumer
@@ -27,7 +28,6 @@ from saltext.jobs.core.recorder_intake import Intake, unpacked
 from saltext.jobs.core.requests import Inbox, engine_dir
 from saltext.jobs.core.returner_module import ReturnerModule
 from saltext.jobs.core.settings import RecorderSettings
-from saltext.jobs.core.spool import Spool
 from saltext.jobs.core.worker import Worker
 
 log = logging.getLogger(__name__)

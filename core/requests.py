@@ -25,7 +25,8 @@ from typing import Any
 import salt.utils.event
 from salt.exceptions import CommandExecutionError
 
-from saltext.jobs.core import events, files
+from saltext.jobs.core import events
+from saltext.jobs.core.disk import files
 from saltext.jobs.core.errors import EngineAbsent, StateError
 
 log = logging.getLogger(__name__)

@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from saltext.jobs.core import compat, events, files
+from saltext.jobs.core import compat, events
 from saltext.jobs.core import retry_facts as facts
 from saltext.jobs.core.bus import Bus
+from saltext.jobs.core.disk import files
 from saltext.jobs.core.errors import JobCacheError, JobsError, StateError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.job_cache import JobCache

@@ -33,10 +33,10 @@ from typing import Any
 
 import salt.cache
 
+from saltext.jobs.core.disk.local_banks import LocalBanks
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.retry_entry import Entry, State
-from saltext.jobs.core.retry_files import LocalBanks
 
 log = logging.getLogger(__name__)
 

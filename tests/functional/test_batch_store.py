@@ -11,8 +11,8 @@ from saltext.jobs.core import batch_facts as facts
 from saltext.jobs.core import batch_summary
 from saltext.jobs.core.batch_snapshot import snapshot
 from saltext.jobs.core.batch_store import BatchStore
+from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.errors import StateError
-from saltext.jobs.core.journal import Journal
 from tests.unit.batch_bench import Bench
 
 JID = "20260516101112131415"

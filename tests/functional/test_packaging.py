@@ -96,7 +96,7 @@ def test_the_wheel_has_every_module_and_nothing_beside_the_package(wheel, source
     assert names == {
         f"saltext/jobs/{path.relative_to(source)}"
         for folder in folders
-        for path in (source / folder).iterdir()
+        for path in (source / folder).rglob("*")
         if path.suffix in (".py", ".sls", ".typed")
     }
 

@@ -8,7 +8,8 @@ import threading
 import pytest
 from salt.exceptions import CommandExecutionError
 
-from saltext.jobs.core import files, requests
+from saltext.jobs.core import requests
+from saltext.jobs.core.disk import files
 from saltext.jobs.core.errors import EngineAbsent, StateError
 from saltext.jobs.core.requests import Inbox, ask
 

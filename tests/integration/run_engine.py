@@ -28,14 +28,13 @@ from saltext.jobs.core import (
     batch_store,
     bus,
     events,
-    files,
-    journal,
     publisher,
     questions,
     requests,
     retry_jobs,
     retry_store,
 )
+from saltext.jobs.core.disk import files, journal
 
 
 class Point(NamedTuple):

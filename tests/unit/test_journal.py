@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from saltext.jobs.core import journal
+from saltext.jobs.core.disk import journal
+from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.errors import StateError
-from saltext.jobs.core.journal import Journal
 
 
 @pytest.fixture

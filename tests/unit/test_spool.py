@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from saltext.jobs.core.disk.spool import Reader, Spool
 from saltext.jobs.core.recorder_files import Aside, Known, Progress, Seen
-from saltext.jobs.core.spool import Reader, Spool
 
 BIG = 1 << 30
 
@@ -194,7 +194,7 @@ class FullDisk:
     def __init__(self, monkeypatch, left):
         self.left = left
         self.write = os.write
-        monkeypatch.setattr("saltext.jobs.core.spool.os.write", self)
+        monkeypatch.setattr("saltext.jobs.core.disk.spool.os.write", self)
 
     def __call__(self, handle, data):
         if not self.left:

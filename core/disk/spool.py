@@ -25,7 +25,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
-from saltext.jobs.core import files
+from saltext.jobs.core.disk import files
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgpack
 
-from saltext.jobs.core import files
+from saltext.jobs.core.disk import files
 from saltext.jobs.core.errors import StateError
 
 _HEAD = struct.Struct("<II")
