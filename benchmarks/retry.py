@@ -29,7 +29,7 @@ import salt.payload
 
 from saltext.jobs.core import compat, retry_shell
 from saltext.jobs.core import retry_facts as facts
-from saltext.jobs.core.job_cache import JobCache
+from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry_entry import Entry
 from saltext.jobs.core.retry_store import Changes, RetryStore
 from saltext.jobs.core.settings import RetrySettings

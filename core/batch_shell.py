@@ -16,18 +16,19 @@ from typing import Any
 import salt.utils.job
 
 from saltext.jobs.core import batch_facts as facts
-from saltext.jobs.core import compat, events
+from saltext.jobs.core import compat
 from saltext.jobs.core.batch import Batch
 from saltext.jobs.core.batch_effects import Effects, Live
 from saltext.jobs.core.batch_snapshot import snapshot
 from saltext.jobs.core.batch_spec import Spec
 from saltext.jobs.core.batch_store import ENGINE, BatchStore
 from saltext.jobs.core.batch_summary import counts, native_view, summary
-from saltext.jobs.core.bus import Bus
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.errors import JobCacheError, StateError
-from saltext.jobs.core.job_cache import JobCache
+from saltext.jobs.core.master import events
+from saltext.jobs.core.master.bus import Bus
+from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.requests import Inbox
 from saltext.jobs.core.settings import BatchSettings
 from saltext.jobs.core.worker import Worker

@@ -17,16 +17,16 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from saltext.jobs.core import events
-from saltext.jobs.core.bus import Bus
 from saltext.jobs.core.disk.spool import Spool
 from saltext.jobs.core.errors import SettingsError
+from saltext.jobs.core.master import events
+from saltext.jobs.core.master.bus import Bus
+from saltext.jobs.core.master.returner import ReturnerModule
 from saltext.jobs.core.recorder_catch_up import CatchUp
 from saltext.jobs.core.recorder_consumer import Consumer
 from saltext.jobs.core.recorder_files import Seen
 from saltext.jobs.core.recorder_intake import Intake, unpacked
 from saltext.jobs.core.requests import Inbox, engine_dir
-from saltext.jobs.core.returner_module import ReturnerModule
 from saltext.jobs.core.settings import RecorderSettings
 from saltext.jobs.core.worker import Worker
 

@@ -25,9 +25,9 @@ from typing import Any
 import salt.utils.event
 from salt.exceptions import CommandExecutionError
 
-from saltext.jobs.core import events
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.errors import EngineAbsent, StateError
+from saltext.jobs.core.master import events
 
 log = logging.getLogger(__name__)
 

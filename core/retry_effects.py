@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from saltext.jobs.core import events
 from saltext.jobs.core import retry_facts as facts
-from saltext.jobs.core.bus import Bus
 from saltext.jobs.core.errors import JobCacheError, PublishFailed
-from saltext.jobs.core.job_cache import JobCache
-from saltext.jobs.core.publisher import Publisher
-from saltext.jobs.core.questions import Questions
+from saltext.jobs.core.master import events
+from saltext.jobs.core.master.bus import Bus
+from saltext.jobs.core.master.job_cache import JobCache
+from saltext.jobs.core.master.publisher import Publisher
+from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.retry import Retry
 from saltext.jobs.core.retry_entry import Job
 from saltext.jobs.core.retry_jobs import JobReader

@@ -18,8 +18,8 @@ from typing import Any
 from saltext.jobs.core import compat
 from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.ids import is_plain, jid_time
-from saltext.jobs.core.job_cache import BATCH_MARK, OURS, JobCache, Publication
-from saltext.jobs.core.retry_access import Access
+from saltext.jobs.core.master.access import Access
+from saltext.jobs.core.master.job_cache import BATCH_MARK, OURS, JobCache, Publication
 from saltext.jobs.core.retry_entry import Job, Limits
 from saltext.jobs.core.retry_facts import JobRead, LookedUp
 from saltext.jobs.core.settings import duration

@@ -13,15 +13,16 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from saltext.jobs.core import compat, events
+from saltext.jobs.core import compat
 from saltext.jobs.core import retry_facts as facts
-from saltext.jobs.core.bus import Bus
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.errors import JobCacheError, JobsError, StateError
 from saltext.jobs.core.ids import is_plain
-from saltext.jobs.core.job_cache import JobCache
-from saltext.jobs.core.publisher import Publisher
-from saltext.jobs.core.questions import Questions
+from saltext.jobs.core.master import events
+from saltext.jobs.core.master.bus import Bus
+from saltext.jobs.core.master.job_cache import JobCache
+from saltext.jobs.core.master.publisher import Publisher
+from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.requests import Inbox, engine_dir
 from saltext.jobs.core.retry import Retry
 from saltext.jobs.core.retry_effects import Effects, Tools

@@ -18,7 +18,7 @@ import logging
 
 from saltext.jobs.core import engine
 from saltext.jobs.core.errors import SettingsError
-from saltext.jobs.core.job_cache import OURS
+from saltext.jobs.core.master.job_cache import OURS
 from saltext.jobs.core.retry_shell import ENGINE, Keeper
 from saltext.jobs.core.settings import RetrySettings, read_settings
 

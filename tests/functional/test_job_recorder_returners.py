@@ -11,8 +11,8 @@ import salt.cache
 import salt.config
 import salt.utils.jid
 
+from saltext.jobs.core.master.returner import Complained, ReturnerAbsent, ReturnerModule, promoted
 from saltext.jobs.core.recorder import failure_of
-from saltext.jobs.core.returner_module import Complained, ReturnerAbsent, ReturnerModule, promoted
 from tests.functional import cache_servers
 from tests.postgresql import PostgreSQL
 

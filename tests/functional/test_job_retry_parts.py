@@ -19,8 +19,8 @@ from salt.exceptions import CommandExecutionError, SaltInvocationError
 from saltext.jobs.core import compat, requests
 from saltext.jobs.core import retry_facts as facts
 from saltext.jobs.core.errors import SettingsError, StateError
-from saltext.jobs.core.job_cache import JobCache
-from saltext.jobs.core.retry_access import Access
+from saltext.jobs.core.master.access import Access
+from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry_entry import Entry, Limits, State
 from saltext.jobs.core.retry_jobs import JobReader, job_of, limits_of, without_secrets
 from saltext.jobs.core.retry_shell import ENGINE, Keeper

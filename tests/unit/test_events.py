@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core import events
-from saltext.jobs.core.events import JobPublished, JobReturned, JobStarted, MinionStarted, PresenceChanged
 from saltext.jobs.core.ids import is_plain, jid_time
+from saltext.jobs.core.master import events
+from saltext.jobs.core.master.events import JobPublished, JobReturned, JobStarted, MinionStarted, PresenceChanged
 
 JID = "20260516101112131415"
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.publisher import Publisher
+from saltext.jobs.core.master.publisher import Publisher
 
 log = logging.getLogger(__name__)
 

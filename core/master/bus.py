@@ -18,7 +18,7 @@ from typing import Any
 import salt.payload
 import salt.utils.event
 
-from saltext.jobs.core import events
+from saltext.jobs.core.master import events
 
 log = logging.getLogger(__name__)
 

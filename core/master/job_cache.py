@@ -19,8 +19,8 @@ import salt.loader
 import salt.utils.args
 
 from saltext.jobs.core.errors import JobCacheError
-from saltext.jobs.core.events import retcode_of
 from saltext.jobs.core.ids import is_plain, jid_time
+from saltext.jobs.core.master.events import retcode_of
 
 log = logging.getLogger(__name__)
 
