@@ -16,14 +16,14 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.batch import Batch
 from saltext.jobs.core.batch_summary import counts
 from saltext.jobs.core.disk.journal import Journal
+from saltext.jobs.core.engine.requests import leave
+from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import JobCacheError, PublishFailed
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import BATCH_MARK, JobCache, load_of
 from saltext.jobs.core.master.publisher import Publisher
 from saltext.jobs.core.master.questions import Questions
-from saltext.jobs.core.requests import leave
-from saltext.jobs.core.worker import Worker
 
 log = logging.getLogger(__name__)
 

@@ -25,13 +25,13 @@ from saltext.jobs.core.batch_store import ENGINE, BatchStore
 from saltext.jobs.core.batch_summary import counts, native_view, summary
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.journal import Journal
+from saltext.jobs.core.engine.requests import Inbox
+from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import JobCacheError, StateError
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import JobCache
-from saltext.jobs.core.requests import Inbox
 from saltext.jobs.core.settings import BatchSettings
-from saltext.jobs.core.worker import Worker
 
 log = logging.getLogger(__name__)
 

@@ -28,9 +28,9 @@ from saltext.jobs.core.batch import Batch
 from saltext.jobs.core.batch_snapshot import restore
 from saltext.jobs.core.batch_summary import DRIVER
 from saltext.jobs.core.disk import files, journal
+from saltext.jobs.core.engine.requests import engine_dir
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ids import is_plain
-from saltext.jobs.core.requests import engine_dir
 
 log = logging.getLogger(__name__)
 

@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from saltext.jobs.core import compat
+from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.master.events import retcode_of
 from saltext.jobs.core.master.returner import ReturnerModule
 from saltext.jobs.core.recorder_files import Known, Seen
 from saltext.jobs.core.recorder_intake import Intake
-from saltext.jobs.core.worker import Worker
 
 log = logging.getLogger(__name__)
 

@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from saltext.jobs.core.disk.spool import Spool
+from saltext.jobs.core.engine.requests import Inbox, engine_dir
+from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.bus import Bus
@@ -26,9 +28,7 @@ from saltext.jobs.core.recorder_catch_up import CatchUp
 from saltext.jobs.core.recorder_consumer import Consumer
 from saltext.jobs.core.recorder_files import Seen
 from saltext.jobs.core.recorder_intake import Intake, unpacked
-from saltext.jobs.core.requests import Inbox, engine_dir
 from saltext.jobs.core.settings import RecorderSettings
-from saltext.jobs.core.worker import Worker
 
 log = logging.getLogger(__name__)
 

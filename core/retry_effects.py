@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from saltext.jobs.core import retry_facts as facts
+from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import JobCacheError, PublishFailed
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.bus import Bus
@@ -22,7 +23,6 @@ from saltext.jobs.core.retry import Retry
 from saltext.jobs.core.retry_entry import Job
 from saltext.jobs.core.retry_jobs import JobReader
 from saltext.jobs.core.retry_writer import Writer
-from saltext.jobs.core.worker import Worker
 
 log = logging.getLogger(__name__)
 

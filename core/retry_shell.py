@@ -16,6 +16,8 @@ from typing import Any
 from saltext.jobs.core import compat
 from saltext.jobs.core import retry_facts as facts
 from saltext.jobs.core.disk import files
+from saltext.jobs.core.engine.requests import Inbox, engine_dir
+from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import JobCacheError, JobsError, StateError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.master import events
@@ -23,7 +25,6 @@ from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.publisher import Publisher
 from saltext.jobs.core.master.questions import Questions
-from saltext.jobs.core.requests import Inbox, engine_dir
 from saltext.jobs.core.retry import Retry
 from saltext.jobs.core.retry_effects import Effects, Tools
 from saltext.jobs.core.retry_entry import Job
@@ -31,7 +32,6 @@ from saltext.jobs.core.retry_jobs import JobReader, job_of
 from saltext.jobs.core.retry_store import RetryStore
 from saltext.jobs.core.retry_writer import Writer
 from saltext.jobs.core.settings import RetrySettings
-from saltext.jobs.core.worker import Worker
 
 log = logging.getLogger(__name__)
 

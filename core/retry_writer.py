@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from saltext.jobs.core import compat
+from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.retry_store import Changes, RetryStore
-from saltext.jobs.core.worker import Worker
 
 log = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ This file only wires: policy is in ``core/batch.py``, input and output in ``core
 
 import logging
 
-from saltext.jobs.core import engine
 from saltext.jobs.core.batch_shell import Manager
 from saltext.jobs.core.batch_store import ENGINE
+from saltext.jobs.core.engine import process as engine
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.settings import BatchSettings, read_settings
 

@@ -19,7 +19,7 @@ This file only wires: policy is in ``core/recorder.py``, input and output in ``c
 
 import logging
 
-from saltext.jobs.core import engine
+from saltext.jobs.core.engine import process as engine
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.recorder_shell import ENGINE, Recorder, check
 from saltext.jobs.core.settings import RecorderSettings, read_settings

@@ -16,7 +16,7 @@ This file only wires: policy is in ``core/retry.py``, input and output in ``core
 
 import logging
 
-from saltext.jobs.core import engine
+from saltext.jobs.core.engine import process as engine
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.master.job_cache import OURS
 from saltext.jobs.core.retry_shell import ENGINE, Keeper

@@ -13,7 +13,7 @@ import logging
 
 from salt.exceptions import SaltInvocationError
 
-from saltext.jobs.core import requests
+from saltext.jobs.core.engine import requests
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ import logging
 
 from salt.exceptions import CommandExecutionError, SaltInvocationError
 
-from saltext.jobs.core import requests
+from saltext.jobs.core.engine import requests
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.retry_entry import State

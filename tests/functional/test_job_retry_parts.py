@@ -16,8 +16,10 @@ import salt.config
 import salt.loader
 from salt.exceptions import CommandExecutionError, SaltInvocationError
 
-from saltext.jobs.core import compat, requests
+from saltext.jobs.core import compat
 from saltext.jobs.core import retry_facts as facts
+from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import SettingsError, StateError
 from saltext.jobs.core.master.access import Access
 from saltext.jobs.core.master.job_cache import JobCache
@@ -27,7 +29,6 @@ from saltext.jobs.core.retry_shell import ENGINE, Keeper
 from saltext.jobs.core.retry_store import Changes, RetryStore
 from saltext.jobs.core.retry_writer import Writer
 from saltext.jobs.core.settings import RetrySettings, read_settings
-from saltext.jobs.core.worker import Worker
 from tests.functional.cache_servers import DRIVERS, cache_servers, driver_options
 
 __all__ = ["cache_servers"]
@@ -472,7 +473,7 @@ def test_every_function_has_an_example_for_the_command_line(runner):
 START = """
 import logging, sys
 logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stdout)
-from saltext.jobs.core import engine
+from saltext.jobs.core.engine import process as engine
 from saltext.jobs.engines import job_retry
 engine.wait_for_the_end = lambda: print("WAITS")
 engine.run = lambda *args: print("RUNS")

@@ -8,10 +8,10 @@ import threading
 import pytest
 from salt.exceptions import CommandExecutionError
 
-from saltext.jobs.core import requests
 from saltext.jobs.core.disk import files
+from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.requests import Inbox, ask
 from saltext.jobs.core.errors import EngineAbsent, StateError
-from saltext.jobs.core.requests import Inbox, ask
 
 ENGINE = "batch_manager"
 

@@ -11,7 +11,7 @@ import time
 
 import psutil
 
-from saltext.jobs.core import requests
+from saltext.jobs.core.engine import requests
 
 #: Seconds in which an effect must show.
 DEADLINE = 90

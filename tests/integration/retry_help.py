@@ -15,7 +15,7 @@ import salt.client
 import salt.loader
 import salt.utils.event
 
-from saltext.jobs.core import requests
+from saltext.jobs.core.engine import requests
 from saltext.jobs.core.retry_shell import ENGINE
 from tests.integration.conftest import make_master
 

@@ -23,8 +23,9 @@ from typing import Any, NamedTuple
 import salt.config
 import salt.loader
 
-from saltext.jobs.core import batch_shell, batch_store, requests, retry_jobs, retry_store
+from saltext.jobs.core import batch_shell, batch_store, retry_jobs, retry_store
 from saltext.jobs.core.disk import files, journal
+from saltext.jobs.core.engine import requests
 from saltext.jobs.core.master import bus, events, publisher, questions
 
 

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import saltext.jobs.reactor
-from saltext.jobs.core import requests
+from saltext.jobs.core.engine import requests
 from tests.integration.conftest import make_master, minions
 from tests.integration.faults import eventually
 

@@ -13,8 +13,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from saltext.jobs.core import compat, requests
+from saltext.jobs.core import compat
 from saltext.jobs.core.disk import files
+from saltext.jobs.core.engine import requests
 
 log = logging.getLogger(__name__)
 

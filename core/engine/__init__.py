@@ -1,0 +1,1 @@
+"""What every engine is built on: its process, its requests, its threads."""
