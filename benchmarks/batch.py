@@ -23,8 +23,8 @@ import salt.utils.batch_manager
 import salt.utils.batch_state
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.batch_shell import Manager
-from saltext.jobs.core.batch_spec import Spec, sizes_of
+from saltext.jobs.core.batch.shell import Manager
+from saltext.jobs.core.batch.spec import Spec, sizes_of
 from saltext.jobs.core.settings import BatchSettings
 
 #: A return's payload, in bytes.

@@ -9,13 +9,13 @@ Drive asynchronous batches: sub-publishes, their limit, what became of each mini
 Its options, all of which have defaults, stand under ``batch_manager:`` in the master's configuration; they are described
 in ``docs/batch.md``. Batches are started and watched with the ``batch`` runner.
 
-This file only wires: policy is in ``core/batch.py``, input and output in ``core/batch_shell.py``.
+This file only wires: policy is in ``core/batch/machine.py``, input and output in ``core/batch/shell.py``.
 """
 
 import logging
 
-from saltext.jobs.core.batch_shell import Manager
-from saltext.jobs.core.batch_store import ENGINE
+from saltext.jobs.core.batch.shell import Manager
+from saltext.jobs.core.batch.store import ENGINE
 from saltext.jobs.core.engine import process as engine
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.settings import BatchSettings, read_settings

@@ -26,11 +26,11 @@ import salt.utils.minions
 import salt.utils.user
 from salt.exceptions import CommandExecutionError, SaltInvocationError
 
-from saltext.jobs.core import batch_summary
-from saltext.jobs.core.batch_flight import Outcome
-from saltext.jobs.core.batch_spec import OFFLINE, PRESENCE, Spec, failures_allowed, sizes_of
-from saltext.jobs.core.batch_store import ENGINE, BatchStore
-from saltext.jobs.core.batch_watch import Display
+from saltext.jobs.core.batch import summary as batch_summary
+from saltext.jobs.core.batch.flight import Outcome
+from saltext.jobs.core.batch.spec import OFFLINE, PRESENCE, Spec, failures_allowed, sizes_of
+from saltext.jobs.core.batch.store import ENGINE, BatchStore
+from saltext.jobs.core.batch.watch import Display
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.errors import SettingsError, StateError
 from saltext.jobs.core.ids import is_plain

@@ -7,10 +7,10 @@ import os
 import pytest
 import salt.payload
 
-from saltext.jobs.core import batch_facts as facts
-from saltext.jobs.core import batch_summary
-from saltext.jobs.core.batch_snapshot import snapshot
-from saltext.jobs.core.batch_store import BatchStore
+from saltext.jobs.core.batch import facts
+from saltext.jobs.core.batch import summary as batch_summary
+from saltext.jobs.core.batch.snapshot import snapshot
+from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.errors import StateError
 from tests.unit.batch_bench import Bench

@@ -23,7 +23,9 @@ from typing import Any, NamedTuple
 import salt.config
 import salt.loader
 
-from saltext.jobs.core import batch_shell, batch_store, retry_jobs, retry_store
+from saltext.jobs.core import retry_jobs, retry_store
+from saltext.jobs.core.batch import shell as batch_shell
+from saltext.jobs.core.batch import store as batch_store
 from saltext.jobs.core.disk import files, journal
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.master import bus, events, publisher, questions

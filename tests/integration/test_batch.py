@@ -13,7 +13,7 @@ import salt.runner
 import salt.utils.event
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.batch_store import BatchStore
+from saltext.jobs.core.batch.store import BatchStore
 from tests.integration.conftest import make_master, minions
 from tests.integration.faults import DEADLINE, CountedJob, eventually
 

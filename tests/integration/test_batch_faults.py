@@ -13,7 +13,7 @@ import salt.utils.event
 from saltfactories.utils import random_string
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.batch_store import BatchStore
+from saltext.jobs.core.batch.store import BatchStore
 from tests.integration.conftest import make_master, minions
 from tests.integration.faults import DEADLINE, CountedJob, EngineProcess, eventually
 from tests.missing import missing

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from saltext.jobs.core import batch_facts as facts
-from saltext.jobs.core.batch import Batch
-from saltext.jobs.core.batch_facts import fact_of, record_of
-from saltext.jobs.core.batch_snapshot import restore, snapshot
-from saltext.jobs.core.batch_spec import Spec, sizes_of
+from saltext.jobs.core.batch import facts
+from saltext.jobs.core.batch.facts import fact_of, record_of
+from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.batch.snapshot import restore, snapshot
+from saltext.jobs.core.batch.spec import Spec, sizes_of
 
 BEGIN = 1_000_000.0
 

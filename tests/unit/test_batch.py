@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core import batch_facts as facts
-from saltext.jobs.core.batch_snapshot import snapshot
+from saltext.jobs.core.batch import facts
+from saltext.jobs.core.batch.snapshot import snapshot
 from tests.unit.batch_bench import Bench, kinds, published
 
 # -- sending -----------------------------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ import collections
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from saltext.jobs.core import batch_facts as facts
-from saltext.jobs.core.batch_snapshot import restore, snapshot
+from saltext.jobs.core.batch import facts
+from saltext.jobs.core.batch.snapshot import restore, snapshot
 from tests.unit.batch_bench import Bench
 
 MINIONS = "abcdefg"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core.batch_spec import Spec, failures_allowed, sizes_of
+from saltext.jobs.core.batch.spec import Spec, failures_allowed, sizes_of
 from tests.unit.batch_bench import spec
 
 

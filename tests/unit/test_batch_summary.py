@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 
-from saltext.jobs.core import batch_facts as facts
-from saltext.jobs.core import batch_summary
-from saltext.jobs.core.batch_watch import Display, progress_line
+from saltext.jobs.core.batch import facts
+from saltext.jobs.core.batch import summary as batch_summary
+from saltext.jobs.core.batch.watch import Display, progress_line
 from tests.unit.batch_bench import BEGIN, Bench
 
 #: What Salt 3008 writes into a batch's state file (DESIGN.md).

@@ -23,10 +23,10 @@ from typing import Any
 
 import salt.utils.jid
 
-from saltext.jobs.core import batch_facts
-from saltext.jobs.core.batch import Batch
-from saltext.jobs.core.batch_snapshot import restore
-from saltext.jobs.core.batch_summary import DRIVER
+from saltext.jobs.core.batch import facts as batch_facts
+from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.batch.snapshot import restore
+from saltext.jobs.core.batch.summary import DRIVER
 from saltext.jobs.core.disk import files, journal
 from saltext.jobs.core.engine.requests import engine_dir
 from saltext.jobs.core.errors import StateError

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from saltext.jobs.core.batch import Batch
-from saltext.jobs.core.batch_flight import Outcome
+from saltext.jobs.core.batch.flight import Outcome
+from saltext.jobs.core.batch.machine import Batch
 
 #: What stands in ``driver`` for a batch of ours; Salt 3008's own manager leaves such a batch alone.
 DRIVER = "engine"

@@ -15,14 +15,14 @@ from typing import Any
 
 import salt.utils.job
 
-from saltext.jobs.core import batch_facts as facts
 from saltext.jobs.core import compat
-from saltext.jobs.core.batch import Batch
-from saltext.jobs.core.batch_effects import Effects, Live
-from saltext.jobs.core.batch_snapshot import snapshot
-from saltext.jobs.core.batch_spec import Spec
-from saltext.jobs.core.batch_store import ENGINE, BatchStore
-from saltext.jobs.core.batch_summary import counts, native_view, summary
+from saltext.jobs.core.batch import facts
+from saltext.jobs.core.batch.effects import Effects, Live
+from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.batch.snapshot import snapshot
+from saltext.jobs.core.batch.spec import Spec
+from saltext.jobs.core.batch.store import ENGINE, BatchStore
+from saltext.jobs.core.batch.summary import counts, native_view, summary
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.engine.requests import Inbox

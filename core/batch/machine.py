@@ -22,7 +22,7 @@ import heapq
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from saltext.jobs.core.batch_facts import (
+from saltext.jobs.core.batch.facts import (
     Acknowledged,
     Announce,
     Close,
@@ -49,8 +49,8 @@ from saltext.jobs.core.batch_facts import (
     StopRequested,
     Tick,
 )
-from saltext.jobs.core.batch_flight import Flight, Outcome, Phase
-from saltext.jobs.core.batch_spec import Spec
+from saltext.jobs.core.batch.flight import Flight, Outcome, Phase
+from saltext.jobs.core.batch.spec import Spec
 
 #: Seconds for which overdue minions are gathered into one look-up and one question.
 CHECK_WINDOW = 1.0

@@ -11,9 +11,9 @@ import heapq
 from collections.abc import Mapping
 from typing import Any
 
-from saltext.jobs.core.batch import Batch
-from saltext.jobs.core.batch_flight import Flight, Outcome
-from saltext.jobs.core.batch_spec import Spec
+from saltext.jobs.core.batch.flight import Flight, Outcome
+from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.batch.spec import Spec
 
 #: Attributes that are plain values already.
 _PLAIN = (

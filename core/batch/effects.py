@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from saltext.jobs.core import batch_facts as facts
 from saltext.jobs.core import compat
-from saltext.jobs.core.batch import Batch
-from saltext.jobs.core.batch_summary import counts
+from saltext.jobs.core.batch import facts
+from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.batch.summary import counts
 from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.engine.requests import leave
 from saltext.jobs.core.engine.worker import Worker
