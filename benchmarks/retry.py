@@ -27,11 +27,12 @@ import salt.cache
 import salt.config
 import salt.payload
 
-from saltext.jobs.core import compat, retry_shell
-from saltext.jobs.core import retry_facts as facts
+from saltext.jobs.core import compat
 from saltext.jobs.core.master.job_cache import JobCache
-from saltext.jobs.core.retry_entry import Entry
-from saltext.jobs.core.retry_store import Changes, RetryStore
+from saltext.jobs.core.retry import facts
+from saltext.jobs.core.retry import shell as retry_shell
+from saltext.jobs.core.retry.entry import Entry
+from saltext.jobs.core.retry.store import Changes, RetryStore
 from saltext.jobs.core.settings import RetrySettings
 
 #: Seconds in which the fleet starts.

@@ -11,7 +11,7 @@ Deliver a job to a minion that missed it, once, under the job's own jid, when th
 ``job_retry`` may be a mapping of options instead; they are described in ``docs/job_retry.md``. The queue is looked at and
 controlled with the ``job_retry`` runner.
 
-This file only wires: policy is in ``core/retry.py``, input and output in ``core/retry_shell.py``.
+This file only wires: policy is in ``core/retry/machine.py``, input and output in ``core/retry/shell.py``.
 """
 
 import logging
@@ -19,7 +19,7 @@ import logging
 from saltext.jobs.core.engine import process as engine
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.master.job_cache import OURS
-from saltext.jobs.core.retry_shell import ENGINE, Keeper
+from saltext.jobs.core.retry.shell import ENGINE, Keeper
 from saltext.jobs.core.settings import RetrySettings, read_settings
 
 log = logging.getLogger(__name__)

@@ -21,9 +21,9 @@ from salt.exceptions import CommandExecutionError, SaltInvocationError
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ids import is_plain
-from saltext.jobs.core.retry_entry import State
-from saltext.jobs.core.retry_shell import ENGINE
-from saltext.jobs.core.retry_store import RetryStore
+from saltext.jobs.core.retry.entry import State
+from saltext.jobs.core.retry.shell import ENGINE
+from saltext.jobs.core.retry.store import RetryStore
 
 log = logging.getLogger(__name__)
 

@@ -17,17 +17,17 @@ import salt.loader
 from salt.exceptions import CommandExecutionError, SaltInvocationError
 
 from saltext.jobs.core import compat
-from saltext.jobs.core import retry_facts as facts
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import SettingsError, StateError
 from saltext.jobs.core.master.access import Access
 from saltext.jobs.core.master.job_cache import JobCache
-from saltext.jobs.core.retry_entry import Entry, Limits, State
-from saltext.jobs.core.retry_jobs import JobReader, job_of, limits_of, without_secrets
-from saltext.jobs.core.retry_shell import ENGINE, Keeper
-from saltext.jobs.core.retry_store import Changes, RetryStore
-from saltext.jobs.core.retry_writer import Writer
+from saltext.jobs.core.retry import facts
+from saltext.jobs.core.retry.entry import Entry, Limits, State
+from saltext.jobs.core.retry.reader import JobReader, job_of, limits_of, without_secrets
+from saltext.jobs.core.retry.shell import ENGINE, Keeper
+from saltext.jobs.core.retry.store import Changes, RetryStore
+from saltext.jobs.core.retry.writer import Writer
 from saltext.jobs.core.settings import RetrySettings, read_settings
 from tests.functional.cache_servers import DRIVERS, cache_servers, driver_options
 
@@ -520,7 +520,8 @@ def test_a_store_that_is_away_is_reported_as_such(opts):
 
 
 def test_effects_and_facts_are_performed_and_handled_without_exception():
-    from saltext.jobs.core import retry, retry_effects
+    from saltext.jobs.core.retry import effects as retry_effects
+    from saltext.jobs.core.retry import machine as retry
 
     assert set(retry_effects._PERFORM) == set(facts.Effect.__args__)
     assert set(retry._HANDLERS) == set(facts.Fact.__args__)

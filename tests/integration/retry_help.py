@@ -16,7 +16,7 @@ import salt.loader
 import salt.utils.event
 
 from saltext.jobs.core.engine import requests
-from saltext.jobs.core.retry_shell import ENGINE
+from saltext.jobs.core.retry.shell import ENGINE
 from tests.integration.conftest import make_master
 
 #: Short times, so that a whole story takes seconds.

@@ -23,12 +23,13 @@ from typing import Any, NamedTuple
 import salt.config
 import salt.loader
 
-from saltext.jobs.core import retry_jobs, retry_store
 from saltext.jobs.core.batch import shell as batch_shell
 from saltext.jobs.core.batch import store as batch_store
 from saltext.jobs.core.disk import files, journal
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.master import bus, events, publisher, questions
+from saltext.jobs.core.retry import reader as retry_jobs
+from saltext.jobs.core.retry import store as retry_store
 
 
 class Point(NamedTuple):

@@ -12,7 +12,7 @@ import pytest
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.engine.requests import engine_dir
-from saltext.jobs.core.retry_shell import ENGINE
+from saltext.jobs.core.retry.shell import ENGINE
 from tests.integration.faults import CountedJob, EngineProcess
 from tests.integration.retry_help import Desk, Ear, away, kill, lines, retry_master, retry_minion, wait_for
 from tests.missing import missing

@@ -11,10 +11,10 @@ import collections
 import heapq
 import itertools
 
-from saltext.jobs.core import retry_facts as facts
-from saltext.jobs.core.retry import Retry
-from saltext.jobs.core.retry_entry import UNDER_WAY, Entry, Job, State
-from saltext.jobs.core.retry_store import count_claim
+from saltext.jobs.core.retry import facts
+from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, Job, State
+from saltext.jobs.core.retry.machine import Retry
+from saltext.jobs.core.retry.store import count_claim
 from saltext.jobs.core.settings import RetrySettings
 
 #: Seconds from a publish to its deadline, in this world.

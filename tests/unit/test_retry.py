@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from saltext.jobs.core import retry_facts as facts
-from saltext.jobs.core.retry_entry import ENDED, TRANSITIONS, Entry, Job, Limits, State
+from saltext.jobs.core.retry import facts
+from saltext.jobs.core.retry.entry import ENDED, TRANSITIONS, Entry, Job, Limits, State
 from tests.unit.retry_world import PATIENCE, World
 
 
@@ -24,7 +24,7 @@ def away(name="b", **options):
 
 
 def test_the_machine_imports_nothing_of_salt():
-    code = "import sys, saltext.jobs.core.retry; print(sorted(n for n in sys.modules if n.split('.')[0] == 'salt'))"
+    code = "import sys, saltext.jobs.core.retry.machine; print(sorted(n for n in sys.modules if n.split('.')[0] == 'salt'))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from saltext.jobs.core import retry_facts as facts
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import JobCacheError, PublishFailed
 from saltext.jobs.core.master import events
@@ -19,10 +18,11 @@ from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.publisher import Publisher
 from saltext.jobs.core.master.questions import Questions
-from saltext.jobs.core.retry import Retry
-from saltext.jobs.core.retry_entry import Job
-from saltext.jobs.core.retry_jobs import JobReader
-from saltext.jobs.core.retry_writer import Writer
+from saltext.jobs.core.retry import facts
+from saltext.jobs.core.retry.entry import Job
+from saltext.jobs.core.retry.machine import Retry
+from saltext.jobs.core.retry.reader import JobReader
+from saltext.jobs.core.retry.writer import Writer
 
 log = logging.getLogger(__name__)
 

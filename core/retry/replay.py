@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from saltext.jobs.core.retry_capture import AGAIN, GRACE
-from saltext.jobs.core.retry_entry import UNDER_WAY, Entry, State
-from saltext.jobs.core.retry_facts import (
+from saltext.jobs.core.retry.capture import AGAIN, GRACE
+from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
+from saltext.jobs.core.retry.facts import (
     Acknowledged,
     Ask,
     Asked,
@@ -25,11 +25,11 @@ from saltext.jobs.core.retry_facts import (
     SendFailed,
     Sent,
 )
-from saltext.jobs.core.retry_flights import Flights
-from saltext.jobs.core.retry_line import Flight, Step
-from saltext.jobs.core.retry_outbox import Outbox
-from saltext.jobs.core.retry_queue import Queue
-from saltext.jobs.core.retry_timers import Timers
+from saltext.jobs.core.retry.flights import Flights
+from saltext.jobs.core.retry.line import Flight, Step
+from saltext.jobs.core.retry.outbox import Outbox
+from saltext.jobs.core.retry.queue import Queue
+from saltext.jobs.core.retry.timers import Timers
 
 if TYPE_CHECKING:
     from saltext.jobs.core.settings import RetrySettings

@@ -2,9 +2,9 @@
 The retry machine: facts in, effects out, time as an argument. Which part takes which fact is told
 at the end of this file. The parts, which are as pure:
 
-    retry_capture.py  who is owed a job                  retry_queue.py   what is owed, until when, and what is stored
-    retry_entry.py    the states of an entry             retry_flights.py which replays are under way
-    retry_outbox.py   what is published, how fast        retry_replay.py  the steps of a replay, and what an answer means
+    retry/capture.py  who is owed a job                  retry/queue.py   what is owed, until when, and what is stored
+    retry/entry.py    the states of an entry             retry/flights.py which replays are under way
+    retry/outbox.py   what is published, how fast        retry/replay.py  the steps of a replay, and what an answer means
 
 Pure: stdlib only, no clock, no I/O. It must never send a job to a minion while that minion has another one of its queue
 under way, nor one of which it is known that it was begun, unless ``retry_interrupted`` asks for that.
@@ -28,9 +28,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from saltext.jobs.core.retry_capture import Capture
-from saltext.jobs.core.retry_entry import ENDED, UNDER_WAY, Entry, Job, State
-from saltext.jobs.core.retry_facts import (
+from saltext.jobs.core.retry.capture import Capture
+from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, State
+from saltext.jobs.core.retry.facts import (
     Acknowledged,
     Adopted,
     Answer,
@@ -59,12 +59,12 @@ from saltext.jobs.core.retry_facts import (
     Tick,
     Unreadable,
 )
-from saltext.jobs.core.retry_flights import Flights
-from saltext.jobs.core.retry_line import Line, Step
-from saltext.jobs.core.retry_outbox import Outbox
-from saltext.jobs.core.retry_queue import Queue
-from saltext.jobs.core.retry_replay import Replays
-from saltext.jobs.core.retry_timers import Timers
+from saltext.jobs.core.retry.flights import Flights
+from saltext.jobs.core.retry.line import Line, Step
+from saltext.jobs.core.retry.outbox import Outbox
+from saltext.jobs.core.retry.queue import Queue
+from saltext.jobs.core.retry.replay import Replays
+from saltext.jobs.core.retry.timers import Timers
 
 if TYPE_CHECKING:
     from saltext.jobs.core.settings import RetrySettings

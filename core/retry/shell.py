@@ -1,6 +1,6 @@
 """
 Carries the retry queue out: feeds the machine facts from the bus, the job cache and operators, and has its effects
-performed (retry_effects.py).
+performed (retry/effects.py).
 
 It holds no policy. The loop's thread never waits: the job cache and the store have a thread each. What the store does not
 take is kept and written again, and what depends on it (a publish, an answer) waits that long.
@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from saltext.jobs.core import compat
-from saltext.jobs.core import retry_facts as facts
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine.requests import Inbox, engine_dir
 from saltext.jobs.core.engine.worker import Worker
@@ -25,12 +24,13 @@ from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.publisher import Publisher
 from saltext.jobs.core.master.questions import Questions
-from saltext.jobs.core.retry import Retry
-from saltext.jobs.core.retry_effects import Effects, Tools
-from saltext.jobs.core.retry_entry import Job
-from saltext.jobs.core.retry_jobs import JobReader, job_of
-from saltext.jobs.core.retry_store import RetryStore
-from saltext.jobs.core.retry_writer import Writer
+from saltext.jobs.core.retry import facts
+from saltext.jobs.core.retry.effects import Effects, Tools
+from saltext.jobs.core.retry.entry import Job
+from saltext.jobs.core.retry.machine import Retry
+from saltext.jobs.core.retry.reader import JobReader, job_of
+from saltext.jobs.core.retry.store import RetryStore
+from saltext.jobs.core.retry.writer import Writer
 from saltext.jobs.core.settings import RetrySettings
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 
-from saltext.jobs.core.retry_entry import UNDER_WAY, Entry, State
+from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
 
 
 class Step(enum.Enum):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from saltext.jobs.core.retry_timers import Timers
+from saltext.jobs.core.retry.timers import Timers
 
 
 class Outbox:

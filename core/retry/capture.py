@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from saltext.jobs.core.retry_entry import Job
-from saltext.jobs.core.retry_facts import Asked, Effect, JobRead, Published, Read, Unreadable
-from saltext.jobs.core.retry_timers import Timers
+from saltext.jobs.core.retry.entry import Job
+from saltext.jobs.core.retry.facts import Asked, Effect, JobRead, Published, Read, Unreadable
+from saltext.jobs.core.retry.timers import Timers
 
 if TYPE_CHECKING:
     from saltext.jobs.core.settings import RetrySettings

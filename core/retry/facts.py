@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from saltext.jobs.core.retry_entry import Entry, Job
+from saltext.jobs.core.retry.entry import Entry, Job
 
 # -- facts: from the bus, and so never more than a hint ---------------------------------------------------------------
 

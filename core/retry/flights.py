@@ -2,7 +2,7 @@
 Which replays are under way: when one begins, that a minion has one at most, and the looks at the job cache that they share.
 Part of the retry machine, and as pure as it.
 
-What a look or an answer means is decided in retry_replay.py. It must never let a minion have two flights.
+What a look or an answer means is decided in retry/replay.py. It must never let a minion have two flights.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from saltext.jobs.core.retry_capture import AGAIN
-from saltext.jobs.core.retry_entry import UNDER_WAY, Entry, State
-from saltext.jobs.core.retry_facts import Effect, LookUp, ReturnHeard, Unreadable
-from saltext.jobs.core.retry_line import Flight, Step
-from saltext.jobs.core.retry_outbox import Outbox
-from saltext.jobs.core.retry_queue import Queue
-from saltext.jobs.core.retry_timers import Timers
+from saltext.jobs.core.retry.capture import AGAIN
+from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
+from saltext.jobs.core.retry.facts import Effect, LookUp, ReturnHeard, Unreadable
+from saltext.jobs.core.retry.line import Flight, Step
+from saltext.jobs.core.retry.outbox import Outbox
+from saltext.jobs.core.retry.queue import Queue
+from saltext.jobs.core.retry.timers import Timers
 
 if TYPE_CHECKING:
     from saltext.jobs.core.settings import RetrySettings

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from saltext.jobs.core.retry_capture import matches
-from saltext.jobs.core.retry_entry import ENDED, UNDER_WAY, Entry, Job, State
-from saltext.jobs.core.retry_facts import Announce, Effect, Save, Warn
-from saltext.jobs.core.retry_line import Line
-from saltext.jobs.core.retry_timers import Timers
+from saltext.jobs.core.retry.capture import matches
+from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, State
+from saltext.jobs.core.retry.facts import Announce, Effect, Save, Warn
+from saltext.jobs.core.retry.line import Line
+from saltext.jobs.core.retry.timers import Timers
 
 if TYPE_CHECKING:
     from saltext.jobs.core.settings import RetrySettings

@@ -4,7 +4,7 @@ The retry queue on disk, through salt.cache: whatever ``cache:`` names.
 =========================  ========  ===========================================================================
 bank                       key       value
 =========================  ========  ===========================================================================
-``job_retry/queue/<id>``   jid       the entry of one minion and one job (core/retry_entry.py)
+``job_retry/queue/<id>``   jid       the entry of one minion and one job (core/retry/entry.py)
 ``job_retry/jobs``         jid       the snapshot: owner, published_at, the load without secrets, the minions that
                                      have, or had, an entry
 ``job_retry/claims``       jid       ``{minion: Unix time}``: claims that may be newer than what the entries say
@@ -36,7 +36,7 @@ import salt.cache
 from saltext.jobs.core.disk.local_banks import LocalBanks
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ids import is_plain
-from saltext.jobs.core.retry_entry import Entry, State
+from saltext.jobs.core.retry.entry import Entry, State
 
 log = logging.getLogger(__name__)
 

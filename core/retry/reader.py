@@ -20,8 +20,8 @@ from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.ids import is_plain, jid_time
 from saltext.jobs.core.master.access import Access
 from saltext.jobs.core.master.job_cache import BATCH_MARK, OURS, JobCache, Publication
-from saltext.jobs.core.retry_entry import Job, Limits
-from saltext.jobs.core.retry_facts import JobRead, LookedUp
+from saltext.jobs.core.retry.entry import Job, Limits
+from saltext.jobs.core.retry.facts import JobRead, LookedUp
 from saltext.jobs.core.settings import duration
 
 log = logging.getLogger(__name__)

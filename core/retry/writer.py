@@ -14,7 +14,7 @@ from typing import Any
 from saltext.jobs.core import compat
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import StateError
-from saltext.jobs.core.retry_store import Changes, RetryStore
+from saltext.jobs.core.retry.store import Changes, RetryStore
 
 log = logging.getLogger(__name__)
 
