@@ -24,9 +24,9 @@ import salt.utils.job
 from saltext.jobs.core import compat
 from saltext.jobs.core.disk.spool import Spool
 from saltext.jobs.core.engine.worker import Worker
-from saltext.jobs.core.recorder_consumer import Consumer
-from saltext.jobs.core.recorder_files import Seen
-from saltext.jobs.core.recorder_intake import Intake
+from saltext.jobs.core.recorder.consumer import Consumer
+from saltext.jobs.core.recorder.files import Seen
+from saltext.jobs.core.recorder.intake import Intake
 from saltext.jobs.core.settings import RecorderSettings, read_settings
 
 RATE = 200

@@ -14,14 +14,14 @@ Record job loads and returns, as they appear on the master event bus, into one o
 Its options stand under ``job_recorder:`` in the master's configuration and are described in ``docs/job_recorder.md``. What
 it does is shown by the ``job_recorder`` runner.
 
-This file only wires: policy is in ``core/recorder.py``, input and output in ``core/recorder_shell.py``.
+This file only wires: policy is in ``core/recorder/lane.py``, input and output in ``core/recorder/shell.py``.
 """
 
 import logging
 
 from saltext.jobs.core.engine import process as engine
 from saltext.jobs.core.errors import SettingsError
-from saltext.jobs.core.recorder_shell import ENGINE, Recorder, check
+from saltext.jobs.core.recorder.shell import ENGINE, Recorder, check
 from saltext.jobs.core.settings import RecorderSettings, read_settings
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from saltext.jobs.core.recorder import (
+from saltext.jobs.core.recorder.lane import (
     STOP_AFTER,
     Attempt,
     Failure,
@@ -23,7 +23,7 @@ from tests.unit.test_layout import loaded_by, roots
 
 
 def test_the_machine_needs_the_standard_library_and_nothing_else():
-    assert roots(loaded_by("saltext.jobs.core.recorder")) - sys.stdlib_module_names == {"saltext"}
+    assert roots(loaded_by("saltext.jobs.core.recorder.lane")) - sys.stdlib_module_names == {"saltext"}
 
 
 DOWN = Failure("OperationalError: connection refused", is_fault=False)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from saltext.jobs.core.disk.spool import Reader, Spool
-from saltext.jobs.core.recorder_files import Aside, Known, Progress, Seen
+from saltext.jobs.core.recorder.files import Aside, Known, Progress, Seen
 
 BIG = 1 << 30
 

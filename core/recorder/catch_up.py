@@ -17,8 +17,8 @@ from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.master.events import retcode_of
 from saltext.jobs.core.master.returner import ReturnerModule
-from saltext.jobs.core.recorder_files import Known, Seen
-from saltext.jobs.core.recorder_intake import Intake
+from saltext.jobs.core.recorder.files import Known, Seen
+from saltext.jobs.core.recorder.intake import Intake
 
 log = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from saltext.jobs.core.disk.spool import Spool
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.master.returner import ReturnerModule
-from saltext.jobs.core.recorder import Recent, digest, is_wanted, storable_load, storable_return
-from saltext.jobs.core.recorder_files import Known, Seen
+from saltext.jobs.core.recorder.files import Known, Seen
+from saltext.jobs.core.recorder.lane import Recent, digest, is_wanted, storable_load, storable_return
 from saltext.jobs.core.settings import RecorderSettings
 
 log = logging.getLogger(__name__)

@@ -24,10 +24,10 @@ from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.returner import ReturnerModule
-from saltext.jobs.core.recorder_catch_up import CatchUp
-from saltext.jobs.core.recorder_consumer import Consumer
-from saltext.jobs.core.recorder_files import Seen
-from saltext.jobs.core.recorder_intake import Intake, unpacked
+from saltext.jobs.core.recorder.catch_up import CatchUp
+from saltext.jobs.core.recorder.consumer import Consumer
+from saltext.jobs.core.recorder.files import Seen
+from saltext.jobs.core.recorder.intake import Intake, unpacked
 from saltext.jobs.core.settings import RecorderSettings
 
 log = logging.getLogger(__name__)

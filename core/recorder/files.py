@@ -22,7 +22,7 @@ from typing import Any
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.spool import write_all
 from saltext.jobs.core.errors import StateError
-from saltext.jobs.core.recorder import digest
+from saltext.jobs.core.recorder.lane import digest
 
 log = logging.getLogger(__name__)
 

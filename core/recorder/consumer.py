@@ -18,9 +18,9 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.disk.spool import Reader, Spool
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.master.returner import Complained, ReturnerAbsent, ReturnerModule
-from saltext.jobs.core.recorder import STOP_AFTER, Attempt, Failure, Lane, Refused, failure_of
-from saltext.jobs.core.recorder_files import Aside, Progress
-from saltext.jobs.core.recorder_intake import LOAD, Record, taken_at, unpacked
+from saltext.jobs.core.recorder.files import Aside, Progress
+from saltext.jobs.core.recorder.intake import LOAD, Record, taken_at, unpacked
+from saltext.jobs.core.recorder.lane import STOP_AFTER, Attempt, Failure, Lane, Refused, failure_of
 from saltext.jobs.core.settings import RecorderSettings
 
 log = logging.getLogger(__name__)
