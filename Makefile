@@ -77,14 +77,14 @@ define install
 	@touch $@
 endef
 
-.venv/.installed: pyproject.toml
+.venv/.installed: pyproject.toml setup.py
 	@test -n "$(HAS_COMPILER)" || { echo "Salt 3008 needs a C compiler (Debian: gcc, python3-dev)" >&2; exit 1; }
 	$(call install,.venv,$(PYTHON),Python 3.10 to 3.13,>=3008$(comma)<3009,tests$(comma)lint)
 
-.venv-3007/.installed: pyproject.toml
+.venv-3007/.installed: pyproject.toml setup.py
 	$(call install,.venv-3007,$(PYTHON),Python 3.10 to 3.13,>=3007$(comma)<3008,tests)
 
-.venv-3006/.installed: pyproject.toml
+.venv-3006/.installed: pyproject.toml setup.py
 	$(call install,.venv-3006,$(PYTHON_3006),Python 3.10 or 3.11,>=3006$(comma)<3007,tests)
 
 comma := ,

@@ -12,7 +12,7 @@ import salt.cache
 import salt.version
 
 from tests.functional.cache_servers import free_port, redis_server
-from tests.integration.retry_help import OPTIONS, Desk, kill, lines, make_retry_master, wait_for
+from tests.integration.job_retry.desk import OPTIONS, Desk, kill, lines, make_retry_master, wait_for
 
 pytestmark = pytest.mark.slow
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.batch.spec import Spec, failures_allowed, sizes_of
-from tests.unit.batch_bench import spec
+from tests.unit.batch.bench import spec
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from saltext.jobs.core.batch.snapshot import snapshot
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.errors import StateError
-from tests.unit.batch_bench import Bench
+from tests.unit.batch.bench import Bench
 
 JID = "20260516101112131415"
 

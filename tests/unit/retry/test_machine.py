@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import ENDED, TRANSITIONS, Entry, Job, Limits, State
-from tests.unit.retry_world import PATIENCE, World
+from tests.unit.retry.world import PATIENCE, World
 
 
 def away(name="b", **options):

@@ -7,7 +7,7 @@ import io
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch import summary as batch_summary
 from saltext.jobs.core.batch.watch import Display, progress_line
-from tests.unit.batch_bench import BEGIN, Bench
+from tests.unit.batch.bench import BEGIN, Bench
 
 #: What Salt 3008 writes into a batch's state file (DESIGN.md).
 NATIVE_KEYS = {

@@ -19,7 +19,7 @@ from saltext.jobs.core.recorder.lane import (
     storable_load,
     storable_return,
 )
-from tests.unit.test_layout import loaded_by, roots
+from tests.test_layout import loaded_by, roots
 
 
 def test_the_machine_needs_the_standard_library_and_nothing_else():

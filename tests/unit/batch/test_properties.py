@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.snapshot import restore, snapshot
-from tests.unit.batch_bench import Bench
+from tests.unit.batch.bench import Bench
 
 MINIONS = "abcdefg"
 COMMON = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -6,7 +6,7 @@ import pytest
 
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.snapshot import snapshot
-from tests.unit.batch_bench import Bench, kinds, published
+from tests.unit.batch.bench import Bench, kinds, published
 
 # -- sending -----------------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import contextlib
 import pytest
 import salt.cache
 
-from tests.integration.retry_help import Desk, away, family, kill, lines, retry_master, retry_minion, wait_for
+from tests.integration.job_retry.desk import Desk, away, family, kill, lines, retry_master, retry_minion, wait_for
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from salt.exceptions import CommandExecutionError, SaltInvocationError
 
 from tests.integration.conftest import make_master
 from tests.integration.faults import EngineProcess
-from tests.integration.retry_help import OPTIONS, TIMES, Desk, away, kill, lines, wait_for
+from tests.integration.job_retry.desk import OPTIONS, TIMES, Desk, away, kill, lines, wait_for
 
 SECRET = "a long shared secret"
 #: A user of the system whom publisher_acl governs, and one of salt-api.

@@ -14,7 +14,7 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.engine.requests import engine_dir
 from saltext.jobs.core.retry.shell import ENGINE
 from tests.integration.faults import CountedJob, EngineProcess
-from tests.integration.retry_help import Desk, Ear, away, kill, lines, retry_master, retry_minion, wait_for
+from tests.integration.job_retry.desk import Desk, Ear, away, kill, lines, retry_master, retry_minion, wait_for
 from tests.missing import missing
 
 QUICK = {"settle": 0.1, "window": 0.1, "cooldown": 0.3, "backoff": 1.0}
