@@ -24,7 +24,7 @@ import salt.utils.jid
 import salt.version
 from salt.exceptions import SaltCacheError
 
-from .cache_servers import cache_servers, disk_usage, driver_options  # noqa: F401 (a fixture)
+from tests.functional.cache_servers import cache_servers, disk_usage, driver_options  # noqa: F401 (a fixture)
 
 pytestmark = pytest.mark.story  # drivers differ between the releases
 TAGS = itertools.count()

@@ -12,7 +12,7 @@ import salt.loader
 import salt.utils.jid
 from salt.exceptions import CommandExecutionError, SaltInvocationError
 
-from .cache_servers import cache_servers, driver_options  # noqa: F401 (a fixture)
+from tests.functional.cache_servers import cache_servers, driver_options  # noqa: F401 (a fixture)
 
 TAGS = itertools.count(1000)
 JIDS = [f"2026051612000000000{number}" for number in range(4)]
