@@ -21,8 +21,9 @@ from saltext.jobs.core.disk.spool import Spool
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.master.returner import ReturnerModule
+from saltext.jobs.core.master.secrets import load_for_history, return_for_history
 from saltext.jobs.core.recorder.files import Known, Seen
-from saltext.jobs.core.recorder.lane import Recent, digest, is_wanted, storable_load, storable_return
+from saltext.jobs.core.recorder.lane import Recent, digest, is_wanted
 from saltext.jobs.core.settings import RecorderSettings
 
 log = logging.getLogger(__name__)
@@ -166,7 +167,7 @@ class Intake:
         if self._bytes >= LIMIT:
             self._has_overflowed = True
             return
-        payload = packed(Record(RETURN, jid, minion, storable_return(data)), time.time())
+        payload = packed(Record(RETURN, jid, minion, return_for_history(data)), time.time())
         self._recent.add(item)
         self.announce(jid)
         self._put(_Waiting(jid, item, payload))
@@ -259,7 +260,7 @@ class Intake:
                 continue
             settled.add(jid)
             if load:
-                frames.append(packed(Record(LOAD, jid, "", storable_load(load)), now))
+                frames.append(packed(Record(LOAD, jid, "", load_for_history(load)), now))
                 digests.append(digest(jid))
         frames += [item.payload for item in batch]
         digests += [item.digest for item in batch]

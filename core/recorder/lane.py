@@ -21,13 +21,8 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
-
-#: What proves who somebody is. None of it is stored.
-SECRETS = frozenset(("token", "eauth_token", "password", "key", "tok", "eauth", "sig"))
-#: What a return may not carry to a returner: it would choose the server to which the master's password is sent.
-ROUTING = frozenset(("ret_config", "ret_kwargs"))
 
 #: Errors, by class name, that blame the record and not the returner. Database drivers share these names (PEP 249).
 _FAULTS = frozenset(
@@ -58,19 +53,6 @@ def is_wanted(fun: Any, include: Iterable[str], exclude: Iterable[str]) -> bool:
         and not any(fnmatch.fnmatchcase(name, glob) for glob in exclude)
         for name in names
     )
-
-
-def storable_load(load: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a load without its secrets."""
-    kept = {name: value for name, value in load.items() if name not in SECRETS}
-    if isinstance(kept.get("kwargs"), Mapping):
-        kept["kwargs"] = {name: value for name, value in kept["kwargs"].items() if name not in SECRETS}
-    return kept
-
-
-def storable_return(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a return without secrets, and without what would redirect the returner."""
-    return {name: value for name, value in data.items() if name not in SECRETS and name not in ROUTING}
 
 
 def digest(jid: str, minion: str = "") -> int:

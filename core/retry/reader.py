@@ -20,14 +20,13 @@ from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.ids import is_plain, jid_time
 from saltext.jobs.core.master.access import Access
 from saltext.jobs.core.master.job_cache import BATCH_MARK, OURS, JobCache, Publication
+from saltext.jobs.core.master.secrets import without_secrets
 from saltext.jobs.core.retry.entry import Job, Limits
 from saltext.jobs.core.retry.facts import JobRead, LookedUp
 from saltext.jobs.core.settings import duration
 
 log = logging.getLogger(__name__)
 
-#: What a load may carry that proves somebody's identity.
-_SECRETS = frozenset({"token", "password", "key"})
 #: Seconds for which the list of keys is believed.
 _KEYS_FRESH = 1.0
 
@@ -112,14 +111,6 @@ class JobReader:
             kept = {name: data[name] for name in ("return", "retcode", "success", "out") if name in data}
             self._cache.store_return({"jid": jid, "id": minion, "fun": load.get("fun"), **kept})
         return self._cache.have_returned(jid, returns)
-
-
-def without_secrets(load: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a load without what authenticates somebody."""
-    kept = {name: value for name, value in load.items() if name not in _SECRETS}
-    if isinstance(kept.get("kwargs"), Mapping):
-        kept["kwargs"] = {name: value for name, value in kept["kwargs"].items() if name not in _SECRETS}
-    return kept
 
 
 def job_of(jid: str, load: Mapping[str, Any], published_at: float) -> Job:

@@ -16,8 +16,6 @@ from saltext.jobs.core.recorder.lane import (
     digest,
     failure_of,
     is_wanted,
-    storable_load,
-    storable_return,
 )
 from tests.test_layout import loaded_by, roots
 
@@ -270,23 +268,6 @@ NONE = ()
 )
 def test_functions_are_chosen_by_globs(fun, include, exclude, wanted):
     assert is_wanted(fun, include, exclude) is wanted
-
-
-def test_no_secret_of_a_load_is_stored():
-    kwargs = {"eauth": "pam", "password": "p", "metadata": 1}
-    load = {"fun": "a.b", "token": "t", "key": "k", "kwargs": kwargs, "arg": [1]}
-    assert storable_load(load) == {"fun": "a.b", "kwargs": {"metadata": 1}, "arg": [1]}
-
-
-def test_a_return_cannot_choose_the_server_that_it_is_sent_to():
-    data = {"id": "m", "return": 1, "ret_config": "evil", "ret_kwargs": {"host": "evil"}, "tok": "t"}
-    assert storable_return(data) == {"id": "m", "return": 1}
-
-
-def test_what_is_stored_leaves_its_source_as_it_was():
-    load = {"kwargs": {"token": "t"}}
-    storable_load(load)
-    assert load == {"kwargs": {"token": "t"}}
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------
