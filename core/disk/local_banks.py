@@ -1,7 +1,8 @@
 """
-The localfs cache driver's layout, written the short way: a directory for each bank, a msgpack file ``<key>.p`` for each key.
+The localfs cache driver's layout, read and written the short way: a directory for each bank, a msgpack file ``<key>.p`` for
+each key.
 
-The driver itself takes 0.4 ms of CPU for each value, and a fleet that comes back writes tens of thousands. Whatever is
+The driver itself takes 0.4 ms of CPU to write a value, and a fleet that comes back writes tens of thousands. Whatever is
 written here reads as ever through salt.cache, and the other way round. It must never be used with ids that were not
 checked: they become paths.
 """
@@ -10,51 +11,57 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from typing import Any
 
 import salt.payload
 
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+
 
 class LocalBanks:
     """
-    Behaves as ``salt.cache.Cache`` does with localfs, for one writer. Files are for their owner only.
+    Behaves as ``salt.cache.Cache`` does with localfs. Files are for the owner of the cache directory only.
 
     :param cachedir: the master's cache directory.
     """
 
     def __init__(self, cachedir: str) -> None:
         self._root = cachedir
-        self._known: set[str] = set()  # directories that were there when last looked
+        self._pid = os.getpid()
+        self._owner = owner_for_root(cachedir)
 
     def store(self, bank: str, key: str, value: Any) -> None:
-        """Replace a value. A reader sees the old one or the new. :raises OSError: and leaves the old one."""
+        """
+        Replace a value. A reader sees the old one or the new.
+
+        :raises OSError: and leaves the old one, and no draft of the new.
+        """
         folder = os.path.join(self._root, bank)
-        draft, path = os.path.join(folder, f".{key}.new"), os.path.join(folder, f"{key}.p")
-        data = salt.payload.dumps(value)
+        draft = os.path.join(folder, f".{self._pid}-{threading.get_ident()}")
+        data = memoryview(salt.payload.dumps(value, use_bin_type=True))
+        handle = self._new_file(folder, draft)
         try:
-            self._write(folder, draft, data)
-            os.replace(draft, path)
-        except OSError:
-            self._known.discard(folder)
+            if self._owner:
+                os.fchown(handle, *self._owner)
+            while data:
+                data = data[os.write(handle, data) :]
+            os.rename(draft, os.path.join(folder, f"{key}.p"))
+        except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(draft)
             raise
-
-    def _write(self, folder: str, draft: str, data: bytes) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        if folder not in self._known:
-            _make(folder)
-            self._known.add(folder)
-        try:
-            handle = os.open(draft, flags, 0o600)
-        except FileNotFoundError:  # somebody has removed the directory
-            _make(folder)
-            handle = os.open(draft, flags, 0o600)
-        try:
-            if os.write(handle, data) != len(data):
-                raise OSError(f"{draft} could not be written whole")
         finally:
             os.close(handle)
+
+    def _new_file(self, folder: str, draft: str) -> int:
+        try:
+            return os.open(draft, _NEW_FILE, 0o600)
+        except FileNotFoundError:  # the bank's first value, or somebody has removed the directory
+            make_folder(folder, self._owner)
+        except FileExistsError:  # left by a process that was killed, with the same number
+            os.unlink(draft)
+        return os.open(draft, _NEW_FILE, 0o600)
 
     def fetch(self, bank: str, key: str) -> Any:
         """Return a value, ``{}`` where there is none. :raises Exception: whatever msgpack raises for a broken file."""
@@ -64,13 +71,16 @@ class LocalBanks:
         except (FileNotFoundError, NotADirectoryError):
             return {}
 
-    def list(self, bank: str) -> list[str]:
-        """Return the keys of a bank."""
+    def names(self, bank: str) -> list[str]:
+        """Return the names of what is in a bank's directory: keys with ``.p``, sub-banks, half-written files."""
         try:
-            names = os.listdir(os.path.join(self._root, bank))
+            return os.listdir(os.path.join(self._root, bank))
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return [name[:-2] for name in names if name.endswith(".p")]
+
+    def list(self, bank: str) -> list[str]:
+        """Return the keys of a bank: neither sub-banks nor half-written files."""
+        return [name[:-2] for name in self.names(bank) if name.endswith(".p")]
 
     def flush(self, bank: str, key: str) -> None:
         """Remove a key, and its bank with the last one."""
@@ -79,14 +89,31 @@ class LocalBanks:
             os.unlink(os.path.join(folder, f"{key}.p"))
         with contextlib.suppress(OSError):
             os.rmdir(folder)  # refused as long as there is anything in it
-            self._known.discard(folder)
 
 
-def _make(folder: str) -> None:
-    """Make a directory, as a rule the last one of its path only."""
+def owner_for_root(cachedir: str) -> tuple[int, int] | None:
+    """
+    Return the user and group to whom this process gives what it makes below ``cachedir``; None for itself.
+
+    What root makes would be closed to a master that runs as another user.
+    """
     try:
-        os.mkdir(folder, 0o700)
-    except FileExistsError:
-        pass
-    except FileNotFoundError:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        found = os.stat(cachedir)
+    except OSError:
+        return None
+    return (found.st_uid, found.st_gid) if os.geteuid() == 0 and found.st_uid != 0 else None
+
+
+def make_folder(folder: str, owner: tuple[int, int] | None) -> None:
+    """Make a directory, and those above it that are missing. :raises OSError:"""
+    missing = []
+    while not os.path.isdir(folder):
+        missing.append(folder)
+        folder = os.path.dirname(folder)
+    for folder in reversed(missing):
+        try:
+            os.mkdir(folder, 0o700)
+        except FileExistsError:
+            continue  # somebody else was faster
+        if owner:
+            os.chown(folder, *owner, follow_symlinks=False)

@@ -12,7 +12,7 @@ bank                       key       value
 =========================  ========  ===========================================================================
 
 Where ``cache`` is mmap_cache, localfs is used: that driver reserves 94 MB for each bank, and there is one for each minion.
-Where a driver confuses ids (mysql: ``ABC`` and ``abc``), what it could confuse is written as ``=`` and two hex digits.
+Where a driver confuses ids (mysql: ``ABC`` and ``abc``), jids and minion ids are encoded as core/store/keys.py says.
 
 A replay to many minions is claimed by one record; their entries are written afterwards, as a rule only once. What reads an
 entry counts a claim that is newer than the entry, so that it is never lost.
@@ -26,7 +26,6 @@ Blocks: use it in one Worker. It must never let one unreadable record keep anoth
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,6 +36,7 @@ from saltext.jobs.core.disk.local_banks import LocalBanks
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.retry.entry import Entry, State
+from saltext.jobs.core.store.keys import Keys
 
 log = logging.getLogger(__name__)
 
@@ -44,10 +44,6 @@ QUEUE = "job_retry/queue"
 JOBS = "job_retry/jobs"
 CLAIMS = "job_retry/claims"
 OWNERS = "job_retry/owners"
-#: Drivers that confuse letters, or take a key as a piece of a URL.
-_CONFUSING = frozenset({"mysql", "etcd", "consul"})
-_UNSAFE = re.compile(r"[^0-9a-z_.@:+~-]")
-
 #: Where what cannot be used is put, key by key.
 ASIDE = "job_retry/corrupt"
 
@@ -76,12 +72,11 @@ class RetryStore:
         self._opened: Any = None
         named = self._opts.get("cache") or "localfs"
         self._driver = "localfs" if named == "mmap_cache" else named
+        self._keys = Keys(self._driver)
 
     def _queue(self, minion: str) -> str:
         """Return the bank of a minion's entries."""
-        if self._driver in _CONFUSING:
-            minion = _UNSAFE.sub(lambda match: "".join(f"={byte:02x}" for byte in match[0].encode()), minion)
-        return f"{QUEUE}/{minion}"
+        return f"{QUEUE}/{self._keys.encode(minion)}"
 
     def write(self, changes: Changes) -> None:
         """
@@ -210,10 +205,12 @@ class RetryStore:
         return salt.cache.Cache(self._opts, driver=self._driver)
 
     def _do(self, name: str, bank: str, *args: Any) -> Any:
+        keyed = (self._keys.encode(args[0]), *args[1:]) if args else ()
         try:
             if self._opened is None:
                 self._opened = self._open()
-            return getattr(self._opened, name)(bank, *args)
+            found = getattr(self._opened, name)(bank, *keyed)
+            return [self._keys.decode(key) for key in found or ()] if name == "list" else found
         except Exception as exc:  # A driver raises whatever its client library raises.
             self._opened = None  # Some go on failing on a broken connection.
             raise StateError(f"{name} {bank} {args[:1]}: {type(exc).__name__}: {exc}") from exc

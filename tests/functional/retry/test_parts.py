@@ -24,7 +24,7 @@ from saltext.jobs.core.master.access import Access
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Entry, Limits, State
-from saltext.jobs.core.retry.reader import JobReader, job_of, limits_of, without_secrets
+from saltext.jobs.core.retry.reader import JobReader, job_of, limits_of
 from saltext.jobs.core.retry.shell import ENGINE, Keeper
 from saltext.jobs.core.retry.store import Changes, RetryStore
 from saltext.jobs.core.retry.writer import Writer
@@ -93,6 +93,15 @@ def test_what_is_stored_is_found_by_another_process_on_every_driver(any_store):
     assert {entry.minion: entry.state for entry in again.entries(JID, found[JID])} == dict.fromkeys(
         names, State.PENDING
     )
+
+
+def test_jids_that_look_alike_are_jobs_of_their_own_on_every_driver(any_store):
+    jids = ("deploy", "Deploy", "déploy", "_deploy", "a?b=c")
+    any_store.write(Changes({jid: snapshot_of("a") for jid in jids}, {("a", jid): record_of("a") for jid in jids}))
+    any_store.write(Changes({"Deploy": None}, {("a", "Deploy"): None}))
+    found = dict(any_store.snapshots())
+    assert set(found) == {"deploy", "déploy", "_deploy", "a?b=c"}
+    assert all([entry.jid for entry in any_store.entries(jid, found[jid])] == [jid] for jid in found)
 
 
 def test_what_is_removed_is_gone_on_every_driver(any_store):
@@ -330,12 +339,6 @@ def test_a_return_that_a_minion_kept_is_stored_as_its_own(opts, job_cache):
     kept = {"a": {"jid": JID, "id": "somebody else", "return": "done", "retcode": 0, "load": "x"}}
     assert reader.store_returns(JID, load_of(), kept) == frozenset({"a"})
     assert job_cache._call("salt_cache", "get_jid", JID)["a"] == {"return": "done", "retcode": 0}
-
-
-def test_secrets_are_stripped_from_a_load():
-    load = load_of(token="t", key="k", password="p", kwargs={"token": "t", "password": "p", "metadata": {"x": 1}})
-    assert "t" not in without_secrets(load).values()
-    assert without_secrets(load)["kwargs"] == {"metadata": {"x": 1}}
 
 
 def test_jobs_of_a_batch_and_jobs_without_stored_returns_are_kept_out():
