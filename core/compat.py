@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from typing import Any
 
 import salt.version
@@ -21,7 +22,18 @@ except ImportError:  # Salt 3007 and later use the tornado package.
     from tornado.gen import sleep
     from tornado.ioloop import IOLoop
 
-__all__ = ["HAS_NATIVE_BATCHES", "HAS_START_EVENT", "Future", "IOLoop", "minion_keys", "new_loop", "sleep"]
+__all__ = [
+    "HAS_NATIVE_BATCHES",
+    "HAS_START_EVENT",
+    "Future",
+    "IOLoop",
+    "driver_arguments",
+    "minion_keys",
+    "native_batch_patience",
+    "new_loop",
+    "plain_opts",
+    "sleep",
+]
 
 _MAJOR = int(re.split(r"\D", str(salt.version.__version__))[0])
 
@@ -37,10 +49,11 @@ def new_loop() -> Any:
     """
     Return a fresh tornado loop, current for this thread.
 
-    An engine process is forked from the master and may have inherited a loop that belongs to its parent.
+    An engine process is forked from the master and may have inherited a loop that belongs to its parent. Its timers go by
+    a clock that nobody can set; the tornado of Salt 3006 would take the system's.
     """
     if _MAJOR < 3007:
-        loop = IOLoop()
+        loop = IOLoop(time_func=time.monotonic)
         loop.make_current()
         return loop
     asyncio.set_event_loop(asyncio.new_event_loop())
@@ -57,3 +70,25 @@ def minion_keys(opts: Any) -> tuple[frozenset[str], frozenset[str]]:
 
     found = salt.key.Key(dict(opts)).list_keys()
     return frozenset(found["minions"]), frozenset(name for names in found.values() for name in names)
+
+
+def native_batch_patience(opts: Any, timeout: float, gather_job_timeout: float) -> float:
+    """
+    Return for how many seconds Salt 3008's maintenance leaves an indexed batch alone whose ``last_progress`` stands still.
+
+    :param opts: the master's options.
+    :param timeout: the batch's own, in seconds; so is ``gather_job_timeout``.
+    """
+    return timeout + gather_job_timeout + 6 * float(opts.get("batch_manager_loop_interval", 5))
+
+
+def plain_opts(opts: Any) -> dict[str, Any]:
+    """Return the options that ``__opts__`` of a loaded module stands for: on some releases it is a proxy for them."""
+    value: dict[str, Any] = opts.value() if hasattr(opts, "value") else opts
+    return value
+
+
+def driver_arguments(cache: Any) -> dict[str, Any]:
+    """Return the keyword arguments that a ``salt.cache.Cache`` hands to every call of its driver."""
+    found: dict[str, Any] = cache.kwargs if hasattr(cache, "kwargs") else cache._kwargs
+    return found

@@ -26,6 +26,7 @@ import salt.utils.event
 from salt.exceptions import CommandExecutionError
 
 from saltext.jobs.core.disk import files
+from saltext.jobs.core.engine.names import OF_EACH_MASTER
 from saltext.jobs.core.errors import EngineAbsent, StateError
 from saltext.jobs.core.master import events
 
@@ -36,15 +37,12 @@ PATIENCE = 10.0
 #: Seconds after which an answer that nobody fetched is removed.
 _STALE = 3600.0
 _POLL = 0.02
-#: Engines of which every master of a cluster runs its own, although the masters share their cachedir. Of the others one
-#: works for all, and those of the other masters wait for its end.
-_OF_EACH_MASTER = frozenset({"job_retry"})
 
 
 def engine_dir(opts: Mapping[str, Any], engine: str) -> pathlib.Path:
     """Return the directory of an engine's own files."""
     folder = pathlib.Path(opts["cachedir"]) / "saltext_jobs" / engine
-    return folder / str(opts["id"]) if opts.get("cluster_id") and engine in _OF_EACH_MASTER else folder
+    return folder / str(opts["id"]) if opts.get("cluster_id") and engine in OF_EACH_MASTER else folder
 
 
 def lock_path(opts: Mapping[str, Any], engine: str) -> pathlib.Path:
@@ -66,6 +64,7 @@ class Inbox:
     """
 
     def __init__(self, opts: Mapping[str, Any], engine: str) -> None:
+        self.engine = engine
         self._dir = engine_dir(opts, engine) / "requests"
         files.private_dir(self._dir)
         self._underway: set[str] = set()  # taken by this process, and not answered

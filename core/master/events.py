@@ -30,7 +30,10 @@ from saltext.jobs.core.ids import is_plain
 
 JOB = "salt/job/"
 MINION = "salt/minion/"
+BEACON = "salt/beacon/"
 PRESENCE = "salt/presence/change"
+#: The state of a minion's key changed: accepted, rejected, deleted.
+KEY = "salt/key"
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,26 @@ def job_of(tag: str) -> str | None:
         return None
     end = tag.find("/", len(JOB))
     return tag[len(JOB) : end] if end > 0 else None
+
+
+def parts_of_job(tag: str) -> tuple[str, str, str] | None:
+    """
+    Return (jid, kind, minion) of a ``salt/job/<jid>/<kind>[/<minion>]`` tag, with empty strings for what it lacks, or None
+    for another tag.
+    """
+    if not tag.startswith(JOB):
+        return None
+    jid, _, rest = tag[len(JOB) :].partition("/")
+    kind, _, minion = rest.partition("/")
+    return jid, kind, minion
+
+
+def beacon_of(tag: str) -> str | None:
+    """Return the minion of a ``salt/beacon/<minion>/…`` tag, or None."""
+    if not tag.startswith(BEACON):
+        return None
+    minion = tag[len(BEACON) :].partition("/")[0]
+    return minion if is_plain(minion) else None
 
 
 def fact_of(tag: str, data: Any) -> BusFact | None:

@@ -78,6 +78,33 @@ def test_the_jid_of_a_tag(tag, jid):
     assert events.job_of(tag) == jid
 
 
+@pytest.mark.parametrize(
+    ("tag", "parts"),
+    [
+        (f"salt/job/{JID}/new", (JID, "new", "")),
+        (f"salt/job/{JID}/ret/web1", (JID, "ret", "web1")),
+        ("salt/job/x", ("x", "", "")),
+        ("salt/run/x/new", None),
+    ],
+)
+def test_the_parts_of_a_jobs_tag(tag, parts):
+    assert events.parts_of_job(tag) == parts
+
+
+@pytest.mark.parametrize(
+    ("tag", "minion"),
+    [
+        ("salt/beacon/web1/inotify/x", "web1"),
+        ("salt/beacon/web1", "web1"),
+        ("salt/beacon/../x", None),
+        ("salt/beacon/", None),
+        ("salt/minion/web1/start", None),
+    ],
+)
+def test_the_minion_of_a_beacons_tag(tag, minion):
+    assert events.beacon_of(tag) == minion
+
+
 @pytest.mark.parametrize("name", ["web1", "web-1.example.org", "20260516-special", "é", "x" * 255, "a b"])
 def test_a_plain_name_is_accepted(name):
     assert is_plain(name)

@@ -1,0 +1,11 @@
+"""The names of the engines: in `engines:`, as sections of the master's configuration, in tags and in paths."""
+
+from __future__ import annotations
+
+BATCH_MANAGER = "batch_manager"
+JOB_RETRY = "job_retry"
+JOB_RECORDER = "job_recorder"
+
+#: Engines of which every master of a cluster runs its own, although the masters share their cachedir. Of the others one
+#: works for all, and those of the other masters wait for its end.
+OF_EACH_MASTER = frozenset({JOB_RETRY})

@@ -1,0 +1,89 @@
+"""
+An engine's side of the requests of runners: takes them, has each carried out, and answers it or says why not.
+
+It must never leave a request without a reply: whatever goes wrong is told to the runner that waits for it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from salt.exceptions import SaltException
+
+from saltext.jobs.core.engine.requests import Inbox
+
+log = logging.getLogger(__name__)
+
+#: Carries one request out and returns the answer, at once or later. It gets the request as the runner made it, with
+#: ``again`` where an earlier process of the engine took it and may have carried it out.
+Verb = Callable[[Mapping[str, Any]], Any]
+
+#: Errors whose message is meant for the operator. Of any other one, the log gets the traceback.
+_EXPECTED = (SaltException, ValueError, OSError)
+
+
+class Service:
+    """
+    :param loop: the engine's tornado loop.
+    :param inbox: where the requests are.
+    :param verbs: what the engine can be asked for: ``{verb: function}``. A request names its verb under ``do``.
+    """
+
+    def __init__(self, loop: Any, inbox: Inbox, verbs: Mapping[str, Verb]) -> None:
+        self._loop, self._inbox, self._verbs = loop, inbox, dict(verbs)
+
+    def take(self) -> None:
+        """
+        Carry out all requests that wait.
+
+        A verb that is no coroutine function is done, and answered, when this returns. Those that are run side by side.
+        """
+        for request_id, request in self._inbox.take():
+            try:
+                value = self._verb(request)(request)
+            except Exception as exc:
+                self._refuse(request_id, request, exc)
+                continue
+            if inspect.isawaitable(value):
+                self._loop.spawn_callback(self._finish, request_id, request, value)
+            else:
+                self._reply(self._inbox.answer, request_id, value)
+
+    def sweep(self, now: float) -> None:
+        """Remove answers that nobody fetched; ``now`` is Unix time as the file system has it."""
+        self._inbox.sweep(now)
+
+    def _verb(self, request: Mapping[str, Any]) -> Verb:
+        do = request.get("do")
+        if not isinstance(do, str) or do not in self._verbs:
+            raise ValueError(f"The {self._inbox.engine} engine knows no request {do!r}; it knows {self._known}")
+        return self._verbs[do]
+
+    @property
+    def _known(self) -> str:
+        return ", ".join(sorted(self._verbs))
+
+    async def _finish(self, request_id: str, request: Mapping[str, Any], value: Awaitable[Any]) -> None:
+        try:
+            answer = await value
+        except Exception as exc:
+            self._refuse(request_id, request, exc)
+        else:
+            self._reply(self._inbox.answer, request_id, answer)
+
+    def _refuse(self, request_id: str, request: Mapping[str, Any], exc: Exception) -> None:
+        reason = str(exc)
+        if not isinstance(exc, _EXPECTED):
+            log.error("The request %r failed", request.get("do"), exc_info=exc)
+            reason = f"{type(exc).__name__}: {exc}"
+        self._reply(self._inbox.refuse, request_id, reason or type(exc).__name__)
+
+    def _reply(self, reply: Callable[[str, Any], None], request_id: str, value: Any) -> None:
+        try:
+            reply(request_id, value)
+        except Exception as exc:
+            # The request is still there: it is taken again with the next ones.
+            log.error("The reply to a request cannot be written: %s: %s", type(exc).__name__, exc)

@@ -1,0 +1,151 @@
+"""What an engine makes of the requests of runners: each is answered, or refused with the reason."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import pytest
+from salt.exceptions import CommandExecutionError
+
+from saltext.jobs.core import compat
+from saltext.jobs.core.disk import files
+from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.names import JOB_RECORDER
+from saltext.jobs.core.engine.requests import Inbox
+from saltext.jobs.core.engine.service import Service
+from saltext.jobs.core.errors import StateError
+
+
+@pytest.fixture
+def opts(tmp_path, monkeypatch):
+    monkeypatch.setattr(requests, "_wake", lambda opts, engine: None)  # there is no bus here
+    return {"cachedir": str(tmp_path / "cache"), "sock_dir": str(tmp_path)}
+
+
+@pytest.fixture
+def loop():
+    loop = compat.new_loop()
+    yield loop
+    loop.close(all_fds=True)
+
+
+@pytest.fixture
+def replies(opts, loop):
+    """Leaves requests, has a service with some verbs take them, and returns their replies in order."""
+
+    def serve(verbs, *made):
+        service = Service(loop, Inbox(opts, JOB_RECORDER), verbs)
+        for request in made:
+            requests.leave(opts, JOB_RECORDER, request)
+        folder = requests.engine_dir(opts, JOB_RECORDER) / "requests"
+
+        async def take():
+            service.take()
+            deadline = time.monotonic() + 10
+            while len(list(folder.glob("*.reply"))) < len(made) and time.monotonic() < deadline:
+                await compat.sleep(0.01)
+
+        loop.run_sync(take)
+        return [files.read_msgpack(path) for path in sorted(folder.glob("*.reply"))]
+
+    return serve
+
+
+def test_a_verb_gets_the_request_and_its_value_is_the_answer(replies):
+    assert replies({"add": lambda request: request["a"] + 1}, {"do": "add", "a": 4}) == [{"value": 5}]
+
+
+def test_a_verb_may_take_its_time_and_holds_up_no_other(replies):
+    order = []
+
+    async def slow(request):
+        await compat.sleep(0.1)
+        order.append("slow")
+        return "done"
+
+    def quick(request):
+        order.append("quick")
+        return "at once"
+
+    assert replies({"slow": slow, "quick": quick}, {"do": "slow"}, {"do": "quick"}) == [
+        {"value": "done"},
+        {"value": "at once"},
+    ]
+    assert order == ["quick", "slow"]
+
+
+@pytest.mark.parametrize("request_", [{"do": "fly"}, {"do": None}, {}, {"do": ["stats"]}, {"action": "stats"}])
+def test_an_unknown_verb_is_refused_by_name_with_those_that_there_are(replies, request_):
+    (reply,) = replies({"stats": lambda request: {}, "redeliver": lambda request: 0}, request_)
+    for words in (JOB_RECORDER, repr(request_.get("do")), "redeliver, stats"):
+        assert words in reply["error"]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ValueError("no such job"), "no such job"),
+        (StateError("/x cannot be read"), "/x cannot be read"),
+        (CommandExecutionError("not now"), "not now"),
+        (OSError(28, "No space left on device"), "[Errno 28] No space left on device"),
+        (KeyError("limit"), "KeyError: 'limit'"),
+        (ZeroDivisionError(), "ZeroDivisionError: "),
+        (ValueError(), "ValueError"),
+    ],
+)
+@pytest.mark.parametrize("later", [False, True])
+def test_a_request_that_fails_is_refused_with_the_reason(replies, error, reason, later):
+    async def fail_later(request):
+        raise error
+
+    def fail(request):
+        raise error
+
+    assert replies({"fail": fail_later if later else fail}, {"do": "fail"}) == [{"error": reason}]
+
+
+def test_one_request_that_fails_keeps_none_from_its_answer(replies):
+    verbs = {"fail": lambda request: 1 // 0, "work": lambda request: True}
+    found = replies(verbs, {"do": "fail"}, {"do": "work"}, {"do": "none"}, {"do": "work"})
+    assert [sorted(reply) for reply in found] == [["error"], ["value"], ["error"], ["value"]]
+
+
+def test_a_failure_that_nobody_expected_leaves_its_traceback_in_the_log(replies, caplog):
+    with caplog.at_level(logging.ERROR):
+        replies({"fail": lambda request: 1 // 0}, {"do": "fail"})
+        replies({"refuse": lambda request: (_ for _ in ()).throw(ValueError("expected"))}, {"do": "refuse"})
+    (record,) = [record for record in caplog.records if record.name.endswith("engine.service")]
+    assert record.exc_info
+    assert "'fail'" in record.getMessage()
+
+
+def test_a_reply_that_cannot_be_written_is_made_again_with_the_next_requests(opts, loop, monkeypatch):
+    asked = []
+    service = Service(loop, Inbox(opts, JOB_RECORDER), {"note": asked.append})
+    requests.leave(opts, JOB_RECORDER, {"do": "note"})
+    with monkeypatch.context() as full:
+        full.setattr(files, "write_msgpack", lambda *_: (_ for _ in ()).throw(OSError("full")))
+        service.take()
+    service.take()
+    assert asked == [{"do": "note"}, {"do": "note", "again": True}]
+    assert len(list((requests.engine_dir(opts, JOB_RECORDER) / "requests").glob("*.reply"))) == 1
+
+
+def test_a_timer_of_a_loop_rings_in_time_although_somebody_puts_the_clock_back(monkeypatch):
+    rung, real, put_back = [], time.time, [0.0]
+    monkeypatch.setattr(time, "time", lambda: real() - put_back[0])  # before the loop takes its clock
+    loop = compat.new_loop()
+
+    def look(deadline):
+        if rung or time.monotonic() > deadline:
+            loop.stop()
+        else:
+            loop.add_callback(look, deadline)
+
+    loop.call_later(0.1, rung.append, True)
+    put_back[0] = 3600.0
+    loop.add_callback(look, time.monotonic() + 5)
+    loop.start()
+    loop.close(all_fds=True)
+    assert rung

@@ -1,0 +1,144 @@
+"""Deadlines of engines: which clock they go by, and when they ring."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from saltext.jobs.core.engine.alarm import Alarm, Clock
+
+
+class Steady:
+    """A clock that only rises, as ``time.monotonic``; it begins anywhere."""
+
+    def __init__(self):
+        self.seconds = 500.0
+
+    def __call__(self):
+        return self.seconds
+
+
+class Loop:
+    """Timers of a loop, by the steady clock."""
+
+    def __init__(self, steady):
+        self._steady, self.timers, self.calls = steady, {}, 0
+
+    def call_later(self, delay, callback):
+        self.calls += 1
+        self.timers[self.calls] = (self._steady() + delay, callback)
+        return self.calls
+
+    def remove_timeout(self, handle):
+        del self.timers[handle]
+
+    def run_until(self, seconds):
+        while due := sorted((at, handle) for handle, (at, _) in self.timers.items() if at <= seconds):
+            self._steady.seconds = max(self._steady.seconds, due[0][0])
+            self.timers.pop(due[0][1])[1]()
+        self._steady.seconds = seconds
+
+
+@pytest.fixture
+def steady():
+    return Steady()
+
+
+@pytest.fixture
+def clock(steady):
+    return Clock(unix=1_000.0, steady=steady)
+
+
+@pytest.fixture
+def loop(steady):
+    return Loop(steady)
+
+
+def test_the_time_goes_on_from_the_unix_time_of_the_start_by_the_steady_clock(clock, steady):
+    assert clock.now() == 1_000.0
+    steady.seconds += 7
+    assert clock.now() == 1_007.0
+
+
+def test_setting_the_systems_clock_moves_no_deadline(monkeypatch):
+    clock = Clock()
+    before = clock.now()
+    monkeypatch.setattr(time, "time", lambda: before + 86_400)
+    assert clock.now() - before < 60
+
+
+def test_the_time_begins_with_the_present():
+    assert abs(Clock().now() - time.time()) < 1
+
+
+def test_an_alarm_rings_once_at_its_deadline(loop, clock):
+    rung = []
+    alarm = Alarm(loop, clock, lambda: rung.append(clock.now()))
+    alarm.set(1_010.0)
+    loop.run_until(509)
+    assert rung == []
+    loop.run_until(600)
+    assert rung == [1_010.0]
+    assert alarm.due is None
+
+
+def test_a_deadline_in_the_past_rings_at_once_but_never_from_within_set(loop, clock):
+    rung = []
+    alarm = Alarm(loop, clock, lambda: rung.append(True))
+    alarm.set(5.0)
+    assert rung == []
+    loop.run_until(500)
+    assert rung == [True]
+
+
+@pytest.mark.parametrize(("second", "expected"), [(1_002.0, [1_002.0]), (1_050.0, [1_050.0]), (None, [])])
+def test_a_new_deadline_replaces_the_old_one(loop, clock, second, expected):
+    rung = []
+    alarm = Alarm(loop, clock, lambda: rung.append(clock.now()))
+    alarm.set(1_010.0)
+    alarm.set(second)
+    loop.run_until(700)
+    assert rung == expected
+
+
+def test_the_same_deadline_again_costs_no_timer(loop, clock):
+    alarm = Alarm(loop, clock, lambda: None)
+    for _ in range(100):
+        alarm.set(1_010.0)
+    assert loop.calls == 1
+
+
+def test_a_loop_that_wakes_early_does_not_ring_early(loop, clock, steady):
+    rung = []
+    alarm = Alarm(loop, clock, lambda: rung.append(clock.now()))
+    alarm.set(1_010.0)
+    ((_, wake),) = loop.timers.values()
+    loop.timers.clear()
+    steady.seconds = 509.999
+    wake()
+    assert rung == []
+    loop.run_until(520)
+    assert rung == [1_010.0]
+
+
+def test_what_rings_may_set_the_next_deadline(loop, clock):
+    rung = []
+
+    def ring():
+        rung.append(clock.now())
+        if len(rung) < 3:
+            alarm.set(clock.now() + 1)
+
+    alarm = Alarm(loop, clock, ring)
+    alarm.set(1_001.0)
+    loop.run_until(700)
+    assert rung == [1_001.0, 1_002.0, 1_003.0]
+
+
+def test_a_closed_alarm_does_not_ring(loop, clock):
+    alarm = Alarm(loop, clock, lambda: pytest.fail("rang"))
+    alarm.set(1_001.0)
+    alarm.close()
+    loop.run_until(700)
+    assert alarm.due is None
