@@ -38,13 +38,13 @@ ENGINE = "batch_manager"
 _OPEN, _ENDED = ".journal", ".ended"
 
 
-def fold(snapshot: Any, records: Iterable[Any], path: pathlib.Path) -> Batch:
+def fold(content: journal.Content, path: pathlib.Path) -> Batch:
     """Return the batch that a journal's content stands for. :raises StateError: when it stands for none."""
     try:
-        batch = restore(snapshot)
-        for record in records:
+        batch = restore(content.snapshot)
+        for record in content.records:
             batch.step(*batch_facts.fact_of(record))
-    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+    except Exception as exc:  # whatever a machine may raise that is fed nonsense
         raise StateError(f"{path} does not hold a batch: {type(exc).__name__}: {exc}") from exc
     return batch
 
@@ -69,24 +69,33 @@ class BatchStore:
         """
         Return a batch of ours as it is at this moment, or None.
 
-        :raises StateError: when its journal is damaged.
+        :raises StateError: when its journal is damaged, or cannot be read at this moment.
         """
         if not is_plain(jid):
             return None
         for ended in (False, True, False):  # it may end between the first look and the second
             path = self.journal_path(jid, ended)
-            with contextlib.suppress(FileNotFoundError):
-                snapshot, records, _ = journal.read(path)
-                return fold(snapshot, records, path)
+            try:
+                content = journal.read(path)
+            except FileNotFoundError:
+                continue
+            except OSError as exc:
+                raise StateError(f"{path} cannot be read: {exc}") from exc
+            return fold(content, path)
         return None
 
     def open(self, jid: str) -> tuple[Batch, journal.Journal]:
-        """Return a batch that is not closed, with its journal to go on with. :raises StateError, OSError:"""
+        """
+        Return a batch that is not closed, with its journal to go on with.
+
+        :raises StateError: when its journal is damaged.
+        :raises OSError: when it cannot be read at this moment: try again.
+        """
         path = self.journal_path(jid)
-        snapshot, records, length = journal.read(path)
-        batch = fold(snapshot, records, path)
+        content = journal.read(path)
+        batch = fold(content, path)
         opened = journal.Journal(path)
-        opened.open(length, len(records))
+        opened.open(content)
         return batch, opened
 
     def end(self, jid: str) -> None:

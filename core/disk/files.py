@@ -38,22 +38,38 @@ def _give_to_owner_of(folder: pathlib.Path, path: str | pathlib.Path) -> None:
         os.chown(path, owner.st_uid, owner.st_gid)
 
 
+def new_temporary(path: pathlib.Path) -> tuple[int, str]:
+    """
+    Make an empty private file beside ``path``, to be renamed to it, and return (descriptor, name).
+
+    Its name begins with a dot; one that a crash has left can be told by that. :raises OSError:
+    """
+    private_dir(path.parent)
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        _give_to_owner_of(path.parent, temporary)
+    except OSError:
+        os.close(handle)
+        os.unlink(temporary)
+        raise
+    return handle, temporary
+
+
 def write_atomic(path: pathlib.Path, data: bytes, durable: bool = False) -> None:
     """
     Replace a file: a reader sees the old content or the new, and nobody but its owner may read it.
 
     :param durable: whether content and name must survive a power cut when this returns.
-    :raises OSError: with the old content left as it was.
+    :raises OSError: with the old content left as it was, unless it is the sync of the name that failed: then either may be
+        there after a power cut.
     """
-    private_dir(path.parent)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    handle, temporary = new_temporary(path)
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
             stream.flush()
             if durable:
                 os.fsync(stream.fileno())
-        _give_to_owner_of(path.parent, temporary)
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -2,17 +2,25 @@
 A batch on disk: one append-only file that begins with a snapshot and goes on with the facts since.
 
 It holds no policy, and must never lose a record that ``sync`` has confirmed. Each record is a length, a checksum and
-msgpack, so that a tail torn by a crash is told from damage: a torn tail is cut off, since nothing was done on its account
-(the intent to publish is synced before the publish); damage raises StateError.
+msgpack, so that a tail torn by a crash is told from damage. A tail is torn when no whole record follows the bad place (cut
+off, or filled with zeros by a power cut); it is cut off, since nothing was done on its account: the intent to publish is
+synced before the publish. Whole records behind the bad place mean damage, which raises StateError: to cut them off would be
+to forget what was published.
+
+One thread appends and never waits for the disk. What waits (``sync``, ``finish_rewrite``, ``close``) may be called in one
+other thread. While the file is rewritten, records go into the old file and the new one, so that either is complete.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import pathlib
 import struct
+import threading
 import zlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 
@@ -20,6 +28,19 @@ from saltext.jobs.core.disk import files
 from saltext.jobs.core.errors import StateError
 
 _HEAD = struct.Struct("<II")
+#: A journal is rewritten when the records take more than this many times its snapshot …
+_GROWTH = 2
+#: … but not below this many bytes.
+_LEAST = 256 << 10
+
+
+class Content(NamedTuple):
+    """What a journal holds; ``length`` is up to which byte it is whole, ``begin`` where the records begin."""
+
+    snapshot: Any
+    records: list[Any]
+    length: int
+    begin: int
 
 
 def _frame(value: Any) -> bytes:
@@ -27,35 +48,66 @@ def _frame(value: Any) -> bytes:
     return _HEAD.pack(len(body), zlib.crc32(body)) + body
 
 
-def read(path: pathlib.Path) -> tuple[Any, list[Any], int]:
+def _body(data: bytes, position: int) -> bytes | None:
+    """Return the body of the whole record that begins at ``position``, or None where there is none."""
+    if len(data) - position < _HEAD.size:
+        return None
+    length, checksum = _HEAD.unpack_from(data, position)
+    begin = position + _HEAD.size
+    # A length of 0 is what zeros look like, whose checksum would be right.
+    if not 0 < length <= len(data) - begin:
+        return None
+    body = data[begin : begin + length]
+    return body if zlib.crc32(body) == checksum else None
+
+
+def _is_torn(data: bytes, position: int) -> bool:
+    """Whether no whole record begins behind ``position``."""
+    if not any(data[position:]):
+        return True
+    return all(_body(data, begin) is None for begin in range(position + 1, len(data) - _HEAD.size))
+
+
+def read(path: pathlib.Path) -> Content:
     """
-    Return what a journal holds: its snapshot, its records, and the length in bytes up to which it is whole.
+    Return what a journal holds.
 
     :raises FileNotFoundError: when there is none.
+    :raises OSError: when it cannot be read at this moment; it may be whole.
     :raises StateError: when it is damaged; the message says where.
     """
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        raise
-    except OSError as exc:
-        raise StateError(f"{path} cannot be read: {exc}") from exc
-    values, position = [], 0
-    while len(data) - position >= _HEAD.size:
-        length, checksum = _HEAD.unpack_from(data, position)
-        end = position + _HEAD.size + length
-        body = data[position + _HEAD.size : end]
-        if end > len(data):
-            break
-        if zlib.crc32(body) != checksum:
-            if end == len(data):
-                break  # the last record, written in part
-            raise StateError(f"{path} is damaged at byte {position}")
-        values.append(msgpack.unpackb(body, raw=False, strict_map_key=False))
-        position = end
+    data = path.read_bytes()
+    values, position, begin = [], 0, 0
+    while (body := _body(data, position)) is not None:
+        try:
+            values.append(msgpack.unpackb(body, raw=False, strict_map_key=False))
+        except Exception as exc:  # msgpack raises many kinds
+            raise StateError(f"{path} is damaged at byte {position}: {type(exc).__name__}: {exc}") from exc
+        position += _HEAD.size + len(body)
+        begin = begin or position
+    if not _is_torn(data, position):
+        raise StateError(f"{path} is damaged at byte {position}")
     if not values:
         raise StateError(f"{path} holds no snapshot")
-    return values[0], values[1:], position
+    return Content(values[0], values[1:], position, begin)
+
+
+class _File:
+    """An open file, up to which byte it is whole, and where its records begin."""
+
+    def __init__(self, handle: int, length: int = 0, begin: int = 0) -> None:
+        self.handle, self.length, self.begin = handle, length, begin
+
+    def add(self, data: bytes) -> None:
+        """:raises OSError: with the file as it was."""
+        try:
+            written = os.write(self.handle, data)
+            if written != len(data):
+                raise OSError(f"only {written} of {len(data)} bytes were written: is the disk full?")
+        except OSError:
+            os.ftruncate(self.handle, self.length)
+            raise
+        self.length += len(data)
 
 
 class Journal:
@@ -68,21 +120,26 @@ class Journal:
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path
         self.records = 0  # appended since the snapshot
-        self._handle: int | None = None
-        self._length = 0
+        self._lock = threading.Lock()  # over which files are open
+        self._file: _File | None = None
+        # The file that is to take its place, under this name until then, and why it cannot.
+        self._next: _File | None = None
+        self._temporary = ""
+        self._failure: OSError | None = None
 
-    def open(self, length: int, records: int) -> None:
-        """Go on with an existing file, whole up to ``length`` bytes, cutting off what is torn. :raises OSError:"""
-        self._adopt(os.open(self.path, os.O_WRONLY | os.O_APPEND), length)
-        os.ftruncate(self._fd, length)
-        self.records = records
+    def open(self, content: Content) -> None:
+        """Go on with an existing file that holds ``content``, cutting off what is torn. :raises OSError:"""
+        self._file = _File(os.open(self.path, os.O_WRONLY | os.O_APPEND), content.length, content.begin)
+        os.ftruncate(self._file.handle, content.length)
+        self.records = len(content.records)
 
-    def rewrite(self, snapshot: Any) -> None:
-        """Replace the file by one that holds the snapshot only, durably. :raises OSError: with the old file kept."""
-        data = _frame(snapshot)
-        files.write_atomic(self.path, data, durable=True)
-        self._adopt(os.open(self.path, os.O_WRONLY | os.O_APPEND), len(data))
-        self.records = 0
+    @property
+    def overgrown(self) -> bool:
+        """Whether it is time to rewrite it: its size is bounded by a multiple of its snapshot's."""
+        if self._file is None or self._next is not None:
+            return False
+        begin = self._file.begin
+        return self._file.length - begin > max(_LEAST, _GROWTH * begin)
 
     def append(self, record: Any) -> None:
         """
@@ -91,32 +148,88 @@ class Journal:
         :raises OSError: with the file as it was.
         """
         data = _frame(record)
-        try:
-            written = os.write(self._fd, data)
-            if written != len(data):
-                raise OSError(f"only {written} of {len(data)} bytes written to {self.path}: is the disk full?")
-        except OSError:
-            os.ftruncate(self._fd, self._length)
-            raise
-        self._length += len(data)
+        with self._lock:
+            if self._file is not None:
+                self._file.add(data)
+            elif self._next is None:
+                raise OSError(f"{self.path} is not open")
+            if self._next is not None and self._failure is None:
+                try:
+                    self._next.add(data)
+                except OSError as exc:
+                    self._failure = exc
+                    if self._file is None:
+                        raise
         self.records += 1
+
+    def begin_rewrite(self, snapshot: Any) -> None:
+        """
+        Begin to replace the file by one that begins with ``snapshot``, without waiting for the disk.
+
+        After this you must call ``finish_rewrite``. :raises OSError: with the old file kept, and nothing begun.
+        """
+        data = _frame(snapshot)
+        handle, temporary = files.new_temporary(self.path)
+        fresh = _File(handle, begin=len(data))
+        try:
+            fcntl.fcntl(handle, fcntl.F_SETFL, os.O_APPEND)
+            fresh.add(data)
+        except OSError:
+            os.close(handle)
+            os.unlink(temporary)
+            raise
+        with self._lock:
+            self._next, self._temporary, self._failure = fresh, temporary, None
+        self.records = 0
+
+    def finish_rewrite(self) -> None:
+        """
+        Put the new file in the old one's place, durably.
+
+        :raises OSError: with the old file kept; or, where it is not known which of the two a power cut would leave, with
+            the journal closed, so that nothing is appended before it is rewritten.
+        """
+        fresh = self._next
+        if fresh is None:
+            raise OSError(f"{self.path} is not being rewritten")
+        try:
+            if self._failure is None:
+                os.fsync(fresh.handle)
+            with self._lock:
+                if self._failure is not None:
+                    raise self._failure
+                os.replace(self._temporary, self.path)
+                old, self._file, self._next = self._file, fresh, None
+        except OSError:
+            with self._lock:
+                self._next = None
+            os.close(fresh.handle)
+            with contextlib.suppress(OSError):
+                os.unlink(self._temporary)
+            raise
+        if old is not None:
+            os.close(old.handle)
+        try:
+            files.sync_directory(self.path.parent)
+        except OSError:
+            self.close()
+            raise
+
+    def rewrite(self, snapshot: Any) -> None:
+        """Replace the file by one that holds the snapshot only, durably. :raises OSError: as ``finish_rewrite``."""
+        self.begin_rewrite(snapshot)
+        self.finish_rewrite()
 
     def sync(self) -> None:
         """Make all records durable. :raises OSError: when that is not certain."""
-        os.fdatasync(self._fd)
+        # What is in the new file as well, during a rewrite, is made durable before it takes the old one's place.
+        if self._file is None:
+            raise OSError(f"{self.path} is not open")
+        os.fdatasync(self._file.handle)
 
     def close(self) -> None:
         """Release the file."""
-        if self._handle is not None:
-            os.close(self._handle)
-            self._handle = None
-
-    @property
-    def _fd(self) -> int:
-        if self._handle is None:
-            raise OSError(f"{self.path} is not open")
-        return self._handle
-
-    def _adopt(self, handle: int, length: int) -> None:
-        self.close()
-        self._handle, self._length = handle, length
+        with self._lock:
+            opened, self._file = self._file, None
+        if opened is not None:
+            os.close(opened.handle)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 import pytest
 import salt.payload
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch import summary as batch_summary
@@ -71,6 +74,55 @@ def test_a_journal_without_a_batch_is_an_error(store):
     Journal(store.journal_path(JID)).rewrite({"some": "thing"})
     with pytest.raises(StateError, match="does not hold a batch"):
         store.read(JID)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_however_a_journal_is_damaged_it_reads_as_an_error_or_as_the_batch_at_an_earlier_moment(store, data):
+    bench = Bench("abcd", "2")
+    bench.sent()
+    bench.returns("a", retcode=2)
+    bench.sent()
+    bench.returns("b")
+    write(store, bench).close()
+    write(store, Bench("ab", "2"), "3").close()
+    path = store.journal_path(JID)
+    content = bytearray(path.read_bytes())
+    first = data.draw(st.integers(0, len(content) - 1), "first byte")
+    last = data.draw(st.integers(first, len(content)), "behind the last byte")
+    how = data.draw(st.sampled_from(["cut", "zeroed", "flipped", "doubled", "removed"]), "how")
+    piece = content[first:last]
+    content[first : len(content) if how == "cut" else last] = {
+        "cut": b"",
+        "zeroed": bytes(len(piece)),
+        "flipped": bytes(byte ^ 0xFF for byte in piece),
+        "doubled": piece + piece,
+        "removed": b"",
+    }[how]
+    path.write_bytes(bytes(content))
+    try:
+        batch = store.read(JID)
+    except StateError as exc:
+        assert str(path) in str(exc)
+    else:
+        assert batch_summary.summary(batch, bench.now)["total"] == len(batch_summary.minions(batch)) == 4
+    assert len(store.read("3").flights) == 2
+    assert store.open_jids() == [JID, "3"]
+
+
+def test_a_journal_that_cannot_be_read_at_this_moment_is_not_taken_for_a_damaged_one(store, monkeypatch):
+    write(store, Bench("ab", "2"))
+    with monkeypatch.context() as broken:
+        broken.setattr("pathlib.Path.read_bytes", full_descriptor_table)
+        with pytest.raises(OSError, match="Too many open files"):
+            store.open(JID)
+        with pytest.raises(StateError, match="cannot be read"):
+            store.read(JID)
+    assert store.open(JID)[0].spec.jid == JID
+
+
+def full_descriptor_table(_path):
+    raise OSError(errno.EMFILE, "Too many open files")
 
 
 def test_only_our_own_entries_of_the_index_are_touched(store):

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import itertools
+import os
+import struct
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from saltext.jobs.core.disk import journal
+from saltext.jobs.core.disk import files, journal
 from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.errors import StateError
 
@@ -14,6 +22,10 @@ from saltext.jobs.core.errors import StateError
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "batches" / "j.journal"
+
+
+def full_disk(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def filled(path, *records):
@@ -26,7 +38,7 @@ def filled(path, *records):
 
 def test_it_holds_a_snapshot_and_the_records_since(path):
     filled(path, ["ret", 1.5, "a", 0], ["tick", 2.0]).close()
-    snapshot, records, length = journal.read(path)
+    snapshot, records, length, _ = journal.read(path)
     assert (snapshot, records) == ({"first": True}, [["ret", 1.5, "a", 0], ["tick", 2.0]])
     assert length == path.stat().st_size
 
@@ -39,9 +51,8 @@ def test_nobody_else_may_read_it(path):
 
 def test_it_goes_on_after_a_restart(path):
     filled(path, ["a"]).close()
-    _, records, length = journal.read(path)
     again = Journal(path)
-    again.open(length, len(records))
+    again.open(journal.read(path))
     again.append(["b"])
     again.sync()
     assert journal.read(path)[1] == [["a"], ["b"]]
@@ -63,12 +74,94 @@ def test_a_torn_tail_is_cut_off_and_the_rest_is_whole(tmp_path_factory, cut):
     whole = path.stat().st_size
     with path.open("ab") as stream:
         stream.truncate(whole - cut)
-    snapshot, records, length = journal.read(path)
-    assert (snapshot, records) == ({"first": True}, [["a"], ["b"]])
+    assert journal.read(path)[:2] == ({"first": True}, [["a"], ["b"]])
     again = Journal(path)
-    again.open(length, len(records))
+    again.open(journal.read(path))
     again.append(["d"])
     assert journal.read(path)[1] == [["a"], ["b"], ["d"]]
+
+
+RECORDS = [["a"], ["pub", 2.0, []], ["ret", 3.0, "minion-0001", 0], ["b", "y" * 70], ["c"], ["tick", 9.5]]
+
+
+@pytest.fixture
+def whole(path):
+    """The bytes of a journal, and where each of its frames ends."""
+    opened = Journal(path)
+    opened.rewrite({"first": True})
+    ends = [path.stat().st_size]
+    for record in RECORDS:
+        opened.append(record)
+        ends.append(path.stat().st_size)
+    opened.close()
+    return path.read_bytes(), ends
+
+
+def held(path, data):
+    """The records of a journal with these bytes, or None where it is damaged."""
+    path.write_bytes(data)
+    try:
+        snapshot, records, length, _ = journal.read(path)
+    except StateError:
+        return None
+    assert snapshot == {"first": True}
+    assert records == RECORDS[: len(records)]
+    assert length <= len(data)
+    return records
+
+
+@pytest.mark.parametrize("tail", [1, 7, 8, 9, 64, 4096])
+def test_a_tail_of_zeros_is_torn(path, whole, tail):
+    assert held(path, whole[0] + bytes(tail)) == RECORDS
+
+
+def test_cut_at_any_byte_it_holds_what_was_whole_before(path, whole):
+    data, ends = whole
+    for cut in range(len(data)):
+        expected = sum(end <= cut for end in ends) - 1
+        found = held(path, data[:cut])
+        assert found == (None if expected < 0 else RECORDS[:expected]), cut
+
+
+def test_a_byte_flipped_anywhere_but_in_the_last_record_is_damage(path, whole):
+    """To cut off what follows the damage would be to forget what was published."""
+    data, ends = whole
+    for position in range(len(data)):
+        for mask in (0x01, 0x80, 0xFF):
+            flipped = bytearray(data)
+            flipped[position] ^= mask
+            found = held(path, bytes(flipped))
+            assert found == (None if position < ends[-2] else RECORDS[:-1]), (position, mask)
+
+
+def test_with_any_range_zeroed_it_is_damage_or_holds_what_was_whole_before(path, whole):
+    data, ends = whole
+    for begin in range(len(data)):
+        for end in range(begin + 1, len(data) + 1):
+            zeroed = data[:begin] + bytes(end - begin) + data[end:]
+            found = held(path, zeroed)
+            if zeroed == data:
+                assert found == RECORDS
+            elif end <= ends[-2]:
+                assert found is None, (begin, end)
+            elif found is not None:
+                assert len(found) >= sum(mark <= begin for mark in ends) - 1, (begin, end)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=200))
+def test_any_bytes_at_all_are_a_journal_or_damage(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("any") / "j.journal"
+    path.write_bytes(data)
+    with contextlib.suppress(StateError):
+        journal.read(path)
+
+
+def test_a_record_with_a_right_checksum_that_is_no_msgpack_is_damage(path, whole):
+    body = b"\xc1"
+    path.write_bytes(whole[0] + struct.pack("<II", len(body), zlib.crc32(body)) + body)
+    with pytest.raises(StateError, match="damaged at byte"):
+        journal.read(path)
 
 
 def test_damage_in_the_middle_is_an_error_that_names_the_file(path):
@@ -98,3 +191,94 @@ def test_a_closed_journal_takes_nothing(path):
     opened.close()
     with pytest.raises(OSError, match="not open"):
         opened.append(["a"])
+
+
+# -- rewriting while records come in -----------------------------------------------------------------------------------
+
+
+def test_records_that_come_during_a_rewrite_are_in_the_old_file_and_in_the_new_one(path):
+    opened = filled(path, ["a"])
+    opened.begin_rewrite({"second": True})
+    opened.append(["b"])
+    opened.sync()
+    assert journal.read(path)[:2] == ({"first": True}, [["a"], ["b"]])
+    opened.append(["c"])
+    opened.finish_rewrite()
+    opened.append(["d"])
+    assert journal.read(path)[:2] == ({"second": True}, [["b"], ["c"], ["d"]])
+
+
+def test_a_rewrite_that_cannot_begin_changes_nothing(path, monkeypatch):
+    opened = filled(path, ["a"])
+    monkeypatch.setattr(files, "new_temporary", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        opened.begin_rewrite({"second": True})
+    opened.append(["b"])
+    assert journal.read(path)[:2] == ({"first": True}, [["a"], ["b"]])
+
+
+def test_a_rewrite_whose_new_file_does_not_take_a_record_is_given_up_and_the_old_file_is_complete(path, monkeypatch):
+    opened = filled(path, ["a"])
+    opened.begin_rewrite({"second": True})
+    true, calls = os.write, itertools.count()
+    monkeypatch.setattr(os, "write", lambda *args: full_disk() if next(calls) == 1 else true(*args))
+    opened.append(["b"])
+    with pytest.raises(OSError, match="No space"):
+        opened.finish_rewrite()
+    opened.append(["c"])
+    assert journal.read(path)[:2] == ({"first": True}, [["a"], ["b"], ["c"]])
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_after_a_rename_that_may_not_be_durable_nothing_is_appended_before_a_rewrite(path, monkeypatch):
+    opened = filled(path, ["a"])
+    with monkeypatch.context() as broken, pytest.raises(OSError, match="No space"):
+        broken.setattr(files, "sync_directory", full_disk)
+        opened.rewrite({"second": True})
+    with pytest.raises(OSError, match="not open"):
+        opened.append(["b"])
+    opened.rewrite({"third": True})
+    opened.append(["c"])
+    assert journal.read(path)[:2] == ({"third": True}, [["c"]])
+
+
+def test_a_rewrite_leaves_no_file_open(path):
+    opened = filled(path)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        opened.rewrite({"again": True})
+    assert len(os.listdir("/proc/self/fd")) == before
+    opened.close()
+    assert len(os.listdir("/proc/self/fd")) == before - 1
+
+
+def test_what_is_appended_while_another_thread_rewrites_and_syncs_is_never_lost(path):
+    opened = filled(path)
+    appended = []
+    with ThreadPoolExecutor(1) as pool:
+        for number in range(50):
+            opened.begin_rewrite({"records": list(appended)})
+            done = pool.submit(lambda: (opened.sync(), opened.finish_rewrite()))
+            while not done.done():
+                record = ["r", number, len(appended)]
+                opened.append(record)
+                appended.append(record)
+            done.result()
+            snapshot, records, *_ = journal.read(path)
+            assert snapshot["records"] + records == appended
+
+
+def test_it_is_overgrown_when_its_records_take_more_than_twice_its_snapshot(path):
+    opened = Journal(path)
+    opened.rewrite({"minions": "x" * 400_000})
+    size = 0
+    while not opened.overgrown:
+        opened.append(["y" * 1000])
+        size += 1010
+    assert 798_000 < size < 803_000
+    opened.rewrite({"minions": ""})
+    size = 0
+    while not opened.overgrown:
+        opened.append(["y" * 1000])
+        size += 1010
+    assert 200_000 < size < 300_000
