@@ -1,0 +1,187 @@
+"""
+How a batch is laid out before it begins: groups of minions, the stages in each, and what is checked between them.
+
+Pure: stdlib only, no clock, no I/O. It must never place a minion by a value that is not known: such minions are a group of
+their own, the last.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+#: Name of the group of minions that are known not to have the value by which a batch is grouped.
+WITHOUT = "(without)"
+#: Name of the group of minions of which that is not known.
+NOT_KNOWN = "(not known)"
+
+#: What a batch may be grouped by.
+KINDS = ("grains", "pillar", "nodegroups")
+
+#: What stands for a check by a person.
+APPROVE = "approve"
+_RUNNER = "runner:"
+
+_BY = re.compile(r"(?P<kind>[a-z]+):(?P<key>[^\[\]]*?)(?::?\[(?P<order>[^\[\]]*)\])?", re.DOTALL)
+_FUNCTION = re.compile(r"[A-Za-z0-9_]+(?:\.[A-Za-z0-9_]+)+")
+
+
+# -- groups -----------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class By:
+    """
+    What a batch is grouped by: a grain or pillar key (``key``, parts divided by colons) or nodegroups.
+
+    ``order`` are the names of groups that come first, in this order; for nodegroups it is all of them.
+    """
+
+    kind: str
+    key: str
+    order: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Minions that are sent to before those of the next group."""
+
+    name: str
+    minions: tuple[str, ...]
+
+
+def parse_by(value: Any) -> By:
+    """
+    Read ``grains:rack``, ``pillar:site:ring``, ``grains:rack:[r7,r2]`` or ``nodegroups:[canary,eu,us]``.
+
+    :raises ValueError: naming what is malformed, and what is accepted.
+    """
+    match = _BY.fullmatch(value.strip()) if isinstance(value, str) else None
+    kind, key = (match["kind"], match["key"].strip().strip(":")) if match else ("", "")
+    given = match["order"] if match else None
+    order = tuple(name.strip() for name in given.split(",")) if given is not None else ()
+    malformed = kind not in KINDS or bool(key) == (kind == "nodegroups") or (kind == "nodegroups" and not order)
+    if malformed or not all(order) or len(set(order)) < len(order):
+        raise ValueError(
+            f"by is {value!r}; accepted is such as 'grains:rack', 'pillar:site:ring', 'grains:rack:[r7,r2]' "
+            "(r7 and r2 first) or 'nodegroups:[canary,eu,us]'"
+        )
+    return By(kind, key, order)
+
+
+def labels_of(value: Any) -> tuple[str, ...]:
+    """
+    Return the names of the groups that a minion's grain or pillar value stands for: several for a list.
+
+    Empty for what names no group: nothing, an empty text, a mapping.
+    """
+    values = value if isinstance(value, (list, tuple)) else [value]
+    plain = (item for item in values if isinstance(item, (str, int, float)))
+    return tuple(label for label in (str(item).strip() for item in plain) if label)
+
+
+def groups_of(
+    minions: Iterable[str], labels: Mapping[str, Sequence[str]], order: Sequence[str] = ()
+) -> tuple[Group, ...]:
+    """
+    Return the groups of some minions, in the order in which they are sent to; none is empty.
+
+    Groups named in ``order`` come first, the others sorted after them (numbers by size: r2 before r10). A minion with
+    several labels is in the first of its groups.
+
+    :param labels: for each minion what ``labels_of`` says; a minion that is missing here is one of which it is not known.
+    """
+    ranks = {name: (0, rank) for rank, name in enumerate(order)}
+    found: dict[str, list[str]] = {}
+    for minion in minions:
+        if minion not in labels:
+            name = NOT_KNOWN
+        elif not labels[minion]:
+            name = WITHOUT
+        else:
+            name = min(labels[minion], key=lambda label: _rank(label, ranks))
+        found.setdefault(name, []).append(minion)
+    return tuple(Group(name, tuple(found[name])) for name in sorted(found, key=lambda name: _rank(name, ranks)))
+
+
+def _rank(name: str, ranks: Mapping[str, tuple[int, int]]) -> tuple[Any, ...]:
+    if name in ranks:
+        return ranks[name]
+    if name in (WITHOUT, NOT_KNOWN):
+        return (2, name == NOT_KNOWN)
+    return (1, tuple(_natural(part) for part in re.split(r"([0-9]+)", name) if part), name)
+
+
+def _natural(part: str) -> tuple[Any, ...]:
+    """Order numbers by size and before words; they come from minions and may be too long for ``int``."""
+    digits = part.lstrip("0")
+    return (0, len(digits), digits) if part[0] in "0123456789" else (1, 0, part)
+
+
+# -- stages -----------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """
+    A part of a batch with a size of its own.
+
+    ``group`` is the place of its group. ``size`` is the most minions in flight; a ``wave`` sends to so many and no more, the
+    last stage of a group to all that are left of it.
+    """
+
+    group: int
+    size: int
+    wave: bool
+
+
+def stages_of(sizes: Sequence[Sequence[int]]) -> tuple[Stage, ...]:
+    """Return the stages of a batch: each group goes through all its sizes before the next begins."""
+    return tuple(
+        Stage(group, size, wave=number < len(own))
+        for group, own in enumerate(sizes)
+        for number, size in enumerate(own, 1)
+    )
+
+
+# -- checks -----------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """
+    What must hold before the next stage begins.
+
+    ``kind`` is ``function`` (an execution function on the minions just done), ``runner`` (a runner function on the master)
+    or ``approve`` (somebody says so). ``words`` are the function's arguments as they were written.
+    """
+
+    kind: str
+    fun: str = ""
+    words: tuple[str, ...] = ()
+
+
+def parse_check(value: Any) -> Check:
+    """
+    Read ``service.status nginx``, ``runner:survey.healthy site=eu`` or ``approve``.
+
+    Arguments are divided and quoted as in a shell.
+
+    :raises ValueError: naming what is malformed, and what is accepted.
+    """
+    try:
+        words = shlex.split(value) if isinstance(value, str) else []
+    except ValueError:  # a quotation mark without its partner
+        words = []
+    if words == [APPROVE]:
+        return Check(APPROVE)
+    fun = words[0].removeprefix(_RUNNER) if words else ""
+    if not _FUNCTION.fullmatch(fun):
+        raise ValueError(
+            f"check is {value!r}; accepted is an execution function with arguments ('service.status nginx'), "
+            "a runner function ('runner:survey.healthy site=eu') or 'approve'"
+        )
+    return Check("runner" if words[0].startswith(_RUNNER) else "function", fun, tuple(words[1:]))

@@ -1,0 +1,170 @@
+"""How a batch is laid out: groups, stages, checks."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from saltext.jobs.core.batch.plan import (
+    NOT_KNOWN,
+    WITHOUT,
+    By,
+    Check,
+    Group,
+    Stage,
+    groups_of,
+    labels_of,
+    parse_by,
+    parse_check,
+    stages_of,
+)
+
+# -- what a batch is grouped by ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "by"),
+    [
+        ("grains:rack", By("grains", "rack")),
+        ("grains:location:rack", By("grains", "location:rack")),
+        ("pillar:ring", By("pillar", "ring")),
+        ("grains:rack:[r7, r2]", By("grains", "rack", ("r7", "r2"))),
+        ("grains:location:rack[r7]", By("grains", "location:rack", ("r7",))),
+        ("nodegroups:[canary,eu,us]", By("nodegroups", "", ("canary", "eu", "us"))),
+    ],
+)
+def test_what_a_batch_is_grouped_by_is_read(text, by):
+    assert parse_by(text) == by
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "rack",
+        "grains",
+        "grains:",
+        "grains:[a]",
+        "grain:rack",
+        "mine:rack",
+        "nodegroups:canary",
+        "nodegroups:[]",
+        "nodegroups:[a,,b]",
+        "nodegroups:[a,a]",
+        "grains:rack:[a",
+        "",
+        None,
+        7,
+        ["grains:rack"],
+    ],
+)
+def test_what_names_no_group_is_refused_with_what_is_accepted(value):
+    with pytest.raises(ValueError, match="accepted") as caught:
+        parse_by(value)
+    assert f"by is {value!r}" in str(caught.value)
+
+
+def test_a_value_names_its_group_and_a_list_names_several():
+    assert labels_of("r1") == ("r1",)
+    assert labels_of(7) == ("7",)
+    assert labels_of(False) == ("False",)
+    assert labels_of(["web", "db", None, {}]) == ("web", "db")
+
+
+@pytest.mark.parametrize("value", [None, "", " ", {}, {"a": 1}, [], [None]])
+def test_what_names_no_group_is_no_label(value):
+    assert labels_of(value) == ()
+
+
+def test_groups_are_sorted_by_name_and_numbers_by_size():
+    labels = {"a": ["r10"], "b": ["r2"], "c": ["r1"], "d": ["r2"]}
+    assert groups_of("abcd", labels) == (Group("r1", ("c",)), Group("r2", ("b", "d")), Group("r10", ("a",)))
+
+
+def test_groups_that_are_named_come_first_in_that_order_and_empty_ones_are_left_out():
+    labels = {"a": ["us"], "b": ["canary"], "c": ["eu"], "d": ["asia"]}
+    assert [group.name for group in groups_of("abcd", labels, ("canary", "mars", "us"))] == [
+        "canary",
+        "us",
+        "asia",
+        "eu",
+    ]
+
+
+def test_minions_without_the_value_come_after_all_others_and_those_not_known_last():
+    labels = {"a": ["z"], "b": (), "c": ["~"]}
+    groups = groups_of("abcd", labels)
+    assert groups == (Group("z", ("a",)), Group("~", ("c",)), Group(WITHOUT, ("b",)), Group(NOT_KNOWN, ("d",)))
+
+
+def test_a_minion_of_several_groups_is_in_the_first_of_them():
+    assert groups_of("a", {"a": ["eu", "canary"]}, ("canary", "eu")) == (Group("canary", ("a",)),)
+    assert groups_of("a", {"a": ["web", "db"]}) == (Group("db", ("a",)),)
+
+
+names = st.sampled_from(["r1", "r2", "r10", "eu", "01", "1", "", "é", "²", "9" * 5000, WITHOUT])
+any_labels = st.dictionaries(st.sampled_from("abcdefgh"), st.lists(names.filter(bool), max_size=3))
+
+
+@given(any_labels, st.lists(names.filter(bool), unique=True, max_size=3))
+def test_every_minion_is_in_one_group_and_the_order_does_not_depend_on_theirs(labels, order):
+    groups = groups_of("abcdefgh", labels, order)
+    assert sorted(minion for group in groups for minion in group.minions) == list("abcdefgh")
+    assert all(group.minions for group in groups)
+    assert len({group.name for group in groups}) == len(groups)
+    backwards = groups_of("hgfedcba", labels, order)
+    assert [group.name for group in backwards] == [group.name for group in groups]
+    assert [set(group.minions) for group in backwards] == [set(group.minions) for group in groups]
+    unknown = {minion for minion in "abcdefgh" if minion not in labels}
+    if unknown and NOT_KNOWN not in order:
+        assert set(groups[-1].minions) == unknown
+
+
+# -- stages ------------------------------------------------------------------------------------------------------------
+
+
+def test_each_group_goes_through_all_sizes_and_all_but_its_last_are_waves():
+    assert stages_of([(1, 5), (1, 2)]) == (
+        Stage(0, 1, wave=True),
+        Stage(0, 5, wave=False),
+        Stage(1, 1, wave=True),
+        Stage(1, 2, wave=False),
+    )
+
+
+@given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=1, max_size=5))
+def test_stages_keep_the_order_of_groups_and_each_group_ends_with_one_that_takes_all(sizes):
+    stages = stages_of(sizes)
+    assert [stage.group for stage in stages] == sorted(stage.group for stage in stages)
+    for group, own in enumerate(sizes):
+        mine = [stage for stage in stages if stage.group == group]
+        assert [stage.size for stage in mine] == own
+        assert [stage.wave for stage in mine] == [True] * (len(own) - 1) + [False]
+
+
+# -- checks ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "check"),
+    [
+        ("approve", Check("approve")),
+        ("service.status nginx", Check("function", "service.status", ("nginx",))),
+        (
+            "cmd.retcode 'curl -f http://localhost' timeout=5",
+            Check("function", "cmd.retcode", ("curl -f http://localhost", "timeout=5")),
+        ),
+        ("runner:survey.healthy site=eu", Check("runner", "survey.healthy", ("site=eu",))),
+    ],
+)
+def test_a_check_is_read(text, check):
+    assert parse_check(text) == check
+
+
+@pytest.mark.parametrize(
+    "value", ["", "ping", "runner:", "runner:ping", "approve now", "test.ping '", "a b.c", None, True, 7]
+)
+def test_what_is_no_check_is_refused_with_what_is_accepted(value):
+    with pytest.raises(ValueError, match="accepted") as caught:
+        parse_check(value)
+    assert f"check is {value!r}" in str(caught.value)

@@ -1,0 +1,273 @@
+"""Windows: when work may begin, by the clock on the wall."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import os
+import time
+import zoneinfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from saltext.jobs.core.windows import (
+    Window,
+    find_zone,
+    is_open,
+    next_period,
+    parse_moment,
+    parse_windows,
+)
+
+UTC = datetime.timezone.utc
+BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")  # 2026-03-29 02:00 -> 03:00, 2026-10-25 03:00 -> 02:00
+HAVANA = zoneinfo.ZoneInfo("America/Havana")  # changes at midnight
+LORD_HOWE = zoneinfo.ZoneInfo("Australia/Lord_Howe")  # changes by half an hour
+APIA = zoneinfo.ZoneInfo("Pacific/Apia")  # had no Friday, 2011-12-30
+ZONES = [
+    UTC,
+    BERLIN,
+    HAVANA,
+    LORD_HOWE,
+    APIA,
+    zoneinfo.ZoneInfo("Asia/Kathmandu"),
+    zoneinfo.ZoneInfo("America/St_Johns"),
+]
+
+
+def at(text, tz=UTC, fold=0):
+    return datetime.datetime.fromisoformat(text).replace(tzinfo=tz, fold=fold).timestamp()
+
+
+def period(window, after, tz=UTC):
+    """What a window's next period is, as its zone's clock shows it, with the offset."""
+    found = next_period(parse_windows(window), after, tz)
+    return tuple(
+        end and datetime.datetime.fromtimestamp(end, tz).isoformat(" ", "minutes")
+        for end in (found.opens, found.closes)
+    )
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_window_without_days_is_daily():
+    assert parse_windows("02:00-05:00") == (Window(frozenset(range(7)), 120, 300),)
+
+
+def test_days_are_a_list_a_range_or_both_and_a_range_may_go_over_the_weekend():
+    assert parse_windows("Sat,Sun 02:00-05:00")[0].days == {5, 6}
+    assert parse_windows("mon-fri 22:00-06:00")[0].days == {0, 1, 2, 3, 4}
+    assert parse_windows("Fri-Mon, wednesday 1:00-2:00")[0].days == {4, 5, 6, 0, 2}
+
+
+def test_several_windows_are_divided_by_semicolons_or_stand_in_a_list():
+    text = "Sat 00:00-24:00; Mon-Fri 22:00-06:00"
+    assert parse_windows(text) == parse_windows(text.split(";"))
+    assert len(parse_windows(text)) == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "word"),
+    [
+        ("", "''"),
+        ([], "[]"),
+        (None, "None"),
+        (120, "120"),
+        ("always", "'always'"),
+        ("02:00", "'02:00'"),
+        ("Caturday 02:00-03:00", "'Caturday'"),
+        ("Mon- 02:00-03:00", "'Mon- 02:00-03:00'"),
+        ("25:00-26:00", "'25:00'"),
+        ("02:60-03:00", "'02:60'"),
+        ("24:01-03:00", "'24:01'"),
+        ("2-3", "'2'"),
+        ("02:00-02:00", "no length"),
+        ("24:00-02:00", "no length"),
+        ("02:00-03:00;", "''"),
+        (["02:00-03:00", 7], "7"),
+    ],
+)
+def test_a_malformed_window_is_named_with_what_is_accepted(value, word):
+    with pytest.raises(ValueError, match=r"accepted|no length") as caught:
+        parse_windows(value)
+    assert word in str(caught.value)
+
+
+def test_a_zone_that_does_not_exist_is_named():
+    assert find_zone("Europe/Berlin") == BERLIN
+    for name in ("Europe/Atlantis", "../../etc/passwd", "/etc/passwd", "Europe", "", 7, None):
+        with pytest.raises(ValueError, match="time zone") as caught:
+            find_zone(name)
+        assert repr(name) in str(caught.value)
+
+
+# -- a moment ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_moment_is_read_in_the_zone_unless_it_has_an_offset_of_its_own():
+    assert parse_moment("2026-11-28 02:00", BERLIN) == at("2026-11-28T01:00")
+    assert parse_moment("2026-11-28T02:00:30Z", BERLIN) == at("2026-11-28T02:00:30")
+    assert parse_moment("2026-11-28 02:00 -0530", BERLIN) == at("2026-11-28T07:30")
+
+
+def test_a_moment_that_the_clock_shows_twice_is_the_first():
+    assert parse_moment("2026-10-25 02:30", BERLIN) == at("2026-10-25T00:30")
+
+
+def test_a_moment_that_the_clock_skips_is_when_it_does():
+    assert parse_moment("2026-03-29 02:30", BERLIN) == at("2026-03-29T01:00")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "tomorrow", "02:00", "2026-11-28", "2026-13-01 00:00", "2026-11-28 24:30", "2026-11-28 02:00 CET"]
+)
+def test_what_is_no_moment_is_named(text):
+    with pytest.raises(ValueError, match="no date and time") as caught:
+        parse_moment(text, UTC)
+    assert repr(text) in str(caught.value)
+
+
+# -- periods -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_window_opens_and_closes_by_the_clock():
+    assert period("Sat,Sun 02:00-05:00", at("2026-11-25T12:00")) == ("2026-11-28 02:00+00:00", "2026-11-28 05:00+00:00")
+    assert period("Sat,Sun 02:00-05:00", at("2026-11-28T05:00")) == ("2026-11-29 02:00+00:00", "2026-11-29 05:00+00:00")
+
+
+def test_a_period_that_is_under_way_begins_now():
+    now = at("2026-11-28T03:00") + 0.25
+    found = next_period(parse_windows("02:00-05:00"), now, UTC)
+    assert (found.opens, found.closes) == (now, at("2026-11-28T05:00"))
+
+
+def test_a_window_over_midnight_belongs_to_the_day_on_which_it_begins():
+    window = "Sat 23:00-02:00"
+    assert period(window, at("2026-11-28T00:30")) == ("2026-11-28 23:00+00:00", "2026-11-29 02:00+00:00")
+    assert is_open(parse_windows(window), at("2026-11-29T01:59:59"), UTC)
+    assert not is_open(parse_windows(window), at("2026-11-30T01:00"), UTC)
+
+
+def test_windows_that_touch_or_overlap_are_one_period():
+    assert period("Sat 22:00-24:00; Sun 00:00-03:00; Sun 02:00-04:00", at("2026-11-28T12:00")) == (
+        "2026-11-28 22:00+00:00",
+        "2026-11-29 04:00+00:00",
+    )
+
+
+def test_a_window_that_is_always_open_never_closes():
+    assert period("00:00-24:00", at("2026-11-28T12:00")) == ("2026-11-28 12:00+00:00", None)
+
+
+def test_the_clock_of_a_named_zone_counts():
+    assert period("02:00-05:00", at("2026-11-28T12:00"), BERLIN) == ("2026-11-29 02:00+01:00", "2026-11-29 05:00+01:00")
+
+
+def test_an_hour_that_the_clock_skips_is_missing_from_a_window():
+    assert period("02:00-05:00", at("2026-03-28T12:00"), BERLIN) == ("2026-03-29 03:00+02:00", "2026-03-29 05:00+02:00")
+    assert period("01:00-02:30", at("2026-03-28T12:00"), BERLIN) == ("2026-03-29 01:00+01:00", "2026-03-29 03:00+02:00")
+
+
+def test_a_window_that_the_clock_skips_altogether_opens_the_next_time():
+    assert period("Sun 02:10-02:40", at("2026-03-28T12:00"), BERLIN) == (
+        "2026-04-05 02:10+02:00",
+        "2026-04-05 02:40+02:00",
+    )
+
+
+def test_an_hour_that_the_clock_repeats_counts_twice():
+    assert period("02:00-05:00", at("2026-10-24T12:00"), BERLIN) == ("2026-10-25 02:00+02:00", "2026-10-25 05:00+01:00")
+    assert period("01:30-02:30", at("2026-10-24T12:00"), BERLIN) == ("2026-10-25 01:30+02:00", "2026-10-25 02:30+02:00")
+    again = at("2026-10-25T00:30")  # 02:30 for the first time
+    assert period("01:30-02:30", again, BERLIN) == ("2026-10-25 02:00+01:00", "2026-10-25 02:30+01:00")
+
+
+def test_a_clock_that_changes_at_midnight_or_by_half_an_hour_or_by_a_day_is_followed():
+    assert period("Sun 00:00-01:30", at("2026-03-07T12:00"), HAVANA) == (
+        "2026-03-08 01:00-04:00",
+        "2026-03-08 01:30-04:00",
+    )
+    assert period("02:15-03:00", at("2026-10-03T10:00"), LORD_HOWE) == (
+        "2026-10-04 02:30+11:00",
+        "2026-10-04 03:00+11:00",
+    )
+    assert period("Fri 02:00-05:00", at("2011-12-28T12:00"), APIA) == (
+        "2012-01-06 02:00+14:00",
+        "2012-01-06 05:00+14:00",
+    )
+
+
+def test_without_a_zone_it_is_this_machines():
+    old = os.environ.get("TZ")
+    os.environ["TZ"] = "Europe/Berlin"
+    time.tzset()
+    try:
+        now = at("2026-03-28T12:00")
+        assert next_period(parse_windows("02:00-05:00"), now, None) == next_period(
+            parse_windows("02:00-05:00"), now, BERLIN
+        )
+        assert parse_moment("2026-03-29 02:30", None) == parse_moment("2026-03-29 02:30", BERLIN)
+        assert parse_moment("2026-10-25 02:30", None) == parse_moment("2026-10-25 02:30", BERLIN)
+    finally:
+        os.environ.pop("TZ") if old is None else os.environ.update(TZ=old)
+        time.tzset()
+
+
+# -- whatever the windows are ------------------------------------------------------------------------------------------
+
+minutes = st.integers(0, 1439)
+any_window = st.builds(
+    Window, st.frozensets(st.integers(0, 6), min_size=1), minutes, minutes.map(lambda minute: minute + 1)
+).filter(lambda window: window.opens != window.closes)
+any_windows = st.lists(any_window, min_size=1, max_size=3).map(tuple)
+# Around the changes of the clocks above, and years before and after.
+any_moment = st.one_of(
+    st.sampled_from(
+        [at("2026-03-29T01:00"), at("2026-10-25T01:00"), at("2026-03-08T05:00"), at("2026-10-03T15:30")]
+    ).flatmap(lambda change: st.floats(change - 90000, change + 90000)),
+    st.floats(at("2011-01-01T00:00"), at("2036-01-01T00:00")),
+)
+COMMON = settings(max_examples=300, deadline=None)
+
+
+@COMMON
+@given(any_windows, any_moment, st.sampled_from(ZONES), st.data())
+def test_windows_are_shut_before_a_period_open_all_through_it_and_shut_after_it(windows, now, tz, data):
+    found = next_period(windows, now, tz)
+    assert found.opens >= now
+    if found.opens > now:
+        for moment in (now, found.opens - 1, data.draw(st.floats(now, found.opens, exclude_max=True))):
+            assert not is_open(windows, max(now, moment), tz)
+    end = found.closes if found.closes is not None else found.opens + 30 * 86400
+    assert end > found.opens
+    for moment in (found.opens, max(found.opens, end - 1), data.draw(st.floats(found.opens, end, exclude_max=True))):
+        assert is_open(windows, moment, tz)
+    if found.closes is not None:
+        assert not is_open(windows, found.closes, tz)
+
+
+@COMMON
+@given(any_windows, any_moment, st.sampled_from(ZONES))
+def test_a_window_is_open_when_and_only_when_the_clock_shows_a_time_within_it(windows, now, tz):
+    wall = datetime.datetime.fromtimestamp(math.floor(now), tz).replace(tzinfo=None)
+    midnight = datetime.datetime.combine(wall.date(), datetime.time())
+
+    def within(window, day):
+        opens = day + datetime.timedelta(minutes=window.opens)
+        length = window.closes - window.opens + (1440 if window.closes <= window.opens else 0)
+        return day.weekday() in window.days and opens <= wall < opens + datetime.timedelta(minutes=length)
+
+    days = (midnight, midnight - datetime.timedelta(days=1))
+    assert is_open(windows, now, tz) == any(within(window, day) for window in windows for day in days)
+
+
+@COMMON
+@given(any_windows, any_moment, st.sampled_from(ZONES))
+def test_the_next_opening_does_not_depend_on_when_it_is_asked_for(windows, now, tz):
+    found = next_period(windows, now, tz)
+    between = (now + found.opens) / 2
+    again = next_period(windows, between, tz)
+    assert (again.opens, again.closes) == (max(found.opens, between), found.closes)
