@@ -40,6 +40,8 @@ def jid_time(jid: str) -> float | None:
 
     The first 20 characters are year to microsecond in UTC (``salt.utils.jid.gen_jid``).
     """
+    if not jid.isascii():  # strptime takes digits of all scripts
+        return None
     try:
         moment = datetime.datetime.strptime(jid[:20], "%Y%m%d%H%M%S%f")
         return moment.replace(tzinfo=datetime.timezone.utc).timestamp()

@@ -12,13 +12,15 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import salt.payload
 import salt.utils.event
 
 from saltext.jobs.core.master import events
+from saltext.jobs.core.master.beat import Beat
+from saltext.jobs.core.master.quiet import Quiet
 
 log = logging.getLogger(__name__)
 
@@ -35,42 +37,55 @@ PATIENCE = 10
 _TAG_END = b"\n\n"
 
 
+class Listener(Protocol):
+    """What an engine does with the bus, on the loop's thread. What it raises is logged and goes no further."""
+
+    def wants(self, tag: str) -> bool:
+        """Whether an event is to be decoded and handled. Called for every event on the bus."""
+
+    def handle(self, tag: str, data: Any) -> None:
+        """Take the payload of a wanted event. Whoever fired it is not known."""
+
+    def on_gap(self) -> None:
+        """Events may have been lost: look in the job cache for what they would have told."""
+
+
 class Bus:
     """
-    Calls back on the loop's thread; an exception of a callback is logged and goes no further.
-
     :param opts: the master's options.
     :param loop: the engine's tornado loop.
     :param name: the engine's name, for its beat.
-    :param want: tells by tag whether an event is to be decoded and handled.
-    :param handle: gets (tag, payload) of each wanted event.
-    :param on_gap: called, without arguments, when events may have been lost: reconcile from the job cache.
     """
 
     def __init__(
         self,
-        opts: dict[str, Any],
+        opts: Mapping[str, Any],
         loop: Any,
         name: str,
-        want: Callable[[str], bool],
-        handle: Callable[[str, Any], None],
-        on_gap: Callable[[], None],
+        want: Callable[[str], bool] = lambda tag: False,
+        handle: Callable[[str, Any], None] = lambda tag, data: None,
+        on_gap: Callable[[], None] = lambda: None,
     ) -> None:
-        self._opts, self._loop = opts, loop
+        self._opts, self._loop = dict(opts), loop
         self._want, self._handle, self._on_gap = want, handle, on_gap
         self._beat_tag = events.beat_tag(name, os.getpid())
-        self._sent = self._heard = 0
+        self._beat = Beat()
         self._beaten = time.monotonic()
         self._on_ready: Callable[[], None] | None = None
         self._subscription: Any = None
         self._publisher: Any = None
         self._timer: Any = None
+        self._quiet = Quiet(log)
+
+    def listen(self, listener: Listener, on_ready: Callable[[], None] | None = None) -> None:
+        """Subscribe. Events may be missed until ``on_ready`` is called: then the bus has been heard."""
+        self._want, self._handle, self._on_gap = listener.wants, listener.handle, listener.on_gap
+        self.start(on_ready)
 
     def start(self, on_ready: Callable[[], None] | None = None) -> None:
-        """Subscribe. Events may be missed until ``on_ready`` is called: then the bus has been heard."""
         self._on_ready = on_ready
         self._subscribe()
-        self._beat()
+        self._next_beat()
 
     def fire(self, tag: str, data: dict[str, Any]) -> None:
         """Put an event on the bus. Best effort: a bus that is down is logged, and does not stop the engine."""
@@ -105,35 +120,37 @@ class Bus:
         tag = raw[:end].decode("utf-8", "replace")
         try:
             if tag == self._beat_tag:
-                self._hear(salt.payload.loads(raw[end + 2 :], encoding="utf-8")["n"])
+                self._hear(salt.payload.loads(raw[end + 2 :], encoding="utf-8"))
             elif self._want(tag):
                 self._handle(tag, salt.payload.loads(raw[end + 2 :], encoding="utf-8"))
-        except Exception:
-            log.exception("An event could not be handled and is passed over: %s", tag)
+        except Exception as exc:
+            self._quiet.error(
+                type(exc).__name__, "An event could not be handled and is passed over: %.300r", tag, exc_info=exc
+            )
 
-    def _beat(self) -> None:
+    def _next_beat(self) -> None:
         stall, self._beaten = time.monotonic() - self._beaten, time.monotonic()
-        if stall > STALL and self._heard:
+        if stall > STALL and self._beat.heard:
             self._report_gap(f"this process stood still for {stall:.0f} seconds")
-        pause = BEAT if self._heard else FIRST_BEATS
-        if (self._sent - self._heard) * pause >= PATIENCE * BEAT:
+        pause = BEAT if self._beat.heard else FIRST_BEATS
+        if self._beat.unheard * pause >= PATIENCE * BEAT:
             log.warning("The event bus has been silent for %d seconds: subscribing anew", PATIENCE * BEAT)
             self._reconnect()
-        self._sent += 1
-        self.fire(self._beat_tag, {"n": self._sent})
-        self._timer = self._loop.call_later(pause, self._beat)
+        self.fire(self._beat_tag, self._beat.make())
+        self._timer = self._loop.call_later(pause, self._next_beat)
 
     def _reconnect(self) -> None:
         for handle in (self._subscription, self._publisher):
             handle.destroy()
-        # The next beat that is heard is out of step, which reports the gap once the bus is heard again.
-        self._sent += 1
+        # Whatever was fired meanwhile is lost, even if no beat was.
+        self._beat.skip()
         self._subscribe()
 
-    def _hear(self, n: int) -> None:
-        first, lost = not self._heard, n - self._heard - 1
-        self._heard = max(n, self._heard)
-        if first:
+    def _hear(self, payload: Any) -> None:
+        is_first, lost = not self._beat.heard, self._beat.hear(payload)
+        if lost is None:
+            self._quiet.warning("beat", "An event that is no beat of this engine has its tag; it is ignored")
+        elif is_first:
             if self._on_ready is not None:
                 self._on_ready()
         elif lost > 0:

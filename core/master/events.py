@@ -1,8 +1,9 @@
 """
 The tag vocabulary: a bus event becomes a typed fact, and what we announce becomes a tag.
 
-The only place where a tag is spelled. It must never trust an event: an id in a payload that does not match the id in the
-tag, or an id that could not be a path component, makes no fact.
+The only place where a tag is spelled, and where the fields of an event or of a return are checked, once and for all
+engines: whoever gets a fact from here may rely on the types of its fields. It must never trust an event: an id in a payload
+that does not match the id in the tag, or an id that could not be a path component, makes no fact.
 
 What we announce (payloads are flat dicts, ``_stamp`` is added by Salt):
 
@@ -22,6 +23,7 @@ What we announce (payloads are flat dicts, ``_stamp`` is added by Salt):
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -139,41 +141,65 @@ def _job_fact(parts: list[str], data: Mapping[str, Any]) -> BusFact | None:
     if kind == "new" and len(parts) == 4 and data.get("jid") == jid:
         return JobPublished(
             jid,
-            str(data.get("fun", "")),
+            function_of(data),
             data.get("tgt"),
-            str(data.get("tgt_type", "glob")),
-            str(data.get("user", "")),
+            _text(data.get("tgt_type"), "glob"),
+            _text(data.get("user"), ""),
             _names(data.get("minions")),
         )
     if len(parts) != 5 or not is_plain(parts[4]) or data.get("id") != parts[4]:
         return None
     if kind == "ret" and data.get("jid") == jid:
-        return JobReturned(jid, parts[4], str(data.get("fun", "")), retcode_of(data))
+        return JobReturned(jid, parts[4], function_of(data), retcode_of(data))
     if kind == "start":
         return JobStarted(jid, parts[4])
     return None
 
 
+#: Retcodes are 32 bits wide, as exit codes are; all state of the engines can hold that. Anything else is a failure.
+_LOWEST, _HIGHEST = -(2**31), 2**31 - 1
+_NUMBER = re.compile(r"-?[0-9]{1,10}")
+#: Longest name of a function, or of several of one job, that is taken for one.
+_LONGEST_NAME = 1000
+
+
 def retcode_of(ret: Mapping[str, Any]) -> int:
     """
-    Return the one exit code that a return stands for: 0 for success.
+    Return the one exit code that a return stands for, whatever its fields hold: 0 for success, at most 32 bits.
 
     ``retcode`` may be missing (then success decides), a number, or a dict with one for each of several functions, of
     which the worst counts. ``success: False`` with a retcode of 0 is a failure too: that is how a minion reports a
-    function it could not run.
+    function it could not run. What is no exit code is a failure, and counts as 1.
     """
-    code = ret.get("retcode", 0)
+    code = ret.get("retcode")
     if isinstance(code, Mapping):
-        code = max((_number(value) for value in code.values()), default=0, key=abs)
-    code = _number(code)
-    return 1 if code == 0 and ret.get("success") is False else code
+        number = max((_number(value) for value in code.values()), default=0, key=abs)
+    else:
+        number = _number(code)
+    return 1 if number == 0 and ret.get("success") is False else number
 
 
 def _number(value: Any) -> int:
-    try:
+    if value is None:
+        return 0
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        value = int(value)  # some job caches keep it as text
+    # A whole float is what a database without integers gives back; inf and nan compare with neither limit.
+    if isinstance(value, (int, float)) and _LOWEST <= value <= _HIGHEST and value == int(value):
         return int(value)
-    except (TypeError, ValueError):
-        return 1 if value else 0
+    return 1
+
+
+def function_of(data: Mapping[str, Any]) -> str:
+    """Return the name of the function of a job or return, of several joined by commas; empty where it is no name."""
+    fun = data.get("fun")
+    if isinstance(fun, (list, tuple)) and len(fun) <= _LONGEST_NAME and all(isinstance(name, str) for name in fun):
+        fun = ",".join(fun)
+    return _text(fun, "")
+
+
+def _text(value: Any, default: str) -> str:
+    return value if isinstance(value, str) and len(value) <= _LONGEST_NAME else default
 
 
 def _names(value: Any) -> tuple[str, ...]:

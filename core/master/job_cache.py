@@ -3,13 +3,16 @@ The master job cache as the engines need it, whatever returner is configured: lo
 job's own load.
 
 It blocks (disk, database): call it from a Worker. It must never hand a return's payload on: those can be megabytes, and
-nothing here needs them.
+nothing here needs them. Like an event, a record of the job cache may be whatever a minion has sent, or damaged: its fields
+are checked here, and one that cannot be read is passed over alone.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +24,7 @@ import salt.utils.args
 from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.ids import is_plain, jid_time
 from saltext.jobs.core.master.events import retcode_of
+from saltext.jobs.core.master.quiet import Quiet
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +32,10 @@ log = logging.getLogger(__name__)
 OURS = "salt_cache"
 #: Drivers for which our job cache stores a minion under another key than its id.
 _ENCODING = frozenset({"mysql", "etcd", "consul"})
-#: Seconds by which a job may have been published after the time that its jid carries.
+#: Seconds by which the time that a jid carries may differ from the true one: it may be that of any time zone.
 _LATE = 15 * 3600.0
+#: A bank of the job cache in which there is nothing under the key that is asked for.
+_PROBE = "jobs/nocache"
 #: Key in the load of a job that the batch_manager engine publishes: the batch decides who gets it, and when.
 BATCH_MARK = "batch"
 
@@ -53,6 +59,7 @@ class JobCache:
         self.name: str = opts.get("ext_job_cache") or self.master_name
         self._loaded: Any = None
         self._banks: Any = None
+        self._quiet = Quiet(log)
 
     @property
     def keeps_first_load(self) -> bool:
@@ -61,22 +68,24 @@ class JobCache:
 
     def load(self, jid: str) -> dict[str, Any]:
         """Return the load of a job, ``{}`` where there is none. :raises JobCacheError: when it cannot be read."""
-        return dict(self._call(self.name, "get_load", jid) or {})
+        return dict(self._mapping(f"The load of {jid}", self._call(self.name, "get_load", jid)))
 
     def returned(self, jid: str, minions: Iterable[str]) -> dict[str, int]:
         """
         Return ``{minion: retcode}`` of those of ``minions`` that have returned ``jid``.
 
+        A return that cannot be read says nothing: its minion is left out, with a line in the log.
+
         :raises JobCacheError: when the cache cannot be read.
         """
         wanted = list(minions)
         if self.name == OURS and len(wanted) <= 200 and self._driver not in _ENCODING:
-            found = self._fetch_each(jid, wanted)
+            found: Mapping[str, Any] = self._fetch_each(jid, wanted)
         else:
-            found = self._call(self.name, "get_jid", jid) or {}
+            found = self._mapping(f"What has returned {jid}", self._call(self.name, "get_jid", jid))
         # A key that is missing fetches an empty mapping; a return that is there is never empty.
-        returns = ((minion, found.get(minion)) for minion in wanted)
-        return {minion: retcode_of(data) for minion, data in returns if data and isinstance(data, Mapping)}
+        returns = {minion: self._mapping(f"{minion}'s return of {jid}", found.get(minion)) for minion in wanted}
+        return {minion: retcode_of(data) for minion, data in returns.items() if data}
 
     def have_returned(self, jid: str, minions: Iterable[str]) -> frozenset[str]:
         """
@@ -105,9 +114,18 @@ class JobCache:
         try:
             if not record or record["by"] != self._opts["id"]:
                 return None
-            return Publication(float(record["at"]), frozenset(record.get("added", ())))
-        except (TypeError, KeyError, ValueError) as exc:
-            log.error("What is noted of the publish of job %s is of no use: %s: %s", jid, type(exc).__name__, exc)
+            at, added = float(record["at"]), frozenset(filter(is_plain, record.get("added", ())))
+            if not math.isfinite(at):
+                raise ValueError(f"it was published at {at}")
+            return Publication(at, added)
+        except (TypeError, KeyError, ValueError, OverflowError) as exc:
+            self._quiet.error(
+                "publication",
+                "The record that this master published job %s cannot be used: %s: %s",
+                jid,
+                type(exc).__name__,
+                exc,
+            )
             return None
 
     def published_since(self, since: float) -> dict[str, float]:
@@ -124,7 +142,9 @@ class JobCache:
             times = {jid: publication.at if publication else None for jid, publication in found.items()}
         else:
             times = {str(jid): jid_time(str(jid)) for jid in self._call(self.name, "get_jids") or ()}
-        return {jid: at for jid, at in times.items() if at is not None and at >= since}
+        # A jid of the future is nobody's but a forger's.
+        latest = time.time() + _LATE
+        return {jid: at for jid, at in times.items() if at is not None and since <= at <= latest}
 
     def _published_jids(self) -> list[str]:
         if self._driver == "localfs":
@@ -156,8 +176,25 @@ class JobCache:
         """Store a return that did not come as one: ``load`` has jid, id, return, retcode, success, fun."""
         self._call(self.name, "returner", dict(load))
 
+    def _mapping(self, what: str, value: Any) -> Mapping[str, Any]:
+        if value and not isinstance(value, Mapping):
+            self._quiet.error("record", "%.200s is no mapping in the job cache, and is passed over", what)
+        return value if isinstance(value, Mapping) else {}
+
     def _fetch_each(self, jid: str, minions: list[str]) -> dict[str, Any]:
-        return {minion: self._fetch(f"jobs/returns/{jid}", minion) for minion in minions}
+        found: dict[str, Any] = {}
+        failed: dict[str, JobCacheError] = {}
+        for minion in minions:
+            try:
+                found[minion] = self._fetch(f"jobs/returns/{jid}", minion)
+            except JobCacheError as exc:
+                if not failed and not found:
+                    # It is the record, if the driver finds another one, or finds that there is none.
+                    self._fetch(_PROBE, "probe")
+                failed[minion] = exc
+        for minion, error in failed.items():
+            self._quiet.error("record", "%s's return of %s cannot be read and is passed over: %s", minion, jid, error)
+        return found
 
     def _list(self, bank: str) -> Any:
         return self._guard("salt.cache", f"list {bank}", lambda: self._cache().list(bank)) or []

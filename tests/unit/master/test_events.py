@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given
 
 from saltext.jobs.core.ids import is_plain, jid_time
 from saltext.jobs.core.master import events
@@ -64,6 +66,29 @@ def test_an_event_that_contradicts_its_tag_states_nothing(tag, data):
         ({"retcode": "nonsense"}, 1),
         ({"retcode": None}, 0),
         ({"retcode": True}, 1),
+        ({"retcode": False}, 0),
+        ({"retcode": 2.0}, 2),
+        ({"retcode": 0.5}, 1),
+        ({"retcode": "2"}, 2),
+        ({"retcode": "-1"}, -1),
+        ({"retcode": "0"}, 0),
+        ({"retcode": "\u0662"}, 1),  # a digit of another script
+        ({"retcode": " 0"}, 1),
+        ({"retcode": ""}, 1),
+        ({"retcode": "9" * 30}, 1),
+        ({"retcode": 10**30}, 1),
+        ({"retcode": 2**31}, 1),
+        ({"retcode": 2**31 - 1}, 2**31 - 1),
+        ({"retcode": -(2**31)}, -(2**31)),
+        ({"retcode": float("inf")}, 1),
+        ({"retcode": float("nan")}, 1),
+        ({"retcode": 1e308}, 1),
+        ({"retcode": []}, 1),
+        ({"retcode": [0]}, 1),
+        ({"retcode": b"0"}, 1),
+        ({"retcode": {"a": float("inf"), "b": 0}}, 1),
+        ({"retcode": {"a": {"b": 0}}}, 1),
+        ({"retcode": {"a": float("nan"), "b": -7}}, -7),
     ],
 )
 def test_one_retcode_stands_for_a_return(ret, code):
@@ -122,3 +147,85 @@ def test_a_jid_tells_its_time():
     assert jid_time(f"{JID}_12345") == jid_time(JID)
     assert jid_time("20260516-special") is None
     assert jid_time("") is None
+
+
+@pytest.mark.parametrize("jid", ["２０２６０５１６１０１１１２１３１４１５", "٢٠٢٦٠٥١٦١٠١١١٢١٣١٤١٥"])
+def test_digits_of_other_scripts_make_no_time(jid):
+    assert jid_time(jid) is None
+
+
+@pytest.mark.parametrize(
+    ("fun", "name"),
+    [
+        ("test.ping", "test.ping"),
+        (["test.ping", "cmd.run"], "test.ping,cmd.run"),
+        (None, ""),
+        (7, ""),
+        (["test.ping", 7], ""),
+        ({"a": 1}, ""),
+        ("x" * 1001, ""),
+        (["x"] * 5000, ""),
+        (b"test.ping", ""),
+    ],
+)
+def test_what_is_no_name_of_a_function_names_none(fun, name):
+    assert events.fact_of(f"salt/job/{JID}/ret/a", {"jid": JID, "id": "a", "fun": fun}).fun == name
+
+
+# -- any value in any field --------------------------------------------------------------------------------------------
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.just(JID) | st.just("a"),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers() | st.binary(), inner),
+    max_leaves=8,
+)
+FIELDS = (
+    "jid",
+    "id",
+    "fun",
+    "retcode",
+    "success",
+    "return",
+    "minions",
+    "tgt",
+    "tgt_type",
+    "user",
+    "new",
+    "lost",
+    "arg",
+)
+TAGS = st.sampled_from(
+    [f"salt/job/{JID}/ret/a", f"salt/job/{JID}/new", f"salt/job/{JID}/start/a", "salt/minion/a/start", events.PRESENCE]
+)
+
+
+def is_sound(fact):
+    checks = {
+        "jid": is_plain,
+        "minion": is_plain,
+        "fun": lambda value: isinstance(value, str),
+        "retcode": lambda value: type(value) is int and -(2**31) <= value < 2**31,
+        "tgt_type": lambda value: isinstance(value, str),
+        "user": lambda value: isinstance(value, str),
+        "minions": lambda value: isinstance(value, tuple) and all(map(is_plain, value)),
+        "new": lambda value: isinstance(value, tuple) and all(map(is_plain, value)),
+        "lost": lambda value: isinstance(value, tuple) and all(map(is_plain, value)),
+        "tgt": lambda value: True,
+    }
+    return all(checks[name](getattr(fact, name)) for name in fact.__dataclass_fields__)
+
+
+@given(TAGS, st.dictionaries(st.sampled_from(FIELDS), VALUES))
+def test_whatever_an_event_carries_it_makes_a_sound_fact_or_none(tag, fields):
+    for data in (fields, {"jid": JID, "id": "a", **fields}, {**fields, "jid": JID, "id": "a"}):
+        fact = events.fact_of(tag, data)
+        assert fact is None or is_sound(fact)
+
+
+@given(st.text() | st.lists(st.text(), max_size=6).map("/".join), VALUES)
+def test_whatever_a_tag_is_it_makes_a_sound_fact_or_none(tag, data):
+    assert events.job_of(tag) is None or tag.startswith(events.JOB)
+    events.parts_of_job(tag)
+    events.beacon_of(tag)
+    fact = events.fact_of(tag, data)
+    assert fact is None or is_sound(fact)

@@ -1,0 +1,61 @@
+"""
+Says the same thing once a minute, however often it is so: for what anybody on the bus can cause as often as he likes.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Hashable
+
+#: Seconds between two lines about the same subject.
+PAUSE = 60.0
+#: Subjects that are told apart in that time. Whoever makes up names gets one line for all the others together.
+_SUBJECTS = 20
+
+
+class Quiet:
+    """
+    :param logger: where the lines go.
+    :param steady: returns seconds that only ever rise.
+    """
+
+    def __init__(self, logger: logging.Logger, steady: Callable[[], float] = time.monotonic) -> None:
+        self._logger, self._steady = logger, steady
+        self._since = steady()
+        self._silent: dict[Hashable, int] = {}  # how often it was so after its line, of each subject of this minute
+
+    def warning(self, subject: Hashable, message: str, *args: object) -> None:
+        """Log a warning, unless ``subject`` had a line in this minute; then it is counted, and the count told later."""
+        self._log(logging.WARNING, subject, message, args)
+
+    def error(self, subject: Hashable, message: str, *args: object, exc_info: BaseException | None = None) -> None:
+        """Log an error, as ``warning`` does."""
+        self._log(logging.ERROR, subject, message, args, exc_info)
+
+    def _log(
+        self,
+        level: int,
+        subject: Hashable,
+        message: str,
+        args: tuple[object, ...],
+        exc_info: BaseException | None = None,
+    ) -> None:
+        if self._steady() - self._since >= PAUSE:
+            self._begin_minute()
+        if subject not in self._silent and len(self._silent) >= _SUBJECTS:
+            subject = None
+        if subject in self._silent:
+            self._silent[subject] += 1
+            return
+        self._silent[subject] = 0
+        self._logger.log(level, message, *args, exc_info=exc_info)
+
+    def _begin_minute(self) -> None:
+        seconds = self._steady() - self._since
+        self._since = self._steady()
+        for subject, count in self._silent.items():
+            if count:
+                about = "others" if subject is None else subject
+                self._logger.warning("The same %d times more in the last %.0f s (%s)", count, seconds, about)
+        self._silent.clear()

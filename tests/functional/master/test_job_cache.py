@@ -1,0 +1,144 @@
+"""What the engines make of the job cache's records: a record that is not as it should be is passed over alone."""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+
+import hypothesis.strategies as st
+import pytest
+import salt.cache
+import salt.config
+import salt.payload
+from hypothesis import HealthCheck, given, settings
+
+from saltext.jobs.core.errors import JobCacheError
+from saltext.jobs.core.master.job_cache import JobCache
+
+JID = "20260516101112131415"
+RETURNS = f"jobs/returns/{JID}"
+
+
+@pytest.fixture(params=["salt_cache", "local_cache"])
+def opts(tmp_path, request):
+    opts = salt.config.master_config(None)
+    opts.update(
+        id="here_master",
+        cachedir=str(tmp_path / "cache"),
+        pki_dir=str(tmp_path / "pki"),
+        extension_modules=str(tmp_path / "ext"),
+        sock_dir=str(tmp_path / "sock"),
+        root_dir=str(tmp_path),
+        cluster_id=None,
+        master_job_cache=request.param,
+    )
+    (tmp_path / "cache").mkdir()
+    return opts
+
+
+@pytest.fixture
+def ours(opts):
+    opts["master_job_cache"] = "salt_cache"
+    return opts
+
+
+@pytest.fixture
+def bank(ours):
+    """Writes a record past the returner."""
+    cache = salt.cache.Cache(ours)
+    return lambda minion, record: cache.store(RETURNS, minion, record)
+
+
+def path_of(opts, minion):
+    return pathlib.Path(opts["cachedir"]) / "jobs" / "returns" / JID / f"{minion}.p"
+
+
+def give(cache, minion, **fields):
+    cache.store_return({"jid": JID, "id": minion, "fun": "test.ping", "return": True, **fields})
+
+
+@pytest.mark.parametrize(
+    ("retcode", "code"),
+    [
+        (0, 0),
+        (7, 7),
+        (float("inf"), 1),
+        (float("-inf"), 1),
+        (float("nan"), 1),
+        (1e308, 1),
+        (2**63, 1),
+        ("9" * 30, 1),
+        ("text", 1),
+        ({"a": {"b": 1}}, 1),
+        ({"a": 0, "b": 3}, 3),
+        ([0], 1),
+        (b"\\xff", 1),
+    ],
+)
+def test_a_return_counts_with_whatever_retcode_it_was_stored(opts, retcode, code):
+    cache = JobCache(opts)
+    cache.keep_load(JID, {"fun": "test.ping", "tgt": "*", "tgt_type": "glob", "arg": [], "user": "root"}, ["a", "b"])
+    give(cache, "a", retcode=retcode, success=True)
+    give(cache, "b", retcode=0, success=True)
+    assert cache.returned(JID, ["a", "b", "c"]) == {"a": code, "b": 0}
+
+
+@pytest.mark.parametrize("damaged", [b"", b"\xc1", b"\x81\xa6return", b"\xd6\x4e\x00\x00\x00\x00"])
+def test_a_return_that_cannot_be_read_says_nothing_and_keeps_none_from_being_read(ours, bank, damaged, caplog):
+    for minion in ("a", "b", "c"):
+        bank(minion, {"return": True, "retcode": 0})
+    path_of(ours, "a").write_bytes(damaged)
+    with caplog.at_level(logging.ERROR, logger="saltext"):
+        cache = JobCache(ours)
+        for _ in range(50):
+            assert cache.returned(JID, ["a", "b", "c"]) == {"b": 0, "c": 0}
+            assert cache.returned(JID, ["a"]) == {}
+    lines = [record for record in caplog.records if record.name.endswith("master.job_cache")]
+    assert len(lines) <= 1
+
+
+@pytest.mark.parametrize("record", ["text", 7, [1], b"\xff", True])
+def test_a_return_that_is_no_mapping_says_nothing(ours, bank, record):
+    bank("a", record)
+    bank("b", {"return": True, "retcode": 0})
+    assert JobCache(ours).returned(JID, ["a", "b"]) == {"b": 0}
+
+
+def test_a_job_cache_that_is_down_is_no_empty_one(ours, monkeypatch):
+    ours["cache"] = "no_such_driver"
+    with pytest.raises(JobCacheError):
+        JobCache(ours).returned(JID, ["a"])
+
+
+def test_a_job_whose_jid_lies_in_the_future_was_not_published(opts):
+    opts["master_job_cache"] = "local_cache"
+    cache = JobCache(opts)
+    future = "99990101000000000000"
+    load = {"fun": "test.ping", "tgt": "*", "tgt_type": "glob", "arg": [], "user": "root"}
+    for jid in (JID, future):
+        cache._call("local_cache", "prep_jid", False, jid)
+        cache._call("local_cache", "save_load", jid, {**load, "jid": jid})
+    assert list(cache.published_since(0.0)) == [JID]
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | st.text(st.characters(exclude_categories=["Cs"]))
+    | st.binary(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner),
+    max_leaves=8,
+)
+RECORDS = VALUES | st.dictionaries(st.sampled_from(["return", "retcode", "success", "out", "jid"]), VALUES)
+
+
+@given(record=RECORDS)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
+def test_whatever_a_record_holds_reading_it_neither_fails_nor_gives_what_is_no_retcode(ours, bank, record):
+    bank("a", record)
+    bank("b", {"return": True, "retcode": 5})
+    found = JobCache(ours).returned(JID, ["a", "b"])
+    assert found.pop("b") == 5
+    assert all(type(code) is int and -(2**31) <= code < 2**31 for code in found.values())
