@@ -18,7 +18,10 @@ import salt.payload
 import salt.utils.jid
 from salt.exceptions import CommandExecutionError, SaltCacheError, SaltDeserializationError, SaltInvocationError
 
-from saltext.jobs.returners import salt_cache as jobs
+from saltext.jobs.core.master.secrets import without_secrets
+from saltext.jobs.core.store import records as jobs
+from saltext.jobs.core.store.drivers import Outage
+from saltext.jobs.core.store.store import Store, plain_minions
 
 log = logging.getLogger(__name__)
 
@@ -63,8 +66,14 @@ def migrate(source="local_cache", dry_run=False):
         salt-run job_cache.migrate source=local_cache dry_run=True
     """
     read = _reader(source)
-    store = jobs.Store(__opts__)
-    done: dict[str, Any] = {"source": source, "driver": store.driver, "dry_run": bool(dry_run), "jobs": 0, "copied": 0}
+    store = Store(__opts__)
+    done: dict[str, Any] = {
+        "source": source,
+        "driver": store.driver.name,
+        "dry_run": bool(dry_run),
+        "jobs": 0,
+        "copied": 0,
+    }
     done.update({"loads": 0, "returns": 0, "endtimes": 0, "failed": {}})
     try:
         names = sorted(read["get_jids"]())
@@ -75,7 +84,7 @@ def migrate(source="local_cache", dry_run=False):
         done["jobs"] += 1
         try:
             written = _copy(store, read, jid, dry_run)
-        except jobs.Outage as exc:
+        except Outage as exc:
             raise CommandExecutionError(f"Stopped at job {jid}; run it again to go on: {exc}") from exc
         except Exception as exc:
             log.warning("Job %s of %s cannot be copied: %s", jid, source, exc)
@@ -90,7 +99,7 @@ def migrate(source="local_cache", dry_run=False):
 
 def _reader(source):
     """The functions of the returner ``source``."""
-    if source == jobs.__virtualname__:
+    if source == "salt_cache":
         raise SaltInvocationError("source must be another job cache than salt_cache, such as local_cache")
     loaded = salt.loader.returners(__opts__, {})
     needed = ("get_jids", "get_load", "get_jid")
@@ -131,12 +140,12 @@ def _copy(store, read, jid, dry_run):
     """Copy what of one job is not there; how many loads, returns and end times that were."""
     key = store.key(jid, "jid")
     if key is None:
-        raise CommandExecutionError(f"the driver {store.driver} cannot take this jid")
+        raise CommandExecutionError(f"the driver {store.driver.name} cannot take this jid")
     load, returns = read["get_load"](jid) or {}, read["get_jid"](jid) or {}
     end = read["get_endtime"](jid) if "get_endtime" in read else None
     bank = f"{jobs.RETURNS}/{key}"
     with store.lock(key):
-        here = set(store.names(bank))
+        here = set(store.keys(bank))
         wanted = {store.key(minion, "minion id"): record for minion, record in returns.items()}
         new = {minion: record for minion, record in wanted.items() if minion is not None and minion not in here}
         new_load = bool(load) and _is_better(store, key, load)
@@ -162,11 +171,11 @@ def _is_better(store, key, load):
 
 
 def _copy_load(store, key, load):
-    stored = store.without_secrets(load)
+    stored = without_secrets(load)
     minions = stored.pop("Minions", None)
     store.store(jobs.LOADS, key, stored)
     if minions:
-        store.add_minions(key, store.plain_minions(key, minions))
+        jobs.add_minions(store, key, plain_minions(key, minions))
 
 
 class _Progress:
@@ -204,26 +213,26 @@ def stats():
 
         salt-run job_cache.stats
     """
-    store = jobs.Store(__opts__)
+    store = Store(__opts__)
     try:
-        keys = sorted(store.names(jobs.LOADS))
-        returns = sum(len(store.names(f"{jobs.RETURNS}/{key}")) for key in keys)
-        published = len(store.names(jobs.PUBLISHED))
+        keys = sorted(store.keys(jobs.LOADS))
+        returns = sum(len(store.keys(f"{jobs.RETURNS}/{key}")) for key in keys)
+        published = len(store.keys(jobs.PUBLISHED))
     except SaltCacheError as exc:
         raise CommandExecutionError(str(exc)) from exc
     timed = [key for key in keys if key[:8].isdigit()]
-    found = {"driver": store.driver, "jobs": len(keys), "published": published, "returns": returns}
+    found = {"driver": store.driver.name, "jobs": len(keys), "published": published, "returns": returns}
     found["oldest"] = store.decode(timed[0]) if timed else None
     found["newest"] = store.decode(timed[-1]) if timed else None
     found["bytes"] = _bytes(store)
-    if store.driver == "mmap_cache":
-        found["bank_bytes"] = store.bank_bytes
+    if store.driver.bank_bytes:
+        found["bank_bytes"] = store.driver.bank_bytes
     return found
 
 
 def _bytes(store):
     """What the banks really take on disk, holes left out; None for a driver that has a server."""
-    if store.driver not in ("localfs", "mmap_cache"):
+    if store.driver.name not in ("localfs", "mmap_cache"):
         return None
     taken = 0
     for bank in (*jobs.BANKS, jobs.RETURNS):
@@ -268,7 +277,7 @@ def verify(repair=False):
         salt-run job_cache.verify
         salt-run job_cache.verify repair=True
     """
-    store = jobs.Store(__opts__)
+    store = Store(__opts__)
     try:
         return _Verification(store, bool(repair)).run()
     except SaltCacheError as exc:
@@ -282,7 +291,7 @@ class _Verification:
         self.returns = 0
 
     def run(self):
-        loads = sorted(self.store.names(jobs.LOADS))
+        loads = sorted(self.store.keys(jobs.LOADS))
         progress = _Progress("verifying jobs", len(loads))
         for count, key in enumerate(loads, 1):
             self.load(key)
@@ -307,7 +316,7 @@ class _Verification:
         """The value, and why it cannot be read."""
         try:
             return self.store.fetch(bank, key), None
-        except jobs.Outage:
+        except Outage:
             raise
         except SaltCacheError as exc:
             return None, str(exc)
@@ -317,8 +326,8 @@ class _Verification:
         if error or not isinstance(load, dict):
             detail = error or f"it is a {type(load).__name__}"
             self.found("unreadable-load", key, lambda: self.store.flush(jobs.LOADS, key), detail=detail)
-        elif self.store.without_secrets(load) != load:
-            clean = self.store.without_secrets(load)
+        elif without_secrets(load) != load:
+            clean = without_secrets(load)
             self.found("secrets-in-load", key, lambda: self.store.store(jobs.LOADS, key, clean))
 
     def minions(self, key):
@@ -327,14 +336,14 @@ class _Verification:
         if not minions and not error:
             return None
         if error or not (isinstance(minions, list) and all(isinstance(name, str) for name in minions)):
-            answered = sorted(self.store.decode(name) for name in self.store.names(f"{jobs.RETURNS}/{key}"))
+            answered = sorted(self.store.decode(name) for name in self.store.keys(f"{jobs.RETURNS}/{key}"))
             self.found("unreadable-minions", key, lambda: self.store.store(jobs.MINIONS, key, answered), detail=error)
             return None
         return set(minions) if self.store.contains(jobs.PUBLISHED, key) else None
 
     def returns_of(self, key, expected):
         bank = f"{jobs.RETURNS}/{key}"
-        for minion in sorted(self.store.names(bank)):
+        for minion in sorted(self.store.keys(bank)):
             self.returns += 1
             _, error = self.read(bank, minion)
             if error:
@@ -345,10 +354,11 @@ class _Verification:
                 self.found("unexpected-return", key, minion=minion)
 
     def without_load(self, loads):
-        left = {key for bank in (*jobs.BANKS[1:], jobs.RETURNS) for key in self.store.names(bank)} - loads
+        left = {key for bank in jobs.BANKS[1:] for key in self.store.keys(bank)}
+        left = left.union(self.store.driver.banks(jobs.RETURNS)) - loads
         for key in sorted(left):
             if self.store.contains(jobs.LOADS, key):
                 continue  # published meanwhile
-            written = self.store.last_written(key)
+            written = jobs.last_written(self.store, key)
             if written is None or time.time() - written > SETTLED_SECONDS:
-                self.found("no-load", key, lambda k=key: self.store.drop(k))
+                self.found("no-load", key, lambda k=key: jobs.drop(self.store, k))

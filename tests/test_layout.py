@@ -71,8 +71,12 @@ def imported_names(path):
     return names
 
 
-def test_the_job_cache_imports_nothing_else_of_this_extension():
-    assert not [name for name in imported_names(CHECKOUT / "returners" / "salt_cache.py") if name.startswith("saltext")]
+def test_the_job_cache_is_read_without_engines():
+    loaded = {name for name in loaded_by("saltext.jobs.returners.salt_cache") if name.startswith("saltext.jobs.core.")}
+    below = ("store", "disk.local_banks", "ids", "master.secrets")
+    packages = {f"saltext.jobs.core.{name}" for name in ("disk", "master")}
+    assert "saltext.jobs.core.store.records" in loaded
+    assert not [name for name in loaded - packages if not name.removeprefix("saltext.jobs.core.").startswith(below)]
 
 
 @pytest.mark.parametrize("kind", ["engines", "runners", "returners"])

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import threading
 from typing import Any
 
 import salt.payload
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+#: Tries for a draft: its directory goes whenever somebody removes the last key in it.
+_TRIES = 10
 
 
 class LocalBanks:
@@ -55,12 +58,13 @@ class LocalBanks:
             os.close(handle)
 
     def _new_file(self, folder: str, draft: str) -> int:
-        try:
-            return os.open(draft, _NEW_FILE, 0o600)
-        except FileNotFoundError:  # the bank's first value, or somebody has removed the directory
-            make_folder(folder, self._owner)
-        except FileExistsError:  # left by a process that was killed, with the same number
-            os.unlink(draft)
+        for _ in range(_TRIES):
+            try:
+                return os.open(draft, _NEW_FILE, 0o600)
+            except FileNotFoundError:  # the bank's first value, or somebody has removed the directory
+                make_folder(folder, self._owner)
+            except FileExistsError:  # left by a process that was killed, with the same number
+                os.unlink(draft)
         return os.open(draft, _NEW_FILE, 0o600)
 
     def fetch(self, bank: str, key: str) -> Any:
@@ -70,6 +74,17 @@ class LocalBanks:
                 return salt.payload.loads(stream.read())
         except (FileNotFoundError, NotADirectoryError):
             return {}
+
+    def contains(self, bank: str, key: str) -> bool:
+        """Tell whether there is a value."""
+        return os.path.isfile(os.path.join(self._root, bank, f"{key}.p"))
+
+    def updated(self, bank: str, key: str) -> float | None:
+        """Return the Unix time of the last write, None where there is no value."""
+        try:
+            return os.stat(os.path.join(self._root, bank, f"{key}.p")).st_mtime
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
     def names(self, bank: str) -> list[str]:
         """Return the names of what is in a bank's directory: keys with ``.p``, sub-banks, half-written files."""
@@ -81,6 +96,11 @@ class LocalBanks:
     def list(self, bank: str) -> list[str]:
         """Return the keys of a bank: neither sub-banks nor half-written files."""
         return [name[:-2] for name in self.names(bank) if name.endswith(".p")]
+
+    def drop(self, bank: str) -> None:
+        """Remove a bank with all that is in it."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            shutil.rmtree(os.path.join(self._root, bank))
 
     def flush(self, bank: str, key: str) -> None:
         """Remove a key, and its bank with the last one."""

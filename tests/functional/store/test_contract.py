@@ -11,10 +11,8 @@ import itertools
 import logging
 import multiprocessing
 import os
-import sys
 import threading
 import time
-import types
 
 import pytest
 import salt.cache
@@ -24,6 +22,9 @@ import salt.utils.jid
 import salt.version
 from salt.exceptions import SaltCacheError
 
+from saltext.jobs.core.store import drivers, retention
+from saltext.jobs.core.store.retention import sweep
+from saltext.jobs.core.store.store import store_of
 from tests.functional.cache_servers import cache_servers, disk_usage, driver_options  # noqa: F401 (a fixture)
 
 pytestmark = pytest.mark.story  # drivers differ between the releases
@@ -67,16 +68,15 @@ class Returner:
         return self.loader[f"salt_cache.{name}"]
 
     @property
-    def module(self):
-        return sys.modules[self.loader["salt_cache.returner"].func.__module__]
+    def store(self):
+        return store_of(self.opts)
 
     def fetch(self, bank, key):
         return salt.cache.Cache(self.opts).fetch(bank, key)
 
-    def wait(self, seconds, monkeypatch):
-        """Let the sweep see a clock that is ahead."""
-        clock = types.SimpleNamespace(time=lambda: time.time() + seconds, monotonic=time.monotonic, sleep=time.sleep)
-        monkeypatch.setattr(self.module, "time", clock)
+    def sweep_in(self, seconds):
+        """Sweep as it will be done some time from now."""
+        sweep(self.store, self.opts["keep_jobs_seconds"], time.time() + seconds)
 
 
 def in_processes(count, work):
@@ -453,7 +453,7 @@ class Contract:
 
     # -- retention ----------------------------------------------------------------------------------------
 
-    def test_an_old_job_is_removed_with_all_that_belongs_to_it(self, job_cache, opts, monkeypatch):
+    def test_an_old_job_is_removed_with_all_that_belongs_to_it(self, job_cache, opts):
         fresh = now_jid(3590)
         for jid in (OLD, "20260516-special", "no-time", fresh):
             job_cache.prep_jid(nocache=jid == "no-time", passed_jid=jid)
@@ -462,8 +462,7 @@ class Contract:
             job_cache.update_endtime(jid, "now")
         job_cache.clean_old_jobs()
         assert len(job_cache.get_jids()) == 4, "written just now, whatever their jid says"
-        job_cache.wait(3700, monkeypatch)
-        job_cache.clean_old_jobs()
+        job_cache.sweep_in(3700)
         assert list(job_cache.get_jids()) == [fresh]
         assert list(job_cache.get_jid(fresh)) == ["web1"]
         cache = salt.cache.Cache(opts)
@@ -474,7 +473,7 @@ class Contract:
             assert not job_cache.get_jid(jid)
         assert set(cache.list("jobs/returns")) <= {fresh}
 
-    def test_what_is_left_without_a_load_is_removed_once_it_is_old(self, job_cache, opts, monkeypatch):
+    def test_what_is_left_without_a_load_is_removed_once_it_is_old(self, job_cache, opts):
         job_cache.returner(a_return("web1", OLD))
         job_cache.prep_jid(nocache=True, passed_jid="marker")
         job_cache.update_endtime("ended", "now")
@@ -485,51 +484,57 @@ class Contract:
         job_cache.clean_old_jobs()
         assert list(job_cache.get_jid(OLD)) == ["web1"]
         assert job_cache.fetch("jobs/nocache", "marker") is True
-        job_cache.wait(3700, monkeypatch)
-        job_cache.clean_old_jobs()
+        job_cache.sweep_in(3700)
         assert job_cache.get_jid(OLD) == {}
         cache = salt.cache.Cache(opts)
         assert [cache.list(f"jobs/{bank}") for bank in ("nocache", "endtimes", "minions", "published")] == [[]] * 4
 
-    def test_zero_keeps_every_job(self, opts, monkeypatch):
+    def test_zero_keeps_every_job(self, opts):
         job_cache = Returner({**opts, "keep_jobs_seconds": 0})
         job_cache.save_load(OLD, LOAD, minions=["web1"])
-        job_cache.wait(10**9, monkeypatch)
+        called = self.watch(job_cache)
         job_cache.clean_old_jobs()
-        assert OLD in job_cache.get_jids()
+        assert called == []
 
-    def test_a_sweep_with_nothing_to_do_reads_no_load(self, job_cache, monkeypatch):
+    def test_a_sweep_with_nothing_to_do_reads_no_load(self, job_cache):
         for number in range(5):
             job_cache.save_load(now_jid(number), LOAD, minions=["web1"])
-        called = []
-        store = job_cache.module.Store
-        original = store.call
-        monkeypatch.setattr(
-            store, "call", lambda self, name, *a, **k: called.append(name) or original(self, name, *a, **k)
-        )
+        called = self.watch(job_cache)
         job_cache.clean_old_jobs()
-        assert set(called) <= {"list", "contains"}
+        assert {name for name, _ in called} <= {"raw_keys", "banks", "keys"}
         assert len(called) <= 12
 
+    @staticmethod
+    def watch(job_cache):
+        """The calls of the driver from now on, as (name, bank)."""
+        store, called = job_cache.store, []
+        for name in ("fetch", "contains", "updated", "keys", "banks", "raw_keys"):
+            call = getattr(store.driver, name)
+
+            def noted(bank, *key, name=name, call=call):
+                called.append((name, bank))
+                return call(bank, *key)
+
+            setattr(store.driver, name, noted)
+            if hasattr(store, name):
+                setattr(store, name, noted)
+        return called
+
     def test_a_sweep_lists_a_large_bank_again_when_something_in_it_can_be_old(self, job_cache, monkeypatch):
-        monkeypatch.setattr(job_cache.module, "LARGE_BANK", 2)
+        monkeypatch.setattr(retention, "LARGE_BANK", 2)
         for number in range(3):
             job_cache.save_load(now_jid(number), LOAD, minions=["web1"])
-        store, listed = job_cache.module.Store, []
-        names = store._files if self.driver == "localfs" else store.names
-        watched = "_files" if self.driver == "localfs" else "names"
-        monkeypatch.setattr(store, watched, lambda self, bank: listed.append(bank) or names(self, bank))
+        called = self.watch(job_cache)
         for _ in range(3):
             job_cache.clean_old_jobs()
-        assert listed.count("jobs/loads") == 1
+        assert called.count(("raw_keys", "jobs/loads")) == 1
         job_cache.save_load(OLD, LOAD, minions=["web1"])
-        job_cache.wait(3700, monkeypatch)
-        job_cache.clean_old_jobs()
+        job_cache.sweep_in(3700)
         assert job_cache.get_jids() == {}
 
     # -- the driver ---------------------------------------------------------------------------------------
 
-    def test_the_driver_is_loaded_once(self, job_cache, monkeypatch):
+    def test_the_driver_is_loaded_once_if_it_is_needed(self, job_cache, monkeypatch):
         built = []
         original = salt.cache.Cache.__init__
         monkeypatch.setattr(
@@ -540,11 +545,11 @@ class Contract:
             job_cache.returner(a_return("web1", f"2026051612000000000{number}"))
         again = Returner(dict(job_cache.opts))
         assert len(again.get_jids()) == 5
-        assert len(built) == 1
+        assert len(built) == (0 if self.driver == "localfs" else 1)
 
     def test_locks_do_not_pile_up_and_are_private(self, job_cache, opts):
         for number in range(300):
-            with job_cache.module._store().lock(str(number)):
+            with job_cache.store.lock(str(number)):
                 pass
         folder = os.path.join(opts["cachedir"], "salt_cache.locks")
         assert len(os.listdir(folder)) <= 64
@@ -558,7 +563,7 @@ class ServerContract(Contract):
     def test_a_server_that_is_gone_is_an_error_that_says_which(self, cache_servers, opts, monkeypatch):  # noqa: F811
         job_cache = Returner(opts)
         job_cache.save_load(JID, LOAD, minions=["web1"])
-        monkeypatch.setattr(job_cache.module, "OUTAGE_SECONDS", 0.1)
+        monkeypatch.setattr(drivers, "OUTAGE_SECONDS", 0.1)
         server = cache_servers(self.driver)
         server.stop()
         try:
@@ -683,7 +688,7 @@ class TestEtcd(ServerContract):
     def test_the_maintenance_process_survives_a_server_that_is_gone(self, cache_servers, opts, monkeypatch, caplog):  # noqa: F811
         job_cache = Returner(opts)
         job_cache.save_load(JID, LOAD, minions=["web1"])
-        monkeypatch.setattr(job_cache.module, "OUTAGE_SECONDS", 0.1)
+        monkeypatch.setattr(drivers, "OUTAGE_SECONDS", 0.1)
         server = cache_servers(self.driver)
         server.stop()
         try:

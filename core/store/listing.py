@@ -1,0 +1,99 @@
+"""Jobs as ``jobs.list_jobs`` shows them. What is in a load may come from a minion: no job may hide the others."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import heapq
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import salt.utils.jid
+from salt.exceptions import SaltCacheError
+
+from saltext.jobs.core.store.drivers import Outage
+from saltext.jobs.core.store.records import ENDTIMES, LOADS, read
+from saltext.jobs.core.store.store import Store
+
+log = logging.getLogger(__name__)
+
+
+def all_jobs(store: Store, with_end: bool) -> dict[str, dict[str, Any]]:
+    """Return ``{jid: description}`` of every job, with its ``EndTime`` if wanted and known."""
+    jobs = {}
+    for key in store.keys(LOADS):
+        load = read(store, LOADS, key)
+        if not load or not isinstance(load, dict):
+            continue
+        jid = store.decode(key)
+        jobs[jid] = _describe(salt.utils.jid.format_jid_instance, jid, load)
+        end = read(store, ENDTIMES, key) if with_end else None
+        if end:
+            jobs[jid]["EndTime"] = end
+    return jobs
+
+
+def newest_jobs(store: Store, count: int, without_find_job: bool) -> list[dict[str, Any]]:
+    """Return descriptions of the newest ``count`` jobs, oldest of them first."""
+    found: list[dict[str, Any]] = []
+    for key in _newest_first(store, count) if count > 0 else ():
+        load = read(store, LOADS, key)
+        if not load or not isinstance(load, dict):
+            continue
+        if without_find_job and load.get("fun") == "saltutil.find_job":
+            continue
+        found.append(_describe(salt.utils.jid.format_jid_instance_ext, store.decode(key), load))
+        if len(found) == count:
+            break
+    return found[::-1]
+
+
+def _newest_first(store: Store, count: int) -> Iterator[str]:
+    """
+    Yield the keys of the loads, newest first.
+
+    Few are asked for, as a rule, so the first ones are picked without sorting all of them. A jid with no time in
+    it has its place by when it was written.
+    """
+    names = store.keys(LOADS)
+    picked = heapq.nlargest(4 * count, names)
+    rest = names
+    if all(_has_date(name) for name in picked):
+        yield from picked
+        rest = list(set(names).difference(picked))
+    yield from sorted(rest, key=lambda name: (name if _has_date(name) else _written(store, name), name), reverse=True)
+
+
+def _has_date(jid: str) -> bool:
+    return jid[:8].isdigit() and jid.isascii()
+
+
+def _written(store: Store, key: str) -> str:
+    """Return when the load was written, in the form of a jid, so that the two compare."""
+    try:
+        return jid_at(store.updated(LOADS, key) or 0)
+    except Outage:
+        raise
+    except SaltCacheError:
+        return ""
+
+
+def jid_at(seconds: float) -> str:
+    """Return the jid of a job published at a Unix time."""
+    return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).strftime("%Y%m%d%H%M%S%f")
+
+
+def _describe(form: Callable[[str, Any], dict[str, Any]], jid: str, load: dict[str, Any]) -> dict[str, Any]:
+    """A custom jid of 20 characters may have no month, and a load whatever a minion put into it."""
+    try:
+        return form(jid, load)
+    except Exception as exc:
+        log.debug("Job %s has no regular description: %s", jid, exc)
+        shown = {"Function": str(load.get("fun", "unknown-function")), "Arguments": [], "Target": "unknown-target"}
+        shown.update({"Target-type": "list", "User": str(load.get("user", "root")), "StartTime": "", "JID": jid})
+        with contextlib.suppress(Exception):
+            shown.update(salt.utils.jid.format_job_instance(load))
+        if form is salt.utils.jid.format_jid_instance:
+            del shown["JID"]
+        return shown

@@ -1,0 +1,57 @@
+"""
+File locks below the cache directory: of all processes of this master, one at a time does something to one job.
+
+``salt.cache`` has no compare-and-set. Only one lock may be held at a time: different names may share a file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import zlib
+from collections.abc import Iterator
+
+from salt.exceptions import SaltCacheError
+
+from saltext.jobs.core.disk.local_banks import make_folder, owner_for_root
+
+FILES = 64  # a fixed number, so that they never pile up
+
+_OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class Locks:
+    """:param cachedir: the master's cache directory."""
+
+    def __init__(self, cachedir: str) -> None:
+        self._folder = os.path.join(cachedir, "salt_cache.locks")
+        self._owner = owner_for_root(cachedir)
+
+    @contextlib.contextmanager
+    def hold(self, *names: str) -> Iterator[None]:
+        """Nobody else on this master is in here with the same names. :raises SaltCacheError: when it cannot be held."""
+        handle = self._file(zlib.crc32("\0".join(names).encode()) % FILES)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            # Closing is not enough: a process forked meanwhile has the file open too.
+            fcntl.flock(handle, fcntl.LOCK_UN)
+            os.close(handle)
+
+    def _file(self, number: int) -> int:
+        path = os.path.join(self._folder, f"{number:02x}")
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                return os.open(path, _OPEN)
+            make_folder(self._folder, self._owner)
+            try:
+                handle = os.open(path, _OPEN | os.O_CREAT | os.O_EXCL, 0o600)
+            except FileExistsError:
+                return os.open(path, _OPEN)
+            if self._owner:
+                os.fchown(handle, *self._owner)
+            return handle
+        except OSError as exc:
+            raise SaltCacheError(f"Job cache lock {path} cannot be opened: {exc}") from exc

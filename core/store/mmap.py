@@ -1,0 +1,119 @@
+"""
+The driver mmap_cache of Salt 3008.
+
+It takes ``mmap_cache_size`` times ``mmap_cache_slot_size`` bytes for every bank, 94 MB by default, and a job has a bank of
+its own. So the index of a bank is made here, as a file of that size with holes, before the driver makes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+import salt.payload
+
+try:
+    import msgpack
+except ImportError:  # the driver needs it itself
+    msgpack = None
+
+from saltext.jobs.core.disk.local_banks import make_folder, owner_for_root
+from saltext.jobs.core.store.drivers import Driver
+
+OPEN_BANKS = 64  # open banks per process, four file descriptors each
+
+
+class Mmap(Driver):
+    """The driver mmap_cache, with small banks, few of them open, and any value that Salt can serialize."""
+
+    def __init__(self, opts: Mapping[str, Any]) -> None:
+        super().__init__(opts)
+        self._root: str = opts["cachedir"]
+        self._owner = owner_for_root(self._root)
+        self.longest = opts.get("mmap_cache_key_size", 64)
+        self.bank_bytes = opts.get("mmap_cache_size", 1_000_000) * opts.get("mmap_cache_slot_size", 96)
+        self._used: set[str] = set()
+
+    def fetch(self, bank: str, key: str) -> Any:
+        value = super().fetch(bank, key)
+        return salt.payload.loads(value) if isinstance(value, bytes) else value
+
+    def store(self, bank: str, key: str, value: Any) -> None:
+        self._make_index(bank)
+        super().store(bank, key, _storable(value))
+
+    def drop_bank(self, parent: str, name: str) -> None:
+        super().drop_bank(parent, name)
+        with contextlib.suppress(OSError):
+            os.rmdir(os.path.join(self._root, parent, name))
+
+    def keys(self, bank: str) -> list[str]:
+        if not os.path.isdir(os.path.join(self._root, bank)):
+            return []  # to list a missing bank would create its directory
+        return super().keys(bank)
+
+    def banks(self, bank: str) -> list[str]:
+        """The driver lists none."""
+        try:
+            return os.listdir(os.path.join(self._root, bank))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as exc:
+            raise self.error("list", bank, None, exc) from exc
+
+    def _call(self, name: str, bank: str, *args: Any) -> Any:
+        self._bound_open_banks(bank)
+        return super()._call(name, bank, *args)
+
+    def _prepare(self, modules: Any, calls: dict[str, Any], fixed: dict[str, Any]) -> None:
+        """There is no client to set up, and a first call would create a bank."""
+
+    def _bound_open_banks(self, bank: str) -> None:
+        """The driver keeps every bank open for ever. Loading it anew is the way to let go of them."""
+        if bank not in self._used and len(self._used) >= OPEN_BANKS:
+            self._used.clear()
+            self._opened = None
+            gc.collect()
+        self._used.add(bank)
+
+    def _make_index(self, bank: str) -> None:
+        """
+        Create the index of a bank as a sparse file.
+
+        The driver would fill it with zeros. A file of the same size with holes reads the same, to the driver and to the
+        cluster runners, and takes a few pages.
+        """
+        folder = os.path.join(self._root, bank)
+        index = os.path.join(folder, ".mmap_cache.idx")
+        if os.path.exists(index):
+            return
+        try:
+            make_folder(folder, self._owner)
+            handle, draft = tempfile.mkstemp(dir=folder)
+            try:
+                if self._owner:
+                    os.fchown(handle, *self._owner)
+                os.ftruncate(handle, self.bank_bytes or 0)
+                with contextlib.suppress(FileExistsError):
+                    os.link(draft, index)  # unlike a rename it never replaces the index of somebody faster
+            finally:
+                os.close(handle)
+                os.unlink(draft)
+        except OSError as exc:
+            raise self.error("create", bank, None, exc) from exc
+
+
+def _storable(value: Any) -> Any:
+    """
+    Return ``value`` as the driver gives it back unharmed: its reader refuses keys that are not text, and it cannot write
+    all that Salt's own serializer can. Such a value is stored as the bytes that Salt's serializer makes of it.
+    """
+    packed = salt.payload.dumps(value)
+    try:
+        return msgpack.unpackb(packed, raw=False, strict_map_key=True)
+    except Exception:
+        return packed

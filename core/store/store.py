@@ -1,0 +1,99 @@
+"""
+One storage of jobs, as one process uses it: the driver, its keys and the locks.
+
+A jid or minion id that is not one plain path component is refused with a warning and must never reach the driver.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from saltext.jobs.core.store.drivers import Driver, Mysql, Redis, loading
+from saltext.jobs.core.store.keys import Keys, plain
+from saltext.jobs.core.store.local import Local
+from saltext.jobs.core.store.locks import Locks
+from saltext.jobs.core.store.mmap import Mmap
+
+log = logging.getLogger(__name__)
+
+_DRIVERS: dict[str, type[Driver]] = {"localfs": Local, "redis": Redis, "mysql": Mysql, "mmap_cache": Mmap}
+#: Stores of this process by the id of the options that they were made for, with those options: Salt has several.
+_STORES: dict[int, tuple[Any, Store]] = {}
+_MOST_STORES = 8
+
+
+class Store:
+    """
+    The storage that ``cache:`` names. Keys are what :py:meth:`key` made of an id.
+
+    :param opts: the master's options.
+    """
+
+    def __init__(self, opts: Mapping[str, Any]) -> None:
+        self.settings = _settings(opts)
+        self.pid = os.getpid()
+        self.cachedir: str = opts["cachedir"]
+        name = opts.get("cache") or "localfs"
+        self.driver = _DRIVERS.get(name, Driver)(opts)
+        self._keys = Keys(name, self.driver.longest)
+        self._locks = Locks(self.cachedir)
+        self.decode = self._keys.decode
+        self.fetch, self.contains, self.updated = self.driver.fetch, self.driver.contains, self.driver.updated
+        self.store, self.flush, self.keys = self.driver.store, self.driver.flush, self.driver.keys
+        #: What the last sweep saw of each large bank.
+        self.swept: dict[str, tuple[float, str, str]] = {}
+
+    def key(self, value: Any, what: str) -> str | None:
+        """Return the driver's key for the jid or minion id ``value``; None, after a warning, where it is refused."""
+        key = self._keys.key(value)
+        if key is None:
+            log.warning("Refusing %s %.300r: the driver %s cannot take it as a key", what, value, self.driver.name)
+        return key
+
+    def lock(self, *names: str) -> AbstractContextManager[None]:
+        """Hold what nobody else on this master may do at the same time, as with ``Locks.hold``: one at a time."""
+        return self._locks.hold(*names)
+
+
+def plain_minions(jid: str, minions: Iterable[Any] | None) -> set[str]:
+    """Return the usable ids among ``minions``; of others a warning tells."""
+    named = [minions] if isinstance(minions, str) else list(minions or ())
+    usable = {minion for minion in named if isinstance(minion, str) and plain(minion)}
+    refused = [minion for minion in named if not isinstance(minion, str) or minion not in usable]
+    if refused:
+        log.warning("Refusing %d minion ids of jid %s, such as %.300r", len(refused), jid, refused[0])
+    return usable
+
+
+def store_of(opts: Any) -> Store:
+    """
+    Return this process's store for a master's options.
+
+    :param opts: as Salt's loader hands them over: the same object for each call, or a new one with the same settings.
+    """
+    opts = opts.value() if hasattr(opts, "value") else opts
+    known = _STORES.get(id(opts))
+    pid = os.getpid()
+    if known is not None and known[0] is opts and known[1].pid == pid:
+        store = known[1]
+        if store.driver.name == (opts.get("cache") or "localfs") and store.cachedir == opts["cachedir"]:
+            return store
+    with loading():
+        # Not across a fork: two processes must not talk over one connection.
+        wanted = _settings(opts)
+        same = (kept for _, kept in _STORES.values() if kept.pid == pid and kept.settings == wanted)
+        store = next(same, None) or Store(opts)
+        while len(_STORES) >= _MOST_STORES:
+            del _STORES[next(iter(_STORES))]
+        _STORES[id(opts)] = (opts, store)
+        return store
+
+
+def _settings(opts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of the options decides which driver is loaded and where it keeps its data."""
+    kinds = ("cache", "redis", "mysql", "etcd", "consul", "mmap_cache", "extension_modules", "module_dirs")
+    return {name: value for name, value in opts.items() if name.startswith(kinds)}
