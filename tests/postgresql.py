@@ -17,14 +17,12 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 
 import pytest
 
 from tests.functional.cache_servers import free_port
 from tests.missing import missing
-
-DEADLINE = 60
+from tests.waiting import SOON, stretched, wait_for
 
 # The tables that the pgjsonb returner is documented to need.
 SCHEMA = """
@@ -92,7 +90,7 @@ class PostgreSQL:
         """Stop it at once, as a crash would."""
         if self.process is not None:
             self.process.send_signal(signal.SIGQUIT)
-            self.process.wait(DEADLINE)
+            self.process.wait(stretched(SOON))
             self.process = None
 
     def remove(self):
@@ -123,17 +121,20 @@ class PostgreSQL:
         return {"user": self.user.pw_uid, "group": self.user.pw_gid, "extra_groups": []} if self.user else {}
 
     def _run(self, command):
-        subprocess.run(command, check=True, capture_output=True, timeout=DEADLINE, cwd="/", **self._as_user())
+        subprocess.run(command, check=True, capture_output=True, timeout=stretched(SOON), cwd="/", **self._as_user())
 
     def _await(self):
         import psycopg2
 
-        deadline = time.monotonic() + DEADLINE
-        while time.monotonic() < deadline:
+        def log():
+            return f"PostgreSQL answers: {(self.folder / 'log').read_text()[-2000:]}"
+
+        def answers():
+            if self.process.poll() is not None:
+                pytest.fail(log())
             with contextlib.suppress(psycopg2.OperationalError):
                 self.connect().close()
-                return
-            if self.process.poll() is not None:
-                break
-            time.sleep(0.05)
-        pytest.fail(f"PostgreSQL did not start: {(self.folder / 'log').read_text()[-2000:]}")
+                return True
+            return False
+
+        wait_for(answers, what=log)

@@ -19,13 +19,11 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 
 import pytest
 
 from tests.missing import missing
-
-DEADLINE = 30  # seconds until a server must answer
+from tests.waiting import SOON, stretched, wait_for
 
 
 def _program(*names):
@@ -48,15 +46,15 @@ def free_port():
 
 
 def _await(process, ready, what):
-    deadline = time.monotonic() + DEADLINE
-    while time.monotonic() < deadline:
+    def answers():
         if process.poll() is not None:
             pytest.fail(f"{what} ended with {process.returncode} while starting")
-        with contextlib.suppress(OSError, AssertionError):
+        with contextlib.suppress(OSError):
             ready()
-            return
-        time.sleep(0.05)
-    pytest.fail(f"{what} did not answer within {DEADLINE} seconds")
+            return True
+        return False
+
+    wait_for(answers, what=f"{what} answers")
 
 
 class Server:
@@ -76,7 +74,7 @@ class Server:
     def stop(self):
         if self.process is not None:
             self.process.send_signal(signal.SIGKILL)
-            self.process.wait(DEADLINE)
+            self.process.wait(stretched(SOON))
             self.process = None
 
 
@@ -115,7 +113,7 @@ def mysql_server(folder):
         check=True,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        timeout=120,
+        timeout=stretched(120),
     )
     command = [program, *settings, *quick, f"--port={port}", "--bind-address=127.0.0.1"]
     command += ["--max-allowed-packet=1M", f"--socket={folder}/m.sock", f"--pid-file={folder}/m.pid"]

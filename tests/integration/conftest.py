@@ -1,4 +1,4 @@
-"""A real master with this extension, and real minions."""
+"""A real master with this extension, real minions, and the commands of its operator."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import contextlib
 
 import pytest
 from saltfactories.utils import random_string
+
+from tests.waiting import stretched
 
 MASTER = {
     "master_job_cache": "salt_cache",
@@ -16,6 +18,14 @@ MASTER = {
     "gather_job_timeout": 5,
     "engines": [{"job_retry": {}}, {"batch_manager": {}}],
 }
+#: Seconds that a command may take.
+COMMAND = 90
+#: Salt's options that say for how many seconds it waits for somebody, who is slower on a busy machine.
+_TIMEOUTS = ("timeout", "gather_job_timeout", "auth_timeout", "request_channel_timeout")
+
+
+def _patient(options):
+    return {name: stretched(value) if name in _TIMEOUTS else value for name, value in options.items()}
 
 
 def make_master(factories, name=None, **overrides):
@@ -23,26 +33,59 @@ def make_master(factories, name=None, **overrides):
     return factories.salt_master_daemon(
         name or random_string("m-", uppercase=False),
         defaults={"open_mode": True},
-        overrides={**MASTER, **overrides},
+        overrides=_patient({**MASTER, **overrides}),
         extra_cli_arguments_after_first_start_failure=["--log-level=info"],
     )
+
+
+def make_minion(master, name, **overrides):
+    """A minion daemon of ``master``, not started."""
+    return master.salt_minion_daemon(name, overrides=_patient(overrides), defaults={"log_level": "info"})
 
 
 @contextlib.contextmanager
 def minions(master, *names, **overrides):
     """Real minions of ``master``, started one by one and stopped at the end."""
     with contextlib.ExitStack() as stack:
-        daemons = []
-        for name in names:
-            daemon = master.salt_minion_daemon(name, overrides=overrides, defaults={"log_level": "info"})
-            daemon.slow_stop = False
-            daemons.append(stack.enter_context(daemon.started()))
-        yield daemons
+        yield [stack.enter_context(make_minion(master, name, **overrides).started()) for name in names]
 
 
-@pytest.fixture(scope="module")
-def salt_master(salt_factories):
-    daemon = make_master(salt_factories)
-    daemon.slow_stop = False
-    with daemon.started():
-        yield daemon
+def salt_cli(master, target, *args, **options):
+    """Run ``salt`` as an operator does; the result of the command."""
+    return master.salt_cli(timeout=stretched(COMMAND)).run(*args, minion_tgt=target, **options)
+
+
+def salt_run(master, *args, **options):
+    """Run ``salt-run`` as an operator does; the result of the command."""
+    return master.salt_run_cli(timeout=stretched(COMMAND)).run(*args, **options)
+
+
+def ask_runner(master, *args):
+    """Run ``salt-run``, which must succeed; what the runner returned."""
+    done = salt_run(master, *args)
+    assert done.returncode == 0, done
+    return done.data
+
+
+@pytest.fixture
+def command(master):
+    """``salt-run``: the result of the command."""
+    return lambda *args, **options: salt_run(master, *args, **options)
+
+
+@pytest.fixture
+def run(master):
+    """``salt-run``: what it returned; the command must have succeeded."""
+    return lambda *args: ask_runner(master, *args)
+
+
+@pytest.fixture
+def complaint(command):
+    """``salt-run``: what it says when it fails, as it must."""
+
+    def fail(*args):
+        done = command(*args)
+        assert done.returncode != 0, done
+        return done.stdout + done.stderr
+
+    return fail

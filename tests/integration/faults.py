@@ -7,26 +7,13 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 
 from saltext.jobs.core.engine import requests
+from tests.waiting import wait_for
 
-#: Seconds in which an effect must show.
-DEADLINE = 90
 _SCRIPT = pathlib.Path(__file__).with_name("run_engine.py")
-
-
-def eventually(probe, what, seconds=DEADLINE):
-    """Return what ``probe`` returns as soon as that is true."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        found = probe()
-        if found:
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"not within {seconds} seconds: {what}")
 
 
 class EngineProcess:
@@ -53,7 +40,7 @@ class EngineProcess:
                 cwd=_SCRIPT.parent.parent.parent,
             )
         if not trap:
-            eventually(self.is_running, f"the engine runs; see {self._log}", 30)
+            wait_for(self.is_running, what=lambda: f"the engine runs: {self.output()}")
         return self
 
     def is_running(self):
@@ -61,19 +48,20 @@ class EngineProcess:
 
     def wait_for_death(self):
         """Wait until the trap has sprung."""
-        assert self._process.wait(DEADLINE) == -signal.SIGKILL, self.output()
+        wait_for(lambda: self._process.poll() is not None, what=lambda: f"the engine dies: {self.output()}")
+        assert self._process.returncode == -signal.SIGKILL, self.output()
 
     def wait_for_standstill(self):
         """Wait until it has stopped at the call that was named as ``stop``."""
         process = psutil.Process(self._process.pid)
-        eventually(lambda: process.status() == psutil.STATUS_STOPPED, "the engine stands still")
+        wait_for(lambda: process.status() == psutil.STATUS_STOPPED, what="the engine stands still")
 
     def signal(self, number):
         self._process.send_signal(number)
 
     def kill(self):
         self._process.kill()
-        self._process.wait(DEADLINE)
+        self._process.wait()
 
     def output(self):
         return self._log.read_text(errors="replace")

@@ -4,7 +4,7 @@ Run one engine against a real master, in a process of its own, with a trap in it
 The master then does not run it itself. The trap is in the environment, ``TRAP="before publish 2"``: the process kills
 itself with SIGKILL right before (or after) the second call of that point. ``STOP`` is the same with SIGSTOP: the process
 stands still there until it gets SIGCONT. ``DROP=5`` loses every fifth return event, and ``CLOCK=3600`` sets the clock
-forward by an hour while it runs.
+forward by an hour when the process gets SIGUSR1.
 """
 
 from __future__ import annotations
@@ -132,9 +132,13 @@ def drop_returns(every: int) -> None:
 
 
 def set_clock(step: float) -> None:
-    """Have the clock of this process stand wrong by so many seconds, from three seconds after its start on."""
-    true, begun = time.time, time.monotonic()
-    time.time = lambda: true() + (step if time.monotonic() - begun > 3 else 0)
+    """Have the clock of this process stand wrong by so many seconds, from SIGUSR1 on."""
+    true = time.time
+
+    def set_it(*_):
+        time.time = lambda: true() + step
+
+    signal.signal(signal.SIGUSR1, set_it)
 
 
 def main() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
-import time
 import urllib.error
 import urllib.request
 
@@ -14,10 +13,10 @@ import salt.config
 import salt.runner
 
 from tests.functional.cache_servers import free_port
-from tests.integration.conftest import make_master, minions
+from tests.integration.conftest import COMMAND, make_master, minions
 from tests.missing import missing
+from tests.waiting import stretched, wait_for
 
-DEADLINE = 90
 SECRET = "a long shared secret"
 
 ORCHESTRATION = """
@@ -62,7 +61,6 @@ def master(salt_factories, tmp_path_factory):
             }
         },
     )
-    daemon.slow_stop = False
     daemon.states = states
     with daemon.started(), minions(daemon, "a1", "a2"):
         yield daemon
@@ -73,7 +71,6 @@ def api(master):
     if importlib.util.find_spec("cherrypy") is None:
         missing("cherrypy is not installed")
     daemon = master.salt_api_daemon()
-    daemon.slow_stop = False
     with daemon.started():
         yield lambda user: Api(master.config["rest_cherrypy"]["port"], user)
 
@@ -84,44 +81,38 @@ class Api:
     def __init__(self, port, user):
         self.url = f"http://127.0.0.1:{port}"
         self.token = None
-        end = time.monotonic() + DEADLINE
-        while self.token is None and time.monotonic() < end:
-            with contextlib.suppress(urllib.error.URLError):
-                login = {"username": user, "password": SECRET, "sharedsecret": SECRET, "eauth": "sharedsecret"}
-                self.token = self.post("/login", login)["return"][0]["token"]
+        self.token = wait_for(lambda: self.log_in(user), what=f"{user} is logged in")
+
+    def log_in(self, user):
+        login = {"username": user, "password": SECRET, "sharedsecret": SECRET, "eauth": "sharedsecret"}
+        with contextlib.suppress(urllib.error.URLError):
+            return self.post("/login", login)["return"][0]["token"]
+        return None
 
     def post(self, path, body):
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         headers.update({"X-Auth-Token": self.token} if self.token else {})
         request = urllib.request.Request(self.url + path, json.dumps(body).encode(), headers)
-        with urllib.request.urlopen(request, timeout=DEADLINE) as answer:
+        with urllib.request.urlopen(request, timeout=stretched(COMMAND)) as answer:
             return json.load(answer)
 
     def run(self, name, /, **kwarg):
         return self.post("/", [{"client": "runner", "fun": name, "kwarg": kwarg}])["return"][0]
 
+    def ask(self, name, jid):
+        return self.run(name, jid=jid)
+
     def tags(self):
         """Yield the tags of the event stream."""
         request = urllib.request.Request(f"{self.url}/events", headers={"X-Auth-Token": self.token})
-        with urllib.request.urlopen(request, timeout=DEADLINE) as stream:
+        with urllib.request.urlopen(request, timeout=stretched(COMMAND)) as stream:
             for line in stream:
                 if line.startswith(b"tag: "):
                     yield line[5:].decode().strip()
 
 
-@pytest.fixture
-def run(master):
-    return lambda *args, **kwargs: master.salt_run_cli(timeout=DEADLINE).run(*args, **kwargs)
-
-
 def finished(ask, jid):
-    end = time.monotonic() + DEADLINE
-    while time.monotonic() < end:
-        status = ask("batch.status", jid=jid)
-        if status["state"] in ("complete", "halted"):
-            return status
-        time.sleep(0.2)
-    raise AssertionError(f"batch {jid} did not end")
+    return wait_for(lambda: (status := ask("batch.status", jid))["finished"] and status, what=f"batch {jid} has ended")
 
 
 # -- salt-api ---------------------------------------------------------------------------------------------------------
@@ -138,9 +129,9 @@ def test_a_batch_is_started_and_watched_over_the_api_and_shows_its_user(api, run
         if tag == f"salt/batch/{jid}/complete":
             break
     assert {f"salt/batch/{jid}/new", f"salt/batch/{jid}/progress"} <= seen
-    status = finished(watcher.run, jid)
+    status = finished(watcher.ask, jid)
     assert (status["user"], status["completed"], status["success"]) == ("boss", 2, True)
-    assert run("jobs.list_job", jid).data["User"] == "boss"
+    assert run("jobs.list_job", jid)["User"] == "boss"
 
 
 def test_who_may_only_look_may_not_start(api):
@@ -164,7 +155,7 @@ def test_a_batch_is_stopped_over_the_api(api):
     boss = api("boss")
     jid = boss.run("batch.start", tgt="a*", fun="test.sleep", batch="1", kwarg={"length": 4})["jid"]
     boss.run("batch.stop", jid=jid)
-    assert finished(boss.run, jid)["state"] == "halted"
+    assert finished(boss.ask, jid)["state"] == "halted"
 
 
 def test_the_retry_queue_is_listed_and_replayed_over_the_api(api):
@@ -178,10 +169,10 @@ def test_the_retry_queue_is_listed_and_replayed_over_the_api(api):
 
 
 @pytest.mark.parametrize(("fun", "succeeds"), [("test.version", True), ("test.exception", False)])
-def test_an_orchestration_goes_on_after_a_batch_that_succeeded_and_only_then(master, run, tmp_path, fun, succeeds):
+def test_an_orchestration_goes_on_after_a_batch_that_succeeded_and_only_then(master, command, tmp_path, fun, succeeds):
     marker = tmp_path / "marker"
     (master.states / "rollout.sls").write_text(ORCHESTRATION.format(fun=fun, marker=marker))
-    result = run("state.orchestrate", "rollout")
+    result = command("state.orchestrate", "rollout")
     assert marker.exists() is succeeds, result.data
     assert (result.returncode == 0) is succeeds
 
@@ -190,22 +181,18 @@ def test_an_orchestration_goes_on_after_a_batch_that_succeeded_and_only_then(mas
 
 
 def test_a_schedule_of_the_master_starts_a_batch(run):
-    end = time.monotonic() + DEADLINE
-    found = []
-    while not found and time.monotonic() < end:
-        found = [batch for batch in run("batch.list").data if batch["fun"] == "test.arg"]
-    assert found
+    wait_for(lambda: "test.arg" in {batch["fun"] for batch in run("batch.list")}, what="the schedule has started one")
 
 
 def test_the_python_client_starts_a_batch(master, run):
     client = salt.runner.RunnerClient(salt.config.master_config(master.config_file))
     jid = client.cmd("batch.start", ["a*", "test.version"], kwarg={"batch": 1}, print_event=False)["jid"]
-    assert finished(lambda fun, jid: run(fun, jid).data, jid)["completed"] == 2
+    assert finished(run, jid)["completed"] == 2
 
 
 def test_a_batch_by_sudo_shows_who_it_was(run, monkeypatch):
     monkeypatch.setenv("SUDO_USER", "anna")
-    jid = run("batch.start", "a*", "test.version", "batch=1").data["jid"]
+    jid = run("batch.start", "a*", "test.version", "batch=1")["jid"]
     monkeypatch.delenv("SUDO_USER")
-    assert run("batch.status", jid).data["user"] == "sudo_anna"
-    assert run("jobs.list_job", jid).data["User"] == "sudo_anna"
+    assert run("batch.status", jid)["user"] == "sudo_anna"
+    assert run("jobs.list_job", jid)["User"] == "sudo_anna"

@@ -10,18 +10,15 @@ import sys
 
 import pytest
 
-from tests.integration.conftest import make_master, minions
-from tests.integration.faults import eventually
+from tests.integration.conftest import COMMAND, make_master, minions, salt_cli, salt_run
+from tests.waiting import stretched, wait_for
 
 pytestmark = pytest.mark.story
-DEADLINE = 60  # seconds
 
 
 @pytest.fixture(scope="module")
 def master(salt_factories):
-    daemon = make_master(salt_factories, engines=[], job_cache_store_endtime=True)
-    daemon.slow_stop = False
-    with daemon.started():
+    with make_master(salt_factories, engines=[], job_cache_store_endtime=True).started() as daemon:
         yield daemon
 
 
@@ -34,14 +31,12 @@ def fleet(master):
 @pytest.fixture
 def salt(master, fleet):
     """``salt`` as somebody types it; what came back, parsed."""
-    cli = master.salt_cli(timeout=DEADLINE)
-    return lambda target, *args, **kwargs: cli.run(*args, minion_tgt=target, **kwargs).data
+    return lambda target, *args: salt_cli(master, target, *args).data
 
 
 @pytest.fixture
 def run(master):
-    cli = master.salt_run_cli(timeout=DEADLINE)
-    return lambda *args, **kwargs: cli.run(*args, **kwargs).data
+    return lambda *args: salt_run(master, *args).data  # some of these end with the status of the job
 
 
 @pytest.fixture
@@ -53,7 +48,7 @@ def publish(master, fleet):
         script += "; print(salt.client.LocalClient(sys.argv[1]).run_job(**job)['jid'])"
         job = {"tgt": target, "fun": fun, "arg": list(args), "tgt_type": tgt_type, "kwarg": None, **kwargs}
         command = [sys.executable, "-c", script, str(pathlib.Path(master.config_dir) / "master"), json.dumps(job)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=stretched(COMMAND), check=True)
         return done.stdout.split()[-1]
 
     return publish
@@ -64,10 +59,8 @@ def typed(master, script, *args):
     command = [sys.executable, master.salt_cli().get_script_path().replace("cli_salt", f"cli_{script}")]
     if not os.path.exists(command[1]):
         command = [os.path.join(os.path.dirname(sys.executable), script.replace("_", "-"))]
-    done = subprocess.run(
-        [*command, "-c", str(master.config_dir), *args], capture_output=True, text=True, timeout=DEADLINE, check=False
-    )
-    return done.stdout
+    command += ["-c", str(master.config_dir), *args]
+    return subprocess.run(command, capture_output=True, text=True, timeout=stretched(COMMAND), check=False).stdout
 
 
 def alive(pid):
@@ -83,9 +76,9 @@ def alive(pid):
 def running_job(publish, run, fleet):
     """A job that beta has done and alpha is busy with; its jid and alpha's process."""
     jid = publish("*", "cmd.run", "test {{ grains['id'] }} = beta || sleep 120", "template=jinja")
-    active = eventually(
+    active = wait_for(
         lambda: {**run("jobs.active")}.get(jid) or None if "beta" in run("jobs.list_job", jid)["Result"] else None,
-        "beta has returned and alpha is running the job",
+        what="beta has returned and alpha is running the job",
     )
     yield jid, active["Running"][0]["alpha"]
     if os.path.exists(proc_entry(fleet, jid)):
@@ -126,8 +119,8 @@ class TestARunningJob:
         function, *signal = how
         answer = salt("alpha", f"saltutil.{function}", jid, *map(str, signal))
         assert str(pid) in answer and jid in answer
-        eventually(lambda: not alive(pid), "the process is gone")
-        eventually(lambda: jid not in {job["jid"] for job in salt("alpha", "saltutil.running")}, "it runs no more")
+        wait_for(lambda: not alive(pid), what="the process is gone")
+        wait_for(lambda: jid not in {job["jid"] for job in salt("alpha", "saltutil.running")}, what="it runs no more")
         assert not os.path.exists(proc_entry(fleet, jid))
 
 
@@ -156,7 +149,7 @@ class TestAFinishedJob:
 
     def test_it_is_listed_as_it_was_published(self, publish, run):
         jid = publish("alpha,beta", "test.arg", "x", "y=1", tgt_type="list", metadata={"ticket": "OPS-7"})
-        eventually(lambda: len(run("jobs.lookup_jid", jid)) == 2, "both have returned")
+        wait_for(lambda: len(run("jobs.lookup_jid", jid)) == 2, what="both have returned")
         job = run("jobs.list_job", jid)
         assert job["Function"] == "test.arg"
         assert job["Target"] in ("alpha,beta", ["alpha", "beta"])
@@ -177,7 +170,7 @@ class TestAFinishedJob:
         marked = publish("beta", "test.echo", "one", metadata={"deploy": "blue"})
         other = publish("alpha", "test.fib", "3")
         for jid in (marked, other):
-            eventually(lambda jid=jid: run("jobs.lookup_jid", jid), "it has returned")
+            wait_for(lambda jid=jid: run("jobs.lookup_jid", jid), what="it has returned")
         both = {marked, other}
 
         def found(*filters):
@@ -199,7 +192,7 @@ class TestAFinishedJob:
         assert run("jobs.last_run", "function=test.fib", "target=alpha").keys() == {other}
 
     def test_what_a_minion_ran_by_itself_is_listed(self, fleet, run):
-        call = fleet["beta"].salt_call_cli(timeout=DEADLINE)
+        call = fleet["beta"].salt_call_cli(timeout=stretched(COMMAND))
         assert call.run("test.echo", "by itself").data == "by itself"
         jobs = run("jobs.list_jobs", "search_function=test.echo", "search_target=beta")
         job = jobs[max(jobs)]
@@ -218,16 +211,15 @@ class TestAFinishedJob:
 
 def test_jobs_are_removed_when_their_time_is_over(salt_factories):
     daemon = make_master(salt_factories, engines=[], keep_jobs_seconds=4, loop_interval=1)
-    daemon.slow_stop = False
     with daemon.started(), minions(daemon, "gamma"):
         jobs = pathlib.Path(daemon.config["cachedir"]) / "jobs"
-        assert daemon.salt_cli(timeout=DEADLINE).run("test.ping", minion_tgt="gamma").data is True
+        assert salt_cli(daemon, "gamma", "test.ping").data is True
         written = list(jobs.glob("loads/*.p"))
         assert written
         assert list(jobs.glob(f"returns/{written[-1].stem}/*.p"))
         banks = ("loads", "minions", "returns", "published")
-        eventually(
+        wait_for(
             lambda: not any(os.listdir(jobs / bank) for bank in banks),
-            "nothing is left of the job",
+            what="nothing is left of the job",
         )
-        assert daemon.salt_cli(timeout=DEADLINE).run("test.ping", minion_tgt="gamma").data is True
+        assert salt_cli(daemon, "gamma", "test.ping").data is True

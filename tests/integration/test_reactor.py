@@ -5,16 +5,15 @@ from __future__ import annotations
 import http.server
 import pathlib
 import threading
-import time
 from typing import ClassVar
 
 import pytest
 import salt.utils.event
 
 import saltext.jobs.reactor
-from tests.integration.conftest import make_master, minions
+from tests.integration.conftest import ask_runner, make_master, minions, salt_run
+from tests.waiting import SOON, Deadline, wait_for
 
-DEADLINE = 60
 FOLDER = pathlib.Path(saltext.jobs.reactor.__path__[0])
 JID = "20260516101112131415"
 
@@ -79,7 +78,6 @@ def master(salt_factories, chat):
             "text": "data",
         },
     )
-    daemon.slow_stop = False
     with daemon.started(), minions(daemon, "r1"):
         yield daemon
 
@@ -97,8 +95,8 @@ class Bus:
 
     def called(self, fun, count=1):
         """The arguments of the next ``count`` calls that the reactor makes of a runner."""
-        calls, end = [], time.monotonic() + DEADLINE
-        while len(calls) < count and time.monotonic() < end:
+        calls, deadline = [], Deadline(SOON)
+        while len(calls) < count and not deadline.is_over():
             event = self.event.get_event(wait=1, full=True)
             if event and event["tag"].startswith("salt/run/") and event["tag"].endswith("/new"):
                 calls += [event["data"]] if event["data"]["user"] == "Reactor" else []
@@ -154,15 +152,13 @@ def test_a_start_with_a_hostile_id_replays_nothing(bus):
 
 
 def test_an_operators_event_starts_the_batch_it_asks_for(bus, master):
-    command = master.salt_run_cli()
     asked = {"tgt": "r*", "fun": "test.sleep", "batch": "50%"}
-    assert command.run("event.send", "operations/batch", str(asked).replace("'", '"')).returncode == 0
-    end = time.monotonic() + DEADLINE
-    while time.monotonic() < end:
-        found = [batch for batch in command.run("batch.list").data if batch["fun"] == "test.sleep"]
-        if found and found[0]["state"] == "complete":
-            break
-    assert (found[0]["tgt"], found[0]["completed"], found[0]["user"]) == ("r*", 1, "Reactor")
+    assert salt_run(master, "event.send", "operations/batch", str(asked).replace("'", '"')).returncode == 0
+    batch, *_ = wait_for(
+        lambda: [batch for batch in ask_runner(master, "batch.list", "state=complete") if batch["fun"] == "test.sleep"],
+        what="the batch is complete",
+    )
+    assert (batch["tgt"], batch["completed"], batch["user"]) == ("r*", 1, "Reactor")
 
 
 @pytest.mark.parametrize("field", ["tgt", "fun", "batch"])
@@ -196,9 +192,7 @@ def test_a_halted_batch_and_a_dead_job_are_told_through_the_operators_function(b
     bus.fire(f"salt/job_retry/r1/{JID}/dead", {"reason": "attempts"})
     (call,) = bus.called("http.query")
     assert kwargs_of(call)["data"] == f"Job {JID} for r1 was given up: attempts"
-    end = time.monotonic() + DEADLINE
-    while time.monotonic() < end and len(Chat.told) < 2:
-        time.sleep(0.1)
+    wait_for(lambda: len(Chat.told) >= 2, what="both are told")
     assert sorted(Chat.told) == [
         f"Batch {JID} was halted: max_failures. total 9, completed 4, failed 3",
         f"Job {JID} for r1 was given up: attempts",
@@ -225,16 +219,12 @@ def test_a_notice_with_a_tag_of_another_form_is_not_told(bus):
 
 
 def test_an_operators_event_resumes_a_paused_batch(bus, master):
-    command = master.salt_run_cli()
-    jid = command.run("batch.start", "r*", "test.sleep", "2", "batch=1", "presence=none").data["jid"]
-    command.run("batch.pause", jid)
+    jid = ask_runner(master, "batch.start", "r*", "test.sleep", "2", "batch=1", "presence=none")["jid"]
+    ask_runner(master, "batch.pause", jid)
     bus.fire(f"operations/resume/{jid}", {})
     calls = bus.called("batch.resume")
     assert kwargs_of(calls[0]) == {"jid": jid}
-    end = time.monotonic() + DEADLINE
-    while time.monotonic() < end and command.run("batch.status", jid).data["state"] != "complete":
-        time.sleep(0.2)
-    assert command.run("batch.status", jid).data["state"] == "complete"
+    wait_for(lambda: ask_runner(master, "batch.status", jid)["state"] == "complete", what="the batch is complete")
 
 
 def test_a_resume_that_names_no_jid_resumes_nothing(bus):

@@ -14,24 +14,20 @@ import pytest
 
 import saltext.jobs.reactor
 from saltext.jobs.core.engine import requests
-from tests.integration.conftest import make_master, minions
-from tests.integration.faults import eventually
+from tests.integration.conftest import ask_runner, make_master, minions, salt_cli, salt_run
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.story
 
 MINIONS = ("s1", "s2", "s3", "s4")
 ENGINES = ("batch_manager", "job_retry")
-#: Seconds in which an effect must show.
-DEADLINE = 60
 #: Seconds after which Salt starts an engine anew that has ended.
 RESTART = 10
 
 
 @pytest.fixture(scope="module")
 def master(salt_factories):
-    daemon = make_master(salt_factories)
-    daemon.slow_stop = False
-    with daemon.started():
+    with make_master(salt_factories).started() as daemon:
         yield daemon
 
 
@@ -44,19 +40,12 @@ def fleet(master):
 
 @pytest.fixture
 def run(master, fleet):
-    """``salt-run``: what it returned; the command must have succeeded."""
-
-    def command(*args):
-        done = master.salt_run_cli(timeout=DEADLINE).run(*args)
-        assert done.returncode == 0, done
-        return done.data
-
-    return command
+    return lambda *args: ask_runner(master, *args)
 
 
 @pytest.fixture
 def salt(master, fleet):
-    return lambda *args, **options: master.salt_cli(timeout=DEADLINE).run(*args, **options)
+    return lambda *args: salt_cli(master, *args)
 
 
 def log_of(daemon):
@@ -71,10 +60,10 @@ def lines_of(daemon, level, engine=""):
 
 def ended(run, jid):
     """The summary of a batch once it has ended."""
-    try:
-        return eventually(lambda: (found := run("batch.status", jid))["finished"] and found, f"{jid} has ended")
-    except AssertionError:
-        pytest.fail(f"{jid} goes on: {run('batch.status', jid)}, {run('batch.minions', jid)}")
+    return wait_for(
+        lambda: (found := run("batch.status", jid))["finished"] and found,
+        what=lambda: f"{jid} has ended: {run('batch.status', jid)}, {run('batch.minions', jid)}",
+    )
 
 
 def queue(run, jid):
@@ -117,22 +106,22 @@ def test_a_started_batch_is_listed_until_it_has_ended(run):
 def test_a_minion_that_was_away_gets_its_job_under_the_same_jid_when_it_is_back(run, salt, master, fleet):
     absent, present = MINIONS[-1], list(MINIONS[:-1])
     fleet[absent].terminate()
-    jid = re.search(r"\d{20}", salt("--async", "cmd.run", "echo made it", minion_tgt="*").stdout)[0]
-    (entry,) = eventually(lambda: queue(run, jid), f"{absent} is queued")
+    jid = re.search(r"\d{20}", salt("*", "--async", "cmd.run", "echo made it").stdout)[0]
+    (entry,) = wait_for(lambda: queue(run, jid), what=f"{absent} is queued")
     assert {"minion", "jid", "fun", "state", "attempts", "queued_at", "expires_at"} <= set(entry)
     assert (entry["minion"], entry["fun"]) == (absent, "cmd.run")
-    eventually(lambda: sorted(run("jobs.lookup_jid", jid)) == present, "the others have returned")
+    wait_for(lambda: sorted(run("jobs.lookup_jid", jid)) == present, what="the others have returned")
     fleet[absent].start()
-    eventually(lambda: absent in run("jobs.lookup_jid", jid), f"{absent} has returned")
+    wait_for(lambda: absent in run("jobs.lookup_jid", jid), what=f"{absent} has returned")
     assert run("jobs.lookup_jid", jid) == dict.fromkeys(MINIONS, "made it")
-    eventually(lambda: not queue(run, jid), "the queue is empty")
+    wait_for(lambda: not queue(run, jid), what="the queue is empty")
 
 
 def test_a_killed_batch_leaves_no_process_and_starts_none(run, fleet):
     jid = run("batch.start", "*", "cmd.run", "sleep 600", "batch=3")["jid"]
-    running = eventually(lambda: len(found := processes_of(fleet, jid)) == 3 and found, "three minions run the job")
+    running = wait_for(lambda: len(found := processes_of(fleet, jid)) == 3 and found, what="three minions run the job")
     run("batch.stop", jid, "kill=True")
-    eventually(lambda: not any(process.is_running() for process in running.values()), "the processes are gone")
+    wait_for(lambda: not any(process.is_running() for process in running.values()), what="the processes are gone")
     final = ended(run, jid)
     assert (final["state"], final["halted"], final["killed"], final["survivors"]) == ("halted", True, 3, [])
     assert not processes_of(fleet, jid)
@@ -143,14 +132,14 @@ def test_engines_stop_within_two_seconds_and_go_on_where_they_were(run, salt, ma
     # The job waits for the gate, so that no minion returns while there is no master to take its return.
     command = f"echo {{{{ grains.id }}}} >> {trace}; until test -e {gate}; do sleep 0.1; done"
     jid = run("batch.start", "*", "cmd.run", command, "template=jinja", "batch=1")["jid"]
-    eventually(lambda: trace.exists(), "the first minion runs the job")
+    wait_for(lambda: trace.exists(), what="the first minion runs the job")
     os.kill(master.pid, signal.SIGTERM)
-    eventually(lambda: not any(alive(master).values()), "no engine is left", seconds=2)
+    wait_for(lambda: not any(alive(master).values()), what="no engine is left", seconds=2)
     master.terminate()
     master.start()
-    eventually(
-        lambda: salt("test.ping", minion_tgt="*").data == dict.fromkeys(MINIONS, True),
-        "the minions are back",
+    wait_for(
+        lambda: salt("*", "test.ping").data == dict.fromkeys(MINIONS, True),
+        what="the minions are back",
         seconds=120,
     )
     standing = run("batch.status", jid)
@@ -201,11 +190,10 @@ def odd_masters(salt_factories):
         daemons = {}
         for name, (overrides, _) in ODD.items():
             daemon = make_master(salt_factories, **overrides)
-            daemon.slow_stop = False
             daemons[name] = stack.enter_context(daemon.started())
         for name, (_, expected) in ODD.items():
             for level, engine in expected:
-                eventually(lambda: lines_of(daemons[name], level, engine), f"{engine} says why it does not run")  # noqa: B023
+                wait_for(lambda: lines_of(daemons[name], level, engine), what=f"{engine} says why it does not run")  # noqa: B023
         time.sleep(RESTART + 2)
         yield daemons
 
@@ -220,7 +208,7 @@ def test_an_engine_that_is_not_to_run_says_why_once_and_the_master_goes_on(odd_m
     if not any(level == "CRITICAL" for level, _ in ODD[name][1]):
         assert not lines_of(daemon, "CRITICAL")
     with minions(daemon, "lone"):
-        assert daemon.salt_cli(timeout=DEADLINE).run("test.ping", minion_tgt="lone").data is True
+        assert salt_cli(daemon, "lone", "test.ping").data is True
 
 
 def test_an_operators_event_starts_the_batch_of_a_reactor_file(salt_factories, tmp_path):
@@ -230,13 +218,11 @@ def test_an_operators_event_starts_the_batch_of_a_reactor_file(salt_factories, t
     master = make_master(
         salt_factories, reactor=[{"operations/highstate": [str(sls)]}], file_roots={"base": [str(tmp_path)]}
     )
-    master.slow_stop = False
     with master.started(), minions(master, "lone"):
-        command = master.salt_run_cli(timeout=DEADLINE)
-        assert command.run("event.send", "operations/highstate").returncode == 0
-        eventually(lambda: (tmp_path / "motd").exists(), "the state is applied")
-        (batch,) = eventually(
-            lambda: [each for each in command.run("batch.list", "state=complete").data if each["driver"] == "engine"],
-            "the batch is complete",
+        assert salt_run(master, "event.send", "operations/highstate").returncode == 0
+        wait_for(lambda: (tmp_path / "motd").exists(), what="the state is applied")
+        (batch,) = wait_for(
+            lambda: [each for each in ask_runner(master, "batch.list", "state=complete") if each["driver"] == "engine"],
+            what="the batch is complete",
         )
     assert (batch["fun"], batch["tgt"], batch["completed"], batch["success"]) == ("state.apply", "*", 1, True)

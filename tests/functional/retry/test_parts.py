@@ -30,6 +30,7 @@ from saltext.jobs.core.retry.store import Changes, RetryStore
 from saltext.jobs.core.retry.writer import Writer
 from saltext.jobs.core.settings import RetrySettings, read_settings
 from tests.functional.cache_servers import DRIVERS, cache_servers, driver_options
+from tests.waiting import SOON, Deadline
 
 __all__ = ["cache_servers"]
 
@@ -190,11 +191,11 @@ class Loop:
     def __init__(self):
         self.loop = compat.new_loop()
 
-    def until(self, condition, seconds=20):
-        deadline = time.monotonic() + seconds
+    def until(self, condition):
+        deadline = Deadline(SOON)
 
         def look():
-            if condition() or time.monotonic() > deadline:
+            if condition() or deadline.is_over():
                 self.loop.stop()
             else:
                 self.loop.call_later(0.02, look)
@@ -242,7 +243,7 @@ def test_what_redis_does_not_take_is_written_once_it_is_back(opts, cache_servers
         helper.until(lambda: "cannot be written" in caplog.text)
         assert durable == []
         server.start()
-        helper.until(lambda: bool(durable), 40)
+        helper.until(lambda: bool(durable))
     assert [entry.minion for entry in store.entries(JID, store.snapshot(JID))] == ["a"]
     worker.close()
     helper.loop.close()

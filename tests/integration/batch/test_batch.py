@@ -14,8 +14,10 @@ import salt.utils.event
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch.store import BatchStore
-from tests.integration.conftest import make_master, minions
-from tests.integration.faults import DEADLINE, CountedJob, eventually
+from tests.integration.batch.conftest import batch_master
+from tests.integration.conftest import salt_cli
+from tests.integration.faults import CountedJob
+from tests.waiting import SOON, stretched, wait_for
 
 MINIONS = ("b1", "b2", "b3")
 ABSENT = "b9"
@@ -23,34 +25,16 @@ ABSENT = "b9"
 
 @pytest.fixture(scope="module")
 def master(salt_factories):
-    daemon = make_master(salt_factories, timeout=3, gather_job_timeout=3, job_retry={"triggers": ["start"]})
-    daemon.slow_stop = False
-    with daemon.started(), minions(daemon, *MINIONS) as daemons:
+    with batch_master(salt_factories, *MINIONS, job_retry={"triggers": ["start"]}) as daemon:
         keys = pathlib.Path(daemon.config["pki_dir"], "minions")
         (keys / ABSENT).write_bytes((keys / MINIONS[0]).read_bytes())
-        daemon.fleet = {minion.id: minion for minion in daemons}
         yield daemon
-
-
-@pytest.fixture
-def command(master):
-    return lambda *args: master.salt_run_cli(timeout=DEADLINE).run(*args)
-
-
-@pytest.fixture
-def run(command):
-    def succeed(*args):
-        done = command(*args)
-        assert done.returncode == 0, done
-        return done.data
-
-    return succeed
 
 
 @pytest.fixture
 def finish(run):
     """Start a batch and wait for its end."""
-    return lambda *args: run("batch.wait", run("batch.start", *args)["jid"], "timeout=60")
+    return lambda *args: run("batch.wait", run("batch.start", *args)["jid"])
 
 
 # -- starting ----------------------------------------------------------------------------------------------------------
@@ -60,7 +44,7 @@ def test_a_batch_completes_with_arguments_and_keyword_arguments(run):
     # `batch` and `timeout` are the runner's own, so the function's go into kwarg.
     args = ("one", "two=2", 'kwarg={"batch": "theirs", "timeout": 7}')
     jid = run("batch.start", "b[123]", "test.arg", *args, "batch=2")["jid"]
-    assert run("batch.wait", jid, "timeout=60")["success"] is True
+    assert run("batch.wait", jid)["success"] is True
     returned = run("jobs.lookup_jid", jid)
     assert set(returned) == set(MINIONS)
     assert returned["b1"]["args"] == ["one"]
@@ -77,10 +61,10 @@ def test_every_sub_batch_carries_every_option_of_the_job(run, tmp_path):
         'module_executors=["direct_call"]',
     ]
     jid = run("batch.start", "b[123]", "test.echo", "hello", "batch=1", *options)["jid"]
-    assert run("batch.wait", jid, "timeout=60")["publishes"] == 3
-    eventually(where.exists, "the returner has written")
-    records = eventually(
-        lambda: (lines := where.read_text().splitlines()) and len(lines) == 3 and lines, "all are there"
+    assert run("batch.wait", jid)["publishes"] == 3
+    wait_for(where.exists, what="the returner has written")
+    records = wait_for(
+        lambda: (lines := where.read_text().splitlines()) and len(lines) == 3 and lines, what="all are there"
     )
     assert {json.loads(record)["id"] for record in records} == set(MINIONS)
     assert {json.loads(record)["metadata"]["ticket"] for record in records} == {"T1"}
@@ -154,7 +138,7 @@ def test_an_absent_minion_is_left_out(finish):
 
 def test_an_absent_minion_can_count_as_failed(command, run):
     jid = run("batch.start", "b*", "test.ping", "batch=4", "offline=fail")["jid"]
-    done = command("batch.wait", jid, "timeout=60")
+    done = command("batch.wait", jid)
     assert done.returncode == 1
     assert (done.data["completed"], done.data["failed"], done.data["success"]) == (3, 1, False)
     assert run("batch.minions", jid, "state=failed").keys() == {ABSENT}
@@ -168,14 +152,14 @@ def test_an_absent_minion_can_get_the_job_later_under_the_batch_s_jid(finish, ru
         summary = finish("b[123]", "test.echo", "later", "batch=2", "offline=queue")
         assert (summary["completed"], summary["offline"]) == (2, 1)
         jid = summary["jid"]
-        entries = eventually(
-            lambda: [entry for entry in run("job_retry.list") if entry["jid"] == jid], "it is in the retry queue"
+        entries = wait_for(
+            lambda: [entry for entry in run("job_retry.list") if entry["jid"] == jid], what="it is in the retry queue"
         )
         assert [entry["minion"] for entry in entries] == ["b3"]
     finally:
         away.start()
-    eventually(lambda: run("jobs.lookup_jid", jid).get("b3") == "later", "the minion has run it")
-    eventually(lambda: run("batch.status", jid)["completed"] == 3, "the batch knows")
+    wait_for(lambda: run("jobs.lookup_jid", jid).get("b3") == "later", what="the minion has run it")
+    wait_for(lambda: run("batch.status", jid)["completed"] == 3, what="the batch knows")
     assert run("jobs.list_job", jid)["Target"] == "b[123]"
 
 
@@ -208,7 +192,7 @@ def test_progress_is_announced_at_most_once_a_second(run, master):
         jid = run("batch.start", "b[123]", "test.sleep", "2", "batch=1", "presence=none")["jid"]
         seen = []
         while not seen or not seen[-1]["tag"].endswith("/complete"):
-            event = bus.get_event(tag=f"salt/batch/{jid}/", wait=DEADLINE, full=True)
+            event = bus.get_event(tag=f"salt/batch/{jid}/", wait=stretched(SOON), full=True)
             assert event, f"nothing more after {[found['tag'] for found in seen]}"
             seen.append(event)
     kinds = [event["tag"].rpartition("/")[2] for event in seen]
@@ -226,14 +210,14 @@ def test_a_paused_batch_waits_and_goes_on_when_resumed(run, tmp_path):
     jid = run("batch.start", "b[123]", "cmd.run", work.command, "batch=1", "presence=none")["jid"]
     assert run("batch.pause", jid) is True
     assert run("batch.pause", jid) is False
-    eventually(lambda: not run("batch.status", jid)["active"], "what ran has ended")
+    wait_for(lambda: not run("batch.status", jid)["active"], what="what ran has ended")
     begun = work.begun()
     summary = run("batch.status", jid)
     assert (summary["state"], summary["paused_reason"]) == ("paused", "paused by root")
     assert begun < 3
     assert run("batch.resume", jid) is True
     assert run("batch.resume", jid) is False
-    assert run("batch.wait", jid, "timeout=60")["completed"] == work.begun() == 3
+    assert run("batch.wait", jid)["completed"] == work.begun() == 3
 
 
 def test_a_batch_that_does_not_end_in_time_goes_on(command, run):
@@ -241,19 +225,19 @@ def test_a_batch_that_does_not_end_in_time_goes_on(command, run):
     done = command("batch.wait", jid, "timeout=1")
     assert done.returncode != 0
     assert "has not ended within 1 s" in done.stdout + done.stderr
-    assert run("batch.wait", jid, "timeout=60")["success"] is True
+    assert run("batch.wait", jid)["success"] is True
 
 
 def test_the_failed_minions_are_retried_in_a_new_batch(run, command, tmp_path):
     once = tmp_path / "once"
     jid = run("batch.start", "b[123]", "cmd.run", f"mkdir {once}", "batch=1", "presence=none")["jid"]
-    assert command("batch.wait", jid, "timeout=60").returncode == 1
+    assert command("batch.wait", jid).returncode == 1
     os.rmdir(once)
     assert run("batch.status", jid)["failed"] == 2
     again = run("batch.retry", jid)
     assert (again["parent"], again["total"], again["fun"]) == (jid, 2, "cmd.run")
     assert again["jid"] != jid
-    command("batch.wait", again["jid"], "timeout=60")
+    command("batch.wait", again["jid"])
     assert run("batch.status", again["jid"])["completed"] == 1
 
 
@@ -304,15 +288,15 @@ after:
 
 @pytest.mark.skipif(not compat.HAS_NATIVE_BATCHES, reason="Salt 3008 is the first release with batches of its own")
 def test_batches_of_salt_s_own_are_shown_and_stopped(run, master):
-    started = master.salt_cli(timeout=DEADLINE).run("--async", "-b", "1", "test.sleep", "5", minion_tgt="b[123]")
+    started = salt_cli(master, "b[123]", "--async", "-b", "1", "test.sleep", "5")
     jid = next(word for word in (started.stdout + started.stderr).split() if word.isdigit() and len(word) == 20)
-    summary = eventually(lambda: run("batch.status", jid), "the batch is there")
+    summary = wait_for(lambda: run("batch.status", jid), what="the batch is there")
     assert summary["driver"] == "master"
     assert jid in [batch["jid"] for batch in run("batch.list_active")]
     assert jid in [batch["jid"] for batch in run("batch.list")]
     assert set(run("batch.minions", jid)) == set(MINIONS)
     assert run("batch.stop", jid) is True
-    eventually(lambda: run("batch.status", jid)["halted"], "Salt's manager has halted it")
+    wait_for(lambda: run("batch.status", jid)["halted"], what="Salt's manager has halted it")
     assert run("batch.stop", jid) is False
 
 

@@ -14,9 +14,11 @@ from saltfactories.utils import random_string
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch.store import BatchStore
-from tests.integration.conftest import make_master, minions
-from tests.integration.faults import DEADLINE, CountedJob, EngineProcess, eventually
+from tests.integration.batch.conftest import batch_master, timeouts
+from tests.integration.conftest import salt_run
+from tests.integration.faults import CountedJob, EngineProcess
 from tests.missing import missing
+from tests.waiting import wait_for
 
 MINIONS = ("f1", "f2", "f3", "f4")
 SLOW_LISTENERS = {"pub_server_write_queue_size": 500}
@@ -26,10 +28,7 @@ QUEUE = SLOW_LISTENERS["pub_server_write_queue_size"]
 
 @pytest.fixture(scope="module")
 def master(salt_factories):
-    daemon = make_master(salt_factories, engines=[], job_retry=False, timeout=3, gather_job_timeout=3, **SLOW_LISTENERS)
-    daemon.slow_stop = False
-    with daemon.started(), minions(daemon, *MINIONS) as daemons:
-        daemon.fleet = {minion.id: minion for minion in daemons}
+    with batch_master(salt_factories, *MINIONS, engines=[], job_retry=False, **SLOW_LISTENERS) as daemon:
         yield daemon
 
 
@@ -46,28 +45,6 @@ def store(master):
 
 
 @pytest.fixture
-def run(master):
-    def command(*args):
-        done = master.salt_run_cli(timeout=DEADLINE).run(*args)
-        assert done.returncode == 0, done
-        return done.data
-
-    return command
-
-
-@pytest.fixture
-def complaint(master):
-    """What ``salt-run`` says when it fails."""
-
-    def command(*args):
-        done = master.salt_run_cli(timeout=DEADLINE).run(*args)
-        assert done.returncode != 0, done
-        return done.stdout + done.stderr
-
-    return command
-
-
-@pytest.fixture
 def job(tmp_path):
     return lambda seconds=0.0, retcode=0: CountedJob(tmp_path, random_string("job-"), seconds, retcode)
 
@@ -78,7 +55,7 @@ def start(run, work, *args, tgt="f*"):
 
 def ended(store, jid):
     """The batch, once it has ended."""
-    return eventually(lambda: (batch := store.read(jid)) and batch.finished and batch, f"batch {jid} has ended")
+    return wait_for(lambda: (batch := store.read(jid)) and batch.finished and batch, what=f"batch {jid} has ended")
 
 
 def outcomes(batch):
@@ -134,7 +111,7 @@ def test_whenever_the_engine_is_killed_each_minion_runs_the_job_once(engine, run
 def test_an_engine_killed_around_a_question_asks_again_and_sends_to_nobody_twice(engine, run, store, job, when, point):
     work = job(5 if point == "question" else 0.2)
     engine.start(f"{when} {point} 1")
-    options = ("batch=2", "timeout=2", "gather_job_timeout=2")
+    options = ("batch=2", *timeouts(2))
     jid = run("batch.start", "f*", "cmd.run", work.command, *options)["jid"]
     engine.wait_for_death()
     engine.start()
@@ -147,8 +124,8 @@ def test_an_engine_killed_around_a_question_asks_again_and_sends_to_nobody_twice
 def test_an_engine_killed_around_a_kill_still_ends_what_runs_and_starts_nothing(engine, run, store, job, when):
     work = job(60)
     engine.start(f"{when} kill 1")
-    jid = start(run, work, "batch=2", "timeout=60", "gather_job_timeout=2")
-    eventually(lambda: work.begun() == 2, "two run")
+    jid = start(run, work, "batch=2", *timeouts(2), "timeout=600")
+    wait_for(lambda: work.begun() == 2, what="two run")
     with ThreadPoolExecutor(1) as pool:
         stopping = pool.submit(run, "batch.stop", jid, "kill=True")
         engine.wait_for_death()
@@ -163,8 +140,10 @@ def test_an_engine_killed_around_a_kill_still_ends_what_runs_and_starts_nothing(
 def test_a_clock_that_is_set_while_a_batch_runs_and_back_at_a_restart_changes_nothing(engine, run, store, job, step):
     work = job(2)
     engine.start(clock=step)
-    jid = start(run, work, "batch=1", "timeout=2", "gather_job_timeout=2", "batch_wait=1")
-    eventually(lambda: work.begun() >= 3, "it goes on after the clock was set")
+    jid = start(run, work, "batch=1", *timeouts(2), "batch_wait=1")
+    wait_for(work.begun, what="the first has begun")
+    engine.signal(signal.SIGUSR1)
+    wait_for(lambda: work.begun() >= 3, what="it goes on after the clock was set")
     engine.kill()
     engine.start()
     assert all_completed(ended(store, jid))
@@ -175,9 +154,9 @@ def test_returns_that_came_while_the_engine_was_dead_are_found_in_the_job_cache(
     engine.start()
     work = job(1)
     jid = start(run, work, "batch=4", "timeout=60")
-    eventually(lambda: work.begun() == 4, "all have begun")
+    wait_for(lambda: work.begun() == 4, what="all have begun")
     engine.kill()
-    eventually(lambda: len(run("jobs.lookup_jid", jid)) == 4, "all have returned")
+    wait_for(lambda: len(run("jobs.lookup_jid", jid)) == 4, what="all have returned")
     engine.start()
     assert all_completed(ended(store, jid))
     questions = run("jobs.list_jobs", "search_function=saltutil.find_job")
@@ -188,7 +167,7 @@ def test_a_request_made_while_no_engine_runs_is_honoured_before_anything_is_publ
     engine.start()
     work = job(2)
     jid = start(run, work, "batch=1")
-    eventually(work.begun, "the first has begun")
+    wait_for(work.begun, what="the first has begun")
     engine.kill()
     assert run("batch.stop", jid) is True
     engine.start()
@@ -209,7 +188,7 @@ def test_a_batch_that_no_engine_takes_is_withdrawn_and_says_so(complaint, store,
 def test_a_job_that_outlives_every_timeout_never_runs_on_more_minions_than_the_limit(engine, run, store, job):
     engine.start()
     work = job(12)
-    jid = start(run, work, "batch=1", "timeout=2", "gather_job_timeout=2", tgt="f[12]")
+    jid = start(run, work, "batch=1", *timeouts(2), tgt="f[12]")
     batch = ended(store, jid)
     assert all_completed(batch)
     assert work.most_at_once() == 1
@@ -218,17 +197,17 @@ def test_a_job_that_outlives_every_timeout_never_runs_on_more_minions_than_the_l
 def test_a_frozen_minion_is_given_up_and_its_late_return_still_counts(engine, run, store, job, master):
     engine.start()
     work = job(6)
-    jid = start(run, work, "batch=1", "timeout=2", "gather_job_timeout=2", tgt="f1")
-    eventually(work.begun, "the job has begun")
+    jid = start(run, work, "batch=1", *timeouts(2), tgt="f1")
+    wait_for(work.begun, what="the job has begun")
     frozen = frozen_minion(master.fleet["f1"])
     try:
-        batch = eventually(
-            lambda: (batch := store.read(jid)) and "f1" in batch.outcomes and batch, "f1 has been given up"
+        batch = wait_for(
+            lambda: (batch := store.read(jid)) and "f1" in batch.outcomes and batch, what="f1 has been given up"
         )
         assert outcomes(batch) == {"f1": "offline"}
     finally:
         thaw(frozen)
-    eventually(lambda: all_completed(store.read(jid)), "the late return is recorded")
+    wait_for(lambda: all_completed(store.read(jid)), what="the late return is recorded")
     assert run("batch.status", jid)["completed"] == 1
 
 
@@ -249,12 +228,12 @@ def thaw(processes):
 def test_a_minion_that_dies_in_mid_job_frees_its_slot_in_the_end(engine, run, store, job, master):
     engine.start()
     work = job(300)
-    jid = start(run, work, "batch=1", "timeout=2", "gather_job_timeout=2", tgt="f[34]")
-    eventually(work.begun, "the job has begun")
+    jid = start(run, work, "batch=1", *timeouts(2), tgt="f[34]")
+    wait_for(work.begun, what="the job has begun")
     victim = next(iter(store.read(jid).flights))
     master.fleet[victim].terminate()
     try:
-        eventually(lambda: work.begun() == 2, "the other one has its turn")
+        wait_for(lambda: work.begun() == 2, what="the other one has its turn")
         assert store.read(jid).outcomes[victim][0].value in ("offline", "lost")
     finally:
         run("batch.stop", jid, "kill=True")
@@ -264,7 +243,7 @@ def test_a_minion_that_dies_in_mid_job_frees_its_slot_in_the_end(engine, run, st
 def test_lost_return_events_delay_a_batch_and_change_nothing(engine, run, store, job):
     engine.start(drop=2)
     work = job()
-    jid = start(run, work, "batch=2", "timeout=2", "gather_job_timeout=2")
+    jid = start(run, work, "batch=2", *timeouts(2))
     assert all_completed(ended(store, jid))
     assert work.begun() == len(MINIONS)
 
@@ -275,12 +254,12 @@ def test_lost_return_events_delay_a_batch_and_change_nothing(engine, run, store,
 def test_publishes_that_fail_are_made_good_without_running_anything_twice(engine, run, store, job, master):
     engine.start()
     work = job(1)
-    jid = start(run, work, "batch=2", "timeout=2", "gather_job_timeout=2")
-    eventually(work.begun, "the first sub-batch runs")
+    jid = start(run, work, "batch=2", *timeouts(2))
+    wait_for(work.begun, what="the first sub-batch runs")
     socket = os.path.join(master.config["sock_dir"], "publish_pull.ipc")
     os.rename(socket, socket + ".away")
     try:
-        eventually(lambda: store.read(jid).publish_failures, "a publish has failed")
+        wait_for(lambda: store.read(jid).publish_failures, what="a publish has failed")
     finally:
         os.rename(socket + ".away", socket)
     assert all_completed(ended(store, jid))
@@ -290,22 +269,20 @@ def test_publishes_that_fail_are_made_good_without_running_anything_twice(engine
 @pytest.fixture(scope="module")
 def plain(salt_factories):
     """``salt-run`` of a master with Salt's default job cache, which refuses to publish one function."""
-    daemon = make_master(
-        salt_factories,
-        master_job_cache="local_cache",
-        job_retry=False,
-        engines=[{"batch_manager": {}}],
-        batch_manager={"publish_retries": 1, "publish_backoff": 0.1},
-        publisher_acl_blacklist={"modules": ["test.refused"]},
-    )
-    daemon.slow_stop = False
-    with daemon.started(), minions(daemon, "r1", "r2"):
-        yield lambda *args: daemon.salt_run_cli(timeout=DEADLINE).run(*args).data
+    options = {
+        "master_job_cache": "local_cache",
+        "job_retry": False,
+        "engines": [{"batch_manager": {}}],
+        "batch_manager": {"publish_retries": 1, "publish_backoff": 0.1},
+        "publisher_acl_blacklist": {"modules": ["test.refused"]},
+    }
+    with batch_master(salt_factories, "r1", "r2", **options) as daemon:
+        yield lambda *args: salt_run(daemon, *args).data
 
 
 def test_a_publish_that_stays_refused_pauses_the_batch_with_a_reason(plain):
     jid = plain("batch.start", "r1", "test.refused", "presence=none")["jid"]
-    status = eventually(lambda: (found := plain("batch.status", jid))["state"] == "paused" and found, "it pauses")
+    status = wait_for(lambda: (found := plain("batch.status", jid))["state"] == "paused" and found, what="it pauses")
     assert "Authorization" in status["paused_reason"]
     assert (status["pending"], status["publish_failures"]) == (1, 2)
     assert plain("batch.stop", jid) is True
@@ -313,7 +290,7 @@ def test_a_publish_that_stays_refused_pauses_the_batch_with_a_reason(plain):
 
 def test_local_cache_shows_the_batch_s_own_target_too(plain):
     jid = plain("batch.start", "r*", "test.arg", "hello", "word=x", "batch=1")["jid"]
-    assert plain("batch.wait", jid, "timeout=60")["completed"] == 2
+    assert plain("batch.wait", jid)["completed"] == 2
     job = plain("jobs.list_job", jid)
     assert (job["Target"], job["Target-type"], sorted(job["Minions"])) == ("r*", "glob", ["r1", "r2"])
     assert job["Arguments"] == ["hello", {"__kwarg__": True, "word": "x"}]
@@ -355,12 +332,12 @@ def test_a_full_disk_holds_a_batch_up_and_loses_nothing(small_disk, absent, engi
     work = job()
     # The absent ones come first: what is known of them is written down before anything else is published.
     target = ",".join([*absent, *MINIONS])
-    jid = start(run, work, "batch=120", "timeout=2", "gather_job_timeout=2", "tgt_type=list", tgt=target)
+    jid = start(run, work, "batch=120", *timeouts(2), "tgt_type=list", tgt=target)
     ballast = small_disk / "ballast"
     with ballast.open("wb", buffering=0) as stream, pytest.raises(OSError, match="No space left"):
         while True:
             stream.write(b"x" * 64)
-    eventually(lambda: "cannot be written down" in engine.output(), "the engine has noticed")
+    wait_for(lambda: "cannot be written down" in engine.output(), what="the engine has noticed")
     assert "cannot be written down" in complaint("batch.start", "f*", "test.ping")
     assert work.begun() == 0, "what is not recorded is not published"
     ballast.unlink()
@@ -375,7 +352,7 @@ def test_a_damaged_journal_is_set_aside_and_the_others_go_on(engine, run, store,
     engine.start()
     good, bad = job(3), job(3)
     healthy, broken = start(run, good, "batch=2", tgt="f[12]"), start(run, bad, "batch=2", tgt="f[34]")
-    eventually(lambda: good.begun() and bad.begun(), "both run")
+    wait_for(lambda: good.begun() and bad.begun(), what="both run")
     engine.kill()
     path = store.journal_path(broken)
     data = bytearray(path.read_bytes())
@@ -392,7 +369,7 @@ def test_a_torn_journal_tail_is_cut_off(engine, run, store, job):
     engine.start()
     work = job(2)
     jid = start(run, work, "batch=2")
-    eventually(work.begun, "it runs")
+    wait_for(work.begun, what="it runs")
     engine.kill()
     with store.journal_path(jid).open("ab") as stream:
         stream.write(b"\x40\x00\x00\x00torn")
@@ -409,13 +386,13 @@ def test_a_gap_on_the_bus_is_noticed_and_made_good_from_the_job_cache(engine, ru
     engine.start()
     work = job(12)
     jid = start(run, work, "batch=4", "timeout=600")  # so that nobody is overdue in this test
-    eventually(lambda: work.begun() == 4, "all have begun")
+    wait_for(lambda: work.begun() == 4, what="all have begun")
     engine.signal(signal.SIGSTOP)
     try:
         with salt.utils.event.get_master_event(master.config, master.config["sock_dir"], listen=False) as bus:
             for number in range(4 * QUEUE):
                 bus.fire_event({"number": number, "ballast": "x" * 500}, "test/flood")
-        eventually(lambda: len(run("jobs.lookup_jid", jid)) == 4, "all have returned")
+        wait_for(lambda: len(run("jobs.lookup_jid", jid)) == 4, what="all have returned")
     finally:
         engine.signal(signal.SIGCONT)
     assert all_completed(ended(store, jid))
@@ -431,7 +408,7 @@ def test_forged_events_control_nothing(engine, run, store, job, master):
     engine.start()
     work = job(3)
     jid = start(run, work, "batch=1", "timeout=60")
-    eventually(work.begun, "the first runs")
+    wait_for(work.begun, what="the first runs")
     forged = {
         "jid": jid,
         "driver": "cli",
@@ -460,19 +437,19 @@ def test_the_state_file_is_put_right_after_somebody_else_wrote_it(engine, run, s
     work = job(15)
     jid = start(run, work, "batch=4")
     path = store.native_path(jid)
-    eventually(path.exists, "the state file is there")
+    wait_for(path.exists, what="the state file is there")
     path.write_bytes(b"garbage")
-    eventually(lambda: (store.read_native(jid) or {}).get("driver") == "engine", "it is put right")
+    wait_for(lambda: (store.read_native(jid) or {}).get("driver") == "engine", what="it is put right")
     os.unlink(store._index)
-    eventually(lambda: jid in store.index(), "the index is put right")
+    wait_for(lambda: jid in store.index(), what="the index is put right")
     assert run("batch.stop", jid, "kill=True") is True
 
 
 def test_of_two_stops_at_once_one_stops_the_batch(engine, run, store, job, master):
     engine.start()
     work = job(60)
-    jid = start(run, work, "batch=2", "timeout=2", "gather_job_timeout=2")
-    eventually(lambda: work.begun() == 2, "two run")
+    jid = start(run, work, "batch=2", *timeouts(2))
+    wait_for(lambda: work.begun() == 2, what="two run")
     with ThreadPoolExecutor(2) as pool:
         answers = list(pool.map(lambda _: run("batch.stop", jid, "kill=True"), range(2)))
     assert sorted(answers) == [False, True]

@@ -10,15 +10,14 @@ import pathlib
 import pytest
 import salt.version
 
-from tests.integration.conftest import make_master, minions
-from tests.integration.faults import eventually
+from tests.integration.conftest import ask_runner, make_master, minions, salt_cli
+from tests.waiting import Patience, wait_for
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(salt.version.__saltstack_version__.major < 3008, reason="rings came with Salt 3008"),
 ]
 NODES = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
-DEADLINE = 120  # seconds
 JOBS = 9
 
 
@@ -34,17 +33,10 @@ def masters(salt_factories):
             settings = {"interface": node, "cluster_id": "jobs", "cluster_peers": [n for n in NODES if n != node]}
             settings.update({"cluster_pki_dir": str(pki), "cluster_isolated_filesystem": True, "engines": []})
             master = make_master(salt_factories, node, **settings, **ports)
-            master.slow_stop = False
-            running.enter_context(master.started(start_timeout=DEADLINE))
+            running.enter_context(master.started(start_timeout=Patience(120)))
             ports = {name: master.config[name] for name in ("ret_port", "publish_port")}
             started.append(master)
         yield started
-
-
-def run(master, function, *args):
-    done = master.salt_run_cli(timeout=DEADLINE).run(function, *args)
-    assert done.returncode == 0, done
-    return done.data
 
 
 def jobs_of(master):
@@ -60,27 +52,28 @@ def pick(master, jids):
 
 def test_a_ring_shards_the_jobs_and_gives_them_back(masters):
     first = masters[0]
-    eventually(
-        lambda: all(sorted(run(master, "cluster.members")["voters"]) == NODES for master in masters),
-        "all masters vote",
+    wait_for(
+        lambda: all(sorted(ask_runner(master, "cluster.members")["voters"]) == NODES for master in masters),
+        what="all masters vote",
     )
     with minions(first, "ringed"):
-        cli = first.salt_cli(timeout=DEADLINE)
         for number in range(JOBS):
-            assert cli.run("test.echo", f"job {number}", minion_tgt="ringed").data == f"job {number}"
-        found = run(first, "jobs.list_jobs", "search_function=test.echo")
+            assert salt_cli(first, "ringed", "test.echo", f"job {number}").data == f"job {number}"
+        found = ask_runner(first, "jobs.list_jobs", "search_function=test.echo")
         jids = set(found)
         assert len(jids) == JOBS
         whole = {jid: ["ringed"] for jid in jids}
         for master in masters:
-            eventually(lambda m=master: pick(m, jids) == whole, f"{master.id} has every job")
+            wait_for(lambda m=master: pick(m, jids) == whole, what=f"{master.id} has every job")
 
-        run(first, "cluster.ring_create", "name=jobs", f"voters={json.dumps(NODES)}")
-        eventually(
-            lambda: all("jobs" in run(master, "cluster.rings")["active_rings"] for master in masters),
-            "the ring is there",
+        ask_runner(first, "cluster.ring_create", "name=jobs", f"voters={json.dumps(NODES)}")
+        wait_for(
+            lambda: all("jobs" in ask_runner(master, "cluster.rings")["active_rings"] for master in masters),
+            what="the ring is there",
         )
-        sheds = [eventually(lambda m=master: shed(m), f"{master.id} knows who votes in the ring") for master in masters]
+        sheds = [
+            wait_for(lambda m=master: shed(m), what=f"{master.id} knows who votes in the ring") for master in masters
+        ]
         assert all(result["kept"] for result in sheds)
         kept = [pick(master, jids) for master in masters]
         assert sum(map(len, kept)) == JOBS, "each job is with one master"
@@ -94,14 +87,14 @@ def test_a_ring_shards_the_jobs_and_gives_them_back(masters):
             *(f"jobs/returns/{jid}" for jid in jids),
         ]
         for master in masters:
-            run(master, "cluster.collect_from_peers", f"banks={json.dumps(banks)}")
-            eventually(lambda m=master: pick(m, jids) == whole, f"{master.id} has every job again")
+            ask_runner(master, "cluster.collect_from_peers", f"banks={json.dumps(banks)}")
+            wait_for(lambda m=master: pick(m, jids) == whole, what=f"{master.id} has every job again")
         for master in masters:
             for jid in jids:
-                assert run(master, "jobs.lookup_jid", jid) == {"ringed": found[jid]["Arguments"][0]}
+                assert ask_runner(master, "jobs.lookup_jid", jid) == {"ringed": found[jid]["Arguments"][0]}
     assert os.path.isdir(first.config["cachedir"])
 
 
 def shed(master):
-    result = run(master, "cluster.shed_unowned", "ring=jobs")
+    result = ask_runner(master, "cluster.shed_unowned", "ring=jobs")
     return result if result["status"] == "ok" else None

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from tests.functional.cache_servers import cache_servers  # noqa: F401 (a fixture)
-from tests.integration.conftest import make_master, minions
+from tests.integration.conftest import ask_runner, make_master, minions, salt_cli
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
-DEADLINE = 90  # seconds
 
 
 def test_the_master_goes_on_when_the_server_of_its_job_cache_is_back(salt_factories, cache_servers):  # noqa: F811
     server = cache_servers("redis")
     master = make_master(salt_factories, engines=[], loop_interval=1, **server.options)
-    master.slow_stop = False
     with master.started(), minions(master, "kept"):
-        salt = master.salt_cli(timeout=DEADLINE)
-        run = master.salt_run_cli(timeout=DEADLINE)
-        assert salt.run("test.echo", "before", minion_tgt="kept").data == "before"
+        assert salt_cli(master, "kept", "test.echo", "before").data == "before"
         server.stop()
-        salt.run("test.echo", "meanwhile", minion_tgt="kept")
+        salt_cli(master, "kept", "test.echo", "meanwhile")
         assert master.is_running()
         server.start()
-        deadline = time.monotonic() + DEADLINE
-        while salt.run("test.echo", "after", minion_tgt="kept").data != "after":
-            assert time.monotonic() < deadline, "the master does not publish any more"
-        jobs = run.run("jobs.list_jobs", "search_function=test.echo").data
+        wait_for(
+            lambda: salt_cli(master, "kept", "test.echo", "after").data == "after", what="the master publishes again"
+        )
+        jobs = ask_runner(master, "jobs.list_jobs", "search_function=test.echo")
         said = {job["Arguments"][0] for job in jobs.values()}
         assert {"before", "after"} <= said <= {"before", "meanwhile", "after"}
-        assert run.run("jobs.lookup_jid", max(jobs)).data == {"kept": "after"}
+        assert ask_runner(master, "jobs.lookup_jid", max(jobs)) == {"kept": "after"}

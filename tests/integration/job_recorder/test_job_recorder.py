@@ -9,87 +9,15 @@ import pathlib
 import shutil
 import signal
 import subprocess
-import time
 
 import pytest
 import salt.cache
 
-from tests.functional import cache_servers
-from tests.integration.conftest import make_master, minions
+from tests.integration.conftest import minions, salt_cli
+from tests.integration.job_recorder.conftest import make_recorder_master
 from tests.missing import missing
-from tests.postgresql import PostgreSQL
 from tests.recorder_load import Load
-
-DEADLINE = 60
-
-
-def wait_for(condition, what, deadline=DEADLINE):
-    """Return the first true value of ``condition()``."""
-    end = time.monotonic() + deadline
-    while time.monotonic() < end:
-        with contextlib.suppress(AssertionError):
-            value = condition()
-            if value:
-                return value
-        time.sleep(0.1)
-    pytest.fail(f"not within {deadline} seconds: {what}")
-    return None
-
-
-@pytest.fixture(scope="module")
-def postgresql():
-    server = PostgreSQL()
-    yield server
-    server.remove()
-
-
-@pytest.fixture(scope="module")
-def redis(tmp_path_factory):
-    server = cache_servers.redis_server(tmp_path_factory.mktemp("redis")).start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture(scope="module")
-def file(tmp_path_factory):
-    return tmp_path_factory.mktemp("raw") / "returns"
-
-
-@pytest.fixture(scope="module")
-def master(salt_factories, postgresql, redis, file):
-    daemon = make_master(
-        salt_factories,
-        master_job_cache="local_cache",
-        job_retry=None,
-        engines=[{"job_recorder": {}}],
-        job_recorder={
-            "returners": ["pgjsonb", "rawfile_json", {"salt_cache": {"ret_config": "history"}}],
-            "flush_interval": 0.2,
-        },
-        **postgresql.options,
-        **{f"history.{name}": value for name, value in redis.options.items()},
-        **{"rawfile_json.filename": str(file)},
-    )
-    daemon.slow_stop = False
-    with daemon.started():
-        yield daemon
-
-
-@pytest.fixture
-def load(master):
-    source = Load(master.config)
-    yield source
-    source.close()
-
-
-@pytest.fixture
-def run(master):
-    def call(*args):
-        result = master.salt_run_cli().run(*args)
-        assert result.returncode == 0, result
-        return result.data
-
-    return call
+from tests.waiting import wait_for
 
 
 def raw_lines(file):
@@ -139,18 +67,20 @@ def jids_of(load):
 @pytest.mark.story
 def test_what_a_minion_returns_is_in_every_returner_with_its_complete_load(master, run, postgresql, redis, file):
     with minions(master, "rec-1"):
-        result = master.salt_cli().run("test.arg", "one", "two=2", "--metadata={'ticket': 9}", minion_tgt="rec-1")
+        result = salt_cli(master, "rec-1", "test.arg", "one", "two=2", "--metadata={'ticket': 9}")
         assert result.data["kwargs"]["two"] == 2
-        sent = master.salt_cli().run("test.ping", minion_tgt="rec-1")
+        sent = salt_cli(master, "rec-1", "test.ping")
         assert sent.data is True
-    (row,) = wait_for(lambda: postgresql.execute("SELECT jid, full_ret FROM salt_returns WHERE id = 'rec-1'"), "a row")
+    (row,) = wait_for(
+        lambda: postgresql.execute("SELECT jid, full_ret FROM salt_returns WHERE id = 'rec-1'"), what="a row"
+    )
     jid, full = row
     assert full["return"]["args"] == ["one"]
     ((stored,),) = postgresql.execute("SELECT load FROM jids WHERE jid = %s", jid)
     assert {"__kwarg__": True, "two": 2} in stored["arg"]
     assert stored["kwargs"]["metadata"] == {"ticket": 9}
-    wait_for(lambda: raw_returns(file, {jid}) == [(jid, "rec-1")], "a line in the file")
-    wait_for(lambda: redis_returns(redis, master, {jid}) == [(jid, "rec-1")], "a return in Redis")
+    wait_for(lambda: raw_returns(file, {jid}) == [(jid, "rec-1")], what="a line in the file")
+    wait_for(lambda: redis_returns(redis, master, {jid}) == [(jid, "rec-1")], what="a return in Redis")
     assert postgresql.execute("SELECT count(*) FROM jids") == [(1,)]
     figures = run("job_recorder.stats")
     assert set(figures["returners"]) == {"pgjsonb", "rawfile_json", "salt_cache@history"}
@@ -165,29 +95,31 @@ def test_probes_and_presence_pings_are_left_out(load, postgresql):
     load.give_back(probe, "m1", fun="saltutil.find_job")
     last = load.publish(["m1"])
     load.give_back(last, "m1")
-    wait_for(lambda: pg_returns(postgresql, {last}), "the last return")
+    wait_for(lambda: pg_returns(postgresql, {last}), what="the last return")
     assert not pg_returns(postgresql, {ping, probe})
 
 
 def test_no_secret_reaches_a_returner(load, postgresql):
     jid = load.publish(["m1"])
     load.give_back(jid, "m1", ret_kwargs={"host": "evil"}, tok="secret")
-    ((full,),) = wait_for(lambda: postgresql.execute("SELECT full_ret FROM salt_returns WHERE jid = %s", jid), "a row")
-    ((stored,),) = wait_for(lambda: postgresql.execute("SELECT load FROM jids WHERE jid = %s", jid), "a load")
+    ((full,),) = wait_for(
+        lambda: postgresql.execute("SELECT full_ret FROM salt_returns WHERE jid = %s", jid), what="a row"
+    )
+    ((stored,),) = wait_for(lambda: postgresql.execute("SELECT load FROM jids WHERE jid = %s", jid), what="a load")
     assert "secret" not in json.dumps([full, stored])
     assert "ret_kwargs" not in full
 
 
 def test_a_job_that_nobody_returns_leaves_its_load(load, postgresql):
     jid = load.publish(["m1"])
-    ((stored,),) = wait_for(lambda: postgresql.execute("SELECT load FROM jids WHERE jid = %s", jid), "a load")
+    ((stored,),) = wait_for(lambda: postgresql.execute("SELECT load FROM jids WHERE jid = %s", jid), what="a load")
     assert stored["user"] == "anna"
     assert "source" not in stored
 
 
 def test_a_load_that_only_an_event_tells_of_says_so(load, postgresql):
     jid = load.publish(["m1"], cached=False)
-    ((stored,),) = wait_for(lambda: postgresql.execute("SELECT load FROM jids WHERE jid = %s", jid), "a load")
+    ((stored,),) = wait_for(lambda: postgresql.execute("SELECT load FROM jids WHERE jid = %s", jid), what="a load")
     assert stored["source"] == "event"
 
 
@@ -196,9 +128,9 @@ def test_a_return_that_comes_twice_is_recorded_once(load, postgresql, file):
     load.give_back(jid, "m1")
     load.give_back(jid, "m1")
     load.give_back(jid, "m2")
-    wait_for(lambda: len(pg_returns(postgresql, {jid})) >= 2, "the returns")
+    wait_for(lambda: len(pg_returns(postgresql, {jid})) >= 2, what="the returns")
     assert pg_returns(postgresql, {jid}) == [(jid, "m1"), (jid, "m2")]
-    wait_for(lambda: raw_returns(file, {jid}) == [(jid, "m1"), (jid, "m2")], "the lines")
+    wait_for(lambda: raw_returns(file, {jid}) == [(jid, "m1"), (jid, "m2")], what="the lines")
 
 
 # -- faults -----------------------------------------------------------------------------------------------------------
@@ -222,9 +154,9 @@ def test_a_postgresql_that_stops_under_load_loses_nothing_and_holds_up_nobody(
     assert figures["pgjsonb"]["queued"] > 1000
     assert figures["pgjsonb"]["spooled_bytes"] > 100_000
     assert figures["pgjsonb"]["lag"] > 10
-    wait_for(lambda: raw_returns(file, jids_of(load)) == sorted(load.made), "all lines while the database is down")
+    wait_for(lambda: raw_returns(file, jids_of(load)) == sorted(load.made), what="all lines while the database is down")
     load.run(rate=100, seconds=10, while_running=lambda elapsed: disturb(elapsed + seconds - 2))
-    wait_for(lambda: len(pg_returns(postgresql, jids_of(load))) >= len(load.made), "all rows")
+    wait_for(lambda: len(pg_returns(postgresql, jids_of(load))) >= len(load.made), what="all rows")
     assert pg_returns(postgresql, jids_of(load)) == sorted(load.made)
     assert redis_returns(redis, master, jids_of(load)) == sorted(load.made)
     figures = run("job_recorder.stats")["returners"]["pgjsonb"]
@@ -244,9 +176,9 @@ def test_an_engine_that_is_killed_under_load_loses_nothing_and_doubles_nothing(l
 
     load.run(rate=100, seconds=25, while_running=disturb)
     assert len(killed) == 2
-    wait_for(lambda: len(pg_returns(postgresql, jids_of(load))) >= len(load.made), "all rows")
-    wait_for(lambda: len(redis_returns(redis, master, jids_of(load))) >= len(load.made), "all in Redis")
-    wait_for(lambda: len(raw_returns(file, jids_of(load))) >= len(load.made), "all lines")
+    wait_for(lambda: len(pg_returns(postgresql, jids_of(load))) >= len(load.made), what="all rows")
+    wait_for(lambda: len(redis_returns(redis, master, jids_of(load))) >= len(load.made), what="all in Redis")
+    wait_for(lambda: len(raw_returns(file, jids_of(load))) >= len(load.made), what="all lines")
     assert pg_returns(postgresql, jids_of(load)) == sorted(load.made)
     assert redis_returns(redis, master, jids_of(load)) == sorted(load.made)
     # A file cannot be asked what it has: what was being written in the moment of a kill may be there twice.
@@ -260,14 +192,14 @@ def test_a_poison_return_is_set_aside_and_delivered_once_its_reason_is_gone(load
     load.give_back(jid, "m1")
     load.give_back(jid, "m2", fun="x" * 60)
     load.give_back(jid, "m3")
-    wait_for(lambda: pg_returns(postgresql, {jid}) == [(jid, "m1"), (jid, "m3")], "the others")
-    wait_for(lambda: raw_returns(file, {jid}) == [(jid, "m1"), (jid, "m2"), (jid, "m3")], "all lines")
-    (entry,) = wait_for(lambda: run("job_recorder.set_aside")["pgjsonb"], "an entry that is set aside")
+    wait_for(lambda: pg_returns(postgresql, {jid}) == [(jid, "m1"), (jid, "m3")], what="the others")
+    wait_for(lambda: raw_returns(file, {jid}) == [(jid, "m1"), (jid, "m2"), (jid, "m3")], what="all lines")
+    (entry,) = wait_for(lambda: run("job_recorder.set_aside")["pgjsonb"], what="an entry that is set aside")
     assert (entry["jid"], entry["minion"], entry["tries"]) == (jid, "m2", 5)
     assert "too long" in entry["reason"]
     postgresql.execute("ALTER TABLE salt_returns ALTER COLUMN fun TYPE varchar(100)")
     assert run("job_recorder.redeliver", "pgjsonb")["pgjsonb"] == 1
-    wait_for(lambda: (jid, "m2") in pg_returns(postgresql, {jid}), "the row")
+    wait_for(lambda: (jid, "m2") in pg_returns(postgresql, {jid}), what="the row")
     assert run("job_recorder.set_aside")["pgjsonb"] == []
     assert raw_returns(file, {jid}) == [(jid, "m1"), (jid, "m2"), (jid, "m3")]
 
@@ -284,21 +216,13 @@ def full_disk(folder):
 
 
 def test_a_full_disk_loses_nothing(salt_factories, postgresql, tmp_path):
-    daemon = make_master(
-        salt_factories,
-        master_job_cache="local_cache",
-        job_retry=None,
-        engines=[{"job_recorder": {}}],
-        job_recorder={"returners": ["pgjsonb"], "flush_interval": 0.2},
-        **postgresql.options,
-    )
-    daemon.slow_stop = False
+    daemon = make_recorder_master(salt_factories, ["pgjsonb"], **postgresql.options)
     folder = pathlib.Path(daemon.config["cachedir"]) / "saltext_jobs" / "job_recorder"
     folder.mkdir(parents=True)
     undo = full_disk(folder)
     try:
         with daemon.started(), contextlib.closing(Load(daemon.config)) as load:
-            wait_for((folder / "returners" / "pgjsonb" / "progress").exists, "the engine")
+            wait_for((folder / "returners" / "pgjsonb" / "progress").exists, what="the engine")
             filler = folder / "filler"
             with contextlib.suppress(OSError), filler.open("wb") as stream:
                 stream.write(bytes(2 << 20))
@@ -306,7 +230,7 @@ def test_a_full_disk_loses_nothing(salt_factories, postgresql, tmp_path):
             load.run(rate=100, seconds=5)
             filler.unlink()
             load.run(rate=100, seconds=2)
-            wait_for(lambda: len(pg_returns(postgresql, jids_of(load))) >= len(load.made), "all rows")
+            wait_for(lambda: len(pg_returns(postgresql, jids_of(load))) >= len(load.made), what="all rows")
             assert pg_returns(postgresql, jids_of(load)) == sorted(load.made)
     finally:
         undo()
@@ -326,7 +250,7 @@ def test_a_master_that_is_killed_loses_nothing_that_its_job_cache_has(load, mast
     with contextlib.suppress(Exception):
         master.terminate()
     with master.started():
-        wait_for(lambda: len(pg_returns(postgresql, jids_of(load))) >= len(load.made), "all rows")
+        wait_for(lambda: len(pg_returns(postgresql, jids_of(load))) >= len(load.made), what="all rows")
         assert pg_returns(postgresql, jids_of(load)) == sorted(load.made)
         assert set(raw_returns(file, jids_of(load))) == set(load.made)
         ((stored,),) = postgresql.execute("SELECT load FROM jids WHERE jid = %s", jid)

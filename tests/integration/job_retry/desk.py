@@ -8,7 +8,6 @@ import os
 import pathlib
 import signal
 import threading
-import time
 
 import psutil
 import salt.client
@@ -17,22 +16,12 @@ import salt.utils.event
 
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.retry.shell import ENGINE
-from tests.integration.conftest import make_master
+from tests.integration.conftest import make_master, make_minion
+from tests.waiting import SOON, stretched, wait_for
 
 #: Short times, so that a whole story takes seconds.
 OPTIONS = {"settle": 0.3, "window": 0.3, "cooldown": 1.0, "backoff": 2.0}
 TIMES = {"timeout": 2, "gather_job_timeout": 2}
-
-
-def wait_for(condition, seconds=30.0, what=""):
-    """Return what ``condition`` returns as soon as it is true; fail after ``seconds``."""
-    deadline = time.monotonic() + seconds
-    while True:
-        value = condition()
-        if value:
-            return value
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what or condition}"
-        time.sleep(0.05)
 
 
 class Desk:
@@ -70,7 +59,7 @@ class Desk:
 
     def ask(self, tgt, fun, *args):
         """Run a function on one minion and return what it returns."""
-        return self._client.cmd(tgt, fun, list(args), timeout=15).get(tgt)
+        return self._client.cmd(tgt, fun, list(args), timeout=stretched(15)).get(tgt)
 
     def queue(self, **selection):
         """The entries as ``{(minion, jid): state}``."""
@@ -82,11 +71,11 @@ class Desk:
     def returned(self, jid):
         return self.run("jobs.lookup_jid", jid, display_progress=False)
 
-    def await_state(self, minion, jid, state, seconds=30.0):
-        wait_for(lambda: self.state(minion, jid) == state, seconds, f"{minion} {jid} {state}: {self.queue()}")
+    def await_state(self, minion, jid, state):
+        wait_for(lambda: self.state(minion, jid) == state, what=lambda: f"{minion} {jid} {state}: {self.queue()}")
 
-    def await_return(self, minion, jid, seconds=40.0):
-        wait_for(lambda: minion in (self.returned(jid) or {}), seconds, f"{minion} returns {jid}: {self.queue()}")
+    def await_return(self, minion, jid):
+        wait_for(lambda: minion in (self.returned(jid) or {}), what=lambda: f"{minion} returns {jid}: {self.queue()}")
 
     def engine_pid(self):
         """The process that holds the engine's lock, or None."""
@@ -101,8 +90,8 @@ class Desk:
         """kill -9 of the engine; the master starts it anew."""
         os.kill(wait_for(self.engine_pid, what="the engine runs"), signal.SIGKILL)
 
-    def await_engine(self, seconds=30.0):
-        wait_for(lambda: requests.is_running(self.opts, ENGINE), seconds, "the engine runs")
+    def await_engine(self):
+        wait_for(lambda: requests.is_running(self.opts, ENGINE), what="the engine runs")
 
 
 class Ear:
@@ -115,7 +104,7 @@ class Ear:
 
     def __enter__(self):
         self._thread.start()
-        assert self._ready.wait(30)
+        assert self._ready.wait(stretched(SOON))
         return self
 
     def __exit__(self, *_):
@@ -141,9 +130,7 @@ class Ear:
 def make_retry_master(factories, name=None, **overrides):
     """A master with job retry and short times, not started."""
     options = {"job_retry": dict(OPTIONS), "engines": [{"job_retry": {}}], **TIMES, **overrides}
-    daemon = make_master(factories, name, **options)
-    daemon.slow_stop = False
-    return daemon
+    return make_master(factories, name, **options)
 
 
 @contextlib.contextmanager
@@ -156,8 +143,7 @@ def retry_master(factories, **overrides):
 @contextlib.contextmanager
 def retry_minion(master, name, **overrides):
     """A minion whose key is known; it is there at first."""
-    daemon = master.salt_minion_daemon(name, overrides=overrides, defaults={"log_level": "info"})
-    daemon.slow_stop = False
+    daemon = make_minion(master, name, **overrides)
     daemon.start()
     try:
         yield daemon

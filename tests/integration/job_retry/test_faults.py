@@ -14,8 +14,9 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.engine.requests import engine_dir
 from saltext.jobs.core.retry.shell import ENGINE
 from tests.integration.faults import CountedJob, EngineProcess
-from tests.integration.job_retry.desk import Desk, Ear, away, kill, lines, retry_master, retry_minion, wait_for
+from tests.integration.job_retry.desk import Ear, away, kill, lines, retry_master, retry_minion
 from tests.missing import missing
+from tests.waiting import wait_for
 
 QUICK = {"settle": 0.1, "window": 0.1, "cooldown": 0.3, "backoff": 1.0}
 
@@ -24,19 +25,6 @@ QUICK = {"settle": 0.1, "window": 0.1, "cooldown": 0.3, "backoff": 1.0}
 def master(salt_factories):
     """A master that does not run the engine itself."""
     with retry_master(salt_factories, engines=[], job_retry=QUICK, timeout=1) as daemon:
-        yield daemon
-
-
-@pytest.fixture(scope="module")
-def desk(master):
-    with contextlib.closing(Desk(master)) as desk:
-        yield desk
-
-
-@pytest.fixture(scope="module")
-def bert_once(master):
-    """A minion that comes and goes."""
-    with retry_minion(master, "bert") as daemon:
         yield daemon
 
 
@@ -53,10 +41,9 @@ def engine(master, tmp_path):
 
 
 @pytest.fixture
-def bert(bert_once, desk, engine):
-    """The minion, away, with nothing in the queue."""
-    with away(bert_once, desk) as daemon:
-        yield daemon
+def bert(engine, bert):
+    """The minion, away; the queue is emptied again while the engine can still run."""
+    return bert
 
 
 @pytest.fixture
@@ -127,7 +114,7 @@ def test_an_engine_that_is_killed_at_each_step_of_replaying_delivers_each_job_on
         engine.start(trap)
         engine.wait_for_death()
     engine.start()
-    wait_for(lambda: not desk.queue(), 60, "the queue is empty")
+    wait_for(lambda: not desk.queue(), what="the queue is empty")
     assert all("bert" in desk.returned(jid) for jid in jobs)
     assert [job.begun() for job in jobs.values()] == [1] * len(jobs)
 
@@ -304,7 +291,7 @@ def test_a_full_disk_delays_the_queue_and_loses_nothing(desk, small_disk, engine
         while True:
             stream.write(bytes(4096))
     jid, job = counted("ran")
-    wait_for(lambda: "The retry queue cannot be written" in engine.output(), 30, "the engine complains")
+    wait_for(lambda: "The retry queue cannot be written" in engine.output(), what="the engine complains")
     assert not desk.queue()
     ballast.unlink()
     desk.await_state("bert", jid, "pending")

@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import pytest
 import salt.cache
 
-from tests.integration.job_retry.desk import Desk, away, family, kill, lines, retry_master, retry_minion, wait_for
-
-
-@pytest.fixture(scope="module")
-def master(salt_factories):
-    with retry_master(salt_factories) as daemon:
-        yield daemon
-
-
-@pytest.fixture(scope="module")
-def desk(master):
-    with contextlib.closing(Desk(master)) as desk:
-        yield desk
+from tests.integration.job_retry.desk import family, kill, lines, retry_minion
+from tests.waiting import wait_for
 
 
 @pytest.fixture(scope="module")
@@ -30,17 +17,8 @@ def anna(master):
 
 
 @pytest.fixture(scope="module")
-def bert_once(master, anna):
-    """A minion that comes and goes."""
-    with retry_minion(master, "bert") as daemon:
-        yield daemon
-
-
-@pytest.fixture
-def bert(bert_once, desk):
-    """The minion, away, with nothing in the queue."""
-    with away(bert_once, desk) as daemon:
-        yield daemon
+def bert_once(anna, bert_once):
+    return bert_once
 
 
 @pytest.mark.story
@@ -125,10 +103,10 @@ def test_a_job_that_was_begun_and_interrupted_is_held_until_an_operator_decides(
     behind = desk.publish("cmd.run", f"echo behind >> {tmp_path}/behind", tgt="bert")
     desk.await_state("bert", behind, "pending")
     bert.start()
-    desk.await_state("bert", jid, "running", seconds=40)
+    desk.await_state("bert", jid, "running")
     kill(bert)
     bert.start()
-    desk.await_state("bert", jid, "held", seconds=40)
+    desk.await_state("bert", jid, "held")
     desk.await_return("bert", behind)
     assert lines(ran) == 1
     assert desk.run("job_retry.show", "bert", jid)["history"][-1]["reason"] == "it was begun and ended without a return"
@@ -140,9 +118,9 @@ def test_a_job_that_stops_its_minion_does_not_loop(desk, bert, tmp_path):
     jid = desk.publish("cmd.run", command, tgt="bert")
     desk.await_state("bert", jid, "pending")
     bert.start()
-    wait_for(lambda: lines(ran) == 1, 40, "the job has begun")
+    wait_for(lambda: lines(ran) == 1, what="the job has begun")
     victims.write_text(" ".join(str(pid) for pid in family(bert)))
-    wait_for(lambda: not bert.is_running(), 30, "the job has stopped its minion")
+    wait_for(lambda: not bert.is_running(), what="the job has stopped its minion")
     kill(bert)
     bert.start()
     desk.await_state("bert", jid, "held")
@@ -202,14 +180,14 @@ def test_a_kill_of_the_engine_loses_nothing_and_repeats_nothing(desk, bert, tmp_
     if moment in ("sent", "running"):
         bert.start()
         states = ("claimed", "sent", "running") if moment == "sent" else ("running",)
-        wait_for(lambda: desk.state("bert", jid) in states, 40, moment)
+        wait_for(lambda: desk.state("bert", jid) in states, what=moment)
         desk.kill_engine()
     else:
         desk.await_engine()
-        desk.await_state("bert", jid, "pending", 40)
+        desk.await_state("bert", jid, "pending")
         bert.start()
-    desk.await_return("bert", jid, 60)
-    wait_for(lambda: not desk.queue(), 40, "the entry is gone")
+    desk.await_return("bert", jid)
+    wait_for(lambda: not desk.queue(), what="the entry is gone")
     assert lines(ran) == 1
 
 
@@ -219,7 +197,7 @@ def test_a_corrupt_entry_harms_no_other(desk, bert, tmp_path):
     desk.await_state("bert", bad, "pending")
     salt.cache.Cache(desk.opts).store("job_retry/queue/bert", bad, {"state": ["nonsense"]})
     desk.kill_engine()
-    wait_for(lambda: not desk.engine_pid(), 10, "the engine is gone")
+    wait_for(lambda: not desk.engine_pid(), what="the engine is gone")
     desk.await_engine()
     bert.start()
     desk.await_return("bert", good)
@@ -231,7 +209,7 @@ def test_deleting_a_key_purges_that_queue(desk, anna, bert, tmp_path):
     jid = desk.publish("cmd.run", f"echo x >> {tmp_path}/ran", tgt="*")
     desk.await_state("bert", jid, "pending")
     assert desk.master.salt_key_cli().run("-y", "-d", "bert").returncode == 0
-    wait_for(lambda: not desk.queue(), 20, "the queue is purged")
+    wait_for(lambda: not desk.queue(), what="the queue is purged")
     bert.start()
     assert desk.ask("bert", "test.ping") is True
     assert lines(tmp_path / "ran") == 1
@@ -245,8 +223,8 @@ def test_a_kill_of_the_master_loses_nothing(desk, master, anna, bert, tmp_path):
     kill(master)
     master.start()
     desk.await_engine()
-    desk.await_state("bert", fresh, "pending", 60)
+    desk.await_state("bert", fresh, "pending")
     bert.start()
-    desk.await_return("bert", queued, 60)
+    desk.await_return("bert", queued)
     desk.await_return("bert", fresh)
     assert ran.read_text().split() == ["queued", "fresh"]

@@ -12,7 +12,9 @@ import salt.cache
 import salt.version
 
 from tests.functional.cache_servers import free_port, redis_server
-from tests.integration.job_retry.desk import OPTIONS, Desk, kill, lines, make_retry_master, wait_for
+from tests.integration.conftest import make_minion
+from tests.integration.job_retry.desk import OPTIONS, Desk, kill, lines, make_retry_master
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -34,8 +36,7 @@ def start_master(factories, **more):
 
 
 def start_minion(master, name):
-    daemon = master.salt_minion_daemon(name, defaults={"log_level": "info"})
-    daemon.slow_stop = False
+    daemon = make_minion(master, name)
     daemon.start()
     return daemon
 
@@ -76,7 +77,7 @@ def test_masters_that_share_a_redis_keep_to_their_own_jobs_until_one_adopts_the_
         redis.stop()
         redis.start()
         carl.start()
-        desks[0].await_return("carl", mine, 60)
+        desks[0].await_return("carl", mine)
         kill(two)
         salt.cache.Cache(desks[0].opts).store("job_retry/owners", two.config["id"], LONG_AGO)
         with pytest.raises(Exception, match="no accepted key here"):

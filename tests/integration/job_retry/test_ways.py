@@ -23,9 +23,10 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from salt.exceptions import CommandExecutionError, SaltInvocationError
 
-from tests.integration.conftest import make_master
+from tests.integration.conftest import make_master, make_minion, salt_run
 from tests.integration.faults import EngineProcess
-from tests.integration.job_retry.desk import OPTIONS, TIMES, Desk, away, kill, lines, wait_for
+from tests.integration.job_retry.desk import OPTIONS, TIMES, kill, lines
+from tests.waiting import stretched, wait_for
 
 SECRET = "a long shared secret"
 #: A user of the system whom publisher_acl governs, and one of salt-api.
@@ -77,7 +78,6 @@ def master(salt_factories, tmp_path_factory):
         presence_events=True,
         **TIMES,
     )
-    daemon.slow_stop = False
     daemon.order = order
     with daemon.started():
         yield daemon
@@ -93,16 +93,13 @@ def engine(master, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def desk(master, engine):
-    desk = Desk(master)
-    yield desk
-    desk.close()
+def desk(engine, desk):
+    return desk
 
 
 def introduce(master, name):
     """A minion, not started, whose key the master has accepted."""
-    daemon = master.salt_minion_daemon(name, defaults={"log_level": "info"})
-    daemon.slow_stop = False
+    daemon = make_minion(master, name)
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
@@ -125,13 +122,6 @@ def bert_once(master, desk):
         kill(daemon)
 
 
-@pytest.fixture
-def bert(bert_once, desk):
-    """The minion, away, with nothing in the queue."""
-    with away(bert_once, desk) as daemon:
-        yield daemon
-
-
 @pytest.fixture(scope="module")
 def mallory(master):
     """What an accepted minion can send to the master: anything."""
@@ -141,7 +131,7 @@ def mallory(master):
 
         def send(command, **load):
             token = channel.auth.gen_token(b"salt")
-            return channel.send({"cmd": command, "id": "mallory", "tok": token, **load}, timeout=20)
+            return channel.send({"cmd": command, "id": "mallory", "tok": token, **load}, timeout=stretched(20))
 
         yield send
 
@@ -195,7 +185,7 @@ def test_whatever_published_a_job_it_reaches_the_minion_that_was_away(desk, mast
     master.order.write_text(wanted["the schedule"])
     mallory("minion_pub", fun="cmd.run", arg=[wanted["a minion"]], tgt="bert", tgt_type="glob", ret="")
     desk.run("salt.execute", "bert", "cmd.run", [wanted["a runner"]])
-    wait_for(lambda: commands(desk).keys() == set(wanted.values()), 30, "all are queued")
+    wait_for(lambda: commands(desk).keys() == set(wanted.values()), what="all are queued")
     jids = {origin: commands(desk)[command] for origin, command in wanted.items()}
     bert.start()
     for jid in jids.values():
@@ -252,7 +242,7 @@ def test_a_job_that_may_be_repeated_is_dead_after_its_attempts_and_runs_again_wh
     desk.await_state("bert", jid, "pending")
     for attempt in (1, 2):
         bert.start()
-        wait_for(lambda attempt=attempt: lines(ran) == attempt, 40, f"attempt {attempt} has begun")
+        wait_for(lambda attempt=attempt: lines(ran) == attempt, what=f"attempt {attempt} has begun")
         desk.await_state("bert", jid, "running")
         kill(bert)
     bert.start()
@@ -305,7 +295,7 @@ def test_an_operator_lists_shows_queues_and_forgets_and_is_told_what_is_wrong(de
     refused(f"bert has no entry for job {owed}", "show", "bert", owed)
     assert desk.run("job_retry.replay", "bert") == 0
     assert desk.run("job_retry.retry", minion="carol") == 0
-    told = master.salt_run_cli().run("job_retry.enqueue", NEVER)
+    told = salt_run(master, "job_retry.enqueue", NEVER)
     assert told.returncode != 0
     assert f"Job {NEVER} is not in the job cache as one that this master has published" in told.stdout
 
@@ -360,7 +350,7 @@ def test_only_presence_or_an_operator_gets_a_minion_its_jobs_where_that_is_wante
     first = desk.publish("cmd.run", f"echo first >> {ran}", tgt="bert")
     desk.await_state("bert", first, "pending")
     # He is seen when he connects, a good while before he can answer.
-    patient = {"job_retry": {**RETRY, "triggers": ["presence"]}, "gather_job_timeout": 10}
+    patient = {"job_retry": {**RETRY, "triggers": ["presence"]}, "gather_job_timeout": stretched(10)}
     with other_engine(master, engine, tmp_path, **patient):
         bert.start()
         desk.await_return("bert", first)

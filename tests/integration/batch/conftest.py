@@ -1,0 +1,22 @@
+"""A master for batches, with its minions."""
+
+from __future__ import annotations
+
+import contextlib
+
+from tests.integration.conftest import make_master, minions
+from tests.waiting import stretched
+
+
+@contextlib.contextmanager
+def batch_master(factories, *names, **overrides):
+    """A running master with short timeouts, and its minions by name in ``fleet``."""
+    daemon = make_master(factories, **{"timeout": 3, "gather_job_timeout": 3, **overrides})
+    with daemon.started(), minions(daemon, *names) as daemons:
+        daemon.fleet = {minion.id: minion for minion in daemons}
+        yield daemon
+
+
+def timeouts(seconds):
+    """The arguments of ``batch.start`` by which a batch soon asks what has become of a minion."""
+    return f"timeout={stretched(seconds)}", f"gather_job_timeout={stretched(seconds)}"

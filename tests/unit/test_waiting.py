@@ -1,0 +1,83 @@
+"""The deadlines of the tests themselves: they stretch with the load, and they do end."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.waiting import Deadline, Patience, load, stretched, wait_for
+
+
+class Machine:
+    """A clock and a load that the test sets."""
+
+    def __init__(self):
+        self.now, self.busy = 100.0, 1.0
+
+    def deadline(self, seconds):
+        return Deadline(seconds, load=lambda: self.busy, clock=lambda: self.now)
+
+    def pass_by(self, seconds, deadline):
+        """Let time go by, in steps in which the deadline is looked at."""
+        for _ in range(int(seconds)):
+            self.now += 1
+            over = deadline.is_over()
+        return over
+
+
+@pytest.fixture
+def machine():
+    return Machine()
+
+
+def test_an_idle_machine_has_the_seconds_that_are_named(machine):
+    deadline = machine.deadline(30)
+    assert not machine.pass_by(30, deadline)
+    assert machine.pass_by(1, deadline)
+
+
+def test_with_nine_processes_for_each_core_the_same_seconds_last_nine_times_as_long(machine):
+    deadline = machine.deadline(30)
+    machine.busy = 9.0
+    assert not machine.pass_by(269, deadline)
+    assert machine.pass_by(2, deadline)
+
+
+def test_load_that_begins_while_somebody_waits_stretches_what_is_left(machine):
+    deadline = machine.deadline(30)
+    machine.pass_by(20, deadline)
+    machine.busy = 4.0
+    assert not machine.pass_by(40, deadline)
+    assert machine.pass_by(1, deadline)
+
+
+def test_the_load_of_this_machine_is_known():
+    assert load() >= 1
+    assert stretched(2) >= 2
+
+
+def test_what_comes_true_is_returned():
+    answers = iter(["", "", "there"])
+    assert wait_for(lambda: next(answers)) == "there"
+
+
+def test_what_does_not_come_true_fails_and_says_what_it_was_and_what_was_last_wrong_with_it():
+    def never():
+        raise AssertionError("not even close")
+
+    with pytest.raises(AssertionError, match=r"not within 0\.1 s: the moon is full") as failed:
+        wait_for(never, 0.1, lambda: "the moon is full")
+    assert str(failed.value.__cause__) == "not even close"
+
+
+def test_what_is_no_failed_assertion_is_not_waited_away():
+    with pytest.raises(ZeroDivisionError):
+        wait_for(lambda: 1 / 0)
+
+
+def test_the_start_of_a_daemon_gets_a_deadline_that_ends():
+    # This is how pytest-salt-factories reckons.
+    now = 1_700_000_000.0
+    until = now + Patience(0.05)
+    assert now <= until
+    wait_for(lambda: not now <= until, 5, "the deadline")
+    assert now > until

@@ -1,0 +1,107 @@
+"""
+Waiting for a condition, for as long as a busy machine needs.
+
+Seconds are those of a machine that has a core for each process that wants one. Where it has not, they pass more slowly:
+with three runnable processes for each core, a deadline of 30 s is over after 90 s. The load is read again and again while
+somebody waits, so that a deadline also stretches with what begins meanwhile.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import pathlib
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+#: Seconds in which an effect must show.
+SOON = 60.0
+_POLL = 0.05
+_LOAD = pathlib.Path("/proc/loadavg")
+
+
+def load() -> float:
+    """Return how many processes want each core, at least 1: those of this moment, or the mean of the last minute."""
+    try:
+        mean, _, _, processes, _ = _LOAD.read_text().split()
+        runnable = max(float(mean), float(processes.partition("/")[0]))
+    except OSError:  # not Linux
+        runnable = os.getloadavg()[0]
+    return max(1.0, runnable / len(os.sched_getaffinity(0)))
+
+
+def stretched(seconds: float) -> int:
+    """Return how many seconds, rounded up, a command or an option of Salt is to get on the machine as it is now."""
+    return math.ceil(seconds * load())
+
+
+class Deadline:
+    """
+    The end of so many seconds, which pass more slowly the busier the machine is. They begin now.
+
+    :param load: how many processes want each core; it is asked each time that the deadline is looked at.
+    """
+
+    def __init__(
+        self, seconds: float, load: Callable[[], float] = load, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._left, self._load, self._clock = seconds, load, clock
+        self._seen = clock()
+
+    def is_over(self) -> bool:
+        now = self._clock()
+        self._left -= (now - self._seen) / self._load()
+        self._seen = now
+        return self._left < 0
+
+
+def wait_for(condition: Callable[[], T], seconds: float = SOON, what: str | Callable[[], str] = "") -> T:
+    """
+    Return what ``condition()`` returns as soon as that is true.
+
+    A condition that raises AssertionError is not yet true. It is looked at once more when the time is over, since it may
+    have come true while this process was waiting for a core.
+
+    :param what: what is waited for, for whoever reads the failure; or what says it, asked when the time is over.
+    :raises AssertionError: when the time is over.
+    """
+    deadline = Deadline(seconds)
+    while True:
+        over, reason = deadline.is_over(), None
+        try:
+            if value := condition():
+                return value
+        except AssertionError as exc:
+            reason = exc
+        if over:
+            raise AssertionError(f"not within {seconds:g} s: {what() if callable(what) else what}") from reason
+        time.sleep(_POLL)
+
+
+class Patience:
+    """
+    Seconds for pytest-salt-factories, which adds them to the time and compares the time with the sum until it is over:
+    the sum is a deadline that stretches.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __radd__(self, now: float) -> _Sum:
+        return _Sum(Deadline(self._seconds))
+
+
+class _Sum:
+    """What ``time.time() <= _Sum(deadline)`` needs."""
+
+    def __init__(self, deadline: Deadline) -> None:
+        self._deadline = deadline
+
+    def __ge__(self, now: float) -> bool:
+        return not self._deadline.is_over()
+
+    def __lt__(self, now: float) -> bool:
+        return self._deadline.is_over()
