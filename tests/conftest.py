@@ -8,9 +8,14 @@ import pathlib
 import shutil
 import tempfile
 
+import hypothesis
 import pytest
 
 from tests.waiting import Patience
+
+# Neither an example nor the making of examples fails for its time, which on a busy machine says nothing about the code.
+hypothesis.settings.register_profile("patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")
