@@ -172,7 +172,7 @@ class Ours:
         """Let the loop do all that is due at once."""
 
         async def until_published():
-            while any(live.batch.publishing or live.batch.publish_at for live in self.manager.live.values()):
+            while any(live.batch.is_publishing() or live.batch.pace.publish_at for live in self.manager.live.values()):
                 await compat.sleep(0.005)
 
         self.loop.run_sync(until_published)

@@ -90,7 +90,7 @@ class Effects:
         # Salt 3008's manager takes a "state" in such an event for a whole batch of its own.
         payload["status"] = payload.pop("state")
         if effect.kind == "new":
-            payload.update(tgt=spec.tgt, tgt_type=spec.tgt_type, batch_size=batch.batch_size)
+            payload.update(tgt=spec.tgt, tgt_type=spec.tgt_type, batch_size=batch.pace.size)
         if effect.kind in ("complete", "halted"):
             payload.update(halted_reason=batch.halted, success=batch.success, stopped_by=batch.stopped_by)
         self._bus.fire(events.batch_tag(live.jid, effect.kind), {**payload, **effect.details})

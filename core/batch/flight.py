@@ -1,13 +1,15 @@
 """
 One minion's part in a batch: where it stands while it is in flight, and how it ended.
 
-Pure: stdlib only.
+The table of transitions stands here and nowhere else; a flight must never change its phase except by it. Pure: stdlib
+only.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -35,28 +37,50 @@ class Phase(str, enum.Enum):
     KILLING = "killing"  # a kill is under way
 
 
+#: To which phases a flight may go from each. It ends from any: by a return, when it is given up, or put back.
+TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
+    Phase.SENDING: frozenset({Phase.SENT, Phase.RUNNING, Phase.LOOKING}),
+    Phase.SENT: frozenset({Phase.RUNNING, Phase.LOOKING, Phase.KILLING}),
+    Phase.RUNNING: frozenset({Phase.RUNNING, Phase.LOOKING, Phase.KILLING}),
+    Phase.LOOKING: frozenset({Phase.LOOKING, Phase.PROBING, Phase.RUNNING, Phase.KILLING}),
+    Phase.PROBING: frozenset(
+        {Phase.RUNNING, Phase.GRACE, Phase.ASKED, Phase.FINAL, Phase.LOOKING, Phase.KILLING},
+    ),
+    Phase.ASKED: frozenset({Phase.LOOKING, Phase.RUNNING, Phase.KILLING}),
+    Phase.GRACE: frozenset({Phase.FINAL, Phase.LOOKING, Phase.RUNNING, Phase.KILLING}),
+    Phase.FINAL: frozenset({Phase.LOOKING, Phase.RUNNING, Phase.KILLING}),
+    Phase.KILLING: frozenset({Phase.SENT, Phase.LOOKING}),
+}
+
+
+@dataclasses.dataclass(slots=True)
 class Flight:
-    """One minion in flight."""
+    """One minion in flight. What is added comes last and with a default: the order is that of a snapshot's list."""
 
-    __slots__ = ("asked", "due", "idle", "kills", "phase", "seen", "since", "unknown")
+    phase: Phase
+    since: float  # when it was sent to, or last seen running
+    due: float | None = None  # when something is to be done about it
+    asked: int = 0  # questions without an answer
+    kills: int = 0  # kills sent
+    seen: bool = False  # it is known to have begun
+    idle: bool = False  # it said that it does not run the job
+    unknown: bool = False  # its publish has no outcome: it may never have been sent to
 
-    def __init__(self, phase: Phase, since: float) -> None:
-        self.phase = phase
-        self.since = since  # when it was sent to, or last seen running
-        self.due: float | None = None  # when something is to be done about it
-        self.asked = 0  # questions without an answer
-        self.kills = 0  # kills sent
-        self.seen = False  # it is known to have begun
-        self.idle = False  # it said that it does not run the job
-        self.unknown = False  # its publish has no outcome: it may never have been sent to
+    def move(self, to: Phase, due: float | None = None) -> None:
+        """Go to another phase, with the next thing to be done at ``due``. :raises ValueError: where the table forbids."""
+        if to not in TRANSITIONS[self.phase]:
+            raise ValueError(f"a minion in flight cannot go from {self.phase.value} to {to.value}")
+        self.phase, self.due = to, due
 
     def as_list(self) -> list[Any]:
-        return [self.phase.value, self.since, self.due, self.asked, self.kills, self.seen, self.idle, self.unknown]
+        """Return the form that a snapshot holds."""
+        return [self.phase.value, *(getattr(self, name) for name in _AFTER_PHASE)]
 
     @classmethod
     def from_list(cls, values: Iterable[Any]) -> Flight:
-        phase, since, due, asked, kills, seen, idle, unknown = values
-        flight = cls(Phase(phase), since)
-        flight.due, flight.asked, flight.kills = due, asked, kills
-        flight.seen, flight.idle, flight.unknown = seen, idle, unknown
-        return flight
+        """Return the flight of a snapshot; one of an earlier release may be shorter. :raises ValueError, TypeError:"""
+        phase, *rest = values
+        return cls(Phase(phase), *rest)
+
+
+_AFTER_PHASE = tuple(field.name for field in dataclasses.fields(Flight))[1:]

@@ -19,7 +19,6 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.effects import Effects, Live
 from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.snapshot import snapshot
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.store import ENGINE, BatchStore
 from saltext.jobs.core.batch.summary import counts, native_view, summary
@@ -180,7 +179,7 @@ class Manager:
     def _catch_up(self, live: Live) -> None:
         """Write the whole batch again, and then do what was held."""
         try:
-            live.journal.rewrite(snapshot(live.batch))
+            live.journal.rewrite(live.batch.snapshot())
         except OSError as exc:
             log.debug("Batch %s still cannot be written down: %s", live.jid, exc)
             return
@@ -196,7 +195,7 @@ class Manager:
         try:
             self._show(live)
             self.store.converge_index((), [live.jid])
-            live.journal.rewrite(snapshot(live.batch))
+            live.journal.rewrite(live.batch.snapshot())
             self.store.end(live.jid)
         except OSError as exc:
             # It stays open and is closed again, with its announcement, after a restart or by the maintenance loop.
@@ -223,7 +222,7 @@ class Manager:
                 return
             for minion in changed:
                 batch.step(facts.Returned(minion, found[minion]), self.now())
-            Journal(path).rewrite(snapshot(batch))
+            Journal(path).rewrite(batch.snapshot())
             self.store.write_native(jid, native_view(batch, self.now()))
         except (StateError, OSError) as exc:
             log.error("A late return of batch %s is in the job cache only: %s", jid, exc)
@@ -272,7 +271,7 @@ class Manager:
 
     async def _confirm(self, live: Live, request_id: str) -> None:
         """Say that a request is carried out, once a publish that was under way when it came has ended."""
-        while live.batch.publishing is not None:
+        while live.batch.is_publishing():
             await compat.sleep(0.02)
         self.inbox.answer(request_id, True)
 
@@ -285,7 +284,7 @@ class Manager:
         if known is None:
             live = Live(Batch(spec, self.now()), Journal(self.store.journal_path(spec.jid)))
             try:
-                live.journal.rewrite(snapshot(live.batch))
+                live.journal.rewrite(live.batch.snapshot())
             except OSError as exc:
                 self.inbox.refuse(request_id, f"The batch cannot be written down: {exc}")
                 return
@@ -326,7 +325,7 @@ class Manager:
             return
         elif live.journal.records > max(self.settings.compact_records, len(live.batch.spec.minions)):
             try:
-                live.journal.rewrite(snapshot(live.batch))
+                live.journal.rewrite(live.batch.snapshot())
             except OSError as exc:
                 log.error("Batch %s cannot be compacted: %s", live.jid, exc)
         foreign = live.stamp is not None and live.stamp != self.store.native_stamp(live.jid)

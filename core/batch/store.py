@@ -25,7 +25,6 @@ import salt.utils.jid
 
 from saltext.jobs.core.batch import facts as batch_facts
 from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.snapshot import restore
 from saltext.jobs.core.batch.summary import DRIVER
 from saltext.jobs.core.disk import files, journal
 from saltext.jobs.core.engine.requests import engine_dir
@@ -41,7 +40,7 @@ _OPEN, _ENDED = ".journal", ".ended"
 def fold(content: journal.Content, path: pathlib.Path) -> Batch:
     """Return the batch that a journal's content stands for. :raises StateError: when it stands for none."""
     try:
-        batch = restore(content.snapshot)
+        batch = Batch.restore(content.snapshot)
         for record in content.records:
             batch.step(*batch_facts.fact_of(record))
     except Exception as exc:  # whatever a machine may raise that is fed nonsense

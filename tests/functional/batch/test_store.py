@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch import summary as batch_summary
-from saltext.jobs.core.batch.snapshot import snapshot
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.errors import StateError
@@ -47,7 +46,7 @@ def test_a_batch_is_read_as_it_is_at_this_moment(store):
     bench.returns("a")
     for record in bench.journal[1:]:
         journal.append(record)
-    assert snapshot(store.read(JID)) == snapshot(bench.batch)
+    assert store.read(JID).snapshot() == bench.batch.snapshot()
 
 
 def test_an_ended_batch_is_found_too(store):
@@ -193,4 +192,4 @@ def test_the_facts_of_a_journal_survive_being_written(store):
     ):
         bench.tell(fact, after=1.0)
     write(store, bench)
-    assert snapshot(store.read(JID)) == snapshot(bench.batch)
+    assert store.read(JID).snapshot() == bench.batch.snapshot()

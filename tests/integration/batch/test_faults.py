@@ -259,7 +259,7 @@ def test_publishes_that_fail_are_made_good_without_running_anything_twice(engine
     socket = os.path.join(master.config["sock_dir"], "publish_pull.ipc")
     os.rename(socket, socket + ".away")
     try:
-        wait_for(lambda: store.read(jid).publish_failures, what="a publish has failed")
+        wait_for(lambda: store.read(jid).pace.publish_failures, what="a publish has failed")
     finally:
         os.rename(socket + ".away", socket)
     assert all_completed(ended(store, jid))

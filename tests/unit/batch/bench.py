@@ -5,7 +5,6 @@ from __future__ import annotations
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.facts import fact_of, record_of
 from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.snapshot import restore, snapshot
 from saltext.jobs.core.batch.spec import Spec, sizes_of
 
 BEGIN = 1_000_000.0
@@ -39,7 +38,7 @@ class Bench:
         self.now = BEGIN
         self.spec = spec(*args, **kwargs)
         self.batch = Batch(self.spec, self.now)
-        self.first = snapshot(self.batch)
+        self.first = self.batch.snapshot()
         self.journal: list = []
         self.effects: list = []
         self.tell(facts.Tick())
@@ -62,7 +61,7 @@ class Bench:
             self.now = max(self.now, due)
             effects += self.tell(facts.Tick())
         else:
-            raise AssertionError(f"the machine asks for ticks without end: {due}, {snapshot(self.batch)}")
+            raise AssertionError(f"the machine asks for ticks without end: {due}, {self.batch.snapshot()}")
         self.now = end
         return effects
 
@@ -86,7 +85,7 @@ class Bench:
 
     def replayed(self) -> Batch:
         """The batch as a new engine would find it."""
-        batch = restore(self.first)
+        batch = Batch.restore(self.first)
         for record in self.journal:
             batch.step(*fact_of(record))
         return batch

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.batch import facts
-from saltext.jobs.core.batch.snapshot import snapshot
 from tests.unit.batch.bench import Bench, kinds, published
 
 # -- sending -----------------------------------------------------------------------------------------------------------
@@ -233,10 +232,10 @@ def test_a_late_return_corrects_the_record():
     bench.until_probe(62)
     bench.probed(idle="a")
     bench.looked(bench.wait(12))
-    assert bench.batch.budget_used == 1
+    assert bench.batch.record.budget_used == 1
     bench.returns("a")
     assert bench.state_of("a") == "completed"
-    assert bench.batch.budget_used == 0
+    assert bench.batch.record.budget_used == 0
 
 
 def test_a_minion_given_up_too_early_takes_its_slot_again():
@@ -443,11 +442,11 @@ def test_a_batch_that_has_ended_accepts_nothing():
     bench = Bench("a", "1")
     bench.sent()
     bench.returns("a")
-    before = snapshot(bench.batch)
+    before = bench.batch.snapshot()
     for request in (facts.StopRequested(True), facts.PauseRequested(), facts.ResumeRequested()):
         assert not bench.batch.accepts(request)
         assert not bench.tell(request)
-    assert snapshot(bench.batch) == before
+    assert bench.batch.snapshot() == before
 
 
 def test_a_stop_during_the_presence_ping_ends_the_batch_when_the_ping_ends():
@@ -520,4 +519,4 @@ def test_the_journal_stands_for_the_state():
     bench.wait(2)
     bench.tell(facts.PublishFailed("timed out", certain=False))
     bench.tell(facts.PauseRequested("ann"))
-    assert snapshot(bench.replayed()) == snapshot(bench.batch)
+    assert bench.replayed().snapshot() == bench.batch.snapshot()

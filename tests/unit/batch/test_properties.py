@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from saltext.jobs.core.batch import facts
-from saltext.jobs.core.batch.snapshot import restore, snapshot
+from saltext.jobs.core.batch.machine import Batch
 from tests.unit.batch.bench import Bench
 
 MINIONS = "abcdefg"
@@ -70,9 +70,9 @@ def test_the_fold_of_the_journal_equals_the_live_state(options, history):
     for fact, pause in history:
         bench.wait(pause)
         bench.tell(fact)
-    assert snapshot(bench.replayed()) == snapshot(bench.batch)
-    assert snapshot(restore(snapshot(bench.batch))) == snapshot(bench.batch)
-    assert restore(snapshot(bench.batch)).next_due == bench.batch.next_due
+    assert bench.replayed().snapshot() == bench.batch.snapshot()
+    assert Batch.restore(bench.batch.snapshot()).snapshot() == bench.batch.snapshot()
+    assert Batch.restore(bench.batch.snapshot()).next_due == bench.batch.next_due
 
 
 @COMMON
@@ -81,14 +81,14 @@ def test_a_publish_never_exceeds_the_free_slots(options, history):
     bench = Bench(MINIONS, **options)
     for fact, pause in history:
         bench.now += pause
-        flying, cooling = len(bench.batch.flights), len(bench.batch.cooling)
+        flying, cooling = len(bench.batch.flights), len(bench.batch.pace.cooling)
         for effect in bench.tell(fact):
             if isinstance(effect, facts.Publish):
-                assert len(bench.batch.flights) <= bench.batch.batch_size
+                assert len(bench.batch.flights) <= bench.batch.pace.size
                 assert not bench.batch.halted
                 assert not bench.batch.paused
         # What is in flight beyond the limit was given up and has come back: it was not published to.
-        assert len(bench.batch.flights) <= max(bench.batch.batch_size, flying + 1), (flying, cooling)
+        assert len(bench.batch.flights) <= max(bench.batch.pace.size, flying + 1), (flying, cooling)
 
 
 @COMMON
@@ -142,7 +142,7 @@ class World:
                 self.perform(self.todo.pop(0))
             else:
                 self.pass_time()
-        raise AssertionError(f"the batch is stuck: {snapshot(self.bench.batch)}")
+        raise AssertionError(f"the batch is stuck: {self.bench.batch.snapshot()}")
 
     def perform(self, effect):
         if self.goes_wrong():  # a crash: what was under way has no outcome

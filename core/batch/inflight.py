@@ -1,0 +1,197 @@
+"""
+The minions in flight: when each is overdue, what is asked about it then, and what the answers make of it.
+
+An overdue minion's return is looked for in the job cache, then the minion is asked whether it runs the job, many minions
+at once. Only here does a flight change its phase. Pure: stdlib only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from saltext.jobs.core.batch.flight import Flight, Phase
+from saltext.jobs.core.batch.kept import Kept, kept, made
+from saltext.jobs.core.batch.spec import Spec
+
+#: Seconds for which overdue minions are gathered into one look-up and one question.
+CHECK_WINDOW = 1.0
+#: Seconds between a kill and the question whether it worked.
+KILL_PAUSE = 1.0
+
+
+def _write(flights: Mapping[str, Flight]) -> dict[str, list[Any]]:
+    return {minion: flight.as_list() for minion, flight in flights.items()}
+
+
+def _read(flights: Mapping[str, Any]) -> dict[str, Flight]:
+    return {minion: Flight.from_list(values) for minion, values in flights.items()}
+
+
+@dataclasses.dataclass(slots=True)
+class InFlight(Kept):
+    """
+    :param spec: what was asked for.
+    """
+
+    spec: Spec
+    flights: dict[str, Flight] = kept(dict, _write, _read)
+    publishing: tuple[str, ...] | None = kept(  # the minions of the publish that is under way
+        lambda: None,
+        lambda minions: None if minions is None else list(minions),
+        lambda minions: None if minions is None else tuple(minions),
+    )
+    due: list[tuple[float, str]] = made(list)  # heap over the flights' due times; some are out of date
+
+    def rebuild(self) -> None:
+        self.due = [(flight.due, minion) for minion, flight in self.flights.items() if flight.due is not None]
+        heapq.heapify(self.due)
+
+    # -- what stands where --------------------------------------------------------------------------------------------
+
+    def __contains__(self, minion: object) -> bool:
+        return minion in self.flights
+
+    def __len__(self) -> int:
+        return len(self.flights)
+
+    def is_in(self, minion: str, phase: Phase) -> bool:
+        """Tell whether a minion is in flight and in this phase."""
+        flight = self.flights.get(minion)
+        return flight is not None and flight.phase is phase
+
+    def of(self, minions: Iterable[str], phase: Phase) -> list[str]:
+        """Return those of some minions that are in flight and in this phase."""
+        return [minion for minion in minions if self.is_in(minion, phase)]
+
+    def next_due(self) -> float | None:
+        """Return when minions are next overdue, or None."""
+        while self.due and self._stale(self.due[0]):
+            heapq.heappop(self.due)
+        return self.due[0][0] + CHECK_WINDOW if self.due else None
+
+    def survivors(self) -> list[str]:
+        """Return the minions that still run the job although it was killed as often as it may be."""
+        return [minion for minion, flight in self.flights.items() if flight.kills >= self.spec.kill_attempts]
+
+    # -- sending ------------------------------------------------------------------------------------------------------
+
+    def send(self, minions: tuple[str, ...], now: float) -> None:
+        """Begin a publish to minions."""
+        self.publishing = minions
+        for minion in minions:
+            self.flights[minion] = Flight(Phase.SENDING, now)
+
+    def end_publish(self) -> list[str]:
+        """End the publish under way, and return its minions that have not returned or begun meanwhile."""
+        minions, self.publishing = self.publishing or (), None
+        return self.of(minions, Phase.SENDING)
+
+    def sent(self, minion: str, now: float) -> None:
+        """A minion was published to."""
+        self._move(minion, Phase.SENT, now + self.spec.timeout)
+
+    def revive(self, minion: str, now: float) -> None:
+        """Take in a minion that was given up too early; there may be no slot free for it."""
+        self.flights[minion] = Flight(Phase.SENT, now)
+
+    def remove(self, minion: str) -> bool:
+        """Take a minion out, and tell whether it was in."""
+        return self.flights.pop(minion, None) is not None
+
+    def seen_running(self, minion: str, now: float) -> None:
+        """A minion runs the job, it says."""
+        flight = self.flights[minion]
+        flight.since, flight.asked = now, 0
+        flight.seen, flight.idle, flight.unknown = True, False, False
+        self._move(minion, Phase.RUNNING, now + self.spec.timeout)
+
+    # -- overdue minions ----------------------------------------------------------------------------------------------
+
+    def overdue(self, now: float) -> tuple[list[str], list[str]]:
+        """Return the minions to be looked for and then asked, and those for which it is the last look."""
+        found: dict[str, None] = {}
+        if self.due and self.due[0][0] + CHECK_WINDOW <= now:
+            while self.due and self.due[0][0] <= now:
+                entry = heapq.heappop(self.due)
+                if not self._stale(entry):
+                    found[entry[1]] = None
+        last = self.of(found, Phase.GRACE)
+        return [minion for minion in found if not self.is_in(minion, Phase.GRACE)], last
+
+    def look_for(self, minions: Iterable[str], last: bool = False) -> tuple[str, ...]:
+        """Minions are looked for in the job cache; after the last look they are given up, else they are asked."""
+        chosen = tuple(minions)
+        for minion in chosen:
+            self._move(minion, Phase.FINAL if last else Phase.LOOKING)
+        return chosen
+
+    def not_found(self, minions: Iterable[str]) -> tuple[tuple[str, ...], list[str]]:
+        """The job cache has no return of minions: return those to be asked, and those to be given up."""
+        minions = list(minions)
+        to_ask = tuple(self.of(minions, Phase.LOOKING))
+        for minion in to_ask:
+            self._move(minion, Phase.PROBING)
+        return to_ask, self.of(minions, Phase.FINAL)
+
+    def idle(self, minions: Iterable[str], now: float) -> None:
+        """Minions do not run the job, they say."""
+        for minion in self.of(minions, Phase.PROBING):
+            self.flights[minion].idle = True
+            self._move(minion, Phase.GRACE, now + self.spec.gather_job_timeout)
+
+    def silent(self, minions: Iterable[str], now: float) -> list[str]:
+        """Minions did not answer: return those that were asked as often as they may be."""
+        final = []
+        for minion in self.of(minions, Phase.PROBING):
+            self.flights[minion].asked += 1
+            if self.flights[minion].asked >= self.spec.probe_attempts:
+                final.append(minion)
+            else:
+                self._ask_later(minion, now)
+        return final
+
+    def unasked(self, minions: Iterable[str], now: float) -> None:
+        """The question could not be put to minions, which tells nothing about them."""
+        for minion in self.of(minions, Phase.PROBING):
+            self._ask_later(minion, now)
+
+    def _ask_later(self, minion: str, now: float) -> None:
+        self._move(minion, Phase.ASKED, now + self.spec.gather_job_timeout)
+
+    # -- kills, and the start of an engine ----------------------------------------------------------------------------
+
+    def kill(self, minions: Iterable[str]) -> tuple[str, ...]:
+        """Minions are sent a kill."""
+        chosen = tuple(minions)
+        for minion in chosen:
+            self.flights[minion].kills += 1
+            self._move(minion, Phase.KILLING)
+        return chosen
+
+    def kill_sent(self, now: float) -> None:
+        """The kill under way was tried: ask soon whether it worked."""
+        for minion in self.of(list(self.flights), Phase.KILLING):
+            self.flights[minion].asked = 0
+            self._move(minion, Phase.SENT, now + KILL_PAUSE)
+
+    def recover(self) -> tuple[str, ...]:
+        """Nothing that was under way has an outcome: look for all, and ask."""
+        for minion in self.end_publish():
+            self.flights[minion].unknown = True
+        self.due.clear()
+        return self.look_for(list(self.flights))
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _move(self, minion: str, to: Phase, due: float | None = None) -> None:
+        self.flights[minion].move(to, due)
+        if due is not None:
+            heapq.heappush(self.due, (due, minion))
+
+    def _stale(self, entry: tuple[float, str]) -> bool:
+        due, minion = entry
+        flight = self.flights.get(minion)
+        return flight is None or flight.due != due

@@ -1,0 +1,68 @@
+"""
+How the state of a batch is declared: once, where its parts are defined.
+
+Every attribute is a field of a dataclass with slots, so that one that is not declared cannot be set. A field is either
+kept, that is in every snapshot, or made anew from those that are. Pure: stdlib only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def kept(
+    make: Callable[[], Any],
+    write: Callable[[Any], Any] = _same,
+    read: Callable[[Any], Any] = _same,
+    name: str | None = None,
+) -> Any:
+    """
+    Declare a field that every snapshot holds.
+
+    :param make: returns its value in a new batch, and in one whose snapshot was written before there was such a field.
+    :param write: returns its value in the form of a snapshot: numbers, strings, lists and dicts.
+    :param read: the inverse of ``write``.
+    :param name: its name in a snapshot, where that is not its own.
+    """
+    return dataclasses.field(
+        init=False, default_factory=make, metadata={"write": write, "read": read, "name": name or ""}
+    )
+
+
+def made(make: Callable[[], Any]) -> Any:
+    """Declare a field that no snapshot holds, since ``rebuild`` makes it from those that are kept."""
+    return dataclasses.field(init=False, default_factory=make)
+
+
+class Kept:
+    """A part of a batch's state. Subclasses are dataclasses with slots whose fields are declared as above."""
+
+    __slots__ = ()
+
+    def values(self) -> dict[str, Any]:
+        """Return ``{name: value}`` of the kept fields, in plain values."""
+        return {_key(field): field.metadata["write"](getattr(self, field.name)) for field in _kept_fields(self)}
+
+    def load(self, values: Mapping[str, Any]) -> None:
+        """Take the kept fields from what ``values`` returned. :raises ValueError, KeyError, TypeError:"""
+        for field in _kept_fields(self):
+            if _key(field) in values:
+                setattr(self, field.name, field.metadata["read"](values[_key(field)]))
+        self.rebuild()
+
+    def rebuild(self) -> None:
+        """Make what is not kept from what is."""
+
+
+def _kept_fields(part: Any) -> list[dataclasses.Field[Any]]:
+    return [field for field in dataclasses.fields(part) if "write" in field.metadata]
+
+
+def _key(field: dataclasses.Field[Any]) -> str:
+    return field.metadata["name"] or field.name

@@ -1,0 +1,112 @@
+"""
+How many minions a batch may send to, and when: its size, the waves of a ramp, ``batch_wait``, and the wait between tries.
+
+Pure: stdlib only.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+
+from saltext.jobs.core.batch.kept import Kept, kept
+from saltext.jobs.core.batch.spec import Spec
+
+#: Longest wait between two tries of a publish, in seconds.
+LONGEST_BACKOFF = 60.0
+
+
+@dataclasses.dataclass(slots=True)
+class Pace(Kept):
+    """
+    All stages but the last are waves: so many minions, and no more before all of them have ended. The last one slides.
+
+    :param spec: what was asked for.
+    """
+
+    spec: Spec
+    stage: int = kept(int)
+    quota: int | None = kept(lambda: None)  # minions that this wave may still send to; None for any number
+    cooling: collections.deque[float] = kept(collections.deque, list, collections.deque)  # slots kept empty, until when
+    publish_at: float | None = kept(lambda: None)  # when the next publish goes out, where there is something to send
+    not_before: float = kept(float)  # nothing goes out before
+    failures: int = kept(int)  # publishes that failed in a row
+    publishes: int = kept(int)
+    publish_failures: int = kept(int)
+
+    def __post_init__(self) -> None:
+        self.quota = self._quota()
+
+    @property
+    def size(self) -> int:
+        """The most minions that may be in flight at this stage."""
+        return self.spec.sizes[self.stage]
+
+    def capacity(self, flying: int, waiting: int) -> int:
+        """Return how many of ``waiting`` minions may be sent to while ``flying`` are in flight."""
+        free = self.size - flying - len(self.cooling)
+        if self.quota is not None:
+            free = min(free, self.quota)
+        return max(0, min(free, waiting))
+
+    def must_wait(self, now: float, window: float) -> bool:
+        """Tell whether it is too early to publish; sets the time when it will not be, ``window`` seconds from now."""
+        if self.publish_at is None:
+            self.publish_at = max(now + window, self.not_before)
+        return now < self.publish_at
+
+    def next_wave(self, flying: int, waiting: int) -> None:
+        """Go on to the next stage if all of a wave have ended."""
+        if self.quota == 0 and waiting and not flying and not self.cooling:
+            self.stage += 1
+            self.quota = self._quota()
+
+    def sends(self, count: int) -> None:
+        """Note that ``count`` minions are published to."""
+        self.publish_at = None
+        self.publishes += 1
+        self._charge(count)
+
+    def sends_elsewhere(self) -> None:
+        """Note that a minion has had its turn although it was pending again."""
+        self._charge(1)
+
+    def takes_back(self, count: int) -> None:
+        """Note that ``count`` minions which were published to are pending again."""
+        self._charge(-count)
+
+    def cool(self, now: float) -> None:
+        """Keep the slot of a minion that has just ended empty for ``batch_wait``."""
+        if self.spec.batch_wait:
+            self.cooling.append(now + self.spec.batch_wait)
+
+    def warm(self, now: float) -> None:
+        """Free the slots that were kept empty long enough."""
+        while self.cooling and self.cooling[0] <= now:
+            self.cooling.popleft()
+
+    def publish_failed(self, now: float) -> bool:
+        """Note a publish that failed, and tell whether it may be tried again, after a pause."""
+        self.failures += 1
+        self.publish_failures += 1
+        if self.failures > self.spec.publish_retries:
+            return False
+        self.not_before = now + min(self.spec.publish_backoff * 2 ** (self.failures - 1), LONGEST_BACKOFF)
+        return True
+
+    def begin_anew(self, now: float) -> None:
+        """Forget the publishes that failed."""
+        self.failures, self.not_before = 0, now
+
+    def recover(self, now: float) -> None:
+        """Bear that the clock may be another one than before."""
+        self.publish_at, self.not_before = None, now
+        latest = now + self.spec.batch_wait
+        self.cooling = collections.deque(min(until, latest) for until in self.cooling)
+
+    def _charge(self, count: int) -> None:
+        if self.quota is not None:
+            self.quota -= count
+
+    def _quota(self) -> int | None:
+        return self.spec.sizes[self.stage] if self.stage < len(self.spec.sizes) - 1 else None
