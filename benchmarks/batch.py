@@ -23,8 +23,17 @@ import salt.utils.batch_manager
 import salt.utils.batch_state
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.batch.shell import Manager
+from saltext.jobs.core.batch.ports import Ports
+from saltext.jobs.core.batch.shell import BatchShell
 from saltext.jobs.core.batch.spec import Spec, sizes_of
+from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.engine.names import BATCH_MANAGER
+from saltext.jobs.core.engine.worker import Worker
+from saltext.jobs.core.master import events
+from saltext.jobs.core.master.job_cache import JobCache
+from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.settings import BatchSettings
 
 #: A return's payload, in bytes.
@@ -135,21 +144,87 @@ class Native:
             self.take(self.queue.pop(0))
 
 
+class Bus:
+    """Stands for the bus."""
+
+    listener = None
+
+    def listen(self, listener, on_ready=None):
+        self.listener = listener
+        on_ready()
+
+    def fire(self, tag, data):
+        pass
+
+    def take(self, event):
+        """What a real one does with each event."""
+        end = event.find(b"\n\n")
+        tag = event[:end].decode("utf-8", "replace")
+        if self.listener.wants(tag):
+            self.listener.handle(tag, salt.payload.loads(event[end + 2 :], encoding="utf-8"))
+
+    def close(self):
+        pass
+
+
+class Master:
+    """Stands for LocalClient and minions that return at once."""
+
+    def __init__(self):
+        self.publishes, self.queue = 0, []
+
+    async def publish(self, fun, arg, tgt, tgt_type="list", *, jid, **_):
+        self.publishes += 1
+        self.queue += [raw(return_event(jid, minion)) for minion in tgt]
+        return frozenset(tgt)
+
+    def close(self):
+        pass
+
+
+class Inbox(requests.Inbox):
+    """Holds the requests of the benchmark."""
+
+    waiting = ()
+
+    def take(self):
+        waiting, self.waiting = self.waiting, ()
+        return iter(waiting)
+
+    def answer(self, request_id, value):
+        pass
+
+
 class Ours:
     """The batch_manager engine without its sockets."""
 
     def __init__(self, opts):
         self.loop = compat.new_loop()
-        self.manager = Manager(opts, BatchSettings(), self.loop)
-        self.manager.bus.fire = lambda tag, data: None  # stands for the bus
-        self.manager.effects._publisher.publish = self.publish
-        self.manager.cache.keep_load = lambda *_: None  # the same on both sides: the master's workers do it
-        self.publishes, self.queue = 0, []
+        self.master, self.bus, self.inbox = Master(), Bus(), Inbox(opts, BATCH_MANAGER)
+        self.cache = JobCache(opts)
+        self.cache.keep_load = lambda *_: None  # the same on both sides: the master's workers do it
+        ports = Ports(
+            loop=self.loop,
+            clock=Clock(),
+            wall=time.time,
+            bus=self.bus,
+            publisher=self.master,
+            questions=Questions(self.loop, self.master),
+            cache=self.cache,
+            store=BatchStore(opts),
+            inbox=self.inbox,
+            cache_worker=Worker(self.loop),
+            disk_worker=Worker(self.loop),
+            leave=lambda engine, request: None,
+            patience=lambda timeout, gather: timeout + gather + 30,
+            keep=86400.0,
+        )
+        self.shell = BatchShell(ports, BatchSettings())
+        self.shell.start()
 
-    async def publish(self, fun, arg, tgt, tgt_type="list", *, jid, **_):  # stands for LocalClient and the minions
-        self.publishes += 1
-        self.queue += [raw(return_event(jid, minion)) for minion in tgt]
-        return frozenset(tgt)
+    @property
+    def publishes(self):
+        return self.master.publishes
 
     def add(self, jid, minions, size):
         spec = Spec(
@@ -165,36 +240,37 @@ class Ours:
             presence="none",
             timeout=3600.0,
         )
-        self.manager._create("bench", spec)
+        self.inbox.waiting = [("bench", {"do": "start", "spec": spec.as_dict()})]
+        self.shell.handle(events.wake_tag(BATCH_MANAGER), {})
         self.settle()
 
     def settle(self):
         """Let the loop do all that is due at once."""
 
         async def until_published():
-            while any(live.batch.is_publishing() or live.batch.pace.publish_at for live in self.manager.live.values()):
+            while any(live.batch.is_publishing() or live.batch.pace.publish_at for live in self.shell.live.values()):
                 await compat.sleep(0.005)
 
         self.loop.run_sync(until_published)
 
     async def take_all(self, events):
         for event in events:
-            await self.manager.bus._receive(event)
+            self.bus.take(event)
 
     def take(self, events):
         self.loop.run_sync(lambda: self.take_all(events))
 
     def drain(self, jid):
         async def until_ended():
-            while jid in self.manager.live:
-                events, self.queue = self.queue, []
+            while jid in self.shell.live:
+                events, self.master.queue = self.master.queue, []
                 await self.take_all(events)
                 await compat.sleep(0.005)
 
         self.loop.run_sync(until_ended)
 
     def close(self):
-        self.manager.close()
+        self.shell.close()
 
 
 def per_return(fleet: int, native_samples: int, our_samples: int, payload: int = PAYLOAD):

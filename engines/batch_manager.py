@@ -13,11 +13,24 @@ This file only wires: policy is in ``core/batch/machine.py``, input and output i
 """
 
 import logging
+import time
 
-from saltext.jobs.core.batch.shell import Manager
-from saltext.jobs.core.batch.store import ENGINE
+import salt.utils.job
+
+from saltext.jobs.core import compat
+from saltext.jobs.core.batch.ports import Ports
+from saltext.jobs.core.batch.shell import BatchShell
+from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import process as engine
+from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.engine.names import BATCH_MANAGER
+from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import SettingsError
+from saltext.jobs.core.master.bus import Bus
+from saltext.jobs.core.master.job_cache import JobCache
+from saltext.jobs.core.master.publisher import Publisher
+from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.settings import BatchSettings, read_settings
 
 log = logging.getLogger(__name__)
@@ -36,9 +49,29 @@ def start(**options):
     :param options: engine options; those under ``batch_manager:`` in the master's configuration are read first.
     """
     try:
-        settings = read_settings(BatchSettings, ENGINE, __opts__.get(ENGINE), options)
+        settings = read_settings(BatchSettings, BATCH_MANAGER, __opts__.get(BATCH_MANAGER), options)
     except SettingsError as exc:
         log.critical("The batch_manager engine does not start: %s", exc)
         engine.wait_for_the_end()
         return
-    engine.run(__opts__, ENGINE, lambda loop: Manager(__opts__, settings, loop))
+    engine.run(__opts__, BATCH_MANAGER, lambda loop: BatchShell(_ports(loop, dict(__opts__)), settings))
+
+
+def _ports(loop, opts):
+    publisher = Publisher(opts, loop)
+    return Ports(
+        loop=loop,
+        clock=Clock(),
+        wall=time.time,
+        bus=Bus(opts, loop, BATCH_MANAGER),
+        publisher=publisher,
+        questions=Questions(loop, publisher),
+        cache=JobCache(opts),
+        store=BatchStore(opts),
+        inbox=requests.Inbox(opts, BATCH_MANAGER),
+        cache_worker=Worker(loop),
+        disk_worker=Worker(loop),
+        leave=lambda name, request: requests.leave(opts, name, request),
+        patience=lambda timeout, gather: compat.native_batch_patience(opts, timeout, gather),
+        keep=float(salt.utils.job.get_keep_jobs_seconds(opts) or 0),
+    )

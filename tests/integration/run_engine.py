@@ -119,7 +119,7 @@ def set_trap(engine: str, trap: str, number: int) -> None:
 
 def drop_returns(every: int) -> None:
     """Lose one return event of the batch's own job in so many."""
-    handle = batch_shell.Manager._handle
+    handle = batch_shell.BatchShell.handle
     returns = itertools.count(1)
 
     def deaf(self, tag, data):
@@ -128,7 +128,7 @@ def drop_returns(every: int) -> None:
         if not (ours and next(returns) % every == 0):
             handle(self, tag, data)
 
-    batch_shell.Manager._handle = deaf
+    batch_shell.BatchShell.handle = deaf
 
 
 def set_clock(step: float) -> None:

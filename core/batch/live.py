@@ -1,0 +1,158 @@
+"""
+A batch that is being carried out: the machine with its journal, its alarm, and what is to be done because of it.
+
+The order for each fact is: step, write down, make durable if minions are reached or the batch ends because of it, perform.
+What cannot be written down is not performed: it waits until the disk takes it. It holds no policy about batches.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from saltext.jobs.core import compat
+from saltext.jobs.core.batch import facts
+from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.disk.journal import Journal
+from saltext.jobs.core.engine.alarm import Alarm, Clock
+from saltext.jobs.core.engine.worker import Worker
+
+log = logging.getLogger(__name__)
+
+#: Effects that reach minions or end the batch: the journal is synced before they are performed.
+_DURABLE = (facts.Publish, facts.Kill, facts.Close, facts.Queue)
+
+
+class Live:
+    """
+    :param batch: the machine.
+    :param journal: where its facts go.
+    :param loop: the engine's tornado loop.
+    :param clock: the time by which deadlines go.
+    :param disk: the thread that waits for the disk.
+    :param perform: carries effects of this batch out.
+    """
+
+    def __init__(
+        self,
+        batch: Batch,
+        journal: Journal,
+        loop: Any,
+        clock: Clock,
+        disk: Worker,
+        perform: Callable[[Live, list[facts.Effect]], None],
+    ) -> None:
+        self.batch, self.journal = batch, journal
+        self.jid = batch.spec.jid
+        self._loop, self._clock, self._disk, self._perform = loop, clock, disk, perform
+        self._alarm = Alarm(loop, clock, lambda: self.step(facts.Tick()))
+        #: What is to be done, in this order: effects, and a future that is done once all before it is durable.
+        self._todo: collections.deque[tuple[list[facts.Effect], Any]] = collections.deque()
+        self._working = False
+        self._quiet_waiters: list[Any] = []
+        self.gone = False  # it has ended, and takes no facts any more
+        self.unwritten = False  # the disk did not take a fact: the journal is behind
+        self.load_kept = False  # the job cache has the batch's load
+        self.stamp: tuple[int, int] | None = None  # of the state file as we wrote it
+        self.shown_at = 0.0  # when we wrote it
+        self.progress_timer: Any = None
+        self.progress_at = clock.now()  # of the last progress event; the batch's first one is "new"
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is still to be done because of a fact."""
+        return self._working or bool(self._todo)
+
+    def step(self, fact: facts.Fact) -> None:
+        """Have the batch take a fact, and do what it calls for."""
+        if self.gone:
+            return  # it has ended while the fact was on its way
+        now = self._clock.now()
+        effects = self.batch.step(fact, now)
+        self._write(facts.record_of(fact, now))
+        self._alarm.set(None if self.batch.closed else self.batch.next_due)
+        if not self.batch.is_publishing():
+            waiters, self._quiet_waiters = self._quiet_waiters, []
+            for waiter in waiters:
+                waiter.set_result(None)
+        if effects:
+            self._todo.append((effects, None))
+            self._work()
+
+    async def durable(self) -> None:
+        """Return once all facts so far are durable, and what they called for is done or under way."""
+        done = compat.Future()
+        self._todo.append(([], done))
+        self._work()
+        await done
+
+    async def quiet(self) -> None:
+        """Return once no publish is under way."""
+        if self.batch.is_publishing():
+            waiter = compat.Future()
+            self._quiet_waiters.append(waiter)
+            await waiter
+
+    def close(self) -> None:
+        """Release the journal and the timers. All that matters is in the journal."""
+        self.gone = True
+        self._alarm.close()
+        if self.progress_timer is not None:
+            self._loop.remove_timeout(self.progress_timer)
+            self.progress_timer = None
+        self.journal.close()
+
+    # -- writing down, and then doing ----------------------------------------------------------------------------------
+
+    def catch_up(self) -> None:
+        """Write the whole batch again after the disk did not take a fact, and then do what waited for that."""
+        try:
+            self.journal.rewrite(self.batch.snapshot())
+        except OSError as exc:
+            log.debug("Batch %s still cannot be written down: %s", self.jid, exc)
+            return
+        log.info("Batch %s is written down again and goes on", self.jid)
+        self.unwritten = False
+        self._work()
+
+    def _write(self, record: list[Any]) -> None:
+        if self.unwritten:
+            return
+        try:
+            self.journal.append(record)
+        except OSError as exc:
+            self._fall_behind(exc)
+
+    def _fall_behind(self, exc: OSError) -> None:
+        if not self.unwritten:
+            log.critical("Batch %s cannot be written down and stands still until it can: %s", self.jid, exc)
+        self.unwritten = True
+
+    def _work(self) -> None:
+        """Do what is to be done, up to what has to wait for the disk."""
+        while self._todo and not self._working and not self.unwritten:
+            effects, done = self._todo[0]
+            if done is not None or any(isinstance(effect, _DURABLE) for effect in effects):
+                self._working = True
+                self._loop.spawn_callback(self._sync)
+                return
+            self._todo.popleft()
+            self._perform(self, effects)
+
+    async def _sync(self) -> None:
+        """Make durable what is to be done now, do it, and go on."""
+        effects, done = self._todo[0]
+        try:
+            await self._disk.call(self.journal.sync)
+        except OSError as exc:
+            self._fall_behind(exc)
+        self._working = False
+        if self.unwritten or self.gone:
+            return
+        self._todo.popleft()
+        if done is not None:
+            done.set_result(None)
+        self._perform(self, effects)
+        self._work()

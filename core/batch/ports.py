@@ -1,0 +1,53 @@
+"""
+What the batch_manager engine's shell works with. Salt, the disk and the time are behind these, and nowhere else.
+
+It must never do anything: it is wired by ``engines/batch_manager.py``, and by tests with things that only behave alike.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.engine.requests import Inbox
+from saltext.jobs.core.engine.worker import Worker
+from saltext.jobs.core.master.bus import Bus
+from saltext.jobs.core.master.job_cache import JobCache
+from saltext.jobs.core.master.publisher import Publisher
+from saltext.jobs.core.master.questions import Questions
+
+
+@dataclasses.dataclass(frozen=True)
+class Ports:
+    """
+    ``loop``: the engine's tornado loop. ``clock``: the time by which deadlines go; ``wall``: Unix time as files have it.
+    ``cache`` is used in ``cache_worker`` only. ``leave``: leaves a request for another engine, and blocks:
+    ``leave(engine, request)``. ``patience``: for how many seconds Salt 3008 leaves a batch alone that seems to stand
+    still, by the batch's own ``timeout`` and ``gather_job_timeout``. ``keep``: seconds for which ended batches are kept, 0
+    for ever.
+    """
+
+    loop: Any
+    clock: Clock
+    wall: Callable[[], float]
+    bus: Bus
+    publisher: Publisher
+    questions: Questions
+    cache: JobCache
+    store: BatchStore
+    inbox: Inbox
+    cache_worker: Worker
+    disk_worker: Worker
+    leave: Callable[[str, Mapping[str, Any]], None]
+    patience: Callable[[float, float], float]
+    keep: float
+
+    def close(self) -> None:
+        """Release sockets and threads."""
+        self.bus.close()
+        self.publisher.close()
+        self.cache_worker.close()
+        self.disk_worker.close()

@@ -1,0 +1,292 @@
+"""The batch engine's shell on a bench: a master, minions and a job cache that only behave alike, in made-up time."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from saltext.jobs.core.batch.ports import Ports
+from saltext.jobs.core.batch.shell import BatchShell
+from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.engine.names import BATCH_MANAGER
+from saltext.jobs.core.engine.requests import engine_dir
+from saltext.jobs.core.errors import JobCacheError, PublishFailed
+from saltext.jobs.core.master import events
+from saltext.jobs.core.master.questions import Questions
+from saltext.jobs.core.settings import BatchSettings
+from tests.unit.batch.bench import BEGIN, spec
+from tests.unit.batch.virtual_loop import VirtualLoop
+
+JID = "20260516101112131415"
+#: Seconds that an event or an answer of the master takes.
+LATENCY = 0.01
+
+
+class FakeBus:
+    """Hands every event to its listener, as the bus does: decoded only if it is wanted, and never raising."""
+
+    def __init__(self, loop):
+        self._loop = loop
+        self.listener = None
+        self.fired = []
+        self.errors = []
+
+    def listen(self, listener, on_ready=None):
+        self.listener = listener
+        self._loop.add_callback(on_ready)
+
+    def fire(self, tag, data):
+        self.fired.append((tag, data))
+
+    def deliver(self, tag, data):
+        if self.listener is None or not self.listener.wants(tag):
+            return
+        try:
+            self.listener.handle(tag, data)
+        except Exception as exc:
+            self.errors.append(exc)
+
+    def kinds(self):
+        """What the batches announced, but for their progress."""
+        kinds = [tag.rsplit("/", 1)[1] for tag, _ in self.fired]
+        return [kind for kind in kinds if kind != "progress"]
+
+    def close(self):
+        self.listener = None
+
+
+class FakeMinion:
+    """Runs jobs for ``seconds`` each and returns ``retcode``; one that is not ``there`` says nothing."""
+
+    def __init__(self, name, seconds=1.0, retcode=0, there=True):
+        self.name, self.seconds, self.retcode, self.there = name, seconds, retcode, there
+        self.latency = LATENCY
+        self.acknowledges = True
+        self.known = set()  # jids that it has received since it started
+        self.runs = {}  # jid -> the timer of its end
+        self.begun = []  # (jid, when)
+
+
+class FakeMaster:
+    """Publishes, as a Publisher: to minions that are there, and whose answers come over the bus."""
+
+    def __init__(self, loop, clock, bus, minions):
+        self._loop, self._clock, self._bus = loop, clock, bus
+        self.minions = {minion.name: minion for minion in minions}
+        self.keys = set(self.minions)
+        self.published = []  # (fun, minions)
+        self.failures = []  # errors that the next publishes raise
+        self.cache = FakeCache()
+        self.most = 0
+        self._jids = 0
+
+    def new_jid(self):
+        self._jids += 1
+        return f"20270101{self._jids:012d}"
+
+    async def publish(self, fun, arg, tgt, tgt_type="list", *, jid, question=False, **_):
+        names = sorted(self.keys) if tgt_type != "list" else list(tgt)
+        matched = [name for name in names if name in self.keys]
+        self.published.append((fun, tuple(names)))
+        if self.failures and not question:
+            raise self.failures.pop(0)
+        if not matched:
+            raise PublishFailed(f"the master matched no minion with {tgt}", certain=True)
+        for name in matched:
+            minion = self.minions[name]
+            if minion.there:
+                self._loop.call_later(minion.latency, self._receive, minion, fun, arg, jid)
+        return frozenset(matched)
+
+    async def ping(self, tgt, tgt_type, *, ping_jid, user=None):
+        return await self.publish("test.ping", [], tgt, tgt_type, jid=ping_jid, question=True)
+
+    async def find_job(self, jid, minions, *, probe_jid):
+        return await self.publish("saltutil.find_job", [jid], list(minions), jid=probe_jid, question=True)
+
+    async def kill_job(self, jid, minions, *, kill_jid):
+        return await self.publish("saltutil.kill_job", [jid], list(minions), jid=kill_jid, question=True)
+
+    def close(self):
+        pass
+
+    def jobs(self):
+        """The minions of each publish that was no question."""
+        return ["".join(minions) for fun, minions in self.published if not fun.startswith(("test.ping", "saltutil."))]
+
+    def _receive(self, minion, fun, arg, jid):
+        if not minion.there or jid in minion.known:
+            return
+        minion.known.add(jid)
+        if fun == "test.ping":
+            self.returns(minion, jid, fun, True)
+        elif fun == "saltutil.find_job":
+            self.returns(minion, jid, fun, {"jid": arg[0]} if arg[0] in minion.runs else {})
+        elif fun == "saltutil.kill_job":
+            timer = minion.runs.pop(arg[0], None)
+            if timer is not None:
+                self._loop.remove_timeout(timer)
+        else:
+            self._run(minion, fun, jid)
+
+    def _run(self, minion, fun, jid):
+        minion.begun.append((jid, self._clock.now()))
+        if minion.acknowledges:
+            self._bus.deliver(f"salt/job/{jid}/start/{minion.name}", {"id": minion.name, "jid": jid})
+        minion.runs[jid] = self._loop.call_later(minion.seconds, self._end, minion, fun, jid)
+        self.most = max(self.most, sum(bool(each.runs) for each in self.minions.values()))
+
+    def _end(self, minion, fun, jid):
+        del minion.runs[jid]
+        self.cache.returns.setdefault(jid, {})[minion.name] = minion.retcode
+        self.returns(minion, jid, fun, "done", minion.retcode)
+
+    def returns(self, minion, jid, fun, value, retcode=0):
+        data = {"jid": jid, "id": minion.name, "fun": fun, "return": value, "retcode": retcode, "success": not retcode}
+        self._bus.deliver(f"salt/job/{jid}/ret/{minion.name}", data)
+
+
+class FakeCache:
+    """A job cache in memory."""
+
+    keeps_first_load = True
+
+    def __init__(self):
+        self.returns, self.loads = {}, {}
+        self.failing = False
+        self.looked = []
+
+    def returned(self, jid, minions):
+        if self.failing:
+            raise JobCacheError("the job cache is down")
+        minions = list(minions)
+        self.looked.append(tuple(minions))
+        found = self.returns.get(jid, {})
+        return {minion: found[minion] for minion in minions if minion in found}
+
+    def keep_load(self, jid, load, minions):
+        if self.failing:
+            raise JobCacheError("the job cache is down")
+        self.loads[jid] = load
+
+
+class FakeWorker:
+    """A thread that never makes anybody wait."""
+
+    async def call(self, function, *args):
+        return function(*args)
+
+    def close(self):
+        pass
+
+
+class FakeInbox:
+    """Requests in memory; ``replies`` are ``{id: (answer or refuse, value)}``."""
+
+    engine = BATCH_MANAGER
+
+    def __init__(self):
+        self.waiting, self.replies = [], {}
+
+    def take(self):
+        while self.waiting:
+            yield self.waiting.pop(0)
+
+    def answer(self, request_id, value):
+        self.replies[request_id] = ("answer", value)
+
+    def refuse(self, request_id, message):
+        self.replies[request_id] = ("refuse", message)
+
+    def sweep(self, now):
+        pass
+
+
+class ShellBench:
+    """
+    One engine on one disk; ``restart`` ends it as SIGKILL would and starts another one.
+
+    :param root: a directory.
+    :param minions: FakeMinions, or a string with a letter for each.
+    """
+
+    def __init__(self, root, minions="abcd", **settings):
+        minions = [FakeMinion(name) if isinstance(name, str) else name for name in minions]
+        self.virtual = VirtualLoop()
+        self.clock = Clock(BEGIN, self.virtual.steady)
+        self.opts = {"cachedir": str(root), "id": "bench_master", "hash_type": "sha256"}
+        engine_dir(self.opts, BATCH_MANAGER).joinpath("batches").mkdir(parents=True, exist_ok=True)
+        self.store = BatchStore(self.opts)
+        self.settings = BatchSettings(**settings)
+        self.inbox = FakeInbox()
+        self.bus = FakeBus(self.virtual.loop)
+        self.master = FakeMaster(self.virtual.loop, self.clock, self.bus, minions)
+        self.left = []  # (engine, request)
+        self.shell = None
+        self._requests = 0
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.shell.close()
+        self.virtual.close()
+
+    def ports(self):
+        loop = self.virtual.loop
+        return Ports(
+            loop=loop,
+            clock=self.clock,
+            wall=self.clock.now,
+            bus=self.bus,
+            publisher=self.master,
+            questions=Questions(loop, self.master),
+            cache=self.master.cache,
+            store=self.store,
+            inbox=self.inbox,
+            cache_worker=FakeWorker(),
+            disk_worker=FakeWorker(),
+            leave=lambda engine, request: self.left.append((engine, request)),
+            patience=lambda timeout, gather: timeout + gather + 30,
+            keep=86400.0,
+        )
+
+    def start(self, **ports):
+        self.shell = BatchShell(dataclasses.replace(self.ports(), **ports), self.settings)
+        self.shell.start()
+        self.run(2 * LATENCY)
+
+    def restart(self, after=0.0, **ports):
+        self.shell.close()
+        self.run(after)
+        self.start(**ports)
+
+    def run(self, seconds, until=lambda: False):
+        return self.virtual.run(seconds, until)
+
+    def ask(self, do, **request):
+        """Leave a request as a runner does, and wake the engine; returns its id."""
+        self._requests += 1
+        request_id = f"{self._requests:04d}"
+        self.inbox.waiting.append((request_id, {"do": do, **request}))
+        self.bus.deliver(events.wake_tag(BATCH_MANAGER), {})
+        return request_id
+
+    def begin(self, minions=None, batch="2", **more):
+        """Start a batch; returns its summary."""
+        names = sorted(self.master.minions) if minions is None else minions
+        reply = self.ask("start", spec=spec(names, batch, **{"fun": "state.apply", **more}).as_dict())
+        return self.inbox.replies[reply][1]
+
+    def batch(self, jid=JID):
+        live = self.shell.live.get(jid)
+        return live.batch if live else self.store.read(jid)
+
+    def states(self, jid=JID):
+        return {minion: outcome.value for minion, (outcome, *_) in self.batch(jid).outcomes.items()}
+
+    def end(self, seconds=3600.0, jid=JID):
+        """Let time pass until a batch has been closed."""
+        assert self.run(seconds, lambda: jid in self.shell.ended), self.batch(jid).snapshot()
+        return self.batch(jid)

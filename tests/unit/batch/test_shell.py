@@ -1,0 +1,93 @@
+"""The batch engine's shell, against a master and minions that only behave alike."""
+
+from __future__ import annotations
+
+import pytest
+
+from saltext.jobs.core import compat
+from saltext.jobs.core.errors import PublishFailed
+from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
+
+
+@pytest.fixture
+def bench(tmp_path):
+    with ShellBench(tmp_path) as bench:
+        yield bench
+
+
+def test_a_batch_runs_to_its_end_and_says_so(bench):
+    assert bench.begin("abcd", "2")["state"] == "running"
+    batch = bench.end()
+    assert (batch.state, batch.success) == ("complete", True)
+    assert bench.bus.kinds() == ["new", "complete"]
+    assert bench.master.most == 2
+    assert bench.master.jobs()[0] == "ab"
+
+
+def test_a_stop_is_answered_when_the_publish_under_way_has_ended(bench):
+    publish, held = bench.master.publish, []
+
+    async def slow(*args, **kwargs):
+        await compat.sleep(5)
+        held.append(1)
+        return await publish(*args, **kwargs)
+
+    bench.master.publish = slow
+    bench.begin("abcd", "2")
+    bench.run(0.1)
+    request = bench.ask("stop", jid=JID)
+    bench.run(4.8)
+    assert request not in bench.inbox.replies
+    bench.run(0.2)
+    assert bench.inbox.replies[request] == ("answer", True)
+    assert held == [1]
+
+
+def test_an_unknown_request_is_refused_with_its_name(bench):
+    request = bench.ask("dance")
+    kind, why = bench.inbox.replies[request]
+    assert kind == "refuse"
+    assert "dance" in why
+
+
+def test_a_new_engine_finds_what_was_returned_meanwhile_and_goes_on(bench):
+    bench.begin("abcd", "2", timeout=60.0)
+    bench.run(0.5)
+    bench.shell.close()
+    bench.run(5)
+    bench.start()
+    assert bench.end().success is True
+    assert all(len(minion.begun) == 1 for minion in bench.master.minions.values())
+
+
+def test_requests_that_waited_for_the_engine_come_before_anything_is_published(bench):
+    bench.begin("abcd", "1")
+    bench.run(0.5)
+    bench.shell.close()
+    bench.ask("stop", jid=JID)
+    bench.start()
+    assert bench.end().state == "halted"
+    assert bench.master.jobs() == ["a"]
+
+
+def test_answers_to_questions_are_not_looked_for_among_ended_batches(bench, monkeypatch):
+    opened = []
+    read = bench.store.read
+    monkeypatch.setattr(bench.store, "read", lambda jid: opened.append(jid) or read(jid))
+    bench.begin("abcd", "2", presence="ping")
+    bench.run(2)
+    assert opened == []
+
+
+def test_a_publish_that_fails_is_tried_again(bench):
+    bench.master.failures.append(PublishFailed("refused", certain=True))
+    bench.begin("ab", "2", publish_backoff=1.0)
+    assert bench.end().success is True
+    assert bench.master.jobs() == ["ab", "ab"]
+
+
+def test_an_absent_minion_is_given_up_and_counted(tmp_path):
+    with ShellBench(tmp_path, [FakeMinion("a"), FakeMinion("b", there=False)]) as bench:
+        bench.begin("ab", "1", timeout=5.0, gather_job_timeout=2.0)
+        bench.end()
+        assert bench.states() == {"a": "completed", "b": "offline"}
