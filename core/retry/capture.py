@@ -11,12 +11,13 @@ It must never conclude from a bus event who is owed a job or who is not: an acce
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from saltext.jobs.core.retry.entry import Job
-from saltext.jobs.core.retry.facts import Asked, Effect, JobRead, Published, Read, Unreadable
+from saltext.jobs.core.retry.facts import Asked, JobRead, Published, Read, Unreadable
 from saltext.jobs.core.retry.timers import Timers
 
 if TYPE_CHECKING:
@@ -41,7 +42,29 @@ GRACE = 3.0
 AGAIN = 10.0
 
 
-class Step(enum.Enum):
+@dataclass(frozen=True)
+class ToAsk:
+    """These minions are to be asked about a job."""
+
+    jid: str
+    minions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Owed:
+    """These minions are owed a job; ``alive`` tells whether they are there."""
+
+    job: Job
+    minions: tuple[str, ...]
+    reason: str
+    alive: bool
+
+
+#: What follows from a fact.
+Outcome = Read | ToAsk | Owed
+
+
+class Stage(enum.Enum):
     """Where an open job stands."""
 
     WAITING = "waiting"  # for its deadline
@@ -50,12 +73,12 @@ class Step(enum.Enum):
 
 
 class _Open:
-    __slots__ = ("again", "asking", "idle", "job", "known", "published_at", "step")
+    __slots__ = ("again", "asking", "idle", "job", "known", "published_at", "stage")
 
     def __init__(self, published_at: float, known: Iterable[str]) -> None:
         self.published_at = published_at
         self.known = frozenset(known)  # minions with an entry, whatever becomes of it meanwhile
-        self.step = Step.WAITING
+        self.stage = Stage.WAITING
         self.job: Job | None = None
         self.asking: set[str] = set()
         self.idle: set[str] | None = None  # minions that are there, but do not run it
@@ -69,24 +92,10 @@ class Capture:
     :param settings: the options under ``job_retry``.
     :param patience: seconds from a publish to its deadline.
     :param timers: the machine's; the keys ``("open", jid)`` are used here.
-    :param emit: takes an effect.
-    :param ask: takes (jid, minions) that are to be asked.
-    :param minions_of: gives the minions for which the queue has an entry of a jid.
-    :param owed: takes (job, minions, reason, whether they are there).
     """
 
-    def __init__(
-        self,
-        settings: RetrySettings,
-        patience: float,
-        timers: Timers,
-        emit: Callable[[Effect], None],
-        ask: Callable[[str, Iterable[str]], None],
-        minions_of: Callable[[str], Iterable[str]],
-        owed: Callable[[Job, list[str], str, bool], None],
-    ) -> None:
+    def __init__(self, settings: RetrySettings, patience: float, timers: Timers) -> None:
         self._settings, self._patience, self._timers = settings, patience, timers
-        self._emit, self._ask, self._minions_of, self._owed = emit, ask, minions_of, owed
         self.open: dict[str, _Open] = {}
         self.closed: dict[str, float] = {}  # when the jobs that were closed last were published
 
@@ -108,71 +117,66 @@ class Capture:
         included = all(matches(fun, self._settings.include) for fun in job.funs)
         return included and not any(matches(fun, self._settings.exclude) for fun in job.funs)
 
-    def published(self, fact: Published) -> None:
-        """Open a job, or give it more time."""
+    def published(self, fact: Published, known: Iterable[str]) -> None:
+        """Open a job, or give it more time; ``known`` are the minions for which the queue has an entry of it."""
         if fact.fun in NEVER:
             return
         job = self.open.get(fact.jid)
         if job is None:
-            job = self.open[fact.jid] = _Open(fact.at, self._minions_of(fact.jid))
-        if job.step is Step.WAITING:
+            job = self.open[fact.jid] = _Open(fact.at, known)
+        if job.stage is Stage.WAITING:
             self._timers.set(("open", fact.jid), fact.at + self._patience)
         else:
             job.again = True
 
-    def due(self, jid: str) -> None:
+    def due(self, jid: str) -> list[Outcome]:
         """Read a job whose deadline has come."""
         job = self.open.get(jid)
-        if job is not None:
-            job.step = Step.READING
-            self._emit(Read(jid))
+        if job is None:
+            return []
+        job.stage = Stage.READING
+        return [Read(jid)]
 
-    def read(self, fact: JobRead, now: float) -> None:
-        """Go on with what the job cache knows."""
+    def read(self, fact: JobRead, known: Iterable[str], now: float) -> list[Outcome]:
+        """Go on with what the job cache knows; ``known`` as in ``published``."""
         job = self.open.get(fact.jid)
-        if job is None or job.step is not Step.READING:
-            return
+        if job is None or job.stage is not Stage.READING:
+            return []
         if fact.job is None or not self.wants(fact.job):
             self._close(fact.jid, now)
-            return
+            return []
         job.job = fact.job
-        missing = sorted(fact.missing.difference(job.known, self._minions_of(fact.jid)))
-        if job.idle is not None:
-            late = [minion for minion in missing if minion in job.idle]
-            job.idle = None
-            if late:
-                self._owed(fact.job, late, "it is there, but has neither run nor returned the job", True)
-            self._close(fact.jid, now)
-        elif missing:
-            job.step = Step.ASKING
+        missing = sorted(fact.missing.difference(job.known, known))
+        if job.idle is None and missing:
+            job.stage = Stage.ASKING
             job.asking = set(missing)
-            self._ask(fact.jid, missing)
-        else:
-            self._close(fact.jid, now)
+            return [ToAsk(fact.jid, tuple(missing))]
+        late = tuple(minion for minion in missing if minion in (job.idle or ()))
+        self._close(fact.jid, now)
+        return [Owed(fact.job, late, "it is there, but has neither run nor returned the job", True)] if late else []
 
-    def asked(self, fact: Asked, now: float) -> None:
+    def asked(self, fact: Asked, now: float) -> list[Outcome]:
         """Queue the job for those that say nothing."""
         job = self.open.get(fact.jid)
-        if job is None or job.job is None or job.step is not Step.ASKING:
-            return
+        if job is None or job.job is None or job.stage is not Stage.ASKING:
+            return []
         if job.asking & fact.unasked:
             self._later(fact.jid, now + AGAIN)
-            return
+            return []
         asking, job.asking = job.asking, set()
-        silent = sorted(asking & fact.silent)
-        if silent:
-            self._owed(job.job, silent, "it did not return the job and does not answer", False)
+        silent = tuple(sorted(asking & fact.silent))
         idle = asking & fact.idle
         if idle:
             job.idle = idle
             self._later(fact.jid, now + GRACE)
         else:
             self._close(fact.jid, now)
+        return [Owed(job.job, silent, "it did not return the job and does not answer", False)] if silent else []
 
     def unreadable(self, fact: Unreadable, now: float) -> None:
         """Try again later, as long as anybody can be owed the job."""
         job = self.open.get(fact.jid)
-        if job is None or job.step is not Step.READING:
+        if job is None or job.stage is not Stage.READING:
             return
         if now > job.published_at + self._settings.ttl:
             self._close(fact.jid, now)
@@ -180,14 +184,14 @@ class Capture:
             self._later(fact.jid, now + AGAIN)
 
     def _later(self, jid: str, at: float) -> None:
-        self.open[jid].step = Step.WAITING
+        self.open[jid].stage = Stage.WAITING
         self._timers.set(("open", jid), at)
 
     def _close(self, jid: str, now: float) -> None:
         job = self.open.pop(jid)
         self.closed[jid] = job.published_at
         if job.again:
-            self.published(Published(jid, "", now))
+            self.published(Published(jid, "", now), job.known)
 
 
 def matches(fun: str, globs: Iterable[str]) -> bool:

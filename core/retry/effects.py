@@ -224,13 +224,13 @@ class Effects:
     def check_keys_soon(self) -> None:
         """Look at the keys, after an event about one."""
         # The event may be forged: the keys themselves are looked at, once for many events.
-        if not self._keys_asked and self._tools.machine.lines:
+        if not self._keys_asked and self._tools.machine.backlogs:
             self._keys_asked = True
             self._tools.loop.call_later(KEYS_PAUSE, self._check_keys_now)
 
     def _check_keys_now(self) -> None:
         self._keys_asked = False
-        self._check_keys(facts.CheckKeys(tuple(self._tools.machine.lines)))
+        self._check_keys(facts.CheckKeys(tuple(self._tools.machine.backlogs)))
 
     # -- the bus and the log ------------------------------------------------------------------------------------------
 

@@ -1,26 +1,19 @@
 """
-The retry machine: facts in, effects out, time as an argument. Which part takes which fact is told
-at the end of this file. The parts, which are as pure:
+The retry machine: facts in, effects out, time as an argument. Which part takes which fact is told at the end of this file.
+The parts, which are as pure, return what follows; this file passes it on:
 
-    retry/capture.py  who is owed a job                  retry/queue.py   what is owed, until when, and what is stored
-    retry/entry.py    the states of an entry             retry/flights.py which replays are under way
-    retry/outbox.py   what is published, how fast        retry/replay.py  the steps of a replay, and what an answer means
+    capture.py  who is owed a job                      queue.py    what is owed, until when, and what is stored
+    entry.py    the states of an entry                 backlog.py  what one minion is owed
+    replay.py   the way of a replay                    steps.py    its steps
+    looks.py    looks at the job cache that are shared verdict.py  what is concluded where no return comes
+    outbox.py   what is published, how fast            timers.py   what is due when
 
 Pure: stdlib only, no clock, no I/O. It must never send a job to a minion while that minion has another one of its queue
 under way, nor one of which it is known that it was begun, unless ``retry_interrupted`` asks for that.
 
-A replay is a flight. One minion has at most one; minions that are owed the same job fly together:
-
-    WAIT      gathers company for ``window`` seconds        LOOKING   the job cache, key and access are looked up
-    TO_ASK    waits for its turn to be published             ASKING    the minion is asked whether it runs or has run it;
-                                                             then LOOKING once more
-    TO_SEND   waits for its turn to be published             CLAIMING  the claim is being made durable
-    SENDING   is being published                             SENT      waits for a sign of receipt
-    RUNNING   the minion has it
-
-When no receipt shows, and whenever there is a doubt about a job that is under way (a restart of the minion, of this engine,
-a gap in the events, a sweep), the same way from WAIT to ASKING is flown again with ``before`` unset: then the answer decides
-what has become of the job.
+One minion has one replay at most; minions that are owed the same job get it together, in one publish. When no receipt shows,
+and whenever it is in doubt what has become of a job that was published (the minion or this engine restarted, events were
+lost, a sweep), the job cache is looked at and the minion is asked again: then the answer decides.
 """
 
 from __future__ import annotations
@@ -28,7 +21,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from saltext.jobs.core.retry.capture import Capture
+from saltext.jobs.core.retry.backlog import Backlog
+from saltext.jobs.core.retry.capture import Capture, Outcome, Owed, ToAsk
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, State
 from saltext.jobs.core.retry.facts import (
     Acknowledged,
@@ -46,6 +40,7 @@ from saltext.jobs.core.retry.facts import (
     KeysGone,
     LookedUp,
     PauseRequested,
+    Ping,
     Published,
     PurgeRequested,
     ReplayRequested,
@@ -59,9 +54,7 @@ from saltext.jobs.core.retry.facts import (
     Tick,
     Unreadable,
 )
-from saltext.jobs.core.retry.flights import Flights
-from saltext.jobs.core.retry.line import Line, Step
-from saltext.jobs.core.retry.outbox import Outbox
+from saltext.jobs.core.retry.outbox import Kind, Outbox
 from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.replay import Replays
 from saltext.jobs.core.retry.timers import Timers
@@ -86,21 +79,11 @@ class Retry:
     def __init__(self, settings: RetrySettings, patience: float, paused: bool = False, acks: bool = True) -> None:
         self.settings = settings
         self._timers = Timers()
-        self._out: list[Effect] = []
-        emit, timers = self._emit, self._timers
-        self.queue = Queue(
-            settings,
-            timers,
-            emit,
-            lambda entry: self.flights.land(entry),
-            lambda entry: self.flights.forget_heard(entry),
-        )
-        self.outbox = Outbox(settings.rate, timers)
-        self.flights = Flights(settings, self.queue, self.outbox, timers, emit, paused)
-        self.replays = Replays(settings, self.queue, self.flights, self.outbox, timers, emit, acks)
-        self.capture = Capture(
-            settings, patience, timers, emit, self.outbox.ask, self.queue.minions_of, self._owed_by_capture
-        )
+        self.queue = Queue(settings, self._timers)
+        self.outbox = Outbox(settings.rate, self._timers)
+        self.replays = Replays(settings, self.queue, self.outbox, self._timers, acks, paused)
+        self.capture = Capture(settings, patience, self._timers)
+        self._out: list[Effect] = []  # of the present step
         self._started: dict[str, float] = {}  # minion -> when it started, for a while
 
     # -- what the shell asks ------------------------------------------------------------------------------------------
@@ -116,9 +99,9 @@ class Retry:
         return self.queue.jobs
 
     @property
-    def lines(self) -> dict[str, Line]:
+    def backlogs(self) -> dict[str, Backlog]:
         """What is owed, by minion."""
-        return self.queue.lines
+        return self.queue.backlogs
 
     @property
     def total(self) -> int:
@@ -171,27 +154,55 @@ class Retry:
         _HANDLERS[type(fact)](self, fact)
         for key in self._timers.due(self.queue.now):
             _TIMERS[key[0]](self, *key[1:])
-        self.replays.release()
-        out, self._out = self._out, []
-        changes = self.queue.take_changes()
-        return [changes, *out] if changes else out
+        self._release()
+        return [*self.queue.take_due(), *self.replays.take_due(), *self._out]
 
-    def _emit(self, effect: Effect) -> None:
-        self._out.append(effect)
+    def _release(self) -> None:
+        """Publish what may be published by now."""
+        for turn in self.outbox.release(self.queue.now):
+            if turn.kind is Kind.JOB:
+                self.replays.claim(turn.jid, turn.minions)
+            elif turn.kind is Kind.PING:
+                self._out.append(Ping(turn.minions))
+            else:
+                self.replays.ask(turn.jid, turn.minions)
 
     # -- facts from the bus, and what it does not tell ----------------------------------------------------------------
 
     def _published(self, fact: Published) -> None:
         if not self.replays.is_own(fact.jid):
-            self.capture.published(fact)
+            self.capture.published(fact, self.queue.minions_of(fact.jid))
 
-    def _owed_by_capture(self, job: Job, minions: list[str], reason: str, alive: bool) -> None:
-        ttl = self.queue.ttl_of(job)
-        self.queue.add(job, minions, reason, job.published_at + ttl)
-        for minion in minions:
+    def _job_read(self, fact: JobRead) -> None:
+        self._follow(self.capture.read(fact, self.queue.minions_of(fact.jid), self.queue.now))
+
+    def _open_due(self, jid: str) -> None:
+        self._follow(self.capture.due(jid))
+
+    def _follow(self, outcomes: Iterable[Outcome]) -> None:
+        """Do what follows from what has become of a published job."""
+        for outcome in outcomes:
+            if isinstance(outcome, ToAsk):
+                self.outbox.ask(outcome.jid, outcome.minions)
+            elif isinstance(outcome, Owed):
+                self._owe(outcome)
+            else:
+                self._out.append(outcome)
+
+    def _owe(self, owed: Owed) -> None:
+        self._add(owed.job, owed.minions, owed.reason, owed.job.published_at + self.queue.ttl_of(owed.job))
+        for minion in owed.minions:
             # It may have started while it was asked.
-            if alive or self._started.get(minion, 0.0) > self.queue.now - _JUST_STARTED:
-                self.flights.alive(minion)
+            if owed.alive or self._started.get(minion, 0.0) > self.queue.now - _JUST_STARTED:
+                self.replays.alive(minion)
+
+    def _add(self, job: Job, minions: Iterable[str], reason: str, expires_at: float) -> int:
+        """Queue a job, and return for how many minions."""
+        queued = self.queue.add(job, minions, reason, expires_at)
+        for entry in queued:
+            for older in self.queue.superseded_by(entry):
+                self.replays.end(older, State.CANCELLED, f"the same job was published again: {job.jid}")
+        return len(queued)
 
     def _sign_of_life(self, fact: SignOfLife) -> None:
         if fact.start:
@@ -199,40 +210,40 @@ class Retry:
             if len(self._started) > _MANY:
                 self._started = {m: at for m, at in self._started.items() if at > self.queue.now - _JUST_STARTED}
         for minion in fact.minions:
-            self.flights.alive(minion, fact.start)
+            self.replays.alive(minion, fact.start)
 
     def _gap(self, _fact: Gap) -> None:
-        for minion in list(self.queue.lines):
-            self.flights.doubt(minion)
+        for minion in list(self.queue.backlogs):
+            self.replays.doubt(minion)
         self._ping_all()
 
     def _sweep(self) -> None:
         self._timers.set(("sweep",), self.queue.now + self.settings.sweep)
         self.replays.forget_own()
-        if self.queue.lines:
-            self._emit(CheckKeys(tuple(self.queue.lines)))
+        if self.queue.backlogs:
+            self._out.append(CheckKeys(tuple(self.queue.backlogs)))
             self._gap(Gap())
 
     def _ping_all(self) -> None:
-        self._ping(minion for minion, line in self.queue.lines.items() if line.flight is None)
+        self._ping(minion for minion, backlog in self.queue.backlogs.items() if backlog.replay is None)
 
     def _ping(self, minions: Iterable[str]) -> None:
-        self.outbox.ping(minion for minion in minions if self.queue.lines[minion].waiting)
+        self.outbox.ping(minion for minion in minions if self.queue.backlogs[minion].waiting)
 
     def _asked(self, fact: Asked) -> None:
-        self.capture.asked(fact, self.queue.now)
+        self._follow(self.capture.asked(fact, self.queue.now))
         self.replays.asked(fact)
 
     def _unreadable(self, fact: Unreadable) -> None:
         self.capture.unreadable(fact, self.queue.now)
-        self.flights.unreadable(fact)
+        self.replays.unreadable(fact)
 
     def _keys_gone(self, fact: KeysGone) -> None:
         for minion in fact.minions:
             for entry in self.queue.of(minion, None):
                 if entry.state not in ENDED:
-                    self.queue.end(entry, State.CANCELLED, "the minion's key was deleted")
-                self.queue.remove(entry)
+                    self.replays.end(entry, State.CANCELLED, "the minion's key was deleted")
+                self.replays.remove(entry)
 
     # -- facts from the store and from operators ----------------------------------------------------------------------
 
@@ -242,7 +253,7 @@ class Retry:
         self.queue.take_changes()
 
     def _adopted(self, fact: Adopted) -> None:
-        self._emit(Answer(self._take_up(fact)))
+        self._out.append(Answer(self._take_up(fact)))
 
     def _take_up(self, fact: Restored | Adopted) -> int:
         jobs = {job.jid: job for job in fact.jobs}
@@ -250,7 +261,7 @@ class Retry:
         for entry in new:
             self.queue.put(jobs[entry.jid], entry)
             if entry.state in UNDER_WAY:
-                self.flights.wake(entry.minion, self.queue.now)
+                self.replays.wake(entry.minion, self.queue.now)
         self._timers.set(("sweep",), self.queue.now)
         return len(new)
 
@@ -262,21 +273,19 @@ class Retry:
         for entry in again:
             self.queue.renew(entry, self.queue.now + ttl, fact.reason)
         new = [minion for minion in minions if not self.queue.has(minion, job.jid)]
-        queued = self.queue.add(job, new, fact.reason, self.queue.now + ttl)
-        self._ping(minion for minion in minions if minion in self.queue.lines)
-        self._emit(Answer(queued + len(again)))
+        queued = self._add(job, new, fact.reason, self.queue.now + ttl)
+        self._ping(minion for minion in minions if minion in self.queue.backlogs)
+        self._out.append(Answer(queued + len(again)))
 
     def _replay(self, fact: ReplayRequested) -> None:
         pending = [entry for entry in self.queue.of(fact.minion, None) if entry.state is State.PENDING]
         for entry in pending:
             entry.next_at = 0.0
         if pending:
-            line = self.queue.lines[fact.minion]
-            line.not_before = 0.0
-            if line.flight is not None:
-                line.flight.urgent = True
-            self.flights.wake(fact.minion, self.queue.now)
-        self._emit(Answer(len(pending)))
+            backlog = self.queue.backlogs[fact.minion]
+            backlog.not_before, backlog.urged = 0.0, self.queue.now
+            self.replays.wake(fact.minion, self.queue.now)
+        self._out.append(Answer(len(pending)))
 
     def _retry(self, fact: RetryRequested) -> None:
         found = [entry for entry in self.queue.of(fact.minion, fact.jid) if entry.state in (State.HELD, State.DEAD)]
@@ -284,44 +293,50 @@ class Retry:
             ttl = self.queue.ttl_of(self.queue.jobs[entry.jid])
             self.queue.renew(entry, self.queue.now + ttl, "an operator wants it tried again")
         self._ping(entry.minion for entry in found)
-        self._emit(Answer(len(found)))
+        self._out.append(Answer(len(found)))
 
     def _cancel(self, fact: CancelRequested) -> None:
         found = [entry for entry in self.queue.of(fact.minion, fact.jid) if entry.state not in ENDED]
         for entry in found:
             late = "; it may have been delivered" if entry.state in UNDER_WAY else ""
-            self.queue.end(entry, State.CANCELLED, f"by an operator{late}")
-        self._emit(Answer(len(found)))
+            self.replays.end(entry, State.CANCELLED, f"by an operator{late}")
+        self._out.append(Answer(len(found)))
 
     def _purge(self, fact: PurgeRequested) -> None:
         found = [entry for entry in self.queue.of(None, None) if entry.state.value in fact.states]
         for entry in found:
-            self.queue.remove(entry)
-        self._emit(Answer(len(found)))
+            self.replays.remove(entry)
+        self._out.append(Answer(len(found)))
 
     def _pause(self, _fact: PauseRequested) -> None:
-        self._emit(Answer(not self.flights.paused))
-        self.flights.paused = True
-        for jid, minions in self.outbox.take_sends().items():
-            for entry, _ in list(self.flights.find_all(jid, minions, Step.TO_SEND)):
-                self.flights.land(entry)
+        self._out.append(Answer(not self.replays.paused))
+        self.replays.pause()
 
     def _resume(self, _fact: ResumeRequested) -> None:
-        self._emit(Answer(self.flights.paused))
-        self.flights.paused = False
+        self._out.append(Answer(self.replays.paused))
+        self.replays.paused = False
         self._ping_all()
 
     def _tick(self, _fact: Tick) -> None:
-        pass
+        pass  # what is due is done after every fact
+
+    def _end_due(self, minion: str, jid: str) -> None:
+        entry = self.queue.entry(minion, jid)
+        if entry is None or entry.state in UNDER_WAY:
+            return
+        if entry.state in ENDED:
+            self.replays.remove(entry)
+        else:
+            self.replays.end(entry, State.EXPIRED, "its time to live has passed")
 
 
 _HANDLERS: dict[type, Callable[[Retry, Any], None]] = {
     Published: Retry._published,
-    ReturnHeard: lambda self, fact: self.flights.return_heard(fact),
+    ReturnHeard: lambda self, fact: self.replays.return_heard(fact),
     Acknowledged: lambda self, fact: self.replays.acknowledged(fact),
     SignOfLife: Retry._sign_of_life,
     Gap: Retry._gap,
-    JobRead: lambda self, fact: self.capture.read(fact, self.queue.now),
+    JobRead: Retry._job_read,
     LookedUp: lambda self, fact: self.replays.looked_up(fact),
     Asked: Retry._asked,
     Claimed: lambda self, fact: self.replays.claimed(fact),
@@ -342,13 +357,13 @@ _HANDLERS: dict[type, Callable[[Retry, Any], None]] = {
 }
 
 _TIMERS: dict[str, Callable[..., None]] = {
-    "open": lambda self, jid: self.capture.due(jid),
-    "end": lambda self, minion, jid: self.queue.due(minion, jid),
-    "minion": lambda self, minion: self.flights.begin(minion),
-    "company": lambda self, jid: self.flights.company_due(jid),
-    "look": lambda self, jid: self.flights.look_due(jid),
-    "heard": lambda self, minion, jid: self.flights.heard_due(minion, jid),
-    "flight": lambda self, minion: self.flights.doubt(minion),
+    "open": Retry._open_due,
+    "end": Retry._end_due,
+    "minion": lambda self, minion: self.replays.begin(minion),
+    "company": lambda self, jid: self.replays.company_due(jid),
+    "look": lambda self, jid: self.replays.look_due(jid),
+    "heard": lambda self, minion, jid: self.replays.heard_due(minion, jid),
+    "replay": lambda self, minion: self.replays.doubt(minion),
     "sweep": Retry._sweep,
     "rate": lambda self: None,
 }

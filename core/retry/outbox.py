@@ -1,15 +1,34 @@
 """
 What is to be published for the retry queue, let go no faster than ``rate``. Part of the retry machine, and as pure as it.
 
-What has been prepared goes first, then pings, then questions. It must never hold a minion back for another job's sake:
-minions that wait for the same job go together, in one publish.
+Jobs go first, then pings, then questions. It must never hold a minion back for another job's sake: minions that wait for the
+same job go together, in one publish.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import enum
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from saltext.jobs.core.retry.timers import Timers
+
+
+class Kind(enum.Enum):
+    """What is published."""
+
+    JOB = "job"
+    PING = "ping"
+    QUESTION = "question"
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One publish whose turn has come; a ping has no jid."""
+
+    kind: Kind
+    jid: str
+    minions: tuple[str, ...]
 
 
 class Outbox:
@@ -22,62 +41,60 @@ class Outbox:
         self._rate, self._timers = rate, timers
         self.publishes = 0
         self._tokens, self._filled = max(1.0, rate), 0.0
-        self._asks: dict[str, dict[str, None]] = {}  # jid -> minions to ask
-        self._sends: dict[str, dict[str, None]] = {}  # jid -> minions to publish to
-        self._pings: dict[str, None] = {}
+        self._waiting: dict[Kind, dict[str, dict[str, None]]] = {kind: {} for kind in Kind}  # kind -> jid -> minions
 
     def ask(self, jid: str, minions: Iterable[str]) -> None:
         """Let minions be asked about a job."""
-        self._asks.setdefault(jid, {}).update(dict.fromkeys(minions))
+        self._add(Kind.QUESTION, jid, minions)
 
     def send(self, jid: str, minion: str) -> None:
         """Let a job be published to a minion."""
-        self._sends.setdefault(jid, {})[minion] = None
+        self._add(Kind.JOB, jid, (minion,))
 
     def ping(self, minions: Iterable[str]) -> None:
         """Let minions be pinged."""
-        self._pings.update(dict.fromkeys(minions))
+        self._add(Kind.PING, "", minions)
 
     def withdraw(self, jid: str, minion: str) -> None:
-        """Let a minion neither be asked about a job nor get it."""
-        for waiting in (self._asks, self._sends):
-            waiting.get(jid, {}).pop(minion, None)
+        """Let a minion not be asked about a job, nor get it."""
+        for kind in (Kind.QUESTION, Kind.JOB):
+            self._drop(kind, jid, minion)
 
-    def take_sends(self) -> dict[str, dict[str, None]]:
-        """Return ``{jid: minions}`` of what was to be published, and forget it."""
-        sends, self._sends = self._sends, {}
-        return sends
+    def withdraw_ping(self, minion: str) -> None:
+        """Let a minion not be pinged."""
+        self._drop(Kind.PING, "", minion)
 
-    def release(
-        self,
-        now: float,
-        send: Callable[[str, Iterable[str]], bool],
-        ping: Callable[[Iterable[str]], bool],
-        ask: Callable[[str, Iterable[str]], bool],
-    ) -> None:
-        """Hand over what may be published by now. Each function tells whether there was still something to publish."""
+    def take_jobs(self) -> dict[str, tuple[str, ...]]:
+        """Return ``{jid: minions}`` of the jobs that were to be published, and forget them."""
+        jobs, self._waiting[Kind.JOB] = self._waiting[Kind.JOB], {}
+        return {jid: tuple(minions) for jid, minions in jobs.items()}
+
+    def release(self, now: float) -> Iterator[Turn]:
+        """Yield what may be published by now."""
         gained = (now - self._filled) * self._rate
         self._tokens, self._filled = min(max(1.0, self._rate), self._tokens + gained), now
-        while self._sends or self._pings or self._asks:
+        while any(self._waiting.values()):
             if self._tokens < 1:
                 self._timers.set(("rate",), now + (1 - self._tokens) / self._rate)
                 return
-            if self._release_one(send, ping, ask):
-                self._tokens -= 1
-                self.publishes += 1
+            self._tokens -= 1
+            self.publishes += 1
+            yield self._next()
         self._timers.cancel(("rate",))
 
-    def _release_one(
-        self,
-        send: Callable[[str, Iterable[str]], bool],
-        ping: Callable[[Iterable[str]], bool],
-        ask: Callable[[str, Iterable[str]], bool],
-    ) -> bool:
-        if self._sends:
-            jid = next(iter(self._sends))
-            return send(jid, self._sends.pop(jid))
-        if self._pings:
-            minions, self._pings = self._pings, {}
-            return ping(minions)
-        jid = next(iter(self._asks))
-        return ask(jid, self._asks.pop(jid))
+    def _next(self) -> Turn:
+        kind = next(kind for kind in Kind if self._waiting[kind])
+        jid = next(iter(self._waiting[kind]))
+        return Turn(kind, jid, tuple(self._waiting[kind].pop(jid)))
+
+    def _add(self, kind: Kind, jid: str, minions: Iterable[str]) -> None:
+        wanted = dict.fromkeys(minions)
+        if wanted:
+            self._waiting[kind].setdefault(jid, {}).update(wanted)
+
+    def _drop(self, kind: Kind, jid: str, minion: str) -> None:
+        waiting = self._waiting[kind].get(jid)
+        if waiting is not None:
+            waiting.pop(minion, None)
+            if not waiting:
+                del self._waiting[kind][jid]

@@ -2,20 +2,21 @@
 The entries of the retry queue, and the jobs that they share: how they come, are kept, and go. Part of the retry machine,
 and as pure as it.
 
-It holds no policy about when something is published. It must never let an entry come, go
-or move without noting that it is to be stored.
+It holds no policy about when something is published. It must never let an entry come, go or move without noting that it is
+to be stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from saltext.jobs.core.retry.backlog import Backlog
 from saltext.jobs.core.retry.capture import matches
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, State
 from saltext.jobs.core.retry.facts import Announce, Effect, Save, Warn
-from saltext.jobs.core.retry.line import Line
 from saltext.jobs.core.retry.timers import Timers
+from saltext.jobs.core.retry.verdict import Terms
 
 if TYPE_CHECKING:
     from saltext.jobs.core.settings import RetrySettings
@@ -27,39 +28,29 @@ class Queue:
 
     :param settings: the options under ``job_retry``.
     :param timers: the machine's; the keys ``("end", minion, jid)`` are set here.
-    :param emit: takes an effect.
-    :param land: ends the flight of an entry, if it has one.
-    :param forget: drops what else is known of an entry that goes.
     """
 
-    def __init__(
-        self,
-        settings: RetrySettings,
-        timers: Timers,
-        emit: Callable[[Effect], None],
-        land: Callable[[Entry], None],
-        forget: Callable[[Entry], None],
-    ) -> None:
-        self._settings, self._timers, self._emit = settings, timers, emit
-        self._land, self._forget = land, forget
+    def __init__(self, settings: RetrySettings, timers: Timers) -> None:
+        self._settings, self._timers = settings, timers
         self.now = 0.0
         self.jobs: dict[str, Job] = {}
-        self.lines: dict[str, Line] = {}
+        self.backlogs: dict[str, Backlog] = {}
         self.total = 0  # entries
         self._members: dict[str, set[str]] = {}  # jid -> minions that are owed it
         self._warned = 0.0
         self._dirty: dict[tuple[str, str], None] = {}
         self._dirty_jobs: dict[str, None] = {}
+        self._told: list[Effect] = []
 
     def entry(self, minion: str, jid: str) -> Entry | None:
         """Return an entry of the queue."""
-        line = self.lines.get(minion)
-        return line.entries.get(jid) if line else None
+        backlog = self.backlogs.get(minion)
+        return backlog.entries.get(jid) if backlog else None
 
     def entries(self) -> Iterator[Entry]:
         """Yield all entries."""
-        for line in self.lines.values():
-            yield from line.entries.values()
+        for backlog in self.backlogs.values():
+            yield from backlog.entries.values()
 
     def minions_of(self, jid: str) -> list[str]:
         """Return the minions that are owed a job."""
@@ -67,7 +58,7 @@ class Queue:
 
     def claims_of(self, jid: str) -> dict[str, float]:
         """Return ``{minion: when it was claimed}`` of the entries of a job that are under way."""
-        entries = [self.lines[minion].entries[jid] for minion in self._members.get(jid, ())]
+        entries = [self.backlogs[minion].entries[jid] for minion in self._members.get(jid, ())]
         return {entry.minion: entry.sent_at or 0.0 for entry in entries if entry.state in UNDER_WAY}
 
     def has(self, minion: str, jid: str) -> bool:
@@ -77,28 +68,27 @@ class Queue:
     def of(self, minion: str | None, jid: str | None) -> list[Entry]:
         """Return the entries of a minion, or of all; of a job, or of all."""
         if minion is not None:
-            line = self.lines.get(minion)
-            found: Iterable[Entry] = line.entries.values() if line else ()
+            backlog = self.backlogs.get(minion)
+            found: Iterable[Entry] = backlog.entries.values() if backlog else ()
         else:
             found = self.entries()
         return [entry for entry in found if jid is None or entry.jid == jid]
 
     # -- entries come and go ------------------------------------------------------------------------------------------
 
-    def add(self, job: Job, minions: Iterable[str], reason: str, expires_at: float) -> int:
-        """Queue a job for minions, as far as there is room, and return for how many."""
-        queued = 0
+    def add(self, job: Job, minions: Iterable[str], reason: str, expires_at: float) -> list[Entry]:
+        """Queue a job for minions, as far as there is room, and return its new entries."""
+        queued = []
         for minion in minions:
-            line = self.lines.get(minion)
-            full = line is not None and len(line.entries) >= self._settings.max_queue_per_minion
+            backlog = self.backlogs.get(minion)
+            full = backlog is not None and len(backlog.entries) >= self._settings.max_queue_per_minion
             if full or self.total >= self._settings.max_queue:
                 self._refuse(minion, job, "max_queue_per_minion" if full else "max_queue")
                 continue
             entry = Entry(minion, job.jid, self.now, expires_at, reason)
-            self._supersede(minion, job)
             self.put(job, entry)
             self.tell(entry, "queued")
-            queued += 1
+            queued.append(entry)
         return queued
 
     def put(self, job: Job, entry: Entry) -> None:
@@ -106,40 +96,40 @@ class Queue:
         self.jobs.setdefault(job.jid, job)
         self._dirty_jobs[job.jid] = None
         self._members.setdefault(job.jid, set()).add(entry.minion)
-        self.lines.setdefault(entry.minion, Line()).entries[entry.jid] = entry
+        self.backlogs.setdefault(entry.minion, Backlog()).entries[entry.jid] = entry
         self.total += 1
         self.touch(entry)
 
     def _refuse(self, minion: str, job: Job, option: str) -> None:
         reason = f"the queue is full: {option}"
-        self._emit(Announce(minion, job.jid, "dead", ",".join(job.funs), 0, reason))
+        self._told.append(Announce(minion, job.jid, "dead", ",".join(job.funs), 0, reason))
         if self.now - self._warned > 60:
             self._warned = self.now
-            self._emit(Warn(f"Job {job.jid} is not kept for {minion}: {reason} ({getattr(self._settings, option)})"))
+            self._told.append(
+                Warn(f"Job {job.jid} is not kept for {minion}: {reason} ({getattr(self._settings, option)})")
+            )
 
-    def _supersede(self, minion: str, job: Job) -> None:
+    def superseded_by(self, entry: Entry) -> list[Entry]:
+        """Return what its minion is owed and need not get any more, now that it is owed this."""
+        job = self.jobs[entry.jid]
         globs = self._settings.supersede
-        line = self.lines.get(minion)
-        if not line or not globs or not all(matches(fun, globs) for fun in job.funs):
-            return
-        for entry in list(line.entries.values()):
-            older = self.jobs[entry.jid]
-            same = older.digest == job.digest and older.published_at <= job.published_at
-            if same and entry.jid != job.jid and entry.state is State.PENDING:
-                self.end(entry, State.CANCELLED, f"the same job was published again: {job.jid}")
+        if not globs or not all(matches(fun, globs) for fun in job.funs):
+            return []
+        pending = [
+            other for other in self.of(entry.minion, None) if other.state is State.PENDING and other is not entry
+        ]
+        older = ((other, self.jobs[other.jid]) for other in pending)
+        return [other for other, its in older if its.digest == job.digest and its.published_at <= job.published_at]
 
     def remove(self, entry: Entry) -> None:
         """Forget an entry."""
-        self._land(entry)
         self._timers.cancel(("end", entry.minion, entry.jid))
-        self._forget(entry)
-        line = self.lines[entry.minion]
-        del line.entries[entry.jid]
+        backlog = self.backlogs[entry.minion]
+        del backlog.entries[entry.jid]
         self.total -= 1
         self._dirty[entry.minion, entry.jid] = None
-        if not line.entries:
-            del self.lines[entry.minion]
-            self._timers.cancel(("minion", entry.minion))
+        if not backlog.entries:
+            del self.backlogs[entry.minion]
         members = self._members[entry.jid]
         members.discard(entry.minion)
         if not members:
@@ -167,25 +157,7 @@ class Queue:
     def tell(self, entry: Entry, kind: str) -> None:
         """Tell the bus what has become of an entry."""
         fun = ",".join(self.jobs[entry.jid].funs)
-        self._emit(Announce(entry.minion, entry.jid, kind, fun, entry.attempts, entry.reason))
-
-    def end(self, entry: Entry, state: State, reason: str) -> None:
-        """Bring an entry to a state in which nothing more happens of itself."""
-        self.move(entry, state, reason)
-        self._land(entry)
-        self.tell(entry, state.value)
-        if state is State.DONE:
-            self.remove(entry)
-
-    def due(self, minion: str, jid: str) -> None:
-        """End an entry whose time has come, or forget one that has ended."""
-        entry = self.entry(minion, jid)
-        if entry is None or entry.state in UNDER_WAY:
-            return
-        if entry.state in ENDED:
-            self.remove(entry)
-        else:
-            self.end(entry, State.EXPIRED, "its time to live has passed")
+        self._told.append(Announce(entry.minion, entry.jid, kind, fun, entry.attempts, entry.reason))
 
     def renew(self, entry: Entry, expires_at: float, reason: str) -> None:
         """Let an entry be tried anew, as if it had never been tried."""
@@ -195,7 +167,13 @@ class Queue:
         self.move(entry, State.PENDING, reason)
         self.tell(entry, "queued")
 
-    # -- what is to be stored -----------------------------------------------------------------------------------------
+    # -- what is to be done because of that ---------------------------------------------------------------------------
+
+    def take_due(self) -> list[Effect]:
+        """Return what is to be stored and told of the changes since the last call; the Save comes first."""
+        due, self._told = self._told, []
+        changes = self.take_changes()
+        return [changes, *due] if changes else due
 
     def take_changes(self) -> Save | None:
         """Return what is to be stored of the changes since the last call, if there are any."""
@@ -205,6 +183,15 @@ class Queue:
         self._dirty, self._dirty_jobs = {}, {}
         return changes
 
+    # -- what holds for a job -----------------------------------------------------------------------------------------
+
     def ttl_of(self, job: Job) -> float:
         """Return for how many seconds a job is owed."""
         return self._settings.ttl if job.limits.ttl is None else job.limits.ttl
+
+    def terms_of(self, entry: Entry) -> Terms:
+        """Return by what an entry is tried again."""
+        limits, settings = self.jobs[entry.jid].limits, self._settings
+        attempts = settings.max_attempts if limits.max_attempts is None else limits.max_attempts
+        again = settings.retry_interrupted if limits.retry_interrupted is None else limits.retry_interrupted
+        return Terms(settings.backoff, attempts, again)

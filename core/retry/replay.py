@@ -1,15 +1,19 @@
 """
-The way of a replay from a look at the job cache to the minion's receipt, and what is concluded where no return comes.
-Part of the retry machine, and as pure as it; the way itself is told in retry.py.
+The replays: when one begins, its way from a look at the job cache to the minion's receipt, and its end. Part of the retry
+machine, and as pure as it. The steps stand in steps.py; what is concluded where no return comes, in verdict.py.
 
-It must never publish what is not durably claimed, nor what the minion was not asked about first.
+It must never let a minion have two replays, nor publish what is not durably claimed, nor what the minion was not asked
+about first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import zlib
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from saltext.jobs.core.retry import verdict
+from saltext.jobs.core.retry.backlog import Backlog
 from saltext.jobs.core.retry.capture import AGAIN, GRACE
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
 from saltext.jobs.core.retry.facts import (
@@ -20,15 +24,17 @@ from saltext.jobs.core.retry.facts import (
     Claimed,
     Effect,
     LookedUp,
-    Ping,
+    LookUp,
     Publish,
+    ReturnHeard,
     SendFailed,
     Sent,
+    Unreadable,
 )
-from saltext.jobs.core.retry.flights import Flights
-from saltext.jobs.core.retry.line import Flight, Step
+from saltext.jobs.core.retry.looks import HEARD, Gathering, Hearsay
 from saltext.jobs.core.retry.outbox import Outbox
 from saltext.jobs.core.retry.queue import Queue
+from saltext.jobs.core.retry.steps import LOOKS, PUBLISHED, QUESTIONS, RESTING, Replay, Step
 from saltext.jobs.core.retry.timers import Timers
 
 if TYPE_CHECKING:
@@ -37,94 +43,240 @@ if TYPE_CHECKING:
 #: Seconds after a publish at which a minion that has shown no receipt is asked; where minions do not say that they begin, it
 #: is asked before as well.
 RECEIPT, EARLY = 4.0, 1.0
-#: Longest wait between two tries, in seconds.
-LONGEST_BACKOFF = 3600.0
-#: Restarts right after a publish, without a sign of receipt, that count as caused by the job.
-_RESTARTS = 2
 #: Seconds for which a ``new`` event of a job that was replayed is taken for our own.
 _OWN_PUBLISH = 60.0
 _BEGUN = "the minion says that it has begun"
-#: Steps of a flight in which the job may be on its way to the minion, or there.
-_DELIVERING = (Step.WAIT, Step.LOOKING, Step.TO_ASK, Step.ASKING, Step.SENDING, Step.SENT, Step.RUNNING)
 
 
 class Replays:
     """
     :param settings: the options under ``job_retry``.
     :param queue: what is owed.
-    :param flights: which replays are under way.
     :param outbox: what waits for its turn to be published.
-    :param timers: the machine's; the keys ``("flight", minion)`` are set here.
-    :param emit: takes an effect.
+    :param timers: the machine's; the keys ``minion``, ``company``, ``look``, ``heard`` and ``replay`` are set here.
     :param acks: whether minions say when they begin a job.
+    :param paused: whether no replay begins.
     """
 
     def __init__(
-        self,
-        settings: RetrySettings,
-        queue: Queue,
-        flights: Flights,
-        outbox: Outbox,
-        timers: Timers,
-        emit: Callable[[Effect], None],
-        acks: bool,
+        self, settings: RetrySettings, queue: Queue, outbox: Outbox, timers: Timers, acks: bool, paused: bool
     ) -> None:
-        self._settings, self._queue, self._flights, self._outbox = settings, queue, flights, outbox
-        self._timers, self._emit, self._acks = timers, emit, acks
+        self._settings, self._queue, self._outbox, self._timers = settings, queue, outbox, timers
+        self._acks = acks
+        self.paused = paused
+        self._company = Gathering("company", timers)
+        self._looks = Gathering("look", timers)
+        self._heard = Hearsay(timers)
         self._own: dict[str, float] = {}  # jid -> until when its ``new`` event is our own
+        self._due: list[Effect] = []
 
-    # -- from a look to a question ------------------------------------------------------------------------------------
+    def take_due(self) -> list[Effect]:
+        """Return what has become due since the last call."""
+        due, self._due = self._due, []
+        return due
+
+    # -- when one begins ----------------------------------------------------------------------------------------------
+
+    def alive(self, minion: str, start: bool = False) -> None:
+        """Let what a minion is owed go to it soon; with ``start`` it has just started."""
+        backlog = self._queue.backlogs.get(minion)
+        if backlog is None:
+            return
+        backlog.seen = self._queue.now
+        if start:
+            backlog.started = self._queue.now
+            for entry in backlog.entries.values():
+                entry.next_at = 0.0
+        if backlog.replay is None:
+            # The jitter spreads a fleet that starts at once; it is the same for a minion each time.
+            spread = 1.0 + zlib.crc32(minion.encode()) / 2**32
+            self.wake(minion, self._queue.now + self._settings.settle * spread, anew=start)
+        elif start and backlog.replay.step in RESTING:
+            self._timers.set(("replay", minion), self._queue.now + self._settings.settle)
+
+    def wake(self, minion: str, at: float, anew: bool = False) -> None:
+        """Let the next replay to a minion begin at ``at``, or as soon after as it may."""
+        backlog = self._queue.backlogs.get(minion)
+        if backlog is None or backlog.replay is not None or self.paused:
+            return
+        times = [0.0 if e.state in UNDER_WAY else e.next_at for e in backlog.waiting]
+        if times:
+            at = max(at, backlog.not_before, min(times))
+            (self._timers.set if anew else self._timers.no_later)(("minion", minion), at)
+
+    def begin(self, minion: str) -> None:
+        """Begin with what a minion is owed first: the job that was published first, unless that must wait."""
+        backlog = self._queue.backlogs.get(minion)
+        if backlog is None or backlog.replay is not None or self.paused:
+            return
+        ready = [e for e in backlog.waiting if e.state in UNDER_WAY or e.next_at <= self._queue.now]
+        if not ready:
+            return
+        entry = min(ready, key=self._turn)
+        now = self._queue.now
+        if entry.state is State.PENDING:
+            backlog.replay = Replay(entry.jid, Step.GATHERING, now)
+            self._company.add(entry.jid, minion, now + self._settings.window)
+        else:
+            backlog.replay = Replay(entry.jid, Step.DOUBTED, now)
+            self._looks.add(entry.jid, minion, now + HEARD)
+
+    def _turn(self, entry: Entry) -> tuple[bool, float, str]:
+        return entry.state is State.PENDING, self._queue.jobs[entry.jid].published_at, entry.jid
+
+    # -- looks at the job cache ---------------------------------------------------------------------------------------
+
+    def doubt(self, minion: str) -> None:
+        """Find out what has become of a job that may be with a minion."""
+        backlog = self._queue.backlogs.get(minion)
+        replay = backlog.replay if backlog else None
+        if replay is not None and replay.step in RESTING:
+            self._timers.cancel(("replay", minion))
+            self._look_again(replay, Step.DOUBTED, minion, HEARD)
+
+    def company_due(self, jid: str) -> None:
+        """Look up the minions that have gathered for a job."""
+        self._look_up(jid, self._company.take(jid))
+
+    def look_due(self, jid: str) -> None:
+        """Look up the minions that are to be looked up for a job."""
+        self._look_up(jid, self._looks.take(jid))
+
+    def _look_up(self, jid: str, wanted: Iterable[str]) -> None:
+        minions = tuple(minion for minion in wanted if self._queue.has(minion, jid))
+        for _entry, replay in self._find_all(jid, minions, *LOOKS):
+            replay.go(LOOKS[replay.step])
+        if minions:
+            self._due.append(LookUp(jid, minions))
+
+    def _look_again(self, replay: Replay, step: Step, minion: str, wait: float) -> None:
+        replay.go(step)
+        self._looks.add(replay.jid, minion, self._queue.now + wait)
+
+    def unreadable(self, fact: Unreadable) -> None:
+        """Look again later."""
+        waiting = {looking: step for step, looking in LOOKS.items()}
+        for entry, replay in self._find_all(fact.jid, fact.minions, *waiting):
+            self._look_again(replay, waiting[replay.step], entry.minion, AGAIN)
+        for minion in fact.minions:
+            self._heard.later(minion, fact.jid, self._queue.now + AGAIN)
+
+    def return_heard(self, fact: ReturnHeard) -> None:
+        """Look whether the job cache has a return that the bus told of."""
+        if self._queue.has(fact.minion, fact.jid):
+            self._heard.add(fact.minion, fact.jid)
+            self._looks.add(fact.jid, fact.minion, self._queue.now + HEARD)
+
+    def heard_due(self, minion: str, jid: str) -> None:
+        """Look again for a return that the bus told of."""
+        if (minion, jid) in self._heard:
+            self._looks.add(jid, minion, self._queue.now + HEARD)
 
     def looked_up(self, fact: LookedUp) -> None:
-        """Take what the job cache, the keys and the access lists say."""
+        """Go on with what the job cache, the keys and the access lists say."""
         for minion in fact.minions:
             entry = self._queue.entry(minion, fact.jid)
             if entry is None:
                 continue
             if minion in fact.returned:
-                self._queue.end(entry, State.DONE, "the job cache has its return")
+                self.end(entry, State.DONE, "the job cache has its return")
                 continue
-            self._flights.still_unheard(entry)
-            pair = self._flights.find(minion, fact.jid, Step.LOOKING)
-            if pair:
-                self._not_returned(*pair, minion in fact.barred, fact.denied.get(minion, ""))
-
-    def _not_returned(self, entry: Entry, flight: Flight, barred: bool, denied: str) -> None:
-        if not flight.before:
-            if flight.idle:
-                self._vanished(entry, flight)
+            self._heard.missed(minion, fact.jid, self._queue.now)
+            replay = self._find(minion, fact.jid, *LOOKS.values())
+            if replay is None:
+                continue
+            if replay.step is Step.LOOKING:
+                self._ask(entry, replay, Step.TO_PROBE)
+            elif replay.step is Step.LAST_LOOK:
+                terms = self._queue.terms_of(entry)
+                self._carry_out(entry, replay, verdict.vanished(entry, self._restarted(entry, replay), terms))
             else:
-                self._flights.ask(entry, flight)
-        elif denied:
-            self._queue.end(entry, State.DEAD, denied)
+                self._may_be_sent(entry, replay, minion in fact.barred, fact.denied.get(minion, ""))
+
+    def _may_be_sent(self, entry: Entry, replay: Replay, barred: bool, denied: str) -> None:
+        if denied:
+            self.end(entry, State.DEAD, denied)
         elif barred:
             entry.next_at = self._queue.now + self._settings.backoff
-            self._flights.back(entry, flight, alive=False)
-        elif flight.asked:
-            flight.step = Step.TO_SEND
-            self._outbox.send(entry.jid, entry.minion)
+            self._back(entry, replay, alive=False)
+        elif replay.step is Step.CHECKING:
+            self._ask(entry, replay, Step.TO_ASK)
+        elif entry.acknowledged:
+            self._begun_after_all(entry, replay)
         else:
-            self._flights.ask(entry, flight)
+            replay.go(Step.TO_SEND)
+            self._outbox.send(entry.jid, entry.minion)
+
+    # -- questions and their answers ----------------------------------------------------------------------------------
+
+    def _ask(self, entry: Entry, replay: Replay, step: Step) -> None:
+        replay.go(step)
+        self._outbox.ask(entry.jid, (entry.minion,))
+
+    def ask(self, jid: str, minions: tuple[str, ...]) -> None:
+        """Ask minions, whose turn has come, about a job."""
+        for _entry, replay in self._find_all(jid, minions, *QUESTIONS):
+            replay.go(QUESTIONS[replay.step])
+        self._due.append(Ask(jid, minions))
 
     def asked(self, fact: Asked) -> None:
-        """Take what minions say about a job."""
-        for entry, flight in self._flights.find_all(fact.jid, fact.unasked, Step.ASKING):
-            flight.step = Step.WAIT
-            self._flights.look(entry.jid, entry.minion, AGAIN)
-        for entry, _ in self._flights.find_all(fact.jid, fact.ran, Step.ASKING):
-            self._queue.end(entry, State.DONE, "the minion had run it; its return was fetched")
-        for entry, flight in self._flights.find_all(fact.jid, fact.running, Step.ASKING):
-            self._received(entry, flight, "the minion says that it runs it")
-        for entry, flight in self._flights.find_all(fact.jid, fact.idle, Step.ASKING):
-            self._idle(entry, flight)
-        for entry, flight in self._flights.find_all(fact.jid, fact.silent, Step.ASKING):
-            self._silent(entry, flight)
+        """Go on with what minions say about a job."""
+        asking = tuple(QUESTIONS.values())
+        for entry, replay in self._find_all(fact.jid, fact.unasked, *asking):
+            if replay.step is Step.ASKING:
+                replay.go(Step.GATHERING)
+                self._company.add(entry.jid, entry.minion, self._queue.now + AGAIN)
+            else:
+                self._look_again(replay, Step.DOUBTED, entry.minion, AGAIN)
+        for entry, _ in self._find_all(fact.jid, fact.ran, *asking):
+            self.end(entry, State.DONE, "the minion had run it; its return was fetched")
+        for entry, replay in self._find_all(fact.jid, fact.running, *asking):
+            self._received(entry, replay, "the minion says that it runs it")
+        for entry, replay in self._find_all(fact.jid, fact.idle, *asking):
+            self._idle(entry, replay)
+        for entry, replay in self._find_all(fact.jid, fact.silent, *asking):
+            self._silent(entry, replay)
 
-    # -- what an answer means -----------------------------------------------------------------------------------------
+    def _idle(self, entry: Entry, replay: Replay) -> None:
+        if replay.step is Step.ASKING:
+            self._look_again(replay, Step.ANSWERED, entry.minion, 0.0)
+        elif self._is_early(entry, replay):
+            replay.go(Step.SENT)
+            self._timers.set(("replay", entry.minion), self._queue.now + RECEIPT - EARLY)
+        else:
+            self._look_again(replay, Step.GRACE, entry.minion, GRACE)
 
-    def _received(self, entry: Entry, flight: Flight, reason: str) -> None:
-        flight.step, flight.before, flight.restarted = Step.RUNNING, False, False
-        self._timers.cancel(("flight", entry.minion))
+    def _is_early(self, entry: Entry, replay: Replay) -> bool:
+        """Tell whether the minion was asked so soon after the publish that it may not have begun yet."""
+        if entry.state is not State.SENT or entry.sent_at is None or self._restarted(entry, replay):
+            return False
+        return self._queue.now < entry.sent_at + RECEIPT
+
+    def _silent(self, entry: Entry, replay: Replay) -> None:
+        if replay.step is Step.ASKING:
+            self._back(entry, replay, alive=False)
+            return
+        decision = verdict.silent(entry, self._queue.now, self._queue.terms_of(entry))
+        if decision is None:
+            replay.go(Step.RUNNING)
+        else:
+            self._carry_out(entry, replay, decision)
+
+    def _restarted(self, entry: Entry, replay: Replay) -> bool:
+        """Tell whether the minion has started since its job was published."""
+        return self._queue.backlogs[entry.minion].started > max(replay.began, entry.sent_at or 0.0)
+
+    def _received(self, entry: Entry, replay: Replay, reason: str) -> None:
+        replay.go(Step.RUNNING)
+        self._timers.cancel(("replay", entry.minion))
+        self._note_receipt(entry, reason)
+
+    def _begun_after_all(self, entry: Entry, replay: Replay) -> None:
+        """Find out what has become of a job that was taken for not received."""
+        self._note_receipt(entry, _BEGUN)
+        self._ask(entry, replay, Step.TO_PROBE)
+
+    def _note_receipt(self, entry: Entry, reason: str) -> None:
         if entry.state is State.RUNNING:
             return
         if entry.state is State.PENDING:
@@ -133,160 +285,74 @@ class Replays:
         self._queue.move(entry, State.RUNNING, reason)
 
     def acknowledged(self, fact: Acknowledged) -> None:
-        """Take it that a minion says that it has begun a job, however late."""
+        """Believe a minion that says that it has begun a job, however late it says so."""
         entry = self._queue.entry(fact.minion, fact.jid)
         if entry is None or entry.sent_at is None or entry.state not in {State.PENDING, *UNDER_WAY}:
             return
         entry.acknowledged = True
         self._queue.touch(entry)
-        pair = self._flights.find(fact.minion, fact.jid, *_DELIVERING)
-        if pair is None or entry.state in (State.PENDING, State.RUNNING):
+        replay = self._find(fact.minion, fact.jid, Step.TO_SEND, *PUBLISHED)
+        if replay is None:
             return  # it counts before the job is sent again
-        if pair[1].step in (Step.SENDING, Step.SENT):
-            self._received(*pair, _BEGUN)
-        else:
+        if replay.step is Step.SENT:
+            self._received(entry, replay, _BEGUN)
+        elif replay.step is Step.TO_SEND:
+            self._outbox.withdraw(entry.jid, entry.minion)
+            self._begun_after_all(entry, replay)
+        elif replay.step is not Step.SENDING:
             # The minion is being asked just now: whether or not it answers, this stays.
-            entry.tries = entry.restarts = 0
-            self._queue.move(entry, State.RUNNING, _BEGUN)
-
-    def _idle(self, entry: Entry, flight: Flight) -> None:
-        flight.step = Step.WAIT
-        if flight.before:
-            # What it ran before it answered has been returned by now: look again.
-            flight.asked = True
-            self._flights.look(entry.jid, entry.minion, 0.0)
-        elif flight.early:
-            # Perhaps it is just about to begin.
-            flight.step, flight.early = Step.SENT, False
-            self._timers.set(("flight", entry.minion), self._queue.now + RECEIPT - EARLY)
-        else:
-            # Its return may be on the way.
-            flight.idle = True
-            self._flights.look(entry.jid, entry.minion, GRACE)
-
-    def _silent(self, entry: Entry, flight: Flight) -> None:
-        if entry.state is State.PENDING:
-            self._flights.back(entry, flight, alive=False)
-        elif entry.state is not State.RUNNING:
-            self._not_received(entry, flight, False, "no sign of receipt, and it does not answer")
-        elif entry.expires_at <= self._queue.now:
-            self._queue.end(entry, State.EXPIRED, "it was begun, but nothing more was heard of it in its time to live")
-        else:
-            flight.step = Step.RUNNING
-
-    def _vanished(self, entry: Entry, flight: Flight) -> None:
-        """The minion is there, does not run the job, and has not returned it."""
-        if entry.state is State.RUNNING or entry.acknowledged:
-            if entry.state is State.PENDING:
-                self._received(entry, flight, _BEGUN)
-            self._interrupted(entry, flight)
-            return
-        if flight.restarted:
-            entry.restarts += 1
-            if entry.restarts >= _RESTARTS:
-                self._hold(entry, "each time it was sent, the minion started anew at once")
-                return
-        self._not_received(entry, flight, True, "no sign of receipt; the minion does not run it")
-
-    def _interrupted(self, entry: Entry, flight: Flight) -> None:
-        limits = self._queue.jobs[entry.jid].limits
-        again = self._settings.retry_interrupted if limits.retry_interrupted is None else limits.retry_interrupted
-        if not again:
-            self._hold(entry, "it was begun and ended without a return")
-        elif entry.attempts >= self._max_attempts(entry):
-            self._queue.end(entry, State.DEAD, f"it was begun {entry.attempts} times and never returned")
-        else:
-            entry.acknowledged = False
-            self._queue.move(entry, State.PENDING, "it was begun and ended without a return; it will be run again")
-            entry.next_at = self._queue.now + self._settings.backoff
-            self._flights.back(entry, flight, alive=True)
-
-    def _max_attempts(self, entry: Entry) -> int:
-        own = self._queue.jobs[entry.jid].limits.max_attempts
-        return self._settings.max_attempts if own is None else own
-
-    def _hold(self, entry: Entry, reason: str) -> None:
-        self._queue.end(entry, State.HELD, reason)
-
-    def _not_received(self, entry: Entry, flight: Flight, alive: bool, reason: str) -> None:
-        entry.attempts -= 1
-        entry.tries += 1
-        backoff = self._settings.backoff * 2 ** min(entry.tries - 1, 20)
-        entry.next_at = self._queue.now + min(backoff, LONGEST_BACKOFF)
-        self._queue.move(entry, State.PENDING, reason)
-        self._flights.back(entry, flight, alive)
+            self._note_receipt(entry, _BEGUN)
 
     # -- publishing ---------------------------------------------------------------------------------------------------
 
-    def release(self) -> None:
-        """Publish what may be published by now."""
-        self._outbox.release(self._queue.now, self._claim, self._ping, self._ask)
-
-    def _ping(self, minions: Iterable[str]) -> bool:
-        known = tuple(minion for minion in minions if minion in self._queue.lines)
-        if known:
-            self._emit(Ping(known))
-        return bool(known)
-
-    def _ask(self, jid: str, minions: Iterable[str]) -> bool:
-        wanted = tuple(minions)
-        for _entry, flight in self._flights.find_all(jid, wanted, Step.TO_ASK):
-            flight.step = Step.ASKING
-        if wanted:
-            self._emit(Ask(jid, wanted))
-        return bool(wanted)
-
-    def _claim(self, jid: str, minions: Iterable[str]) -> bool:
+    def claim(self, jid: str, minions: tuple[str, ...]) -> None:
+        """Have claims made durable of what may be published now."""
         claimed = []
-        for entry, flight in list(self._flights.find_all(jid, minions, Step.TO_SEND)):
-            if entry.acknowledged:
-                # It was begun after all: what has become of it must be found out.
-                flight.before = False
-                self._flights.ask(entry, flight)
-                continue
-            flight.step = Step.CLAIMING
+        for entry, replay in self._find_all(jid, minions, Step.TO_SEND):
+            replay.go(Step.CLAIMING)
             entry.claim(self._queue.now)
             self._queue.touch(entry)
             claimed.append(entry.minion)
         if claimed:
-            self._emit(Claim(jid, tuple(claimed)))
-        return bool(claimed)
+            self._due.append(Claim(jid, tuple(claimed)))
 
     def claimed(self, fact: Claimed) -> None:
         """Publish what is durably claimed."""
         ready = []
-        for entry, flight in self._flights.find_all(fact.jid, fact.minions, Step.CLAIMING):
-            flight.step = Step.SENDING
+        for entry, replay in self._find_all(fact.jid, fact.minions, Step.CLAIMING):
+            replay.go(Step.SENDING)
             ready.append(entry.minion)
             self._queue.tell(entry, "sent")
         if ready:
             self._own[fact.jid] = self._queue.now + _OWN_PUBLISH
-            self._emit(Publish(fact.jid, tuple(ready)))
+            self._due.append(Publish(fact.jid, tuple(ready)))
 
     def sent(self, fact: Sent) -> None:
         """Wait for a sign of receipt."""
-        for entry, flight in list(self._flights.find_all(fact.jid, fact.minions, Step.SENDING)):
+        for entry, replay in self._find_all(fact.jid, fact.minions, Step.SENDING):
             if entry.minion in fact.missed:
-                self._not_received(entry, flight, False, "the master does not know the minion")
+                self._not_received(entry, replay, "the master does not know the minion", alive=False)
             else:
-                self._await_receipt(entry, flight, "published")
+                self._await_receipt(entry, replay, "published")
 
     def send_failed(self, fact: SendFailed) -> None:
         """Try again where nothing can have been received; otherwise wait for a sign of receipt."""
-        for entry, flight in list(self._flights.find_all(fact.jid, fact.minions, Step.SENDING)):
+        for entry, replay in self._find_all(fact.jid, fact.minions, Step.SENDING):
             if fact.certain:
-                self._not_received(entry, flight, True, f"the publish was refused: {fact.reason}")
+                self._not_received(entry, replay, f"the publish was refused: {fact.reason}", alive=True)
             else:
-                self._await_receipt(entry, flight, f"the publish was not confirmed: {fact.reason}")
+                self._await_receipt(entry, replay, f"the publish was not confirmed: {fact.reason}")
 
-    def _await_receipt(self, entry: Entry, flight: Flight, reason: str) -> None:
-        flight.step, flight.before = Step.SENT, False
+    def _await_receipt(self, entry: Entry, replay: Replay, reason: str) -> None:
+        replay.go(Step.SENT)
         self._queue.move(entry, State.SENT, reason)
         if entry.acknowledged:
-            self._received(entry, flight, _BEGUN)
+            self._received(entry, replay, _BEGUN)
         else:
-            flight.early = not self._acks
-            self._timers.set(("flight", entry.minion), self._queue.now + (EARLY if flight.early else RECEIPT))
+            self._timers.set(("replay", entry.minion), self._queue.now + (RECEIPT if self._acks else EARLY))
+
+    def _not_received(self, entry: Entry, replay: Replay, reason: str, alive: bool) -> None:
+        self._carry_out(entry, replay, verdict.not_received(entry, reason, alive, self._queue.terms_of(entry)))
 
     def is_own(self, jid: str) -> bool:
         """Tell whether a ``new`` event of a job is likely that of a replay."""
@@ -295,3 +361,87 @@ class Replays:
     def forget_own(self) -> None:
         """Forget replays whose ``new`` event has long come."""
         self._own = {jid: until for jid, until in self._own.items() if until > self._queue.now}
+
+    # -- ends ---------------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, entry: Entry, replay: Replay, decision: verdict.Decision) -> None:
+        entry.tries, entry.restarts = decision.tries, decision.restarts
+        if decision.state is not State.PENDING:
+            self.end(entry, decision.state, decision.reason)
+            return
+        if decision.received:
+            entry.acknowledged = False
+        else:
+            entry.attempts -= 1
+        entry.next_at = self._queue.now + decision.wait
+        if entry.state is not State.PENDING:
+            self._queue.move(entry, State.PENDING, decision.reason)
+        self._back(entry, replay, decision.alive)
+
+    def _back(self, entry: Entry, replay: Replay, alive: bool) -> None:
+        """End a replay without a return: the entry waits for the next sign of life."""
+        backlog = self._queue.backlogs[entry.minion]
+        backlog.not_before = self._queue.now + self._settings.cooldown
+        self._drop(backlog, entry.minion)
+        if entry.state is State.PENDING and entry.expires_at <= self._queue.now:
+            self._timers.set(("end", entry.minion, entry.jid), self._queue.now)
+        if self._restarted(entry, replay):
+            entry.next_at = 0.0
+        if backlog.urged > replay.began:
+            entry.next_at = backlog.not_before = 0.0
+            alive = True
+        if alive or backlog.seen > replay.began:
+            self.wake(entry.minion, self._queue.now + self._settings.settle)
+        elif len(backlog.entries) > 1:
+            # Nothing speaks for this minion; still, what is behind must not wait for ever once something does.
+            self._timers.cancel(("minion", entry.minion))
+
+    def _drop(self, backlog: Backlog, minion: str) -> None:
+        backlog.replay = None
+        self._timers.cancel(("replay", minion))
+
+    def land(self, entry: Entry) -> None:
+        """End the replay of an entry, if it has one; the next one may begin."""
+        backlog = self._queue.backlogs[entry.minion]
+        if backlog.replay is not None and backlog.replay.jid == entry.jid:
+            self._drop(backlog, entry.minion)
+            self._outbox.withdraw(entry.jid, entry.minion)
+            self.wake(entry.minion, self._queue.now)
+
+    def end(self, entry: Entry, state: State, reason: str) -> None:
+        """Bring an entry to a state in which nothing more happens of itself."""
+        self._queue.move(entry, state, reason)
+        self.land(entry)
+        self._queue.tell(entry, state.value)
+        if state is State.DONE:
+            self.remove(entry)
+
+    def remove(self, entry: Entry) -> None:
+        """Forget an entry."""
+        self.land(entry)
+        self._heard.forget(entry.minion, entry.jid)
+        self._queue.remove(entry)
+        if entry.minion not in self._queue.backlogs:
+            self._timers.cancel(("minion", entry.minion))
+            self._outbox.withdraw_ping(entry.minion)
+
+    def pause(self) -> None:
+        """Let no replay begin, and none of those that wait for their turn to be published go on."""
+        self.paused = True
+        for jid, minions in self._outbox.take_jobs().items():
+            for entry, _ in self._find_all(jid, minions, Step.TO_SEND):
+                self.land(entry)
+
+    # -- where one stands ---------------------------------------------------------------------------------------------
+
+    def _find(self, minion: str, jid: str, *steps: Step) -> Replay | None:
+        backlog = self._queue.backlogs.get(minion)
+        replay = backlog.replay if backlog else None
+        return replay if replay is not None and replay.jid == jid and replay.step in steps else None
+
+    def _find_all(self, jid: str, minions: Iterable[str], *steps: Step) -> Iterator[tuple[Entry, Replay]]:
+        """Yield the entry and the replay of those that get this job and are at one of these steps."""
+        for minion in minions:
+            replay = self._find(minion, jid, *steps)
+            if replay is not None:
+                yield self._queue.backlogs[minion].entries[jid], replay

@@ -171,7 +171,7 @@ class Keeper:
         return tag in (events.PRESENCE, _KEY_TAG, events.wake_tag(ENGINE))
 
     def _seen(self, minion: str) -> None:
-        if minion in self.machine.lines:
+        if minion in self.machine.backlogs:
             self.step(facts.SignOfLife((minion,)))
 
     def _handle(self, tag: str, data: Any) -> None:
@@ -194,7 +194,7 @@ class Keeper:
             if set(self.settings.triggers) & {"start", "any"}:
                 self.step(facts.SignOfLife((fact.minion,), start=True))
         elif isinstance(fact, events.PresenceChanged) and set(self.settings.triggers) & {"presence", "any"}:
-            self.step(facts.SignOfLife(tuple(minion for minion in fact.new if minion in self.machine.lines)))
+            self.step(facts.SignOfLife(tuple(minion for minion in fact.new if minion in self.machine.backlogs)))
 
     def _returned(self, fact: events.JobReturned, data: Mapping[str, Any]) -> None:
         if self.questions.wants(fact.jid):

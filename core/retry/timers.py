@@ -17,9 +17,6 @@ class Timers:
         self._times: dict[Key, float] = {}
         self._heap: list[tuple[float, Key]] = []
 
-    def __contains__(self, key: Key) -> bool:
-        return key in self._times
-
     def set(self, key: Key, at: float) -> None:
         """Let ``key`` be due at ``at``, and at no other time."""
         if self._times.get(key) == at:

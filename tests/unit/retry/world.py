@@ -125,8 +125,8 @@ class World:
         self._check()
 
     def _check(self):
-        for name, line in self.machine.lines.items():
-            under_way = [entry for entry in line.entries.values() if entry.state in UNDER_WAY]
+        for name, backlog in self.machine.backlogs.items():
+            under_way = [entry for entry in backlog.entries.values() if entry.state in UNDER_WAY]
             assert len(under_way) <= 1, f"{name} has {len(under_way)} jobs under way"
         total = sum(1 for _ in self.machine.entries())
         assert total == self.machine.total

@@ -1,0 +1,29 @@
+"""
+One minion's part in the retry queue: what it is owed, the replay that is under way, and when it last showed itself.
+
+Pure: stdlib only. It decides nothing.
+"""
+
+from __future__ import annotations
+
+from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
+from saltext.jobs.core.retry.steps import Replay
+
+
+class Backlog:
+    """What one minion is owed. Times are Unix time in seconds, 0 for never."""
+
+    __slots__ = ("entries", "not_before", "replay", "seen", "started", "urged")
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Entry] = {}
+        self.replay: Replay | None = None
+        self.not_before = 0.0  # no new replay earlier
+        self.seen = 0.0  # its last sign of life
+        self.started = 0.0  # its last start: then it has forgotten which jids it has seen
+        self.urged = 0.0  # when an operator last asked for a replay now
+
+    @property
+    def waiting(self) -> list[Entry]:
+        """What it is still to get, or may be getting."""
+        return [entry for entry in self.entries.values() if entry.state is State.PENDING or entry.state in UNDER_WAY]

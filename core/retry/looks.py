@@ -1,0 +1,77 @@
+"""
+Looks at the job cache that minions share: those that are owed the same job are looked up together. Part of the retry
+machine, and as pure as it.
+
+It decides nothing: what a look means for a replay is told in replay.py.
+"""
+
+from __future__ import annotations
+
+from saltext.jobs.core.retry.timers import Timers
+
+#: Seconds for which returns that were heard are gathered into one look at the job cache, which gets them a moment later.
+HEARD = 0.3
+#: How often a return that was heard is looked for before it counts as not genuine.
+_HEARD_LOOKS = 5
+
+
+class Gathering:
+    """
+    Minions, by job, that wait for something that is done for all of them at once.
+
+    :param name: the timers' key is ``(name, jid)``.
+    :param timers: the machine's.
+    """
+
+    def __init__(self, name: str, timers: Timers) -> None:
+        self._name, self._timers = name, timers
+        self._minions: dict[str, dict[str, None]] = {}
+
+    def add(self, jid: str, minion: str, at: float) -> None:
+        """Let a minion's turn come at ``at``, or as soon as that of another minion comes."""
+        self._minions.setdefault(jid, {})[minion] = None
+        self._timers.no_later((self._name, jid), at)
+
+    def take(self, jid: str) -> list[str]:
+        """Return the minions that have gathered for a job, and forget them."""
+        return list(self._minions.pop(jid, ()))
+
+
+class Hearsay:
+    """
+    Returns that the bus has told of and the job cache does not have yet.
+
+    :param timers: the machine's; the keys ``("heard", minion, jid)`` are set here.
+    """
+
+    def __init__(self, timers: Timers) -> None:
+        self._timers = timers
+        self._looks: dict[tuple[str, str], int] = {}  # how often each was looked for in vain
+
+    def __contains__(self, key: tuple[str, str]) -> bool:
+        return key in self._looks
+
+    def add(self, minion: str, jid: str) -> None:
+        """Expect a return."""
+        self._looks[minion, jid] = 0
+
+    def missed(self, minion: str, jid: str, now: float) -> None:
+        """Look again later, a few times, for a return that the job cache did not have now."""
+        looks = self._looks.get((minion, jid))
+        if looks is None:
+            return
+        if looks + 1 >= _HEARD_LOOKS:
+            del self._looks[minion, jid]
+            return
+        self._looks[minion, jid] = looks + 1
+        self._timers.set(("heard", minion, jid), now + 2.0**looks)
+
+    def later(self, minion: str, jid: str, at: float) -> None:
+        """Look for a return at ``at``, if it is expected."""
+        if (minion, jid) in self._looks:
+            self._timers.set(("heard", minion, jid), at)
+
+    def forget(self, minion: str, jid: str) -> None:
+        """Expect a return no more."""
+        if self._looks.pop((minion, jid), None) is not None:
+            self._timers.cancel(("heard", minion, jid))

@@ -1,0 +1,85 @@
+"""
+What is concluded where a minion does not return a job: pure functions that return a decision, which replay.py carries out.
+
+Pure: stdlib only, no state. It must never take silence for absence, nor let a job run again of which it is known that it was
+begun, unless ``retry_interrupted`` asks for that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from saltext.jobs.core.retry.entry import Entry, State
+
+#: Longest wait between two tries, in seconds.
+LONGEST_BACKOFF = 3600.0
+#: Restarts right after a publish, without a sign of receipt, that count as caused by the job.
+_RESTARTS = 2
+
+
+@dataclass(frozen=True)
+class Terms:
+    """By what a job is tried again: the options, or what the job says about itself. ``backoff`` is in seconds."""
+
+    backoff: float
+    max_attempts: int
+    retry_interrupted: bool
+
+
+@dataclass(frozen=True)
+class Decision:
+    """
+    The state that an entry goes to, and why.
+
+    ``tries`` and ``restarts`` are the entry's counters from now on. Where it is to be tried again (PENDING): ``wait``
+    seconds before that, ``received`` whether the publish counts as an attempt, ``alive`` whether the minion is there.
+    """
+
+    state: State
+    reason: str
+    tries: int = 0
+    restarts: int = 0
+    wait: float = 0.0
+    received: bool = True
+    alive: bool = False
+
+
+def silent(entry: Entry, now: float, terms: Terms) -> Decision | None:
+    """The minion was asked about a job that may be with it, and said nothing. None: all stays as it is."""
+    if entry.state is not State.RUNNING:
+        return not_received(entry, "no sign of receipt, and it does not answer", False, terms)
+    if entry.expires_at <= now:
+        return Decision(State.EXPIRED, "it was begun, but nothing more was heard of it in its time to live")
+    return None
+
+
+def vanished(entry: Entry, restarted: bool, terms: Terms) -> Decision:
+    """
+    The minion is there, does not run the job, and has not returned it.
+
+    :param restarted: whether it has started anew since the job was published to it.
+    """
+    if entry.state is State.RUNNING or entry.acknowledged:
+        return interrupted(entry, terms)
+    restarts = entry.restarts + restarted
+    if restarted and restarts >= _RESTARTS:
+        reason = "each time it was sent, the minion started anew at once"
+        return Decision(State.HELD, reason, entry.tries, restarts)
+    return not_received(entry, "no sign of receipt; the minion does not run it", True, terms, restarts)
+
+
+def interrupted(entry: Entry, terms: Terms) -> Decision:
+    """The job was begun, and ended without a return."""
+    if not terms.retry_interrupted:
+        return Decision(State.HELD, "it was begun and ended without a return", entry.tries, entry.restarts)
+    if entry.attempts >= terms.max_attempts:
+        return Decision(State.DEAD, f"it was begun {entry.attempts} times and never returned")
+    reason = "it was begun and ended without a return; it will be run again"
+    return Decision(State.PENDING, reason, entry.tries, entry.restarts, wait=terms.backoff, alive=True)
+
+
+def not_received(entry: Entry, reason: str, alive: bool, terms: Terms, restarts: int | None = None) -> Decision:
+    """Nothing says that the minion got the job: that was no attempt."""
+    wait = min(terms.backoff * 2 ** min(entry.tries, 20), LONGEST_BACKOFF)
+    counted = entry.restarts if restarts is None else restarts
+    return Decision(State.PENDING, reason, entry.tries + 1, counted, wait, received=False, alive=alive)
