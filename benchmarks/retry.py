@@ -28,10 +28,14 @@ import salt.config
 import salt.payload
 
 from saltext.jobs.core import compat
+from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.master.job_cache import JobCache
+from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry import shell as retry_shell
 from saltext.jobs.core.retry.entry import Entry
+from saltext.jobs.core.retry.ports import Ports
+from saltext.jobs.core.retry.reader import JobReader
+from saltext.jobs.core.retry.shell import RetryShell
 from saltext.jobs.core.retry.store import Changes, RetryStore
 from saltext.jobs.core.settings import RetrySettings
 
@@ -118,8 +122,8 @@ def run_fleet(opts, inbox, outbox, minions):
 class Publisher:
     """Hands publishes to the fleet. ``publishes`` counts all: questions, pings and jobs."""
 
-    def __init__(self, opts, loop):
-        self.fleet = None
+    def __init__(self, fleet):
+        self.fleet = fleet
         self.publishes = 0
         self.times = []
         self._jids = 10**19
@@ -144,12 +148,12 @@ class Publisher:
 class Bus:
     """Takes what the fleet fires; what the engine announces is packed, as firing it does."""
 
-    def __init__(self, opts, loop, name, want, handle, on_gap):
+    def __init__(self, loop, want, handle, on_gap):
         self.want, self.handle, self.loop = want, handle, loop
         self.announced = 0
         self.done_at = {}
 
-    def start(self, on_ready=None):
+    def start(self, on_ready):
         self.loop.add_callback(on_ready)
 
     def close(self):
@@ -187,12 +191,26 @@ class Stage:
         self.loop = compat.new_loop()
         self.to_fleet, self.from_fleet = multiprocessing.Queue(), multiprocessing.Queue()
         self.fleet = None
-        retry_shell.Publisher, retry_shell.Bus = Publisher, Bus
 
     def build(self):
-        self.keeper = retry_shell.Keeper(self.opts, self.settings, self.loop)
-        self.keeper.publisher.fleet = self.to_fleet
-        return self.keeper
+        """Make the engine; its bus and its publisher lead to the fleet."""
+        self.publisher, cache = Publisher(self.to_fleet), JobCache(self.opts)
+        ports = Ports(
+            connect=self._connect,
+            publisher=self.publisher,
+            questions=Questions(self.loop, self.publisher),
+            cache=cache,
+            reader=JobReader(self.opts, cache, trust=False),
+            store=RetryStore(self.opts),
+            clock=Clock(),
+            acks=compat.HAS_START_EVENT,
+        )
+        self.shell = RetryShell(self.opts, self.settings, self.loop, ports)
+        return self.shell
+
+    def _connect(self, want, handle, on_gap):
+        self.bus = Bus(self.loop, want, handle, on_gap)
+        return self.bus
 
     def populate(self, jobs):
         """Write the queue: ``jobs`` is ``{jid: minions}``."""
@@ -232,7 +250,7 @@ class Stage:
             if batch is None:
                 return
             for raw in batch:
-                self.loop.add_callback(self.keeper.bus.receive, raw)
+                self.loop.add_callback(self.bus.receive, raw)
 
     def close(self):
         self.from_fleet.put(None)
@@ -240,7 +258,7 @@ class Stage:
         if self.fleet is not None:
             self.fleet.join(5)
         self.to_fleet.cancel_join_thread()  # where there is no fleet, nobody takes what is in it
-        self.keeper.close()
+        self.shell.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -261,19 +279,19 @@ def come_back(minions, jobs):
     """A fleet that is owed the same jobs starts within ten seconds."""
     stage = Stage(minions)
     stage.populate({str(20260516101112000000 + n): stage.minions for n in range(jobs)})
-    keeper = stage.build()
+    shell = stage.build()
     stage.connect_fleet()
-    keeper.start()
-    stage.go_on(lambda: keeper._restored and keeper._timer_at is not None, 60)
-    stage.go_on(lambda: keeper.publisher.publishes >= 1, 30)  # the ping at the start, which nobody answers
-    before, begun, spent = keeper.publisher.publishes, time.monotonic(), cpu()
+    shell.start()
+    stage.go_on(lambda: shell.restored and shell.machine.next_due is not None, 60)
+    stage.go_on(lambda: stage.publisher.publishes >= 1, 30)  # the ping at the start, which nobody answers
+    before, begun, spent = stage.publisher.publishes, time.monotonic(), cpu()
     stage.to_fleet.put(("start", stage.minions))
-    done = stage.go_on(lambda: not keeper.machine.total, 180)
-    spent, publishes = cpu() - spent, keeper.publisher.publishes - before
+    done = stage.go_on(lambda: not shell.machine.total, 180)
+    spent, publishes = cpu() - spent, stage.publisher.publishes - before
     order = list(stage.minions)
     random.Random(7).shuffle(order)
     started = {minion: begun + STARTS_WITHIN * n / len(order) for n, minion in enumerate(order)}
-    waits = [at - started[minion] for minion, at in keeper.bus.done_at.items()]
+    waits = [at - started[minion] for minion, at in stage.bus.done_at.items()]
     report(f"{minions} minions owed the same {jobs} jobs start within 10 s", all_delivered=done)
     report("  publishes, questions included", publishes)
     report("  CPU of the engine, s", round(spent, 1))
@@ -286,15 +304,15 @@ def different(minions, seconds):
     """A fleet that is owed a different job each starts at once: the rate holds."""
     stage = Stage(minions)
     stage.populate({str(20260516101112000000 + n): [minion] for n, minion in enumerate(stage.minions)})
-    keeper = stage.build()
+    shell = stage.build()
     stage.connect_fleet()
-    keeper.start()
-    stage.go_on(lambda: keeper.publisher.publishes >= 1, 60)
+    shell.start()
+    stage.go_on(lambda: stage.publisher.publishes >= 1, 60)
     stage.to_fleet.put(("start", stage.minions))
-    stage.go_on(lambda: keeper.publisher.publishes >= 20, 60)
-    first, begun = keeper.publisher.publishes, time.monotonic()
+    stage.go_on(lambda: stage.publisher.publishes >= 20, 60)
+    first, begun = stage.publisher.publishes, time.monotonic()
     stage.go_on(lambda: False, seconds)
-    rate = (keeper.publisher.publishes - first) / (time.monotonic() - begun)
+    rate = (stage.publisher.publishes - first) / (time.monotonic() - begun)
     report(f"{minions} minions owed {minions} different jobs: publishes a second", round(rate, 2))
     report("  rate", stage.settings.rate)
     stage.close()
@@ -303,21 +321,21 @@ def different(minions, seconds):
 def missing(minions):
     """A job is published, and none of its minions is there."""
     stage = Stage(minions)
-    keeper = stage.build()
+    stage.opts["gather_job_timeout"] = 1
+    shell = stage.build()
     jid = "20260516101112131415"
     load = {"jid": jid, "fun": "state.apply", "arg": ["web"], "tgt": "*", "tgt_type": "glob", "user": "root"}
     JobCache(stage.opts).keep_load(jid, load, stage.minions)
-    keeper.timeout = 1.0
-    keeper.start()
-    stage.go_on(lambda: keeper._restored, 30)
+    shell.start()
+    stage.go_on(lambda: shell.restored, 30)
     spent = cpu()
-    keeper.step(facts.Published(jid, "state.apply", keeper.now() - 100))
+    shell.step(facts.Published(jid, "state.apply", time.time() - 100))
     folder = pathlib.Path(stage.opts["cachedir"]) / "job_retry" / "queue"
-    stage.go_on(lambda: keeper.machine.total == minions and keeper.writer.idle, 120)
+    stage.go_on(lambda: shell.machine.total == minions and shell.writer.idle, 120)
     spent = cpu() - spent
     report(f"queueing {minions} missing minions of one job, CPU s", round(spent, 2), stored=len(os.listdir(folder)))
     cache = salt.cache.Cache({**stage.opts, "cachedir": f"{stage.folder}/peer"})
-    records = [(entry.minion, entry.as_record()) for entry in keeper.machine.entries()]
+    records = [(entry.minion, entry.as_record()) for entry in shell.machine.entries()]
     spent = cpu()
     for minion, record in records:
         cache.store(f"job_retry/queue/{minion}", jid, record)
@@ -328,7 +346,7 @@ def missing(minions):
 def foreign(count):
     """Events that are of no use."""
     stage = Stage(10)
-    keeper = stage.build()
+    stage.build()
     data = Fleet.ret("20260516101112131415", "state.apply", "somebody", {"x" * 10: "y" * 300})
     kinds = [
         data,
@@ -340,7 +358,7 @@ def foreign(count):
     raws = [tag.encode() + b"\n\n" + salt.payload.dumps(payload) for tag, payload in kinds]
     spent = cpu()
     for n in range(count):
-        keeper.bus.receive(raws[n % len(raws)])
+        stage.bus.receive(raws[n % len(raws)])
     report("an event that is of no use, CPU µs", round((cpu() - spent) / count * 1e6, 2))
     stage.close()
 
@@ -349,9 +367,9 @@ def idle(seconds):
     """An engine with 1,000 entries whose minions are away."""
     stage = Stage(1000)
     stage.populate({"20260516101112131415": stage.minions})
-    keeper = stage.build()
-    keeper.start()
-    stage.go_on(lambda: keeper.publisher.publishes >= 1, 30)
+    shell = stage.build()
+    shell.start()
+    stage.go_on(lambda: stage.publisher.publishes >= 1, 30)
     stage.go_on(lambda: False, 12)
     spent, begun = cpu(), time.monotonic()
     while time.monotonic() - begun < seconds:
@@ -367,11 +385,11 @@ def big(entries):
     stage.populate({str(20260516101112000000 + n): stage.minions for n in range(10)})
     before = memory()
     spent, begun = cpu(), time.monotonic()
-    keeper = stage.build()
-    keeper.start()
-    stage.go_on(lambda: keeper._restored, 120)
+    shell = stage.build()
+    shell.start()
+    stage.go_on(lambda: shell.restored, 120)
     report(
-        f"start with {keeper.machine.total} entries, s", round(time.monotonic() - begun, 1), cpu=round(cpu() - spent, 1)
+        f"start with {shell.machine.total} entries, s", round(time.monotonic() - begun, 1), cpu=round(cpu() - spent, 1)
     )
     report("  resident memory, MB", round(memory()), before=round(before))
     stage.close()

@@ -14,12 +14,22 @@ controlled with the ``job_retry`` runner.
 This file only wires: policy is in ``core/retry/machine.py``, input and output in ``core/retry/shell.py``.
 """
 
+import functools
 import logging
 
+from saltext.jobs.core import compat
 from saltext.jobs.core.engine import process as engine
+from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import SettingsError
-from saltext.jobs.core.master.job_cache import OURS
-from saltext.jobs.core.retry.shell import ENGINE, Keeper
+from saltext.jobs.core.master.bus import Bus
+from saltext.jobs.core.master.job_cache import OURS, JobCache
+from saltext.jobs.core.master.publisher import Publisher
+from saltext.jobs.core.master.questions import Questions
+from saltext.jobs.core.retry.ports import Ports
+from saltext.jobs.core.retry.reader import JobReader
+from saltext.jobs.core.retry.shell import RetryShell
+from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.settings import RetrySettings, read_settings
 
 log = logging.getLogger(__name__)
@@ -37,7 +47,7 @@ def start(**options):
 
     :param options: engine options; those under ``job_retry:`` in the master's configuration are read first.
     """
-    switch = __opts__.get(ENGINE, False)
+    switch = __opts__.get(JOB_RETRY, False)
     if switch is False or switch is None:
         log.info("The job_retry engine is off: job_retry is not set to True in the master's configuration")
         engine.wait_for_the_end()
@@ -48,11 +58,25 @@ def start(**options):
         log.critical("The job_retry engine does not start: %s", exc)
         engine.wait_for_the_end()
         return
-    engine.run(__opts__, ENGINE, lambda loop: Keeper(__opts__, settings, loop))
+    engine.run(__opts__, JOB_RETRY, lambda loop: RetryShell(__opts__, settings, loop, _ports(settings, loop)))
+
+
+def _ports(settings, loop):
+    publisher, cache = Publisher(__opts__, loop), JobCache(__opts__)
+    return Ports(
+        connect=functools.partial(Bus, __opts__, loop, JOB_RETRY),
+        publisher=publisher,
+        questions=Questions(loop, publisher),
+        cache=cache,
+        reader=JobReader(__opts__, cache, settings.trust_job_cache),
+        store=RetryStore(__opts__),
+        clock=Clock(),
+        acks=compat.HAS_START_EVENT,
+    )
 
 
 def _settings(switch, options):
-    settings = read_settings(RetrySettings, ENGINE, switch, options)
+    settings = read_settings(RetrySettings, JOB_RETRY, switch, options)
     cache = __opts__.get("master_job_cache")
     if cache != OURS and not settings.trust_job_cache:
         raise SettingsError(

@@ -19,10 +19,10 @@ import logging
 from salt.exceptions import CommandExecutionError, SaltInvocationError
 
 from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.retry.entry import State
-from saltext.jobs.core.retry.shell import ENGINE
 from saltext.jobs.core.retry.store import RetryStore
 
 log = logging.getLogger(__name__)
@@ -132,8 +132,8 @@ def stats():
         "functions": dict(functions),
         "owners": dict(owners),
         "oldest": _iso(oldest),
-        "paused": (requests.engine_dir(__opts__, ENGINE) / "paused").exists(),
-        "engine": requests.is_running(__opts__, ENGINE),
+        "paused": (requests.engine_dir(__opts__, JOB_RETRY) / "paused").exists(),
+        "engine": requests.is_running(__opts__, JOB_RETRY),
     }
 
 
@@ -275,7 +275,7 @@ def adopt(owner):
 
 
 def _ask(request, keep=True):
-    return requests.ask(__opts__, ENGINE, request, keep=keep)
+    return requests.ask(__opts__, JOB_RETRY, request, keep=keep)
 
 
 def _entries(minion, jid):

@@ -1,27 +1,23 @@
 """
 Performs what the retry queue wants done: stores, look-ups, questions, publishes, announcements. Each reports back as a fact.
 
-It holds no policy: what is tried again, and when, the machine says. It must never wait on the loop's thread.
+It holds no policy: what is tried again, and when, the machine says. What may block runs in a thread.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import JobCacheError, PublishFailed
 from saltext.jobs.core.master import events
-from saltext.jobs.core.master.bus import Bus
-from saltext.jobs.core.master.job_cache import JobCache
-from saltext.jobs.core.master.publisher import Publisher
-from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Job
 from saltext.jobs.core.retry.machine import Retry
-from saltext.jobs.core.retry.reader import JobReader
+from saltext.jobs.core.retry.ports import EventBus, Ports
 from saltext.jobs.core.retry.writer import Writer
 
 log = logging.getLogger(__name__)
@@ -31,44 +27,36 @@ KEYS_PAUSE = 1.0
 
 
 @dataclass(frozen=True)
-class Tools:
+class Context:
     """
-    What effects are performed with. ``cache`` and ``reader`` are used in ``worker`` only.
+    What effects are performed with.
 
-    ``loads`` has the loads of the jobs that the machine knows, by jid; ``timeout`` is for how many seconds the answers of
-    minions are waited for.
+    ``loads`` has the loads of the jobs that the machine knows, by jid; ``owner`` is this master's id; ``shared`` tells
+    whether other masters use the same store; ``timeout`` is for how many seconds the answers of minions are waited for;
+    ``step`` takes a fact.
     """
 
-    owner: str  # this master's id
-    timeout: float
     loop: Any
-    bus: Bus
+    ports: Ports
+    bus: EventBus
     machine: Retry
     loads: dict[str, dict[str, Any]]
-    cache: JobCache
-    reader: JobReader
-    worker: Worker
     writer: Writer
-    publisher: Publisher
-    questions: Questions
+    cache_worker: Worker
+    store_worker: Worker
+    owner: str
+    shared: bool
+    timeout: float
+    step: Callable[[facts.Fact], Any]
 
 
 class Effects:
     """
-    :param tools: what effects are performed with.
-    :param is_others: tells whether another master keeps a job.
-    :param step: takes a fact.
-    :param answer: hands a result over to whoever has made the request that the present step is for.
+    :param context: what effects are performed with.
     """
 
-    def __init__(
-        self,
-        tools: Tools,
-        is_others: Callable[[str], Awaitable[bool]],
-        step: Callable[[facts.Fact], None],
-        answer: Callable[[int | bool], None],
-    ) -> None:
-        self._tools, self._is_others, self._step, self._give_answer = tools, is_others, step, answer
+    def __init__(self, context: Context) -> None:
+        self._with, self._step = context, context.step
         self._keys_asked = False
 
     def perform(self, effect: facts.Effect) -> None:
@@ -82,23 +70,23 @@ class Effects:
 
     def _save(self, effect: facts.Save) -> None:
         for jid in effect.jobs:
-            job = self._tools.machine.jobs.get(jid)
+            job = self._with.machine.jobs.get(jid)
             if job is None:
-                self._tools.writer.put_job(jid, None)
-                if not self._tools.machine.knows(jid):
-                    self._tools.loads.pop(jid, None)
+                self._with.writer.put_job(jid, None)
+                if not self._with.machine.knows(jid):
+                    self._with.loads.pop(jid, None)
             else:
-                self._tools.writer.put_job(jid, self._snapshot(job))
+                self._with.writer.put_job(jid, self._snapshot(job))
         for minion, jid in effect.entries:
-            entry = self._tools.machine.entry(minion, jid)
-            self._tools.writer.put_entry(minion, jid, entry.as_record() if entry else None)
+            entry = self._with.machine.entry(minion, jid)
+            self._with.writer.put_entry(minion, jid, entry.as_record() if entry else None)
 
     def _snapshot(self, job: Job) -> dict[str, Any]:
         return {
-            "owner": self._tools.owner,
+            "owner": self._with.owner,
             "published_at": job.published_at,
-            "load": self._tools.loads[job.jid],
-            "minions": self._tools.machine.minions_of(job.jid),
+            "load": self._with.loads[job.jid],
+            "minions": self._with.machine.minions_of(job.jid),
         }
 
     # -- the job cache ------------------------------------------------------------------------------------------------
@@ -106,7 +94,7 @@ class Effects:
     def _read(self, effect: facts.Read) -> None:
         async def read() -> None:
             try:
-                fact, load = await self._tools.worker.call(self._tools.reader.read, effect.jid)
+                fact, load = await self._with.cache_worker.call(self._with.ports.reader.read, effect.jid)
                 if await self._is_others(effect.jid):
                     fact = facts.JobRead(effect.jid, None)
             except Exception as exc:
@@ -114,30 +102,39 @@ class Effects:
                 self._step(facts.Unreadable(effect.jid))
                 return
             if fact.job is not None:
-                self._tools.loads.setdefault(effect.jid, load)
+                self._with.loads.setdefault(effect.jid, load)
             self._step(fact)
 
-        self._tools.loop.spawn_callback(read)
+        self._with.loop.spawn_callback(read)
+
+    async def _is_others(self, jid: str) -> bool:
+        """Tell whether another master that shares our store keeps a job."""
+        if not self._with.shared:
+            return False
+        snapshot = await self._with.store_worker.call(self._with.ports.store.snapshot, jid)
+        return bool(snapshot) and snapshot.get("owner") != self._with.owner
 
     def _look_up(self, effect: facts.LookUp) -> None:
         async def look_up() -> None:
             try:
-                load = self._tools.loads[effect.jid]
-                fact = await self._tools.worker.call(self._tools.reader.look_up, effect.jid, effect.minions, load)
+                load = self._with.loads[effect.jid]
+                fact = await self._with.cache_worker.call(
+                    self._with.ports.reader.look_up, effect.jid, effect.minions, load
+                )
             except Exception as exc:
                 _complain(exc)
                 self._step(facts.Unreadable(effect.jid, effect.minions))
             else:
                 self._step(fact)
 
-        self._tools.loop.spawn_callback(look_up)
+        self._with.loop.spawn_callback(look_up)
 
     # -- minions ------------------------------------------------------------------------------------------------------
 
     def _ask(self, effect: facts.Ask) -> None:
         async def ask() -> None:
             try:
-                said = await self._tools.questions.find_either(effect.jid, effect.minions, self._tools.timeout)
+                said = await self._with.ports.questions.find_either(effect.jid, effect.minions, self._with.timeout)
             except PublishFailed as exc:
                 log.warning("%d minions could not be asked about job %s: %s", len(effect.minions), effect.jid, exc)
                 self._step(facts.Asked(effect.jid, unasked=frozenset(effect.minions)))
@@ -147,28 +144,28 @@ class Effects:
             unasked = frozenset(said.ran) - ran
             self._step(facts.Asked(effect.jid, said.running, ran, said.idle, said.silent, unasked))
 
-        self._tools.loop.spawn_callback(ask)
+        self._with.loop.spawn_callback(ask)
 
     async def _store_returns(self, jid: str, returns: Mapping[str, Any]) -> frozenset[str]:
         if not returns:
             return frozenset()
         try:
-            load = self._tools.loads[jid]
-            return await self._tools.worker.call(self._tools.reader.store_returns, jid, load, returns)
+            load = self._with.loads[jid]
+            return await self._with.cache_worker.call(self._with.ports.reader.store_returns, jid, load, returns)
         except (JobCacheError, KeyError) as exc:
             _complain(exc)
             return frozenset()
 
     def _claim(self, effect: facts.Claim) -> None:
-        claims = self._tools.machine.claims_of(effect.jid)
-        self._tools.writer.claim(effect.jid, claims, lambda: self._step(facts.Claimed(effect.jid, effect.minions)))
+        claims = self._with.machine.claims_of(effect.jid)
+        self._with.writer.claim(effect.jid, claims, lambda: self._step(facts.Claimed(effect.jid, effect.minions)))
 
     def _publish(self, effect: facts.Publish) -> None:
         async def publish() -> None:
-            load = self._tools.loads[effect.jid]
+            load = self._with.loads[effect.jid]
             options = load.get("kwargs")
             try:
-                matched = await self._tools.publisher.publish(
+                matched = await self._with.ports.publisher.publish(
                     load["fun"],
                     load.get("arg") or [],
                     list(effect.minions),
@@ -185,52 +182,54 @@ class Effects:
                 self._step(facts.Sent(effect.jid, effect.minions, frozenset(effect.minions) - matched))
             await self._keep_load(effect.jid, load)
 
-        self._tools.loop.spawn_callback(publish)
+        self._with.loop.spawn_callback(publish)
 
     async def _keep_load(self, jid: str, load: Mapping[str, Any]) -> None:
         """Where publishing overwrites the load in the job cache, put the original one back."""
-        if self._tools.cache.keeps_first_load:
+        if self._with.ports.cache.keeps_first_load:
             return
+        minions = self._with.machine.minions_of(jid)
         try:
-            await self._tools.worker.call(self._tools.cache.keep_load, jid, load, self._tools.machine.minions_of(jid))
+            await self._with.cache_worker.call(self._with.ports.cache.keep_load, jid, load, minions)
         except JobCacheError as exc:
             log.warning("The job cache shows the replay of job %s and not the job itself: %s", jid, exc)
 
     def _ping(self, effect: facts.Ping) -> None:
         async def ping() -> None:
             try:
-                answers = await self._tools.questions.ping(list(effect.minions), "list", self._tools.timeout)
+                answers = await self._with.ports.questions.ping(list(effect.minions), "list", self._with.timeout)
             except PublishFailed as exc:
                 log.warning("Minions with a queue could not be pinged: %s", exc)
             else:
-                self._step(facts.SignOfLife(tuple(m for m in effect.minions if m in answers.given)))
+                there = tuple(minion for minion in effect.minions if minion in answers.given)
+                self._step(facts.SignOfLife(there, facts.Sign.ANSWER))
 
-        self._tools.loop.spawn_callback(ping)
+        self._with.loop.spawn_callback(ping)
 
     # -- keys ---------------------------------------------------------------------------------------------------------
 
     def _check_keys(self, effect: facts.CheckKeys) -> None:
         async def check() -> None:
             try:
-                gone = await self._tools.worker.call(self._tools.reader.without_key, effect.minions)
+                gone = await self._with.cache_worker.call(self._with.ports.reader.without_key, effect.minions)
             except Exception as exc:
                 log.warning("The keys cannot be read now: %s", exc)
             else:
                 if gone:
                     self._step(facts.KeysGone(gone))
 
-        self._tools.loop.spawn_callback(check)
+        self._with.loop.spawn_callback(check)
 
     def check_keys_soon(self) -> None:
         """Look at the keys, after an event about one."""
         # The event may be forged: the keys themselves are looked at, once for many events.
-        if not self._keys_asked and self._tools.machine.backlogs:
+        if not self._keys_asked and self._with.machine.backlogs:
             self._keys_asked = True
-            self._tools.loop.call_later(KEYS_PAUSE, self._check_keys_now)
+            self._with.loop.call_later(KEYS_PAUSE, self._check_keys_now)
 
     def _check_keys_now(self) -> None:
         self._keys_asked = False
-        self._check_keys(facts.CheckKeys(tuple(self._tools.machine.backlogs)))
+        self._check_keys(facts.CheckKeys(tuple(self._with.machine.backlogs)))
 
     # -- the bus and the log ------------------------------------------------------------------------------------------
 
@@ -242,13 +241,10 @@ class Effects:
             "attempts": effect.attempts,
             "reason": effect.reason,
         }
-        self._tools.bus.fire(events.retry_tag(effect.minion, effect.jid, effect.kind), payload)
+        self._with.bus.fire(events.retry_tag(effect.minion, effect.jid, effect.kind), payload)
 
     def _warn(self, effect: facts.Warn) -> None:
         log.warning("%s", effect.message)
-
-    def _answer(self, effect: facts.Answer) -> None:
-        self._give_answer(effect.value)
 
 
 def _complain(exc: BaseException) -> None:
@@ -266,5 +262,4 @@ _PERFORM: dict[type, Callable[[Effects, Any], None]] = {
     facts.CheckKeys: Effects._check_keys,
     facts.Announce: Effects._announce,
     facts.Warn: Effects._warn,
-    facts.Answer: Effects._answer,
 }

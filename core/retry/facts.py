@@ -6,6 +6,7 @@ Times are not part of a fact: they stand beside it. Minions are given by id. Pur
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -39,12 +40,21 @@ class Acknowledged:
     jid: str
 
 
+class Sign(enum.Enum):
+    """How minions showed that they are there."""
+
+    START = "start"  # the minion has just started, and knows no jid any more
+    PRESENCE = "presence"  # the master saw it connect
+    ACTIVITY = "activity"  # a return or a beacon
+    ANSWER = "answer"  # to a question of ours
+
+
 @dataclass(frozen=True)
 class SignOfLife:
-    """Minions seem to be there; with ``start`` one has just started, and knows no jid any more."""
+    """Minions seem to be there."""
 
     minions: tuple[str, ...]
-    start: bool = False
+    sign: Sign
 
 
 @dataclass(frozen=True)
@@ -159,7 +169,7 @@ class Adopted:
 
 @dataclass(frozen=True)
 class EnqueueRequested:
-    """Somebody who may wants minions to get a job; answered with the number of new entries."""
+    """An operator queues a job for minions by hand; answered with the number of new entries."""
 
     job: Job
     minions: tuple[str, ...]
@@ -168,7 +178,7 @@ class EnqueueRequested:
 
 @dataclass(frozen=True)
 class ReplayRequested:
-    """An operator says that a minion is there; answered with the number of its pending entries."""
+    """An operator wants a minion to get what it is owed now; answered with the number of its pending entries."""
 
     minion: str
 
@@ -183,7 +193,7 @@ class RetryRequested:
 
 @dataclass(frozen=True)
 class CancelRequested:
-    """An operator wants entries not to be delivered; answered with their number."""
+    """An operator cancels entries; answered with their number."""
 
     minion: str | None = None
     jid: str | None = None
@@ -276,7 +286,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Claim:
-    """Make it durable that these entries are claimed, since when, and as which attempt; then give Claimed."""
+    """Make it durable that these entries are claimed, and since when; then give Claimed."""
 
     jid: str
     minions: tuple[str, ...]
@@ -325,7 +335,7 @@ class Warn:
 
 @dataclass(frozen=True)
 class Answer:
-    """The result of the request that this step was given, to be handed over once all Saves so far are durable."""
+    """The answer to the request that this step was given, for the operator once all Saves so far are durable."""
 
     value: int | bool = field(default=0)
 

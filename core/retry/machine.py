@@ -50,6 +50,7 @@ from saltext.jobs.core.retry.facts import (
     ReturnHeard,
     SendFailed,
     Sent,
+    Sign,
     SignOfLife,
     Tick,
     Unreadable,
@@ -64,6 +65,13 @@ if TYPE_CHECKING:
 
 #: Seconds for which it is remembered that a minion started, and how many are before old ones are forgotten.
 _JUST_STARTED, _MANY = 60.0, 20_000
+#: Which of the option ``triggers`` make a sign of life count. An answer to a question of ours always does.
+TRIGGERED_BY = {
+    Sign.START: {"start", "any"},
+    Sign.PRESENCE: {"presence", "any"},
+    Sign.ACTIVITY: {"any"},
+    Sign.ANSWER: {"start", "presence", "any"},
+}
 
 
 class Retry:
@@ -205,12 +213,15 @@ class Retry:
         return len(queued)
 
     def _sign_of_life(self, fact: SignOfLife) -> None:
-        if fact.start:
+        if not TRIGGERED_BY[fact.sign] & set(self.settings.triggers):
+            return
+        start = fact.sign is Sign.START
+        if start:
             self._started.update(dict.fromkeys(fact.minions, self.queue.now))
             if len(self._started) > _MANY:
                 self._started = {m: at for m, at in self._started.items() if at > self.queue.now - _JUST_STARTED}
         for minion in fact.minions:
-            self.replays.alive(minion, fact.start)
+            self.replays.alive(minion, start)
 
     def _gap(self, _fact: Gap) -> None:
         for minion in list(self.queue.backlogs):

@@ -15,7 +15,7 @@ import salt.loader
 import salt.utils.event
 
 from saltext.jobs.core.engine import requests
-from saltext.jobs.core.retry.shell import ENGINE
+from saltext.jobs.core.engine.names import JOB_RETRY
 from tests.integration.conftest import make_master, make_minion
 from tests.waiting import SOON, stretched, wait_for
 
@@ -79,7 +79,7 @@ class Desk:
 
     def engine_pid(self):
         """The process that holds the engine's lock, or None."""
-        lock = str(requests.lock_path(self.opts, ENGINE))
+        lock = str(requests.lock_path(self.opts, JOB_RETRY))
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
                 if any(entry.path == lock for entry in process.open_files()):
@@ -91,7 +91,7 @@ class Desk:
         os.kill(wait_for(self.engine_pid, what="the engine runs"), signal.SIGKILL)
 
     def await_engine(self):
-        wait_for(lambda: requests.is_running(self.opts, ENGINE), what="the engine runs")
+        wait_for(lambda: requests.is_running(self.opts, JOB_RETRY), what="the engine runs")
 
 
 class Ear:

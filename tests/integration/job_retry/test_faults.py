@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from saltext.jobs.core import compat
+from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.requests import engine_dir
-from saltext.jobs.core.retry.shell import ENGINE
 from tests.integration.faults import CountedJob, EngineProcess
 from tests.integration.job_retry.desk import Ear, away, kill, lines, retry_master, retry_minion
 from tests.missing import missing
@@ -30,12 +30,12 @@ def master(salt_factories):
 
 @pytest.fixture
 def engine(master, tmp_path):
-    process = EngineProcess(master, tmp_path / "engine.log", ENGINE)
+    process = EngineProcess(master, tmp_path / "engine.log", JOB_RETRY)
     with contextlib.ExitStack() as stack:
         stack.callback(process.kill)
         # From the first checkpoint on, an engine that starts finds what was published before.
         process.start()
-        wait_for((engine_dir(master.config, ENGINE) / "checkpoint").exists, what="the first checkpoint")
+        wait_for((engine_dir(master.config, JOB_RETRY) / "checkpoint").exists, what="the first checkpoint")
         process.kill()
         yield process
 

@@ -458,7 +458,7 @@ def test_a_forged_start_of_a_minion_that_runs_its_job_changes_nothing():
     world.start("b")
     world.run(15)
     for _ in range(5):
-        world.tell(facts.SignOfLife(("b",), start=True))
+        world.tell(facts.SignOfLife(("b",), facts.Sign.START))
         world.run(2)
     assert world.state("b", "j1") is State.RUNNING
     world.run(60)
@@ -794,7 +794,7 @@ def act(world, action, value):
     elif action in ("stop", "start"):
         getattr(world, action)(value)
     elif action == "sign":
-        world.tell(facts.SignOfLife((value,), start=True))
+        world.tell(facts.SignOfLife((value,), facts.Sign.START))
     elif action == "forge":
         world.tell(facts.ReturnHeard(value, "j1"))
         world.tell(facts.Published("forged", "cmd.run", world.now))

@@ -226,7 +226,8 @@ class World:
 
     def _ping(self, effect):
         def pong():
-            self.tell(facts.SignOfLife(tuple(name for name in effect.minions if self.minions[name].up)))
+            there = tuple(name for name in effect.minions if self.minions[name].up)
+            self.tell(facts.SignOfLife(there, facts.Sign.ANSWER))
 
         self.later(0.2, pong)
 
@@ -283,7 +284,7 @@ class World:
         """Start a minion; one that is up restarts."""
         self.stop(name)
         self.minions[name].up = True
-        self.later(0.1, lambda: self.tell(facts.SignOfLife((name,), start=True)), engine=False)
+        self.later(0.1, lambda: self.tell(facts.SignOfLife((name,), facts.Sign.START)), engine=False)
 
     # -- what tests look at -------------------------------------------------------------------------------------------
 

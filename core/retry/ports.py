@@ -1,0 +1,51 @@
+"""
+What the engine reaches the world through. engines/job_retry.py wires the real ones; a test or a benchmark brings its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.master.job_cache import JobCache
+from saltext.jobs.core.master.publisher import Publisher
+from saltext.jobs.core.master.questions import Questions
+from saltext.jobs.core.retry.reader import JobReader
+from saltext.jobs.core.retry.store import RetryStore
+
+
+class EventBus(Protocol):
+    """A subscription to the master's event bus, as core/master/bus.py has it."""
+
+    def start(self, on_ready: Callable[[], None]) -> None:
+        """Subscribe; ``on_ready`` is called once the bus is heard."""
+
+    def fire(self, tag: str, data: dict[str, Any]) -> None:
+        """Put an event on the bus."""
+
+    def close(self) -> None:
+        """Unsubscribe."""
+
+
+#: Makes the bus from what it calls back: whether a tag is wanted, a wanted event, that events may have been lost.
+Connect = Callable[[Callable[[str], bool], Callable[[str, Any], None], Callable[[], None]], EventBus]
+
+
+@dataclass(frozen=True)
+class Ports:
+    """
+    ``cache`` and ``reader`` block and are used in one thread, ``store`` in another.
+
+    ``acks``: whether minions say when they begin a job.
+    """
+
+    connect: Connect
+    publisher: Publisher
+    questions: Questions
+    cache: JobCache
+    reader: JobReader
+    store: RetryStore
+    clock: Clock
+    acks: bool

@@ -1,0 +1,169 @@
+"""
+What operators ask the engine for, and how a request becomes a fact. A request is refused by an exception with the reason.
+
+It must never let a request overtake one that was made before: what an operator enqueues and then cancels is cancelled.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from saltext.jobs.core import compat
+from saltext.jobs.core.disk import files
+from saltext.jobs.core.engine.service import Verb
+from saltext.jobs.core.engine.worker import Worker
+from saltext.jobs.core.ids import is_plain
+from saltext.jobs.core.retry import facts
+from saltext.jobs.core.retry.entry import Entry, Job
+from saltext.jobs.core.retry.ports import Ports
+from saltext.jobs.core.retry.reader import job_of
+
+#: Seconds without a heartbeat after which a master counts as gone.
+OWNER_GONE = 180.0
+
+Request = Mapping[str, Any]
+
+
+class Verbs:
+    """
+    :param owner: this master's id.
+    :param ports: what is read.
+    :param cache_worker: where the job cache is used; ``store_worker`` likewise.
+    :param loads: the loads of the jobs that the machine knows, by jid.
+    :param paused: the file whose presence pauses the replays.
+    :param take: gives the machine a fact, and returns a future of the answer, which comes once all changes are durable.
+    """
+
+    def __init__(
+        self,
+        owner: str,
+        ports: Ports,
+        cache_worker: Worker,
+        store_worker: Worker,
+        loads: dict[str, dict[str, Any]],
+        paused: pathlib.Path,
+        take: Callable[[facts.Fact], Any],
+    ) -> None:
+        self._owner, self._ports, self._loads, self._paused, self._take = owner, ports, loads, paused, take
+        self._cache_worker, self._store_worker = cache_worker, store_worker
+        self._last: Any = None  # resolves when the request before has been taken
+
+    def table(self) -> dict[str, Verb]:
+        """Return ``{verb: function}`` for the Service."""
+        made: dict[str, Callable[[Request], Awaitable[facts.Fact]]] = {
+            "enqueue": self._enqueue,
+            "adopt": self._adopt,
+            "replay": self._replay,
+            "retry": self._retry,
+            "cancel": self._cancel,
+            "purge": self._purge,
+            "pause": self._pause,
+            "resume": self._resume,
+        }
+        return {verb: self._in_order(make) for verb, make in made.items()}
+
+    def _in_order(self, make: Callable[[Request], Awaitable[facts.Fact]]) -> Verb:
+        def verb(request: Request) -> Awaitable[Any]:
+            # Which request is next is settled here, before any of them waits for anything.
+            before, self._last = self._last, compat.Future()
+            return self._carry_out(make, request, before, self._last)
+
+        return verb
+
+    async def _carry_out(
+        self, make: Callable[[Request], Awaitable[facts.Fact]], request: Request, before: Any, done: Any
+    ) -> Any:
+        if before is not None:
+            await before
+        try:
+            durable = self._take(await make(request))
+        finally:
+            done.set_result(None)
+        return await durable
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    async def _replay(self, request: Request) -> facts.Fact:
+        return facts.ReplayRequested(str(request.get("minion")))
+
+    async def _retry(self, request: Request) -> facts.Fact:
+        return facts.RetryRequested(request.get("minion"), request.get("jid"))
+
+    async def _cancel(self, request: Request) -> facts.Fact:
+        return facts.CancelRequested(request.get("minion"), request.get("jid"))
+
+    async def _purge(self, request: Request) -> facts.Fact:
+        return facts.PurgeRequested(tuple(request["states"]))
+
+    async def _pause(self, request: Request) -> facts.Fact:
+        files.write_atomic(self._paused, b"")
+        return facts.PauseRequested()
+
+    async def _resume(self, request: Request) -> facts.Fact:
+        self._paused.unlink(missing_ok=True)
+        return facts.ResumeRequested()
+
+    async def _enqueue(self, request: Request) -> facts.Fact:
+        jid, named = str(request.get("jid")), request.get("minions")
+        if not is_plain(jid) or (named is not None and not all(is_plain(minion) for minion in named)):
+            raise ValueError(f"{jid!r} with {named!r} names no job and minions")
+        reader, ask = self._ports.reader, self._cache_worker.call
+        read, load = await ask(reader.read, jid)
+        if read.job is None:
+            raise ValueError(f"Job {jid} is not in the job cache as one that this master has published")
+        if (load.get("kwargs") or {}).get("nocache"):
+            raise ValueError(f"Job {jid} stores no returns, so nobody could tell who has run it")
+        owner = (await self._store_worker.call(self._ports.store.snapshot, jid)).get("owner", self._owner)
+        if owner != self._owner:
+            raise ValueError(f"Job {jid} is in the queue of the master {owner}")
+        minions = sorted(read.missing) if named is None else list(named)
+        accepted = (await ask(reader.keys))[0]
+        unknown = [minion for minion in minions if minion not in accepted]
+        if unknown and named is not None:
+            raise ValueError(f"Not enqueued, since they have no accepted key here: {', '.join(unknown[:10])}")
+        returned = await ask(self._ports.cache.have_returned, jid, minions)
+        self._loads.setdefault(jid, load)
+        owed = tuple(minion for minion in minions if minion in accepted and minion not in returned)
+        return facts.EnqueueRequested(read.job, owed, str(request.get("reason") or "by an operator"))
+
+    async def _adopt(self, request: Request) -> facts.Fact:
+        owner = str(request.get("owner"))
+        if owner == self._owner:
+            raise ValueError(f"{owner} is this master")
+        age = time.time() - await self._store_worker.call(self._ports.store.last_beat, owner)
+        if age < OWNER_GONE:
+            raise ValueError(f"The master {owner} was alive {age:.0f} s ago; its entries are its own")
+        jobs, entries = await self._store_worker.call(read_queue, self._ports, owner)
+        if not jobs:
+            raise ValueError(f"The master {owner} has no entries")
+        # A job is taken over whole: one of whose minions this master does not know stays where it is.
+        accepted = (await self._cache_worker.call(self._ports.reader.keys))[0]
+        foreign = {entry.jid for entry in entries if entry.minion not in accepted}
+        jobs = {jid: job for jid, job in jobs.items() if jid not in foreign}
+        if not jobs:
+            raise ValueError(f"Each job of the master {owner} is owed to a minion that has no accepted key here")
+        self._loads.update({jid: load for jid, (_, load) in jobs.items()})
+        taken = tuple(entry for entry in entries if entry.jid in jobs)
+        return facts.Adopted(tuple(job for job, _ in jobs.values()), taken)
+
+
+def read_queue(ports: Ports, owner: str) -> tuple[dict[str, tuple[Job, dict[str, Any]]], list[Entry]]:
+    """
+    Return what the store holds of a master's queue: ``{jid: (job, load)}`` and the entries. A snapshot without entries is
+    removed. Blocks.
+
+    :raises StateError: when the store cannot be read.
+    """
+    jobs, entries = {}, []
+    for jid, snapshot in ports.store.snapshots(owner):
+        found = list(ports.store.entries(jid, snapshot))
+        if found:
+            load = dict(snapshot["load"])
+            jobs[jid] = job_of(jid, load, float(snapshot["published_at"])), load
+            entries += found
+        else:
+            ports.store.drop_snapshot(jid)
+    return jobs, entries

@@ -1,0 +1,28 @@
+"""What the tests of job retry store: loads, snapshots, entries, keys."""
+
+from __future__ import annotations
+
+import pathlib
+
+from saltext.jobs.core.retry.entry import Entry
+
+JID = "20260516101112131415"
+
+
+def accept(opts, *minions, kind="minions"):
+    for minion in minions:
+        (pathlib.Path(opts["pki_dir"]) / kind / minion).write_text(
+            "-----BEGIN PUBLIC KEY-----\nx\n-----END PUBLIC KEY-----\n"
+        )
+
+
+def load_of(**more):
+    return {"jid": JID, "fun": "state.apply", "arg": ["web"], "tgt": "*", "tgt_type": "glob", "user": "root", **more}
+
+
+def snapshot_of(*minions, owner="here_master", **more):
+    return {"owner": owner, "published_at": 100.0, "load": load_of(**more), "minions": list(minions)}
+
+
+def record_of(minion, jid=JID):
+    return Entry(minion, jid, 100.0, 1e10, "was away").as_record()

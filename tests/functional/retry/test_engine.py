@@ -1,0 +1,80 @@
+"""The job_retry engine: its start, its options, and what it is made of."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from saltext.jobs.core.errors import SettingsError
+from saltext.jobs.core.retry import facts
+from saltext.jobs.core.retry.checkpoint import Checkpoint
+from saltext.jobs.core.settings import RetrySettings, read_settings
+
+START = """
+import logging, sys
+logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stdout)
+from saltext.jobs.core.engine import process as engine
+from saltext.jobs.engines import job_retry
+engine.wait_for_the_end = lambda: print("WAITS")
+engine.run = lambda *args: print("RUNS")
+job_retry.__opts__ = {opts!r}
+job_retry.start(**{options!r})
+"""
+
+
+@pytest.mark.parametrize(
+    "opts, options, expected",
+    [
+        ({}, {}, ["INFO The job_retry engine is off", "WAITS"]),
+        ({"job_retry": False}, {}, ["INFO The job_retry engine is off", "WAITS"]),
+        ({"job_retry": True, "master_job_cache": "salt_cache"}, {}, ["RUNS"]),
+        ({"job_retry": {"ttl": "2d"}, "master_job_cache": "salt_cache"}, {"rate": 5}, ["RUNS"]),
+        ({"job_retry": True, "master_job_cache": "local_cache"}, {}, ["CRITICAL", "'local_cache'", "WAITS"]),
+        ({"job_retry": {"trust_job_cache": True}, "master_job_cache": "local_cache"}, {}, ["RUNS"]),
+        ({"job_retry": {"tll": 5}, "master_job_cache": "salt_cache"}, {}, ["CRITICAL", "'tll'", "5", "ttl", "WAITS"]),
+        ({"job_retry": {"ttl": "soon"}, "master_job_cache": "salt_cache"}, {}, ["CRITICAL", "'soon'", "7d", "WAITS"]),
+        ({"job_retry": "yes", "master_job_cache": "salt_cache"}, {}, ["CRITICAL", "'yes'", "WAITS"]),
+        ({"job_retry": True, "master_job_cache": "salt_cache", "job_cache": False}, {}, ["CRITICAL", "WAITS"]),
+    ],
+)
+def test_the_engine_starts_only_with_a_usable_configuration_and_says_why_not(opts, options, expected):
+    code = START.format(opts=opts, options=options)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ})
+    lines = done.stdout.splitlines()
+    assert len(lines) == (1 if expected == ["RUNS"] else 2)
+    for text in expected:
+        assert text in done.stdout
+
+
+def test_an_option_is_read_from_the_section_and_the_engine_with_the_engine_winning():
+    settings = read_settings(RetrySettings, "job_retry", {"ttl": "2d", "rate": 1}, {"rate": 3})
+    assert (settings.ttl, settings.rate) == (172800.0, 3.0)
+    with pytest.raises(SettingsError, match="triggers"):
+        read_settings(RetrySettings, "job_retry", {"triggers": ["sometimes"]})
+
+
+def test_effects_and_facts_are_performed_and_handled_without_exception():
+    from saltext.jobs.core.retry import effects as retry_effects
+    from saltext.jobs.core.retry import machine as retry
+
+    assert set(retry_effects._PERFORM) == set(facts.Effect.__args__) - {facts.Answer}  # which the shell hands over
+    assert set(retry._HANDLERS) == set(facts.Fact.__args__)
+
+
+def test_an_engine_that_dies_in_its_first_second_leaves_behind_from_when_on_jobs_are_looked_for(tmp_path):
+    first = Checkpoint(tmp_path / "checkpoint", 1000.0)
+    first.read()
+    second = Checkpoint(tmp_path / "checkpoint", 2000.0)
+    second.read()
+    assert (first.at, second.at) == (1000.0, 1000.0)
+
+
+def test_a_checkpoint_that_is_damaged_is_the_present_and_says_so(tmp_path, caplog):
+    (tmp_path / "checkpoint").write_bytes(b"\xc1 rubbish")
+    checkpoint = Checkpoint(tmp_path / "checkpoint", 1000.0)
+    checkpoint.read()
+    assert checkpoint.at == 1000.0
+    assert "jobs of the past are not looked at" in caplog.text

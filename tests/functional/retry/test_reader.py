@@ -1,0 +1,110 @@
+"""What the queue learns of a job from the job cache and the keys."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import salt.cache
+import salt.config
+import salt.loader
+
+from saltext.jobs.core.master.job_cache import JobCache
+from saltext.jobs.core.retry.entry import Limits
+from saltext.jobs.core.retry.reader import JobReader, job_of, limits_of
+from tests.functional.retry.records import JID, accept, load_of
+
+
+def publish(cache, minions, **more):
+    cache.keep_load(JID, load_of(**more), minions)
+
+
+def test_a_job_that_this_master_published_is_read_with_those_that_have_not_returned(opts, job_cache):
+    accept(opts, "a", "b")
+    publish(job_cache, ["a", "b"])
+    job_cache.store_return({"jid": JID, "id": "a", "return": True, "retcode": 0})
+    read, load = JobReader(opts, job_cache, trust=False).read(JID)
+    assert read.missing == {"b"}
+    assert (read.job.funs, load["arg"]) == (("state.apply",), ["web"])
+    assert abs(read.job.published_at - time.time()) < 60
+
+
+def test_a_load_that_a_minion_or_syndic_brought_is_no_published_job(opts, job_cache):
+    job_cache._call("salt_cache", "save_load", JID, load_of())
+    job_cache._call("salt_cache", "save_minions", JID, ["a", "b"])
+    assert JobReader(opts, job_cache, trust=False).read(JID)[0].job is None
+
+
+def test_a_job_that_another_master_published_into_the_same_cache_is_not_this_master_s(opts, job_cache):
+    there = {**opts, "id": "there_master"}
+    publish(JobCache(there), ["a"])
+    assert JobReader(opts, job_cache, trust=False).read(JID)[0].job is None
+    assert job_cache.published_since(0) == {}
+    assert list(JobCache(there).published_since(0)) == [JID]
+
+
+def test_a_minion_that_was_added_to_a_job_from_outside_is_not_owed_it(opts, job_cache, caplog):
+    accept(opts, "a", "b")
+    job_cache._call("salt_cache", "save_minions", JID, ["b"])
+    publish(job_cache, ["a"])
+    job_cache._call("salt_cache", "save_minions", JID, ["b"])
+    reader = JobReader(opts, job_cache, trust=False)
+    assert reader.read(JID)[0].missing == {"a"}
+    assert "not kept for minions that it was not published to: ['b']" in caplog.text
+
+
+def test_minions_of_further_publishes_under_the_same_jid_are_owed_the_job_too(opts, job_cache):
+    accept(opts, "a", "b", "c")
+    publish(job_cache, ["a"], tgt=["a"], tgt_type="list")
+    job_cache._call("salt_cache", "save_minions", JID, ["c"])
+    publish(job_cache, ["b", "c"], tgt=["b", "c"], tgt_type="list")
+    assert JobReader(opts, job_cache, trust=False).read(JID)[0].missing == {"a", "b", "c"}
+
+
+def test_a_spoilt_note_of_a_publish_is_none(opts, job_cache, caplog):
+    publish(job_cache, ["a"])
+    salt.cache.Cache(opts).store("jobs/published", JID, {"by": opts["id"]})
+    assert JobReader(opts, job_cache, trust=False).read(JID)[0].job is None
+    assert "cannot be used" in caplog.text
+
+
+def test_a_minion_without_an_accepted_key_is_left_to_others(opts, job_cache):
+    accept(opts, "a")
+    accept(opts, "b", kind="minions_pre")
+    reader = JobReader(opts, job_cache, trust=False)
+    publish(job_cache, ["a", "b", "c"])
+    assert reader.read(JID)[0].missing == {"a"}
+    assert reader.look_up(JID, ("a", "b"), load_of()).barred == frozenset({"b"})
+    assert reader.without_key(("a", "b", "c")) == ("c",)
+
+
+def test_a_return_that_a_minion_kept_is_stored_as_its_own(opts, job_cache):
+    publish(job_cache, ["a"])
+    reader = JobReader(opts, job_cache, trust=False)
+    kept = {"a": {"jid": JID, "id": "somebody else", "return": "done", "retcode": 0, "load": "x"}}
+    assert reader.store_returns(JID, load_of(), kept) == frozenset({"a"})
+    assert job_cache._call("salt_cache", "get_jid", JID)["a"] == {"return": "done", "retcode": 0}
+
+
+def test_jobs_of_a_batch_and_jobs_without_stored_returns_are_kept_out():
+    assert job_of(JID, load_of(batch=True), 1.0).kept_out
+    assert job_of(JID, load_of(kwargs={"nocache": True}), 1.0).kept_out
+    assert not job_of(JID, load_of(), 1.0).kept_out
+
+
+@pytest.mark.parametrize(
+    "wish, limits",
+    [
+        (None, Limits()),
+        (False, Limits(off=True)),
+        (True, Limits(given=True)),
+        ({"ttl": "7d"}, Limits(given=True, ttl=604800.0)),
+        ({"max_attempts": 2, "retry_interrupted": True}, Limits(given=True, max_attempts=2, retry_interrupted=True)),
+        ({"ttl": "soon"}, Limits()),
+        ({"max_attempts": 0}, Limits()),
+        ({"colour": "red"}, Limits()),
+        ("yes", Limits()),
+    ],
+)
+def test_what_a_job_says_about_itself(wish, limits):
+    assert limits_of(JID, {"job_retry": wish}) == limits

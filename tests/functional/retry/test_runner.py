@@ -1,0 +1,78 @@
+"""The job_retry runner."""
+
+from __future__ import annotations
+
+import pytest
+import salt.cache
+import salt.config
+import salt.loader
+from salt.exceptions import CommandExecutionError, SaltInvocationError
+
+from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.names import JOB_RETRY
+from saltext.jobs.core.retry.store import Changes, RetryStore
+from tests.functional.retry.records import JID, record_of, snapshot_of
+
+
+@pytest.fixture
+def runner(opts):
+    return salt.loader.runner(opts)
+
+
+def test_the_queue_is_listed_without_arguments(opts, runner):
+    RetryStore(opts).write(Changes({JID: snapshot_of("a", "b")}, {(name, JID): record_of(name) for name in "ab"}))
+    rows = runner["job_retry.list"]()
+    assert [row["minion"] for row in rows] == ["a", "b"]
+    assert rows[0] == {
+        "minion": "a",
+        "jid": JID,
+        "fun": "state.apply",
+        "state": "pending",
+        "reason": "was away",
+        "attempts": 0,
+        "queued_at": "1970-01-01T00:01:40+00:00",
+        "expires_at": "2286-11-20T17:46:40+00:00",
+        "owner": "here_master",
+    }
+    assert runner["job_retry.list"](minion="b", jid=int(JID), state="pending,held") == rows[1:]
+    assert runner["job_retry.list"](state="dead") == []
+    assert runner["job_retry.show"]("a", JID)["arg"] == ["web"]
+    assert runner["job_retry.stats"]()["states"] == {"pending": 2}
+
+
+@pytest.mark.parametrize(
+    "function, kwargs",
+    [
+        ("list", {"state": "sleeping"}),
+        ("list", {"minion": "../a"}),
+        ("list", {"jid": "a/b"}),
+        ("cancel", {}),
+        ("retry", {}),
+        ("purge", {"state": "pending"}),
+        ("enqueue", {"jid": "../x"}),
+        ("enqueue", {"jid": JID, "minions": ["../a"]}),
+        ("adopt", {"owner": "a/b"}),
+    ],
+)
+def test_unusable_input_is_refused_before_anything_is_asked(runner, function, kwargs):
+    with pytest.raises(SaltInvocationError):
+        runner[f"job_retry.{function}"](**kwargs)
+
+
+def test_an_entry_that_is_not_there_cannot_be_shown(runner):
+    with pytest.raises(CommandExecutionError, match="a has no entry for job"):
+        runner["job_retry.show"](minion="a", jid=JID)
+
+
+def test_a_request_is_left_for_an_engine_that_is_down(opts, runner):
+    assert runner["job_retry.cancel"](jid=JID) is None
+    waiting = list(requests.Inbox(opts, JOB_RETRY).take())
+    assert [request for _, request in waiting] == [{"do": "cancel", "minion": None, "jid": JID}]
+
+
+def test_every_function_has_an_example_for_the_command_line(runner):
+    functions = [name for name in runner if name.startswith("job_retry.")]
+    assert len(functions) == 11
+    for name in functions:
+        assert f"salt-run {name}" in runner[name].__doc__
+        assert "CLI Example::" in runner[name].__doc__ or "CLI Example:" in runner[name].__doc__

@@ -1,0 +1,131 @@
+"""The retry queue on disk."""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+import zlib
+
+import pytest
+import salt.cache
+import salt.config
+import salt.loader
+
+from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.retry.entry import Entry, State
+from saltext.jobs.core.retry.store import Changes, RetryStore
+from tests.functional.cache_servers import DRIVERS, driver_options
+from tests.functional.retry.records import JID, record_of, snapshot_of
+
+
+@pytest.fixture(params=DRIVERS)
+def any_store(request, opts, tmp_path, cache_servers):
+    (tmp_path / "driver").mkdir()
+    tag = zlib.crc32(request.node.name.encode()) % 10**6
+    return RetryStore({**opts, **driver_options(request.param, cache_servers, tmp_path / "driver", tag)})
+
+
+def test_what_is_stored_is_found_by_another_process_on_every_driver(any_store):
+    names = ("a", "B", "b", "web.example.com")
+    any_store.write(Changes({JID: snapshot_of(*names)}, {(name, JID): record_of(name) for name in names}))
+    again = RetryStore(any_store._opts)
+    found = dict(again.snapshots())
+    assert list(found) == [JID]
+    assert {entry.minion: entry.state for entry in again.entries(JID, found[JID])} == dict.fromkeys(
+        names, State.PENDING
+    )
+
+
+def test_jids_that_look_alike_are_jobs_of_their_own_on_every_driver(any_store):
+    jids = ("deploy", "Deploy", "déploy", "_deploy", "a?b=c")
+    any_store.write(Changes({jid: snapshot_of("a") for jid in jids}, {("a", jid): record_of("a") for jid in jids}))
+    any_store.write(Changes({"Deploy": None}, {("a", "Deploy"): None}))
+    found = dict(any_store.snapshots())
+    assert set(found) == {"deploy", "déploy", "_deploy", "a?b=c"}
+    assert all([entry.jid for entry in any_store.entries(jid, found[jid])] == [jid] for jid in found)
+
+
+def test_what_is_removed_is_gone_on_every_driver(any_store):
+    any_store.write(Changes({JID: snapshot_of("a", "b")}, {(name, JID): record_of(name) for name in "ab"}))
+    any_store.write(Changes({}, {("a", JID): None}))
+    assert [entry.minion for entry in any_store.entries(JID, any_store.snapshot(JID))] == ["b"]
+    any_store.write(Changes({JID: None}, {("b", JID): None}))
+    assert list(any_store.snapshots()) == []
+
+
+def test_a_claim_counts_until_the_entry_says_something_newer(any_store):
+    any_store.write(Changes({JID: snapshot_of("a", "b")}, {(name, JID): record_of(name) for name in "ab"}))
+    any_store.write(Changes(claims={JID: {"a": 200.0}}))
+
+    def states():
+        found = any_store.entries(JID, any_store.snapshot(JID))
+        return {entry.minion: (entry.state, entry.attempts) for entry in found}
+
+    assert states() == {"a": (State.CLAIMED, 1), "b": (State.PENDING, 0)}
+    newer = Entry.from_record("a", JID, record_of("a"))
+    newer.move(State.HELD, 300.0, "was begun")
+    any_store.write(Changes({}, {("a", JID): newer.as_record()}))
+    assert states() == {"a": (State.HELD, 0), "b": (State.PENDING, 0)}
+    any_store.write(Changes({JID: None}, {("a", JID): None, ("b", JID): None}))
+    assert any_store._claims(JID) == {}
+
+
+def test_entries_of_other_masters_are_left_alone(opts):
+    store = RetryStore(opts)
+    store.write(Changes({"1": snapshot_of("a"), "2": snapshot_of("a", owner="other_master")}))
+    assert [jid for jid, _ in store.snapshots("here_master")] == ["1"]
+
+
+@pytest.mark.parametrize("rubbish", [{"state": "x"}, ["list"], "text", {"minion": "b"}])
+def test_a_corrupt_entry_is_held_with_the_reason_and_harms_no_other(opts, rubbish, caplog):
+    store = RetryStore(opts)
+    store.write(Changes({JID: snapshot_of("a", "b")}, {("b", JID): record_of("b")}))
+    salt.cache.Cache(opts).store("job_retry/queue/a", JID, rubbish)
+    with caplog.at_level(logging.ERROR):
+        states = {entry.minion: entry.state for entry in store.entries(JID, store.snapshot(JID))}
+    assert states == {"a": State.HELD, "b": State.PENDING}
+    assert "entry of a" in caplog.text
+
+
+def test_a_file_that_cannot_be_decoded_is_held_with_the_reason(opts):
+    store = RetryStore(opts)
+    store.write(Changes({JID: snapshot_of("a", "b")}, {(name, JID): record_of(name) for name in "ab"}))
+    (pathlib.Path(opts["cachedir"]) / "job_retry/queue/a" / f"{JID}.p").write_bytes(b"\xc1\xff garbage")
+    states = {entry.minion: entry.state for entry in store.entries(JID, store.snapshot(JID))}
+    assert states == {"a": State.HELD, "b": State.PENDING}
+
+
+def test_a_corrupt_snapshot_is_set_aside_and_harms_no_other(opts, caplog):
+    store = RetryStore(opts)
+    store.write(Changes({"1": snapshot_of("a"), "2": snapshot_of("a")}))
+    salt.cache.Cache(opts).store("job_retry/jobs", "1", {"owner": 7})
+    assert [jid for jid, _ in store.snapshots()] == ["2"]
+    assert [jid for jid, _ in store.snapshots()] == ["2"]
+    assert salt.cache.Cache(opts).list("job_retry/corrupt") == ["job_retry.jobs.1"]
+
+
+def test_a_runner_changes_nothing_when_it_reads(opts):
+    RetryStore(opts).write(Changes({"1": snapshot_of("a")}))
+    salt.cache.Cache(opts).store("job_retry/jobs", "1", {"owner": 7})
+    assert list(RetryStore(opts, read_only=True).snapshots()) == []
+    assert salt.cache.Cache(opts).fetch("job_retry/jobs", "1") == {"owner": 7}
+
+
+def test_files_are_for_the_masters_user_only(opts):
+    RetryStore(opts).write(Changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
+    found = list((pathlib.Path(opts["cachedir"]) / "job_retry").rglob("*.p"))
+    assert len(found) == 2
+    assert all(path.stat().st_mode & 0o077 == 0 for path in found)
+
+
+def test_a_removed_queue_leaves_no_directory(opts):
+    store = RetryStore(opts)
+    store.write(Changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
+    store.write(Changes({JID: None}, {("a", JID): None}))
+    assert not (pathlib.Path(opts["cachedir"]) / "job_retry/queue/a").exists()
+
+
+def test_a_store_that_is_away_is_reported_as_such(opts):
+    store = RetryStore({**opts, "cache": "redis", "cache.redis.host": "127.0.0.1", "cache.redis.port": 1})
+    with pytest.raises(StateError):
+        list(store.snapshots())

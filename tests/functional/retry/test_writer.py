@@ -1,0 +1,77 @@
+"""What writes the retry queue behind the loop."""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+
+from saltext.jobs.core import compat
+from saltext.jobs.core.engine.worker import Worker
+from saltext.jobs.core.retry.store import RetryStore
+from saltext.jobs.core.retry.writer import Writer
+from tests.functional.retry.records import JID, record_of, snapshot_of
+from tests.waiting import SOON, Deadline
+
+
+class Loop:
+    """A loop on which a writer can be tried."""
+
+    def __init__(self):
+        self.loop = compat.new_loop()
+
+    def until(self, condition):
+        deadline = Deadline(SOON)
+
+        def look():
+            if condition() or deadline.is_over():
+                self.loop.stop()
+            else:
+                self.loop.call_later(0.02, look)
+
+        self.loop.add_callback(look)
+        self.loop.start()
+        assert condition()
+
+
+def test_what_the_disk_does_not_take_is_written_once_it_does(opts, caplog):
+    helper, durable = Loop(), []
+    worker = Worker(helper.loop)
+    writer = Writer(helper.loop, worker, RetryStore(opts))
+    blocker = pathlib.Path(opts["cachedir"]) / "job_retry"
+    blocker.write_text("no directory can be made here")
+    writer.put_job(JID, snapshot_of("a"))
+    writer.put_entry("a", JID, record_of("a"))
+    writer.when_durable(lambda: durable.append(True))
+    with caplog.at_level(logging.WARNING):
+        helper.until(lambda: "cannot be written" in caplog.text)
+        assert durable == []
+        writer.put_entry("b", JID, record_of("b"))
+        blocker.unlink()
+        helper.until(lambda: bool(durable))
+        helper.until(lambda: (blocker / "queue/b" / f"{JID}.p").exists())
+    assert caplog.text.count("cannot be written") == 1
+    assert "can be written again" in caplog.text
+    assert (blocker / "queue/a" / f"{JID}.p").exists()
+    worker.close()
+    helper.loop.close()
+
+
+def test_what_redis_does_not_take_is_written_once_it_is_back(opts, cache_servers, caplog):
+    server = cache_servers("redis")
+    helper, durable = Loop(), []
+    worker = Worker(helper.loop)
+    store = RetryStore({**opts, **server.options})
+    writer = Writer(helper.loop, worker, store)
+    store.beat("here_master", 1.0)
+    server.stop()
+    writer.put_job(JID, snapshot_of("a"))
+    writer.put_entry("a", JID, record_of("a"))
+    writer.when_durable(lambda: durable.append(True))
+    with caplog.at_level(logging.WARNING):
+        helper.until(lambda: "cannot be written" in caplog.text)
+        assert durable == []
+        server.start()
+        helper.until(lambda: bool(durable))
+    assert [entry.minion for entry in store.entries(JID, store.snapshot(JID))] == ["a"]
+    worker.close()
+    helper.loop.close()
