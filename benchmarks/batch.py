@@ -216,7 +216,6 @@ class Ours:
             cache_worker=Worker(self.loop),
             disk_worker=Worker(self.loop),
             leave=lambda engine, request: None,
-            patience=lambda timeout, gather: timeout + gather + 30,
             keep=86400.0,
         )
         self.shell = BatchShell(ports, BatchSettings())

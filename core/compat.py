@@ -29,7 +29,6 @@ __all__ = [
     "IOLoop",
     "driver_arguments",
     "minion_keys",
-    "native_batch_patience",
     "new_loop",
     "plain_opts",
     "sleep",
@@ -41,7 +40,7 @@ _MAJOR = int(re.split(r"\D", str(salt.version.__version__))[0])
 #: older masters do not pass the wish on.
 HAS_START_EVENT = _MAJOR >= 3008
 
-#: Salt 3008 runs a batch manager of its own beside ours, on the same index file.
+#: Salt 3008 runs a batch manager of its own beside ours.
 HAS_NATIVE_BATCHES = _MAJOR >= 3008
 
 
@@ -70,16 +69,6 @@ def minion_keys(opts: Any) -> tuple[frozenset[str], frozenset[str]]:
 
     found = salt.key.Key(dict(opts)).list_keys()
     return frozenset(found["minions"]), frozenset(name for names in found.values() for name in names)
-
-
-def native_batch_patience(opts: Any, timeout: float, gather_job_timeout: float) -> float:
-    """
-    Return for how many seconds Salt 3008's maintenance leaves an indexed batch alone whose ``last_progress`` stands still.
-
-    :param opts: the master's options.
-    :param timeout: the batch's own, in seconds; so is ``gather_job_timeout``.
-    """
-    return timeout + gather_job_timeout + 6 * float(opts.get("batch_manager_loop_interval", 5))
 
 
 def plain_opts(opts: Any) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 """
-Drive asynchronous batches: sub-publishes, their limit, what became of each minion, and the index of active batches.
+Drive asynchronous batches: sub-publishes, their limit, and what became of each minion.
 
 .. code-block:: yaml
 
@@ -17,7 +17,6 @@ import time
 
 import salt.utils.job
 
-from saltext.jobs.core import compat
 from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.shell import BatchShell
 from saltext.jobs.core.batch.store import BatchStore
@@ -72,6 +71,5 @@ def _ports(loop, opts):
         cache_worker=Worker(loop),
         disk_worker=Worker(loop),
         leave=lambda name, request: requests.leave(opts, name, request),
-        patience=lambda timeout, gather: compat.native_batch_patience(opts, timeout, gather),
         keep=float(salt.utils.job.get_keep_jobs_seconds(opts) or 0),
     )

@@ -214,7 +214,7 @@ def list_active():
     """
     store = BatchStore(__opts__)
     ours = [_summary_of(store, jid) for jid in store.open_jids()]
-    foreign = [_native_summary(store, jid) for jid in store.index()]
+    foreign = [_native_summary(store, jid) for jid in store.native_jids()]
     active = [found for found in ours + foreign if found and found["state"] not in _OVER]
     return sorted(active, key=lambda found: str(found["jid"]))
 
@@ -492,7 +492,7 @@ def _find(jid):
     batch = _read(store, jid)
     if batch is not None:
         return batch_summary.summary(batch, now), batch_summary.minions(batch)
-    state = _native_state(store, jid)
+    state = store.read_native(str(jid))
     return (batch_summary.native_summary(state, now), batch_summary.native_minions(state)) if state else None
 
 
@@ -506,13 +506,8 @@ def _summary_of(store, jid):
     return batch_summary.summary(batch, time.time()) if batch is not None else None
 
 
-def _native_state(store, jid):
-    state = store.read_native(str(jid))
-    return state if state and state.get("driver") != batch_summary.DRIVER else None
-
-
 def _native_summary(store, jid):
-    state = _native_state(store, jid)
+    state = store.read_native(str(jid))
     return batch_summary.native_summary(state, time.time()) if state else None
 
 
@@ -571,7 +566,7 @@ def _request(kind, batch, jid, **more):
 
 def _stop_native(store, jid, kill):
     """Stop a batch of Salt 3008's own: its manager halts it on this event, and only it writes its state."""
-    state = _native_state(store, jid)
+    state = store.read_native(str(jid))
     if state is None or batch_summary.native_summary(state, time.time())["state"] in _OVER:
         return False
     with salt.utils.event.get_master_event(__opts__, __opts__["sock_dir"], listen=False) as bus:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.ports import Ports
-from saltext.jobs.core.batch.summary import native_view
 from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.errors import JobCacheError, StateError
 
@@ -38,7 +37,6 @@ class LateReturns:
             for minion in changed:
                 batch.step(facts.Returned(minion, found[minion]), now)
             Journal(path).rewrite(batch.snapshot())
-            store.write_native(jid, native_view(batch, now))
         except (StateError, OSError) as exc:
             log.error("A late return of batch %s is in the job cache only: %s", jid, exc)
 

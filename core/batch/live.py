@@ -55,8 +55,6 @@ class Live:
         self.gone = False  # it has ended, and takes no facts any more
         self.unwritten = False  # the disk did not take a fact: the journal is behind
         self.load_kept = False  # the job cache has the batch's load
-        self.stamp: tuple[int, int] | None = None  # of the state file as we wrote it
-        self.shown_at = 0.0  # when we wrote it
         self.progress_timer: Any = None
         self.progress_at = clock.now()  # of the last progress event; the batch's first one is "new"
 

@@ -25,9 +25,7 @@ class Ports:
     """
     ``loop``: the engine's tornado loop. ``clock``: the time by which deadlines go; ``wall``: Unix time as files have it.
     ``cache`` is used in ``cache_worker`` only. ``leave``: leaves a request for another engine, and blocks:
-    ``leave(engine, request)``. ``patience``: for how many seconds Salt 3008 leaves a batch alone that seems to stand
-    still, by the batch's own ``timeout`` and ``gather_job_timeout``. ``keep``: seconds for which ended batches are kept, 0
-    for ever.
+    ``leave(engine, request)``. ``keep``: seconds for which ended batches are kept, 0 for ever.
     """
 
     loop: Any
@@ -42,7 +40,6 @@ class Ports:
     cache_worker: Worker
     disk_worker: Worker
     leave: Callable[[str, Mapping[str, Any]], None]
-    patience: Callable[[float, float], float]
     keep: float
 
     def close(self) -> None:

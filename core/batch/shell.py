@@ -17,7 +17,6 @@ from saltext.jobs.core.batch.effects import Effects
 from saltext.jobs.core.batch.late import LateReturns
 from saltext.jobs.core.batch.live import Live
 from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.picture import Picture
 from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.summary import counts, summary
@@ -43,7 +42,7 @@ class BatchShell:
     def __init__(self, ports: Ports, settings: BatchSettings) -> None:
         self._ports, self._settings = ports, settings
         self._effects = Effects(ports, self._close)
-        self._late, self._picture = LateReturns(ports), Picture(ports)
+        self._late = LateReturns(ports)
         verbs = {"start": self._start_batch, "stop": self._stop, "pause": self._pause, "resume": self._resume}
         self._service = Service(ports.loop, ports.inbox, verbs)
         self._timer: Any = None  # of the next look after all batches
@@ -163,14 +162,16 @@ class BatchShell:
         answer = summary(known.batch, now)
         if known.batch.started is None:
             self._step(known, facts.Tick())
-        self._picture.converge_index(self.live, self.ended)
-        self._picture.show_quietly(known)
         return answer
 
     def _take_in(self, batch: Batch, journal: Journal) -> Live:
         ports = self._ports
         live = Live(batch, journal, ports.loop, ports.clock, ports.disk_worker, self._effects.perform)
         self.live[live.jid] = live
+        try:
+            ports.store.show_to_salt(batch.spec, batch.created)
+        except OSError as exc:
+            log.error("The state file of batch %s cannot be written: %s", live.jid, exc)
         return live
 
     # -- looking after batches ----------------------------------------------------------------------------------------
@@ -191,7 +192,6 @@ class BatchShell:
             self._service.take()
             for live in list(self.live.values()):
                 self._maintain_one(live)
-            self._picture.converge_index(self.live, self.ended)
             self._forget_old()
         except Exception:
             log.exception("A pass of the maintenance loop failed")
@@ -207,7 +207,6 @@ class BatchShell:
                 live.journal.rewrite(live.batch.snapshot())
             except OSError as exc:
                 log.error("Batch %s cannot be compacted: %s", live.jid, exc)
-        self._picture.put_right(live)
 
     def _forget_old(self) -> None:
         now = self._ports.wall()
@@ -216,11 +215,9 @@ class BatchShell:
         self._service.sweep(now)
 
     def _close(self, live: Live) -> None:
-        """Leave the batch as it is to be found from now on: one snapshot, out of the index."""
+        """Leave the batch as it is to be found from now on: one snapshot, among the ended ones."""
         live.step(facts.Closed())
         try:
-            self._picture.show(live)
-            self._ports.store.converge_index((), [live.jid])
             live.journal.rewrite(live.batch.snapshot())
             self._ports.store.end(live.jid)
         except OSError as exc:

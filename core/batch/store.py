@@ -1,14 +1,15 @@
 """
-The files of all batches: journals, the state file and the index that Salt 3008 knows.
+The files of all batches: journals, and what Salt 3008 is shown.
 
     <cachedir>/saltext_jobs/batch_manager/batches/<jid>.journal    a batch that is not closed; the truth about it
     <cachedir>/saltext_jobs/batch_manager/batches/<jid>.ended      one that is
-    <cachedir>/jobs/<jid_dir>/.batch.p                             what Salt 3008 and its tools see of it
-    <cachedir>/batch_active.p                                      index of active batches, shared with Salt 3008
+    <cachedir>/jobs/<jid_dir>/.batch.p                             all that Salt 3008 sees of it; written once
+    <cachedir>/batch_active.p                                      Salt 3008's index of its own batches; only read
 
-It must never take ``.batch.p`` for the truth: Salt 3008's manager writes into it whatever a forged event carries. The
-journals are not beside it since local_cache removes a job's directory after ``keep_jobs_seconds``, under a batch that is
-still running.
+It must never write into Salt's index: at its start Salt's own manager takes whatever is in there for its own and publishes
+to the minions that are left. Nor may it take ``.batch.p`` for the truth: Salt's manager writes into it whatever a forged
+event carries. The journals are not beside it since local_cache removes a job's directory after ``keep_jobs_seconds``,
+under a batch that is still running.
 """
 
 from __future__ import annotations
@@ -18,14 +19,16 @@ import itertools
 import logging
 import os
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import salt.utils.jid
 
+from saltext.jobs.core import compat
 from saltext.jobs.core.batch import facts as batch_facts
 from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.summary import DRIVER
+from saltext.jobs.core.batch.spec import Spec
+from saltext.jobs.core.batch.summary import DRIVER, native_view
 from saltext.jobs.core.disk import files, journal
 from saltext.jobs.core.engine.requests import engine_dir
 from saltext.jobs.core.errors import StateError
@@ -56,7 +59,6 @@ class BatchStore:
     def __init__(self, opts: Mapping[str, Any]) -> None:
         self._opts = opts
         self.folder = engine_dir(opts, ENGINE) / "batches"
-        self._index = pathlib.Path(opts["cachedir"]) / "batch_active.p"
 
     # -- journals -----------------------------------------------------------------------------------------------------
 
@@ -117,7 +119,7 @@ class BatchStore:
             with contextlib.suppress(OSError):
                 if path.stat().st_mtime < before:
                     path.unlink()
-                    self.native_path(jid).unlink(missing_ok=True)
+                    self._remove_native(jid)
                     gone.append(jid)
         return gone
 
@@ -135,51 +137,57 @@ class BatchStore:
         jobs = os.path.join(self._opts["cachedir"], "jobs")
         return pathlib.Path(salt.utils.jid.jid_dir(jid, jobs, self._opts.get("hash_type", "sha256"))) / ".batch.p"
 
-    def write_native(self, jid: str, state: Mapping[str, Any]) -> tuple[int, int]:
-        """Replace a job's ``.batch.p`` and return its stamp. :raises OSError:"""
+    def write_native(self, jid: str, state: Mapping[str, Any]) -> None:
+        """Replace a job's ``.batch.p``. :raises OSError:"""
         files.write_msgpack(self.native_path(jid), dict(state))
-        return self.native_stamp(jid) or (0, 0)
 
-    def native_stamp(self, jid: str) -> tuple[int, int] | None:
-        """Return what changes when somebody replaces a job's ``.batch.p``: inode and time; None where it is gone."""
-        try:
-            stat = self.native_path(jid).stat()
-        except OSError:
-            return None
-        return stat.st_ino, stat.st_mtime_ns
+    def show_to_salt(self, spec: Spec, created: float) -> None:
+        """
+        Show Salt 3008, which has batches of its own, that it has nothing to do for this one. :raises OSError:
+
+        Without a file, its manager would complain about each batch that is announced. ``created`` is Unix time.
+        """
+        if compat.HAS_NATIVE_BATCHES:
+            self.write_native(spec.jid, native_view(spec, created))
 
     def read_native(self, jid: str) -> dict[str, Any] | None:
-        """Return the content of a job's ``.batch.p``, or None where there is none or it is unreadable."""
-        return _native_state(self.native_path(jid)) if is_plain(jid) else None
+        """Return the state of a batch of Salt 3008 or its CLI; None where there is none, it is unreadable, or ours."""
+        if not is_plain(jid) or self._is_ours(jid):
+            return None
+        state = _native_state(self.native_path(jid))
+        return state if state and state.get("driver") != DRIVER else None
 
     def native_states(self, limit: int) -> list[dict[str, Any]]:
-        """Return the content of the ``limit`` ``.batch.p`` files not of ours that were written last, the latest first."""
+        """Return the states of the ``limit`` batches not of ours whose ``.batch.p`` was written last, the latest first."""
         found = []
         for path in pathlib.Path(self._opts["cachedir"], "jobs").glob("*/*/.batch.p"):
             with contextlib.suppress(OSError):
                 found.append((path.stat().st_mtime, str(path)))
+        ours = {*self.open_jids(), *self.ended_jids()}
         states = (_native_state(pathlib.Path(path)) for _, path in sorted(found, reverse=True))
-        return list(itertools.islice((state for state in states if state and state.get("driver") != DRIVER), limit))
+        foreign = (
+            state for state in states if state and state.get("driver") != DRIVER and state.get("jid") not in ours
+        )
+        return list(itertools.islice(foreign, limit))
 
-    def index(self) -> list[str]:
-        """Return the jids in the index of active batches; what cannot be read counts as empty."""
+    def native_jids(self) -> list[str]:
+        """Return the jids of the batches that Salt 3008 takes for active; an index that cannot be read counts as empty."""
         try:
-            jids = files.read_msgpack(self._index)
+            jids = files.read_msgpack(pathlib.Path(self._opts["cachedir"], "batch_active.p"))
         except StateError as exc:
-            log.error("The index of active batches is made anew: %s", exc)
+            log.warning("Batches of Salt's own may be missing: %s", exc)
             return []
         return [jid for jid in jids if is_plain(jid)] if isinstance(jids, (list, tuple)) else []
 
-    def converge_index(self, active: Iterable[str], closed: Iterable[str]) -> None:
-        """
-        Have ``active`` in the index and ``closed`` out of it; other entries are not ours.
+    def _remove_native(self, jid: str) -> None:
+        """Remove a job's ``.batch.p``, and its directory where nothing else is in it."""
+        path = self.native_path(jid)
+        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            path.parent.rmdir()
 
-        Salt 3008 reads, changes and writes this file without a lock, so this is done again and again. :raises OSError:
-        """
-        present = set(self.index())
-        wanted = (present | set(active)) - set(closed)
-        if wanted != present or (wanted and not self._index.exists()):
-            files.write_msgpack(self._index, sorted(wanted))
+    def _is_ours(self, jid: str) -> bool:
+        return any(self.journal_path(jid, ended).exists() for ended in (False, True, False))
 
 
 def _native_state(path: pathlib.Path) -> dict[str, Any] | None:

@@ -1,5 +1,5 @@
 """
-What a batch looks like from outside: the summary of ``batch.status``, the minions, and the state file that Salt 3008 reads.
+What a batch looks like from outside: the summary of ``batch.status``, the minions, and the little that Salt 3008 is shown.
 
 Pure: stdlib only. It must never show a return's payload.
 """
@@ -11,8 +11,9 @@ from typing import Any
 
 from saltext.jobs.core.batch.flight import Outcome
 from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.batch.spec import Spec
 
-#: What stands in ``driver`` for a batch of ours; Salt 3008's own manager leaves such a batch alone.
+#: What stands in ``driver`` for a batch of ours.
 DRIVER = "engine"
 
 
@@ -86,29 +87,28 @@ def minions(batch: Batch) -> dict[str, dict[str, Any]]:
     return {minion: known[minion] for minion in sorted(known)}
 
 
-def native_view(batch: Batch, now: float) -> dict[str, Any]:
+def native_view(spec: Spec, created: float) -> dict[str, Any]:
     """
-    Return a batch in the form of Salt 3008's ``.batch.p``.
+    Return what Salt 3008 is shown of a batch, in the form of its ``.batch.p``.
 
-    ``last_progress`` is ``now`` as long as the batch is open: Salt 3008's maintenance takes it for a sign of life, and
-    warns about a batch that shows none. The true time of progress is in the summary.
+    It names no minion and says that the batch is halted: whatever Salt's manager does with it, at its start or for an event
+    that anybody fires, it finds nothing to publish, nothing to time out and nothing to announce. How the batch stands is in
+    its journal, which our runner reads. :param created: Unix time.
     """
-    spec = batch.spec
-    ended = batch.outcomes.items()
     return {
         "jid": spec.jid,
         "fun": spec.fun,
-        "arg": list(spec.arg),
-        "kwargs": dict(spec.kwargs),
+        "arg": [],
+        "kwargs": {},
         "tgt": spec.tgt,
         "tgt_type": spec.tgt_type,
-        "all_minions": list(spec.minions),
-        "pending": batch.pending(),
-        "active": {minion: flight.since for minion, flight in batch.flights.items()},
-        "done": {minion: {"retcode": code} for minion, (how, _, code) in ended if how is Outcome.COMPLETED},
-        "failed": {minion: how.value for minion, (how, _, _) in ended if how is not Outcome.COMPLETED},
-        "wait": list(batch.pace.cooling),
-        "batch_size": batch.pace.size,
+        "all_minions": [],
+        "pending": [],
+        "active": {},
+        "done": {},
+        "failed": {},
+        "wait": [],
+        "batch_size": spec.sizes[-1],
         "batch_wait": spec.batch_wait,
         "failhard": spec.failhard,
         "timeout": spec.timeout,
@@ -116,10 +116,10 @@ def native_view(batch: Batch, now: float) -> dict[str, Any]:
         "ret": spec.ret,
         "user": spec.user,
         "driver": DRIVER,
-        "created": batch.created,
-        "last_progress": batch.finished or now,
-        "halted": batch.halted is not None,
-        "halted_reason": batch.halted,
+        "created": created,
+        "last_progress": created,
+        "halted": True,
+        "halted_reason": "driven by the batch_manager engine of saltext-jobs: see salt-run batch.status",
     }
 
 

@@ -58,7 +58,6 @@ POINTS = {
         "question": Point(publisher.Publisher, "find_job"),
         "kill": Point(publisher.Publisher, "kill_job"),
         "state file": Point(batch_store.BatchStore, "write_native"),
-        "index": Point(batch_store.BatchStore, "converge_index"),
         "request removal": Point(requests.Inbox, "_finish"),
         "announcement": Point(bus.Bus, "fire"),
         "end": Point(batch_store.BatchStore, "end"),

@@ -25,8 +25,3 @@ def test_the_options_are_had_with_and_without_a_proxy(opts):
 def test_the_arguments_of_a_cache_driver_are_found_under_either_name(name):
     cache = types.SimpleNamespace(**{name: {"cachedir": "/c"}})
     assert compat.driver_arguments(cache) == {"cachedir": "/c"}
-
-
-@pytest.mark.parametrize(("opts", "seconds"), [({}, 5 + 10 + 30), ({"batch_manager_loop_interval": 1}, 5 + 10 + 6)])
-def test_how_long_a_native_batch_may_stand_still(opts, seconds):
-    assert compat.native_batch_patience(opts, 5.0, 10.0) == seconds

@@ -1,9 +1,10 @@
-"""The files of batches: the index that Salt shares, the state files, and what a damaged one does to the others."""
+"""The files of batches: what a damaged one does to the others, and what Salt 3008 is shown."""
 
 from __future__ import annotations
 
 import errno
 import os
+import pathlib
 
 import pytest
 import salt.payload
@@ -124,45 +125,36 @@ def full_descriptor_table(_path):
     raise OSError(errno.EMFILE, "Too many open files")
 
 
-def test_only_our_own_entries_of_the_index_are_touched(store):
-    store.converge_index(["2", "3"], [])
-    path = store._index
-    path.write_bytes(salt.payload.dumps(["1", "3"]))  # what Salt's own manager left, losing one of ours
-    store.converge_index(["2"], ["3"])
-    assert store.index() == ["1", "2"]
+@pytest.mark.parametrize("content", [b"", b"\xc1", salt.payload.dumps({"a": 1})])
+def test_an_index_of_salt_s_that_is_damaged_counts_as_empty(store, opts, content):
+    pathlib.Path(opts["cachedir"], "batch_active.p").write_bytes(content)
+    assert store.native_jids() == []
 
 
-def test_an_index_that_is_right_is_not_written_again(store):
-    store.converge_index(["1"], [])
-    before = os.stat(store._index).st_ino
-    store.converge_index(["1"], ["7"])
-    assert os.stat(store._index).st_ino == before
+def test_jids_in_the_index_of_salt_s_that_are_none_are_passed_over(store, opts):
+    pathlib.Path(opts["cachedir"], "batch_active.p").write_bytes(salt.payload.dumps(["../x", 3, "1"]))
+    assert store.native_jids() == ["1"]
 
 
-@pytest.mark.parametrize("content", [b"", b"\xc1", salt.payload.dumps({"a": 1}), salt.payload.dumps(["../x", 3, "1"])])
-def test_a_damaged_index_is_made_anew(store, content):
-    store._index.write_bytes(content)
-    store.converge_index(["2"], [])
-    assert set(store.index()) - {"1"} == {"2"}
-
-
-def test_the_state_file_is_where_salt_looks_for_it(store, opts):
-    bench = Bench("ab", "2")
-    stamp = store.write_native(JID, batch_summary.native_view(bench.batch, bench.now))
-    assert store.native_stamp(JID) == stamp
-    batch_state = pytest.importorskip("salt.utils.batch_state", reason="Salt 3008 is the first release that has it")
-    state = batch_state.read_batch_state(JID, opts)
-    assert state["driver"] == "engine"
-    assert not batch_state.is_batch_done(state)
-
-
-def test_native_state_files_are_listed_latest_first_and_broken_ones_and_ours_left_out(store):
-    for number, jid in enumerate(["1", "2", "3", "4"]):
+def test_native_batches_are_listed_latest_first_and_broken_ones_and_ours_left_out(store):
+    write(store, Bench("ab", "2"), "5")
+    for number, jid in enumerate(["1", "2", "3", "4", "5"]):
         store.write_native(jid, {"jid": jid, "driver": "engine" if jid == "4" else "master"})
         os.utime(store.native_path(jid), (number, number))
     store.native_path("2").write_bytes(b"\xc1")
     assert [state["jid"] for state in store.native_states(5)] == ["3", "1"]
     assert [state["jid"] for state in store.native_states(1)] == ["3"]
+
+
+def test_a_state_file_of_a_batch_of_ours_is_never_read_whatever_somebody_has_written_there(store):
+    write(store, Bench("ab", "2"), "1")
+    write(store, Bench("ab", "2"), "2")
+    store.end("2")
+    for jid in ("1", "2"):
+        store.write_native(jid, {"jid": jid, "driver": "cli"})
+        assert store.read_native(jid) is None
+    store.write_native("3", {"jid": "3", "driver": "cli"})
+    assert store.read_native("3")["driver"] == "cli"
 
 
 def test_ended_batches_are_forgotten_when_they_are_old_enough(store):
@@ -173,7 +165,18 @@ def test_ended_batches_are_forgotten_when_they_are_old_enough(store):
     os.utime(store.journal_path("1", ended=True), (1000, 1000))
     assert store.forget_ended(before=2000) == ["1"]
     assert store.ended_jids() == ["2"]
-    assert not store.native_path("1").exists()
+    assert not store.native_path("1").parent.exists()
+
+
+def test_what_else_is_in_a_job_s_directory_stays_when_its_batch_is_forgotten(store):
+    write(store, Bench("ab", "2"), "1")
+    store.write_native("1", {"jid": "1"})
+    load = store.native_path("1").with_name(".load.p")
+    load.write_bytes(b"x")
+    store.end("1")
+    os.utime(store.journal_path("1", ended=True), (1000, 1000))
+    store.forget_ended(before=2000)
+    assert os.listdir(load.parent) == [".load.p"]
 
 
 def test_the_facts_of_a_journal_survive_being_written(store):

@@ -248,7 +248,6 @@ class ShellBench:
             cache_worker=FakeWorker(),
             disk_worker=FakeWorker(),
             leave=lambda engine, request: self.left.append((engine, request)),
-            patience=lambda timeout, gather: timeout + gather + 30,
             keep=86400.0,
         )
 
