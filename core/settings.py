@@ -136,8 +136,6 @@ class BatchSettings:
     probe_attempts: int = option(3, whole(1))
     #: How often kill_job is sent to a minion that still runs the job.
     kill_attempts: int = option(5, whole(1))
-    #: Journal records after which a batch's journal is compacted.
-    compact_records: int = option(5000, whole(100))
     #: Whether the user of a batch must be allowed to publish its function.
     check_acl: bool = option(True, FLAG)
 

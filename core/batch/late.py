@@ -1,20 +1,26 @@
 """
 Returns of batches that have ended: they correct the record of a minion that was given up before it returned.
 
-It must never bring an ended batch back to life: only what is recorded of a minion changes.
+It must never bring an ended batch back to life: only what is recorded of a minion changes. Returns are gathered, and
+written down in the disk's thread, so that they cost the loop next to nothing however many there are.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.ports import Ports
-from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.errors import JobCacheError, StateError
 
 log = logging.getLogger(__name__)
+
+#: Seconds for which returns are gathered.
+GATHER = 1.0
+#: For how many batches it is remembered which minions' returns would change anything.
+_REMEMBERED = 100
 
 
 class LateReturns:
@@ -24,33 +30,64 @@ class LateReturns:
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
+        self._gathered: dict[str, dict[str, int]] = {}
+        self._timer: Any = None
+        #: ``{jid: minions}`` whose returns would change anything; used in the disk's thread only.
+        self._open: dict[str, set[str]] = {}
 
-    def correct(self, jid: str, found: Mapping[str, int]) -> None:
-        """Take returns of an ended batch: ``{minion: retcode}``."""
-        store, now = self._ports.store, self._ports.clock.now()
-        path = store.journal_path(jid, ended=True)
-        try:
-            batch = store.read(jid)
-            changed = [minion for minion in found if batch is not None and batch.wants_return(minion)]
-            if batch is None or not changed:
-                return
-            for minion in changed:
-                batch.step(facts.Returned(minion, found[minion]), now)
-            Journal(path).rewrite(batch.snapshot())
-        except (StateError, OSError) as exc:
-            log.error("A late return of batch %s is in the job cache only: %s", jid, exc)
+    def take(self, jid: str, minion: str, retcode: int) -> None:
+        """Take a return of an ended batch."""
+        self._gathered.setdefault(jid, {})[minion] = retcode
+        if self._timer is None:
+            self._timer = self._ports.loop.call_later(GATHER, self._write_down)
 
     async def catch_up(self, jids: Iterable[str]) -> None:
         """Look for returns of ended batches that came while no engine was there to see them."""
         for jid in jids:
             try:
-                batch = await self._ports.cache_worker.call(self._ports.store.read, jid)
-                waiting = batch.unsettled() if batch is not None else []
+                waiting = await self._ports.disk_worker.call(self._waiting, jid)
                 if not waiting:
                     continue
-                found = await self._ports.cache_worker.call(self._ports.cache.returned, jid, waiting)
+                found = await self._ports.cache_worker.call(self._ports.cache.returned, jid, sorted(waiting))
             except (StateError, JobCacheError, OSError) as exc:
                 log.debug("Batch %s is not looked at again: %s", jid, exc)
                 continue
-            if found:
-                self.correct(jid, found)
+            await self._correct(jid, found)
+
+    def close(self) -> None:
+        """Gather no more. What is not written down is in the job cache, and found at the next start."""
+        if self._timer is not None:
+            self._ports.loop.remove_timeout(self._timer)
+            self._timer = None
+
+    def _write_down(self) -> None:
+        self._timer = None
+        gathered, self._gathered = self._gathered, {}
+        for jid, found in gathered.items():
+            self._ports.loop.spawn_callback(self._correct, jid, found)
+
+    async def _correct(self, jid: str, found: Mapping[str, int]) -> None:
+        try:
+            await self._ports.disk_worker.call(self._append, jid, found, self._ports.clock.now())
+        except (StateError, OSError) as exc:
+            log.error("Late returns of batch %s are in the job cache only: %s", jid, exc)
+
+    # -- in the disk's thread ------------------------------------------------------------------------------------------
+
+    def _append(self, jid: str, found: Mapping[str, int], now: float) -> None:
+        waiting = self._waiting(jid)
+        late = {minion: retcode for minion, retcode in found.items() if minion in waiting}
+        if late:
+            records = [facts.record_of(facts.Returned(minion, retcode), now) for minion, retcode in late.items()]
+            self._ports.store.append_to_ended(jid, records)
+            waiting.difference_update(late)
+
+    def _waiting(self, jid: str) -> set[str]:
+        """Return the minions whose returns would change anything."""
+        if jid not in self._open:
+            batch = self._ports.store.read(jid)
+            minions = batch.spec.minions if batch is not None else ()
+            while len(self._open) >= _REMEMBERED:
+                del self._open[next(iter(self._open))]
+            self._open[jid] = {minion for minion in minions if batch is not None and batch.wants_return(minion)}
+        return self._open[jid]

@@ -2,7 +2,8 @@
 A batch that is being carried out: the machine with its journal, its alarm, and what is to be done because of it.
 
 The order for each fact is: step, write down, make durable if minions are reached or the batch ends because of it, perform.
-What cannot be written down is not performed: it waits until the disk takes it. It holds no policy about batches.
+What cannot be written down is not performed: it waits until the disk takes it. It holds no policy about batches, and must
+never wait for the disk on the loop's thread: syncs, and the end of a rewrite, are done in the disk's thread.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ class Live:
         self._todo: collections.deque[tuple[list[facts.Effect], Any]] = collections.deque()
         self._working = False
         self._quiet_waiters: list[Any] = []
-        self.gone = False  # it has ended, and takes no facts any more
+        self._rewriting: Any = None  # a future that ends with the rewrite of the journal that is under way
+        self.closing = False  # it has ended, and is being closed
+        self.gone = False  # it is closed, and takes no facts any more
         self.unwritten = False  # the disk did not take a fact: the journal is behind
         self.load_kept = False  # the job cache has the batch's load
         self.progress_timer: Any = None
@@ -94,30 +97,48 @@ class Live:
             await waiter
 
     def close(self) -> None:
-        """Release the journal and the timers. All that matters is in the journal."""
+        """Stop the timers and take no fact any more; the journal is released when the disk's thread is done with it."""
         self.gone = True
         self._alarm.close()
         if self.progress_timer is not None:
             self._loop.remove_timeout(self.progress_timer)
             self.progress_timer = None
-        self.journal.close()
+        self._loop.spawn_callback(self._disk.call, self.journal.close)
 
     # -- writing down, and then doing ----------------------------------------------------------------------------------
 
-    def catch_up(self) -> None:
-        """Write the whole batch again after the disk did not take a fact, and then do what waited for that."""
+    async def rewrite(self) -> None:
+        """
+        Have the journal begin anew with the batch as it is at this moment, durably, and do what waited for the disk.
+
+        :raises OSError: when the disk does not take it.
+        """
+        while self._rewriting is not None:
+            await self._rewriting
+        self._rewriting = compat.Future()
         try:
-            self.journal.rewrite(self.batch.snapshot())
-        except OSError as exc:
-            log.debug("Batch %s still cannot be written down: %s", self.jid, exc)
-            return
-        log.info("Batch %s is written down again and goes on", self.jid)
-        self.unwritten = False
+            self.journal.begin_rewrite(self.batch.snapshot())
+            await self._disk.call(self.journal.finish_rewrite)
+        finally:
+            ended, self._rewriting = self._rewriting, None
+            ended.set_result(None)
+        if self.unwritten:
+            log.info("Batch %s is written down again and goes on", self.jid)
+            self.unwritten = False
         self._work()
 
+    def tend(self) -> None:
+        """Have the journal rewritten if it lacks a fact or has outgrown its snapshot. To be called again and again."""
+        if self._rewriting is None and (self.unwritten or self.journal.overgrown):
+            self._loop.spawn_callback(self._try_to_rewrite)
+
+    async def _try_to_rewrite(self) -> None:
+        try:
+            await self.rewrite()
+        except OSError as exc:
+            log.debug("The journal of batch %s cannot be rewritten: %s", self.jid, exc)
+
     def _write(self, record: list[Any]) -> None:
-        if self.unwritten:
-            return
         try:
             self.journal.append(record)
         except OSError as exc:

@@ -58,8 +58,9 @@ class BatchShell:
         self.ended = set(self._ports.store.ended_jids())
         for jid in self._ports.store.open_jids():
             self._adopt(jid)
+        adopted = list(self.live.values())
         self._service.take()
-        for live in list(self.live.values()):
+        for live in adopted:
             self._step(live, facts.Recovered())
         log.info("Carrying on %d batches", len(self.live))
         self._ports.loop.spawn_callback(self._late.catch_up, sorted(self.ended))
@@ -70,6 +71,7 @@ class BatchShell:
         if self._timer is not None:
             self._ports.loop.remove_timeout(self._timer)
             self._timer = None
+        self._late.close()
         for live in self.live.values():
             live.close()
         self._ports.close()
@@ -95,7 +97,7 @@ class BatchShell:
             if live is not None and live.batch.wants_return(fact.minion):
                 self._step(live, facts.Returned(fact.minion, fact.retcode))
             elif fact.jid in self.ended:
-                self._late.correct(fact.jid, {fact.minion: fact.retcode})
+                self._late.take(fact.jid, fact.minion, fact.retcode)
         elif isinstance(fact, events.JobStarted) and fact.jid in self.live:
             self._step(self.live[fact.jid], facts.Acknowledged(fact.minion))
 
@@ -145,21 +147,21 @@ class BatchShell:
         await live.quiet()
         return True
 
-    def _start_batch(self, request: Mapping[str, Any]) -> dict[str, Any] | None:
-        spec, now = Spec.from_dict(request["spec"]), self._ports.clock.now()
+    async def _start_batch(self, request: Mapping[str, Any]) -> dict[str, Any] | None:
+        ports, spec = self._ports, Spec.from_dict(request["spec"])
         known = self.live.get(spec.jid)
         if known is None and spec.jid in self.ended:  # it was asked for before a crash, and has run
-            ended = self._ports.store.read(spec.jid)
-            return summary(ended, now) if ended else None
+            ended = await ports.disk_worker.call(ports.store.read, spec.jid)
+            return summary(ended, ports.clock.now()) if ended else None
         if known is None:
-            journal = Journal(self._ports.store.journal_path(spec.jid))
-            batch = Batch(spec, now)
+            known = self._take_in(Batch(spec, ports.clock.now()), Journal(ports.store.journal_path(spec.jid)))
             try:
-                journal.rewrite(batch.snapshot())
+                await known.rewrite()
             except OSError as exc:
+                known.close()
+                del self.live[spec.jid]
                 raise OSError(f"The batch cannot be written down: {exc}") from exc
-            known = self._take_in(batch, journal)
-        answer = summary(known.batch, now)
+        answer = summary(known.batch, ports.clock.now())
         if known.batch.started is None:
             self._step(known, facts.Tick())
         return answer
@@ -197,16 +199,9 @@ class BatchShell:
             log.exception("A pass of the maintenance loop failed")
 
     def _maintain_one(self, live: Live) -> None:
-        if live.unwritten:
-            live.catch_up()
-        elif live.batch.finished and not live.batch.closed:
+        live.tend()
+        if live.batch.finished and not live.batch.closed and not live.unwritten:
             self._close(live)
-            return
-        elif live.journal.records > max(self._settings.compact_records, len(live.batch.spec.minions)):
-            try:
-                live.journal.rewrite(live.batch.snapshot())
-            except OSError as exc:
-                log.error("Batch %s cannot be compacted: %s", live.jid, exc)
 
     def _forget_old(self) -> None:
         now = self._ports.wall()
@@ -215,15 +210,20 @@ class BatchShell:
         self._service.sweep(now)
 
     def _close(self, live: Live) -> None:
+        if not live.closing:
+            live.closing = True
+            self._ports.loop.spawn_callback(self._close_down, live)
+
+    async def _close_down(self, live: Live) -> None:
         """Leave the batch as it is to be found from now on: one snapshot, among the ended ones."""
         live.step(facts.Closed())
         try:
-            live.journal.rewrite(live.batch.snapshot())
-            self._ports.store.end(live.jid)
+            await live.rewrite()
+            await self._ports.disk_worker.call(self._ports.store.end, live.jid)
         except OSError as exc:
             # It stays open and is closed again, with its announcement, after a restart or by the maintenance loop.
             log.error("Batch %s has ended but cannot be closed: %s", live.jid, exc)
-            live.batch.closed = False
+            live.batch.closed = live.closing = False
             return
         live.close()
         del self.live[live.jid]

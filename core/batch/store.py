@@ -19,7 +19,7 @@ import itertools
 import logging
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import salt.utils.jid
@@ -100,8 +100,21 @@ class BatchStore:
         return batch, opened
 
     def end(self, jid: str) -> None:
-        """Mark a batch as closed."""
+        """Mark a batch as closed, durably. Blocks. :raises OSError:"""
         os.replace(self.journal_path(jid), self.journal_path(jid, ended=True))
+        files.sync_directory(self.folder)
+
+    def append_to_ended(self, jid: str, records: Iterable[Any]) -> None:
+        """Add records to the journal of a closed batch, durably. Blocks. :raises StateError, OSError:"""
+        path = self.journal_path(jid, ended=True)
+        opened = journal.Journal(path)
+        opened.open(journal.read(path))
+        try:
+            for record in records:
+                opened.append(record)
+            opened.sync()
+        finally:
+            opened.close()
 
     def open_jids(self) -> list[str]:
         """Return the jids of batches that are not closed, oldest first."""

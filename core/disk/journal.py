@@ -119,9 +119,9 @@ class Journal:
 
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path
-        self.records = 0  # appended since the snapshot
         self._lock = threading.Lock()  # over which files are open
         self._file: _File | None = None
+        self._lacks = False  # a record that the file did not take: it is of no use before it is rewritten
         # The file that is to take its place, under this name until then, and why it cannot.
         self._next: _File | None = None
         self._temporary = ""
@@ -131,7 +131,6 @@ class Journal:
         """Go on with an existing file that holds ``content``, cutting off what is torn. :raises OSError:"""
         self._file = _File(os.open(self.path, os.O_WRONLY | os.O_APPEND), content.length, content.begin)
         os.ftruncate(self._file.handle, content.length)
-        self.records = len(content.records)
 
     @property
     def overgrown(self) -> bool:
@@ -145,22 +144,32 @@ class Journal:
         """
         Add a record; it survives this process, and after ``sync`` a power cut.
 
-        :raises OSError: with the file as it was.
+        :raises OSError: when it is written nowhere. From then on every one is refused, until a rewrite has begun: a journal
+            must not lack what came before.
         """
         data = _frame(record)
         with self._lock:
-            if self._file is not None:
-                self._file.add(data)
-            elif self._next is None:
-                raise OSError(f"{self.path} is not open")
+            failure = self._add_to_file(data)
             if self._next is not None and self._failure is None:
                 try:
                     self._next.add(data)
+                    failure = None
                 except OSError as exc:
                     self._failure = exc
-                    if self._file is None:
-                        raise
-        self.records += 1
+        if failure is not None:
+            raise failure
+
+    def _add_to_file(self, data: bytes) -> OSError | None:
+        if self._file is None:
+            return OSError(f"{self.path} is not open")
+        if self._lacks:
+            return OSError(f"{self.path} lacks a record")
+        try:
+            self._file.add(data)
+        except OSError as exc:
+            self._lacks = True
+            return exc
+        return None
 
     def begin_rewrite(self, snapshot: Any) -> None:
         """
@@ -180,14 +189,14 @@ class Journal:
             raise
         with self._lock:
             self._next, self._temporary, self._failure = fresh, temporary, None
-        self.records = 0
 
     def finish_rewrite(self) -> None:
         """
         Put the new file in the old one's place, durably.
 
         :raises OSError: with the old file kept; or, where it is not known which of the two a power cut would leave, with
-            the journal closed, so that nothing is appended before it is rewritten.
+            the journal closed, so that nothing is appended before it is rewritten. Records that only the new file has taken
+            are lost.
         """
         fresh = self._next
         if fresh is None:
@@ -199,7 +208,7 @@ class Journal:
                 if self._failure is not None:
                     raise self._failure
                 os.replace(self._temporary, self.path)
-                old, self._file, self._next = self._file, fresh, None
+                old, self._file, self._next, self._lacks = self._file, fresh, None, False
         except OSError:
             with self._lock:
                 self._next = None
@@ -223,8 +232,8 @@ class Journal:
     def sync(self) -> None:
         """Make all records durable. :raises OSError: when that is not certain."""
         # What is in the new file as well, during a rewrite, is made durable before it takes the old one's place.
-        if self._file is None:
-            raise OSError(f"{self.path} is not open")
+        if self._file is None or self._lacks:
+            raise OSError(f"{self.path} lacks a record" if self._lacks else f"{self.path} is not open")
         os.fdatasync(self._file.handle)
 
     def close(self) -> None:

@@ -276,6 +276,7 @@ class ShellBench:
         """Start a batch; returns its summary."""
         names = sorted(self.master.minions) if minions is None else minions
         reply = self.ask("start", spec=spec(names, batch, **{"fun": "state.apply", **more}).as_dict())
+        assert self.run(1.0, lambda: reply in self.inbox.replies)
         return self.inbox.replies[reply][1]
 
     def batch(self, jid=JID):

@@ -1,0 +1,138 @@
+"""Returns that come after a batch has ended: they correct its record, and cost the loop next to nothing."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+
+from saltext.jobs.core import compat
+from saltext.jobs.core.batch import late
+from saltext.jobs.core.batch.late import LateReturns
+from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.disk import journal
+from saltext.jobs.core.disk.journal import Journal
+from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.engine.worker import Worker
+from tests.unit.batch.bench import Bench
+
+JID = "20260516101112131415"
+
+
+class Ports:
+    """Those that late returns need."""
+
+    def __init__(self, store, loop):
+        self.store, self.loop, self.clock, self.cache = store, loop, Clock(), self
+        self.disk_worker, self.cache_worker = Worker(loop), Worker(loop)
+        self.returns = {}
+
+    def returned(self, jid, minions):
+        return {minion: self.returns[minion] for minion in minions if minion in self.returns}
+
+
+@pytest.fixture
+def loop():
+    made = compat.new_loop()
+    yield made
+    made.close(all_fds=True)
+
+
+@pytest.fixture
+def ports(tmp_path, loop):
+    made = Ports(BatchStore({"cachedir": str(tmp_path), "hash_type": "sha256"}), loop)
+    yield made
+    made.disk_worker.close()
+    made.cache_worker.close()
+
+
+@pytest.fixture
+def returns(ports, monkeypatch):
+    monkeypatch.setattr(late, "GATHER", 0.01)
+    made = LateReturns(ports)
+    yield made
+    made.close()
+
+
+def ended(store, minions="abcd", jid=JID):
+    """A batch that has ended without a return of any of its minions."""
+    bench = Bench(minions, str(len(minions)), jid=jid)
+    bench.sent(missed=minions)
+    assert bench.batch.finished
+    Journal(store.journal_path(jid)).rewrite(bench.batch.snapshot())
+    store.end(jid)
+
+
+def settle(loop, seconds=0.3):
+    loop.run_sync(lambda: compat.sleep(seconds))
+
+
+def test_a_late_return_corrects_the_record(ports, returns, loop):
+    ended(ports.store)
+    returns.take(JID, "b", 0)
+    returns.take(JID, "c", 3)
+    settle(loop)
+    batch = ports.store.read(JID)
+    assert {minion: (how.value, code) for minion, (how, _, code) in batch.outcomes.items() if minion in "bc"} == {
+        "b": ("completed", 0),
+        "c": ("failed", 3),
+    }
+    assert batch.finished
+
+
+def test_only_the_first_late_return_of_a_minion_is_written(ports, returns, loop):
+    ended(ports.store)
+    for code in (0, 1, 2):
+        returns.take(JID, "b", code)
+        settle(loop, 0.1)
+    returns.take(JID, "stranger", 0)
+    settle(loop)
+    assert len(journal.read(ports.store.journal_path(JID, ended=True)).records) == 1
+
+
+def test_many_late_returns_leave_no_file_open_and_cost_the_loop_little(ports, returns, loop):
+    names = [f"minion-{number:05d}" for number in range(5000)]
+    ended(ports.store, names)
+    threads, true = set(), ports.store.read
+    ports.store.read = lambda jid: threads.add(threading.current_thread()) or true(jid)
+    before = len(os.listdir("/proc/self/fd"))
+    spent = time.thread_time()
+    for name in names[:1000]:
+        returns.take(JID, name, 0)
+    spent = time.thread_time() - spent
+    settle(loop, 1.0)
+    assert spent < 0.1
+    assert threading.main_thread() not in threads
+    assert len(os.listdir("/proc/self/fd")) <= before
+    assert sum(how.value == "completed" for how, *_ in true(JID).outcomes.values()) == 1000
+
+
+def test_returns_that_came_while_no_engine_ran_are_found_in_the_job_cache(ports, returns, loop):
+    ended(ports.store)
+    ports.returns = {"a": 0}
+    loop.run_sync(lambda: returns.catch_up([JID, "20260516101112131499"]))
+    assert ports.store.read(JID).outcomes["a"][0].value == "completed"
+
+
+def test_a_damaged_record_of_an_ended_batch_harms_no_other(ports, returns, loop):
+    ended(ports.store)
+    ended(ports.store, jid="2")
+    ports.store.journal_path("2", ended=True).write_bytes(b"\0" * 100)
+    ports.returns = {"a": 0}
+    loop.run_sync(lambda: returns.catch_up(["2", JID]))
+    returns.take("2", "a", 0)
+    returns.take(JID, "b", 0)
+    settle(loop)
+    assert {minion for minion, (how, *_) in ports.store.read(JID).outcomes.items() if how.value == "completed"} == {
+        "a",
+        "b",
+    }
+
+
+def test_of_many_ended_batches_only_the_last_are_remembered(ports, returns, monkeypatch):
+    monkeypatch.setattr(late, "_REMEMBERED", 3)
+    for number in range(10):
+        returns._waiting(str(number))
+    assert list(returns._open) == ["7", "8", "9"]

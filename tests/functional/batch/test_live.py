@@ -1,0 +1,180 @@
+"""What must be on the disk before something is done, and what becomes of a batch whose disk takes nothing."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+
+import pytest
+
+from saltext.jobs.core import compat
+from saltext.jobs.core.batch import facts
+from saltext.jobs.core.batch.live import Live
+from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.disk import files
+from saltext.jobs.core.disk.journal import Journal
+from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.engine.worker import Worker
+from tests.unit.batch.bench import kinds, spec
+
+
+@pytest.fixture
+def loop():
+    made = compat.new_loop()
+    yield made
+    made.close(all_fds=True)
+
+
+@pytest.fixture
+def disk(loop):
+    worker = Worker(loop)
+    yield worker
+    worker.close()
+
+
+@pytest.fixture
+def store(tmp_path):
+    return BatchStore({"cachedir": str(tmp_path), "hash_type": "sha256"})
+
+
+class Story:
+    """A batch that is carried out: what it wanted done is in ``done``."""
+
+    def __init__(self, store, loop, disk, minions="abcd"):
+        self.done, self.clock, self.store = [], Clock(), store
+        what = spec(minions, "2", timeout=3600.0)
+        journal = Journal(store.journal_path(what.jid))
+        self.live = Live(Batch(what, self.clock.now()), journal, loop, self.clock, disk, self.perform)
+        self._run = loop.run_sync
+
+    def perform(self, live, effects):
+        self.done += kinds(effects)
+
+    def tell(self, fact):
+        """Tell it a fact, and wait until what that calls for is done or held."""
+
+        async def told():
+            self.live.step(fact)
+            while self.live.busy and not self.live.unwritten:
+                await compat.sleep(0.001)
+
+        self._run(told)
+
+    def tend(self):
+        async def tended():
+            self.live.tend()
+            await compat.sleep(0)
+            while self.live._rewriting is not None or (self.live.busy and not self.live.unwritten):
+                await compat.sleep(0.001)
+
+        self._run(tended)
+
+    def is_whole_on_disk(self):
+        return self.store.read(self.live.jid).snapshot() == self.live.batch.snapshot()
+
+
+@pytest.fixture
+def story(store, loop, disk):
+    made = Story(store, loop, disk)
+    loop.run_sync(made.live.rewrite)
+    made.tell(facts.Tick())
+    return made
+
+
+def full_disk(*_args, **_more):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_publish_is_done_after_its_record_is_durable(store, loop, disk, monkeypatch):
+    made = Story(store, loop, disk)
+    loop.run_sync(made.live.rewrite)
+    synced, true = [], os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", lambda handle: synced.append(list(made.done)) or true(handle))
+    made.tell(facts.Tick())
+    assert (synced[0], made.done) == ([], ["new", "Publish"])
+    assert made.is_whole_on_disk()
+
+
+@pytest.mark.parametrize("call", ["fsync", "fdatasync"])
+def test_nothing_waits_for_the_disk_on_the_loop_s_thread(story, loop, monkeypatch, call):
+    threads, true = [], getattr(os, call)
+    monkeypatch.setattr(os, call, lambda *args: threads.append(threading.current_thread()) or true(*args))
+    story.tell(facts.Published())
+    story.tell(facts.Returned("a", 0))
+    loop.run_sync(story.live.rewrite)
+    assert threads
+    assert threading.main_thread() not in threads
+
+
+def test_while_the_disk_takes_nothing_all_is_held_and_then_done(story, monkeypatch):
+    story.done.clear()
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", full_disk)
+        full.setattr(files, "new_temporary", full_disk)
+        story.tell(facts.Published())
+        story.tell(facts.Returned("a", 0))
+        story.tend()
+        assert (story.live.unwritten, story.done) == (True, [])
+        assert not story.is_whole_on_disk()
+    story.tend()
+    assert (story.live.unwritten, story.done) == (False, ["Publish"])
+    story.tell(facts.Published())
+    assert story.is_whole_on_disk()
+
+
+def test_a_sync_that_fails_holds_the_publish_until_all_is_rewritten(story, monkeypatch):
+    story.tell(facts.Published())
+    story.done.clear()
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fdatasync", full_disk)
+        story.tell(facts.Returned("a", 0))
+        assert (story.live.unwritten, story.done) == (True, [])
+    story.tend()
+    assert story.done == ["Publish"]
+    assert story.is_whole_on_disk()
+
+
+def test_facts_that_come_while_the_journal_is_rewritten_are_in_it(store, loop, disk):
+    made = Story(store, loop, disk, [f"m{number}" for number in range(100)])
+
+    async def life():
+        await made.live.rewrite()
+        made.live.step(facts.Tick())
+        for number in range(100):
+            made.live.step(facts.Published())
+            rewritten = compat.Future()
+            loop.spawn_callback(end_with, rewritten, made.live.rewrite)
+            await compat.sleep(0)
+            made.live.step(facts.Returned(f"m{number}", 0))
+            await made.live.durable()
+            await rewritten
+            assert made.is_whole_on_disk()
+
+    loop.run_sync(life, timeout=120)
+    assert made.done.count("Publish") >= 50
+
+
+async def end_with(future, function):
+    future.set_result(await function())
+
+
+def test_a_journal_that_has_outgrown_its_snapshot_is_rewritten(story):
+    path, reason = story.live.journal.path, "x" * 5000
+    story.tell(facts.Published())
+    for _ in range(80):
+        story.tell(facts.PauseRequested(reason))
+        story.tell(facts.ResumeRequested("ann"))
+    assert path.stat().st_size > 400_000
+    story.tend()
+    assert path.stat().st_size < 3000
+    assert story.is_whole_on_disk()
+
+
+def test_a_batch_that_the_disk_does_not_take_leaves_nothing(store, loop, disk, monkeypatch):
+    made = Story(store, loop, disk)
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        loop.run_sync(made.live.rewrite)
+    assert os.listdir(store.folder) == []
