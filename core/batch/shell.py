@@ -9,8 +9,8 @@ It holds no policy about batches. How a fact is written down and then acted upon
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.effects import Effects
@@ -30,6 +30,8 @@ from saltext.jobs.core.settings import BatchSettings
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 
 class BatchShell:
     """
@@ -48,23 +50,17 @@ class BatchShell:
         self._timer: Any = None  # of the next look after all batches
         self.live: dict[str, Live] = {}
         self.ended: set[str] = set()
+        self._knows_ended = False
 
     def start(self) -> None:
         """Listen, and begin once the bus is heard: an answer that came before would be missed."""
         self._ports.bus.listen(self, on_ready=self._begin)
 
     def _begin(self) -> None:
-        """Adopt what an earlier engine left, then requests made meanwhile, then go on."""
-        self.ended = set(self._ports.store.ended_jids())
-        for jid in self._ports.store.open_jids():
-            self._adopt(jid)
-        adopted = list(self.live.values())
-        self._service.take()
-        for live in adopted:
-            self._step(live, facts.Recovered())
-        log.info("Carrying on %d batches", len(self.live))
-        self._ports.loop.spawn_callback(self._late.catch_up, sorted(self.ended))
+        """Adopt what an earlier engine left, then take the requests made meanwhile, then go on."""
+        self._attempt("old temporary files", self._ports.store.sweep)
         self._maintain()
+        log.info("Carrying on %d batches", len(self.live))
 
     def close(self) -> None:
         """Release everything. All that matters is in the journals."""
@@ -103,11 +99,14 @@ class BatchShell:
 
     def on_gap(self) -> None:
         """Events may have been lost: look for returns of every minion that a return would change."""
-        for live in self.live.values():
-            waiting = tuple(live.batch.unsettled())
-            if waiting:
-                self._ports.loop.spawn_callback(self._reconcile, live, waiting)
-        self._service.take()
+        for live in list(self.live.values()):
+            self._attempt(f"batch {live.jid}", self._look_for_returns, live)
+        self._attempt("the requests", self._service.take)
+
+    def _look_for_returns(self, live: Live) -> None:
+        waiting = tuple(live.batch.unsettled())
+        if waiting:
+            self._ports.loop.spawn_callback(self._reconcile, live, waiting)
 
     async def _reconcile(self, live: Live, waiting: tuple[str, ...]) -> None:
         try:
@@ -158,6 +157,7 @@ class BatchShell:
             try:
                 await known.rewrite()
             except OSError as exc:
+                await ports.disk_worker.call(ports.store.discard, spec.jid)
                 known.close()
                 del self.live[spec.jid]
                 raise OSError(f"The batch cannot be written down: {exc}") from exc
@@ -170,38 +170,61 @@ class BatchShell:
         ports = self._ports
         live = Live(batch, journal, ports.loop, ports.clock, ports.disk_worker, self._effects.perform)
         self.live[live.jid] = live
-        try:
-            ports.store.show_to_salt(batch.spec, batch.created)
-        except OSError as exc:
-            log.error("The state file of batch %s cannot be written: %s", live.jid, exc)
+        self._attempt(f"the state file of batch {live.jid}", ports.store.show_to_salt, batch.spec, batch.created)
         return live
 
     # -- looking after batches ----------------------------------------------------------------------------------------
 
-    def _adopt(self, jid: str) -> None:
+    def _maintain(self) -> None:
+        """Do, and try again, whatever the start and the time call for. No step of it keeps another one from its turn."""
+        self._timer = self._ports.loop.call_later(self._settings.loop_interval, self._maintain)
+        self._attempt("the ended batches", self._learn_ended)
+        adopted = self._attempt("the batches", self._adopt_all) or []
+        self._attempt("the requests", self._service.take)
+        for live in adopted:
+            self._attempt(f"batch {live.jid}", self._step, live, facts.Recovered())
+        for live in list(self.live.values()):
+            self._attempt(f"batch {live.jid}", self._maintain_one, live)
+        self._attempt("what is old", self._forget_old)
+
+    def _attempt(self, what: str, function: Callable[..., T], *args: Any) -> T | None:
+        """Do something; an error is logged, and it is tried again in the next pass."""
+        try:
+            return function(*args)
+        except OSError as exc:
+            log.error("%s cannot be looked after now: %s", what.capitalize(), exc)
+        except Exception:
+            log.exception("%s cannot be looked after now", what.capitalize())
+        return None
+
+    def _learn_ended(self) -> None:
+        if self._knows_ended:
+            return
+        self.ended.update(self._ports.store.ended_jids())
+        self._knows_ended = True
+        self._ports.loop.spawn_callback(self._late.catch_up, sorted(self.ended))
+
+    def _adopt_all(self) -> list[Live]:
+        """Take in the batches that are on the disk, and return those that are new here."""
+        found = (self._attempt(f"batch {jid}", self._adopt, jid) for jid in self._ports.store.open_jids())
+        return [live for live in found if live is not None]
+
+    def _adopt(self, jid: str) -> Live | None:
         store = self._ports.store
+        if jid in self.live:
+            return None
         try:
             batch, journal = store.open(jid)
-        except (StateError, OSError) as exc:
+        except StateError as exc:
             aside = files.set_aside(store.journal_path(jid))
             log.error("Batch %s is set aside as %s and the others go on: %s", jid, aside, exc)
-            return
-        self._take_in(batch, journal)
-
-    def _maintain(self) -> None:
-        self._timer = self._ports.loop.call_later(self._settings.loop_interval, self._maintain)
-        try:
-            self._service.take()
-            for live in list(self.live.values()):
-                self._maintain_one(live)
-            self._forget_old()
-        except Exception:
-            log.exception("A pass of the maintenance loop failed")
+            return None
+        return self._take_in(batch, journal)
 
     def _maintain_one(self, live: Live) -> None:
         live.tend()
-        if live.batch.finished and not live.batch.closed and not live.unwritten:
-            self._close(live)
+        if live.batch.finished and not live.busy and not live.unwritten:
+            self._close(live)  # what failed before, or what a crash has left
 
     def _forget_old(self) -> None:
         now = self._ports.wall()
@@ -221,9 +244,8 @@ class BatchShell:
             await live.rewrite()
             await self._ports.disk_worker.call(self._ports.store.end, live.jid)
         except OSError as exc:
-            # It stays open and is closed again, with its announcement, after a restart or by the maintenance loop.
-            log.error("Batch %s has ended but cannot be closed: %s", live.jid, exc)
-            live.batch.closed = live.closing = False
+            log.error("Batch %s has ended but cannot be closed, which is tried again: %s", live.jid, exc)
+            live.closing = False
             return
         live.close()
         del self.live[live.jid]

@@ -116,6 +116,19 @@ class BatchStore:
         finally:
             opened.close()
 
+    def discard(self, jid: str) -> None:
+        """Remove what there may be of a batch that was refused. Blocks."""
+        try:
+            self.journal_path(jid).unlink(missing_ok=True)
+        except OSError as exc:
+            log.error("Batch %s was refused, and its journal cannot be removed: %s", jid, exc)
+
+    def sweep(self) -> None:
+        """Remove the unfinished files that an engine has left which was killed. :raises OSError:"""
+        for name in os.listdir(self.folder) if self.folder.exists() else ():
+            if name.startswith("."):
+                (self.folder / name).unlink()
+
     def open_jids(self) -> list[str]:
         """Return the jids of batches that are not closed, oldest first."""
         return self._jids(_OPEN)

@@ -50,7 +50,7 @@ def _store(verb: str, bank: str) -> Point:
 #: What can be trapped in each engine.
 POINTS = {
     "batch_manager": {
-        "snapshot": Point(journal.Journal, "rewrite"),
+        "snapshot": Point(journal.Journal, "finish_rewrite"),
         "append": Point(journal.Journal, "append"),
         "sync": Point(journal.Journal, "sync"),
         "publish": Point(publisher.Publisher, "publish"),
