@@ -1,8 +1,9 @@
-"""What may import what: the state machines are pure, and the checkout is laid out as Salt's loader wants it."""
+"""What may import what: wings that know nothing of each other, pure state machines, and the folders of Salt's loader."""
 
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import pathlib
 import subprocess
@@ -10,7 +11,53 @@ import sys
 
 import pytest
 
+from saltext.jobs.core.loader import module_dirs
+from tests.waiting import SOON, stretched
+
 CHECKOUT = pathlib.Path(__file__).resolve().parents[1]
+
+#: Modules of one file each, for everybody; they import no package of ours.
+BASE = {"compat", "errors", "ids", "settings", "windows"}
+#: The packages that a wing is built on.
+GROUND = BASE | {"disk", "engine", "master", "store"}
+#: What each package, and each module that stands alone in core/, may import besides itself.
+MAY_IMPORT = {
+    "compat": set(),
+    "errors": set(),
+    "ids": set(),
+    "loader": set(),
+    "settings": {"errors", "windows"},
+    "windows": {"errors"},
+    "disk": BASE,
+    "master": BASE | {"disk"},
+    "store": BASE | {"disk", "master"},
+    "engine": BASE | {"disk", "master"},
+    "batch": GROUND,
+    "retry": GROUND,
+    "recorder": GROUND,
+    "arguments": BASE | {"engine"},
+    "returners": BASE | {"store"},
+    "engines": GROUND | {"batch", "retry", "recorder"},
+    "runners": GROUND | {"arguments", "batch", "retry", "recorder"},
+    "reactor": set(),
+    "cache": BASE | {"disk"},
+    "executors": BASE,
+}
+#: The folders that Salt's loader reads.
+FOR_SALT = [
+    folder for folder in ("engines", "runners", "returners", "cache", "executors") if (CHECKOUT / folder).is_dir()
+]
+
+#: The modules of each wing that touch the master, the disk, a clock or the loop. All others are pure: facts in, effects out.
+SHELLS = {
+    "batch": {"effects", "shell", "store"},
+    "retry": {"effects", "reader", "shell", "store", "writer"},
+    "recorder": {"catch_up", "consumer", "files", "intake", "shell"},
+}
+#: What a pure module may import from outside its wing. Options that have been read, and windows of time, are plain values.
+VALUES = {"errors", "settings", "windows"}
+#: What has a clock, a loop, a disk or a network.
+IMPURE = {"asyncio", "io", "multiprocessing", "os", "pathlib", "shutil", "socket", "subprocess", "threading", "time"}
 
 # What an interpreter's own start-up loads (site, .pth files) does not count, so it is taken off.
 _LOADED_BY = """
@@ -21,47 +68,24 @@ print(json.dumps(sorted(set(sys.modules) - before)))
 """
 
 
-def loaded_by(module):
-    """The names of all modules that importing ``module`` in a fresh interpreter brings in."""
-    done = subprocess.run(
-        [sys.executable, "-c", _LOADED_BY.format(module=module)], capture_output=True, text=True, timeout=60, check=True
-    )
-    return set(json.loads(done.stdout))
+# -- reading the sources -----------------------------------------------------------------------------------------------
 
 
-def roots(modules):
-    return {name.partition(".")[0] for name in modules}
+@functools.cache
+def modules():
+    """``{dotted name: its file}`` of all modules of this extension."""
+    files = [path for folder in ("core", "reactor", *FOR_SALT) for path in (CHECKOUT / folder).rglob("*.py")]
+    return {name_of(path): path for path in files}
 
 
-@pytest.mark.parametrize("machine", ["batch", "retry"])
-def test_a_state_machine_needs_the_standard_library_and_nothing_else(machine):
-    loaded = loaded_by(f"saltext.jobs.core.{machine}.machine")
-    assert f"saltext.jobs.core.{machine}.machine" in loaded
-    assert roots(loaded) - sys.stdlib_module_names == {"saltext"}
+def name_of(path):
+    parts = path.relative_to(CHECKOUT).with_suffix("").parts
+    return ".".join(("saltext", "jobs", *(parts[:-1] if parts[-1] == "__init__" else parts)))
 
 
-@pytest.mark.parametrize("machine", ["batch", "retry"])
-def test_a_state_machine_has_no_clock_and_no_input_or_output(machine):
-    own = [name for name in loaded_by(f"saltext.jobs.core.{machine}.machine") if name.startswith("saltext.jobs.core.")]
-    assert own
-    for name in own:
-        imported = imported_names(source_of(name))
-        assert not roots(imported) & {"time", "os", "pathlib", "socket", "subprocess", "threading", "asyncio"}, name
-
-
-def test_an_adapter_does_bring_in_salt():
-    # Otherwise the first test here could not fail.
-    assert "salt" in roots(loaded_by("saltext.jobs.core.compat"))
-
-
-def source_of(name):
-    """The file of a module of this extension."""
-    path = CHECKOUT.joinpath(*name.split(".")[2:])
-    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-
-
+@functools.cache
 def imported_names(path):
-    """The absolute names that a source file imports, without running it."""
+    """The absolute names that a file imports, wherever in it, and for type checkers alone too: who reads it reads them."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -71,32 +95,106 @@ def imported_names(path):
     return names
 
 
-def test_the_job_cache_is_read_without_engines():
-    loaded = {name for name in loaded_by("saltext.jobs.returners.salt_cache") if name.startswith("saltext.jobs.core.")}
-    below = ("store", "disk.local_banks", "ids", "master.secrets")
-    packages = {f"saltext.jobs.core.{name}" for name in ("disk", "master")}
-    assert "saltext.jobs.core.store.records" in loaded
-    assert not [name for name in loaded - packages if not name.removeprefix("saltext.jobs.core.").startswith(below)]
+def imports_of(name):
+    """The modules of this extension that a module of it imports."""
+    return {other for other in imported_names(modules()[name]) if other in modules()} - {name}
 
 
-@pytest.mark.parametrize("kind", ["engines", "runners", "returners"])
-def test_files_that_the_loader_reads_import_by_absolute_name(kind):
-    # A relative import fails inside a file that Salt's loader has loaded.
+def package_of(name):
+    """``batch`` for saltext.jobs.core.batch.machine, ``ids`` for saltext.jobs.core.ids, ``core`` for core/ itself."""
+    parts = name.split(".")[2:]
+    return parts[1] if parts[0] == "core" and len(parts) > 1 else parts[0]
+
+
+def roots(names):
+    return {name.partition(".")[0] for name in names}
+
+
+def loaded_by(module):
+    """The names of all modules that importing ``module`` in a fresh interpreter brings in."""
+    command = [sys.executable, "-c", _LOADED_BY.format(module=module)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=stretched(SOON), check=True)
+    return set(json.loads(done.stdout))
+
+
+# -- directions --------------------------------------------------------------------------------------------------------
+
+
+def test_every_package_has_its_place_in_this_order():
+    assert {package_of(name) for name in modules()} - {"core"} <= MAY_IMPORT.keys()
+
+
+def test_a_package_imports_only_what_is_below_it():
+    wrong = {
+        f"{name} imports {other}"
+        for name in modules()
+        for other in imports_of(name)
+        if package_of(other) not in {"core", package_of(name), *MAY_IMPORT.get(package_of(name), ())}
+    }
+    assert not wrong
+
+
+def test_a_wing_may_know_of_no_other_wing():
+    assert not [wing for wing in SHELLS if MAY_IMPORT[wing] & SHELLS.keys()]
+
+
+@pytest.mark.parametrize("of", [package_of, str], ids=["packages", "modules"])
+def test_no_import_leads_back_to_where_it_came_from(of):
+    below = {}
+    for name in modules():
+        below.setdefault(of(name), set()).update({of(other) for other in imports_of(name)} - {of(name), "core"})
+    while leaves := {name for name, others in below.items() if not others}:
+        below = {name: others - leaves for name, others in below.items() if name not in leaves}
+    assert below == {}, "these import each other, or what does"
+
+
+def test_the_order_of_the_packages_itself_is_no_circle():
+    below = dict(MAY_IMPORT)
+    while leaves := {name for name, others in below.items() if not others}:
+        below = {name: others - leaves for name, others in below.items() if name not in leaves}
+    assert below == {}
+
+
+# -- pure modules ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wing", SHELLS)
+def test_what_is_not_named_as_a_shell_is_pure(wing):
+    folder = f"saltext.jobs.core.{wing}"
+    shells = {f"{folder}.{name}" for name in SHELLS[wing]}
+    assert shells <= modules().keys(), "what is gone leaves the list"
+    for name in (name for name in modules() if package_of(name) == wing and name not in shells):
+        others = imports_of(name)
+        assert not others & shells, name
+        assert {package_of(other) for other in others} <= {"core", wing} | VALUES, name
+        assert roots(imported_names(modules()[name])) - {"saltext"} <= sys.stdlib_module_names - IMPURE, name
+
+
+@pytest.mark.parametrize("machine", ["batch.machine", "retry.machine"])
+def test_a_state_machine_needs_the_standard_library_and_nothing_else(machine):
+    loaded = loaded_by(f"saltext.jobs.core.{machine}")
+    assert f"saltext.jobs.core.{machine}" in loaded
+    assert roots(loaded) - sys.stdlib_module_names == {"saltext"}
+
+
+def test_an_adapter_does_bring_in_salt():
+    # Otherwise the test before this one could not fail.
+    assert "salt" in roots(loaded_by("saltext.jobs.core.compat"))
+
+
+# -- Salt's loader -----------------------------------------------------------------------------------------------------
+
+
+def test_every_module_imports_by_absolute_name():
+    # A relative import fails inside a file that Salt's loader has loaded; elsewhere the tests above would not see it.
     relative = [
-        path.name
-        for path in (CHECKOUT / kind).glob("*.py")
+        name
+        for name, path in modules().items()
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ImportFrom) and node.level
     ]
     assert not relative
 
 
-def test_core_never_imports_what_is_built_on_it():
-    above = ("saltext.jobs.engines", "saltext.jobs.runners", "saltext.jobs.returners", "saltext.jobs.reactor")
-    wrong = {
-        f"{path.name} imports {name}"
-        for path in (CHECKOUT / "core").rglob("*.py")
-        for name in imported_names(path)
-        if name.startswith(above)
-    }
-    assert not wrong
+def test_the_loader_is_told_of_every_folder_that_is_for_it():
+    assert set(module_dirs()) == set(FOR_SALT)

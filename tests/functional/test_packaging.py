@@ -15,11 +15,13 @@ import zipfile
 import pytest
 import salt.version
 
+from saltext.jobs.core.loader import module_dirs
+from tests.waiting import stretched
+
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
-KINDS = ("engines", "runners", "returners")
 NOT_SOURCE = (".git", ".venv*", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis")
 
-# Prints {kind: {module: its file}} as Salt's own loader sees it.
+# Prints {"<kind>/<module>": its file} as Salt's own loader sees it, for the modules that are named.
 LOADED = """
 import json, sys, salt.config, salt.loader
 opts = salt.config.master_config(sys.argv[1])
@@ -27,14 +29,14 @@ loaders = {
     "engines": salt.loader.engines(opts, {}, {}, {}),
     "runners": salt.loader.runner(opts),
     "returners": salt.loader.returners(opts, {}),
+    "cache": salt.loader.cache(opts, {}),
+    "executors": salt.loader.executors(opts),
 }
-names = {"engines": ["job_retry.start", "batch_manager.start"], "runners": ["batch.start", "job_retry.list"],
-         "returners": ["salt_cache.returner"]}
 files = {}
-for kind, functions in names.items():
-    for function in functions:
-        code = getattr(loaders[kind][function], "func", loaders[kind][function]).__code__
-        files[f"{kind}/{function.partition('.')[0]}"] = code.co_filename
+for kind, module in (name.split("/") for name in sys.argv[2:]):
+    function = next(name for name in list(loaders[kind]) if name.startswith(f"{module}."))
+    function = getattr(loaders[kind][function], "func", loaders[kind][function])
+    files[f"{kind}/{module}"] = function.__code__.co_filename
 print(json.dumps(files))
 """
 
@@ -46,7 +48,7 @@ def run(*command, timeout=600, **env):
         [str(part) for part in command],
         capture_output=True,
         text=True,
-        timeout=timeout,
+        timeout=stretched(timeout),
         stdin=subprocess.DEVNULL,
         cwd="/",
         env={**clean, **env},
@@ -92,7 +94,7 @@ def metadata(wheel):
 def test_the_wheel_has_every_module_and_nothing_beside_the_package(wheel, source):
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
-    folders = (*KINDS, "core", "reactor")
+    folders = (*module_dirs(), "core", "reactor")
     assert names == {
         f"saltext/jobs/{path.relative_to(source)}"
         for folder in folders
@@ -142,12 +144,17 @@ def documented(binaries, config, runner):
     return {line.strip().rstrip(":") for line in printed.splitlines() if line.startswith(f"{runner}.")}
 
 
+def modules():
+    """``<kind>/<module>`` of every module that is for Salt's loader."""
+    return [f"{kind}/{path.stem}" for kind in module_dirs() for path in (CHECKOUT / kind).glob("[!_]*.py")]
+
+
 def check(binaries, config, root):
     """All modules come from below ``root``, and ``salt-run -d`` documents the runners."""
     script = config / "loaded.py"
     script.write_text(LOADED)
-    files = json.loads(run(binaries / "python", script, config / "master").splitlines()[-1])
-    assert {name: path for name, path in files.items() if path != str(root / f"{name}.py")} == {}
+    files = json.loads(run(binaries / "python", script, config / "master", *modules()).splitlines()[-1])
+    assert files == {name: str(root / f"{name}.py") for name in modules()}
     assert {"batch.start", "batch.status", "batch.stop", "batch.list_active"} <= documented(binaries, config, "batch")
     assert "job_retry.list" in documented(binaries, config, "job_retry")
 
