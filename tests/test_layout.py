@@ -50,8 +50,8 @@ FOR_SALT = [
 
 #: The modules of each wing that touch the master, the disk, a clock or the loop. All others are pure: facts in, effects out.
 SHELLS = {
-    "batch": {"effects", "shell", "store"},
-    "retry": {"effects", "reader", "shell", "store", "writer"},
+    "batch": {"effects", "late", "live", "ports", "shell", "store"},
+    "retry": {"checkpoint", "effects", "ports", "reader", "shell", "store", "verbs", "writer"},
     "recorder": {"catch_up", "consumer", "files", "intake", "shell"},
 }
 #: What a pure module may import from outside its wing. Options that have been read, and windows of time, are plain values.

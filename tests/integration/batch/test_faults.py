@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import signal
 from concurrent.futures import ThreadPoolExecutor
 
@@ -58,6 +59,28 @@ def ended(store, jid):
     return wait_for(lambda: (batch := store.read(jid)) and batch.finished and batch, what=f"batch {jid} has ended")
 
 
+def job_of(store, work):
+    """The jid of the batch whose job this is, once the batch is recorded."""
+
+    def find():
+        batches = filter(None, map(store.read, store.open_jids() + store.ended_jids()))
+        return next((batch.spec.jid for batch in batches if work.command in batch.spec.arg), None)
+
+    return wait_for(find, what="the batch is recorded")
+
+
+def outlived(asked):
+    """
+    What a command returned that ran while its engine died and started again; None where it had given up waiting by then,
+    which it may on a busy machine, and said that its request is in the engine's hands.
+    """
+    try:
+        return asked.result()
+    except AssertionError as exc:
+        assert re.search("it has taken the request|the request stays", str(exc)), exc
+        return None
+
+
 def outcomes(batch):
     return {minion: outcome.value for minion, (outcome, *_) in batch.outcomes.items()}
 
@@ -98,7 +121,8 @@ def test_whenever_the_engine_is_killed_each_minion_runs_the_job_once(engine, run
         asked = pool.submit(start, run, work, "batch=2")
         engine.wait_for_death()
         engine.start()
-        jid = asked.result()
+        jid = job_of(store, work)
+        assert outlived(asked) in (jid, None)
     assert all_completed(ended(store, jid))
     assert work.begun() == len(MINIONS)
     assert work.most_at_once() <= 2
@@ -122,13 +146,13 @@ def test_an_engine_killed_around_a_question_asks_again_and_sends_to_nobody_twice
 def test_an_engine_killed_around_a_kill_still_ends_what_runs_and_starts_nothing(engine, run, store, job, when):
     work = job(60)
     engine.start(f"{when} kill 1")
-    jid = start(run, work, "batch=2", *timeouts(2), "timeout=600")
+    jid = start(run, work, "batch=2", "timeout=600", timeouts(2)[1])
     wait_for(lambda: work.begun() == 2, what="two run")
     with ThreadPoolExecutor(1) as pool:
         stopping = pool.submit(run, "batch.stop", jid, "kill=True")
         engine.wait_for_death()
         engine.start()
-        assert stopping.result() is True
+        assert outlived(stopping) in (True, None)
     batch = ended(store, jid)
     assert sorted(outcomes(batch).values()) == ["killed", "killed"]
     assert work.lines() == ["begin", "begin"]
