@@ -56,6 +56,7 @@ from saltext.jobs.core.batch.outcomes import GUESSED, Ended, Outcomes
 from saltext.jobs.core.batch.pace import Pace
 from saltext.jobs.core.batch.pending import Pending
 from saltext.jobs.core.batch.spec import Spec
+from saltext.jobs.core.batch.window import Window
 
 
 def _nothing() -> None:
@@ -75,6 +76,7 @@ class Batch(Kept):
     inflight: InFlight
     record: Outcomes
     pace: Pace
+    window: Window
     waiting: Pending = kept(Pending, list, Pending, name="pending")
     tried: set[str] = kept(set, sorted, set)  # minions pending again that may have received the job
     to_queue: dict[str, None] = kept(dict, list, dict.fromkeys)  # not handed over to the retry queue yet
@@ -97,7 +99,8 @@ class Batch(Kept):
                 setattr(self, field.name, field.default_factory())
         self.spec, self.created, self.last_progress = spec, now, now
         self.inflight, self.record, self.pace = InFlight(spec), Outcomes(spec), Pace(spec)
-        self._parts = (self.inflight, self.record, self.pace)
+        self.window = Window(spec)
+        self._parts = (self.inflight, self.record, self.pace, self.window)
         self.pace.not_before = now
         self.gathering = spec.presence == "ping"
         self.waiting = Pending(spec.minions)
@@ -252,7 +255,7 @@ class Batch(Kept):
             self._settle(minion, outcome, now, None, counts=False)
         return self._queue(absent)
 
-    # Sending: freed slots are gathered for ``publish_window``, so that many returns lead to one publish.
+    # Sending: freed slots are gathered for a while, so that many returns lead to one publish.
 
     def _publish(self, now: float) -> list[Effect]:
         if self.is_publishing():
@@ -263,12 +266,15 @@ class Batch(Kept):
         if not capacity:
             self.pace.publish_at = None
             return []
-        if self.pace.must_wait(now, self.spec.publish_window if self.pace.publishes else 0.0):
+        gathers = capacity < len(self.waiting) and capacity != self.pace.quota
+        window = self.window.left(now, len(self.inflight), gathers) if self.pace.publishes else 0.0
+        if self.pace.must_wait(now, window):
             return []
         minions = self.waiting.take(capacity)
         self.tried.difference_update(minions)
         self.inflight.send(minions, now)
         self.pace.sends(len(minions))
+        self.window.begin_anew()
         self.last_progress = now
         return [Publish(minions)]
 
@@ -329,8 +335,13 @@ class Batch(Kept):
         return []
 
     def _settle(self, minion: str, outcome: Outcome, now: float, retcode: int | None, counts: bool = True) -> None:
-        if self.inflight.remove(minion):
+        flight = self.flights.get(minion)
+        if flight is not None and self.inflight.remove(minion):
             self.pace.cool(now)
+            self.pace.publish_at = None  # it depends on which slots are free
+            self.window.freed(now)
+            if retcode is not None:
+                self.window.ran(now - flight.since)
         self.record.settle(minion, outcome, now, retcode, counts)
         self.last_progress = now
 
@@ -459,6 +470,7 @@ class Batch(Kept):
             return [Announce("halted" if self.halted else "complete"), Close()]
         self.pinging = False
         self.pace.recover(now)
+        self.window.begin_anew()
         effects: list[Effect] = [Announce("halted")] if self.halted else []
         if self.to_queue:
             effects.append(Queue(tuple(self.to_queue)))
