@@ -11,6 +11,8 @@ from typing import Any
 
 #: Longest name that file systems and cache drivers take, in bytes.
 _LONGEST = 255
+#: Seconds by which the time that a jid carries may differ from the true one: it may be that of any time zone.
+TIME_ZONES = 15 * 3600.0
 
 
 def is_plain(name: Any) -> bool:

@@ -252,6 +252,8 @@ class RecorderSettings:
     exclude: tuple[str, ...] = option(("saltutil.find_job", "saltutil.find_cached_job", "test.ping"), GLOBS)
     #: Records that are written or delivered in one go; as many are held in memory for each returner.
     max_batch: int = option(500, whole(1))
+    #: How often a returner may refuse a record before it is set aside.
+    max_attempts: int = option(5, whole(1))
     #: Seconds for which records are gathered before they are written.
     flush_interval: float = option(0.5, seconds(0.05, 60))
     #: Bytes that the spool may take on disk; beyond it the oldest records are dropped.

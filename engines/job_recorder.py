@@ -14,19 +14,32 @@ Record job loads and returns, as they appear on the master event bus, into one o
 Its options stand under ``job_recorder:`` in the master's configuration and are described in ``docs/job_recorder.md``. What
 it does is shown by the ``job_recorder`` runner.
 
-This file only wires: policy is in ``core/recorder/lane.py``, input and output in ``core/recorder/shell.py``.
+This file only wires: policy is in ``core/recorder/pipeline.py``, input and output in ``core/recorder/shell.py``.
 """
 
 import logging
 
+from saltext.jobs.core.disk.spool import Spool
 from saltext.jobs.core.engine import process as engine
+from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.engine.names import JOB_RECORDER
+from saltext.jobs.core.engine.requests import Inbox, engine_dir
+from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import SettingsError
-from saltext.jobs.core.recorder.shell import ENGINE, Recorder, check
+from saltext.jobs.core.master.bus import Bus
+from saltext.jobs.core.master.job_cache import EXACT
+from saltext.jobs.core.master.returner import ReturnerModule
+from saltext.jobs.core.recorder.catch_up import CatchUp
+from saltext.jobs.core.recorder.consumer import Consumer
+from saltext.jobs.core.recorder.files import Seen
+from saltext.jobs.core.recorder.intake import Intake
+from saltext.jobs.core.recorder.shell import Ports, RecorderShell
+from saltext.jobs.core.recorder.targets import check
 from saltext.jobs.core.settings import RecorderSettings, read_settings
 
 log = logging.getLogger(__name__)
 
-__virtualname__ = "job_recorder"
+__virtualname__ = JOB_RECORDER
 
 
 def __virtual__():
@@ -40,10 +53,37 @@ def start(**options):
     :param options: engine options; those under ``job_recorder:`` in the master's configuration are read first.
     """
     try:
-        settings = read_settings(RecorderSettings, ENGINE, __opts__.get(ENGINE), options)
+        settings = read_settings(RecorderSettings, JOB_RECORDER, __opts__.get(JOB_RECORDER), options)
         check(__opts__, settings)
     except SettingsError as exc:
         log.critical("The job_recorder engine does not start: %s", exc)
         engine.wait_for_the_end()
         return
-    engine.run(__opts__, ENGINE, lambda loop: Recorder(__opts__, settings, loop))
+    engine.run(__opts__, JOB_RECORDER, lambda loop: _wired(__opts__, settings, loop))
+
+
+def _wired(opts, settings, loop):
+    clock, disk = Clock(), Worker(loop)
+    folder = engine_dir(opts, JOB_RECORDER)
+    spool = Spool(folder / "spool", settings.spool_max_bytes)
+    seen = Seen(folder / "seen", settings.catch_up)
+    job_cache = opts.get("ext_job_cache") or opts.get("master_job_cache", "local_cache")
+    intake = Intake(settings, clock, spool, seen, ReturnerModule(opts, job_cache), disk)
+    # A loaded returner is used by one thread: the look-back has its own.
+    past = ReturnerModule(opts, job_cache)
+    catch_up = CatchUp(loop, clock, intake, seen, disk, past, job_cache in EXACT, settings.catch_up)
+    consumers = [
+        Consumer(
+            loop,
+            clock,
+            choice.label,
+            ReturnerModule(opts, choice.returner, choice.ret_config),
+            spool,
+            folder / "returners" / choice.label,
+            settings,
+        )
+        for choice in settings.returners
+    ]
+    bus, inbox = Bus(opts, loop, JOB_RECORDER), Inbox(opts, JOB_RECORDER)
+    ports = Ports(loop, clock, bus, inbox, disk, spool, seen, intake, catch_up, consumers)
+    return RecorderShell(ports, settings.flush_interval)

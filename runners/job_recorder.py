@@ -14,12 +14,11 @@ import logging
 from salt.exceptions import SaltInvocationError
 
 from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.names import JOB_RECORDER
 
 log = logging.getLogger(__name__)
 
-__virtualname__ = "job_recorder"
-
-_ENGINE = "job_recorder"
+__virtualname__ = JOB_RECORDER
 
 
 def __virtual__():
@@ -45,7 +44,7 @@ def stats(returner=None):
         salt-run job_recorder.stats
         salt-run job_recorder.stats pgjsonb
     """
-    return requests.ask(__opts__, _ENGINE, {"action": "stats", "returner": returner})
+    return requests.ask(__opts__, JOB_RECORDER, {"do": "stats", "returner": returner})
 
 
 def set_aside(returner=None, limit=100):
@@ -67,7 +66,7 @@ def set_aside(returner=None, limit=100):
     """
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
         raise SaltInvocationError(f"limit is {limit!r}; accepted is a whole number of at least 1")
-    return requests.ask(__opts__, _ENGINE, {"action": "set_aside", "returner": returner, "limit": limit})
+    return requests.ask(__opts__, JOB_RECORDER, {"do": "set_aside", "returner": returner, "limit": limit})
 
 
 def redeliver(returner=None, names=None):
@@ -90,4 +89,4 @@ def redeliver(returner=None, names=None):
     if names is not None and not isinstance(names, (list, tuple)):
         raise SaltInvocationError(f"names is {names!r}; accepted is a name or a list of names")
     wanted = [str(name) for name in names or ()]
-    return requests.ask(__opts__, _ENGINE, {"action": "redeliver", "returner": returner, "names": wanted})
+    return requests.ask(__opts__, JOB_RECORDER, {"do": "redeliver", "returner": returner, "names": wanted})

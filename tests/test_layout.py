@@ -52,7 +52,7 @@ FOR_SALT = [
 SHELLS = {
     "batch": {"effects", "late", "live", "ports", "shell", "store"},
     "retry": {"checkpoint", "effects", "ports", "reader", "shell", "store", "verbs", "writer"},
-    "recorder": {"catch_up", "consumer", "files", "intake", "shell"},
+    "recorder": {"catch_up", "consumer", "files", "intake", "record", "shell", "targets"},
 }
 #: What a pure module may import from outside its wing. Options that have been read, and windows of time, are plain values.
 VALUES = {"errors", "settings", "windows"}

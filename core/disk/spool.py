@@ -2,11 +2,13 @@
 The recorder's spool: one append-only log of records on disk, read by every returner at its own pace.
 
 A record has a number, which rises by one. The log is a row of segment files, each named by the number of its first
-record; a record is a frame of length, checksum and payload. What survives what:
+record; a record is a frame of mark, number, length, checksum and payload. What survives what:
 
 * kill -9 at any moment: everything whose append had begun to return. A torn frame at the end is cut off.
 * A power cut: everything whose append had returned, since an append ends with the data on the disk.
 * A full disk: an append that fails leaves the log as it was.
+* Damage: everything but the records that it hit. Reading goes on with the next intact frame, and the numbers of the frames
+  tell how many are lost.
 
 One thread appends and trims; any thread may read. It must never read a whole segment into memory.
 """
@@ -29,8 +31,16 @@ from saltext.jobs.core.disk import files
 
 log = logging.getLogger(__name__)
 
-_FRAME = struct.Struct(">II")
-_SUFFIX = ".log"
+#: What a frame begins with, so that the next one is found behind damage.
+_MARK = b"\xa5SjR"
+#: Mark, number, length, checksum of the three and of the payload.
+_FRAME = struct.Struct(">4sQII")
+_CHECKED = struct.Struct(">QI")
+_SUFFIX = ".spool"
+#: What a file takes on a disk is a multiple of this.
+_BLOCK = 4096
+#: Bytes that are searched at a time for the next intact frame.
+_SEARCHED = 1 << 20
 #: A segment is closed at this size, or at an eighth of the log's bound where that is less.
 _SEGMENT_BYTES = 8 << 20
 #: No record is longer; a frame that says so is damaged.
@@ -67,6 +77,11 @@ class Spool:
         with self._lock:
             return sum(self._sizes.values())
 
+    @property
+    def _allocated(self) -> int:
+        with self._lock:
+            return sum(-(-size // _BLOCK) * _BLOCK for size in self._sizes.values())
+
     def append(self, payloads: Sequence[bytes]) -> None:
         """
         Add records; when this returns they are on the disk.
@@ -75,7 +90,7 @@ class Spool:
         """
         if not payloads:
             return
-        data = b"".join(_FRAME.pack(len(payload), zlib.crc32(payload)) + payload for payload in payloads)
+        data = b"".join(_framed(number, payload) for number, payload in enumerate(payloads, self.next))
         tail, first = self._writable()
         size = self._sizes[first]
         try:
@@ -107,7 +122,7 @@ class Spool:
     def drop_oldest(self) -> bool:
         """Remove the oldest segments until the log is within its bound. Returns whether any was removed."""
         dropped = False
-        while self.size > self._max_bytes and len(self._sizes) > 1:
+        while self._allocated > self._max_bytes and len(self._sizes) > 1:
             self._remove(self.first)
             dropped = True
         return dropped
@@ -118,7 +133,8 @@ class Spool:
             last = max(self._sizes, default=None)
         if last is not None:
             with self.path(last).open("rb") as stream:
-                yield from _frames(stream)
+                for _, payload in _frames(stream):
+                    yield payload
 
     def segment_of(self, number: int) -> int | None:
         """Return the first number of the segment that has ``number``, or else of the next one; None at the end."""
@@ -149,22 +165,23 @@ class Spool:
     def _recover(self) -> None:
         names = sorted(name for name in os.listdir(self._folder) if name.endswith(_SUFFIX))
         for name in names:
-            if name[: -len(_SUFFIX)].isdigit():
+            if _is_number(name[: -len(_SUFFIX)]):
                 self._sizes[int(name[: -len(_SUFFIX)])] = (self._folder / name).stat().st_size
         if self._sizes:
             last = max(self._sizes)
-            self.next = last + self._cut_torn_end(last)
+            self.next = self._cut_torn_end(last)
 
     def _cut_torn_end(self, first: int) -> int:
-        """Return how many records a segment has, after removing what no complete frame begins with."""
+        """Return the number after the last record of a segment, and remove what comes behind that record."""
+        following, end = first, 0
         with self.path(first).open("r+b") as stream:
-            count = sum(1 for _ in _frames(stream))
-            end = stream.tell()
+            for number, _ in _frames(stream):
+                following, end = number + 1, stream.tell()
             if end < self._sizes[first]:
                 log.warning("The spool %s ends in %d torn bytes: cut off", self.path(first), self._sizes[first] - end)
                 stream.truncate(end)
                 self._sizes[first] = end
-        return count
+        return following
 
     def _writable(self) -> tuple[io.FileIO, int]:
         last = max(self._sizes, default=None)
@@ -179,7 +196,7 @@ class Spool:
         return self._tail, last
 
     def _open_tail(self, first: int, size: int) -> io.FileIO:
-        handle = os.open(self.path(first), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        handle = os.open(self.path(first), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
         try:
             # What a failed append may have left behind.
             os.ftruncate(handle, size)
@@ -227,13 +244,14 @@ class Reader:
         size = 0
         if self.next < self._spool.first:
             self.close()
-        while len(found) < count and size < max_bytes and self.next < self._spool.next:
-            payload = self._one()
-            if payload is None:
-                if not self._skip():
-                    break
+        while len(found) < count and size < max_bytes and self.next < (end := self._spool.next):
+            frame = self._one()
+            if frame is None:
+                self._skip(end)
                 continue
-            found.append((self.next, payload))
+            number, payload = frame
+            self._go_to(number)
+            found.append((number, payload))
             self.next += 1
             size += len(payload)
         return found
@@ -253,69 +271,95 @@ class Reader:
             self._stream = None
         self._first = None
 
-    def _one(self) -> bytes | None:
+    def _one(self) -> tuple[int, bytes] | None:
+        """Return the next intact record of the segment at hand, or None at its end."""
         if self._stream is None and not self._open():
             return None
         assert self._stream is not None
         self._stream.seek(self._offset)
-        payload = next(_frames(self._stream), None)
-        if payload is not None:
+        for number, payload in _frames(self._stream):
             self._offset = self._stream.tell()
-        return payload
+            if number >= self.next:
+                return number, payload
+        return None
 
     def _open(self) -> bool:
         first = self._spool.segment_of(self.next)
         if first is None:
             return False
+        self._first, self._offset = first, 0
         try:
             self._stream = self._spool.path(first).open("rb")
         except FileNotFoundError:
             return False
-        self._first, self._offset = first, 0
-        # Before the first record of the segment: what was there has been dropped.
         self._go_to(first)
-        for _ in range(self.next - first):
-            if next(_frames(self._stream), None) is None:
-                break
-        self._offset = self._stream.tell()
         return True
 
-    def _skip(self) -> bool:
-        """Go on with the segment after the one that cannot be read further."""
+    def _skip(self, end: int) -> None:
+        """Go on with the segment after the one that cannot be read further; ``end`` is the end of the log."""
         following = self._spool.after(self._first if self._first is not None else self.next - 1)
-        if following is not None and following > self.next >= self._spool.first:
-            log.error("The spool is damaged: it lacks the records from %d to %d", self.next, following - 1)
         self.close()
-        if following is None:
-            return False
-        self._go_to(following)
-        return True
+        # All below the end are on the disk, so what has not been found there by now is lost.
+        self._go_to(end if following is None else following)
 
     def _go_to(self, number: int) -> None:
-        if number > self.next:
-            self.lost += number - self.next
-            self.next = number
-
-
-def _frames(stream: BinaryIO) -> Iterator[bytes]:
-    """Yield payloads up to the first incomplete or damaged frame, and leave the stream where that one begins."""
-    while True:
-        start = stream.tell()
-        payload = _frame(stream)
-        if payload is None:
-            stream.seek(start)
+        if number <= self.next:
             return
-        yield payload
+        if self.next >= self._spool.first:  # else they were dropped, which whoever reads is told by the figures
+            log.error("The spool is damaged: the records from %d to %d are lost", self.next, number - 1)
+        self.lost += number - self.next
+        self.next = number
 
 
-def _frame(stream: BinaryIO) -> bytes | None:
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdigit()
+
+
+def _framed(number: int, payload: bytes) -> bytes:
+    checksum = zlib.crc32(payload, zlib.crc32(_CHECKED.pack(number, len(payload))))
+    return _FRAME.pack(_MARK, number, len(payload), checksum) + payload
+
+
+def _frames(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yield (number, payload) of each intact frame from here on; the stream then stands behind that frame."""
+    start = stream.tell()
+    while True:
+        frame = _frame(stream)
+        if frame is None:
+            start = _find_mark(stream, start + 1)
+            if start < 0:
+                return
+            stream.seek(start)
+            continue
+        start = stream.tell()
+        yield frame
+
+
+def _frame(stream: BinaryIO) -> tuple[int, bytes] | None:
+    """Return the frame that begins here, or None where none does."""
     header = stream.read(_FRAME.size)
     if len(header) < _FRAME.size:
         return None
-    length, checksum = _FRAME.unpack(header)
-    # No record is empty, while zeros are what a file system leaves behind after a power cut.
-    payload = stream.read(length) if 0 < length <= _LONGEST else b""
-    return payload if len(payload) == length > 0 and zlib.crc32(payload) == checksum else None
+    mark, number, length, checksum = _FRAME.unpack(header)
+    if mark != _MARK or not 0 < length <= _LONGEST:
+        return None
+    payload = stream.read(length)
+    if len(payload) < length or zlib.crc32(payload, zlib.crc32(_CHECKED.pack(number, length))) != checksum:
+        return None
+    return number, payload
+
+
+def _find_mark(stream: BinaryIO, start: int) -> int:
+    """Return where the next mark is, at ``start`` or after it, or -1."""
+    while True:
+        stream.seek(start)
+        data = stream.read(_SEARCHED)
+        at = data.find(_MARK)
+        if at >= 0:
+            return start + at
+        if len(data) < _SEARCHED:
+            return -1
+        start += len(data) - len(_MARK) + 1
 
 
 def write_all(handle: int, data: bytes) -> None:

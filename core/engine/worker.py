@@ -8,6 +8,7 @@ returns a value, and the loop's thread uses it.
 from __future__ import annotations
 
 import concurrent.futures
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -46,3 +47,14 @@ class Worker:
     def close(self) -> None:
         """Drop what has not begun; what runs ends on its own."""
         self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def end(self, patience: float = 5.0) -> bool:
+        """Let everything that was asked for be done, for at most ``patience`` seconds, and return whether it is."""
+        done = threading.Event()
+
+        def wait() -> None:
+            self._executor.shutdown(wait=True)
+            done.set()
+
+        threading.Thread(target=wait, daemon=True).start()
+        return done.wait(patience)

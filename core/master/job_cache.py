@@ -22,7 +22,7 @@ import salt.loader
 import salt.utils.args
 
 from saltext.jobs.core.errors import JobCacheError
-from saltext.jobs.core.ids import is_plain, jid_time
+from saltext.jobs.core.ids import TIME_ZONES, is_plain, jid_time
 from saltext.jobs.core.master.events import retcode_of
 from saltext.jobs.core.master.quiet import Quiet
 
@@ -30,10 +30,10 @@ log = logging.getLogger(__name__)
 
 #: Our own job cache, which keeps the load that was published first and knows what this master has published.
 OURS = "salt_cache"
+#: Job caches that give a return back as it was stored.
+EXACT = frozenset((OURS, "local_cache"))
 #: Drivers for which our job cache stores a minion under another key than its id.
 _ENCODING = frozenset({"mysql", "etcd", "consul"})
-#: Seconds by which the time that a jid carries may differ from the true one: it may be that of any time zone.
-_LATE = 15 * 3600.0
 #: A bank of the job cache in which there is nothing under the key that is asked for.
 _PROBE = "jobs/nocache"
 #: Key in the load of a job that the batch_manager engine publishes: the batch decides who gets it, and when.
@@ -143,7 +143,7 @@ class JobCache:
         else:
             times = {str(jid): jid_time(str(jid)) for jid in self._call(self.name, "get_jids") or ()}
         # A jid of the future is nobody's but a forger's.
-        latest = time.time() + _LATE
+        latest = time.time() + TIME_ZONES
         return {jid: at for jid, at in times.items() if at is not None and since <= at <= latest}
 
     def _published_jids(self) -> list[str]:
@@ -230,7 +230,7 @@ class JobCache:
 
 def _is_surely_before(jid: str, since: float) -> bool:
     at = jid_time(jid)
-    return at is not None and at < since - _LATE
+    return at is not None and at < since - TIME_ZONES
 
 
 def load_of(

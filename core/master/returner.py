@@ -13,13 +13,14 @@ import itertools
 import logging
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import salt.loader
 
 from saltext.jobs.core.errors import JobsError
-from saltext.jobs.core.ids import jid_time
+from saltext.jobs.core.ids import TIME_ZONES, jid_time
 
 log = logging.getLogger(__name__)
 
@@ -85,25 +86,29 @@ class ReturnerModule:
         """
         Return ``{jid: function}`` of the jobs that were published after ``since`` (Unix time), oldest first.
 
-        A jid's own time decides; a jid that has none is left out.
+        A jid's own time decides. One that has none, or one of the future, says nothing and is left out.
         """
         found = self._newest(since) if self.name != "local_cache" and self.has("get_jids_filter") else self._all()
-        return {jid: fun for jid, fun in sorted(found.items()) if self._published(jid) >= since}
-
-    def _published(self, jid: str) -> float:
-        return jid_time(jid) or 0.0
+        times = {jid: _published(jid) for jid in found}
+        return {jid: found[jid] for jid, at in sorted(times.items()) if at is not None and at >= since}
 
     def _all(self) -> dict[str, str]:
         # local_cache reads every load for either function: then this is the cheaper one.
         jobs = self._function("get_jids")() or {}
-        return {str(jid): str(job.get("Function", "")) for jid, job in jobs.items()}
+        return {str(jid): str(job.get("Function", "")) for jid, job in jobs.items() if isinstance(job, Mapping)}
 
     def _newest(self, since: float) -> dict[str, str]:
         count = 200
         while True:
             jobs = self._function("get_jids_filter")(count, filter_find_job=False) or []
-            found = {str(job.get("jid") or job.get("JID")): str(job.get("Function", "")) for job in jobs}
-            if len(jobs) < count or self._published(min(found)) < since:
+            found = {
+                str(job.get("jid") or job.get("JID")): str(job.get("Function", ""))
+                for job in jobs
+                if isinstance(job, Mapping)
+            }
+            # Anybody who returns something can make up a jid; of those that tell no time it doesn't matter how many.
+            times = [at for at in map(_published, found) if at is not None]
+            if len(jobs) < count or min(times, default=since) < since:
                 return found
             count *= 4
 
@@ -133,6 +138,11 @@ class ReturnerModule:
                 raise ReturnerAbsent(f"The returner {self.name!r} cannot be loaded: {reason}")
             self._loaded = loaded
         return self._loaded
+
+
+def _published(jid: str) -> float | None:
+    at = jid_time(jid)
+    return at if at is not None and at <= time.time() + TIME_ZONES else None
 
 
 def promoted(opts: Mapping[str, Any], ret_config: str) -> dict[str, Any]:

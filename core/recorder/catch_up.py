@@ -1,72 +1,117 @@
 """
-Looks in the job cache for loads and returns that were not recorded: after a start, and when the bus lost events.
+Looks in the job cache for loads and returns that were not recorded: after a start, when the bus lost events, and where two
+events say different things about one return.
 
-It must never hurry: what comes live goes first, so each job is one step, and none begins while the intake is full. It runs
-as often as it is asked for, once at a time.
+It must never hurry: what comes live goes first, so each job is one step, and none begins while the intake is full. Nor may
+one job that can't be read keep it from the others.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
 
 from saltext.jobs.core import compat
+from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.master.events import retcode_of
-from saltext.jobs.core.master.returner import ReturnerModule
-from saltext.jobs.core.recorder.files import Known, Seen
+from saltext.jobs.core.master.quiet import Quiet
+from saltext.jobs.core.recorder.files import Seen
 from saltext.jobs.core.recorder.intake import Intake
 
 log = logging.getLogger(__name__)
 
 #: Seconds before the next attempt after the job cache failed.
 _RETRY = 30.0
+#: Jobs in a row that can't be read, after which it is the job cache that can't.
+_GIVE_UP = 20
 #: Seconds between two looks at whether the intake has room.
 _WAIT = 0.1
+#: Seconds after which a return that is in dispute must be in the job cache, and between two looks at the same job.
+_DISPUTE, _AGAIN = 1.0, 60.0
+#: Jobs of which it is remembered when they were in dispute.
+_DISPUTES = 1000
+
+
+class Jobs(Protocol):
+    """The job cache, as ``master.returner.ReturnerModule`` has it. Whatever goes wrong is raised."""
+
+    def jids_since(self, since: float) -> dict[str, str]: ...
+
+    def load(self, jid: str) -> dict[str, Any]: ...
+
+    def returns(self, jid: str) -> dict[str, Any]: ...
 
 
 class CatchUp:
     """
     :param loop: the engine's tornado loop.
+    :param clock: the engine's clock.
     :param intake: where what is found goes.
     :param seen: what was recorded before.
     :param disk: the Worker that uses ``seen``.
     :param job_cache: where to look; used by this class alone.
+    :param is_exact: whether the job cache gives returns back as they were stored, so that two versions can be compared.
     :param look_back: seconds; jobs that were published earlier are not looked at.
     """
 
     def __init__(
-        self, loop: Any, intake: Intake, seen: Seen, disk: Worker, job_cache: ReturnerModule, look_back: float
+        self,
+        loop: Any,
+        clock: Clock,
+        intake: Intake,
+        seen: Seen,
+        disk: Worker,
+        job_cache: Jobs,
+        is_exact: bool,
+        look_back: float,
     ) -> None:
-        self._loop, self._intake, self._seen, self._disk = loop, intake, seen, disk
-        self._cache, self._look_back = job_cache, look_back
+        self._loop, self._clock, self._intake, self._seen, self._disk = loop, clock, intake, seen, disk
+        self._cache, self._is_exact, self._look_back = job_cache, is_exact, look_back
         self._worker = Worker(loop)
+        self._quiet = Quiet(log)
         self._is_wanted = self._is_running = self._is_closed = False
+        self._disputed: set[str] = set()
+        self._looked: dict[str, float] = {}
         #: Returns that were found so since the start.
         self.found = 0
 
     def begin(self) -> None:
-        """Look, now or after the look that is under way."""
-        self._is_wanted = True
-        if not self._is_running and self._look_back > 0:
-            self._is_running = True
-            self._loop.spawn_callback(self._run)
+        """Look for all jobs of the time to look back, now or after the look that is under way."""
+        self._is_wanted = self._look_back > 0
+        self._go()
+
+    def settle(self, jids: Iterable[str]) -> None:
+        """Look soon what the job cache has of these jobs: two events said different things. Each once a minute at most."""
+        if self._is_exact:
+            self._disputed.update(jids)
+            self._go()
 
     def close(self) -> None:
         self._is_closed = True
         self._worker.close()
 
+    def _go(self) -> None:
+        if not self._is_running and (self._is_wanted or self._disputed):
+            self._is_running = True
+            self._loop.spawn_callback(self._run)
+
     async def _run(self) -> None:
-        while self._is_wanted and not self._is_closed:
-            self._is_wanted = False
+        while (self._is_wanted or self._disputed) and not self._is_closed:
             try:
-                await self._look()
+                if self._is_wanted:
+                    self._is_wanted = False
+                    await self._look()
+                else:
+                    await self._look_at_disputed()
             except Exception as exc:  # A returner raises whatever its client library raises.
-                log.error("The job cache cannot be searched, trying again: %s: %s", type(exc).__name__, exc)
-                self._is_wanted = True
+                self._quiet.error(
+                    "search", "The job cache cannot be searched, trying again: %s: %s", type(exc).__name__, exc
+                )
+                self._is_wanted = self._look_back > 0
                 await compat.sleep(_RETRY)
         self._is_running = False
 
@@ -74,40 +119,71 @@ class CatchUp:
         before = self.found
         # What this process took in is in the intake's own memory, unless that is long ago.
         self._intake.known = await self._disk.call(self._seen.load)
+        # A jid carries the wall's time, so it alone counts here.
         jobs = await self._worker.call(self._cache.jids_since, time.time() - self._look_back)
+        failed = 0
         for jid, fun in jobs.items():
-            if is_plain(jid) and (not fun or self._intake.wants(fun)):
-                await self._look_at(jid, fun)
+            if fun and not self._intake.wants(fun):
+                continue
+            try:
+                await self._look_at(jid)
+                failed = 0
+            except Exception as exc:
+                failed += 1
+                self._quiet.error(
+                    "job", "Job %s cannot be read from the job cache: %s: %s", jid, type(exc).__name__, exc
+                )
+                if failed >= _GIVE_UP:
+                    raise
         if self.found > before:
             log.info("%d returns that were not seen on the bus were found in the job cache", self.found - before)
 
-    async def _look_at(self, jid: str, fun: str) -> None:
+    async def _look_at_disputed(self) -> None:
+        await compat.sleep(_DISPUTE)
+        now = self._clock.now()
+        jid = self._disputed.pop()
+        if now - self._looked.get(jid, float("-inf")) < _AGAIN:
+            return
+        self._looked[jid] = now
+        while len(self._looked) > _DISPUTES:
+            del self._looked[next(iter(self._looked))]
+        await self._look_at(jid)
+
+    async def _look_at(self, jid: str) -> None:
+        if not is_plain(jid):
+            return
         while not self._intake.has_room:
             await compat.sleep(_WAIT)
+        load, missing = await self._worker.call(self._read, jid)
+        if load and not self._intake.wants(load.get("fun")):
+            return
         self._intake.announce(jid)
-        missing = await self._worker.call(self._missing, jid, fun, self._intake.known)
         for minion, data in missing.items():
-            if self._intake.wants(data["fun"]) and not self._intake.has(jid, minion):
-                self._intake.accept(jid, minion, data)
-                self.found += 1
+            self.found += self._intake.reconcile(jid, minion, rebuilt(jid, minion, data, load))
 
-    def _missing(self, jid: str, fun: str, known: Known) -> dict[str, dict[str, Any]]:
-        """Return ``{minion: return}`` of what was not recorded before this process began; in the Worker's thread."""
-        returns = self._cache.returns(jid)
+    def _read(self, jid: str) -> tuple[dict[str, Any], dict[str, Mapping[str, Any]]]:
+        """Return a job's load, if it is needed, and ``{minion: return}`` of what is not recorded; in the Worker's thread."""
         missing = {
             minion: data
-            for minion, data in returns.items()
-            if is_plain(minion) and isinstance(data, Mapping) and not known.has(jid, minion)
+            for minion, data in self._cache.returns(jid).items()
+            if is_plain(minion) and isinstance(data, Mapping) and not self._is_recorded(jid, minion, data)
         }
-        load = self._cache.load(jid) if missing else {}
-        return {minion: rebuilt(jid, minion, data, load, fun) for minion, data in missing.items()}
+        return self._cache.load(jid) if missing else {}, missing
+
+    def _is_recorded(self, jid: str, minion: str, data: Mapping[str, Any]) -> bool:
+        try:
+            has_said_so = self._intake.has_content(jid, minion, data)
+            return has_said_so or (not self._is_exact and self._intake.has(jid, minion))
+        except Exception as exc:  # Salt and msgpack raise many kinds for what can't be packed.
+            self._quiet.error(minion, "The return of job %s by %s cannot be recorded: %s", jid, minion, exc)
+            return True
 
 
-def rebuilt(jid: str, minion: str, data: Mapping[str, Any], load: Mapping[str, Any], fun: str = "") -> dict[str, Any]:
+def rebuilt(jid: str, minion: str, data: Mapping[str, Any], load: Mapping[str, Any]) -> dict[str, Any]:
     """Return a return in the form in which its event carried it, from what a job cache keeps of it and its load."""
     return {
         "cmd": "_return",
-        "fun": load.get("fun", fun),
+        "fun": load.get("fun", ""),
         "fun_args": load.get("arg", []),
         "retcode": 0,
         "success": retcode_of(data) == 0,

@@ -10,30 +10,48 @@ from __future__ import annotations
 
 import logging
 import pathlib
-import time
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.disk.spool import Reader, Spool
+from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.worker import Worker
-from saltext.jobs.core.master.returner import Complained, ReturnerAbsent, ReturnerModule
+from saltext.jobs.core.master.quiet import Quiet
+from saltext.jobs.core.master.returner import Complained, ReturnerAbsent
 from saltext.jobs.core.recorder.files import Aside, Progress
-from saltext.jobs.core.recorder.intake import LOAD, Record, taken_at, unpacked
-from saltext.jobs.core.recorder.lane import STOP_AFTER, Attempt, Failure, Lane, Refused, failure_of
+from saltext.jobs.core.recorder.pipeline import STOP_AFTER, Attempt, Failure, Pipeline, Refused, failure_of
+from saltext.jobs.core.recorder.record import LOAD, Record, taken_at, unpacked
 from saltext.jobs.core.settings import RecorderSettings
 
 log = logging.getLogger(__name__)
 
-#: Bytes of records that are read at a time.
-_READ = 8 << 20
+#: Bytes of records that wait in memory for one returner, at least one record.
+_HELD = 8 << 20
+#: Records that are done above the base, after which the base is noted anew.
+_REBASE = 1000
+#: Seconds between two notes of the base while there is little to do.
+_REST = 5.0
 #: Seconds between two messages about the same trouble.
 _QUIET = 60.0
+
+
+class Target(Protocol):
+    """A returner, as ``master.returner.ReturnerModule`` has it. Whatever goes wrong is raised."""
+
+    def store_return(self, ret: Mapping[str, Any]) -> None: ...
+
+    def store_load(self, jid: str, load: Mapping[str, Any]) -> None: ...
+
+    def has(self, function: str) -> bool: ...
+
+    def returns(self, jid: str) -> dict[str, Any]: ...
 
 
 class Consumer:
     """
     :param loop: the engine's tornado loop.
+    :param clock: the engine's clock.
     :param name: what the returner is called in statistics and on disk.
     :param module: the returner.
     :param spool: what it reads.
@@ -43,24 +61,33 @@ class Consumer:
     def __init__(
         self,
         loop: Any,
+        clock: Clock,
         name: str,
-        module: ReturnerModule,
+        module: Target,
         spool: Spool,
         folder: pathlib.Path,
         settings: RecorderSettings,
     ) -> None:
-        self.name, self._loop, self._module, self._spool = name, loop, module, spool
+        self.name, self._loop, self._clock, self._module, self._spool = name, loop, clock, module, spool
         self._worker = Worker(loop)
-        self._lane = Lane(settings.max_batch)
-        self._progress = Progress(folder / "progress", spool.next)
-        spool.skip_to(max((self._progress.base, *self._progress.done)))
+        self._pipeline = Pipeline(settings.max_batch, settings.max_attempts)
+        self._progress = Progress(folder / "progress", spool.first, spool.next)
+        last_done = max(self._progress.done, default=self._progress.base - 1)
+        spool.skip_to(last_done + 1)
         self._reader = Reader(spool, max(self._progress.base, spool.first))
-        self._doubtful_below = self._progress.base + settings.max_batch
+        self._doubtful_below = last_done + 1 + settings.max_batch + _REBASE
+        if self._progress.is_new:
+            self._doubtful_below = 0
+        elif self._progress.is_lost:
+            self._doubtful_below = spool.next
         self._aside = Aside(folder / "aside", settings.spool_max_bytes)
         self._payloads: dict[int, bytes] = {}
+        self._held = 0
+        self._quiet = Quiet(log)
         self._wake: Any = None
         self._is_closed = False
-        self._last_told = self._last_drop_told = 0.0
+        self._noted_at = float("-inf")
+        self._last_told = self._last_drop_told = float("-inf")
         self._told_dropped = self._aside_dropped = 0
         self.delivered = 0
 
@@ -71,8 +98,8 @@ class Consumer:
         while not self._is_closed:
             try:
                 await self._worker.call(self._turn)
-            except Exception:
-                log.exception("The recorder stumbled over %s and goes on", self.name)
+            except Exception as exc:
+                self._quiet.error("turn", "The recorder failed at %s and goes on", self.name, exc_info=exc)
                 await compat.sleep(1.0)
             await self._rest()
 
@@ -94,22 +121,22 @@ class Consumer:
 
     def stats(self, now: float) -> dict[str, Any]:
         """Return the figures that ``job_recorder.stats`` shows for one returner."""
-        pending = self._lane.pending
+        pending = self._pipeline.pending
         oldest = self._payloads.get(pending[0]) if pending else None
-        behind = self._reader.behind + sum(len(payload) for payload in list(self._payloads.values()))
         return {
             "delivered": self.delivered,
             "queued": len(pending) + max(0, self._spool.next - max(self._reader.next, self._spool.first)),
-            "spooled_bytes": behind,
+            "spooled_bytes": self._reader.behind + self._held,
             "lag": round(max(0.0, now - taken_at(oldest)), 3) if oldest else 0.0,
             "dropped": self.dropped,
+            "refused": self._pipeline.parked,
             "set_aside": len(self._aside),
-            "trouble": self._lane.trouble,
+            "trouble": self._pipeline.trouble,
         }
 
     @property
     def dropped(self) -> int:
-        """Records that the bounds of the spool took from this returner since the start."""
+        """Records that this returner lost since the start: to the bounds of the spool, or to damage."""
         return self._reader.lost + max(0, self._spool.first - self._reader.next) + self._aside_dropped
 
     def tell_drops(self, now: float) -> None:
@@ -118,57 +145,69 @@ class Consumer:
         if dropped > self._told_dropped and now - self._last_drop_told >= _QUIET:
             self._last_drop_told, before, self._told_dropped = now, self._told_dropped, dropped
             log.critical(
-                "%d records for the returner %s were dropped since spool_max_bytes is reached (%d in all); "
-                "it is down or too slow: %s",
+                "%d records for the returner %s are lost (%d in all), to spool_max_bytes or to damage of the spool: %s",
                 dropped - before,
                 self.name,
                 dropped,
-                self._lane.trouble or "too slow",
+                self._pipeline.trouble or "it is too slow, or the disk is damaged",
             )
 
-    async def set_aside(self) -> list[tuple[str, dict[str, Any]]]:
-        """Return (name, entry) of what was set aside, oldest first."""
-        return await self._worker.call(lambda: list(self._aside.entries()))
+    async def set_aside(self, newest: int | None = None) -> list[dict[str, Any]]:
+        """Return what is known about the records that were set aside, oldest first; of the ``newest`` only."""
+        return await self._worker.call(self._about_aside, newest)
 
-    async def forget_aside(self, names: Iterable[str]) -> None:
-        """Remove entries that went back into the spool."""
+    async def aside_names(self) -> list[str]:
+        """Return the names of the records that were set aside, oldest first."""
+        return await self._worker.call(self._aside.names)
+
+    async def aside_payload(self, name: str) -> bytes | None:
+        """Return a record that was set aside; None when it is lost."""
+        return await self._worker.call(self._aside.payload, name)
+
+    async def forget_aside(self, *names: str) -> None:
+        """Remove records that went back into the spool."""
         await self._worker.call(self._aside.remove, *names)
 
     async def _rest(self) -> None:
-        due = self._lane.due()
-        now = time.time()
-        has_more = self._lane.room > 0 and self._reader.next < self._spool.next
-        if has_more or (due is not None and due <= now):
+        due = self._pipeline.due()
+        now = self._clock.now()
+        if self._has_more() or (due is not None and due <= now):
             return
         self._wake = compat.Future()
         timer = self._loop.call_later(due - now, self.kick) if due is not None else None
         # What was stored since the question above was asked has not kicked.
-        if self._is_closed or (self._lane.room > 0 and self._reader.next < self._spool.next):
+        if self._is_closed or self._has_more():
             self.kick()
         await self._wake
         self._wake = None
         if timer is not None:
             self._loop.remove_timeout(timer)
 
+    def _has_more(self) -> bool:
+        return self._pipeline.room > 0 and self._held < _HELD and self._reader.next < self._spool.next
+
     # -- in the Worker's thread ---------------------------------------------------------------------------------------
 
     def _turn(self) -> None:
         self._fill()
-        numbers = self._lane.round(time.time())
+        numbers = self._pipeline.round(self._clock.now())
         if numbers:
-            was_in_trouble = self._lane.trouble
+            was_in_trouble = self._pipeline.trouble
             attempts = self._deliver_all(numbers)
-            for refused in self._lane.settle(attempts, time.time()):
+            for refused in self._pipeline.settle(attempts, self._clock.now()):
                 self._put_aside(refused)
             self._tell(was_in_trouble)
         self._note_base()
 
     def _fill(self) -> None:
-        for number, payload in self._reader.read(self._lane.room, _READ):
+        if self._held >= _HELD:
+            return
+        for number, payload in self._reader.read(self._pipeline.room, _HELD - self._held):
             if number in self._progress.done:
                 continue
             self._payloads[number] = payload
-            self._lane.take([number], in_doubt=number < self._doubtful_below and not self._progress.is_new)
+            self._held += len(payload)
+            self._pipeline.take(number, len(payload), in_doubt=number < self._doubtful_below)
 
     def _deliver_all(self, numbers: Iterable[int]) -> list[Attempt]:
         attempts: list[Attempt] = []
@@ -179,20 +218,23 @@ class Consumer:
             attempts.append(Attempt(number, failure))
             if failure is None:
                 in_a_row = 0
-                self._progress.mark(number)
-                self._payloads.pop(number, None)
+                self._done(number)
                 continue
             in_a_row += not failure.is_fault
             if in_a_row >= STOP_AFTER:
                 break
         return attempts
 
+    def _done(self, number: int) -> None:
+        self._progress.mark(number)
+        self._held -= len(self._payloads.pop(number))
+
     def _deliver(self, number: int, holders: dict[str, frozenset[str]]) -> Failure | None:
         try:
             record = unpacked(self._payloads[number])
             if record.to not in ("", self.name):
                 return None
-            if not (self._lane.is_in_doubt(number) and self._has(record, holders)):
+            if not (self._pipeline.is_in_doubt(number) and self._has(record, holders)):
                 self._hand_over(record)
             self.delivered += 1
         except Exception as exc:  # A returner raises whatever its client library raises.
@@ -209,7 +251,7 @@ class Consumer:
 
     def _has(self, record: Record, holders: dict[str, frozenset[str]]) -> bool:
         """Whether the returner has the record; False where it can't tell."""
-        if record.kind == LOAD or not self._module.has("get_jid"):
+        if record.kind == LOAD or record.is_correction or not self._module.has("get_jid"):
             return False
         if record.jid not in holders:
             holders[record.jid] = frozenset(self._module.returns(record.jid))
@@ -217,29 +259,54 @@ class Consumer:
 
     def _put_aside(self, refused: Refused) -> None:
         payload = self._payloads[refused.number]
-        entry = {"reason": refused.reason, "tries": refused.tries, "time": time.time(), "payload": payload}
+        about = {"reason": refused.reason, "tries": refused.tries, "time": self._clock.now(), **_summary(payload)}
         try:
-            self._aside_dropped += self._aside.add(refused.number, entry)
+            self._aside_dropped += self._aside.add(refused.number, about, payload)
         except OSError as exc:
-            log.error("A record that %s refuses cannot be set aside yet: %s", self.name, exc)
-            self._lane.take([refused.number])
+            self._quiet.error("aside", "A record that %s refuses cannot be set aside yet: %s", self.name, exc)
+            self._pipeline.take(refused.number, len(payload))
             return
-        del self._payloads[refused.number]
-        self._progress.mark(refused.number)
-        log.error(
-            "The returner %s refused a record %d times; it is set aside: %s", self.name, refused.tries, refused.reason
+        self._done(refused.number)
+        self._quiet.error(
+            "refused",
+            "The returner %s refused a record %d times; it is set aside: %s",
+            self.name,
+            refused.tries,
+            refused.reason,
         )
 
+    def _about_aside(self, newest: int | None) -> list[dict[str, Any]]:
+        names = self._aside.names()
+        found = ((name, self._aside.about(name)) for name in (names[-newest:] if newest else names))
+        return [{"name": name, **about} for name, about in found if about is not None]
+
     def _note_base(self) -> None:
-        pending = self._lane.pending
-        if self._progress.done and (not pending or len(self._progress.done) >= 1000):
-            self._progress.rebase(min(pending, default=self._reader.next), self._progress.done)
+        now = self._clock.now()
+        is_time = self._is_idle() and now - self._noted_at >= _REST
+        if len(self._progress.done) < _REBASE and not is_time:
+            return
+        base = min(self._pipeline.pending, default=self._reader.next)
+        if base > self._progress.base:
+            self._noted_at = now
+            self._progress.rebase(base, self._progress.done)
+
+    def _is_idle(self) -> bool:
+        return not self._pipeline.pending and self._reader.next >= self._spool.next
 
     def _tell(self, was_in_trouble: str | None) -> None:
-        trouble, now = self._lane.trouble, time.time()
+        trouble, now = self._pipeline.trouble, self._clock.now()
         if trouble and now - self._last_told >= _QUIET:
             self._last_told = now
             log.warning("The returner %s takes nothing; its records wait in the spool: %s", self.name, trouble)
         elif was_in_trouble and not trouble:
-            self._last_told = 0.0
+            self._last_told = float("-inf")
             log.info("The returner %s takes records again", self.name)
+
+
+def _summary(payload: bytes) -> dict[str, Any]:
+    """Return what is shown of a record: of what job and minion it is, and nothing of what it says."""
+    try:
+        record = unpacked(payload)
+    except Exception as exc:  # Salt and msgpack raise many kinds for what is no record.
+        return {"kind": f"unreadable: {str(exc)[:200]}"}
+    return {"kind": record.kind, "jid": record.jid, "minion": record.minion}

@@ -1,49 +1,65 @@
 """
 What the recorder keeps on disk beside its spool: where each returner stands, what has been recorded, what was set aside.
 
-None of these files waits for the disk. What a power cut takes of them means that a record is delivered again, or asked for
-again, never that one is lost. It must never grow without bound: each class says what bounds it.
+What a power cut or damage takes of these files means that a record is delivered again, or asked for again, never that one
+is lost. It must never grow without bound: each class says what bounds it.
 """
 
 from __future__ import annotations
 
 import array
 import bisect
-import contextlib
 import io
 import itertools
 import logging
 import os
 import pathlib
 import struct
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, BinaryIO, TypeVar
+
+import salt.payload
 
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.spool import write_all
-from saltext.jobs.core.errors import StateError
-from saltext.jobs.core.recorder.lane import digest
+from saltext.jobs.core.master.quiet import Quiet
 
 log = logging.getLogger(__name__)
 
 _NUMBER = struct.Struct(">Q")
+_MARKED = struct.Struct(">QI")
+_LENGTH = struct.Struct(">I")
+#: Bytes that what is known about a record that was set aside may take.
+_LONGEST_HEAD = 64 << 10
+
+T = TypeVar("T")
 
 
 class Progress:
     """
     Where one returner stands: every record below ``base`` is done, and so are those in ``done``.
 
-    The file is the base, and then one number for each record that is done since. Bounded by rebasing it.
+    The file is the base, and then one number for each record that is done since, each with a checksum. Bounded by rebasing
+    it. A returner is new when its folder is: then it begins at the end of the spool. Where the folder is there and the file
+    is not, or can't be read, nobody knows what was delivered, so it begins with the oldest record.
+
+    :param path: the file, in the returner's own folder.
+    :param oldest: the number of the oldest record in the spool.
+    :param end: that of the next one.
     """
 
-    def __init__(self, path: pathlib.Path, start: int) -> None:
-        self._path = path
-        self.done: set[int] = set()
+    def __init__(self, path: pathlib.Path, oldest: int, end: int) -> None:
+        self._path, self._quiet = path, Quiet(log)
+        #: Whether the returner was not there before.
+        self.is_new = not path.parent.exists()
         numbers = self._read()
-        #: Whether the returner was known before.
-        self.is_new = not numbers
-        self.base = numbers[0] if numbers else start
-        self.done.update(numbers[1:])
+        #: Whether it was, and nobody knows any more where it stands.
+        self.is_lost = not numbers and not self.is_new
+        if self.is_lost:
+            log.error("%s is lost or damaged, so all records in the spool are delivered once more", path)
+        self.base = numbers[0] if numbers else end if self.is_new else oldest
+        self.done: set[int] = set(numbers[1:])
         self._stream: io.FileIO | None = None
         self.rebase(self.base, self.done)
 
@@ -67,19 +83,29 @@ class Progress:
             data = self._path.read_bytes()
         except FileNotFoundError:
             return []
-        whole = len(data) - len(data) % _NUMBER.size
-        return [number for (number,) in _NUMBER.iter_unpack(data[:whole])]
+        except OSError as exc:
+            log.error("%s cannot be read: %s", self._path, exc)
+            return []
+        numbers: list[int] = []
+        for at in range(0, len(data) - _MARKED.size + 1, _MARKED.size):
+            number, checksum = _MARKED.unpack_from(data, at)
+            if checksum != zlib.crc32(_NUMBER.pack(number)):
+                if not numbers:
+                    return []  # without a base the others say nothing
+                continue
+            numbers.append(number)
+        return numbers
 
     def _append(self, number: int) -> None:
         if self._stream is None:
             self._rewrite()
             return
-        write_all(self._stream.fileno(), _NUMBER.pack(number))
+        write_all(self._stream.fileno(), _marked(number))
 
     def _rewrite(self) -> None:
         self.close()
         numbers = [self.base, *sorted(self.done)]
-        files.write_atomic(self._path, b"".join(_NUMBER.pack(number) for number in numbers))
+        files.write_atomic(self._path, b"".join(map(_marked, numbers)), durable=True)
         self._stream = io.FileIO(self._path, "a")
 
     def _guarded(self, write: Callable[[], None]) -> None:
@@ -88,15 +114,19 @@ class Progress:
         except OSError as exc:
             # The next write starts with a whole new file. Until then a restart would deliver these records again.
             self.close()
-            log.error("%s cannot be written: %s", self._path, exc)
+            self._quiet.error("progress", "%s cannot be written: %s", self._path, exc)
+
+
+def _marked(number: int) -> bytes:
+    return _MARKED.pack(number, zlib.crc32(_NUMBER.pack(number)))
 
 
 class Seen:
     """
     The digests of what has been recorded, for as long as the recorder may look back.
 
-    Files of 8-byte digests, each named by the time at which it was begun. Bounded by ``keep``: eight bytes for each load
-    and each return of that time.
+    Files of 8-byte digests, each named by the time at which it was begun. Bounded by ``keep``: eight bytes for each load,
+    and sixteen for each return, of that time.
 
     :param folder: where the files are.
     :param keep: seconds for which a digest is remembered at least.
@@ -143,13 +173,17 @@ class Seen:
     def _begin(self, now: int) -> None:
         self.close()
         path = self._folder / f"{now:012d}.ids"
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
         # A torn digest would shift all that follow it.
         os.ftruncate(handle, os.fstat(handle).st_size // _NUMBER.size * _NUMBER.size)
         self._stream, self._begun = io.FileIO(handle, "a"), now
 
     def _paths(self) -> list[pathlib.Path]:
-        names = sorted(name for name in os.listdir(self._folder) if name.endswith(".ids") and name[:-4].isdigit())
+        names = sorted(
+            name
+            for name in os.listdir(self._folder)
+            if name.endswith(".ids") and name.isascii() and name[:-4].isdigit()
+        )
         return [self._folder / name for name in names]
 
 
@@ -163,59 +197,85 @@ class Known:
         index = bisect.bisect_left(self._sorted, item)
         return index < len(self._sorted) and self._sorted[index] == item
 
-    def has(self, jid: str, minion: str) -> bool:
-        """Tell whether a minion's return of a job is known."""
-        return digest(jid, minion) in self
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._sorted)
 
 
 class Aside:
     """
-    Records that a returner refused, one file each, with the reason.
+    Records that a returner refused, one file each: the reason, and behind it the record.
 
     :param folder: where the files are.
-    :param max_bytes: what they may take together; beyond it the oldest go.
+    :param max_bytes: what they may take on the disk together; beyond it the oldest go.
     """
 
     def __init__(self, folder: pathlib.Path, max_bytes: int) -> None:
         self._folder, self._max_bytes = folder, max_bytes
         files.private_dir(folder)
-        self._sizes = {path.stem: path.stat().st_size for path in sorted(folder.glob("*.p"))}
+        self._sizes = {path.stem: _allocated(path) for path in sorted(folder.glob("*.p"))}
+        self._total = sum(self._sizes.values())
 
     def __len__(self) -> int:
         return len(self._sizes)
 
-    def add(self, number: int, entry: dict[str, Any]) -> int:
+    def add(self, number: int, about: Mapping[str, Any], payload: bytes) -> int:
         """
-        Keep an entry, and return how many old ones had to go for it.
+        Keep a record with what is to be known about it, and return how many old ones had to go for it.
 
         :raises OSError: when it can't be written.
         """
         # The letter keeps YAML on a command line from taking it for a number.
         path = self._folder / f"r{number:020d}.p"
-        files.write_msgpack(path, entry, durable=True)
-        self._sizes[path.stem] = path.stat().st_size
+        head = salt.payload.dumps(dict(about), use_bin_type=True)
+        files.write_atomic(path, _LENGTH.pack(len(head)) + head + payload, durable=True)
+        self._forget(path.stem)
+        self._sizes[path.stem] = _allocated(path)
+        self._total += self._sizes[path.stem]
         gone = 0
-        while sum(self._sizes.values()) > self._max_bytes and len(self._sizes) > 1:
-            self.remove(min(self._sizes))
+        while self._total > self._max_bytes and len(self._sizes) > 1:
+            self.remove(next(iter(self._sizes)))
             gone += 1
         return gone
 
-    def entries(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield (name, entry), oldest first. One that can't be read is passed over with an error in the log."""
-        for name in sorted(self._sizes):
-            try:
-                entry = files.read_msgpack(self._folder / f"{name}.p")
-            except StateError as exc:
-                log.error("A record that was set aside is lost: %s", exc)
-                files.set_aside(self._folder / f"{name}.p")
-                self._sizes.pop(name, None)
-                continue
-            if isinstance(entry, dict):
-                yield name, entry
+    def names(self) -> list[str]:
+        """Return the names of all, oldest first."""
+        return sorted(self._sizes)
+
+    def about(self, name: str) -> dict[str, Any] | None:
+        """Return what is known about a record, without reading the record; None, and an error in the log, if it is lost."""
+        return self._read(name, lambda head, stream: head)
+
+    def payload(self, name: str) -> bytes | None:
+        """Return a record; None, and an error in the log, if it is lost."""
+        return self._read(name, lambda head, stream: stream.read())
 
     def remove(self, *names: str) -> None:
-        """Forget entries."""
+        """Forget records."""
         for name in names:
-            with contextlib.suppress(FileNotFoundError):
-                (self._folder / f"{name}.p").unlink()
-            self._sizes.pop(name, None)
+            if name in self._sizes:
+                (self._folder / f"{name}.p").unlink(missing_ok=True)
+                self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        self._total -= self._sizes.pop(name, 0)
+
+    def _read(self, name: str, part: Callable[[dict[str, Any], BinaryIO], T]) -> T | None:
+        if name not in self._sizes:
+            return None
+        path = self._folder / f"{name}.p"
+        try:
+            with path.open("rb") as stream:
+                (length,) = _LENGTH.unpack(stream.read(_LENGTH.size))
+                head = salt.payload.loads(stream.read(min(length, _LONGEST_HEAD)), encoding="utf-8")
+                if not isinstance(head, dict):
+                    raise ValueError("it does not begin with what is known about it")
+                return part(head, stream)
+        except Exception as exc:  # Salt and msgpack raise many kinds for a broken file.
+            log.error("A record that was set aside is lost: %s: %s: %s", path, type(exc).__name__, exc)
+            files.set_aside(path)
+            self._forget(name)
+            return None
+
+
+def _allocated(path: pathlib.Path) -> int:
+    return path.stat().st_blocks * 512

@@ -4,128 +4,129 @@ What comes from the bus and from the job cache, on its way into the recorder's s
 The loop's thread takes a record in: check, strip, pack. A Worker of its own looks up the loads and writes the spool, a
 batch at a time. It must never wait for a returner, and never hold more than LIMIT bytes: what comes beyond that, because
 the disk takes nothing, is not kept but looked for in the job cache once the disk works again.
+
+Whether a job is recorded is said by its published load, as the job cache has it. What a return or an event says about its
+job is believed only where the job cache has no load.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
-import struct
-import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import salt.payload
 
 from saltext.jobs.core.disk.spool import Spool
+from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.ids import is_plain
-from saltext.jobs.core.master.returner import ReturnerModule
-from saltext.jobs.core.master.secrets import load_for_history, return_for_history
+from saltext.jobs.core.master import secrets
+from saltext.jobs.core.master.quiet import Quiet
+from saltext.jobs.core.recorder.choice import Recent, digest, is_wanted
 from saltext.jobs.core.recorder.files import Known, Seen
-from saltext.jobs.core.recorder.lane import Recent, digest, is_wanted
+from saltext.jobs.core.recorder.record import LOAD, REPLACES, RETURN, Record, content_of, packed, taken_at, unpacked
 from saltext.jobs.core.settings import RecorderSettings
 
 log = logging.getLogger(__name__)
 
 #: Bytes of packed records that are held in memory while the disk takes none.
 LIMIT = 64 << 20
-#: Digests remembered in memory at least.
-_RECENT = 50_000
+#: Bytes of packed records after which a batch is complete.
+_BATCH_BYTES = 4 << 20
+#: Digests remembered in memory at least, two for each return.
+_RECENT = 100_000
+#: Jobs of which it is remembered at least whether they are recorded.
+_JOBS = 20_000
 #: Seconds that an announced job's load may take to appear in the job cache.
 _LOAD_PATIENCE = 1.0
 #: Seconds for which the job cache is left alone after it failed.
 _CACHE_REST = 10.0
-#: Loads that may be owed at a time.
-_OWED = 20_000
+#: Loads that may be owed at a time, and bytes that their events may take.
+_OWED, _OWED_BYTES = 20_000, 16 << 20
+#: Jobs of which a return may be in dispute at a time.
+_DISPUTED = 1000
 #: Seconds between two messages about the same trouble.
 _QUIET = 60.0
 #: Seconds between two attempts to write to a disk that takes nothing.
 _RETRY = 1.0
 
-_TIME = struct.Struct(">d")
 
-LOAD, RETURN = "load", "ret"
+class Loads(Protocol):
+    """Where loads are looked up, as ``master.returner.ReturnerModule`` does it."""
 
-
-@dataclasses.dataclass(frozen=True)
-class Record:
-    """
-    What goes to a returner: a load (``minion`` is empty) or a return.
-
-    ``to`` names the one returner that it is for; empty when it is for all.
-    """
-
-    kind: str
-    jid: str
-    minion: str
-    body: dict[str, Any]
-    to: str = ""
-
-
-def packed(record: Record, now: float) -> bytes:
-    """Return a record in the form in which the spool holds it, with the time at which it was taken in."""
-    return _TIME.pack(now) + bytes(salt.payload.dumps(dataclasses.astuple(record), use_bin_type=True))
-
-
-def taken_at(payload: bytes) -> float:
-    """Return when a packed record was taken in."""
-    return float(_TIME.unpack_from(payload)[0])
-
-
-def unpacked(payload: bytes) -> Record:
-    """Return the record. :raises Exception: when it is none."""
-    return Record(*salt.payload.loads(payload[_TIME.size :]))
-
-
-def _digest_of(payload: bytes) -> int:
-    try:
-        record = unpacked(payload)
-    except Exception as exc:  # Salt and msgpack raise many kinds for what is no record.
-        log.error("A record in the spool cannot be read: %s", exc)
-        return 0
-    return digest(record.jid, record.minion)
+    def load(self, jid: str) -> dict[str, Any]:
+        """Return the load of a job, ``{}`` where there is none."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Waiting:
     jid: str
-    digest: int
+    digests: tuple[int, int]
     payload: bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class _Owed:
+    since: float
+    event: bytes  # the packed event that announced the job, or nothing
+
+
+@dataclasses.dataclass(frozen=True)
+class _Due:
+    """A job that is to be looked up, whose load may have been recorded before."""
+
+    event: bytes
+    is_new: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Flushed:
+    """What came of a flush: whether the spool has new records, and whether some were let go that the job cache may have."""
+
+    stored: bool = False
+    missed: bool = False
+
+
+@dataclasses.dataclass
+class _Verdicts:
+    """What the job cache said about jobs: whether each is recorded, and which need not be asked about any more."""
+
+    wanted: dict[str, bool] = dataclasses.field(default_factory=dict)
+    settled: set[str] = dataclasses.field(default_factory=set)
 
 
 class Intake:
     """
     :param settings: the recorder's options.
+    :param clock: the engine's clock.
     :param spool: where records go.
     :param seen: remembers what was recorded.
-    :param job_cache: where loads are looked up.
+    :param loads: where loads are looked up.
     :param worker: the thread that uses the three above.
-    :param on_stored: called, on the loop, when the spool has new records.
-    :param on_missed: called, on the loop, when records were let go that the job cache may still have.
     """
 
     def __init__(
-        self,
-        settings: RecorderSettings,
-        spool: Spool,
-        seen: Seen,
-        job_cache: ReturnerModule,
-        worker: Worker,
-        on_stored: Callable[[], None],
-        on_missed: Callable[[], None],
+        self, settings: RecorderSettings, clock: Clock, spool: Spool, seen: Seen, loads: Loads, worker: Worker
     ) -> None:
-        self._settings, self._spool, self._seen, self._cache = settings, spool, seen, job_cache
-        self._worker, self._on_stored, self._on_missed = worker, on_stored, on_missed
+        self._settings, self._clock, self._spool, self._seen, self._loads = settings, clock, spool, seen, loads
+        self._worker = worker
         self._recent = Recent(_RECENT)
         #: What was recorded before this process began.
         self.known: Known = Known(())
         self._waiting: list[_Waiting] = []
         self._bytes = 0
-        self._owed: dict[str, tuple[float, Mapping[str, Any] | None]] = {}
+        self._owed: dict[str, _Owed] = {}
+        self._owed_bytes = 0
+        self._jobs: dict[str, bool] = {}
+        #: Jobs of which two returns of one minion say different things: the job cache knows which is true.
+        self.disputed: set[str] = set()
         self._rest_until = self._retry_at = 0.0
         self._has_overflowed = self._is_busy = False
-        self._last_error = self._last_cache_error = 0.0
+        self._last_error = float("-inf")
+        self._quiet = Quiet(log)
         #: Returns taken in since the start.
         self.accepted = 0
 
@@ -142,36 +143,57 @@ class Intake:
     @property
     def is_full(self) -> bool:
         """Whether a batch is complete."""
-        return len(self._waiting) >= self._settings.max_batch
+        return len(self._waiting) >= self._settings.max_batch or self._bytes >= _BATCH_BYTES
 
     def wants(self, fun: Any) -> bool:
         return is_wanted(fun, self._settings.include, self._settings.exclude)
 
     def has(self, jid: str, minion: str = "") -> bool:
         """Tell whether a return, or without a minion a load, was recorded."""
-        item = digest(jid, minion)
-        return item in self._recent or item in self.known
+        return self._is_known(digest(jid, minion))
+
+    def has_content(self, jid: str, minion: str, data: Mapping[str, Any]) -> bool:
+        """Tell whether a return that says the same was recorded. :raises Exception: when it can't be packed."""
+        return self._is_known(digest(jid, minion, content_of(data)))
 
     def announce(self, jid: str, event: Mapping[str, Any] | None = None) -> None:
         """Record a job's load soon: from the job cache, or from its event where the job cache hasn't got it."""
-        if not self.has(jid):
-            self._owed.setdefault(jid, (time.time(), event))
-            while len(self._owed) > _OWED:
-                del self._owed[next(iter(self._owed))]
+        if jid in self._owed or self._jobs.get(jid) is False or self.has(jid):
+            return
+        data = b"" if event is None else salt.payload.dumps(_load_in(event), use_bin_type=True)
+        self._owed[jid] = _Owed(self._clock.now(), data)
+        self._owed_bytes += len(data)
+        while len(self._owed) > _OWED or self._owed_bytes > _OWED_BYTES:
+            self._forget_owed(next(iter(self._owed)))
 
     def accept(self, jid: str, minion: str, data: Mapping[str, Any]) -> None:
-        """Record a return, unless that was done before."""
-        item = digest(jid, minion)
-        if item in self._recent or item in self.known:
+        """Record what an event says that a minion returned, unless the minion's return was recorded before."""
+        if self._jobs.get(jid) is False:
             return
-        if self._bytes >= LIMIT:
-            self._has_overflowed = True
+        item, content = digest(jid, minion), digest(jid, minion, content_of(data))
+        if self._is_known(item):
+            if not self._is_known(content) and len(self.disputed) < _DISPUTED:
+                self.disputed.add(jid)
             return
-        payload = packed(Record(RETURN, jid, minion, return_for_history(data)), time.time())
-        self._recent.add(item)
-        self.announce(jid)
-        self._put(_Waiting(jid, item, payload))
-        self.accepted += 1
+        self._take(Record(RETURN, jid, minion, secrets.return_for_history(data)), (item, content))
+
+    def reconcile(self, jid: str, minion: str, data: Mapping[str, Any]) -> bool:
+        """
+        Record what the job cache has of a minion's return. Returns whether there was room for it.
+
+        Where an event said something else before, the record says that it replaces that.
+        """
+        item, content = digest(jid, minion), digest(jid, minion, content_of(data))
+        body = secrets.return_for_history(data)
+        if self._is_known(item):
+            body[REPLACES] = "event"
+            self._quiet.warning(
+                minion,
+                "The event with the return of job %s by %s differed from the job cache's; both are recorded",
+                jid,
+                minion,
+            )
+        return self._take(Record(RETURN, jid, minion, body), (item, content))
 
     async def put_back(self, payloads: Sequence[bytes], returner: str) -> None:
         """
@@ -181,38 +203,83 @@ class Intake:
         """
         frames = [packed(dataclasses.replace(unpacked(item), to=returner), taken_at(item)) for item in payloads]
         await self._worker.call(self._spool.append, frames)
-        self._on_stored()
 
-    async def flush(self) -> None:
+    async def flush(self) -> Flushed:
         """Write what waits into the spool."""
-        now = time.time()
-        due = self._due_loads(now)
+        now = self._clock.now()
+        due = self._due_jobs(now)
         if self._is_busy or now < self._retry_at or not (self._waiting or due):
-            return
+            return Flushed()
         self._is_busy = True
         batch, self._waiting, self._bytes = self._waiting, [], 0
         try:
-            settled = await self._worker.call(self._store, batch, due, now)
+            verdicts = await self._worker.call(self._store, batch, due, now)
         except OSError as exc:
             self._keep(batch, exc, now)
-        else:
-            self._settle(settled)
+            return Flushed()
         finally:
             self._is_busy = False
+        return self._settle(verdicts)
 
-    def _put(self, item: _Waiting) -> None:
-        self._waiting.append(item)
-        self._bytes += len(item.payload)
+    def drain(self) -> None:
+        """
+        Write what waits into the spool, now, in this thread: the engine ends, and its Worker has ended.
 
-    def _due_loads(self, now: float) -> dict[str, Mapping[str, Any] | None]:
-        if not self._owed or now < self._rest_until:
-            return {}
+        The job cache is not asked any more; loads that are owed are found in it at the next start.
+        """
+        batch, self._waiting, self._bytes = self._waiting, [], 0
+        announced = {jid: _event_in(owed.event).get("fun") for jid, owed in self._owed.items() if owed.event}
+        kept = [item for item in batch if item.jid not in announced or self.wants(announced[item.jid])]
+        try:
+            self._write([], kept, self._clock.now())
+        except OSError as exc:
+            log.critical("The recorder's spool takes nothing, and %d records in memory are lost: %s", len(kept), exc)
+
+    def what_was_recorded(self) -> Known:
+        """
+        Return what is remembered; in the Worker's thread, and before anything is recorded.
+
+        What a crash kept from being remembered is in the spool's last segment.
+
+        :raises OSError: when it can't be read.
+        """
+        known = self._seen.load()
+        digests = [item for payload in self._spool.tail_payloads() for item in _digests_of(payload)]
+        forgotten = [item for item in digests if item not in known]
+        if not forgotten:
+            return known
+        self._remember(forgotten, self._clock.now())
+        return Known(itertools.chain(known, forgotten))
+
+    def _is_known(self, item: int) -> bool:
+        return item in self._recent or item in self.known
+
+    def _take(self, record: Record, digests: tuple[int, int]) -> bool:
+        if self._bytes >= LIMIT:
+            self._has_overflowed = True
+            return False
+        payload = packed(record, self._clock.now())
+        for item in digests:
+            self._recent.add(item)
+        self.announce(record.jid)
+        self._waiting.append(_Waiting(record.jid, digests, payload))
+        self._bytes += len(payload)
+        self.accepted += 1
+        return True
+
+    def _forget_owed(self, jid: str) -> None:
+        owed = self._owed.pop(jid, None)
+        if owed is not None:
+            self._owed_bytes -= len(owed.event)
+
+    def _due_jobs(self, now: float) -> dict[str, _Due]:
+        """Return the jobs to look up: those with returns that nothing is known of, and those whose load is owed."""
         with_returns = {item.jid for item in self._waiting}
-        return {
-            jid: event
-            for jid, (since, event) in self._owed.items()
-            if jid in with_returns or now - since >= _LOAD_PATIENCE
-        }
+        due = {jid: _Due(b"", is_new=False) for jid in with_returns if jid not in self._jobs}
+        for jid, owed in self._owed.items():
+            if jid in with_returns or now - owed.since >= _LOAD_PATIENCE:
+                due[jid] = _Due(owed.event, is_new=True)
+        return due
 
     def _keep(self, batch: list[_Waiting], exc: OSError, now: float) -> None:
         self._waiting = batch + self._waiting
@@ -222,75 +289,81 @@ class Intake:
             self._last_error = now
             log.critical("The recorder's spool takes nothing, %d records wait in memory: %s", len(self._waiting), exc)
 
-    def _settle(self, loads: set[str]) -> None:
-        for jid in loads:
-            self._owed.pop(jid, None)
+    def _settle(self, verdicts: _Verdicts) -> Flushed:
+        for jid in verdicts.settled:
+            self._forget_owed(jid)
             self._recent.add(digest(jid))
-        self._on_stored()
-        if self._has_overflowed:
-            self._has_overflowed = False
+        self._jobs.update(verdicts.wanted)
+        while len(self._jobs) > 2 * _JOBS:
+            for jid in list(self._jobs)[:_JOBS]:
+                del self._jobs[jid]
+        missed, self._has_overflowed = self._has_overflowed, False
+        if missed:
             log.warning("The spool works again: looking in the job cache for what could not be held meanwhile")
-            self._on_missed()
-
-    def what_was_recorded(self) -> Known:
-        """
-        Return what is remembered; in the Worker's thread, and before anything is recorded.
-
-        What a crash kept from being remembered is in the spool's last segment.
-        """
-        known = self._seen.load()
-        forgotten = [item for item in map(_digest_of, self._spool.tail_payloads()) if item and item not in known]
-        if not forgotten:
-            return known
-        self._seen.add(forgotten, time.time())
-        return self._seen.load()
+        return Flushed(stored=True, missed=missed)
 
     # -- in the Worker's thread ---------------------------------------------------------------------------------------
 
-    def _store(self, batch: list[_Waiting], loads: dict[str, Mapping[str, Any] | None], now: float) -> set[str]:
-        """Write loads and then returns; returns the jids whose load need not be looked for any more."""
-        frames: list[bytes] = []
-        digests: list[int] = []
-        settled: set[str] = set()
-        for jid, event in loads.items():
-            if not self._cache_may_be_asked(now):
-                break
-            load = self._look_up(jid, event, now)
-            if load is None:
+    def _store(self, batch: list[_Waiting], due: Mapping[str, _Due], now: float) -> _Verdicts:
+        """Look up jobs, and write loads and then returns. :raises OSError: when they can't be written."""
+        loads: list[Record] = []
+        verdicts = _Verdicts()
+        for jid, job in due.items():
+            found = self._look_up(jid, now)
+            if found is None:
                 continue
-            settled.add(jid)
-            if load:
-                frames.append(packed(Record(LOAD, jid, "", load_for_history(load)), now))
-                digests.append(digest(jid))
-        frames += [item.payload for item in batch]
-        digests += [item.digest for item in batch]
+            load = found or _event_in(job.event)
+            # A job of which nobody knows what it is, is recorded.
+            verdicts.wanted[jid] = wanted = not load or self.wants(load.get("fun"))
+            verdicts.settled.add(jid)
+            if load and wanted and job.is_new:
+                body = load if found else {**load, "source": "event"}
+                loads.append(Record(LOAD, jid, "", secrets.load_for_history(body)))
+        # While the job cache can't be asked about a job, its returns are recorded.
+        self._write(loads, [item for item in batch if verdicts.wanted.get(item.jid, True)], now)
+        return verdicts
+
+    def _write(self, loads: list[Record], returns: list[_Waiting], now: float) -> None:
+        frames = [packed(load, now) for load in loads] + [item.payload for item in returns]
+        digests = [digest(load.jid) for load in loads] + [item for waiting in returns for item in waiting.digests]
         self._spool.append(frames)
         self._spool.drop_oldest()
         self._remember(digests, now)
-        return settled
 
-    def _remember(self, digests: list[int], now: float) -> None:
+    def _remember(self, digests: Iterable[int], now: float) -> None:
         try:
             self._seen.add(digests, now)
             self._seen.forget_old(now)
         except OSError as exc:
             # The records themselves are safe. After a restart some might be taken from the job cache once more.
-            log.error("What was recorded cannot be remembered: %s", exc)
+            self._quiet.error("seen", "What was recorded cannot be remembered: %s", exc)
 
-    def _cache_may_be_asked(self, now: float) -> bool:
-        return now >= self._rest_until
-
-    def _look_up(self, jid: str, event: Mapping[str, Any] | None, now: float) -> dict[str, Any] | None:
-        """Return the load; ``{}`` where nobody knows one, None where it is to be tried again."""
+    def _look_up(self, jid: str, now: float) -> dict[str, Any] | None:
+        """Return the load, ``{}`` where there is none, and None where it is to be tried again."""
+        if now < self._rest_until:
+            return None
         try:
-            load = self._cache.load(jid) if is_plain(jid) else {}
+            return self._loads.load(jid) if is_plain(jid) else {}
         except Exception as exc:  # A returner raises whatever its client library raises.
             self._rest_until = now + _CACHE_REST
-            if now - self._last_cache_error >= _QUIET:
-                self._last_cache_error = now
-                log.error("Loads cannot be read from the job cache: %s: %s", type(exc).__name__, exc)
+            self._quiet.error("cache", "Loads cannot be read from the job cache: %s: %s", type(exc).__name__, exc)
             return None
-        if load or event is None:
-            return load
-        # Seen on the bus only: anybody who may fire events can have made it up.
-        return {**event, "source": "event"}
+
+
+def _load_in(event: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the event of a publish says about the job; its minions are as many as a fleet has, and not needed."""
+    return {name: value for name, value in event.items() if name not in ("minions", "missing")}
+
+
+def _event_in(packed_event: bytes) -> dict[str, Any]:
+    return dict(salt.payload.loads(packed_event, encoding="utf-8")) if packed_event else {}
+
+
+def _digests_of(payload: bytes) -> tuple[int, ...]:
+    try:
+        record = unpacked(payload)
+        own = digest(record.jid, record.minion)
+        return (own, digest(record.jid, record.minion, content_of(record.body))) if record.minion else (own,)
+    except Exception as exc:  # Salt and msgpack raise many kinds for what is no record.
+        log.error("A record in the spool cannot be read: %s", exc)
+        return ()

@@ -1,5 +1,6 @@
 """
-The job_recorder engine's parts, put together: the bus, the spool, the returners, the look into the job cache, requests.
+The job_recorder engine's work: what comes from the bus goes into the intake, what is stored to the returners, and requests
+of runners are answered.
 
 Why nothing is lost: whatever is taken in goes to the spool, on the disk, before any returner sees it (at most
 ``flush_interval`` later), and leaves it when all returners have it. A crash can take what was in memory in that moment, and
@@ -13,203 +14,194 @@ It must never wait for a returner, and never record to the master's own job cach
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from saltext.jobs.core.disk.spool import Spool
-from saltext.jobs.core.engine.requests import Inbox, engine_dir
+from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.engine.names import JOB_RECORDER
+from saltext.jobs.core.engine.requests import Inbox
+from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.engine.worker import Worker
-from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.bus import Bus
-from saltext.jobs.core.master.returner import ReturnerModule
+from saltext.jobs.core.master.quiet import Quiet
 from saltext.jobs.core.recorder.catch_up import CatchUp
 from saltext.jobs.core.recorder.consumer import Consumer
 from saltext.jobs.core.recorder.files import Seen
-from saltext.jobs.core.recorder.intake import Intake, unpacked
-from saltext.jobs.core.settings import RecorderSettings
+from saltext.jobs.core.recorder.intake import Intake
 
 log = logging.getLogger(__name__)
 
-ENGINE = "job_recorder"
 #: Seconds between two looks at requests and at the spool's bounds.
 _TICK = 1.0
+#: Records that go back into the spool at a time.
+_REDELIVERED = 100
 
 
-def check(opts: Mapping[str, Any], settings: RecorderSettings) -> None:
-    """:raises SettingsError: when these settings make no sense on this master."""
-    if not settings.returners:
-        raise SettingsError(f"{ENGINE}: returners is not set; accepted is a list of returners, such as ['pgjsonb']")
-    for choice in settings.returners:
-        if choice.label in (opts.get("master_job_cache"), opts.get("ext_job_cache")):
-            raise SettingsError(
-                f"{ENGINE}: returners has {choice.label!r}, which is this master's job cache and has everything already"
-            )
+@dataclass(frozen=True)
+class Ports:
+    """What the recorder works with. It closes them."""
+
+    loop: Any
+    clock: Clock
+    bus: Bus
+    inbox: Inbox
+    disk: Worker
+    spool: Spool
+    seen: Seen
+    intake: Intake
+    catch_up: CatchUp
+    consumers: Sequence[Consumer]
 
 
-class Recorder:
+class RecorderShell:
     """
-    :param opts: the master's options.
-    :param settings: the engine's options.
-    :param loop: the engine's tornado loop.
+    The job_recorder engine's work; an engine.process.App and a bus.Listener.
+
+    :param ports: what it works with.
+    :param flush_interval: seconds for which records are gathered before they are written.
     """
 
-    def __init__(self, opts: dict[str, Any], settings: RecorderSettings, loop: Any) -> None:
-        self._settings, self._loop = settings, loop
-        folder = engine_dir(opts, ENGINE)
-        self._disk = Worker(loop)
-        self._spool = Spool(folder / "spool", settings.spool_max_bytes)
-        self._seen = Seen(folder / "seen", settings.catch_up)
-        job_cache = opts.get("ext_job_cache") or opts.get("master_job_cache", "local_cache")
-        self._intake = Intake(
-            settings, self._spool, self._seen, ReturnerModule(opts, job_cache), self._disk, self._kick, self._look_back
-        )
-        self._catch_up = CatchUp(
-            loop, self._intake, self._seen, self._disk, ReturnerModule(opts, job_cache), settings.catch_up
-        )
-        self._consumers = {
-            choice.label: Consumer(
-                loop,
-                choice.label,
-                ReturnerModule(opts, choice.returner, choice.ret_config),
-                self._spool,
-                folder / "returners" / choice.label,
-                settings,
-            )
-            for choice in settings.returners
-        }
-        self._bus = Bus(opts, loop, ENGINE, self._want, self._handle, self._look_back)
-        self._inbox = Inbox(opts, ENGINE)
-        self._wake = events.wake_tag(ENGINE)
-        self._serving = False
+    def __init__(self, ports: Ports, flush_interval: float) -> None:
+        self._ports, self._flush_interval = ports, flush_interval
+        self._intake, self._catch_up = ports.intake, ports.catch_up
+        self._consumers = {consumer.name: consumer for consumer in ports.consumers}
+        verbs = {"stats": self._stats, "set_aside": self._set_aside, "redeliver": self._redeliver}
+        self._service = Service(ports.loop, ports.inbox, verbs)
+        self._wake = events.wake_tag(JOB_RECORDER)
+        self._being_redelivered: set[str] = set()
+        self._quiet = Quiet(log)
 
     def start(self) -> None:
-        self._bus.start()
-        self._loop.spawn_callback(self._begin)
+        self._ports.bus.listen(self)
+        self._ports.loop.spawn_callback(self._begin)
 
     def close(self) -> None:
-        self._bus.close()
+        """End. What is in memory goes to the spool first: with ``job_cache: False`` it is nowhere else."""
+        self._ports.bus.close()
         self._catch_up.close()
         for consumer in self._consumers.values():
             consumer.close()
-        self._disk.close()
-        self._spool.close()
-        self._seen.close()
+        if self._ports.disk.end():
+            self._intake.drain()
+        self._ports.spool.close()
+        self._ports.seen.close()
 
     async def _begin(self) -> None:
         # First of all, since it decides what is a duplicate; the bus waits in its buffers meanwhile.
-        self._intake.known = await self._disk.call(self._intake.what_was_recorded)
+        try:
+            self._intake.known = await self._ports.disk.call(self._intake.what_was_recorded)
+        except Exception as exc:
+            log.error("What was recorded before cannot be read, so some of it may be recorded again: %s", exc)
         for consumer in self._consumers.values():
-            self._loop.spawn_callback(consumer.run)
-        self._look_back()
+            self._ports.loop.spawn_callback(consumer.run)
+        self._catch_up.begin()
         self._flush()
         self._tick()
 
     # -- the bus ------------------------------------------------------------------------------------------------------
 
-    def _want(self, tag: str) -> bool:
+    def wants(self, tag: str) -> bool:
         return tag.startswith(events.JOB) or tag == self._wake
 
-    def _handle(self, tag: str, data: Any) -> None:
+    def handle(self, tag: str, data: Any) -> None:
         if tag == self._wake:
-            self._loop.spawn_callback(self._serve)
+            self._service.take()
             return
         fact = events.fact_of(tag, data)
         if isinstance(fact, events.JobReturned):
-            if self._intake.wants(data.get("fun")):
-                self._intake.accept(fact.jid, fact.minion, data)
-        elif isinstance(fact, events.JobPublished) and self._intake.wants(data.get("fun")):
+            self._intake.accept(fact.jid, fact.minion, data)
+        elif isinstance(fact, events.JobPublished):
             self._intake.announce(fact.jid, data)
         if self._intake.is_full:
-            self._loop.spawn_callback(self._intake.flush)
+            self._ports.loop.spawn_callback(self._write)
 
-    def _look_back(self) -> None:
+    def on_gap(self) -> None:
         self._catch_up.begin()
+
+    # -- timers -------------------------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        self._ports.loop.spawn_callback(self._write)
+        self._ports.loop.call_later(self._flush_interval, self._flush)
+
+    async def _write(self) -> None:
+        done = await self._intake.flush()
+        if done.stored:
+            self._kick()
+        if done.missed:
+            self._catch_up.begin()
+        if self._intake.disputed:
+            self._catch_up.settle(self._intake.disputed)
+            self._intake.disputed.clear()
 
     def _kick(self) -> None:
         for consumer in self._consumers.values():
             consumer.kick()
 
-    # -- timers -------------------------------------------------------------------------------------------------------
-
-    def _flush(self) -> None:
-        self._loop.spawn_callback(self._intake.flush)
-        self._loop.call_later(self._settings.flush_interval, self._flush)
-
     def _tick(self) -> None:
-        self._loop.spawn_callback(self._keep_house)
-        self._loop.call_later(_TICK, self._tick)
+        self._ports.loop.spawn_callback(self._keep_house)
+        self._ports.loop.call_later(_TICK, self._tick)
 
     async def _keep_house(self) -> None:
-        now = time.time()
-        for consumer in self._consumers.values():
-            consumer.tell_drops(now)
-        await self._disk.call(self._spool.trim, min(consumer.base for consumer in self._consumers.values()))
-        self._inbox.sweep(now)
-        await self._serve()
+        now = self._ports.clock.now()
+        try:
+            for consumer in self._consumers.values():
+                consumer.tell_drops(now)
+            self._service.sweep(now)
+            self._service.take()
+            await self._ports.disk.call(self._ports.spool.trim, min(one.base for one in self._consumers.values()))
+        except Exception as exc:
+            self._quiet.error("house", "A pass of the maintenance loop failed", exc_info=exc)
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    async def _serve(self) -> None:
-        if self._serving:
-            return
-        self._serving = True
-        try:
-            for request_id, request in self._inbox.take():
-                await self._answer(request_id, request)
-        except Exception:
-            log.exception("A request to the recorder failed")
-        finally:
-            self._serving = False
-
-    async def _answer(self, request_id: str, request: Mapping[str, Any]) -> None:
-        actions = {"stats": self._stats, "set_aside": self._set_aside, "redeliver": self._redeliver}
-        chosen = request.get("returner")
-        if request.get("action") not in actions:
-            self._inbox.refuse(request_id, f"{ENGINE} knows no request {request.get('action')!r}")
-        elif chosen is not None and chosen not in self._consumers:
+    def _chosen(self, request: Mapping[str, Any]) -> list[Consumer]:
+        name = request.get("returner")
+        if name is None:
+            return list(self._consumers.values())
+        if name not in self._consumers:
             known = ", ".join(sorted(self._consumers))
-            self._inbox.refuse(request_id, f"{chosen!r} is not recorded to; accepted are {known}")
-        else:
-            consumers = [self._consumers[chosen]] if chosen else list(self._consumers.values())
-            self._inbox.answer(request_id, await actions[request["action"]](consumers, request))
+            raise ValueError(f"{name!r} is not recorded to; accepted are {known}")
+        return [self._consumers[name]]
 
-    async def _stats(self, consumers: list[Consumer], request: Mapping[str, Any]) -> dict[str, Any]:
-        now = time.time()
+    def _stats(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        now = self._ports.clock.now()
         return {
             "recorded": self._intake.accepted,
             "unwritten": self._intake.waiting,
             "found_in_job_cache": self._catch_up.found,
-            "spool_bytes": self._spool.size,
-            "returners": {consumer.name: consumer.stats(now) for consumer in consumers},
+            "spool_bytes": self._ports.spool.size,
+            "returners": {consumer.name: consumer.stats(now) for consumer in self._chosen(request)},
         }
 
-    async def _set_aside(self, consumers: list[Consumer], request: Mapping[str, Any]) -> dict[str, Any]:
-        shown: dict[str, list[dict[str, Any]]] = {}
-        for consumer in consumers:
-            entries = await consumer.set_aside()
-            shown[consumer.name] = [_summary(name, entry) for name, entry in entries[-int(request["limit"]) :]]
-        return shown
+    async def _set_aside(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        newest = int(request["limit"])
+        return {consumer.name: await consumer.set_aside(newest) for consumer in self._chosen(request)}
 
-    async def _redeliver(self, consumers: list[Consumer], request: Mapping[str, Any]) -> dict[str, int]:
+    async def _redeliver(self, request: Mapping[str, Any]) -> dict[str, int]:
         """Put what was set aside into the spool again, for the returner that refused it."""
         wanted = frozenset(request.get("names") or ())
-        counts: dict[str, int] = {}
-        for consumer in consumers:
-            entries = [(name, entry) for name, entry in await consumer.set_aside() if not wanted or name in wanted]
-            # Into the spool first: a crash between the two makes a record come twice, and not never.
-            await self._intake.put_back([entry["payload"] for _, entry in entries], consumer.name)
-            await consumer.forget_aside(name for name, _ in entries)
-            counts[consumer.name] = len(entries)
-        return counts
+        return {consumer.name: await self._put_back(consumer, wanted) for consumer in self._chosen(request)}
 
-
-def _summary(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is shown of a record that was set aside: who and why, but not its payload."""
-    shown = {key: entry.get(key) for key in ("reason", "tries", "time")}
-    try:
-        record = unpacked(entry["payload"])
-    except Exception as exc:  # Salt and msgpack raise many kinds for what is no record.
-        return {"name": name, "kind": f"unreadable: {exc}", **shown}
-    return {"name": name, "kind": record.kind, "jid": record.jid, "minion": record.minion, **shown}
+    async def _put_back(self, consumer: Consumer, wanted: frozenset[str]) -> int:
+        if consumer.name in self._being_redelivered:
+            raise ValueError(f"Records of {consumer.name} are being put back already; ask again when that has ended")
+        self._being_redelivered.add(consumer.name)
+        try:
+            names = [name for name in await consumer.aside_names() if not wanted or name in wanted]
+            count = 0
+            for start in range(0, len(names), _REDELIVERED):
+                some = names[start : start + _REDELIVERED]
+                found = [(name, await consumer.aside_payload(name)) for name in some]
+                there = [(name, payload) for name, payload in found if payload is not None]
+                # Into the spool first: a crash between the two makes a record come twice, and not never.
+                await self._intake.put_back([payload for _, payload in there], consumer.name)
+                await consumer.forget_aside(*(name for name, _ in there))
+                count += len(there)
+            self._kick()
+            return count
+        finally:
+            self._being_redelivered.discard(consumer.name)

@@ -12,7 +12,7 @@ import salt.config
 import salt.utils.jid
 
 from saltext.jobs.core.master.returner import Complained, ReturnerAbsent, ReturnerModule, promoted
-from saltext.jobs.core.recorder.lane import failure_of
+from saltext.jobs.core.recorder.pipeline import failure_of
 from tests.functional import cache_servers
 from tests.postgresql import PostgreSQL
 

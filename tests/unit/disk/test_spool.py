@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -39,7 +40,7 @@ def all_of(reader, count=10**6):
 
 
 def only_segment(folder):
-    (path,) = folder.glob("*.log")
+    (path,) = folder.glob("*.spool")
     return path
 
 
@@ -71,7 +72,7 @@ def test_a_read_is_bounded_by_count_and_by_bytes(folder):
 
 def test_records_go_on_over_segments(folder):
     spool = filled(folder, 1000, max_bytes=80_000, size=50)
-    assert len(list(folder.glob("*.log"))) > 3
+    assert len(list(folder.glob("*.spool"))) > 3
     assert all_of(Reader(spool, 0)) == list(enumerate(payloads(0, 1000, 50)))
 
 
@@ -104,7 +105,7 @@ def test_the_oldest_segments_go_when_the_bound_is_reached(folder):
     for first in range(0, 5000, 10):
         spool.append(payloads(first, 10, 50))
         spool.drop_oldest()
-    assert spool.size <= 80_000
+    assert sum(path.stat().st_blocks * 512 for path in folder.iterdir()) <= 80_000
     assert sum(path.stat().st_size for path in folder.iterdir()) == spool.size
     found = all_of(Reader(spool, spool.first))
     assert found[-1][0] == 4999
@@ -131,7 +132,7 @@ def test_what_everybody_has_read_is_removed_and_nothing_else(folder):
 
 
 def test_what_is_behind_is_counted_in_bytes(folder):
-    spool = filled(folder, 100, size=92)
+    spool = filled(folder, 100, size=80)
     reader = Reader(spool, 0)
     assert reader.behind == spool.size == 100 * 100
     reader.read(40, BIG)
@@ -149,13 +150,13 @@ def test_nobody_else_may_read_the_files(folder):
 # -- crashes ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("torn", [1, 7, 8, 9, 17])
+@pytest.mark.parametrize("torn", range(1, 30, 3))
 def test_a_torn_end_is_cut_off_and_everything_before_it_is_there(folder, torn):
     filled(folder, 20).close()
     path = only_segment(folder)
     os.truncate(path, path.stat().st_size - torn)
     spool = Spool(folder, BIG)
-    assert spool.next == 20 - (2 if torn > 18 else 1)
+    assert spool.next == 19
     spool.append([b"new"])
     assert all_of(Reader(spool, 0))[-1] == (19, b"new")
 
@@ -167,16 +168,77 @@ def test_zeros_at_the_end_are_no_records(folder):
     assert Spool(folder, BIG).next == 20
 
 
-def test_a_damaged_place_costs_the_rest_of_its_segment_and_no_more(folder):
+FRAME = 20  # bytes of a frame before its payload
+
+
+def flip(path, offset, bit=0):
+    with path.open("r+b") as stream:
+        stream.seek(offset)
+        byte = stream.read(1)[0]
+        stream.seek(offset)
+        stream.write(bytes([byte ^ 1 << bit]))
+
+
+@pytest.mark.parametrize("part", range(0, FRAME + 50, 3))
+@pytest.mark.parametrize("record", [0, 3, 98])
+@pytest.mark.parametrize("when", ["while it runs", "while it is down"])
+def test_a_flipped_bit_costs_the_record_that_it_hits_and_no_other(folder, part, record, when):
+    spool = filled(folder, 100, size=50)
+    flip(only_segment(folder), (FRAME + 50) * record + part, bit=part % 8)
+    if when == "while it is down":
+        spool.close()
+        spool = Spool(folder, BIG)
+    reader = Reader(spool, 0)
+    assert all_of(reader) == [
+        (number, payload) for number, payload in enumerate(payloads(0, 100, 50)) if number != record
+    ]
+    assert reader.lost == 1
+    assert spool.next == 100
+
+
+def test_damage_to_the_last_record_is_counted_once_it_is_known_to_have_been_there(folder):
+    spool = filled(folder, 100, size=50)
+    flip(only_segment(folder), (FRAME + 50) * 99 + 30)
+    reader = Reader(spool, 0)
+    assert len(all_of(reader)) == 99
+    assert reader.lost == 1
+    assert reader.next == spool.next, "it does not look for it again and again"
+    spool.append([b"new"])
+    assert all_of(reader) == [(100, b"new")]
+
+
+@pytest.mark.parametrize("junk", [b"\0" * 5000, b"\xa5SjR" * 3000, bytes(range(256)) * 40])
+def test_junk_in_the_middle_costs_what_it_overwrites_and_no_more(folder, junk):
+    spool = filled(folder, 1000, size=50)
+    with only_segment(folder).open("r+b") as stream:
+        stream.seek((FRAME + 50) * 100 + 10)
+        stream.write(junk)
+    hit = range(100, ((FRAME + 50) * 100 + 10 + len(junk)) // (FRAME + 50) + 1)
+    spool.close()
+    reader = Reader(Spool(folder, BIG), 0)
+    assert [number for number, _ in all_of(reader)] == [number for number in range(1000) if number not in hit]
+    assert reader.lost == len(hit)
+
+
+def test_a_payload_that_looks_like_a_frame_is_none(folder):
+    inner = filled(folder / "inner", 3, size=50)
+    frames = only_segment(folder / "inner").read_bytes()
+    inner.close()
+    spool = Spool(folder / "outer", BIG)
+    spool.append([b"a", frames, b"b"])
+    flip(only_segment(folder / "outer"), 3)  # the first record
+    found = all_of(Reader(spool, 0))
+    assert found == [(1, frames), (2, b"b")]
+
+
+def test_a_segment_that_is_gone_is_counted(folder):
     spool = filled(folder, 1000, max_bytes=80_000, size=50)
-    first, second = sorted(folder.glob("*.log"))[:2]
-    with first.open("r+b") as stream:
-        stream.seek(58 * 3 + 20)
-        stream.write(b"!")
+    second, third = sorted(folder.glob("*.spool"))[1:3]
+    second.unlink()
     reader = Reader(spool, 0)
     numbers = [number for number, _ in all_of(reader)]
-    assert numbers == [0, 1, 2, *range(int(second.stem), 1000)]
-    assert reader.lost == int(second.stem) - 3
+    assert numbers == [*range(int(second.stem)), *range(int(third.stem), 1000)]
+    assert reader.lost == int(third.stem) - int(second.stem)
 
 
 def test_a_spool_whose_files_are_gone_goes_on_above_what_was_read(folder):
@@ -219,34 +281,73 @@ def test_an_append_that_fails_half_way_leaves_the_spool_as_it_was(folder, monkey
 # -- progress ---------------------------------------------------------------------------------------------------------
 
 
-def test_progress_is_there_after_a_restart(tmp_path):
-    progress = Progress(tmp_path / "p", 7)
-    assert progress.is_new
+@pytest.fixture
+def progress_path(tmp_path):
+    return tmp_path / "pgjsonb" / "progress"
+
+
+def test_a_returner_that_was_never_there_begins_at_the_end(progress_path):
+    progress = Progress(progress_path, oldest=3, end=7)
+    assert (progress.base, progress.is_new, progress.is_lost) == (7, True, False)
+
+
+def test_progress_is_there_after_a_restart(progress_path):
+    progress = Progress(progress_path, 0, 7)
     progress.mark(7)
     progress.mark(9)
-    again = Progress(tmp_path / "p", 0)
-    assert (again.base, again.done, again.is_new) == (7, {7, 9}, False)
+    again = Progress(progress_path, 3, 20)
+    assert (again.base, again.done, again.is_new, again.is_lost) == (7, {7, 9}, False, False)
 
 
-def test_rebasing_forgets_what_is_below(tmp_path):
-    progress = Progress(tmp_path / "p", 0)
+@pytest.mark.parametrize("left", [None, b"", b"\0\0\0", b"\0" * 12, b"text that is no progress at all"])
+def test_a_returner_whose_progress_is_lost_is_not_new_and_begins_with_the_oldest_record(progress_path, left):
+    Progress(progress_path, 0, 7).close()
+    progress_path.unlink()
+    if left is not None:
+        progress_path.write_bytes(left)
+    again = Progress(progress_path, oldest=3, end=1003)
+    assert (again.base, again.is_new, again.is_lost) == (3, False, True)
+    assert Progress(progress_path, 3, 2000).base == 3, "it is written anew"
+
+
+@pytest.mark.parametrize("byte", range(12))
+def test_a_flipped_bit_in_the_base_leads_to_no_number_that_never_was(progress_path, byte):
+    progress = Progress(progress_path, 0, 7)
+    progress.mark(8)
+    progress.close()
+    flip(progress_path, byte)
+    again = Progress(progress_path, oldest=3, end=1003)
+    assert (again.base, again.is_lost) == (3, True)
+
+
+def test_a_flipped_bit_in_a_mark_costs_that_mark(progress_path):
+    progress = Progress(progress_path, 0, 7)
+    for number in (8, 9, 10):
+        progress.mark(number)
+    progress.close()
+    flip(progress_path, 12 * 2)
+    assert Progress(progress_path, 0, 100).done == {8, 10}
+
+
+def test_rebasing_forgets_what_is_below(progress_path):
+    progress = Progress(progress_path, 0, 0)
     for number in (0, 1, 5):
         progress.mark(number)
     progress.rebase(2, progress.done)
-    again = Progress(tmp_path / "p", 0)
+    again = Progress(progress_path, 0, 100)
     assert (again.base, again.done) == (2, {5})
 
 
-def test_a_torn_note_of_progress_is_passed_over(tmp_path):
-    progress = Progress(tmp_path / "p", 0)
+def test_a_torn_note_of_progress_is_passed_over(progress_path):
+    progress = Progress(progress_path, 0, 0)
     progress.mark(3)
     progress.close()
-    with (tmp_path / "p").open("ab") as stream:
+    with progress_path.open("ab") as stream:
         stream.write(b"\0\0\0")
-    again = Progress(tmp_path / "p", 0)
+    again = Progress(progress_path, 0, 9)
     assert again.done == {3}
     again.mark(4)
-    assert Progress(tmp_path / "p", 0).done == {3, 4}
+    assert Progress(progress_path, 0, 9).done == {3, 4}
 
 
 # -- what was seen ----------------------------------------------------------------------------------------------------
@@ -294,26 +395,40 @@ def test_known_is_a_set(items, probe):
 
 
 def test_what_is_set_aside_is_there_after_a_restart_and_can_be_taken_back(tmp_path):
-    Aside(tmp_path, BIG).add(5, {"reason": "r"})
+    Aside(tmp_path, BIG).add(5, {"reason": "r"}, b"record")
     again = Aside(tmp_path, BIG)
-    ((name, entry),) = again.entries()
-    assert entry == {"reason": "r"}
+    (name,) = again.names()
+    assert again.about(name) == {"reason": "r"}
+    assert again.payload(name) == b"record"
     again.remove(name)
     assert len(again) == 0
-    assert not list(Aside(tmp_path, BIG).entries())
+    assert Aside(tmp_path, BIG).names() == []
+    assert again.about(name) is None
 
 
-def test_the_oldest_go_when_what_is_set_aside_reaches_its_bound(tmp_path):
-    aside = Aside(tmp_path, 5_000)
-    gone = sum(aside.add(number, {"payload": b"x" * 1000}) for number in range(20))
-    assert gone == 20 - len(aside)
-    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 5_000
-    assert max(name for name, _ in aside.entries()).endswith("19")
+def test_the_oldest_go_when_what_is_set_aside_reaches_its_bound_on_the_disk(tmp_path):
+    aside = Aside(tmp_path, 50_000)
+    gone = sum(aside.add(number, {}, b"x" * 100) for number in range(40))
+    assert gone == 40 - len(aside) > 0
+    assert sum(path.stat().st_blocks * 512 for path in tmp_path.iterdir()) <= 50_000
+    assert aside.names()[-1].endswith("39")
 
 
-def test_an_unreadable_entry_harms_no_other(tmp_path):
+def test_listing_what_is_set_aside_reads_none_of_the_records(tmp_path):
     aside = Aside(tmp_path, BIG)
-    aside.add(1, {"a": 1})
-    aside.add(2, {"a": 2})
-    sorted(tmp_path.glob("*.p"))[0].write_bytes(b"\xc1")
-    assert [entry for _, entry in aside.entries()] == [{"a": 2}]
+    aside.add(1, {"a": 1}, b"x" * (8 << 20))
+    tracemalloc.start()
+    assert aside.about(aside.names()[0]) == {"a": 1}
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
+
+
+@pytest.mark.parametrize("content", [b"", b"\xc1", b"\0\0\0\1\xc1", b"\0\0\0\1\7", b"\xff\xff\xff\xff"])
+def test_an_unreadable_entry_harms_no_other(tmp_path, content):
+    aside = Aside(tmp_path, BIG)
+    aside.add(1, {"a": 1}, b"one")
+    aside.add(2, {"a": 2}, b"two")
+    sorted(tmp_path.glob("*.p"))[0].write_bytes(content)
+    assert [aside.about(name) for name in aside.names()] == [None, {"a": 2}]
+    assert len(aside) == 1

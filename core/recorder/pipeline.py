@@ -1,6 +1,5 @@
 """
-What the recorder decides: which jobs are recorded, what of a load or return may be stored, which record a returner gets
-next, and when one is given up.
+What one returner gets next, and when a record is given up on.
 
 Pure: stdlib only, no clock (time is an argument), no I/O. It must never decide that a record is lost: it is delivered, or
 set aside with a reason, or it waits.
@@ -13,16 +12,15 @@ How a record that a returner refuses (poison) is told from a returner that is do
   records in a row would look like a returner that is down, for ever.
 * Any other failure says nothing about the record. After a few in a row the round ends, and the next one comes after a
   pause and tries a few records only, other ones each time, so that one bad record can't hide that the returner is back.
-* A record that was refused ``tries`` times is set aside.
+
+A record that was refused is parked: it takes no place from those that wait, and is tried again in longer and longer
+intervals, a few in a round. It is set aside after ``tries`` refusals, or at once when no more can be parked.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
-import hashlib
 from collections.abc import Iterable
-from typing import Any
 
 #: Errors, by class name, that blame the record and not the returner. Database drivers share these names (PEP 249).
 _FAULTS = frozenset(
@@ -39,49 +37,13 @@ _FAULTS = frozenset(
 )
 #: Failures in a row after which a round ends, and records tried in a round while the returner seems to be down.
 STOP_AFTER = 3
+#: Parked records that are tried in a round: fewer than STOP_AFTER, so that they alone can't end it.
+_PARKED_IN_A_ROUND = STOP_AFTER - 1
+#: Bytes of parked records that are held.
+PARKED_BYTES = 4 << 20
 #: Seconds before the second round after a failure; each further one waits twice as long, up to the longest.
 _PAUSE = 1.0
 _LONGEST_PAUSE = 10.0
-
-
-def is_wanted(fun: Any, include: Iterable[str], exclude: Iterable[str]) -> bool:
-    """Tell whether jobs of a function are recorded. Of several functions one suffices."""
-    names = [name for name in fun if isinstance(name, str)] if isinstance(fun, (list, tuple)) else [fun]
-    return any(
-        isinstance(name, str)
-        and any(fnmatch.fnmatchcase(name, glob) for glob in include)
-        and not any(fnmatch.fnmatchcase(name, glob) for glob in exclude)
-        for name in names
-    )
-
-
-def digest(jid: str, minion: str = "") -> int:
-    """Return 64 bits that stand for a minion's return of a job, or without a minion for the job's load."""
-    return int.from_bytes(hashlib.blake2b(f"{jid}\0{minion}".encode(), digest_size=8).digest(), "big")
-
-
-class Recent:
-    """
-    A bounded memory of digests: of the last ``size`` that were added at least, of twice as many at most.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._new: set[int] = set()
-        self._old: set[int] = set()
-
-    def __contains__(self, item: int) -> bool:
-        return item in self._new or item in self._old
-
-    def add(self, item: int) -> None:
-        self._new.add(item)
-        if len(self._new) >= self._size:
-            self._new, self._old = set(), self._new
-
-    def forget(self, item: int) -> None:
-        """Make as if ``item`` had never been added."""
-        self._new.discard(item)
-        self._old.discard(item)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +72,7 @@ class Attempt:
 
 @dataclasses.dataclass(frozen=True)
 class Refused:
-    """Set this record aside, with the reason. After this it is no longer the lane's."""
+    """Set this record aside, with the reason. After this it is no longer the pipeline's."""
 
     number: int
     reason: str
@@ -119,22 +81,25 @@ class Refused:
 
 @dataclasses.dataclass
 class _Pending:
+    size: int
     tries: int = 0
     in_doubt: bool = False
     not_before: float = 0.0
 
 
-class Lane:
+class Pipeline:
     """
     One returner's way through the records, which have rising numbers. It holds the few that are at hand.
 
-    :param size: records at hand at most.
+    :param size: records that wait at most, and as many that are parked.
     :param tries: how often a record may be refused before it is set aside.
     """
 
     def __init__(self, size: int, tries: int = 5) -> None:
         self._size, self._tries = size, tries
-        self._pending: dict[int, _Pending] = {}
+        self._waiting: dict[int, _Pending] = {}
+        self._parked: dict[int, _Pending] = {}
+        self._parked_bytes = 0
         self._fruitless = 0
         self._turn = 0
         self._not_before = 0.0
@@ -144,27 +109,37 @@ class Lane:
     @property
     def room(self) -> int:
         """How many more records it takes now."""
-        return self._size - len(self._pending)
+        return self._size - len(self._waiting)
 
     @property
     def pending(self) -> tuple[int, ...]:
         """The records at hand, oldest first."""
-        return tuple(self._pending)
+        return tuple(sorted((*self._parked, *self._waiting))) if self._parked else tuple(self._waiting)
+
+    @property
+    def parked(self) -> int:
+        """How many were refused, and are tried again."""
+        return len(self._parked)
 
     def is_in_doubt(self, number: int) -> bool:
         """Whether the returner may have the record already: ask it, if it can tell, before it is tried again."""
-        return self._pending[number].in_doubt
+        return (self._waiting.get(number) or self._parked[number]).in_doubt
 
-    def take(self, numbers: Iterable[int], in_doubt: bool = False) -> None:
-        """Add records; ``in_doubt`` after a restart, when nobody knows which of them were delivered."""
-        for number in numbers:
-            self._pending[number] = _Pending(in_doubt=in_doubt)
+    def take(self, number: int, size: int = 0, in_doubt: bool = False) -> None:
+        """
+        Add a record of ``size`` bytes.
+
+        :param in_doubt: nobody knows whether it was delivered, as after a restart.
+        """
+        self._waiting[number] = _Pending(size, in_doubt=in_doubt)
 
     def due(self) -> float | None:
         """Return the time of the next round, or None where there is nothing to deliver."""
-        if not self._pending:
+        if self._waiting:
+            return self._not_before
+        if not self._parked:
             return None
-        return max(self._not_before, min(record.not_before for record in self._pending.values()))
+        return max(self._not_before, min(record.not_before for record in self._parked.values()))
 
     def round(self, now: float) -> tuple[int, ...]:
         """
@@ -174,7 +149,9 @@ class Lane:
         """
         if now < self._not_before:
             return ()
-        ready = [number for number, record in self._pending.items() if record.not_before <= now]
+        # Those that are parked come first, so that others that are taken after them show whose fault it is.
+        parked = [number for number, record in self._parked.items() if record.not_before <= now]
+        ready = parked[:_PARKED_IN_A_ROUND] + list(self._waiting)
         if not self.trouble or not ready:
             return tuple(ready)
         start = self._turn % len(ready)
@@ -188,24 +165,35 @@ class Lane:
         refused: list[Refused] = []
         for index, attempt in enumerate(attempts):
             if attempt.failure is None:
-                del self._pending[attempt.number]
+                self._remove(attempt.number)
             else:
                 refused += self._count(attempt.number, attempt.failure, index < last_taken, now)
         self._pace(attempts[last_taken + 1 :], last_taken >= 0, now)
         return tuple(refused)
 
+    def _remove(self, number: int) -> _Pending:
+        if number in self._parked:
+            self._parked_bytes -= self._parked[number].size
+            return self._parked.pop(number)
+        return self._waiting.pop(number)
+
     def _count(self, number: int, failure: Failure, others_taken: bool, now: float) -> list[Refused]:
-        record = self._pending[number]
-        # A connection that broke may have broken after the record was stored.
+        is_refusal = others_taken or failure.is_fault
+        if number in self._waiting and not is_refusal:
+            # A connection that broke may have broken after the record was stored.
+            self._waiting[number].in_doubt = True
+            return []
+        record = self._remove(number)
         record.in_doubt = record.in_doubt or not failure.is_fault
-        if not (others_taken or failure.is_fault):
-            return []
-        record.tries += 1
-        record.not_before = now + _pause(record.tries - 1)
-        if record.tries < self._tries:
-            return []
-        del self._pending[number]
-        return [Refused(number, failure.reason, record.tries)]
+        record.tries += is_refusal
+        # Behind the other parked ones, so that all get their turn.
+        record.not_before = now + _pause(max(0, record.tries - 1))
+        has_place = len(self._parked) < self._size and self._parked_bytes + record.size <= PARKED_BYTES
+        if record.tries >= self._tries or not has_place:
+            return [Refused(number, failure.reason, record.tries)]
+        self._parked[number] = record
+        self._parked_bytes += record.size
+        return []
 
     def _pace(self, trailing: list[Attempt], any_taken: bool, now: float) -> None:
         blameless = [item.failure.reason for item in trailing if item.failure and not item.failure.is_fault]

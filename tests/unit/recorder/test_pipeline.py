@@ -1,4 +1,4 @@
-"""What the recorder records, and how it tells a bad record from a returner that is down."""
+"""How the recorder tells a bad record from a returner that is down."""
 
 from __future__ import annotations
 
@@ -7,21 +7,19 @@ import sys
 
 import pytest
 
-from saltext.jobs.core.recorder.lane import (
+from saltext.jobs.core.recorder.pipeline import (
+    PARKED_BYTES,
     STOP_AFTER,
     Attempt,
     Failure,
-    Lane,
-    Recent,
-    digest,
+    Pipeline,
     failure_of,
-    is_wanted,
 )
 from tests.test_layout import loaded_by, roots
 
 
 def test_the_machine_needs_the_standard_library_and_nothing_else():
-    assert roots(loaded_by("saltext.jobs.core.recorder.lane")) - sys.stdlib_module_names == {"saltext"}
+    assert roots(loaded_by("saltext.jobs.core.recorder.pipeline")) - sys.stdlib_module_names == {"saltext"}
 
 
 DOWN = Failure("OperationalError: connection refused", is_fault=False)
@@ -31,8 +29,8 @@ FAULT = Failure("DataError: bad text", is_fault=True)
 class Returner:
     """Takes records; refuses some, with an error that blames them or doesn't, and can be down."""
 
-    def __init__(self, lane, refuses=(), failure=DOWN):
-        self.lane, self.refuses, self.failure = lane, set(refuses), failure
+    def __init__(self, pipeline, refuses=(), failure=DOWN):
+        self.pipeline, self.refuses, self.failure = pipeline, set(refuses), failure
         self.is_down = False
         self.taken, self.refused = [], {}
         self.now = 0.0
@@ -40,15 +38,15 @@ class Returner:
 
     def round(self):
         """One round at its due time; returns the numbers that were tried."""
-        self.now = max(self.now, self.lane.due() or 0.0)
+        self.now = max(self.now, self.pipeline.due() or 0.0)
         attempts, in_a_row = [], 0
-        for number in self.lane.round(self.now):
+        for number in self.pipeline.round(self.now):
             attempts.append(Attempt(number, self.answer(number)))
             failure = attempts[-1].failure
             in_a_row = in_a_row + (not failure.is_fault) if failure else 0
             if in_a_row >= STOP_AFTER:
                 break
-        for refused in self.lane.settle(attempts, self.now):
+        for refused in self.pipeline.settle(attempts, self.now):
             self.refused[refused.number] = refused
         return [attempt.number for attempt in attempts]
 
@@ -63,41 +61,46 @@ class Returner:
 
     def run(self, rounds=50):
         for _ in range(rounds):
-            if not self.lane.pending:
+            if not self.pipeline.pending:
                 break
             self.round()
 
 
-def lane_with(count, size=100, **kwargs):
-    lane = Lane(size, **kwargs)
-    lane.take(range(count))
-    return lane
+#: Bytes of a record.
+SIZE = 100
+
+
+def pipeline_with(count, size=100, **kwargs):
+    pipeline = Pipeline(size, **kwargs)
+    for number in range(count):
+        pipeline.take(number, SIZE)
+    return pipeline
 
 
 # -- a returner that works --------------------------------------------------------------------------------------------
 
 
 def test_records_are_delivered_in_order():
-    returner = Returner(lane_with(10))
+    returner = Returner(pipeline_with(10))
     returner.run()
     assert returner.taken == list(range(10))
 
 
-def test_a_lane_takes_no_more_than_its_size():
-    lane = lane_with(7, size=10)
-    assert lane.room == 3
+def test_a_pipeline_takes_no_more_than_its_size():
+    pipeline = pipeline_with(7, size=10)
+    assert pipeline.room == 3
 
 
 def test_there_is_nothing_due_without_records():
-    assert Lane(5).due() is None
-    assert Lane(5).round(1e9) == ()
+    assert Pipeline(5).due() is None
+    assert Pipeline(5).round(1e9) == ()
 
 
 # -- a returner that is down ------------------------------------------------------------------------------------------
 
 
 def test_a_returner_that_is_down_is_left_alone_for_longer_and_longer_up_to_a_bound():
-    returner = Returner(lane_with(10))
+    returner = Returner(pipeline_with(10))
     returner.is_down = True
     times = []
     for _ in range(8):
@@ -108,7 +111,7 @@ def test_a_returner_that_is_down_is_left_alone_for_longer_and_longer_up_to_a_bou
 
 
 def test_an_outage_however_long_sets_nothing_aside():
-    returner = Returner(lane_with(10))
+    returner = Returner(pipeline_with(10))
     returner.is_down = True
     returner.run(rounds=500)
     returner.is_down = False
@@ -118,35 +121,35 @@ def test_an_outage_however_long_sets_nothing_aside():
 
 
 def test_a_returner_that_is_down_is_tried_with_a_few_records_only():
-    returner = Returner(lane_with(50))
+    returner = Returner(pipeline_with(50))
     returner.is_down = True
     assert len(returner.round()) == STOP_AFTER
     assert len(returner.round()) == STOP_AFTER
 
 
 def test_outages_that_begin_amid_a_round_do_not_use_up_the_tries_of_the_record_they_hit():
-    lane = lane_with(1)
+    pipeline = pipeline_with(1)
     for number in range(1, 21):
-        lane.take([number])
-        assert not lane.settle([Attempt(number), Attempt(0, DOWN)], now=number)
-    assert lane.pending == (0,)
+        pipeline.take(number)
+        assert not pipeline.settle([Attempt(number), Attempt(0, DOWN)], now=number)
+    assert pipeline.pending == (0,)
 
 
-def test_the_lane_says_why_the_returner_takes_nothing_and_stops_saying_it_when_it_does():
-    returner = Returner(lane_with(10))
+def test_a_pipeline_says_why_the_returner_takes_nothing_and_stops_saying_it_when_it_does():
+    returner = Returner(pipeline_with(10))
     returner.is_down = True
     returner.round()
-    assert returner.lane.trouble == DOWN.reason
+    assert returner.pipeline.trouble == DOWN.reason
     returner.is_down = False
     returner.run()
-    assert returner.lane.trouble is None
+    assert returner.pipeline.trouble is None
 
 
 def test_no_round_takes_place_before_its_time():
-    returner = Returner(lane_with(10))
+    returner = Returner(pipeline_with(10))
     returner.is_down = True
     returner.round()
-    assert returner.lane.round(returner.now + 0.5) == ()
+    assert returner.pipeline.round(returner.now + 0.5) == ()
 
 
 # -- poison -----------------------------------------------------------------------------------------------------------
@@ -154,9 +157,9 @@ def test_no_round_takes_place_before_its_time():
 
 @pytest.mark.parametrize("failure", [DOWN, FAULT])
 def test_a_record_that_fails_while_others_succeed_is_set_aside_after_a_bounded_number_of_tries(failure):
-    returner = Returner(lane_with(1, tries=5), refuses={0}, failure=failure)
+    returner = Returner(pipeline_with(1, tries=5), refuses={0}, failure=failure)
     for number in range(1, 60):
-        returner.lane.take([number])
+        returner.pipeline.take(number)
         returner.now += 1.0
         returner.round()
     assert returner.refused[0].tries == 5
@@ -165,55 +168,118 @@ def test_a_record_that_fails_while_others_succeed_is_set_aside_after_a_bounded_n
 
 
 def test_a_bad_record_holds_up_nobody_behind_it():
-    returner = Returner(lane_with(10), refuses={0})
+    returner = Returner(pipeline_with(10), refuses={0})
     returner.round()
     assert returner.taken == list(range(1, 10))
 
 
 @pytest.mark.parametrize("failure", [DOWN, FAULT])
 def test_the_last_record_is_not_set_aside_on_a_guess_but_only_with_evidence(failure):
-    returner = Returner(lane_with(1), refuses={0}, failure=failure)
+    returner = Returner(pipeline_with(1), refuses={0}, failure=failure)
     returner.run(rounds=30)
     assert (0 in returner.refused) == failure.is_fault
 
 
 def test_many_bad_records_in_a_row_do_not_look_like_an_outage_when_the_error_blames_them():
-    returner = Returner(lane_with(100), refuses=range(99), failure=FAULT)
-    returner.run()
+    returner = Returner(pipeline_with(100), refuses=range(99), failure=FAULT)
+    returner.run(rounds=400)
     assert returner.taken == [99]
     assert set(returner.refused) == set(range(99))
 
 
 def test_many_bad_records_in_a_row_with_an_unclear_error_do_not_hide_for_ever_that_the_returner_is_back():
-    returner = Returner(lane_with(20), refuses=range(12), failure=DOWN)
+    returner = Returner(pipeline_with(20), refuses=range(12), failure=DOWN)
     returner.run(rounds=200)
     assert sorted(returner.taken) == list(range(12, 20))
 
 
 def test_a_refused_record_is_tried_again_after_longer_and_longer_pauses():
-    lane = lane_with(1, tries=4)
+    pipeline = pipeline_with(1, tries=4)
     times = []
-    while lane.pending:
-        times.append(lane.due())
-        lane.settle([Attempt(0, FAULT)], times[-1])
+    while pipeline.pending:
+        times.append(pipeline.due())
+        pipeline.settle([Attempt(0, FAULT)], times[-1])
     assert times == [0.0, 1.0, 3.0, 7.0]
+
+
+# -- parking ----------------------------------------------------------------------------------------------------------
+
+
+def test_refused_records_take_no_place_from_those_that_wait():
+    returner = Returner(pipeline_with(20, size=20), refuses=range(20), failure=FAULT)
+    returner.round()
+    assert returner.pipeline.room == 20
+    assert returner.pipeline.parked == 20
+    assert len(returner.pipeline.pending) == 20
+
+
+def test_a_flood_of_bad_records_delays_no_good_one():
+    # 65 bad and 10 good ones a second, for five minutes.
+    returner = Returner(Pipeline(500), failure=FAULT)
+    numbers = itertools.count()
+    most_at_hand = 0
+    for second in range(300):
+        for position in range(75):
+            number = next(numbers)
+            if position >= 10:
+                returner.refuses.add(number)
+            returner.pipeline.take(number, SIZE)
+        returner.now = float(second)
+        tried = returner.round()
+        assert len(tried) <= 75 + STOP_AFTER
+        most_at_hand = max(most_at_hand, len(returner.pipeline.pending))
+        assert len(returner.taken) == 10 * (second + 1), "every good one of this second"
+    assert most_at_hand <= 500 + 75
+    assert len(returner.refused) >= 65 * 300 - 500, "the bad ones are set aside, and counted"
+
+
+def test_no_more_is_parked_than_there_is_memory_for():
+    large = PARKED_BYTES // 3
+    pipeline = Pipeline(100)
+    for number in range(10):
+        pipeline.take(number, large)
+    refused = pipeline.settle([Attempt(number, FAULT) for number in range(10)], 0.0)
+    assert pipeline.parked == 3
+    assert [one.number for one in refused] == list(range(3, 10))
+    assert {one.tries for one in refused} == {1}
+
+
+def test_what_is_parked_gives_its_memory_back():
+    pipeline = Pipeline(100)
+    for attempt in range(50):
+        pipeline.take(attempt, PARKED_BYTES)
+        assert not pipeline.settle([Attempt(attempt, FAULT)], now=attempt * 100.0)
+        assert pipeline.parked == 1
+        assert not pipeline.settle([Attempt(attempt)], now=attempt * 100.0 + 50)
+    assert pipeline.pending == ()
+
+
+def test_parked_records_that_fail_without_blame_do_not_end_a_round_before_the_others():
+    returner = Returner(pipeline_with(10), refuses=range(10), failure=FAULT)
+    returner.round()
+    returner.failure = DOWN
+    returner.now += 1000
+    for number in range(10, 30):
+        returner.pipeline.take(number, SIZE)
+    returner.round()
+    assert returner.taken == list(range(10, 30))
 
 
 # -- doubt ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_record_is_in_doubt_after_a_broken_connection_but_not_after_a_refusal():
-    lane = lane_with(3)
-    lane.settle([Attempt(0, DOWN), Attempt(1, FAULT)], 0.0)
-    assert lane.is_in_doubt(0)
-    assert not lane.is_in_doubt(1)
-    assert not lane.is_in_doubt(2)
+    pipeline = pipeline_with(3)
+    pipeline.settle([Attempt(0, DOWN), Attempt(1, FAULT)], 0.0)
+    assert pipeline.is_in_doubt(0)
+    assert not pipeline.is_in_doubt(1)
+    assert not pipeline.is_in_doubt(2)
 
 
 def test_records_are_in_doubt_after_a_restart():
-    lane = Lane(5)
-    lane.take([1], in_doubt=True)
-    assert lane.is_in_doubt(1)
+    pipeline = Pipeline(5)
+    pipeline.take(1, in_doubt=True)
+    assert pipeline.is_in_doubt(1)
 
 
 # -- what an error means ----------------------------------------------------------------------------------------------
@@ -245,41 +311,3 @@ def test_a_reason_names_the_error_and_has_a_bound():
     reason = failure_of(ValueError("x" * 9999)).reason
     assert reason.startswith("ValueError: xxx")
     assert len(reason) == 1000
-
-
-# -- what is recorded -------------------------------------------------------------------------------------------------
-
-NONE = ()
-
-
-@pytest.mark.parametrize(
-    ("fun", "include", "exclude", "wanted"),
-    [
-        ("state.apply", ["*"], NONE, True),
-        ("state.apply", ["state.*"], NONE, True),
-        ("pkg.install", ["state.*"], NONE, False),
-        ("saltutil.find_job", ["*"], ["saltutil.find_job"], False),
-        (["test.ping", "cmd.run"], ["*"], ["test.ping"], True),
-        (["test.ping"], ["*"], ["test.ping"], False),
-        (None, ["*"], NONE, False),
-        ({"a": 1}, ["*"], NONE, False),
-        ([1, None], ["*"], NONE, False),
-    ],
-)
-def test_functions_are_chosen_by_globs(fun, include, exclude, wanted):
-    assert is_wanted(fun, include, exclude) is wanted
-
-
-# -- memory -----------------------------------------------------------------------------------------------------------
-
-
-def test_digests_tell_jobs_and_minions_and_loads_apart():
-    assert len({digest("1", "a"), digest("1", "b"), digest("2", "a"), digest("1"), digest("1a")}) == 5
-
-
-def test_what_was_added_last_is_remembered_and_what_was_long_ago_is_not():
-    recent = Recent(10)
-    for item in range(100):
-        recent.add(item)
-    assert all(item in recent for item in range(90, 100))
-    assert not any(item in recent for item in range(80))

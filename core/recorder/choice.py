@@ -1,0 +1,59 @@
+"""
+Which jobs are recorded, and what has been recorded already.
+
+Pure: stdlib only, no clock, no I/O.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+#: How the functions of jobs begin that run in the master itself. Their arguments and returns are the operators' own, and
+#: may be a pillar: they are recorded only for an ``include`` that names them.
+_OF_THE_MASTER = ("runner.", "wheel.", "_system")
+
+
+def is_wanted(fun: Any, include: Iterable[str], exclude: Iterable[str]) -> bool:
+    """Tell whether jobs of a function are recorded. Of several functions one suffices."""
+    names = fun if isinstance(fun, (list, tuple)) else [fun]
+    include, exclude = tuple(include), tuple(exclude)
+    return any(isinstance(name, str) and _is_wanted(name, include, exclude) for name in names)
+
+
+def _is_wanted(name: str, include: tuple[str, ...], exclude: tuple[str, ...]) -> bool:
+    own = next((start for start in _OF_THE_MASTER if name.startswith(start)), "")
+    return any(glob.startswith(own) and fnmatch.fnmatchcase(name, glob) for glob in include) and not any(
+        fnmatch.fnmatchcase(name, glob) for glob in exclude
+    )
+
+
+def digest(jid: str, minion: str = "", content: bytes = b"") -> int:
+    """
+    Return 64 bits that stand for a minion's return of a job, or without a minion for the job's load; with ``content`` for
+    that return with what it says.
+    """
+    named = f"{jid}\0{minion}".encode("utf-8", "replace")
+    data = named + b"\0" + content if content else named
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")
+
+
+class Recent:
+    """
+    A bounded memory of digests: of the last ``size`` that were added at least, of twice as many at most.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._new: set[int] = set()
+        self._old: set[int] = set()
+
+    def __contains__(self, item: int) -> bool:
+        return item in self._new or item in self._old
+
+    def add(self, item: int) -> None:
+        self._new.add(item)
+        if len(self._new) >= self._size:
+            self._new, self._old = set(), self._new

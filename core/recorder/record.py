@@ -1,0 +1,68 @@
+"""What the recorder keeps of a job: a load or a return, and its form in the spool."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import salt.payload
+
+from saltext.jobs.core.master.events import retcode_of
+
+LOAD, RETURN = "load", "ret"
+#: Field of a return that the job cache has otherwise than the event that was recorded before.
+REPLACES = "replaces"
+
+_TIME = struct.Struct(">d")
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """
+    What goes to a returner: a load (``minion`` is empty) or a return.
+
+    ``to`` names the one returner that it is for; empty when it is for all.
+    """
+
+    kind: str
+    jid: str
+    minion: str
+    body: dict[str, Any]
+    to: str = ""
+
+    @property
+    def is_correction(self) -> bool:
+        """Whether a return of the same minion was recorded before, from an event that was not genuine."""
+        return REPLACES in self.body
+
+
+def packed(record: Record, now: float) -> bytes:
+    """Return a record in the form in which the spool holds it, with the time at which it was taken in."""
+    fields = (record.kind, record.jid, record.minion, record.body, record.to)
+    return _TIME.pack(now) + bytes(salt.payload.dumps(fields, use_bin_type=True))
+
+
+def taken_at(payload: bytes) -> float:
+    """Return when a packed record was taken in."""
+    return float(_TIME.unpack_from(payload)[0])
+
+
+def unpacked(payload: bytes) -> Record:
+    """Return the record. :raises Exception: when it is none."""
+    record = Record(*salt.payload.loads(payload[_TIME.size :], encoding="utf-8"))
+    if not isinstance(record.jid, str) or not isinstance(record.minion, str) or not isinstance(record.body, dict):
+        raise ValueError("it is no record")
+    return record
+
+
+def content_of(data: Mapping[str, Any]) -> bytes:
+    """
+    Return 8 bytes that stand for what a return says, the same for its event and for what a job cache keeps of it.
+
+    Text and bytes are not told apart, since some job caches don't.
+    """
+    said = salt.payload.dumps((data.get("return"), retcode_of(data)))
+    return hashlib.blake2b(said, digest_size=8).digest()

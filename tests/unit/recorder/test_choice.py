@@ -1,0 +1,52 @@
+"""What the recorder records, and what it remembers of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from saltext.jobs.core.recorder.choice import Recent, digest, is_wanted
+
+# -- what is recorded -------------------------------------------------------------------------------------------------
+
+NONE = ()
+
+
+@pytest.mark.parametrize(
+    ("fun", "include", "exclude", "wanted"),
+    [
+        ("state.apply", ["*"], NONE, True),
+        ("state.apply", ["state.*"], NONE, True),
+        ("pkg.install", ["state.*"], NONE, False),
+        ("saltutil.find_job", ["*"], ["saltutil.find_job"], False),
+        (["test.ping", "cmd.run"], ["*"], ["test.ping"], True),
+        (["test.ping"], ["*"], ["test.ping"], False),
+        (None, ["*"], NONE, False),
+        ({"a": 1}, ["*"], NONE, False),
+        ([1, None], ["*"], NONE, False),
+        ("runner.state.orchestrate", ["*"], NONE, False),
+        ("runner.state.orchestrate", ["runner.*"], NONE, True),
+        ("runner.state.orchestrate", ["*", "runner.state.*"], NONE, True),
+        ("runner.pillar.show_pillar", ["runner.*"], ["runner.pillar.*"], False),
+        ("wheel.key.accept", ["*", "runner.*"], NONE, False),
+        ("wheel.key.accept", ["wheel.key.*"], NONE, True),
+        ("_system", ["*"], NONE, False),
+        ("runners.of.a.module", ["*"], NONE, True),
+    ],
+)
+def test_functions_are_chosen_by_globs(fun, include, exclude, wanted):
+    assert is_wanted(fun, include, exclude) is wanted
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------
+
+
+def test_digests_tell_jobs_and_minions_and_loads_apart():
+    assert len({digest("1", "a"), digest("1", "b"), digest("2", "a"), digest("1"), digest("1a")}) == 5
+
+
+def test_what_was_added_last_is_remembered_and_what_was_long_ago_is_not():
+    recent = Recent(10)
+    for item in range(100):
+        recent.add(item)
+    assert all(item in recent for item in range(90, 100))
+    assert not any(item in recent for item in range(80))
