@@ -5,6 +5,7 @@
 #   make test        the test suite, on Salt 3008
 #   make test-all    the whole of it: the slow tests too, and what depends on the release on Salt 3006 and 3007 as well
 #   make lint        ruff, and mypy --strict for core/
+#   make docs-tables the state tables of docs/architecture.md, printed from the code
 #   make clean       removes what the others made
 #
 #   PYTHON=…         the interpreter of .venv and .venv-3007       PYTHON_3006=…   that of .venv-3006
@@ -38,7 +39,7 @@ DEMO_VENV := $(if $(HAS_COMPILER),.venv,.venv-3007)
 WORKERS ?= 4
 PYTEST = python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
-.PHONY: help demo test test-all test-slow test-3006 test-3007 lint clean
+.PHONY: help demo test test-all test-slow test-3006 test-3007 lint docs-tables clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -66,6 +67,9 @@ lint: .venv/.installed
 	.venv/bin/ruff format --check .
 	@mkdir -p .venv/src/saltext && ln -sfn "$(CURDIR)" .venv/src/saltext/jobs
 	MYPYPATH=.venv/src .venv/bin/mypy -p saltext.jobs.core
+
+docs-tables: .venv/.installed
+	@.venv/bin/python -m docs.tables
 
 # $(call install,VENV,INTERPRETER,PYTHONS,SALT,EXTRAS)
 define install

@@ -1,0 +1,47 @@
+"""
+Prints the state tables of the code into docs/architecture.md: ``make docs-tables``.
+
+What a state means is the comment beside it in the code, so that it is written once. A test fails where the page is not
+what this would print.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import pathlib
+import re
+from collections.abc import Mapping
+
+from saltext.jobs.core.batch import flight
+from saltext.jobs.core.retry import entry, steps
+
+PAGE = pathlib.Path(__file__).with_name("architecture.md")
+#: Name of a table in the page -> the states, and to which each may go.
+TABLES: dict[str, tuple[type[enum.Enum], Mapping[enum.Enum, frozenset[enum.Enum]]]] = {
+    "entry": (entry.State, entry.TRANSITIONS),
+    "replay": (steps.Step, steps.TRANSITIONS),
+    "flight": (flight.Phase, flight.TRANSITIONS),
+}
+_MEMBER = re.compile(r'^\s+([A-Z_]+) = "[^"]*"  # (.+)$', re.MULTILINE)
+_PLACE = re.compile(r"(<!-- table of (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+
+
+def table(name: str) -> str:
+    """Return one table as Markdown: a row for each state, in the order of the code."""
+    states, ways = TABLES[name]
+    meanings = dict(_MEMBER.findall(inspect.getsource(states)))
+    rows = ["| state | what it means | may go to |", "|---|---|---|"]
+    for state in states:
+        to = ", ".join(f"`{other.value}`" for other in states if other in ways[state])
+        rows.append(f"| `{state.value}` | {meanings[state.name]} | {to or 'nowhere'} |")
+    return "\n".join(rows) + "\n"
+
+
+def printed(text: str) -> str:
+    """Return a page with each of its tables as it is in the code now."""
+    return _PLACE.sub(lambda place: f"{place[1]}{table(place[2])}{place[3]}", text)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(printed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
