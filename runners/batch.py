@@ -29,9 +29,10 @@ from salt.exceptions import CommandExecutionError, SaltInvocationError
 from saltext.jobs.core.batch import summary as batch_summary
 from saltext.jobs.core.batch.flight import Outcome
 from saltext.jobs.core.batch.spec import OFFLINE, PRESENCE, Spec, failures_allowed, sizes_of
-from saltext.jobs.core.batch.store import ENGINE, BatchStore
+from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.batch.watch import Display
 from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.names import BATCH_MANAGER as ENGINE
 from saltext.jobs.core.errors import SettingsError, StateError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.master import events

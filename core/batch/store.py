@@ -30,13 +30,13 @@ from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.summary import DRIVER, native_view
 from saltext.jobs.core.disk import files, journal
+from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.engine.requests import engine_dir
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ids import is_plain
 
 log = logging.getLogger(__name__)
 
-ENGINE = "batch_manager"
 _OPEN, _ENDED = ".journal", ".ended"
 
 
@@ -58,7 +58,7 @@ class BatchStore:
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
         self._opts = opts
-        self.folder = engine_dir(opts, ENGINE) / "batches"
+        self.folder = engine_dir(opts, BATCH_MANAGER) / "batches"
 
     # -- journals -----------------------------------------------------------------------------------------------------
 
@@ -200,7 +200,7 @@ class BatchStore:
         """Return the jids of the batches that Salt 3008 takes for active; an index that cannot be read counts as empty."""
         try:
             jids = files.read_msgpack(pathlib.Path(self._opts["cachedir"], "batch_active.p"))
-        except StateError as exc:
+        except (StateError, OSError) as exc:
             log.warning("Batches of Salt's own may be missing: %s", exc)
             return []
         return [jid for jid in jids if is_plain(jid)] if isinstance(jids, (list, tuple)) else []
@@ -219,7 +219,7 @@ class BatchStore:
 def _native_state(path: pathlib.Path) -> dict[str, Any] | None:
     try:
         state = files.read_msgpack(path)
-    except StateError as exc:
+    except (StateError, OSError) as exc:
         log.debug("Passed over: %s", exc)
         return None
     return state if isinstance(state, dict) else None

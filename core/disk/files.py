@@ -1,8 +1,8 @@
 """
-Private, atomic files of the master's user. Whatever else writes a file in this extension does it through here.
+Files of the master's user that are replaced as a whole, and locks: what is here is private and atomic.
 
-What root makes below a directory belongs to that directory's owner: the master may run as another user, and must be able
-to read and replace it.
+What is appended to has its own modules beside this one. What root makes below a directory belongs to that directory's
+owner: the master may run as another user, and must be able to read and replace it.
 """
 
 from __future__ import annotations
@@ -92,14 +92,17 @@ def read_msgpack(path: pathlib.Path) -> Any:
     """
     Return what a msgpack file holds, or None where there is no file.
 
-    :raises StateError: when it cannot be read or decoded.
+    :raises StateError: when it is damaged.
+    :raises OSError: when it cannot be read at this moment; it may be whole.
     """
     try:
-        return salt.payload.loads(path.read_bytes())
+        data = path.read_bytes()
     except FileNotFoundError:
         return None
+    try:
+        return salt.payload.loads(data)
     except Exception as exc:  # Salt and msgpack raise many kinds for a broken file.
-        raise StateError(f"{path} cannot be read: {type(exc).__name__}: {exc}") from exc
+        raise StateError(f"{path} is damaged: {type(exc).__name__}: {exc}") from exc
 
 
 def write_msgpack(path: pathlib.Path, value: Any, durable: bool = False) -> None:

@@ -74,7 +74,7 @@ class Inbox:
         Yield (id, request) of each request that is waiting, oldest first, after taking it.
 
         What an earlier engine took comes first, with a key ``again``: it may have been carried out already, and only the
-        answer be missing. One that cannot be read is set aside.
+        answer be missing. One that is damaged is set aside.
         """
         for path in self._named(".taken", ".request"):
             if path.stem in self._underway:
@@ -85,15 +85,17 @@ class Inbox:
                 request = files.read_msgpack(taken)
             except FileNotFoundError:
                 continue  # withdrawn in this moment
-            except (StateError, OSError) as exc:
-                log.error("A request is set aside: %s", exc)
-                files.set_aside(taken)
+            except StateError as exc:
+                self._set_aside(taken, str(exc))
+                continue
+            except OSError as exc:
+                log.error("A request cannot be read now, and is left for later: %s", exc)
                 continue
             if isinstance(request, dict):
                 self._underway.add(path.stem)
                 yield path.stem, {**request, "again": True} if path == taken else request
             else:
-                log.error("A request is set aside, since it is no mapping: %s", files.set_aside(taken))
+                self._set_aside(taken, f"{taken} holds no mapping")
 
     def answer(self, request_id: str, value: Any) -> None:
         """Give the result of a request."""
@@ -109,6 +111,13 @@ class Inbox:
             with contextlib.suppress(OSError):
                 if now - path.stat().st_mtime > _STALE:
                     path.unlink()
+
+    def _set_aside(self, taken: pathlib.Path, reason: str) -> None:
+        log.error("A request is set aside: %s", reason)
+        try:
+            files.set_aside(taken)
+        except OSError as exc:
+            log.error("It cannot even be renamed, which is tried again: %s", exc)
 
     def _finish(self, request_id: str, reply: dict[str, Any]) -> None:
         # If the answer cannot be written, the request is taken again.
@@ -181,8 +190,10 @@ def _await_reply(path: pathlib.Path, patience: float) -> dict[str, Any] | None:
     reply = path.with_suffix(".reply")
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline:
-        if reply.exists():
-            value: dict[str, Any] = files.read_msgpack(reply)
+        value: dict[str, Any] | None = None
+        with contextlib.suppress(OSError):  # which may pass
+            value = files.read_msgpack(reply)
+        if value is not None:
             with contextlib.suppress(OSError):
                 reply.unlink()
             return value

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import pathlib
 import threading
 
 import pytest
@@ -175,8 +177,31 @@ def test_a_write_that_fails_leaves_the_old_content_and_no_litter(tmp_path, monke
 def test_a_missing_file_reads_as_none_and_a_broken_one_is_an_error(tmp_path):
     assert files.read_msgpack(tmp_path / "none") is None
     (tmp_path / "broken").write_bytes(b"\xc1")
-    with pytest.raises(StateError, match="broken cannot be read"):
+    with pytest.raises(StateError, match="broken is damaged"):
         files.read_msgpack(tmp_path / "broken")
+
+
+def test_a_file_that_cannot_be_read_at_this_moment_is_not_taken_for_a_damaged_one(tmp_path):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        files.read_msgpack(tmp_path / "folder")
+
+
+def test_a_request_that_cannot_be_read_at_this_moment_is_taken_later_and_keeps_no_other_one_waiting(opts, monkeypatch):
+    inbox = Inbox(opts, ENGINE)
+    first, second = (requests._write(opts, ENGINE, {"do": name}) for name in ("first", "second"))
+    true = pathlib.Path.read_bytes
+
+    def refuse(path):
+        if path.stem == first.stem:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return true(path)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(pathlib.Path, "read_bytes", refuse)
+        assert [request["do"] for _, request in inbox.take()] == ["second"]
+    assert [request["do"] for _, request in inbox.take()] == ["first"]
+    assert second.stem in inbox._underway
 
 
 def test_a_lock_has_one_holder_and_goes_with_it(tmp_path):
