@@ -28,6 +28,7 @@ __all__ = [
     "Future",
     "IOLoop",
     "driver_arguments",
+    "minion_data",
     "minion_keys",
     "new_loop",
     "plain_opts",
@@ -57,6 +58,18 @@ def new_loop() -> Any:
         return loop
     asyncio.set_event_loop(asyncio.new_event_loop())
     return IOLoop.current()
+
+
+def minion_data(cache: Any, minion: str) -> tuple[Any, Any]:
+    """
+    Return the grains and the pillar that the master has cached of a minion; empty or None where it has not. Blocks.
+
+    :param cache: a ``salt.cache.Cache``. Salt 3008 has a bank for each of the two, earlier releases one for each minion.
+    """
+    if _MAJOR >= 3008:
+        return cache.fetch("grains", minion), cache.fetch("pillar", minion)
+    data = cache.fetch(f"minions/{minion}", "data") or {}
+    return data.get("grains"), data.get("pillar")
 
 
 def minion_keys(opts: Any) -> tuple[frozenset[str], frozenset[str]]:

@@ -177,6 +177,23 @@ def next_period(windows: Sequence[Window], after: float, tz: datetime.tzinfo | N
     return Period(opens, _next_change(windows, opens, tz))
 
 
+def next_opening(start_at: float | None, window: str, timezone: str, now: float) -> Period:
+    """
+    Return the first time that is not over at ``now`` in which work may begin.
+
+    :param start_at: not before that Unix time; None for at once.
+    :param window: as ``parse_windows`` takes it; empty for any time.
+    :param timezone: as ``find_zone`` takes it; empty for this machine's.
+    :raises ValueError: when a window or a zone is not, or no longer, to be understood.
+    """
+    after = max(now, start_at or now)
+    return (
+        next_period(parse_windows(window), after, find_zone(timezone) if timezone else None)
+        if window
+        else Period(after, None)
+    )
+
+
 def _next_change(windows: Sequence[Window], now: float, tz: datetime.tzinfo | None) -> float | None:
     """Return the next Unix time at which windows open or close; None where they never do."""
     before, at = is_open(windows, now, tz), math.floor(now)

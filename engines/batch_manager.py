@@ -30,6 +30,7 @@ from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.publisher import Publisher
 from saltext.jobs.core.master.questions import Questions
+from saltext.jobs.core.master.runner_call import RunnerCalls
 from saltext.jobs.core.settings import BatchSettings, read_settings
 
 log = logging.getLogger(__name__)
@@ -70,6 +71,7 @@ def _ports(loop, opts):
         inbox=requests.Inbox(opts, BATCH_MANAGER),
         cache_worker=Worker(loop),
         disk_worker=Worker(loop),
+        runner=RunnerCalls(opts, loop),
         leave=lambda name, request: requests.leave(opts, name, request),
         keep=float(salt.utils.job.get_keep_jobs_seconds(opts) or 0),
     )

@@ -50,7 +50,7 @@ FOR_SALT = [
 
 #: The modules of each wing that touch the master, the disk, a clock or the loop. All others are pure: facts in, effects out.
 SHELLS = {
-    "batch": {"effects", "late", "live", "ports", "shell", "store"},
+    "batch": {"effects", "grouping", "late", "live", "ports", "shell", "store"},
     "retry": {"checkpoint", "effects", "ports", "reader", "shell", "store", "verbs", "writer"},
     "recorder": {"catch_up", "consumer", "files", "intake", "record", "shell", "targets"},
 }

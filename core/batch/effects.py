@@ -7,18 +7,20 @@ It holds no policy: what is tried again, and when, the machine says. Whatever bl
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.live import Live
+from saltext.jobs.core.batch.plan import not_passed
 from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.summary import counts
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import JobCacheError, PublishFailed
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.job_cache import BATCH_MARK, load_of
+from saltext.jobs.core.windows import next_opening
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +28,8 @@ log = logging.getLogger(__name__)
 PROGRESS_PAUSE = 1.0
 #: Seconds before a job cache or a disk that failed is tried again.
 RETRY_PAUSE = 5.0
+#: Most minions that are named in the reason why a check was not passed.
+_MOST_TOLD = 5
 
 
 class Effects:
@@ -138,10 +142,63 @@ class Effects:
     async def _kill(self, live: Live, effect: facts.Kill) -> None:
         publisher = self._ports.publisher
         try:
-            await publisher.kill_job(live.jid, effect.minions, kill_jid=publisher.new_jid())
+            await publisher.kill_job(live.jid, effect.minions, kill_jid=publisher.new_jid(), gently=effect.gently)
         except PublishFailed as exc:
             log.warning("Batch %s: a kill on %d minions failed: %s", live.jid, len(effect.minions), exc)
-        live.step(facts.KillSent())
+        live.step(facts.KillSent(effect.minions, effect.gently))
+
+    # -- checks between stages ----------------------------------------------------------------------------------------
+
+    async def _check(self, live: Live, effect: facts.Check) -> None:
+        ask = self._ask_runner if live.batch.spec.check["kind"] == "runner" else self._ask_minions
+        reason = await ask(live, effect)
+        if reason:
+            log.warning("Batch %s: the check of stage %d was not passed: %s", live.jid, effect.stage + 1, reason)
+        live.step(facts.Checked(effect.stage, not reason, reason))
+
+    async def _ask_runner(self, live: Live, effect: facts.Check) -> str:
+        """Return why the runner function does not let the batch go on, or nothing."""
+        check = live.batch.spec.check
+        words = [word.replace("{jid}", live.jid).replace("{stage}", str(effect.stage + 1)) for word in check["arg"]]
+        value, success = await self._ports.runner(check["fun"], words, live.batch.spec.check_timeout)
+        if success is not True:
+            error = str(value or "").strip().splitlines()[-1:]  # what a traceback ends with
+            return ": ".join([str(success), *(line[:200] for line in error)])
+        return not_passed(value)
+
+    async def _ask_minions(self, live: Live, effect: facts.Check) -> str:
+        """Return why what the function returned does not let the batch go on, or nothing."""
+        spec, check = live.batch.spec, live.batch.spec.check
+        if not effect.minions:
+            return "no minion of the stage has completed, so there is none to ask"
+        try:
+            answers = await self._ports.questions.call(
+                check["fun"], check["arg"], check["kwargs"], effect.minions, spec.check_timeout, spec.user
+            )
+        except PublishFailed as exc:
+            return f"it could not be published: {exc}"
+        wrong = {
+            minion: reason
+            for minion in effect.minions
+            if (reason := _reason(minion, answers.given, answers.failed, spec.check_timeout))
+        }
+        told = [f"{minion}: {reason}" for minion, reason in wrong.items()]
+        return ", ".join(told[:_MOST_TOLD]) + (f", and {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else "")
+
+    # -- windows ------------------------------------------------------------------------------------------------------
+
+    def _find_opening(self, live: Live, _effect: facts.FindOpening) -> None:
+        """Windows go by the clock on the wall, deadlines by one that nobody sets: the answer is in the latter's time."""
+        spec, wall = live.batch.spec, self._ports.wall()
+        try:
+            found = next_opening(spec.start_at, spec.window, spec.timezone, wall)
+        except ValueError as exc:
+            log.error("Batch %s waits, since its window is not to be understood: %s", live.jid, exc)
+            answer = facts.OpeningFound(None, trouble=str(exc))
+        else:
+            shift = self._ports.clock.now() - wall
+            answer = facts.OpeningFound(found.opens + shift, None if found.closes is None else found.closes + shift)
+        self._ports.loop.add_callback(live.step, answer)
 
     # -- the job cache and the retry queue ----------------------------------------------------------------------------
 
@@ -180,8 +237,15 @@ class Effects:
 
 
 #: Effects that are done when ``perform`` returns, and those that are only begun by it.
+def _reason(minion: str, given: Mapping[str, Any], failed: Mapping[str, int], timeout: float) -> str:
+    if minion not in given:
+        return f"no answer within {timeout:g} s"
+    return not_passed(given[minion], failed.get(minion, 0))
+
+
 _AT_ONCE: dict[type, Callable[[Effects, Live, Any], None]] = {
     facts.Announce: Effects._announce,
+    facts.FindOpening: Effects._find_opening,
     facts.Close: Effects._close,
 }
 _IN_TIME: dict[type, Callable[[Effects, Live, Any], Any]] = {
@@ -191,4 +255,5 @@ _IN_TIME: dict[type, Callable[[Effects, Live, Any], Any]] = {
     facts.Probe: Effects._probe,
     facts.Kill: Effects._kill,
     facts.Queue: Effects._queue,
+    facts.Check: Effects._check,
 }

@@ -71,7 +71,10 @@ class Probed:
 
 @dataclasses.dataclass(frozen=True)
 class KillSent:
-    """The kill that was asked for has been tried. Whether it worked, only a probe tells."""
+    """A kill that was asked for has been tried. Whether it worked, only a probe tells."""
+
+    minions: tuple[str, ...] = ()
+    gently: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +82,36 @@ class Queued:
     """Minions were handed over to the retry queue."""
 
     minions: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class OpeningFound:
+    """
+    The first time that is not over in which the batch may send, in Unix time; ``closes`` is None where it does not end.
+
+    ``opens`` is None where that could not be said, and ``trouble`` says why.
+    """
+
+    opens: float | None
+    closes: float | None = None
+    trouble: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Checked:
+    """What came of the check of a stage; ``reason`` says why it was not passed."""
+
+    stage: int
+    passed: bool
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Approved:
+    """Somebody wants the batch to go on after this stage."""
+
+    stage: int
+    user: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,6 +161,9 @@ Fact = (
     | Probed
     | KillSent
     | Queued
+    | OpeningFound
+    | Checked
+    | Approved
     | StopRequested
     | PauseRequested
     | ResumeRequested
@@ -146,6 +182,9 @@ _NAMES: dict[type, str] = {
     Probed: "probe",
     KillSent: "kill",
     Queued: "queued",
+    OpeningFound: "opening",
+    Checked: "check",
+    Approved: "approve",
     StopRequested: "stop",
     PauseRequested: "pause",
     ResumeRequested: "resume",
@@ -209,9 +248,10 @@ class Probe:
 
 @dataclasses.dataclass(frozen=True)
 class Kill:
-    """Send the job's processes on these minions SIGKILL. After this you must report KillSent."""
+    """Send the job's processes on these minions SIGKILL, or gently SIGTERM. After this you must report KillSent."""
 
     minions: tuple[str, ...]
+    gently: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,8 +262,26 @@ class Queue:
 
 
 @dataclasses.dataclass(frozen=True)
+class FindOpening:
+    """Say when the batch may send, by its start time and its windows. After this you must report OpeningFound."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """
+    Find out whether the batch may go on after this stage, in which these minions have completed. After this you must report
+    Checked.
+    """
+
+    stage: int
+    minions: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Announce:
-    """Fire an event of this kind: new, paused, resumed, complete or halted. ``details`` go into its payload."""
+    """
+    Fire an event of this kind: new, paused, resumed, check, checked, complete or halted. ``details`` go into its payload.
+    """
 
     kind: str
     details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -234,4 +292,4 @@ class Close:
     """The batch has ended. After the effects before this one you must report Closed."""
 
 
-Effect = Gather | Publish | LookUp | Probe | Kill | Queue | Announce | Close
+Effect = Gather | Publish | LookUp | Probe | Kill | Queue | FindOpening | Check | Announce | Close

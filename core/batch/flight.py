@@ -21,6 +21,7 @@ class Outcome(str, enum.Enum):
     LOST = "lost"  # received the job or not, does not run it, and has not returned
     OFFLINE = "offline"  # said nothing when asked
     KILLED = "killed"  # was killed by a stop, and has not returned
+    TIMED_OUT = "timed_out"  # was killed since it ran longer than ``max_runtime``, and has not returned with success
 
 
 class Phase(str, enum.Enum):
@@ -65,6 +66,8 @@ class Flight:
     seen: bool = False  # it is known to have begun
     idle: bool = False  # it said that it does not run the job
     unknown: bool = False  # its publish has no outcome: it may never have been sent to
+    began: float = 0.0  # from when its run time counts: when it said that it had begun, or else when it was sent to
+    expired: bool = False  # it was seen to run longer than it may, and is killed for that
 
     def move(self, to: Phase, due: float | None = None) -> None:
         """Go to another phase, with the next thing to be done at ``due``. :raises ValueError: where the table forbids."""

@@ -20,6 +20,8 @@ from saltext.jobs.core.batch.spec import Spec
 CHECK_WINDOW = 1.0
 #: Seconds between a kill and the question whether it worked.
 KILL_PAUSE = 1.0
+#: Seconds between a request to terminate and that question: a job may have to clear up.
+TERM_PAUSE = 10.0
 
 
 def _write(flights: Mapping[str, Flight]) -> dict[str, list[Any]]:
@@ -82,7 +84,7 @@ class InFlight(Kept):
         """Begin a publish to minions."""
         self.publishing = minions
         for minion in minions:
-            self.flights[minion] = Flight(Phase.SENDING, now)
+            self.flights[minion] = Flight(Phase.SENDING, now, began=now)
 
     def end_publish(self) -> list[str]:
         """End the publish under way, and return its minions that have not returned or begun meanwhile."""
@@ -91,22 +93,37 @@ class InFlight(Kept):
 
     def sent(self, minion: str, now: float) -> None:
         """A minion was published to."""
-        self._move(minion, Phase.SENT, now + self.spec.timeout)
+        self.flights[minion].began = now
+        self._move(minion, Phase.SENT, self._next_look(minion, now))
 
     def revive(self, minion: str, now: float) -> None:
         """Take in a minion that was given up too early; there may be no slot free for it."""
-        self.flights[minion] = Flight(Phase.SENT, now)
+        self.flights[minion] = Flight(Phase.SENT, now, began=now)
 
     def remove(self, minion: str) -> bool:
         """Take a minion out, and tell whether it was in."""
         return self.flights.pop(minion, None) is not None
 
-    def seen_running(self, minion: str, now: float) -> None:
-        """A minion runs the job, it says."""
+    def seen_running(self, minion: str, now: float, begins: bool = False) -> None:
+        """A minion runs the job, it says; ``begins``: it has just begun."""
         flight = self.flights[minion]
+        if begins and not flight.seen:
+            flight.began = now
         flight.since, flight.asked = now, 0
         flight.seen, flight.idle, flight.unknown = True, False, False
-        self._move(minion, Phase.RUNNING, now + self.spec.timeout)
+        self._move(minion, Phase.RUNNING, self._next_look(minion, now))
+
+    def _next_look(self, minion: str, now: float) -> float:
+        """Return when a minion that may run the job is overdue: after ``timeout``, or when it has run long enough."""
+        flight, limit = self.flights[minion], self.spec.max_runtime
+        if limit is None or flight.expired:
+            return now + self.spec.timeout
+        return min(now + self.spec.timeout, max(now, flight.began + limit))
+
+    def has_run_too_long(self, minion: str, now: float) -> bool:
+        """Tell whether a minion that runs the job has done so for longer than it may."""
+        flight, limit = self.flights[minion], self.spec.max_runtime
+        return flight.expired or (limit is not None and now >= flight.began + limit)
 
     # -- overdue minions ----------------------------------------------------------------------------------------------
 
@@ -163,19 +180,21 @@ class InFlight(Kept):
 
     # -- kills, and the start of an engine ----------------------------------------------------------------------------
 
-    def kill(self, minions: Iterable[str]) -> tuple[str, ...]:
-        """Minions are sent a kill."""
+    def kill(self, minions: Iterable[str], expired: bool = False) -> tuple[str, ...]:
+        """Minions are sent a kill; ``expired``: since they have run too long."""
         chosen = tuple(minions)
         for minion in chosen:
-            self.flights[minion].kills += 1
+            flight = self.flights[minion]
+            flight.kills += 1
+            flight.expired = flight.expired or expired
             self._move(minion, Phase.KILLING)
         return chosen
 
-    def kill_sent(self, now: float) -> None:
-        """The kill under way was tried: ask soon whether it worked."""
-        for minion in self.of(list(self.flights), Phase.KILLING):
+    def kill_sent(self, minions: Iterable[str], gently: bool, now: float) -> None:
+        """A kill was tried on minions: ask soon whether it worked; after a gentle one, give the job time to clear up."""
+        for minion in self.of(minions, Phase.KILLING):
             self.flights[minion].asked = 0
-            self._move(minion, Phase.SENT, now + KILL_PAUSE)
+            self._move(minion, Phase.SENT, now + (TERM_PAUSE if gently else KILL_PAUSE))
 
     def recover(self) -> tuple[str, ...]:
         """Nothing that was under way has an outcome: look for all, and ask."""

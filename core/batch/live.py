@@ -23,7 +23,7 @@ from saltext.jobs.core.engine.worker import Worker
 log = logging.getLogger(__name__)
 
 #: Effects that reach minions or end the batch: the journal is synced before they are performed.
-_DURABLE = (facts.Publish, facts.Kill, facts.Close, facts.Queue)
+_DURABLE = (facts.Publish, facts.Kill, facts.Check, facts.Close, facts.Queue)
 
 
 class Live:

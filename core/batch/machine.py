@@ -6,7 +6,7 @@ given: the state is rebuilt after a crash by stepping through the same facts aga
 
 A minion's way through a batch:
 
-    pending -> in flight -> completed | failed | lost | offline | killed
+    pending -> in flight -> completed | failed | lost | offline | killed | timed_out
                   |  ^
                   v  '---- running: asked, and it does run the job
               overdue: looked for in the job cache, then asked (find_job); see Phase
@@ -22,19 +22,25 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from saltext.jobs.core.batch.checks import Checks
 from saltext.jobs.core.batch.facts import (
     Acknowledged,
     Announce,
+    Approved,
+    Check,
+    Checked,
     Close,
     Closed,
     Effect,
     Fact,
+    FindOpening,
     Gather,
     Gathered,
     Kill,
     KillSent,
     LookedUp,
     LookUp,
+    OpeningFound,
     PauseRequested,
     Probe,
     Probed,
@@ -55,6 +61,8 @@ from saltext.jobs.core.batch.kept import Kept, kept, made
 from saltext.jobs.core.batch.outcomes import GUESSED, Ended, Outcomes
 from saltext.jobs.core.batch.pace import Pace
 from saltext.jobs.core.batch.pending import Pending
+from saltext.jobs.core.batch.plan import Membership
+from saltext.jobs.core.batch.schedule import Schedule
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.window import Window
 
@@ -77,6 +85,9 @@ class Batch(Kept):
     record: Outcomes
     pace: Pace
     window: Window
+    schedule: Schedule
+    checks: Checks
+    membership: Membership
     waiting: Pending = kept(Pending, list, Pending, name="pending")
     tried: set[str] = kept(set, sorted, set)  # minions pending again that may have received the job
     to_queue: dict[str, None] = kept(dict, list, dict.fromkeys)  # not handed over to the retry queue yet
@@ -98,12 +109,13 @@ class Batch(Kept):
             if field.default_factory is not dataclasses.MISSING:
                 setattr(self, field.name, field.default_factory())
         self.spec, self.created, self.last_progress = spec, now, now
-        self.inflight, self.record, self.pace = InFlight(spec), Outcomes(spec), Pace(spec)
-        self.window = Window(spec)
-        self._parts = (self.inflight, self.record, self.pace, self.window)
+        self.membership = Membership(spec.minions, [count for _, count in spec.groups])
+        self.inflight, self.record, self.pace = InFlight(spec), Outcomes(spec, self.membership), Pace(spec)
+        self.window, self.schedule, self.checks = Window(spec), Schedule(spec), Checks(spec)
+        self._parts = (self.inflight, self.record, self.pace, self.window, self.schedule, self.checks)
         self.pace.not_before = now
         self.gathering = spec.presence == "ping"
-        self.waiting = Pending(spec.minions)
+        self.waiting = Pending(spec.minions, self.membership)
 
     # -- what the shell asks ------------------------------------------------------------------------------------------
 
@@ -124,6 +136,7 @@ class Batch(Kept):
         batch = cls(Spec.from_dict(data["spec"]), data["created"])
         for part in (batch, *batch._parts):
             part.load(data)
+        batch.waiting = Pending(batch.waiting, batch.membership, batch.pace.group)
         return batch
 
     @property
@@ -148,15 +161,23 @@ class Batch(Kept):
             return "halted" if self.finished else "stopping"
         if self.finished:
             return "complete"
-        return "paused" if self.paused else "running"
+        return "paused" if self.waits_for() else "running"
+
+    def waits_for(self) -> str | None:
+        """Return why nothing is published although there is somebody to publish to; None where that is not so."""
+        if self.paused or self.halted or self.finished or not self._has_more():
+            return self.paused
+        if self.checks.under_way and self.checks.by_hand:
+            return "waits for approval"
+        return self.schedule.reason() if self.schedule.bounded and not self.schedule.open else None
 
     @property
     def success(self) -> bool | None:
         """Whether all that it was for has succeeded; None as long as that is open."""
         if not self.finished:
             return None
-        wrong = self.counts[Outcome.FAILED] + self.counts[Outcome.LOST] + self.counts[Outcome.KILLED]
-        return not self.halted and not wrong
+        wrong = (Outcome.FAILED, Outcome.LOST, Outcome.KILLED, Outcome.TIMED_OUT)
+        return not self.halted and not any(self.counts[outcome] for outcome in wrong)
 
     @property
     def next_due(self) -> float | None:
@@ -164,7 +185,8 @@ class Batch(Kept):
         if self.started is None:
             return self.created
         cooling = self.pace.cooling[0] if self._waits_for_cooling() else None
-        times = (self.pace.publish_at, cooling, self.inflight.next_due())
+        opening = self.schedule.next_due() if self._has_more() and not self.halted and not self.paused else None
+        times = (self.pace.publish_at, cooling, self.inflight.next_due(), opening, self.checks.due)
         return min((time for time in times if time is not None), default=None)
 
     def pending(self) -> list[str]:
@@ -187,12 +209,16 @@ class Batch(Kept):
             return not self.halted or (fact.kill and not self.killing and bool(self.flights))
         if isinstance(fact, PauseRequested):
             return not self.halted and not self.paused
+        if isinstance(fact, Approved):
+            return not self.halted and self.checks.by_hand and self.checks.stage == fact.stage
         return isinstance(fact, ResumeRequested) and bool(self.paused)
 
     def has_taken(self, request: Fact) -> bool:
         """Whether the batch already is as a request wants it."""
         if isinstance(request, StopRequested):
             return self.halted == "stop" and (self.killing or not request.kill)
+        if isinstance(request, Approved):
+            return self.checks.passed is not None and self.checks.passed >= request.stage
         return isinstance(request, PauseRequested) == bool(self.paused) and not self.halted
 
     def is_publishing(self) -> bool:
@@ -220,7 +246,34 @@ class Batch(Kept):
         if self.halted or self.paused:
             self.pace.publish_at = None
             return []
-        return self._ping(now) if self.gathering else self._publish(now)
+        effects = self._heed_windows(now)
+        if self._has_more() and not self.schedule.may_send(now):
+            self.pace.publish_at = None
+            return effects
+        return effects + (self._ping(now) if self.gathering else self._publish(now))
+
+    def _has_more(self) -> bool:
+        """Whether there are minions to publish to, as far as is known."""
+        return self.gathering or bool(self.waiting)
+
+    def _heed_windows(self, now: float) -> list[Effect]:
+        """Ask when the batch may send, where that has to be asked, and announce when it begins to wait and ends to."""
+        schedule = self.schedule
+        if not self._has_more() or not schedule.bounded:
+            return []
+        may_send = schedule.may_send(now)
+        effects: list[Effect] = [FindOpening()] if schedule.must_ask(now) else []
+        if may_send and schedule.told:
+            schedule.told = False
+            effects.append(Announce("resumed", {"reason": "its window is open"}))
+        elif not may_send and not schedule.asking and not schedule.told:
+            schedule.told = True
+            effects.append(Announce("paused", {"reason": schedule.reason(), "opens_at": schedule.opens}))
+        return effects
+
+    def _opening_found(self, fact: OpeningFound, now: float) -> list[Effect]:
+        self.schedule.found(fact.opens, fact.closes, fact.trouble, now)
+        return []
 
     def _is_over(self) -> bool:
         busy = self.flights or self.is_publishing() or self.pinging or self.to_queue
@@ -228,6 +281,7 @@ class Batch(Kept):
 
     def _finish(self, now: float) -> list[Effect]:
         self.finished = now
+        self.checks.end()
         self.paused = self.pace.publish_at = None
         return [Close()] if self.halted else [Announce("complete"), Close()]
 
@@ -261,22 +315,70 @@ class Batch(Kept):
         if self.is_publishing():
             self.pace.publish_at = None
             return []
-        self.pace.next_wave(len(self.inflight), len(self.waiting))
-        capacity = self.pace.capacity(len(self.inflight), len(self.waiting))
+        effects = self._next_stages(now)
+        if self.halted:
+            return effects + self._advance(now)
+        capacity = self.pace.capacity(len(self.inflight), self.waiting.available)
         if not capacity:
             self.pace.publish_at = None
-            return []
-        gathers = capacity < len(self.waiting) and capacity != self.pace.quota
+            return effects
+        gathers = capacity < self.waiting.available and capacity != self.pace.quota
         window = self.window.left(now, len(self.inflight), gathers) if self.pace.publishes else 0.0
         if self.pace.must_wait(now, window):
-            return []
+            return effects
         minions = self.waiting.take(capacity)
         self.tried.difference_update(minions)
         self.inflight.send(minions, now)
         self.pace.sends(len(minions))
         self.window.begin_anew()
         self.last_progress = now
-        return [Publish(minions)]
+        return [*effects, Publish(minions)]
+
+    def _next_stages(self, now: float) -> list[Effect]:
+        """Go on to the next wave or group once all of this one have ended, a group within its budget, and it is checked."""
+        while self.waiting and self.pace.stage_is_over(len(self.inflight), self.waiting.available):
+            if not self.waiting.available:
+                reason = self.record.overdrawn(over=self.pace.group)
+                if reason:
+                    return self._halt(reason)
+            if self.checks.must_begin(self.pace.stage):
+                return self._check(now)
+            if not self.checks.may_go_on(self.pace.stage):
+                return []
+            self.pace.next_stage(self.waiting.available)
+            self.waiting.open_to(self.pace.group)
+            self.checks.next_stage(now)
+        return []
+
+    # Checks between stages.
+
+    def _check(self, now: float) -> list[Effect]:
+        """Find out whether the batch may go on."""
+        stage = self.pace.stage
+        self.checks.begin(stage, now)
+        details = {**self.spec.check, "stage": stage}
+        if self.checks.by_hand:
+            return [Announce("check", details)]
+        done = [
+            minion
+            for minion, (outcome, since, _) in self.outcomes.items()
+            if outcome is Outcome.COMPLETED and since >= self.checks.began
+        ]
+        return [Announce("check", details), Check(stage, tuple(sorted(done)))]
+
+    def _checked(self, fact: Checked, _now: float) -> list[Effect]:
+        if self.halted or self.checks.by_hand or self.checks.stage != fact.stage:
+            return []
+        if fact.passed:
+            self.checks.pass_()
+            return [Announce("checked", {**self.spec.check, "stage": fact.stage})]
+        return self._halt(f"check {self.spec.check['fun']}: {fact.reason}")
+
+    def _approved(self, fact: Approved, _now: float) -> list[Effect]:
+        if not self.accepts(fact):
+            return []
+        self.checks.pass_()
+        return [Announce("checked", {**self.spec.check, "stage": fact.stage, "user": fact.user})]
 
     def _put_back(self, minions: list[str]) -> None:
         """Make minions pending again, before all others."""
@@ -321,17 +423,24 @@ class Batch(Kept):
             self.tried.discard(fact.minion)
             self.waiting.drop(fact.minion)
             self.pace.sends_elsewhere()
-        outcome = Outcome.FAILED if fact.retcode else Outcome.COMPLETED
-        self._settle(fact.minion, outcome, now, fact.retcode)
+        self._settle(fact.minion, self._outcome_of(fact), now, fact.retcode)
         return self._check_budget()
+
+    def _outcome_of(self, fact: Returned) -> Outcome:
+        if not fact.retcode:
+            return Outcome.COMPLETED
+        flight = self.flights.get(fact.minion)
+        # A job that is told to terminate may still return: that it failed is our doing.
+        timed_out = flight.expired if flight else self.record.timed_out(fact.minion)
+        return Outcome.TIMED_OUT if timed_out else Outcome.FAILED
 
     def _acknowledged(self, fact: Acknowledged, now: float) -> list[Effect]:
         minion = fact.minion
-        if self.record.is_guess(minion) and not self.finished:
+        if self.record.is_guess(minion) and not self.record.timed_out(minion) and not self.finished:
             self.record.reopen(minion)
             self.inflight.revive(minion, now)
         if minion in self.inflight and not self.inflight.is_in(minion, Phase.KILLING):
-            self.inflight.seen_running(minion, now)
+            self.inflight.seen_running(minion, now, begins=True)
         return []
 
     def _settle(self, minion: str, outcome: Outcome, now: float, retcode: int | None, counts: bool = True) -> None:
@@ -358,7 +467,9 @@ class Batch(Kept):
             self.started = now
             return [Announce("new")]
         again, last = self.inflight.overdue(now)
-        return self._look_for(again) + self._look_for(last, last=True)
+        late = None if self.halted else self.checks.timed_out(now)
+        effects = self._halt(late) if late else []
+        return effects + self._look_for(again) + self._look_for(last, last=True)
 
     def _look_for(self, minions: Iterable[str], last: bool = False) -> list[Effect]:
         chosen = self.inflight.look_for(minions, last)
@@ -376,15 +487,18 @@ class Batch(Kept):
         return effects + self._check_budget()
 
     def _probed(self, fact: Probed, now: float) -> list[Effect]:
-        to_kill = []
+        to_kill, to_terminate = [], []
         for minion in self.inflight.of(fact.running, Phase.PROBING):
             self.inflight.seen_running(minion, now)
-            if self.killing and self.flights[minion].kills < self.spec.kill_attempts:
+            too_long, kills = self.inflight.has_run_too_long(minion, now), self.flights[minion].kills
+            if too_long and not kills and not self.killing:
+                to_terminate.append(minion)
+            elif (too_long or self.killing) and kills < self.spec.kill_attempts:
                 to_kill.append(minion)
         self.inflight.idle(fact.idle, now)
         final = self.inflight.silent(fact.silent, now)
         self.inflight.unasked(fact.unasked, now)
-        return self._look_for(final, last=True) + self._kill(to_kill)
+        return self._look_for(final, last=True) + self._terminate(to_terminate) + self._kill(to_kill)
 
     def _give_up(self, minion: str, now: float) -> list[Effect]:
         """No return anywhere: say what became of the minion."""
@@ -396,7 +510,8 @@ class Batch(Kept):
             # Its publish had no outcome, it does not run the job and has not returned it: it never got it.
             self._put_back([minion])
             return []
-        self._settle(minion, Outcome.KILLED if flight.kills else Outcome.LOST, now, None)
+        killed = Outcome.TIMED_OUT if flight.expired else Outcome.KILLED
+        self._settle(minion, killed if flight.kills else Outcome.LOST, now, None)
         return []
 
     def _queue(self, minions: list[str]) -> list[Effect]:
@@ -422,11 +537,13 @@ class Batch(Kept):
             effects += self._halt("stop")
         if fact.kill:
             self.killing = True
-            effects += self._kill(minion for minion in self.flights if not self.inflight.is_in(minion, Phase.SENDING))
+            busy = (Phase.SENDING, Phase.KILLING)  # those are killed once that is over
+            effects += self._kill(minion for minion, flight in self.flights.items() if flight.phase not in busy)
         return effects
 
     def _halt(self, reason: str) -> list[Effect]:
         self.halted = reason
+        self.checks.end()
         self.paused = self.pace.publish_at = None
         return [Announce("halted")]
 
@@ -440,8 +557,14 @@ class Batch(Kept):
         chosen = self.inflight.kill(minions)
         return [Kill(chosen)] if chosen else []
 
-    def _kill_sent(self, _fact: Fact, now: float) -> list[Effect]:
-        self.inflight.kill_sent(now)
+    def _terminate(self, minions: Iterable[str]) -> list[Effect]:
+        """Minions have run the job too long: ask it to end before it is killed."""
+        chosen = self.inflight.kill(minions, expired=True)
+        return [Kill(chosen, gently=True)] if chosen else []
+
+    def _kill_sent(self, fact: KillSent, now: float) -> list[Effect]:
+        # A journal of the first release does not say whom the kill was for: it was for all.
+        self.inflight.kill_sent(fact.minions or list(self.flights), fact.gently, now)
         return []
 
     def _pause_requested(self, fact: PauseRequested, _now: float) -> list[Effect]:
@@ -471,9 +594,12 @@ class Batch(Kept):
         self.pinging = False
         self.pace.recover(now)
         self.window.begin_anew()
+        self.schedule.recover()
         effects: list[Effect] = [Announce("halted")] if self.halted else []
         if self.to_queue:
             effects.append(Queue(tuple(self.to_queue)))
+        if self.checks.under_way:
+            effects += self._check(now)
         to_look_for = self.inflight.recover()
         return [*effects, LookUp(to_look_for)] if to_look_for else effects
 
@@ -492,6 +618,9 @@ _HANDLERS: dict[type, Callable[[Any, Any, float], list[Effect]]] = {
     Probed: Batch._probed,
     KillSent: Batch._kill_sent,
     Queued: Batch._queued,
+    OpeningFound: Batch._opening_found,
+    Checked: Batch._checked,
+    Approved: Batch._approved,
     StopRequested: Batch._stop,
     PauseRequested: Batch._pause_requested,
     ResumeRequested: Batch._resume,

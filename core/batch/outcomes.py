@@ -13,12 +13,13 @@ from typing import Any
 
 from saltext.jobs.core.batch.flight import Outcome
 from saltext.jobs.core.batch.kept import Kept, kept, made
+from saltext.jobs.core.batch.plan import Membership
 from saltext.jobs.core.batch.spec import Spec
 
 #: Outcomes that a later return corrects.
-GUESSED = frozenset({Outcome.LOST, Outcome.OFFLINE, Outcome.KILLED})
+GUESSED = frozenset({Outcome.LOST, Outcome.OFFLINE, Outcome.KILLED, Outcome.TIMED_OUT})
 #: Outcomes that count against the failure budget: a minion that never answered does not.
-_AGAINST_BUDGET = frozenset({Outcome.FAILED, Outcome.LOST})
+_AGAINST_BUDGET = frozenset({Outcome.FAILED, Outcome.LOST, Outcome.TIMED_OUT})
 
 #: Outcome, since when (Unix time), and the retcode of its return.
 Ended = tuple[Outcome, float, int | None]
@@ -36,47 +37,77 @@ def _read(ended: Mapping[str, Any]) -> dict[str, Ended]:
 class Outcomes(Kept):
     """
     :param spec: what was asked for.
+    :param membership: which group each minion is in.
     """
 
     spec: Spec
+    membership: Membership
     ended: dict[str, Ended] = kept(dict, _write, _read, name="outcomes")
     budget_used: int = kept(int)
+    group_used: list[int] = kept(list)  # of the budget, by group
     counts: collections.Counter[Outcome] = made(collections.Counter)
+    completed: collections.Counter[int] = made(collections.Counter)  # by group
+    changed: set[int] = made(set)  # groups whose failures have changed since they were judged
+
+    def __post_init__(self) -> None:
+        self.group_used = [0] * self.membership.groups
 
     def rebuild(self) -> None:
         self.counts = collections.Counter(outcome for outcome, *_ in self.ended.values())
+        done = (minion for minion, (outcome, *_) in self.ended.items() if outcome is Outcome.COMPLETED)
+        self.completed = collections.Counter(self.membership.of(minion) for minion in done)
 
     def settle(self, minion: str, outcome: Outcome, now: float, retcode: int | None, counts: bool = True) -> None:
         """Note how a minion ended, or that it did otherwise than it seemed. ``counts``: against the budget, if it is bad."""
         earlier = self.ended.get(minion)
         if earlier is not None:
-            self._count(earlier[0], -1, earlier[2] is not None or earlier[0] is not Outcome.FAILED)
+            self._count(minion, earlier[0], -1, earlier[2] is not None or earlier[0] is not Outcome.FAILED)
         self.ended[minion] = (outcome, now, retcode)
-        self._count(outcome, 1, counts)
+        self._count(minion, outcome, 1, counts)
 
     def reopen(self, minion: str) -> None:
         """Forget how a minion ended: it has not."""
         outcome, *_ = self.ended.pop(minion)
-        self._count(outcome, -1, True)
+        self._count(minion, outcome, -1, True)
 
     def is_guess(self, minion: str) -> bool:
         """Tell whether a minion has an outcome, and one that was found without a return of it."""
-        if minion not in self.ended:
-            return False
-        outcome, _, retcode = self.ended[minion]
-        return outcome in GUESSED or (outcome is Outcome.FAILED and retcode is None)
+        return minion in self.ended and self.ended[minion][2] is None
 
-    def overdrawn(self) -> str | None:
-        """Return which limit the failures so far exceed, or None."""
+    def timed_out(self, minion: str) -> bool:
+        """Tell whether a minion was killed since it ran too long: it had begun, and does not begin again."""
+        return minion in self.ended and self.ended[minion][0] is Outcome.TIMED_OUT
+
+    def overdrawn(self, over: int | None = None) -> str | None:
+        """
+        Return which limit the failures so far exceed, or None.
+
+        :param over: the place of a group that has ended: it is judged however few of it have run.
+        """
         if self.spec.failhard and self.budget_used:
             return "failhard"
         allowed = self.spec.failures_allowed
         executed = self.counts[Outcome.COMPLETED] + self.budget_used
-        if allowed is not None and self.budget_used > allowed and executed >= self.spec.min_executed:
+        enough = over is not None or executed >= self.spec.min_executed
+        if allowed is not None and self.budget_used > allowed and enough:
             return "max_failures"
+        return self._overdrawn_group(over)
+
+    def _overdrawn_group(self, over: int | None) -> str | None:
+        groups, self.changed = self.changed | ({over} if over is not None else set()), set()
+        for group in sorted(groups) if self.spec.group_failures_allowed else ():
+            used = self.group_used[group]
+            enough = group == over or self.completed[group] + used >= self.spec.min_executed
+            if used > self.spec.group_failures_allowed[group] and enough:
+                return f"max_failures in group {self.spec.groups[group][0]}"
         return None
 
-    def _count(self, outcome: Outcome, by: int, against_budget: bool) -> None:
+    def _count(self, minion: str, outcome: Outcome, by: int, against_budget: bool) -> None:
+        group = self.membership.of(minion)
         self.counts[outcome] += by
+        self.changed.add(group)
+        if outcome is Outcome.COMPLETED:
+            self.completed[group] += by
         if outcome in _AGAINST_BUDGET and against_budget:
             self.budget_used = max(0, self.budget_used + by)
+            self.group_used[group] = max(0, self.group_used[group] + by)

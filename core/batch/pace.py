@@ -9,7 +9,8 @@ from __future__ import annotations
 import collections
 import dataclasses
 
-from saltext.jobs.core.batch.kept import Kept, kept
+from saltext.jobs.core.batch.kept import Kept, kept, made
+from saltext.jobs.core.batch.plan import Stage, stages_of
 from saltext.jobs.core.batch.spec import Spec
 
 #: Longest wait between two tries of a publish, in seconds.
@@ -19,7 +20,8 @@ LONGEST_BACKOFF = 60.0
 @dataclasses.dataclass(slots=True)
 class Pace(Kept):
     """
-    All stages but the last are waves: so many minions, and no more before all of them have ended. The last one slides.
+    All stages of a group but its last are waves: so many minions, and no more before all of them have ended. The last one
+    slides.
 
     :param spec: what was asked for.
     """
@@ -33,21 +35,28 @@ class Pace(Kept):
     failures: int = kept(int)  # publishes that failed in a row
     publishes: int = kept(int)
     publish_failures: int = kept(int)
+    stages: tuple[Stage, ...] = made(tuple)
 
     def __post_init__(self) -> None:
+        self.stages = stages_of(self.spec.sizes, len(self.spec.groups) or 1)
         self.quota = self._quota()
 
     @property
     def size(self) -> int:
         """The most minions that may be in flight at this stage."""
-        return self.spec.sizes[self.stage]
+        return self.stages[self.stage].size
 
-    def capacity(self, flying: int, waiting: int) -> int:
-        """Return how many of ``waiting`` minions may be sent to while ``flying`` are in flight."""
+    @property
+    def group(self) -> int:
+        """The place of the group whose turn it is."""
+        return self.stages[self.stage].group
+
+    def capacity(self, flying: int, available: int) -> int:
+        """Return how many of ``available`` pending minions may be sent to while ``flying`` are in flight."""
         free = self.size - flying - len(self.cooling)
         if self.quota is not None:
             free = min(free, self.quota)
-        return max(0, min(free, waiting))
+        return max(0, min(free, available))
 
     def must_wait(self, now: float, window: float) -> bool:
         """Tell whether it is too early to publish; sets the time when it will not be, ``window`` seconds from now."""
@@ -55,11 +64,17 @@ class Pace(Kept):
             self.publish_at = max(now + window, self.not_before)
         return now < self.publish_at
 
-    def next_wave(self, flying: int, waiting: int) -> None:
-        """Go on to the next stage if all of a wave have ended."""
-        if self.quota == 0 and waiting and not flying and not self.cooling:
+    def stage_is_over(self, flying: int, available: int) -> bool:
+        """Tell whether all of a wave, or of a group, have ended."""
+        return not flying and not self.cooling and (self.quota == 0 or not available)
+
+    def next_stage(self, available: int) -> None:
+        """Go on to the next stage, which is one of the next group where this one has no ``available`` minions left."""
+        if available:
             self.stage += 1
-            self.quota = self._quota()
+        else:
+            self.stage = next(place for place, stage in enumerate(self.stages) if stage.group > self.group)
+        self.quota = self._quota()
 
     def sends(self, count: int) -> None:
         """Note that ``count`` minions are published to."""
@@ -109,4 +124,4 @@ class Pace(Kept):
             self.quota -= count
 
     def _quota(self) -> int | None:
-        return self.spec.sizes[self.stage] if self.stage < len(self.spec.sizes) - 1 else None
+        return self.size if self.stages[self.stage].wave else None

@@ -18,6 +18,9 @@ WITHOUT = "(without)"
 #: Name of the group of minions of which that is not known.
 NOT_KNOWN = "(not known)"
 
+#: Most characters of a group's name.
+_LONGEST = 100
+
 #: What a batch may be grouped by.
 KINDS = ("grains", "pillar", "nodegroups")
 
@@ -79,8 +82,9 @@ def labels_of(value: Any) -> tuple[str, ...]:
     Empty for what names no group: nothing, an empty text, a mapping.
     """
     values = value if isinstance(value, (list, tuple)) else [value]
-    plain = (item for item in values if isinstance(item, (str, int, float)))
-    return tuple(label for label in (str(item).strip() for item in plain) if label)
+    plain = (str(item).strip() for item in values if isinstance(item, (str, int, float)))
+    # It comes from a minion, and is shown on terminals.
+    return tuple(label[:_LONGEST] if label.isprintable() else ascii(label)[:_LONGEST] for label in plain if label)
 
 
 def groups_of(
@@ -138,13 +142,34 @@ class Stage:
     wave: bool
 
 
-def stages_of(sizes: Sequence[Sequence[int]]) -> tuple[Stage, ...]:
-    """Return the stages of a batch: each group goes through all its sizes before the next begins."""
-    return tuple(
-        Stage(group, size, wave=number < len(own))
-        for group, own in enumerate(sizes)
-        for number, size in enumerate(own, 1)
-    )
+def stages_of(sizes: Sequence[int], groups: int) -> tuple[Stage, ...]:
+    """
+    Return the stages of a batch: each group goes through all its sizes before the next begins.
+
+    :param sizes: those of the first group, then those of the next, of each as many.
+    """
+    each = len(sizes) // groups
+    return tuple(Stage(place // each, size, wave=(place + 1) % each > 0) for place, size in enumerate(sizes))
+
+
+class Membership:
+    """
+    Which group each minion of a batch is in, by the group's place.
+
+    :param minions: all minions of the batch, group by group.
+    :param counts: how many minions each group has; empty for a batch without groups, where all are in one.
+    """
+
+    __slots__ = ("_places", "groups")
+
+    def __init__(self, minions: Sequence[str], counts: Sequence[int]) -> None:
+        self.groups = len(counts) or 1
+        places = [place for place, count in enumerate(counts) for _ in range(count)]
+        self._places = dict(zip(minions, places, strict=True)) if counts else {}
+
+    def of(self, minion: str) -> int:
+        """Return the place of a minion's group."""
+        return self._places.get(minion, 0)
 
 
 # -- checks -----------------------------------------------------------------------------------------------------------
@@ -162,6 +187,21 @@ class Check:
     kind: str
     fun: str = ""
     words: tuple[str, ...] = ()
+
+
+def not_passed(value: Any, retcode: int = 0) -> str:
+    """Return why what a function returned does not let a batch go on; empty where it does."""
+    if retcode:
+        return f"exit code {retcode}"
+    if value is False:
+        return "returned False"
+    if isinstance(value, Mapping):
+        for name in ("result", "success"):
+            if value.get(name) is False:
+                return f"returned {name}: False"
+        if value.get("retcode") not in (None, 0):
+            return f"returned retcode: {value['retcode']!r:.40}"
+    return ""
 
 
 def parse_check(value: Any) -> Check:

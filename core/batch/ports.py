@@ -7,7 +7,7 @@ It must never do anything: it is wired by ``engines/batch_manager.py``, and by t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from saltext.jobs.core.batch.store import BatchStore
@@ -24,8 +24,9 @@ from saltext.jobs.core.master.questions import Questions
 class Ports:
     """
     ``loop``: the engine's tornado loop. ``clock``: the time by which deadlines go; ``wall``: Unix time as files have it.
-    ``cache`` is used in ``cache_worker`` only. ``leave``: leaves a request for another engine, and blocks:
-    ``leave(engine, request)``. ``keep``: seconds for which ended batches are kept, 0 for ever.
+    ``cache`` is used in ``cache_worker`` only. ``runner``: calls a runner function, as ``RunnerCalls``. ``leave``: leaves a
+    request for another engine, and blocks: ``leave(engine, request)``. ``keep``: seconds for which ended batches are kept, 0
+    for ever.
     """
 
     loop: Any
@@ -39,6 +40,7 @@ class Ports:
     inbox: Inbox
     cache_worker: Worker
     disk_worker: Worker
+    runner: Callable[[str, Sequence[str], float], Awaitable[tuple[Any, bool | str]]]
     leave: Callable[[str, Mapping[str, Any]], None]
     keep: float
 

@@ -45,7 +45,13 @@ class BatchShell:
         self._ports, self._settings = ports, settings
         self._effects = Effects(ports, self._close)
         self._late = LateReturns(ports)
-        verbs = {"start": self._start_batch, "stop": self._stop, "pause": self._pause, "resume": self._resume}
+        verbs = {
+            "start": self._start_batch,
+            "stop": self._stop,
+            "pause": self._pause,
+            "resume": self._resume,
+            "approve": self._approve,
+        }
         self._service = Service(ports.loop, ports.inbox, verbs)
         self._timer: Any = None  # of the next look after all batches
         self.live: dict[str, Live] = {}
@@ -88,7 +94,7 @@ class BatchShell:
             return
         fact = events.fact_of(tag, data)
         if isinstance(fact, events.JobReturned):
-            self._ports.questions.heard(fact.jid, fact.minion, data.get("return"))
+            self._ports.questions.heard(fact.jid, fact.minion, data.get("return"), fact.retcode)
             live = self.live.get(fact.jid)
             if live is not None and live.batch.wants_return(fact.minion):
                 self._step(live, facts.Returned(fact.minion, fact.retcode))
@@ -132,6 +138,9 @@ class BatchShell:
 
     def _resume(self, request: Mapping[str, Any]) -> Any:
         return self._control(request, facts.ResumeRequested(str(request.get("user", ""))))
+
+    def _approve(self, request: Mapping[str, Any]) -> Any:
+        return self._control(request, facts.Approved(int(request["stage"]), str(request.get("user", ""))))
 
     def _control(self, request: Mapping[str, Any], fact: facts.Fact) -> Any:
         live = self.live.get(str(request.get("jid")))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _COUNT = re.compile(r"\d+")
@@ -64,13 +64,30 @@ def failures_allowed(max_failures: Any, total: int) -> float | None:
     raise ValueError(f"max_failures is {max_failures!r}; accepted is a count ('3') or a percentage ('10%')")
 
 
+def budgets_of(max_failures: Any, counts: Sequence[int]) -> dict[str, Any]:
+    """
+    Return the fields of a Spec that say how many failures a batch with groups bears: a percentage is for each group.
+
+    :param counts: how many minions each group has.
+    :raises ValueError: saying what is malformed.
+    """
+    allowed = failures_allowed(max_failures, sum(counts))
+    if allowed is None or not str(max_failures).strip().endswith("%"):
+        return {"failures_allowed": allowed}
+    return {"group_failures_allowed": tuple(failures_allowed(max_failures, count) for count in counts)}
+
+
 @dataclasses.dataclass(frozen=True)
 class Spec:
     """
     A batch as it was asked for.
 
-    Times are in seconds. ``minions`` are those that the target matched, absent ones included; ``sizes`` has one limit for
-    each stage; ``options`` holds what travels with each sub-batch (metadata, executors, …).
+    Times are in seconds, ``start_at`` is Unix time; ``window`` and ``timezone`` are as they were written. ``minions`` are
+    those that the target matched, absent ones included, in the order in which they are sent to; ``sizes`` has one limit for
+    each stage; ``options`` holds what travels with each sub-batch (metadata, executors, …). ``groups`` are the name and the
+    count of minions of each group, in order, where there are any; ``sizes`` then has all stages of the first group, those of
+    the second and so on, and ``group_failures_allowed`` a budget for each, where that is a percentage. ``check`` has
+    ``kind`` (function, runner or approve), ``fun``, ``arg`` and ``kwargs``; it is empty where nothing is checked.
     """
 
     jid: str
@@ -99,6 +116,16 @@ class Spec:
     publish_backoff: float = 1.0
     probe_attempts: int = 3
     kill_attempts: int = 5
+    max_runtime: float | None = None
+    start_at: float | None = None
+    window: str = ""
+    timezone: str = ""
+    check: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    check_timeout: float = 300.0
+    approve_timeout: float | None = None
+    by: str = ""
+    groups: tuple[tuple[str, int], ...] = ()
+    group_failures_allowed: tuple[float, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return a dict of plain values, from which ``from_dict`` makes an equal Spec."""
@@ -110,6 +137,8 @@ class Spec:
         values = dict(data)
         for name in ("arg", "minions", "sizes"):
             values[name] = tuple(values[name])
+        values["groups"] = tuple((name, count) for name, count in values.get("groups", ()))
+        values["group_failures_allowed"] = tuple(values.get("group_failures_allowed", ()))
         return cls(**values)
 
 

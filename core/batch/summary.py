@@ -28,13 +28,16 @@ def counts(batch: Batch) -> dict[str, Any]:
         "lost": batch.counts[Outcome.LOST],
         "offline": batch.counts[Outcome.OFFLINE],
         "killed": batch.counts[Outcome.KILLED],
+        "timed_out": batch.counts[Outcome.TIMED_OUT],
         "state": batch.state,
+        **({"group": batch.spec.groups[batch.pace.group][0]} if batch.spec.groups else {}),
     }
 
 
 def summary(batch: Batch, now: float) -> dict[str, Any]:
     """Return the flat dict of ``batch.status``: the keys of Salt 3008 first, then ours. ``now`` is Unix time."""
     spec, numbers = batch.spec, counts(batch)
+    stages = len(spec.sizes) // batch.membership.groups
     rate, eta = _pace(batch, numbers, now)
     return {
         "jid": spec.jid,
@@ -50,12 +53,16 @@ def summary(batch: Batch, now: float) -> dict[str, Any]:
         "created": batch.created,
         "last_progress": batch.last_progress,
         "age_seconds": max(0.0, now - batch.last_progress),
-        "stage": batch.pace.stage + 1,
-        "stages": len(spec.sizes),
+        "stage": batch.pace.stage % stages + 1,
+        "stages": stages,
+        **_grouping(batch),
         "rate": rate,
         "eta_seconds": eta,
         "success": batch.success,
-        "paused_reason": batch.paused,
+        "paused_reason": batch.waits_for(),
+        "opens_at": batch.schedule.opens if batch.schedule.told else None,
+        "check": batch.checks.stage is not None,
+        "approve": batch.checks.stage if batch.checks.by_hand else None,
         "survivors": sorted(batch.survivors()),
         "publishes": batch.pace.publishes,
         "publish_failures": batch.pace.publish_failures,
@@ -64,9 +71,16 @@ def summary(batch: Batch, now: float) -> dict[str, Any]:
     }
 
 
+def _grouping(batch: Batch) -> dict[str, Any]:
+    """Return what is told of groups, where there are any; the present one's name is among the counts."""
+    if not batch.spec.groups:
+        return {}
+    return {"by": batch.spec.by, "group_number": batch.pace.group + 1, "groups": len(batch.spec.groups)}
+
+
 def _pace(batch: Batch, numbers: Mapping[str, Any], now: float) -> tuple[float, float | None]:
     """Return minions per minute since the start, and the seconds that the rest will take at that pace."""
-    done = numbers["completed"] + numbers["failed"] + numbers["lost"] + numbers["killed"]
+    done = sum(numbers[name] for name in ("completed", "failed", "lost", "killed", "timed_out"))
     elapsed = (batch.finished or now) - batch.created
     rate = 60 * done / elapsed if elapsed > 0 else 0.0
     if batch.finished:
@@ -76,7 +90,10 @@ def _pace(batch: Batch, numbers: Mapping[str, Any], now: float) -> tuple[float, 
 
 
 def minions(batch: Batch) -> dict[str, dict[str, Any]]:
-    """Return ``{minion: {state, since, retcode}}``; ``state`` is pending, active or how it ended, ``since`` Unix time."""
+    """
+    Return ``{minion: {state, since, retcode}}``; ``state`` is pending, active or how it ended, ``since`` Unix time. There is
+    ``group`` too where the batch has groups.
+    """
     known: dict[str, dict[str, Any]] = {}
     for minion in batch.pending():
         known[minion] = {"state": "pending", "since": batch.created, "retcode": None}
@@ -84,6 +101,9 @@ def minions(batch: Batch) -> dict[str, dict[str, Any]]:
         known[minion] = {"state": "active", "since": flight.since, "retcode": None}
     for minion, (outcome, since, retcode) in batch.outcomes.items():
         known[minion] = {"state": outcome.value, "since": since, "retcode": retcode}
+    if batch.spec.groups:
+        for minion, record in known.items():
+            record["group"] = batch.spec.groups[batch.membership.of(minion)][0]
     return {minion: known[minion] for minion in sorted(known)}
 
 
@@ -135,6 +155,7 @@ def native_summary(state: Mapping[str, Any], now: float) -> dict[str, Any]:
         "lost": 0,
         "offline": 0,
         "killed": 0,
+        "timed_out": 0,
         "state": "halted" if halted else "complete" if over else "running",
         "batch_size": state.get("batch_size"),
         "halted": halted,

@@ -10,7 +10,8 @@ What we announce (payloads are flat dicts, ``_stamp`` is added by Salt):
 ``salt/batch/<jid>/new``
     jid, fun, tgt, tgt_type, user, total, batch_size
 ``salt/batch/<jid>/progress``
-    jid, fun, user, the counts of ``batch.status`` (total, completed, active, pending, failed, lost, offline, killed) and
+    jid, fun, user, the counts of ``batch.status`` (total, completed, active, pending, failed, lost, offline, killed,
+    timed_out) and
     its state as ``status``.
     At most one a second for each batch.
 ``salt/batch/<jid>/paused``, ``resumed``

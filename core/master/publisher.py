@@ -113,9 +113,12 @@ class Publisher:
         """
         return await self.publish("saltutil.find_job", [jid], list(minions), jid=probe_jid, question=True)
 
-    async def kill_job(self, jid: str, minions: Iterable[str], *, kill_jid: str) -> frozenset[str]:
-        """Send SIGKILL to the processes of ``jid`` on minions. Returns and raises as ``publish``."""
-        return await self.publish("saltutil.kill_job", [jid], list(minions), jid=kill_jid, question=True)
+    async def kill_job(
+        self, jid: str, minions: Iterable[str], *, kill_jid: str, gently: bool = False
+    ) -> frozenset[str]:
+        """Send SIGKILL, or gently SIGTERM, to the processes of ``jid`` on minions. Returns and raises as ``publish``."""
+        function = "saltutil.term_job" if gently else "saltutil.kill_job"
+        return await self.publish(function, [jid], list(minions), jid=kill_jid, question=True)
 
     def _allowed(self, user: str | None) -> str:
         """

@@ -7,9 +7,9 @@ the bus. It must never guess: a minion that did not answer is silent, which is e
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from saltext.jobs.core import compat
@@ -18,20 +18,22 @@ from saltext.jobs.core.master.publisher import Publisher
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Answers:
     """
     What came of a question.
 
     ``matched``: the minions that the master says the question went to. ``given``: ``{minion: return}`` of those that
-    answered; the return is whatever the function returned, and comes from the minion itself.
+    answered; the return is whatever the function returned, and comes from the minion itself. ``failed``: ``{minion:
+    retcode}`` of those of them whose retcode is not 0.
     """
 
     matched: frozenset[str]
     given: Mapping[str, Any]
+    failed: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Probed:
     """Of the minions that were asked about a job: those that run it, those that don't, and those that said nothing."""
 
@@ -40,7 +42,7 @@ class Probed:
     silent: frozenset[str]
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Found:
     """
     Of the minions that were asked about a job: those that run it, ``{minion: return data}`` of those that have run it and
@@ -59,6 +61,7 @@ class _Open:
     def __init__(self) -> None:
         self.matched: frozenset[str] | None = None
         self.given: dict[str, Any] = {}
+        self.failed: dict[str, int] = {}
         self.settled: Any = compat.Future()
 
     def settle_if_complete(self) -> None:
@@ -84,16 +87,34 @@ class Questions:
         """Tell whether returns of ``jid`` are answers to an open question."""
         return jid in self._open
 
-    def heard(self, jid: str, minion: str, value: Any) -> None:
+    def heard(self, jid: str, minion: str, value: Any, retcode: int = 0) -> None:
         """Take the return of a minion as its answer."""
         question = self._open.get(jid)
         if question is not None:
             question.given[minion] = value
+            if retcode:
+                question.failed[minion] = retcode
             question.settle_if_complete()
 
     async def ping(self, tgt: Any, tgt_type: str, timeout: float, user: str | None = None) -> Answers:
         """Ask who is there. Returns after ``timeout`` seconds, or once all have answered. Raises as Publisher.publish."""
         return await self._ask(lambda jid: self._publisher.ping(tgt, tgt_type, ping_jid=jid, user=user), timeout)
+
+    async def call(
+        self,
+        fun: str,
+        arg: Iterable[Any],
+        kwarg: Mapping[str, Any],
+        minions: Iterable[str],
+        timeout: float,
+        user: str | None = None,
+    ) -> Answers:
+        """Have minions run a function, and wait for what it returns. Returns and raises as ``ping``."""
+        asked, arg = sorted(minions), list(arg)
+        return await self._ask(
+            lambda jid: self._publisher.publish(fun, arg, asked, jid=jid, user=user, kwarg=kwarg, question=True),
+            timeout,
+        )
 
     async def find_job(self, jid: str, minions: Iterable[str], timeout: float) -> Probed:
         """Ask minions whether they run ``jid``. Returns and raises as ``ping``."""
@@ -156,7 +177,7 @@ class Questions:
             self._loop.remove_timeout(timer)
         finally:
             del self._open[jid]
-        return Answers(question.matched, question.given)
+        return Answers(question.matched, question.given, question.failed)
 
 
 def _part(value: Mapping[Any, Any], function: str, position: int) -> Any:

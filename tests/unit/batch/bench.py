@@ -11,8 +11,9 @@ BEGIN = 1_000_000.0
 
 
 def spec(minions="abcd", batch="2", **more) -> Spec:
-    """A batch of test.ping without a presence ping, unless ``more`` says otherwise."""
+    """A batch of test.ping without a presence ping, unless ``more`` says otherwise; ``batch`` is for each group."""
     names = tuple(minions)
+    counts = [count for _, count in more.get("groups", ())] or [len(names)]
     values = {
         "jid": "20260516101112131415",
         "fun": "test.ping",
@@ -22,7 +23,7 @@ def spec(minions="abcd", batch="2", **more) -> Spec:
         "tgt_type": "glob",
         "minions": names,
         "batch": batch,
-        "sizes": sizes_of(batch, len(names)),
+        "sizes": tuple(size for count in counts for size in sizes_of(batch, count)),
         "presence": "none",
         "timeout": 60.0,
         "gather_job_timeout": 10.0,

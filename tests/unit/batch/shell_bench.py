@@ -62,6 +62,8 @@ class FakeMinion:
         self.name, self.seconds, self.retcode, self.there = name, seconds, retcode, there
         self.latency = LATENCY
         self.acknowledges = True
+        self.answers = {}  # {function: (return, retcode)} of functions that it runs at once
+        self.stubborn = False  # its job does not end when it is told to terminate
         self.known = set()  # jids that it has received since it started
         self.runs = {}  # jid -> the timer of its end
         self.begun = []  # (jid, when)
@@ -104,8 +106,9 @@ class FakeMaster:
     async def find_job(self, jid, minions, *, probe_jid):
         return await self.publish("saltutil.find_job", [jid], list(minions), jid=probe_jid, question=True)
 
-    async def kill_job(self, jid, minions, *, kill_jid):
-        return await self.publish("saltutil.kill_job", [jid], list(minions), jid=kill_jid, question=True)
+    async def kill_job(self, jid, minions, *, kill_jid, gently=False):
+        fun = "saltutil.term_job" if gently else "saltutil.kill_job"
+        return await self.publish(fun, [jid], list(minions), jid=kill_jid, question=True)
 
     def close(self):
         pass
@@ -118,11 +121,15 @@ class FakeMaster:
         if not minion.there or jid in minion.known:
             return
         minion.known.add(jid)
-        if fun == "test.ping":
+        if fun in minion.answers:
+            self.returns(minion, jid, fun, *minion.answers[fun])
+        elif fun == "test.ping":
             self.returns(minion, jid, fun, True)
         elif fun == "saltutil.find_job":
             self.returns(minion, jid, fun, {"jid": arg[0]} if arg[0] in minion.runs else {})
-        elif fun == "saltutil.kill_job":
+        elif fun == "saltutil.term_job" and minion.stubborn:
+            pass
+        elif fun in ("saltutil.term_job", "saltutil.kill_job"):
             timer = minion.runs.pop(arg[0], None)
             if timer is not None:
                 self._loop.remove_timeout(timer)
@@ -222,6 +229,8 @@ class ShellBench:
         self.bus = FakeBus(self.virtual.loop)
         self.master = FakeMaster(self.virtual.loop, self.clock, self.bus, minions)
         self.left = []  # (engine, request)
+        self.runners = {}  # {function: (return, True or why it failed)}
+        self.called = []  # (function, arguments) of the runner functions that were called
         self.shell = None
         self._requests = 0
 
@@ -247,9 +256,14 @@ class ShellBench:
             inbox=self.inbox,
             cache_worker=FakeWorker(),
             disk_worker=FakeWorker(),
+            runner=self.call_runner,
             leave=lambda engine, request: self.left.append((engine, request)),
             keep=86400.0,
         )
+
+    async def call_runner(self, fun, words, timeout):
+        self.called.append((fun, tuple(words)))
+        return self.runners[fun]
 
     def start(self, **ports):
         self.shell = BatchShell(dataclasses.replace(self.ports(), **ports), self.settings)

@@ -22,6 +22,11 @@ def test_an_attribute_that_is_not_declared_cannot_be_set():
             part.novelty = 1
 
 
+def test_no_two_attributes_share_a_name_in_a_snapshot():
+    names = [name for part in parts(Batch(spec(), BEGIN)) for name in part.values()]
+    assert len(names) == len(set(names))
+
+
 def test_every_declared_attribute_is_in_a_snapshot_or_made_from_one():
     bench = Bench("abcd", "2")
     bench.sent()

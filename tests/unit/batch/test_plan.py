@@ -12,9 +12,11 @@ from saltext.jobs.core.batch.plan import (
     By,
     Check,
     Group,
+    Membership,
     Stage,
     groups_of,
     labels_of,
+    not_passed,
     parse_by,
     parse_check,
     stages_of,
@@ -71,6 +73,11 @@ def test_a_value_names_its_group_and_a_list_names_several():
     assert labels_of(["web", "db", None, {}]) == ("web", "db")
 
 
+def test_a_label_can_be_shown_on_a_terminal_whatever_a_minion_says():
+    assert labels_of("a\x1b[2Jb\n") == ("'a\\x1b[2Jb'",)
+    assert [len(label) for label in labels_of(["x" * 5000, "\n".join("abc" * 100)])] == [100, 100]
+
+
 @pytest.mark.parametrize("value", [None, "", " ", {}, {"a": 1}, [], [None]])
 def test_what_names_no_group_is_no_label(value):
     assert labels_of(value) == ()
@@ -124,7 +131,7 @@ def test_every_minion_is_in_one_group_and_the_order_does_not_depend_on_theirs(la
 
 
 def test_each_group_goes_through_all_sizes_and_all_but_its_last_are_waves():
-    assert stages_of([(1, 5), (1, 2)]) == (
+    assert stages_of((1, 5, 1, 2), groups=2) == (
         Stage(0, 1, wave=True),
         Stage(0, 5, wave=False),
         Stage(1, 1, wave=True),
@@ -132,14 +139,25 @@ def test_each_group_goes_through_all_sizes_and_all_but_its_last_are_waves():
     )
 
 
-@given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=1, max_size=5))
-def test_stages_keep_the_order_of_groups_and_each_group_ends_with_one_that_takes_all(sizes):
-    stages = stages_of(sizes)
-    assert [stage.group for stage in stages] == sorted(stage.group for stage in stages)
-    for group, own in enumerate(sizes):
-        mine = [stage for stage in stages if stage.group == group]
-        assert [stage.size for stage in mine] == own
-        assert [stage.wave for stage in mine] == [True] * (len(own) - 1) + [False]
+@given(st.integers(1, 4), st.integers(1, 5), st.data())
+def test_stages_keep_the_order_of_groups_and_each_group_ends_with_one_that_takes_all(each, groups, data):
+    sizes = data.draw(st.lists(st.integers(1, 9), min_size=each * groups, max_size=each * groups))
+    stages = stages_of(sizes, groups)
+    assert [stage.size for stage in stages] == sizes
+    assert [stage.group for stage in stages] == [group for group in range(groups) for _ in range(each)]
+    assert [stage.wave for stage in stages] == ([True] * (each - 1) + [False]) * groups
+
+
+def test_each_minion_is_in_the_group_that_its_place_says():
+    membership = Membership("abcde", (2, 3))
+    assert [membership.of(minion) for minion in "abcde"] == [0, 0, 1, 1, 1]
+    assert membership.groups == 2
+
+
+def test_without_groups_all_minions_are_in_one():
+    membership = Membership("abc", ())
+    assert [membership.of(minion) for minion in "abc"] == [0, 0, 0]
+    assert membership.groups == 1
 
 
 # -- checks ------------------------------------------------------------------------------------------------------------
@@ -168,3 +186,23 @@ def test_what_is_no_check_is_refused_with_what_is_accepted(value):
     with pytest.raises(ValueError, match="accepted") as caught:
         parse_check(value)
     assert f"check is {value!r}" in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [True, None, 0, "", "fine", {}, {"result": True, "retcode": 0}, {"result": None}, []])
+def test_what_a_function_returns_lets_a_batch_go_on(value):
+    assert not_passed(value) == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "retcode", "reason"),
+    [
+        (True, 1, "exit code 1"),
+        (False, 0, "returned False"),
+        ({"result": False}, 0, "returned result: False"),
+        ({"success": False}, 0, "returned success: False"),
+        ({"retcode": 4}, 0, "returned retcode: 4"),
+        ({"retcode": "x" * 99}, 0, "returned retcode: '" + "x" * 39),
+    ],
+)
+def test_what_a_function_returns_does_not_let_it_go_on(value, retcode, reason):
+    assert not_passed(value, retcode) == reason

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.machine import Batch
-from tests.unit.batch.bench import Bench
+from tests.unit.batch.bench import BEGIN, Bench
 
 MINIONS = "abcdefg"
 COMMON = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -25,11 +25,15 @@ any_fact = st.one_of(
     st.builds(facts.LookedUp, groups, st.lists(st.tuples(names, st.integers(0, 1)), max_size=3).map(tuple)),
     st.builds(facts.Probed, groups, groups, groups, groups),
     st.just(facts.KillSent()),
+    st.builds(facts.KillSent, groups, st.booleans()),
     groups.map(facts.Queued),
     st.builds(facts.StopRequested, st.booleans()),
     st.just(facts.PauseRequested()),
     st.just(facts.ResumeRequested()),
     st.just(facts.Recovered()),
+    st.builds(
+        facts.OpeningFound, st.sampled_from([None, 0.0, BEGIN + 20]), st.sampled_from([None, BEGIN + 60, BEGIN + 1e6])
+    ),
     st.just(facts.Tick()),
 )
 any_options = st.fixed_dictionaries(
@@ -44,6 +48,9 @@ any_options = st.fixed_dictionaries(
         "publish_retries": st.sampled_from([0, 2]),
         "probe_attempts": st.integers(1, 2),
         "kill_attempts": st.integers(1, 2),
+        "max_runtime": st.sampled_from([None, 3.0, 100.0]),
+        "window": st.sampled_from(["", "", "02:00-05:00"]),
+        "groups": st.sampled_from([(), (("x", 2), ("y", 4), ("z", 1)), (("x", 6), ("y", 1))]),
     }
 )
 any_history = st.lists(st.tuples(any_fact, st.sampled_from([0.0, 0.3, 5.0, 70.0])), max_size=40)

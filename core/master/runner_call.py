@@ -1,0 +1,73 @@
+"""
+Calling a runner function of this master from an engine, in a process of its own.
+
+A runner blocks, may hang, and brings a loop of its own: so none of it happens in the engine. It must never outlive its time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from saltext.jobs.core import compat
+
+#: What the process runs: Salt's own runner client, with whatever the runner prints out of the way of the answer.
+_CHILD = """
+import json, os, signal, sys
+signal.alarm(int(sys.argv[1]))
+answer = os.dup(1)
+os.dup2(2, 1)
+import salt.config, salt.runner, salt.utils.args
+opts = salt.config.master_config(sys.argv[2])
+arg, kwarg = salt.utils.args.parse_input(sys.argv[4:], condition=False)
+client = salt.runner.RunnerClient(opts)
+found = client.cmd(sys.argv[3], arg, kwarg=kwarg, print_event=False, full_return=True)
+told = {"return": found.get("return"), "success": found.get("success")} if isinstance(found, dict) else {"return": found}
+os.write(answer, json.dumps(told, default=repr).encode())
+os._exit(0)
+"""
+
+
+class RunnerCalls:
+    """
+    :param opts: the master's options.
+    :param loop: the engine's tornado loop.
+    """
+
+    def __init__(self, opts: Mapping[str, Any], loop: Any) -> None:
+        self._conf_file, self._loop = str(opts.get("conf_file") or "/etc/salt/master"), loop
+
+    async def __call__(self, fun: str, words: Sequence[str], timeout: float) -> tuple[Any, bool | str]:
+        """
+        Call a runner function, and return what it returned with True, or something and why that is no success.
+
+        :param words: its arguments, as on a command line.
+        :param timeout: seconds after which the process is killed.
+        """
+        answer: Any = compat.Future()
+
+        def call() -> None:
+            told = _run(self._conf_file, fun, words, timeout)
+            self._loop.add_callback(answer.set_result, told)
+
+        threading.Thread(target=call, daemon=True).start()
+        told: tuple[Any, bool | str] = await answer
+        return told
+
+
+def _run(conf_file: str, fun: str, words: Sequence[str], timeout: float) -> tuple[Any, bool | str]:
+    # A little later than we kill it, it ends by itself: should the engine have died.
+    command = [sys.executable, "-c", _CHILD, str(math.ceil(timeout) + 5), conf_file, fun, *words]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=timeout, stdin=subprocess.DEVNULL, check=False)
+        told = json.loads(done.stdout)
+        return told["return"], True if told.get("success") is not False else "it failed"
+    except subprocess.TimeoutExpired:
+        return None, f"no answer within {timeout:g} s"
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        return None, f"it cannot be called: {exc}"

@@ -1,0 +1,72 @@
+"""Calling a runner function from an engine, in a process of its own."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from saltext.jobs.core import compat
+from saltext.jobs.core.master.runner_call import RunnerCalls
+
+RUNNER = """
+import sys
+
+
+def told(*args, **kwargs):
+    print("noise on stdout")
+    sys.stderr.write("noise on stderr")
+    return {"args": list(args), "kwargs": {name: value for name, value in kwargs.items() if not name.startswith("__")}}
+
+
+def no():
+    return False
+
+
+def broken():
+    raise RuntimeError("out of order")
+"""
+
+
+@pytest.fixture
+def call(tmp_path):
+    runners = tmp_path / "runners"
+    runners.mkdir()
+    (runners / "survey.py").write_text(RUNNER)
+    (tmp_path / "var/cache/salt/master/proc").mkdir(parents=True)  # a master has one
+    config = tmp_path / "master"
+    config.write_text(f"root_dir: {tmp_path}\nrunner_dirs: [{runners}]\nlog_file: {tmp_path / 'log'}\nuser: root\n")
+    loop = compat.new_loop()
+    calls = RunnerCalls({"conf_file": str(config)}, loop)
+    yield lambda fun, *words, timeout=120.0: loop.run_sync(lambda: calls(fun, words, timeout))
+    loop.close(all_fds=True)
+
+
+def test_a_runner_is_called_with_its_arguments_as_on_a_command_line(call):
+    assert call("survey.told", "eu", "7", "site=a b", "--config-dir=/x") == (
+        {"args": ["eu", 7, "--config-dir=/x"], "kwargs": {"site": "a b"}},
+        True,
+    )
+
+
+def test_false_is_an_answer(call):
+    assert call("survey.no") == (False, True)
+
+
+@pytest.mark.parametrize("fun", ["survey.broken", "survey.missing"])
+def test_a_runner_that_fails_is_no_success(call, fun):
+    _, success = call(fun)
+    assert success is not True
+
+
+def test_a_runner_that_hangs_is_killed(call):
+    began = time.monotonic()
+    assert call("test.sleep", "300", timeout=0.5) == (None, "no answer within 0.5 s")
+    assert time.monotonic() - began < 60
+
+
+def test_a_runner_that_cannot_be_called_is_no_success(call, monkeypatch):
+    monkeypatch.setattr("sys.executable", "/nonexistent/python")
+    value, success = call("survey.no")
+    assert value is None
+    assert "cannot be called" in success

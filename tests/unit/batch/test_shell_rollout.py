@@ -1,0 +1,242 @@
+"""Limits, groups, windows and checks through the batch engine's shell, in made-up time."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+
+from tests.unit.batch.bench import BEGIN
+from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
+
+HOUR = 3600.0
+
+
+def utc(after):
+    """What a clock shows in UTC, so many seconds after the bench began."""
+    return datetime.datetime.fromtimestamp(BEGIN + after, datetime.timezone.utc).strftime("%H:%M")
+
+
+def times(bench):
+    """When each minion began, in seconds since the bench began."""
+    return {name: round(when - BEGIN) for name, minion in bench.master.minions.items() for _, when in minion.begun}
+
+
+# -- max_runtime -------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_hangs_is_told_to_end_and_its_slot_goes_to_the_next_minion(tmp_path):
+    with ShellBench(tmp_path, [FakeMinion("a", seconds=1e9), FakeMinion("b")]) as bench:
+        bench.begin("ab", "1", max_runtime=100.0, timeout=30.0)
+        assert bench.end().success is False
+        assert bench.states() == {"a": "timed_out", "b": "completed"}
+        signals = [fun for fun, _ in bench.master.published if fun.endswith(("term_job", "kill_job"))]
+        assert signals == ["saltutil.term_job"]
+        assert bench.master.most == 1
+
+
+def test_a_job_that_does_not_end_when_told_to_is_killed(tmp_path):
+    with ShellBench(tmp_path, [FakeMinion("a", seconds=1e9), FakeMinion("b")]) as bench:
+        bench.master.minions["a"].stubborn = True
+        bench.begin("ab", "1", max_runtime=100.0, timeout=30.0)
+        bench.end()
+        assert bench.states() == {"a": "timed_out", "b": "completed"}
+        signals = [fun for fun, _ in bench.master.published if fun.endswith(("term_job", "kill_job"))]
+        assert signals == ["saltutil.term_job", "saltutil.kill_job"]
+
+
+def test_an_engine_that_dies_between_the_two_signals_sends_the_second(tmp_path):
+    with ShellBench(tmp_path, [FakeMinion("a", seconds=1e9), FakeMinion("b")]) as bench:
+        bench.master.minions["a"].stubborn = True
+        bench.begin("ab", "1", max_runtime=100.0, timeout=30.0)
+        assert bench.run(300, lambda: ("saltutil.term_job", ("a",)) in bench.master.published)
+        bench.restart(after=5)
+        bench.end()
+        assert bench.states() == {"a": "timed_out", "b": "completed"}
+
+
+# -- groups ------------------------------------------------------------------------------------------------------------
+
+
+def test_groups_follow_each_other_and_events_tell_which_it_is(tmp_path):
+    with ShellBench(tmp_path, "abcd") as bench:
+        bench.begin("abcd", "2", by="grains:rack", groups=(("r1", 1), ("r2", 3)), sizes=(1, 2))
+        assert bench.end().success is True
+        assert bench.master.jobs() == ["a", "bc", "d"]
+        told = {data.get("group") for _, data in bench.bus.fired if "group" in data}
+        assert told == {"r1", "r2"}
+
+
+def test_a_group_that_fails_its_budget_is_the_last(tmp_path):
+    minions = [FakeMinion("a", retcode=1), FakeMinion("b"), FakeMinion("c")]
+    with ShellBench(tmp_path, minions) as bench:
+        bench.begin(
+            "abc", "2", groups=(("x", 2), ("y", 1)), sizes=(2, 1), group_failures_allowed=(0.0, 0.0), min_executed=9
+        )
+        assert bench.end().halted == "max_failures in group x"
+        assert not bench.master.minions["c"].begun
+
+
+# -- windows -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_runs_in_its_windows_only(tmp_path):
+    minions = [FakeMinion(name, seconds=25 * 60) for name in "abcd"]
+    with ShellBench(tmp_path, minions, loop_interval=3600) as bench:
+        window = f"{utc(HOUR)}-{utc(2 * HOUR)}"
+        bench.begin("abcd", "1", timeout=60.0, window=window, timezone="UTC")
+        bench.run(10)
+        assert not bench.master.jobs()
+        bench.end(3 * 24 * HOUR)
+        first, day = HOUR - (BEGIN + HOUR) % 60, 24 * HOUR
+        began = times(bench)
+        assert [abs(began[name] - first - expected) < 90 for name, expected in zip("ab", (0, 25 * 60), strict=True)]
+        for name in "abcd":
+            assert 0 <= (began[name] - first) % day < HOUR, (name, began)
+        assert began["d"] > day, "three fit into an hour"
+        assert bench.bus.kinds() == ["new", "paused", "resumed", "paused", "resumed", "complete"]
+
+
+def test_a_batch_waits_for_its_start_time_through_a_restart_of_the_engine(tmp_path):
+    with ShellBench(tmp_path, "ab") as bench:
+        bench.begin("ab", "2", start_at=BEGIN + 1000.0)
+        bench.run(500)
+        bench.restart(after=100)
+        bench.run(390)
+        assert not bench.master.jobs()
+        bench.end()
+        assert all(1000 <= when < 1002 for when in times(bench).values())
+
+
+def test_the_clock_on_the_wall_counts_and_not_the_one_that_deadlines_go_by(tmp_path):
+    with ShellBench(tmp_path, "ab") as bench:
+        behind = 5000.0
+        bench.restart(wall=lambda: bench.clock.now() + behind)
+        bench.begin("ab", "2", start_at=BEGIN + behind + 1000.0)
+        bench.run(500)
+        behind = 5300.0  # somebody sets the clock: its time comes sooner, but is looked at when it was due
+        bench.run(480)
+        assert not bench.master.jobs()
+        bench.end()
+        assert all(1000 <= when < 1002 for when in times(bench).values())
+
+
+def test_a_batch_whose_zone_has_gone_waits_and_says_why(tmp_path):
+    with ShellBench(tmp_path, "ab") as bench:
+        bench.begin("ab", "2", window="02:00-05:00", timezone="Europe/Atlantis")
+        bench.run(200)
+        assert not bench.master.jobs()
+        assert "Europe/Atlantis" in bench.batch(JID).waits_for()
+        assert bench.bus.kinds() == ["new", "paused"]
+
+
+# -- checks ------------------------------------------------------------------------------------------------------------
+
+FUNCTION = {"kind": "function", "fun": "service.status", "arg": ["nginx"], "kwargs": {}}
+RUNNER = {"kind": "runner", "fun": "survey.healthy", "arg": ["{jid}", "stage={stage}"], "kwargs": {}}
+APPROVE = {"kind": "approve", "fun": "", "arg": [], "kwargs": {}}
+
+
+def checked_by(bench, answer):
+    for minion in bench.master.minions.values():
+        minion.answers["service.status"] = answer
+
+
+def test_the_minions_just_done_are_asked_and_their_answers_let_the_batch_go_on(tmp_path):
+    with ShellBench(tmp_path, "abcd") as bench:
+        checked_by(bench, (True, 0))
+        bench.begin("abcd", "1,2,100%", check=FUNCTION)
+        assert bench.end().success is True
+        asked = [minions for fun, minions in bench.master.published if fun == "service.status"]
+        assert asked == [("a",), ("b", "c")]
+        assert bench.bus.kinds() == ["new", "check", "checked", "check", "checked", "complete"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ((False, 0), "a: returned False"),
+        (("died", 2), "a: exit code 2"),
+        (({"result": False}, 0), "a: returned result: False"),
+        (({"retcode": 3}, 0), "a: returned retcode: 3"),
+    ],
+)
+def test_an_answer_that_says_no_halts_the_batch(tmp_path, answer, reason):
+    with ShellBench(tmp_path, "ab") as bench:
+        checked_by(bench, answer)
+        bench.begin("ab", "1,1", check=FUNCTION)
+        assert bench.end().halted == f"check service.status: {reason}"
+        assert not bench.master.minions["b"].begun
+
+
+def test_a_minion_that_does_not_answer_halts_the_batch(tmp_path):
+    with ShellBench(tmp_path, "abc") as bench:
+        checked_by(bench, (True, 0))
+        bench.master.minions["b"].answers["service.status"] = (True, 0)
+        bench.begin("abc", "2,100%", check=FUNCTION, check_timeout=30.0)
+        bench.run(600, lambda: len(bench.master.minions["b"].begun) and not bench.master.minions["b"].runs)
+        bench.master.minions["b"].there = False
+        assert bench.end().halted == "check service.status: b: no answer within 30 s"
+
+
+def test_an_engine_that_dies_during_a_check_asks_again(tmp_path):
+    with ShellBench(tmp_path, "ab") as bench:
+        bench.begin("ab", "1,1", check=FUNCTION, check_timeout=1000.0)
+        for minion in bench.master.minions.values():
+            minion.answers["service.status"] = (True, 0)
+            minion.latency = 100.0  # the engine dies before the answer comes
+        bench.run(300, lambda: any(fun == "service.status" for fun, _ in bench.master.published))
+        bench.restart(after=1)
+        assert not bench.master.minions["b"].begun
+        assert bench.end().success is True
+        assert [fun for fun, _ in bench.master.published].count("service.status") == 2
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        ((None, "no answer within 300 s"), "no answer within 300 s"),
+        (("no such host", "it failed"), "it failed: no such host"),
+        ((False, True), "returned False"),
+    ],
+)
+def test_a_runner_that_says_no_halts_the_batch(tmp_path, told, reason):
+    with ShellBench(tmp_path, "ab") as bench:
+        bench.runners["survey.healthy"] = told
+        bench.begin("ab", "1,1", check=RUNNER)
+        assert bench.end().halted == f"check survey.healthy: {reason}"
+
+
+def test_a_runner_is_told_which_batch_and_stage_it_is_about(tmp_path):
+    with ShellBench(tmp_path, "abc") as bench:
+        bench.runners["survey.healthy"] = ({"fine": 3}, True)
+        bench.begin("abc", "1,1,100%", check=RUNNER)
+        assert bench.end().success is True
+        assert bench.called == [("survey.healthy", (JID, "stage=1")), ("survey.healthy", (JID, "stage=2"))]
+
+
+def test_a_batch_waits_for_an_approval_through_a_restart_and_takes_it_once(tmp_path):
+    with ShellBench(tmp_path, "abc") as bench:
+        bench.begin("abc", "1,1,100%", check=APPROVE)
+        bench.run(500)
+        assert bench.batch().state == "paused"
+        bench.restart(after=50)
+        assert bench.master.jobs() == ["a"]
+        request = bench.ask("approve", jid=JID, stage=0, user="ann")
+        bench.run(500)
+        assert bench.inbox.replies[request] == ("answer", True)
+        assert bench.master.jobs() == ["a", "b"]
+        again = bench.ask("approve", jid=JID, stage=0, user="ann")
+        assert bench.inbox.replies[again] == ("answer", False)
+        bench.ask("approve", jid=JID, stage=1)
+        assert bench.end().success is True
+
+
+def test_an_approval_that_was_taken_before_a_crash_is_answered_after_it(tmp_path):
+    with ShellBench(tmp_path, "ab") as bench:
+        bench.begin("ab", "1,1", check=APPROVE)
+        bench.run(5)
+        bench.ask("approve", jid=JID, stage=0)
+        bench.run(0.1)
+        again = bench.ask("approve", jid=JID, stage=0, again=True)
+        assert bench.inbox.replies[again] == ("answer", True)
