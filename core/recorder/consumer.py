@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from saltext.jobs.core import compat
@@ -32,6 +32,8 @@ _HELD = 8 << 20
 _REBASE = 1000
 #: Seconds between two notes of the base while there is little to do.
 _REST = 5.0
+#: Records that are set aside at a time, up to which each is synced on its own.
+_ONE_BY_ONE = 8
 #: Seconds between two messages about the same trouble.
 _QUIET = 60.0
 
@@ -194,8 +196,7 @@ class Consumer:
         if numbers:
             was_in_trouble = self._pipeline.trouble
             attempts = self._deliver_all(numbers)
-            for refused in self._pipeline.settle(attempts, self._clock.now()):
-                self._put_aside(refused)
+            self._put_all_aside(self._pipeline.settle(attempts, self._clock.now()))
             self._tell(was_in_trouble)
         self._note_base()
 
@@ -257,16 +258,24 @@ class Consumer:
             holders[record.jid] = frozenset(self._module.returns(record.jid))
         return record.minion in holders[record.jid]
 
-    def _put_aside(self, refused: Refused) -> None:
+    def _put_all_aside(self, refused: Sequence[Refused]) -> None:
+        # A flood of bad records would wait for the disk twice for each.
+        one_by_one = len(refused) <= _ONE_BY_ONE
+        kept = [one for one in refused if self._put_aside(one, one_by_one)]
+        if not one_by_one:
+            self._aside.sync()
+        for one in kept:
+            self._done(one.number)
+
+    def _put_aside(self, refused: Refused, durable: bool) -> bool:
         payload = self._payloads[refused.number]
         about = {"reason": refused.reason, "tries": refused.tries, "time": self._clock.now(), **_summary(payload)}
         try:
-            self._aside_dropped += self._aside.add(refused.number, about, payload)
+            self._aside_dropped += self._aside.add(refused.number, about, payload, durable)
         except OSError as exc:
             self._quiet.error("aside", "A record that %s refuses cannot be set aside yet: %s", self.name, exc)
             self._pipeline.take(refused.number, len(payload))
-            return
-        self._done(refused.number)
+            return False
         self._quiet.error(
             "refused",
             "The returner %s refused a record %d times; it is set aside: %s",
@@ -274,6 +283,7 @@ class Consumer:
             refused.tries,
             refused.reason,
         )
+        return True
 
     def _about_aside(self, newest: int | None) -> list[dict[str, Any]]:
         names = self._aside.names()

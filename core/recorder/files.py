@@ -218,16 +218,17 @@ class Aside:
     def __len__(self) -> int:
         return len(self._sizes)
 
-    def add(self, number: int, about: Mapping[str, Any], payload: bytes) -> int:
+    def add(self, number: int, about: Mapping[str, Any], payload: bytes, durable: bool = True) -> int:
         """
         Keep a record with what is to be known about it, and return how many old ones had to go for it.
 
+        :param durable: whether it must survive a power cut when this returns; if not, the caller owes a ``sync``.
         :raises OSError: when it can't be written.
         """
         # The letter keeps YAML on a command line from taking it for a number.
         path = self._folder / f"r{number:020d}.p"
         head = salt.payload.dumps(dict(about), use_bin_type=True)
-        files.write_atomic(path, _LENGTH.pack(len(head)) + head + payload, durable=True)
+        files.write_atomic(path, _LENGTH.pack(len(head)) + head + payload, durable)
         self._forget(path.stem)
         self._sizes[path.stem] = _allocated(path)
         self._total += self._sizes[path.stem]
@@ -236,6 +237,11 @@ class Aside:
             self.remove(next(iter(self._sizes)))
             gone += 1
         return gone
+
+    @staticmethod
+    def sync() -> None:
+        """Have everything that was added survive a power cut: many files at once, and whatever else waits for the disk."""
+        os.sync()
 
     def names(self) -> list[str]:
         """Return the names of all, oldest first."""

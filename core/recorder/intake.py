@@ -237,7 +237,7 @@ class Intake:
 
     def what_was_recorded(self) -> Known:
         """
-        Return what is remembered; in the Worker's thread, and before anything is recorded.
+        Return what is remembered; before anything is recorded.
 
         What a crash kept from being remembered is in the spool's last segment.
 

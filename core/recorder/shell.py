@@ -75,8 +75,17 @@ class RecorderShell:
         self._quiet = Quiet(log)
 
     def start(self) -> None:
-        self._ports.bus.listen(self)
-        self._ports.loop.spawn_callback(self._begin)
+        # First of all, and in this thread, since it decides what is a duplicate.
+        try:
+            self._intake.known = self._intake.what_was_recorded()
+        except Exception as exc:
+            log.error("What was recorded before cannot be read, so some of it may be recorded again: %s", exc)
+        for consumer in self._consumers.values():
+            self._ports.loop.spawn_callback(consumer.run)
+        # What came while nobody listened is looked for once somebody does.
+        self._ports.bus.listen(self, self._catch_up.begin)
+        self._flush()
+        self._tick()
 
     def close(self) -> None:
         """End. What is in memory goes to the spool first: with ``job_cache: False`` it is nowhere else."""
@@ -88,18 +97,6 @@ class RecorderShell:
             self._intake.drain()
         self._ports.spool.close()
         self._ports.seen.close()
-
-    async def _begin(self) -> None:
-        # First of all, since it decides what is a duplicate; the bus waits in its buffers meanwhile.
-        try:
-            self._intake.known = await self._ports.disk.call(self._intake.what_was_recorded)
-        except Exception as exc:
-            log.error("What was recorded before cannot be read, so some of it may be recorded again: %s", exc)
-        for consumer in self._consumers.values():
-            self._ports.loop.spawn_callback(consumer.run)
-        self._catch_up.begin()
-        self._flush()
-        self._tick()
 
     # -- the bus ------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,436 @@
+"""What is recorded, whatever minions and disks do."""
+
+from __future__ import annotations
+
+import logging
+import time
+import tracemalloc
+
+import pytest
+import salt.utils.jid
+
+from saltext.jobs.core.disk import files
+from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.names import JOB_RECORDER
+from saltext.jobs.core.errors import SettingsError
+from saltext.jobs.core.recorder.targets import check
+from saltext.jobs.core.settings import RecorderSettings, read_settings
+
+from .stage import Stage
+
+
+@pytest.fixture
+def jid():
+    return salt.utils.jid.gen_jid({})
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Makes recorders with the same files, one after the other."""
+    made = []
+
+    def start(**options):
+        if made:
+            made[-1].close()
+            options = {"job_cache": made[-1].job_cache, "returner": made[-1].returner, **options}
+        made.append(Stage(tmp_path, **options))
+        return made[-1]
+
+    yield start
+    made[-1].close()
+
+
+@pytest.fixture
+def stage(make):
+    return make()
+
+
+# -- whose job it is ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [{"fun": "test.ping"}, {"fun": ...}, {"fun": None}, {"fun": {"a": 1}}, {"retcode": float("inf")}, {"retcode": "x"}],
+)
+def test_a_minion_cannot_keep_its_return_out_by_what_the_return_says(stage, jid, lie):
+    stage.job_cache.publish(jid, "cmd.run")
+    stage.event(jid, "m1", "did it", **lie)
+    assert stage.until(lambda: stage.returns)
+    assert stage.returns == [(jid, "m1", "did it")]
+
+
+def test_a_minion_cannot_bring_a_return_in_by_what_the_return_says(stage, jid):
+    stage.job_cache.publish(jid, "test.ping")
+    stage.event(jid, "m1", "forged", fun="cmd.run")
+    other = salt.utils.jid.gen_jid({})
+    stage.job_cache.publish(other, "cmd.run")
+    stage.event(other, "m1", "x")
+    assert stage.until(lambda: stage.returns)
+    assert stage.returns == [(other, "m1", "x")]
+    assert [found for found, _ in stage.returner.loads] == [other]
+
+
+def test_an_event_that_announces_another_function_does_not_count_against_the_load(stage, jid):
+    stage.job_cache.publish(jid, "cmd.run")
+    stage.bus.bring(f"salt/job/{jid}/new", {"jid": jid, "fun": "test.ping", "minions": ["m1"]})
+    stage.event(jid, "m1", "x")
+    assert stage.until(lambda: stage.returns)
+
+
+def test_a_question_that_no_job_cache_keeps_goes_by_its_announcement(stage, jid):
+    stage.bus.bring(f"salt/job/{jid}/new", {"jid": jid, "fun": "saltutil.find_job", "minions": ["m1"] * 1000})
+    stage.event(jid, "m1", {}, fun="saltutil.find_job")
+    stage.run(0.5)
+    assert stage.returns == []
+    assert stage.returner.loads == []
+
+
+def test_a_job_of_which_nobody_knows_what_it_is_is_recorded(stage, jid):
+    stage.event(jid, "m1", "x", fun="test.ping")
+    assert stage.until(lambda: stage.returns)
+
+
+def test_while_the_job_cache_is_down_returns_are_recorded_and_loads_when_it_is_back(stage, jid):
+    stage.job_cache.publish(jid, "cmd.run")
+    stage.job_cache.is_down = True
+    stage.event(jid, "m1", "x", fun="test.ping")
+    assert stage.until(lambda: stage.returns)
+    stage.job_cache.is_down = False
+    assert stage.until(lambda: stage.returner.loads)
+
+
+def test_the_job_cache_is_asked_once_for_a_job_and_not_for_each_return(stage, jid):
+    stage.run(0.3)
+    stage.job_cache.publish(jid, "cmd.run")
+    before = stage.job_cache.asked
+    for number in range(200):
+        stage.event(jid, f"m{number}", "x")
+        if number % 50 == 0:
+            stage.run(0.1)
+    assert stage.until(lambda: len(stage.returns) == 200)
+    assert stage.job_cache.asked - before <= 2
+
+
+def test_a_load_is_recorded_once_over_restarts(make, jid):
+    stage = make()
+    stage.job_cache.publish(jid, "cmd.run")
+    stage.event(jid, "m1", "x")
+    assert stage.until(lambda: stage.returns)
+    stage = make()
+    stage.event(jid, "m2", "x")
+    assert stage.until(lambda: len(stage.returns) == 2)
+    assert [found for found, _ in stage.returner.loads] == [jid]
+
+
+# -- forged events -----------------------------------------------------------------------------------------------------
+
+
+def test_a_forged_first_event_does_not_suppress_the_genuine_return(stage, jid):
+    stage.job_cache.publish(jid, "cmd.run")
+    stage.event(jid, "m1", "forged")
+    assert stage.until(lambda: stage.returns)
+    stage.job_cache.give_back(jid, "m1", "genuine")
+    stage.event(jid, "m1", "genuine")
+    assert stage.until(lambda: len(stage.returns) == 2)
+    assert stage.returns == [(jid, "m1", "forged"), (jid, "m1", "genuine")]
+    assert stage.returner.taken[1]["replaces"] == "event"
+
+
+def test_a_forged_event_without_a_genuine_one_is_corrected_by_the_next_look_into_the_job_cache(make, jid):
+    stage = make()
+    stage.job_cache.publish(jid, "cmd.run")
+    stage.event(jid, "m1", "forged")
+    assert stage.until(lambda: stage.returns)
+    stage.job_cache.give_back(jid, "m1", "genuine")
+    stage.shell.on_gap()
+    assert stage.until(lambda: len(stage.returns) == 2)
+    stage = make()
+    stage.run(0.5)
+    assert stage.returns[1:] == [(jid, "m1", "genuine")], "once, after a restart too"
+
+
+def test_forged_events_after_the_genuine_one_are_not_recorded(stage, jid):
+    stage.job_cache.publish(jid, "cmd.run")
+    stage.job_cache.give_back(jid, "m1", "genuine")
+    stage.event(jid, "m1", "genuine")
+    before = stage.job_cache.asked
+    for number in range(500):
+        stage.event(jid, "m1", f"forged {number}")
+    stage.run(2.0)
+    for number in range(500):
+        stage.event(jid, "m1", f"forged again {number}")
+    stage.run(2.0)
+    assert stage.returns == [(jid, "m1", "genuine")]
+    assert stage.job_cache.asked - before < 10, "nor does each cost a look into the job cache"
+
+
+def test_a_return_that_comes_twice_is_no_dispute(stage, jid):
+    stage.job_cache.publish(jid, "cmd.run")
+    for _ in range(3):
+        stage.event(jid, "m1", {"a": [1, "é", b"\xff", None]}, _stamp=str(time.time()))
+    stage.run(0.5)
+    assert len(stage.returns) == 1
+    assert stage.intake.disputed == set()
+
+
+def test_a_job_cache_that_changes_what_it_stores_is_not_compared_with(tmp_path, jid):
+    stage = Stage(tmp_path, is_exact=False)
+    stage.job_cache.publish(jid, "cmd.run")
+    stage.job_cache.give_back(jid, "m1", {"1": "as JSON has it"})
+    stage.event(jid, "m1", {1: "as JSON has it"})
+    stage.event(jid, "m1", {1: "other"})
+    stage.run(2.0)
+    stage.shell.on_gap()
+    stage.run(0.5)
+    assert len(stage.returns) == 1
+    stage.close()
+
+
+# -- the look into the job cache ---------------------------------------------------------------------------------------
+
+
+def test_what_the_bus_did_not_bring_is_found(make, jid):
+    stage = make()
+    stage.job_cache.publish(jid, "cmd.run")
+    stage.job_cache.give_back(jid, "m1", "x", retcode=1e308)
+    stage.shell.on_gap()
+    assert stage.until(lambda: stage.returns)
+    assert stage.returner.taken[0]["success"] is True, "as the job cache has it"
+    assert stage.returner.loads[0][0] == jid
+
+
+@pytest.mark.parametrize(("options", "count"), [({}, 0), ({"include": ["*", "runner.*"]}, 1)])
+def test_jobs_of_the_master_itself_are_recorded_on_request_only(make, jid, options, count):
+    stage = make(**options)
+    stage.job_cache.publish(jid, "runner.pillar.show_pillar")
+    stage.job_cache.give_back(jid, "m_master", {"secret": "s3cret"})
+    other = salt.utils.jid.gen_jid({})
+    stage.job_cache.publish(other, "cmd.run")
+    stage.job_cache.give_back(other, "m1", "x")
+    stage.shell.on_gap()
+    assert stage.until(lambda: (other, "m1", "x") in stage.returns)
+    assert len([ret for ret in stage.returns if ret[0] == jid]) == count
+    stage.event(jid, "m_master", {"secret": "live"}, fun="runner.pillar.show_pillar")
+    stage.run(0.3)
+    assert len([ret for ret in stage.returns if ret[0] == jid]) == count
+
+
+def test_one_job_that_cannot_be_read_keeps_none_from_being_found(stage, caplog):
+    jids = [f"2026112110000000{number:04d}" for number in range(40)]
+    for number, jid in enumerate(jids):
+        stage.job_cache.publish(jid, "cmd.run")
+        stage.job_cache.give_back(jid, "m1", "x")
+        if number % 2:
+            stage.job_cache.broken.add(jid)
+    with caplog.at_level(logging.ERROR, logger="saltext"):
+        stage.shell.on_gap()
+        assert stage.until(lambda: len(stage.returns) == 20)
+    assert len([record for record in caplog.records if "cannot be read from the job cache" in record.message]) == 1
+
+
+@pytest.mark.parametrize("record", ["text", 7, None, [], {"return": {1: object}}])
+def test_one_return_that_is_none_keeps_none_from_being_found(stage, jid, record):
+    stage.job_cache.publish(jid, "cmd.run")
+    stage.job_cache.stored[jid] = {"m0": record, "../m": {"return": 1}}
+    stage.job_cache.give_back(jid, "m1", "x")
+    stage.shell.on_gap()
+    assert stage.until(lambda: stage.returns)
+    assert stage.returns == [(jid, "m1", "x")]
+
+
+# -- refused records and memory ----------------------------------------------------------------------------------------
+
+
+def test_records_that_are_refused_delay_no_others_and_are_set_aside_with_reason(stage, jid):
+    stage.job_cache.publish(jid, "cmd.run")
+    stage.returner.refuses = lambda ret: ret["return"] == "bad"
+    for number in range(2000):
+        stage.event(jid, f"bad{number}", "bad")
+    stage.until(lambda: stage.spool.next >= 2000)
+    stage.event(jid, "good", "x")
+    assert stage.until(lambda: stage.returns, seconds=10)
+    figures = stage.consumer.stats(time.time())
+    assert figures["set_aside"] + figures["refused"] + figures["queued"] >= 2000
+    assert figures["set_aside"] > 1000
+    assert figures["trouble"] is None
+
+
+def test_a_returner_that_is_down_takes_little_memory_however_large_the_returns(stage, jid):
+    stage.job_cache.publish(jid, "cmd.run")
+    stage.returner.is_down = True
+    tracemalloc.start()
+    for number in range(60):
+        stage.event(jid, f"m{number}", "x" * (1 << 20))
+        stage.run(0.06)
+    stage.until(lambda: stage.spool.next >= 60)
+    stage.run(5.0)
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert held < 16 << 20
+    stage.returner.is_down = False
+    assert stage.until(lambda: len(stage.returns) == 60, seconds=60)
+
+
+def test_announcements_take_little_memory(stage):
+    tracemalloc.start()
+    for number in range(200):
+        jid = f"2026112110000000{number:04d}"
+        event = {"jid": jid, "fun": "cmd.run", "arg": ["x" * (1 << 20)], "minions": ["m1"] * 1000}
+        stage.bus.bring(f"salt/job/{jid}/new", event)
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert held < 24 << 20
+
+
+# -- restarts and disks ------------------------------------------------------------------------------------------------
+
+
+def test_what_is_in_memory_when_the_engine_ends_is_delivered_by_the_next_one(make):
+    stage = make(flush_interval=60)
+    stage.run(0.3)
+    jids = [salt.utils.jid.gen_jid({}) for _ in range(30)]
+    for jid in jids:
+        stage.event(jid, "m1", "x")
+    stage = make(flush_interval=60)
+    assert stage.until(lambda: len(stage.returns) == 30)
+
+
+def test_a_question_that_is_in_memory_when_the_engine_ends_is_not_recorded_for_that(make, jid):
+    stage = make(flush_interval=60)
+    stage.run(0.3)
+    stage.bus.bring(f"salt/job/{jid}/new", {"jid": jid, "fun": "test.ping", "minions": ["m1"]})
+    stage.event(jid, "m1", True, fun="test.ping")
+    stage = make(flush_interval=60)
+    stage.run(0.5)
+    assert stage.returns == []
+
+
+def test_a_returner_whose_progress_is_lost_gets_what_is_spooled(make, jid):
+    stage = make()
+    stage.returner.is_down = True
+    for number in range(100):
+        stage.event(jid, f"m{number}", "x")
+    assert stage.until(lambda: stage.spool.next >= 100)
+    path = stage.folder / "returners" / "one" / "progress"
+    stage.returner.is_down = False
+    stage.close()
+    path.write_bytes(b"")
+    stage.close = lambda: None
+    stage = make()
+    assert stage.until(lambda: len(stage.returns) == 100)
+    assert stage.consumer.stats(time.time())["dropped"] == 0
+
+
+def test_a_disk_that_is_full_at_the_start_keeps_nothing_from_being_delivered(make, jid, monkeypatch):
+    stage = make()
+    stage.returner.is_down = True
+    stage.event(jid, "m1", "x")
+    assert stage.until(lambda: stage.spool.next >= 1)
+    for path in (stage.folder / "seen").iterdir():
+        path.write_bytes(b"")  # what was not written in time
+
+    def full(*_args, **_kwargs):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr("saltext.jobs.core.recorder.files.write_all", full)
+        disk.setattr(files, "write_atomic", full)
+        stage = make()
+        stage.run(0.5)
+        stage = make()
+        stage.run(0.5)
+    stage.returner.is_down = False
+    assert stage.until(lambda: stage.returns)
+    stage.event(jid, "m2", "y")
+    assert stage.until(lambda: len(stage.returns) == 2)
+    stage.event(jid, "m1", "x")
+    stage.run(0.3)
+    assert len(stage.returns) == 2
+
+
+# -- requests ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ask(monkeypatch):
+    """Leaves a request for a stage and returns its reply."""
+    monkeypatch.setattr(requests, "_wake", lambda opts, engine: None)  # there is no bus here
+
+    def leave(stage, request):
+        requests.leave(stage.opts, JOB_RECORDER, request)
+        folder = requests.engine_dir(stage.opts, JOB_RECORDER) / "requests"
+        assert stage.until(lambda: list(folder.glob("*.reply")))
+        (path,) = folder.glob("*.reply")
+        reply = files.read_msgpack(path)
+        path.unlink()
+        return reply
+
+    return leave
+
+
+@pytest.mark.parametrize(
+    ("request_", "reason"),
+    [
+        ({"do": "fly"}, "'fly'"),
+        ({"action": "stats"}, "None"),
+        ({"do": "stats", "returner": "none"}, "accepted are one"),
+        ({"do": "set_aside"}, "limit"),
+        ({"do": "set_aside", "limit": "many"}, "many"),
+        ({"do": "redeliver", "names": 7}, "not iterable"),
+    ],
+)
+def test_a_request_that_fails_is_refused_at_once_with_its_reason(stage, ask, request_, reason):
+    assert reason in ask(stage, request_)["error"]
+
+
+def test_what_was_set_aside_is_listed_and_delivered_again_on_request(make, ask, jid):
+    stage = make(max_attempts=1)
+    stage.job_cache.publish(jid, "cmd.run")
+    stage.returner.refuses = lambda ret: True
+    for number in range(3):
+        stage.event(jid, f"m{number}", "x")
+    assert stage.until(lambda: stage.consumer.stats(time.time())["set_aside"] == 3)
+    listed = ask(stage, {"do": "set_aside", "limit": 2})["value"]["one"]
+    assert [(entry["kind"], entry["jid"], entry["minion"], entry["tries"]) for entry in listed] == [
+        ("ret", jid, "m1", 1),
+        ("ret", jid, "m2", 1),
+    ]
+    stage.returner.refuses = lambda ret: False
+    assert ask(stage, {"do": "redeliver", "names": [listed[0]["name"]]})["value"] == {"one": 1}
+    assert stage.until(lambda: stage.returns)
+    assert ask(stage, {"do": "redeliver", "names": None})["value"] == {"one": 2}
+    assert stage.until(lambda: len(stage.returns) == 3)
+    assert ask(stage, {"do": "stats"})["value"]["returners"]["one"]["set_aside"] == 0
+
+
+# -- where it may lead -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("returners", "options", "words"),
+    [
+        (["salt_cache"], {}, ["salt_cache", "job cache"]),
+        ([{"salt_cache": {"ret_config": "x"}}], {}, ["'x'", "x.cache"]),
+        ([{"salt_cache": {"ret_config": "x"}}], {"x.timeout": 5, "xy.cache": "redis"}, ["'x'"]),
+        ([{"salt_cache": {"ret_config": "x"}}], {"x.cache": "localfs"}, ["'x'"]),
+        ([{"salt_cache": {"ret_config": "x"}}], {"x.cache": "redis"}, None),
+        ([{"salt_cache": {"ret_config": "x"}}], {"x.cachedir": "/elsewhere"}, None),
+        ([{"salt_cache": {"ret_config": "x"}}], {"cache": "redis", "x.cache.redis.host": "other"}, None),
+        (["pgjsonb"], {}, None),
+        (["pgjsonb"], {"ext_job_cache": "pgjsonb"}, ["pgjsonb"]),
+        ([{"pgjsonb": {"ret_config": "x"}}], {"ext_job_cache": "pgjsonb"}, ["'x'", "x.returner.pgjsonb.host"]),
+        ([{"pgjsonb": {"ret_config": "x"}}], {"ext_job_cache": "pgjsonb", "x.returner.pgjsonb.host": "h"}, None),
+        ([], {}, ["returners is not set"]),
+    ],
+)
+def test_a_returner_that_would_write_to_the_masters_own_job_cache_is_refused(returners, options, words):
+    opts = {"master_job_cache": "salt_cache", "cache": "localfs", "cachedir": "/var/cache/salt/master", **options}
+    settings = (
+        read_settings(RecorderSettings, JOB_RECORDER, {"returners": returners}) if returners else RecorderSettings()
+    )
+    if words is None:
+        check(opts, settings)
+        return
+    with pytest.raises(SettingsError) as refused:
+        check(opts, settings)
+    assert all(word in str(refused.value) for word in words)
