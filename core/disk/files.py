@@ -2,15 +2,18 @@
 Files of the master's user that are replaced as a whole, and locks: what is here is private and atomic.
 
 What is appended to has its own modules beside this one. What root makes below a directory belongs to that directory's
-owner: the master may run as another user, and must be able to read and replace it.
+owner: the master may run as another user, and must be able to read and replace it. That user may have put a link there, so
+root must never follow one, nor give away a file that it has not made.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import pathlib
+import stat
 import tempfile
 from collections.abc import Iterator
 from typing import Any
@@ -29,13 +32,18 @@ def private_dir(path: pathlib.Path) -> None:
     for folder in reversed(missing):
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700)
-            _give_to_owner_of(folder.parent, folder)
+            if os.geteuid() == 0:
+                handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+                try:
+                    _give_to_owner_of(folder.parent, handle)
+                finally:
+                    os.close(handle)
 
 
-def _give_to_owner_of(folder: pathlib.Path, path: str | pathlib.Path) -> None:
+def _give_to_owner_of(folder: pathlib.Path, handle: int) -> None:
     if os.geteuid() == 0:
         owner = folder.stat()
-        os.chown(path, owner.st_uid, owner.st_gid)
+        os.fchown(handle, owner.st_uid, owner.st_gid)
 
 
 def new_temporary(path: pathlib.Path) -> tuple[int, str]:
@@ -47,7 +55,7 @@ def new_temporary(path: pathlib.Path) -> tuple[int, str]:
     private_dir(path.parent)
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        _give_to_owner_of(path.parent, temporary)
+        _give_to_owner_of(path.parent, handle)
     except OSError:
         os.close(handle)
         os.unlink(temporary)
@@ -118,17 +126,35 @@ def set_aside(path: pathlib.Path) -> pathlib.Path:
     return target
 
 
+def _open_lock(path: pathlib.Path) -> int:
+    private_dir(path.parent)
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError as exc:
+        if exc.errno == errno.ELOOP:
+            raise StateError(
+                f"{path} is a symbolic link, which nobody but a stranger has put there: remove it"
+            ) from exc
+        raise
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+        os.close(handle)
+        raise StateError(f"{path} is no file of its own, but has another name too, or is something else: remove it")
+    _give_to_owner_of(path.parent, handle)
+    return handle
+
+
 @contextlib.contextmanager
 def single_holder(path: pathlib.Path) -> Iterator[bool]:
     """
     Hold a lock file while the block runs; yields whether it was free.
 
     The kernel releases the lock when the holder dies, however it dies.
+
+    :raises StateError: when there is something else in its place.
     """
-    private_dir(path.parent)
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    handle = _open_lock(path)
     try:
-        _give_to_owner_of(path.parent, path)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             free = True
@@ -141,7 +167,7 @@ def single_holder(path: pathlib.Path) -> Iterator[bool]:
 
 def is_held(path: pathlib.Path) -> bool:
     """Tell whether somebody holds the lock file."""
-    if not path.exists():
+    if not os.path.lexists(path):
         return False
     with single_holder(path) as free:
         return not free

@@ -129,7 +129,7 @@ class Journal:
 
     def open(self, content: Content) -> None:
         """Go on with an existing file that holds ``content``, cutting off what is torn. :raises OSError:"""
-        self._file = _File(os.open(self.path, os.O_WRONLY | os.O_APPEND), content.length, content.begin)
+        self._file = _File(os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW), content.length, content.begin)
         os.ftruncate(self._file.handle, content.length)
 
     @property

@@ -164,6 +164,41 @@ def test_what_root_writes_belongs_to_the_user_that_the_master_runs_as(tmp_path):
         assert (owned.stat().st_uid, owned.stat().st_gid) == (12345, 12345)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root writes for another user")
+@pytest.mark.parametrize("make_link", [os.symlink, os.link])
+@pytest.mark.parametrize("call", [files.is_held, lambda path: files.single_holder(path).__enter__()])
+def test_root_does_not_give_away_what_a_link_in_place_of_the_lock_leads_to(tmp_path, make_link, call):
+    victim = tmp_path / "victim"
+    victim.write_text("root's own")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    os.chown(folder, 12345, 12345)
+    make_link(victim, folder / "lock")
+    with pytest.raises(StateError, match="lock is"):
+        call(folder / "lock")
+    assert (victim.stat().st_uid, victim.read_text()) == (0, "root's own")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root writes for another user")
+def test_root_writes_no_file_through_a_link(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("root's own")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    os.chown(folder, 12345, 12345)
+    (folder / "file").symlink_to(victim)
+    files.write_msgpack(folder / "file", 1, durable=True)
+    assert (victim.stat().st_uid, victim.read_text()) == (0, "root's own")
+    assert not (folder / "file").is_symlink()
+    assert (folder / "file").stat().st_uid == 12345
+
+
+def test_a_lock_that_is_something_else_is_named(tmp_path):
+    os.mkfifo(tmp_path / "lock")
+    with pytest.raises(StateError, match="lock is no file of its own"):
+        files.is_held(tmp_path / "lock")
+
+
 def test_a_write_that_fails_leaves_the_old_content_and_no_litter(tmp_path, monkeypatch):
     path = tmp_path / "file"
     files.write_msgpack(path, "old")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 import tracemalloc
 
@@ -15,6 +16,7 @@ from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.recorder.targets import check
 from saltext.jobs.core.settings import RecorderSettings, read_settings
+from tests.private import not_private
 
 from .stage import Stage
 
@@ -346,6 +348,25 @@ def test_a_disk_that_is_full_at_the_start_keeps_nothing_from_being_delivered(mak
     stage.event(jid, "m1", "x")
     stage.run(0.3)
     assert len(stage.returns) == 2
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022])
+def test_every_file_is_the_masters_own_and_nobody_elses(make, jid, ask, umask):
+    before = os.umask(umask)
+    try:
+        stage = make(max_attempts=1)
+        stage.job_cache.publish(jid, "cmd.run")
+        stage.returner.refuses = lambda ret: ret["id"] == "bad"
+        for minion in ("good", "bad"):
+            stage.event(jid, minion, "x")
+        assert stage.until(lambda: stage.returns and stage.consumer.stats(time.time())["set_aside"])
+        ask(stage, {"do": "stats"})
+        requests.leave(stage.opts, JOB_RECORDER, {"do": "stats"})
+        with files.single_holder(requests.lock_path(stage.opts, JOB_RECORDER)):
+            assert len(list(stage.folder.rglob("*"))) > 10
+            assert not_private(stage.folder) == []
+    finally:
+        os.umask(before)
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,32 @@
+"""What is wrong with the files of this extension, as far as strangers on the same machine are concerned."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import stat
+
+
+def not_private(folder: pathlib.Path, owner: int | None = None) -> list[str]:
+    """
+    Walk a folder, and say of each thing in it, and of itself, what is not as it should be: a directory, file or socket that
+    belongs to ``owner`` (by default the folder's parent's), that nobody else may touch, and that has no other name.
+    """
+    owner = folder.parent.stat().st_uid if owner is None else owner
+    found = [
+        folder,
+        *(pathlib.Path(base) / name for base, folders, names in os.walk(folder) for name in folders + names),
+    ]
+    wrong = []
+    for path in found:
+        what = path.lstat()
+        is_ours = stat.S_ISDIR(what.st_mode) or stat.S_ISREG(what.st_mode) or stat.S_ISSOCK(what.st_mode)
+        if not is_ours:
+            wrong.append(f"{path} is a link or a device")
+        elif what.st_uid != owner:
+            wrong.append(f"{path} belongs to {what.st_uid}")
+        elif stat.S_IMODE(what.st_mode) & 0o077:
+            wrong.append(f"{path} has mode {stat.S_IMODE(what.st_mode):o}")
+        elif stat.S_ISREG(what.st_mode) and what.st_nlink > 1:
+            wrong.append(f"{path} has another name")
+    return wrong
