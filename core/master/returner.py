@@ -21,6 +21,7 @@ import salt.loader
 
 from saltext.jobs.core.errors import JobsError
 from saltext.jobs.core.ids import TIME_ZONES, jid_time
+from saltext.jobs.core.master import rawfile
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class ReturnerModule:
         self.name, self._ret_config = name, ret_config
         self._opts = promoted(opts, ret_config)
         self._loaded: Any = None
+        self._lines = rawfile.Lines(self._opts) if name == rawfile.NAME else None
 
     def store_return(self, ret: Mapping[str, Any]) -> None:
         """
@@ -56,7 +58,15 @@ class ReturnerModule:
         data = dict(ret)
         if self._ret_config:
             data["ret_config"] = self._ret_config
-        self._store("returner", data)
+        if self._lines is None:
+            self._store("returner", data)
+            return
+        self._lines.prepare(data)
+        try:
+            self._store("returner", data)
+        except BaseException:
+            self._lines.may_be_torn = True
+            raise
 
     def store_load(self, jid: str, load: Mapping[str, Any]) -> None:
         """

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import resource
 import time
 
 import pytest
@@ -157,6 +159,44 @@ def test_rawfile_json_blames_a_record_that_is_no_json(opts, tmp_path):
     with pytest.raises(TypeError) as raised:
         ReturnerModule(opts, "rawfile_json").store_return(a_return(value=b"\xff"))
     assert failure_of(raised.value).is_fault
+
+
+@pytest.mark.parametrize("bad", [b"\xff", {1, 2}, "\udc80", [[[object()]]]])
+def test_a_return_that_is_no_json_leaves_nothing_behind_in_the_file(opts, tmp_path, bad):
+    path = tmp_path / "returns"
+    opts["rawfile_json.filename"] = str(path)
+    module = ReturnerModule(opts, "rawfile_json")
+    for minion, value in (("m1", "good"), ("m2", ["much that comes first" * 5000, bad]), ("m3", "good")):
+        with contextlib.nullcontext() if value == "good" else pytest.raises((TypeError, ValueError)):
+            module.store_return(a_return(minion, value=value))
+    assert [json.loads(line)["id"] for line in path.read_text().splitlines()] == ["m1", "m3"]
+
+
+@pytest.mark.parametrize("begun", ["", '{"return": "half a l', '{"id": "m0"}\n', '{"id": "m0"}\n{"ret'])
+def test_a_line_that_was_only_begun_swallows_no_good_return(opts, tmp_path, begun):
+    path = tmp_path / "returns"
+    path.write_text(begun)
+    opts["rawfile_json.filename"] = str(path)
+    ReturnerModule(opts, "rawfile_json").store_return(a_return("m1"))
+    assert json.loads(path.read_text().splitlines()[-1])["id"] == "m1"
+
+
+def test_a_disk_that_gets_full_within_a_line_costs_no_return_after_it(opts, tmp_path):
+    path = tmp_path / "returns"
+    opts["rawfile_json.filename"] = str(path)
+    module = ReturnerModule(opts, "rawfile_json")
+    module.store_return(a_return("m1"))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, before[1]))
+    try:
+        with pytest.raises(OSError, match="large"):
+            module.store_return(a_return("m2", value="x" * 100_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not path.read_text().endswith("\n"), "the line was begun"
+    module.store_return(a_return("m2", value="x"))
+    lines = path.read_text().splitlines()
+    assert [json.loads(line)["id"] for line in (lines[0], lines[-1])] == ["m1", "m2"]
 
 
 def test_rawfile_json_blames_no_record_for_a_missing_folder(opts, tmp_path):
