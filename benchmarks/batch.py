@@ -185,14 +185,14 @@ class Master:
 class Inbox(requests.Inbox):
     """Holds the requests of the benchmark."""
 
-    waiting = ()
+    waiting, unanswered = (), 0
 
     def take(self):
         waiting, self.waiting = self.waiting, ()
         return iter(waiting)
 
     def answer(self, request_id, value):
-        pass
+        self.unanswered -= 1
 
 
 class Ours:
@@ -240,6 +240,7 @@ class Ours:
             timeout=3600.0,
         )
         self.inbox.waiting = [("bench", {"do": "start", "spec": spec.as_dict()})]
+        self.inbox.unanswered = 1
         self.shell.handle(events.wake_tag(BATCH_MANAGER), {})
         self.settle()
 
@@ -247,6 +248,8 @@ class Ours:
         """Let the loop do all that is due at once."""
 
         async def until_published():
+            while self.inbox.unanswered:
+                await compat.sleep(0.005)
             while any(live.batch.is_publishing() or live.batch.pace.publish_at for live in self.shell.live.values()):
                 await compat.sleep(0.005)
 

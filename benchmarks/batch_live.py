@@ -1,0 +1,159 @@
+"""
+What a whole batch costs the engine when its events come over Salt 3008's own bus: CPU seconds of this process.
+
+    .venv/bin/python -m benchmarks.batch_live [MINIONS] [SIZE]
+
+The bus is Salt's. The master's publisher and the minions are one other process, which fires what they would: for each
+minion the answer to the presence ping, the sign that the job has begun, and the return. A real publish costs about 8 ms of
+CPU more than one here; what the master's workers store costs the engine nothing.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import tempfile
+import time
+
+import salt.transport
+import salt.utils.event
+
+from benchmarks.batch import jid_of, master_opts, minions_of, return_event
+from saltext.jobs.core import compat
+from saltext.jobs.core.batch.ports import Ports
+from saltext.jobs.core.batch.shell import BatchShell
+from saltext.jobs.core.batch.spec import Spec, sizes_of
+from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.engine.names import BATCH_MANAGER
+from saltext.jobs.core.engine.worker import Worker
+from saltext.jobs.core.master.bus import Bus
+from saltext.jobs.core.master.job_cache import JobCache
+from saltext.jobs.core.master.questions import Questions
+from saltext.jobs.core.settings import BatchSettings
+
+
+def serve_bus(opts):
+    """Be the bus, in a process of its own."""
+    server = salt.transport.ipc_publish_server("master", opts)
+
+    async def forward(load, *_):
+        await server.publish_payload(load)
+
+    server.publish_daemon(forward)
+
+
+def be_the_minions(opts, jobs):
+    """Fire what a master and its minions would for each job, in a process of its own."""
+    bus = salt.utils.event.get_event("master", opts["sock_dir"], opts=opts, listen=False)
+    for fun, jid, minions in iter(jobs.recv, None):
+        bus.fire_event({"jid": jid, "fun": fun, "minions": minions, "tgt": minions}, f"salt/job/{jid}/new")
+        if fun != "test.ping":
+            for minion in minions:
+                bus.fire_event({"id": minion, "jid": jid}, f"salt/job/{jid}/start/{minion}")
+        for minion in minions:
+            event = return_event(jid, minion)
+            event["data"]["fun"] = fun
+            bus.fire_event(event["data"], event["tag"])
+
+
+class Master:
+    """Hands each publish to the process that stands for the minions."""
+
+    def __init__(self, jobs, minions):
+        self._jobs, self._minions, self.publishes = jobs, minions, 0
+
+    def new_jid(self):
+        return f"20270101{self.publishes:012d}"
+
+    async def publish(self, fun, arg, tgt, tgt_type="list", *, jid, **_):
+        self.publishes += 1
+        names = list(tgt) if tgt_type == "list" else self._minions
+        self._jobs.send((fun, jid, names))
+        return frozenset(names)
+
+    async def ping(self, tgt, tgt_type, *, ping_jid, **_):
+        return await self.publish("test.ping", [], tgt, tgt_type, jid=ping_jid)
+
+    def close(self):
+        self._jobs.send(None)
+
+
+def ports_of(opts, loop, master):
+    cache = JobCache(opts)
+    cache.keep_load = lambda *_: None
+    return Ports(
+        loop=loop,
+        clock=Clock(),
+        wall=time.time,
+        bus=Bus(opts, loop, BATCH_MANAGER),
+        publisher=master,
+        questions=Questions(loop, master),
+        cache=cache,
+        store=BatchStore(opts),
+        inbox=requests.Inbox(opts, BATCH_MANAGER),
+        cache_worker=Worker(loop),
+        disk_worker=Worker(loop),
+        leave=lambda engine, request: None,
+        keep=86400.0,
+    )
+
+
+def measure(count: int, size: int):
+    """Return (CPU seconds, publishes) of one batch of ``count`` minions at ``size``."""
+    minions, jid = minions_of(count), jid_of(1)
+    spec = Spec(
+        jid=jid,
+        fun="state.apply",
+        arg=(),
+        kwargs={},
+        tgt="*",
+        tgt_type="glob",
+        minions=tuple(minions),
+        batch=str(size),
+        sizes=sizes_of(size, count),
+        timeout=600.0,
+        gather_job_timeout=60.0,
+    )
+    with master_opts() as opts, tempfile.TemporaryDirectory(prefix="sj-", dir="/tmp") as sockets:
+        opts["sock_dir"] = sockets
+        ours, theirs = multiprocessing.Pipe()
+        others = [
+            multiprocessing.Process(target=serve_bus, args=(opts,), daemon=True),
+            multiprocessing.Process(target=be_the_minions, args=(opts, theirs), daemon=True),
+        ]
+        for other in others:
+            other.start()
+            time.sleep(2)
+        loop = compat.new_loop()
+        master = Master(ours, minions)
+        ports = ports_of(opts, loop, master)
+        shell = BatchShell(ports, BatchSettings(loop_interval=0.5))
+
+        async def run():
+            shell.start()
+            await compat.sleep(3)
+            before = time.process_time()
+            requests._write(opts, BATCH_MANAGER, {"do": "start", "spec": spec.as_dict()})
+            while jid not in shell.ended:
+                await compat.sleep(0.1)
+            return time.process_time() - before
+
+        spent = loop.run_sync(run, timeout=600)
+        shell.close()
+        for other in others:
+            other.terminate()
+        return spent, master.publishes
+
+
+def main() -> None:
+    count, size = (int(word) for word in (*sys.argv[1:], *("2000", "100")[len(sys.argv) - 1 :]))
+    spent, publishes = measure(count, size)
+    print(
+        f"{count:,} minions at {size:,}: {spent:.2f} s, {1000 * spent / count:.3f} ms a minion, {publishes} publishes"
+    )
+
+
+if __name__ == "__main__":
+    main()
