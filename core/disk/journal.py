@@ -17,6 +17,7 @@ import contextlib
 import fcntl
 import os
 import pathlib
+import re
 import struct
 import threading
 import zlib
@@ -28,6 +29,8 @@ from saltext.jobs.core.disk import files
 from saltext.jobs.core.errors import StateError
 
 _HEAD = struct.Struct("<II")
+#: How the msgpack of a record begins: it is an array.
+_RECORD = re.compile(rb"[\x90-\x9f\xdc\xdd]")
 #: A journal is rewritten when the records take more than this many times its snapshot …
 _GROWTH = 2
 #: … but not below this many bytes.
@@ -63,9 +66,8 @@ def _body(data: bytes, position: int) -> bytes | None:
 
 def _is_torn(data: bytes, position: int) -> bool:
     """Whether no whole record begins behind ``position``."""
-    if not any(data[position:]):
-        return True
-    return all(_body(data, begin) is None for begin in range(position + 1, len(data) - _HEAD.size))
+    bodies = _RECORD.finditer(data, position + 1 + _HEAD.size)
+    return all(_body(data, found.start() - _HEAD.size) is None for found in bodies)
 
 
 def read(path: pathlib.Path) -> Content:

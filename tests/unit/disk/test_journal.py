@@ -80,7 +80,7 @@ def test_a_torn_tail_is_cut_off_and_the_rest_is_whole(tmp_path_factory, cut):
     assert journal.read(path)[1] == [["a"], ["b"], ["d"]]
 
 
-RECORDS = [["a"], ["pub", 2.0, []], ["ret", 3.0, "minion-0001", 0], ["b", "y" * 70], ["c"], ["tick", 9.5]]
+RECORDS = [["a"], ["pub", 2.0, []], ["ret", 3.0, "minion-0001", 0], ["b", "y" * 24], ["c"], ["tick", 9.5]]
 
 
 @pytest.fixture
