@@ -62,9 +62,9 @@ from saltext.jobs.core.batch.outcomes import GUESSED, Ended, Outcomes
 from saltext.jobs.core.batch.pace import Pace
 from saltext.jobs.core.batch.pending import Pending
 from saltext.jobs.core.batch.plan import Membership
+from saltext.jobs.core.batch.publish_window import PublishWindow
 from saltext.jobs.core.batch.schedule import Schedule
 from saltext.jobs.core.batch.spec import Spec
-from saltext.jobs.core.batch.window import Window
 
 
 def _nothing() -> None:
@@ -84,7 +84,7 @@ class Batch(Kept):
     inflight: InFlight
     record: Outcomes
     pace: Pace
-    window: Window
+    publish_window: PublishWindow
     schedule: Schedule
     checks: Checks
     membership: Membership
@@ -111,8 +111,8 @@ class Batch(Kept):
         self.spec, self.created, self.last_progress = spec, now, now
         self.membership = Membership(spec.minions, [count for _, count in spec.groups])
         self.inflight, self.record, self.pace = InFlight(spec), Outcomes(spec, self.membership), Pace(spec)
-        self.window, self.schedule, self.checks = Window(spec), Schedule(spec), Checks(spec)
-        self._parts = (self.inflight, self.record, self.pace, self.window, self.schedule, self.checks)
+        self.publish_window, self.schedule, self.checks = PublishWindow(spec), Schedule(spec), Checks(spec)
+        self._parts = (self.inflight, self.record, self.pace, self.publish_window, self.schedule, self.checks)
         self.pace.not_before = now
         self.gathering = spec.presence == "ping"
         self.waiting = Pending(spec.minions, self.membership)
@@ -323,14 +323,14 @@ class Batch(Kept):
             self.pace.publish_at = None
             return effects
         gathers = capacity < self.waiting.available and capacity != self.pace.quota
-        window = self.window.left(now, len(self.inflight), gathers) if self.pace.publishes else 0.0
+        window = self.publish_window.left(now, len(self.inflight), gathers) if self.pace.publishes else 0.0
         if self.pace.must_wait(now, window):
             return effects
         minions = self.waiting.take(capacity)
         self.tried.difference_update(minions)
         self.inflight.send(minions, now)
         self.pace.sends(len(minions))
-        self.window.begin_anew()
+        self.publish_window.begin_anew()
         self.last_progress = now
         return [*effects, Publish(minions)]
 
@@ -448,9 +448,9 @@ class Batch(Kept):
         if flight is not None and self.inflight.remove(minion):
             self.pace.cool(now)
             self.pace.publish_at = None  # it depends on which slots are free
-            self.window.freed(now)
+            self.publish_window.freed(now)
             if retcode is not None:
-                self.window.ran(now - flight.since)
+                self.publish_window.ran(now - flight.began)
         self.record.settle(minion, outcome, now, retcode, counts)
         self.last_progress = now
 
@@ -593,7 +593,7 @@ class Batch(Kept):
             return [Announce("halted" if self.halted else "complete"), Close()]
         self.pinging = False
         self.pace.recover(now)
-        self.window.begin_anew()
+        self.publish_window.begin_anew()
         self.schedule.recover()
         effects: list[Effect] = [Announce("halted")] if self.halted else []
         if self.to_queue:

@@ -9,7 +9,7 @@ import pytest
 
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.window import LONGEST_SECONDS, Window
+from saltext.jobs.core.batch.publish_window import LONGEST_SECONDS, PublishWindow
 from tests.unit.batch.bench import BEGIN, spec
 
 #: Seconds that a publish takes.
@@ -17,7 +17,7 @@ LATENCY = 0.05
 
 
 def window(**more):
-    return Window(spec("abcd", "2", **{"publish_window": 0.1, **more}))
+    return PublishWindow(spec("abcd", "2", **{"publish_window": 0.1, **more}))
 
 
 def after(made, seconds, *freed):

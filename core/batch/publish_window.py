@@ -25,7 +25,7 @@ _SAMPLE = 101
 
 
 @dataclasses.dataclass(slots=True)
-class Window(Kept):
+class PublishWindow(Kept):
     """
     :param spec: what was asked for.
     """
