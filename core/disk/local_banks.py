@@ -34,10 +34,11 @@ class LocalBanks:
         self._pid = os.getpid()
         self._owner = owner_for_root(cachedir)
 
-    def store(self, bank: str, key: str, value: Any) -> None:
+    def store(self, bank: str, key: str, value: Any, durable: bool = False) -> None:
         """
         Replace a value. A reader sees the old one or the new.
 
+        :param durable: whether it must survive a power cut when this returns.
         :raises OSError: and leaves the old one, and no draft of the new.
         """
         folder = os.path.join(self._root, bank)
@@ -49,6 +50,8 @@ class LocalBanks:
                 os.fchown(handle, *self._owner)
             while data:
                 data = data[os.write(handle, data) :]
+            if durable:
+                os.fsync(handle)
             os.rename(draft, os.path.join(folder, f"{key}.p"))
         except BaseException:
             with contextlib.suppress(OSError):
@@ -56,6 +59,8 @@ class LocalBanks:
             raise
         finally:
             os.close(handle)
+        if durable:
+            _sync_folder(folder)
 
     def _new_file(self, folder: str, draft: str) -> int:
         for _ in range(_TRIES):
@@ -109,6 +114,14 @@ class LocalBanks:
             os.unlink(os.path.join(folder, f"{key}.p"))
         with contextlib.suppress(OSError):
             os.rmdir(folder)  # refused as long as there is anything in it
+
+
+def _sync_folder(folder: str) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def owner_for_root(cachedir: str) -> tuple[int, int] | None:

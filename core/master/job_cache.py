@@ -34,6 +34,8 @@ OURS = "salt_cache"
 EXACT = frozenset((OURS, "local_cache"))
 #: Drivers for which our job cache stores a minion under another key than its id.
 _ENCODING = frozenset({"mysql", "etcd", "consul"})
+#: Seconds within which a job may be published again under its jid.
+_AGAIN_WITHIN = 2 * 86400.0
 #: A bank of the job cache in which there is nothing under the key that is asked for.
 _PROBE = "jobs/nocache"
 #: Key in the load of a job that the batch_manager engine publishes: the batch decides who gets it, and when.
@@ -42,10 +44,14 @@ BATCH_MARK = "batch"
 
 @dataclass(frozen=True)
 class Publication:
-    """That this master published a job: when, in Unix time, and the minions of the job that no publish named."""
+    """
+    That this master published a job: when first and when last, in Unix time, and the minions of the job that no publish
+    named.
+    """
 
     at: float
     added: frozenset[str]
+    last: float
 
 
 class JobCache:
@@ -69,6 +75,15 @@ class JobCache:
     def load(self, jid: str) -> dict[str, Any]:
         """Return the load of a job, ``{}`` where there is none. :raises JobCacheError: when it cannot be read."""
         return dict(self._mapping(f"The load of {jid}", self._call(self.name, "get_load", jid)))
+
+    def published_load(self, jid: str) -> dict[str, Any]:
+        """
+        Return the load of a job as this master's own job cache has it, ``{}`` where there is none. Minions may write to an
+        ``ext_job_cache``: what is published again is never read there.
+
+        :raises JobCacheError: when it cannot be read.
+        """
+        return dict(self._mapping(f"The load of {jid}", self._call(self.master_name, "get_load", jid)))
 
     def returned(self, jid: str, minions: Iterable[str]) -> dict[str, int]:
         """
@@ -115,9 +130,10 @@ class JobCache:
             if not record or record["by"] != self._opts["id"]:
                 return None
             at, added = float(record["at"]), frozenset(filter(is_plain, record.get("added", ())))
-            if not math.isfinite(at):
-                raise ValueError(f"it was published at {at}")
-            return Publication(at, added)
+            last = float(record.get("last", at))
+            if not math.isfinite(at) or not math.isfinite(last):
+                raise ValueError(f"it was published at {at} and {last}")
+            return Publication(at, added, max(at, last))
         except (TypeError, KeyError, ValueError, OverflowError) as exc:
             self._quiet.error(
                 "publication",
@@ -130,33 +146,46 @@ class JobCache:
 
     def published_since(self, since: float) -> dict[str, float]:
         """
-        Return ``{jid: Unix time}`` of the jobs that this master published at or after ``since``.
+        Return ``{jid: Unix time of its newest publish}`` of the jobs that this master published at or after ``since``. A
+        record that cannot be read is passed over.
 
         With another job cache than ours these are the jobs that it lists, with the time that their jid carries.
 
         :raises JobCacheError: when the cache cannot be read.
         """
         if self.master_name == OURS:
-            recent = [jid for jid in self._published_jids() if not _is_surely_before(jid, since)]
-            found = {jid: self.publication(jid) for jid in recent}
-            times = {jid: publication.at if publication else None for jid, publication in found.items()}
+            recent = self._published_jids(since)
+            found = {jid: self._readable_publication(jid) for jid in recent}
+            times = {jid: publication.last if publication else None for jid, publication in found.items()}
         else:
             times = {str(jid): jid_time(str(jid)) for jid in self._call(self.name, "get_jids") or ()}
         # A jid of the future is nobody's but a forger's.
         latest = time.time() + TIME_ZONES
         return {jid: at for jid, at in times.items() if at is not None and since <= at <= latest}
 
-    def _published_jids(self) -> list[str]:
+    def _readable_publication(self, jid: str) -> Publication | None:
+        try:
+            return self.publication(jid)
+        except JobCacheError as exc:
+            self._fetch(_PROBE, "probe")  # it is the record, if the driver finds that there is no other one
+            self._quiet.error(
+                "publication", "The record that this master published job %s cannot be read: %s", jid, exc
+            )
+            return None
+
+    def _published_jids(self, since: float) -> list[str]:
+        """Return the jids that may have been published at or after ``since``."""
         if self._driver == "localfs":
             # Salt 3006 and 3007 cut more than the suffix off some names.
             folder = os.path.join(self._opts["cachedir"], "jobs", "published")
             try:
-                return [name[:-2] for name in os.listdir(folder) if name.endswith(".p")]
+                with os.scandir(folder) as found:
+                    return [entry.name[:-2] for entry in found if entry.name.endswith(".p") and _changed(entry, since)]
             except FileNotFoundError:
                 return []
             except OSError as exc:
                 raise JobCacheError(f"The published jobs cannot be listed: {exc}") from exc
-        return [jid for jid in self._list("jobs/published") if is_plain(jid)]
+        return [jid for jid in self._list("jobs/published") if is_plain(jid) and not _is_surely_before(jid, since)]
 
     @property
     def _driver(self) -> str:
@@ -228,9 +257,18 @@ class JobCache:
             raise JobCacheError(f"The job cache {name!r} failed at {what}: {type(exc).__name__}: {exc}") from exc
 
 
+def _changed(entry: os.DirEntry[str], since: float) -> bool:
+    """Tell whether a file may have been written at or after ``since``; file systems have coarse clocks."""
+    try:
+        return entry.stat().st_mtime >= since - 10.0
+    except FileNotFoundError:
+        return False
+
+
 def _is_surely_before(jid: str, since: float) -> bool:
+    """Tell whether a jid's last publish was before ``since``: a job may be published again long after its first time."""
     at = jid_time(jid)
-    return at is not None and at < since - TIME_ZONES
+    return at is not None and at < since - _AGAIN_WITHIN
 
 
 def load_of(

@@ -46,13 +46,15 @@ class Probed:
 class Found:
     """
     Of the minions that were asked about a job: those that run it, ``{minion: return data}`` of those that have run it and
-    keep its return (``cache_jobs``), those that know nothing of it, and those that said nothing.
+    keep its return (``cache_jobs``), those that know nothing of it, and those that said nothing. ``unmatched`` are those
+    that say that the target does not match them.
     """
 
     running: frozenset[str]
     ran: Mapping[str, Any]
     idle: frozenset[str]
     silent: frozenset[str]
+    unmatched: frozenset[str] = frozenset()
 
 
 class _Open:
@@ -125,12 +127,32 @@ class Questions:
         running = frozenset(minion for minion, value in told.items() if value)
         return Probed(running, frozenset(told) - running, asked - frozenset(told))
 
-    async def find_either(self, jid: str, minions: Iterable[str], timeout: float) -> Found:
-        """Ask minions in one publish whether they run ``jid``, or have run it. Returns and raises as ``ping``."""
+    async def find_running(self, minions: Iterable[str], timeout: float) -> dict[str, frozenset[str]]:
+        """Ask minions which jobs they run: ``{minion: jids}`` of those that answered. Raises as ``ping``."""
         asked = frozenset(minions)
-        functions = ["saltutil.find_job", "saltutil.find_cached_job"]
         answers = await self._ask(
-            lambda fresh: self._publisher.publish(functions, [[jid], [jid]], list(asked), jid=fresh, question=True),
+            lambda fresh: self._publisher.publish("saltutil.running", [], list(asked), jid=fresh, question=True),
+            timeout,
+        )
+        # The function returns a list of proc entries; anything else is an error text and no evidence.
+        return {
+            minion: frozenset(str(entry.get("jid")) for entry in value if isinstance(entry, Mapping))
+            for minion, value in answers.given.items()
+            if minion in asked and isinstance(value, list)
+        }
+
+    async def find_either(self, jid: str, minions: Iterable[str], timeout: float, target: str | None = None) -> Found:
+        """
+        Ask minions in one publish whether they run ``jid``, or have run it, and whether a compound target matches them.
+
+        Returns and raises as ``ping``.
+        """
+        asked = frozenset(minions)
+        functions, arguments = ["saltutil.find_job", "saltutil.find_cached_job"], [[jid], [jid]]
+        if target is not None:
+            functions, arguments = [*functions, "match.compound"], [*arguments, [target]]
+        answers = await self._ask(
+            lambda fresh: self._publisher.publish(functions, arguments, list(asked), jid=fresh, question=True),
             timeout,
         )
         # A minion with multifunc_ordered answers by position.
@@ -145,7 +167,12 @@ class Questions:
             for minion, (_, cached) in told.items()
             if minion not in running and isinstance(cached, dict) and cached.get("jid") == jid and "return" in cached
         }
-        return Found(running, ran, frozenset(told) - running - ran.keys(), asked - frozenset(told))
+        idle = frozenset(told) - running - ran.keys()
+        # Only False says no: a minion may lack the function.
+        unmatched = frozenset(
+            m for m in idle if target is not None and _part(answers.given[m], "match.compound", 2) is False
+        )
+        return Found(running, ran, idle, asked - frozenset(told), unmatched)
 
     async def find_cached_job(self, jid: str, minions: Iterable[str], timeout: float) -> dict[str, Any]:
         """

@@ -6,14 +6,14 @@ Pure: stdlib only. It decides nothing.
 
 from __future__ import annotations
 
-from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
+from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, State
 from saltext.jobs.core.retry.steps import Replay
 
 
 class Backlog:
     """What one minion is owed. Times are Unix time in seconds, 0 for never."""
 
-    __slots__ = ("entries", "not_before", "replay", "seen", "started", "urged")
+    __slots__ = ("delayed", "entries", "not_before", "replay", "seen", "started", "urged")
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
@@ -21,7 +21,13 @@ class Backlog:
         self.not_before = 0.0  # no new replay earlier
         self.seen = 0.0  # its last sign of life
         self.started = 0.0  # its last start: then it has forgotten which jids it has seen
+        self.delayed = 0.0  # since when its starts have kept the next replay from beginning
         self.urged = 0.0  # when an operator last asked for a replay now
+
+    @property
+    def open(self) -> int:
+        """How much of it has not ended."""
+        return sum(entry.state not in ENDED for entry in self.entries.values())
 
     @property
     def waiting(self) -> list[Entry]:

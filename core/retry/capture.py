@@ -1,67 +1,75 @@
 """
 From a published job to the minions that missed it. Part of the retry machine, and as pure as it.
 
-A job's way: it is left alone until its deadline, then read in the job cache; the minions without a return are asked. Those
-that say nothing are owed the job. Those that are there but neither run it nor have run it get a moment for a return that is
-on its way; if none is there then, they are owed it too.
+A job's way: it is left alone until its deadline, then read in the job cache. The minions without a return are asked which
+jobs they run, in one question about all jobs whose deadline has come. Those that say nothing are owed the job. Those that
+are there but do not run it get a moment for a return that is on its way; if none is there then, they are owed it too, unless
+they are known to have begun it: then it was interrupted. What an operator kills is cancelled.
 
-It must never conclude from a bus event who is owed a job or who is not: an accepted minion can forge those.
+It must never conclude from a bus event who is owed a job or who is not: an accepted minion can forge those. That there is a
+new publish, and until when it is left alone, the job cache says.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from saltext.jobs.core.retry.entry import Job
-from saltext.jobs.core.retry.facts import Asked, JobRead, Published, Read, Unreadable
+from saltext.jobs.core.retry.entry import Job, State
+from saltext.jobs.core.retry.facts import JobRead, Kill, Published, Read, SaveNote, Surveyed, Unreadable, Warn
+from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.retry.timers import Timers
 
 if TYPE_CHECKING:
     from saltext.jobs.core.settings import RetrySettings
 
-#: Questions and signals about another job, which mean nothing later on. A waiting ``salt`` command publishes the first
-#: one every few seconds.
-NEVER = frozenset(
+#: Signals to another job: what they end is not delivered any more.
+KILLS = frozenset(
     {
-        "saltutil.find_job",
-        "saltutil.find_cached_job",
-        "saltutil.is_running",
-        "saltutil.running",
         "saltutil.kill_job",
         "saltutil.term_job",
         "saltutil.signal_job",
+        "saltutil.kill_all_jobs",
+        "saltutil.term_all_jobs",
     }
 )
+#: Questions about another job, which mean nothing later on. A waiting ``salt`` command publishes the first one every few
+#: seconds.
+NEVER = KILLS | {"saltutil.find_job", "saltutil.find_cached_job", "saltutil.is_running", "saltutil.running"}
 #: Seconds for a return that is on its way.
 GRACE = 3.0
 #: Seconds before something that could not be read or asked is tried again.
 AGAIN = 10.0
-
-
-@dataclass(frozen=True)
-class ToAsk:
-    """These minions are to be asked about a job."""
-
-    jid: str
-    minions: tuple[str, ...]
+#: Seconds from the event of a signal to its being in the job cache.
+_KILL_DELAY = 0.5
+#: Seconds by which an event of a publish may precede its record in the job cache.
+_SLACK = 1.0
 
 
 @dataclass(frozen=True)
 class Owed:
-    """These minions are owed a job; ``alive`` tells whether they are there."""
+    """
+    These minions get an entry in a state, with the reason. ``alive`` tells whether they are there.
+    """
 
     job: Job
     minions: tuple[str, ...]
+    state: State
     reason: str
-    alive: bool
+    alive: bool = False
 
 
-#: What follows from a fact.
-Outcome = Read | ToAsk | Owed
+@dataclass(frozen=True)
+class Survey:
+    """Minions are to be asked which jobs they run, once it is their turn."""
+
+
+#: What follows from a fact. A Kill is for the entries that the queue has.
+Outcome = Read | SaveNote | Warn | Survey | Owed | Kill
 
 
 class Stage(enum.Enum):
@@ -69,44 +77,76 @@ class Stage(enum.Enum):
 
     WAITING = "waiting"  # for its deadline
     READING = "reading"  # in the job cache
-    ASKING = "asking"  # the missing ones, whether they run it
+    TO_ASK = "to ask"  # for the next survey
+    ASKING = "asking"  # the missing ones, which jobs they run
 
 
 class _Open:
-    __slots__ = ("again", "asking", "idle", "job", "known", "published_at", "stage")
+    __slots__ = (
+        "again",
+        "asked",
+        "asking",
+        "begun",
+        "idle",
+        "job",
+        "kills",
+        "last",
+        "published_at",
+        "signal",
+        "stage",
+        "survey",
+        "waited_for",
+    )
 
-    def __init__(self, published_at: float, known: Iterable[str]) -> None:
+    def __init__(self, published_at: float) -> None:
         self.published_at = published_at
-        self.known = frozenset(known)  # minions with an entry, whatever becomes of it meanwhile
         self.stage = Stage.WAITING
         self.job: Job | None = None
+        self.signal = False  # the bus says that it is a signal to another job: that cannot wait
         self.asking: set[str] = set()
-        self.idle: set[str] | None = None  # minions that are there, but do not run it
-        self.again = False  # it was published again meanwhile
+        self.survey = 0  # the number of the survey that it takes part in
+        self.asked = False  # it has been surveyed
+        self.idle: set[str] = set()  # minions that are there, but do not run it
+        self.begun: set[str] = set()  # minions that have said that they begin it
+        self.kills: list[Kill] = []
+        self.again = False  # the bus says meanwhile that it was published again
+        self.last = 0.0  # its newest publish when it was last read
+        self.waited_for = 0.0  # the publish whose deadline was waited for
 
 
 class Capture:
     """
-    The jobs whose outcome is not known yet.
+    The jobs whose outcome is not known yet, and what is known of minions without an entry.
 
     :param settings: the options under ``job_retry``.
     :param patience: seconds from a publish to its deadline.
-    :param timers: the machine's; the keys ``("open", jid)`` are used here.
+    :param timers: the machine's; the keys ``("open", jid)`` and ``("note", jid)`` are used here.
     """
 
     def __init__(self, settings: RetrySettings, patience: float, timers: Timers) -> None:
         self._settings, self._patience, self._timers = settings, patience, timers
         self.open: dict[str, _Open] = {}
-        self.closed: dict[str, float] = {}  # when the jobs that were closed last were published
+        self.closed: dict[str, float] = {}  # jid -> the newest publish that has been settled
+        self.notes: dict[str, Note] = {}
+        self._surveys = 0
+
+    # -- what needs no second look ------------------------------------------------------------------------------------
 
     def checkpoint(self, now: float) -> float:
         """Return the time such that every job published before it is settled."""
-        return min((entry.published_at for entry in self.open.values()), default=now)
+        return min((job.published_at for job in self.open.values()), default=now)
 
     def closed_since(self, at: float) -> dict[str, float]:
-        """Return the jobs that are closed although they were published at or after ``at``, and forget the others."""
-        self.closed = {jid: time for jid, time in self.closed.items() if time >= at}
-        return dict(self.closed)
+        """Return ``{jid: its newest publish}`` of the jobs that are settled although they were published since ``at``."""
+        return {jid: time for jid, time in self.closed.items() if time >= at}
+
+    def forget_closed(self, before: float) -> None:
+        """Forget jobs that were settled, now that nothing from before ``before`` is looked at again."""
+        self.closed = {jid: time for jid, time in self.closed.items() if time >= before}
+
+    def needs_look(self, jid: str, last: float) -> bool:
+        """Tell whether a job must be looked at whose newest publish was at ``last``."""
+        return jid not in self.open and last > self.closed.get(jid, 0.0)
 
     def wants(self, job: Job) -> bool:
         """Tell whether a job is kept for absent minions."""
@@ -117,20 +157,85 @@ class Capture:
         included = all(matches(fun, self._settings.include) for fun in job.funs)
         return included and not any(matches(fun, self._settings.exclude) for fun in job.funs)
 
-    def published(self, fact: Published, known: Iterable[str]) -> None:
-        """Open a job, or give it more time; ``known`` are the minions for which the queue has an entry of it."""
-        if fact.fun in NEVER:
+    # -- notes --------------------------------------------------------------------------------------------------------
+
+    def restore(self, notes: dict[str, Note]) -> None:
+        """Take up what the store holds."""
+        for jid, note in notes.items():
+            self.notes[jid] = note
+            self._timers.set(("note", jid), note.until)
+
+    def begun(self, jid: str, minion: str) -> None:
+        """Believe a minion without an entry that says that it begins a job whose outcome is not known yet."""
+        if jid in self.open:
+            self.open[jid].begun.add(minion)
+
+    def settled(self, job: Job, minion: str) -> list[Outcome]:
+        """Note that a minion is not to be owed a job, though it has not returned it and its entry is gone."""
+        return self._note(job, (), (minion,))
+
+    def _note(self, job: Job, begun: Iterable[str], settled: Iterable[str]) -> list[Outcome]:
+        note = self.notes.get(job.jid) or Note(job.published_at + self.ttl_of(job))
+        before = len(note.begun) + len(note.settled)
+        note.begun.update(begun)
+        note.settled.update(settled)
+        if len(note.begun) + len(note.settled) == before:
+            return []
+        self.notes[job.jid] = note
+        self._timers.set(("note", job.jid), note.until)
+        return [SaveNote(job.jid)]
+
+    def _forget_begun(self, jid: str, minions: Iterable[str]) -> list[Outcome]:
+        """Note no more that minions have begun a job: they have returned it, or have an entry."""
+        note = self.notes.get(jid)
+        if note is None or note.begun.isdisjoint(minions):
+            return []
+        note.begun.difference_update(minions)
+        if not note:
+            del self.notes[jid]
+            self._timers.cancel(("note", jid))
+        return [SaveNote(jid)]
+
+    def note_due(self, jid: str) -> list[Outcome]:
+        """Forget a note about a job that nobody can be owed any more."""
+        note = self.notes.pop(jid, None)
+        if note is None:
+            return []
+        if not note.begun:
+            return [SaveNote(jid)]
+        some = ", ".join(sorted(note.begun)[:5])
+        message = f"{len(note.begun)} minions have begun job {jid} and not returned it in its time to live: {some}"
+        return [SaveNote(jid), Warn(message)]
+
+    def recheck(self, now: float) -> None:
+        """Look again at the jobs that minions had begun: what has become of them?"""
+        for jid, note in self.notes.items():
+            if note.begun and jid not in self.open:
+                self.closed.pop(jid, None)
+                self.open[jid] = _Open(now)
+                self._timers.set(("open", jid), now)
+
+    def ttl_of(self, job: Job) -> float:
+        """Return for how many seconds a job is owed."""
+        return self._settings.ttl if job.limits.ttl is None else job.limits.ttl
+
+    # -- a job's way --------------------------------------------------------------------------------------------------
+
+    def published(self, fact: Published, now: float) -> None:
+        """Open a job. What it is the bus need not have said: then the job cache is asked at once."""
+        if fact.fun in NEVER - KILLS:
             return
         job = self.open.get(fact.jid)
-        if job is None:
-            job = self.open[fact.jid] = _Open(fact.at, known)
-        if job.stage is Stage.WAITING:
-            self._timers.set(("open", fact.jid), fact.at + self._patience)
-        else:
-            job.again = True
+        if job is not None:
+            job.again = job.again or job.stage is not Stage.WAITING
+            return
+        job = self.open[fact.jid] = _Open(fact.at)
+        job.signal = fact.fun in KILLS
+        wait = _KILL_DELAY if job.signal else 0.0 if not fact.fun else self._patience
+        self._timers.set(("open", fact.jid), max(now, fact.at + wait))
 
     def due(self, jid: str) -> list[Outcome]:
-        """Read a job whose deadline has come."""
+        """Read a job whose time has come."""
         job = self.open.get(jid)
         if job is None:
             return []
@@ -138,50 +243,134 @@ class Capture:
         return [Read(jid)]
 
     def read(self, fact: JobRead, known: Iterable[str], now: float) -> list[Outcome]:
-        """Go on with what the job cache knows; ``known`` as in ``published``."""
+        """Go on with what the job cache knows; ``known`` are the minions for which the queue has an entry of the job."""
         job = self.open.get(fact.jid)
         if job is None or job.stage is not Stage.READING:
+            return []
+        job.last = fact.last
+        if fact.kill is not None:
+            self._close(fact.jid, now)
+            return self._kill(fact.kill, now)
+        if fact.job is None and job.signal and now < job.published_at + self._patience:
+            self._later(fact.jid, now + _KILL_DELAY)  # the record of a publish follows its event
             return []
         if fact.job is None or not self.wants(fact.job):
             self._close(fact.jid, now)
             return []
-        job.job = fact.job
-        missing = sorted(fact.missing.difference(job.known, known))
-        if job.idle is None and missing:
-            job.stage = Stage.ASKING
-            job.asking = set(missing)
-            return [ToAsk(fact.jid, tuple(missing))]
-        late = tuple(minion for minion in missing if minion in (job.idle or ()))
-        self._close(fact.jid, now)
-        return [Owed(fact.job, late, "it is there, but has neither run nor returned the job", True)] if late else []
-
-    def asked(self, fact: Asked, now: float) -> list[Outcome]:
-        """Queue the job for those that say nothing."""
-        job = self.open.get(fact.jid)
-        if job is None or job.job is None or job.stage is not Stage.ASKING:
-            return []
-        if job.asking & fact.unasked:
-            self._later(fact.jid, now + AGAIN)
-            return []
-        asking, job.asking = job.asking, set()
-        silent = tuple(sorted(asking & fact.silent))
-        idle = asking & fact.idle
-        if idle:
-            job.idle = idle
-            self._later(fact.jid, now + GRACE)
-        else:
+        # The bus heard it then; the record's time is that of another process, whose clock may have been set.
+        job.job = dataclasses.replace(fact.job, published_at=min(fact.job.published_at, job.published_at))
+        if now >= job.job.published_at + self.ttl_of(job.job) or fact.last <= self.closed.get(fact.jid, -1.0):
             self._close(fact.jid, now)
-        return [Owed(job.job, silent, "it did not return the job and does not answer", False)] if silent else []
+            return []
+        if self._wait_for(job, fact, now):
+            return []
+        return self._judge(job, fact, known, now)
 
-    def unreadable(self, fact: Unreadable, now: float) -> None:
+    def _wait_for(self, job: _Open, fact: JobRead, now: float) -> bool:
+        """Leave a job alone until the deadline of its newest publish."""
+        wait = min(self._patience - fact.age, self._patience)
+        if fact.last == job.waited_for or wait < _SLACK:
+            return False
+        job.waited_for = fact.last
+        job.asked, job.idle = False, set()
+        self._later(fact.jid, now + wait)
+        return True
+
+    def _judge(self, job: _Open, fact: JobRead, known: Iterable[str], now: float) -> list[Outcome]:
+        assert job.job is not None
+        note = self.notes.get(fact.jid, Note(0.0))
+        outcomes = self._forget_begun(fact.jid, note.begun - fact.missing)
+        missing = fact.missing.difference(known, note.settled)
+        if not job.asked and missing:
+            outcomes += self._note(job.job, job.begun & missing, ())
+            job.stage, job.asking = Stage.TO_ASK, set(missing)
+            return [*outcomes, Survey()]
+        there, begun = missing & job.idle, missing & job.idle & note.begun
+        outcomes += self._explain(job, begun, State.HELD, "it was begun and ended without a return")
+        reason = "it is there, but has neither run nor returned the job"
+        outcomes += self._explain(job, there - begun, State.PENDING, reason, alive=True)
+        outcomes += self._forget_begun(fact.jid, begun)
+        self._close(fact.jid, now)
+        return outcomes
+
+    def _explain(
+        self, job: _Open, minions: Iterable[str], state: State, reason: str, alive: bool = False
+    ) -> list[Outcome]:
+        """Return entries for minions; for those for which an operator has killed the job, that it was."""
+        assert job.job is not None
+        outcomes: list[Outcome] = []
+        left = set(minions)
+        for kill in job.kills:
+            killed, left = left & kill.minions, left - kill.minions
+            if killed:
+                reason_of_kill = f"killed by {kill.user}"
+                outcomes.append(Owed(job.job, tuple(sorted(killed)), State.CANCELLED, reason_of_kill))
+        if left:
+            outcomes.append(Owed(job.job, tuple(sorted(left)), state, reason, alive))
+        return outcomes
+
+    def _kill(self, kill: Kill, now: float) -> list[Outcome]:
+        """Cancel a job that an operator has killed: in the queue at once, for others once it is known what they do."""
+        for jid in [kill.jid] if kill.jid else [jid for jid, job in self.open.items() if not job.signal]:
+            job = self.open.get(jid)
+            if job is None:
+                self.closed.pop(jid, None)
+                job = self.open[jid] = _Open(now)
+                self._timers.set(("open", jid), now)
+            job.kills.append(kill)
+        return [kill]
+
+    # -- surveys ------------------------------------------------------------------------------------------------------
+
+    def survey(self) -> tuple[int, tuple[str, ...]]:
+        """Begin a survey for all jobs that wait for one. Returns its number, and whom to ask."""
+        self._surveys += 1
+        minions: set[str] = set()
+        for job in self.open.values():
+            if job.stage is Stage.TO_ASK:
+                job.stage, job.survey = Stage.ASKING, self._surveys
+                minions |= job.asking
+        return self._surveys, tuple(sorted(minions))
+
+    def surveyed(self, fact: Surveyed, now: float) -> list[Outcome]:
+        """Queue the jobs for those that say nothing."""
+        asking = [jid for jid, job in self.open.items() if job.stage is Stage.ASKING and job.survey == fact.number]
+        return [outcome for jid in asking for outcome in self._surveyed(jid, fact, now)]
+
+    def _surveyed(self, jid: str, fact: Surveyed, now: float) -> list[Outcome]:
+        job = self.open[jid]
+        assert job.job is not None
+        if job.asking & fact.unasked:
+            self._later(jid, now + AGAIN)
+            return []
+        asked, job.asking, job.asked = job.asking, set(), True
+        running = {minion for minion in asked if jid in fact.running.get(minion, ())}
+        silent = asked - fact.running.keys()
+        job.idle = asked - running - silent
+        outcomes = self._note(job.job, running, ())
+        begun = silent & self.notes[jid].begun if jid in self.notes else set()
+        reason = "it did not return the job and does not answer"
+        outcomes += self._explain(job, silent - begun, State.PENDING, reason)
+        outcomes += self._explain(job, begun, State.RUNNING, "it has begun the job, and does not answer")
+        outcomes += self._forget_begun(jid, begun)
+        if job.idle:
+            self._later(jid, now + GRACE)
+        else:
+            self._close(jid, now)
+        return outcomes
+
+    def unreadable(self, fact: Unreadable, now: float) -> list[Outcome]:
         """Try again later, as long as anybody can be owed the job."""
         job = self.open.get(fact.jid)
         if job is None or job.stage is not Stage.READING:
-            return
+            return []
         if now > job.published_at + self._settings.ttl:
             self._close(fact.jid, now)
-        else:
-            self._later(fact.jid, now + AGAIN)
+            return [
+                Warn(f"Who missed job {fact.jid} is not known: the job cache could not be read in its time to live")
+            ]
+        self._later(fact.jid, now + AGAIN)
+        return []
 
     def _later(self, jid: str, at: float) -> None:
         self.open[jid].stage = Stage.WAITING
@@ -189,9 +378,9 @@ class Capture:
 
     def _close(self, jid: str, now: float) -> None:
         job = self.open.pop(jid)
-        self.closed[jid] = job.published_at
+        self.closed[jid] = max(job.last, self.closed.get(jid, 0.0))
         if job.again:
-            self.published(Published(jid, "", now), job.known)
+            self.published(Published(jid, "", now), now)
 
 
 def matches(fun: str, globs: Iterable[str]) -> bool:

@@ -40,10 +40,16 @@ class Checkpoint:
         except (StateError, KeyError, TypeError, ValueError) as exc:
             log.error("The checkpoint is lost, so jobs of the past are not looked at: %s", exc)
 
-    def write(self, at: float, closed: Mapping[str, float]) -> None:
-        """Advance. ``closed`` are the jobs that were published since and need not be looked at again."""
+    def write(self, at: float, closed: Mapping[str, float]) -> bool:
+        """
+        Advance, and return whether it is on disk.
+
+        :param closed: the jobs that were published since and need not be looked at again, with their newest publish.
+        """
         try:
             files.write_msgpack(self._path, {"at": at, "closed": dict(closed)})
-            self.at = at
         except OSError as exc:
             log.warning("The checkpoint cannot be written: %s", exc)
+            return False
+        self.at = at
+        return True

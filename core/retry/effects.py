@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import JobCacheError, PublishFailed
 from saltext.jobs.core.master import events
-from saltext.jobs.core.retry import facts
+from saltext.jobs.core.retry import facts, target
 from saltext.jobs.core.retry.entry import Job
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.ports import EventBus, Ports
@@ -22,6 +23,8 @@ from saltext.jobs.core.retry.writer import Writer
 
 log = logging.getLogger(__name__)
 
+#: Seconds for which the event of a publish of ours is expected.
+_ECHO = 60.0
 #: Seconds for which key events are gathered into one look at the keys.
 KEYS_PAUSE = 1.0
 
@@ -58,6 +61,11 @@ class Effects:
     def __init__(self, context: Context) -> None:
         self._with, self._step = context, context.step
         self._keys_asked = False
+        self._echoes = Echoes(context.ports.clock)
+
+    def is_echo(self, jid: str, tgt: Any) -> bool:
+        """Tell whether an event of a publish is that of a publish that was made here."""
+        return self._echoes.has(jid, tgt)
 
     def perform(self, effect: facts.Effect) -> None:
         """Begin what is to be done. What cannot even be begun is logged, and does not keep the next from being done."""
@@ -80,6 +88,11 @@ class Effects:
         for minion, jid in effect.entries:
             entry = self._with.machine.entry(minion, jid)
             self._with.writer.put_entry(minion, jid, entry.as_record() if entry else None)
+
+    def _save_note(self, effect: facts.SaveNote) -> None:
+        note = self._with.machine.note(effect.jid)
+        record = None if note is None else {"owner": self._with.owner, **note.as_record()}
+        self._with.writer.put_note(effect.jid, record)
 
     def _snapshot(self, job: Job) -> dict[str, Any]:
         return {
@@ -117,10 +130,11 @@ class Effects:
     def _look_up(self, effect: facts.LookUp) -> None:
         async def look_up() -> None:
             try:
-                load = self._with.loads[effect.jid]
-                fact = await self._with.cache_worker.call(
-                    self._with.ports.reader.look_up, effect.jid, effect.minions, load
-                )
+                reader, jid, minions = self._with.ports.reader, effect.jid, effect.minions
+                if effect.only_returns:
+                    fact = await self._with.cache_worker.call(reader.look_for_returns, jid, minions)
+                else:
+                    fact = await self._with.cache_worker.call(reader.look_up, jid, minions, self._with.loads[jid])
             except Exception as exc:
                 _complain(exc)
                 self._step(facts.Unreadable(effect.jid, effect.minions))
@@ -134,7 +148,9 @@ class Effects:
     def _ask(self, effect: facts.Ask) -> None:
         async def ask() -> None:
             try:
-                said = await self._with.ports.questions.find_either(effect.jid, effect.minions, self._with.timeout)
+                said = await self._with.ports.questions.find_either(
+                    effect.jid, effect.minions, self._with.timeout, self._expression(effect.jid)
+                )
             except PublishFailed as exc:
                 log.warning("%d minions could not be asked about job %s: %s", len(effect.minions), effect.jid, exc)
                 self._step(facts.Asked(effect.jid, unasked=frozenset(effect.minions)))
@@ -142,9 +158,28 @@ class Effects:
             ran = await self._store_returns(effect.jid, said.ran)
             # One whose return cannot be stored now is asked again.
             unasked = frozenset(said.ran) - ran
-            self._step(facts.Asked(effect.jid, said.running, ran, said.idle, said.silent, unasked))
+            self._step(facts.Asked(effect.jid, said.running, ran, said.idle, said.silent, unasked, said.unmatched))
 
         self._with.loop.spawn_callback(ask)
+
+    def _expression(self, jid: str) -> str | None:
+        """Return the job's own target, where a minion may no longer match it."""
+        try:
+            return target.expression_of(self._with.loads[jid])
+        except (KeyError, ValueError):
+            return None
+
+    def _inquire(self, effect: facts.Inquire) -> None:
+        async def inquire() -> None:
+            try:
+                running = await self._with.ports.questions.find_running(effect.minions, self._with.timeout)
+            except PublishFailed as exc:
+                log.warning("%d minions could not be asked which jobs they run: %s", len(effect.minions), exc)
+                self._step(facts.Surveyed(effect.number, unasked=frozenset(effect.minions)))
+            else:
+                self._step(facts.Surveyed(effect.number, running))
+
+        self._with.loop.spawn_callback(inquire)
 
     async def _store_returns(self, jid: str, returns: Mapping[str, Any]) -> frozenset[str]:
         if not returns:
@@ -165,10 +200,17 @@ class Effects:
             load = self._with.loads[effect.jid]
             options = load.get("kwargs")
             try:
+                tgt, tgt_type = target.narrowed(load, effect.minions, effect.named)
+            except ValueError as exc:
+                self._step(facts.Refused(effect.jid, str(exc)))
+                return
+            self._echoes.expect(effect.jid, tgt)
+            try:
                 matched = await self._with.ports.publisher.publish(
                     load["fun"],
                     load.get("arg") or [],
-                    list(effect.minions),
+                    tgt,
+                    tgt_type,
                     jid=effect.jid,
                     user=load.get("user"),
                     ret=load.get("ret") or "",
@@ -215,8 +257,7 @@ class Effects:
             except Exception as exc:
                 log.warning("The keys cannot be read now: %s", exc)
             else:
-                if gone:
-                    self._step(facts.KeysGone(gone))
+                self._step(facts.KeysRead(gone))
 
         self._with.loop.spawn_callback(check)
 
@@ -247,15 +288,43 @@ class Effects:
         log.warning("%s", effect.message)
 
 
+class Echoes:
+    """
+    The publishes that were made here lately: the event of one is no news.
+
+    :param clock: by which they are forgotten.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._until: dict[tuple[str, int], float] = {}
+
+    def expect(self, jid: str, tgt: list[str] | str) -> None:
+        """Expect the event of a publish."""
+        now = self._clock.now()
+        self._until = {key: until for key, until in self._until.items() if until > now}
+        self._until[jid, _digest_of(tgt)] = now + _ECHO
+
+    def has(self, jid: str, tgt: Any) -> bool:
+        """Tell whether this is the event of a publish that is expected."""
+        return isinstance(tgt, (str, list)) and self._until.get((jid, _digest_of(tgt)), 0.0) > self._clock.now()
+
+
+def _digest_of(tgt: list[Any] | str) -> int:
+    return hash(tgt if isinstance(tgt, str) else ",".join(map(str, tgt)))
+
+
 def _complain(exc: BaseException) -> None:
     log.warning("The job cache cannot be used now, and is tried again: %s", exc)
 
 
 _PERFORM: dict[type, Callable[[Effects, Any], None]] = {
     facts.Save: Effects._save,
+    facts.SaveNote: Effects._save_note,
     facts.Read: Effects._read,
     facts.LookUp: Effects._look_up,
     facts.Ask: Effects._ask,
+    facts.Inquire: Effects._inquire,
     facts.Claim: Effects._claim,
     facts.Publish: Effects._publish,
     facts.Ping: Effects._ping,

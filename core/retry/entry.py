@@ -59,7 +59,8 @@ class Entry:
     One job that one minion is owed. Times are Unix time in seconds.
 
     ``attempts`` counts publishes that met a sign of receipt, and the one under way; ``tries`` those in a row that met
-    none; ``restarts`` how often the minion started anew before it had shown one.
+    none; ``lost`` those of them after which the minion may have begun the job all the same. ``named``: an operator named the
+    minion, so that it gets the job whether or not the job's target matches it.
     """
 
     __slots__ = (
@@ -68,10 +69,11 @@ class Entry:
         "expires_at",
         "history",
         "jid",
+        "lost",
         "minion",
+        "named",
         "next_at",
         "queued_at",
-        "restarts",
         "sent_at",
         "since",
         "state",
@@ -83,7 +85,8 @@ class Entry:
         self.state = State.PENDING
         self.queued_at = self.since = queued_at
         self.expires_at = expires_at
-        self.attempts = self.tries = self.restarts = 0
+        self.attempts = self.tries = self.lost = 0
+        self.named = False
         self.sent_at: float | None = None
         self.next_at = 0.0  # not tried again before, unless the minion starts
         self.acknowledged = False
@@ -118,7 +121,8 @@ class Entry:
             "expires_at": self.expires_at,
             "attempts": self.attempts,
             "tries": self.tries,
-            "restarts": self.restarts,
+            "lost": self.lost,
+            "named": self.named,
             "sent_at": self.sent_at,
             "next_at": self.next_at,
             "acknowledged": self.acknowledged,
@@ -142,7 +146,8 @@ class Entry:
             entry.state = State(record["state"])
             entry.since = entry.history[-1][0]
             entry.attempts, entry.tries = int(record["attempts"]), int(record["tries"])
-            entry.restarts = int(record["restarts"])
+            entry.lost = int(record["lost"])
+            entry.named = bool(record["named"])
             entry.sent_at = None if record["sent_at"] is None else float(record["sent_at"])
             entry.next_at = float(record["next_at"])
             entry.acknowledged = bool(record["acknowledged"])
@@ -168,7 +173,8 @@ class Job:
     What the queue needs to know of a job; its load stays in the store.
 
     ``digest`` is equal for jobs with the same functions and arguments. ``kept_out`` names why it cannot be queued at
-    all: its returns are not stored, or something else decides who gets it.
+    all: its returns are not stored, or something else decides who gets it. ``obstacle`` names why it cannot be published
+    again to single minions.
     """
 
     jid: str
@@ -177,3 +183,4 @@ class Job:
     digest: str = ""
     limits: Limits = Limits()
     kept_out: str = ""
+    obstacle: str = ""

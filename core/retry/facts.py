@@ -7,10 +7,12 @@ Times are not part of a fact: they stand beside it. Minions are given by id. Pur
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from saltext.jobs.core.retry.entry import Entry, Job
+from saltext.jobs.core.retry.notes import Note
 
 # -- facts: from the bus, and so never more than a hint ---------------------------------------------------------------
 
@@ -66,22 +68,49 @@ class Gap:
 
 
 @dataclass(frozen=True)
+class Kill:
+    """This master published a signal for a job, or for all that minions run (``jid`` is empty), in the name of ``user``."""
+
+    jid: str
+    minions: frozenset[str]
+    user: str
+
+
+@dataclass(frozen=True)
 class JobRead:
     """
     What the job cache knows of a job: ``job`` is None when this master did not publish it, or it is gone. ``missing``: those
-    it was published to that have not returned it and whose key is accepted here.
+    it was published to that have not returned it and whose key is accepted here. ``last``: its newest publish, as a time
+    that compares with that of other reads; ``age``: how many seconds that is ago. ``kill``: what it signals, if it is a
+    signal.
     """
 
     jid: str
     job: Job | None
     missing: frozenset[str] = frozenset()
+    last: float = 0.0
+    age: float = math.inf
+    kill: Kill | None = None
+
+
+@dataclass(frozen=True)
+class Surveyed:
+    """
+    The outcome of a survey: ``running`` has the jids that each minion runs, of those that answered; ``unasked`` could not be
+    asked.
+    """
+
+    number: int
+    running: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    unasked: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class LookedUp:
     """
     ``returned``: those of ``minions`` whose return the job cache has. ``barred``: those whose key is not accepted.
-    ``denied``: ``{minion: reason}`` of those to which it may not be published any more.
+    ``denied``: ``{minion: reason}`` of those to which it may not be published any more. With ``only_returns`` the last two
+    were not looked at.
     """
 
     jid: str
@@ -89,13 +118,15 @@ class LookedUp:
     returned: frozenset[str] = frozenset()
     barred: frozenset[str] = frozenset()
     denied: Mapping[str, str] = field(default_factory=dict)
+    only_returns: bool = False
 
 
 @dataclass(frozen=True)
 class Asked:
     """
-    What minions say about a job: they run it, have run it (``ran``: their return is in the job cache now), or neither.
-    ``silent`` said nothing; ``unasked`` could not be asked.
+    What minions say about a job: they run it, have run it (``ran``: their return is in the job cache now), or neither
+    (``idle``; of these ``unmatched`` are those that the job's target does not match). ``silent`` said nothing; ``unasked``
+    could not be asked.
     """
 
     jid: str
@@ -104,6 +135,7 @@ class Asked:
     idle: frozenset[str] = frozenset()
     silent: frozenset[str] = frozenset()
     unasked: frozenset[str] = frozenset()
+    unmatched: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -142,10 +174,18 @@ class Unreadable:
 
 
 @dataclass(frozen=True)
-class KeysGone:
-    """These minions have no key here any more."""
+class KeysRead:
+    """The keys were read: of the minions of CheckKeys these have none here."""
 
-    minions: tuple[str, ...]
+    gone: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The store refuses what belongs to a job, for the reason; the rest it takes."""
+
+    jid: str
+    reason: str
 
 
 # -- facts: from the store and from operators -------------------------------------------------------------------------
@@ -157,6 +197,7 @@ class Restored:
 
     jobs: tuple[Job, ...]
     entries: tuple[Entry, ...]
+    notes: Mapping[str, Note] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -174,6 +215,7 @@ class EnqueueRequested:
     job: Job
     minions: tuple[str, ...]
     reason: str
+    named: bool = False  # the operator named the minions, so that they need not match the job's target
 
 
 @dataclass(frozen=True)
@@ -230,11 +272,13 @@ Fact = (
     | JobRead
     | LookedUp
     | Asked
+    | Surveyed
     | Claimed
     | Sent
     | SendFailed
     | Unreadable
-    | KeysGone
+    | KeysRead
+    | Refused
     | Restored
     | Adopted
     | EnqueueRequested
@@ -262,6 +306,13 @@ class Save:
 
 
 @dataclass(frozen=True)
+class SaveNote:
+    """Store the note about a job, or remove it where there is none any more."""
+
+    jid: str
+
+
+@dataclass(frozen=True)
 class Read:
     """Read a job in the job cache; then give JobRead or Unreadable."""
 
@@ -270,10 +321,14 @@ class Read:
 
 @dataclass(frozen=True)
 class LookUp:
-    """Look for returns, keys and the publishing user's access; then give LookedUp or Unreadable."""
+    """
+    Look for returns, keys and the publishing user's access; then give LookedUp or Unreadable. With ``only_returns`` keys and
+    access are left out.
+    """
 
     jid: str
     minions: tuple[str, ...]
+    only_returns: bool = False
 
 
 @dataclass(frozen=True)
@@ -281,6 +336,14 @@ class Ask:
     """Ask minions about a job, and store the return of those that have run it; then give Asked. One publish."""
 
     jid: str
+    minions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Inquire:
+    """Ask minions which jobs they run; then give Surveyed. One publish."""
+
+    number: int
     minions: tuple[str, ...]
 
 
@@ -294,10 +357,14 @@ class Claim:
 
 @dataclass(frozen=True)
 class Publish:
-    """Publish the job as it was, under its own jid, to these minions; then give Sent or SendFailed. One publish."""
+    """
+    Publish the job as it was, under its own jid, to those of these minions that its target still matches, and to the
+    ``named`` ones whatever it matches. Then give Sent or SendFailed. One publish.
+    """
 
     jid: str
     minions: tuple[str, ...]
+    named: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -309,7 +376,7 @@ class Ping:
 
 @dataclass(frozen=True)
 class CheckKeys:
-    """Find out which of these minions have no key any more; give KeysGone for them."""
+    """Find out which of these minions have no key any more; then give KeysRead."""
 
     minions: tuple[str, ...]
 
@@ -340,4 +407,4 @@ class Answer:
     value: int | bool = field(default=0)
 
 
-Effect = Save | Read | LookUp | Ask | Claim | Publish | Ping | CheckKeys | Announce | Warn | Answer
+Effect = Save | SaveNote | Read | LookUp | Ask | Inquire | Claim | Publish | Ping | CheckKeys | Announce | Warn | Answer

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from saltext.jobs.core.retry.backlog import Backlog
-from saltext.jobs.core.retry.capture import Capture, Outcome, Owed, ToAsk
+from saltext.jobs.core.retry.capture import AGAIN, Capture, Outcome, Owed, Survey
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, State
 from saltext.jobs.core.retry.facts import (
     Acknowledged,
@@ -36,13 +36,16 @@ from saltext.jobs.core.retry.facts import (
     EnqueueRequested,
     Fact,
     Gap,
+    Inquire,
     JobRead,
-    KeysGone,
+    KeysRead,
+    Kill,
     LookedUp,
     PauseRequested,
     Ping,
     Published,
     PurgeRequested,
+    Refused,
     ReplayRequested,
     Restored,
     ResumeRequested,
@@ -52,9 +55,12 @@ from saltext.jobs.core.retry.facts import (
     Sent,
     Sign,
     SignOfLife,
+    Surveyed,
     Tick,
     Unreadable,
+    Warn,
 )
+from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.retry.outbox import Kind, Outbox
 from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.replay import Replays
@@ -65,6 +71,10 @@ if TYPE_CHECKING:
 
 #: Seconds for which it is remembered that a minion started, and how many are before old ones are forgotten.
 _JUST_STARTED, _MANY = 60.0, 20_000
+#: Seconds for which jobs are gathered into one survey.
+_GATHER = 0.5
+#: Seconds before keys that were not found are looked for again.
+_KEYS_AGAIN = 30.0
 #: Which of the option ``triggers`` make a sign of life count. An answer to a question of ours always does.
 TRIGGERED_BY = {
     Sign.START: {"start", "any"},
@@ -87,12 +97,13 @@ class Retry:
     def __init__(self, settings: RetrySettings, patience: float, paused: bool = False, acks: bool = True) -> None:
         self.settings = settings
         self._timers = Timers()
-        self.queue = Queue(settings, self._timers)
+        self.queue = Queue(settings, self._timers, acks)
         self.outbox = Outbox(settings.rate, self._timers)
         self.replays = Replays(settings, self.queue, self.outbox, self._timers, acks, paused)
         self.capture = Capture(settings, patience, self._timers)
         self._out: list[Effect] = []  # of the present step
         self._started: dict[str, float] = {}  # minion -> when it started, for a while
+        self._keyless: set[str] = set()  # minions whose key was not found when the keys were last read
 
     # -- what the shell asks ------------------------------------------------------------------------------------------
 
@@ -141,13 +152,9 @@ class Retry:
         """Tell whether the load of a job is still needed."""
         return jid in self.jobs or jid in self.capture.open
 
-    def checkpoint(self, now: float) -> float:
-        """Return the time such that the store holds what is owed of every job published before it."""
-        return self.capture.checkpoint(now)
-
-    def closed_since(self, at: float) -> dict[str, float]:
-        """Return ``{jid: when it was published}`` of the jobs since ``at`` that need not be looked at again."""
-        return self.capture.closed_since(at)
+    def note(self, jid: str) -> Note | None:
+        """Return the note about a job."""
+        return self.capture.notes.get(jid)
 
     # -- the main path ------------------------------------------------------------------------------------------------
 
@@ -172,45 +179,77 @@ class Retry:
                 self.replays.claim(turn.jid, turn.minions)
             elif turn.kind is Kind.PING:
                 self._out.append(Ping(turn.minions))
+            elif turn.kind is Kind.SURVEY:
+                number, minions = self.capture.survey()
+                if minions:
+                    self._out.append(Inquire(number, minions))
             else:
                 self.replays.ask(turn.jid, turn.minions)
 
     # -- facts from the bus, and what it does not tell ----------------------------------------------------------------
 
     def _published(self, fact: Published) -> None:
-        if not self.replays.is_own(fact.jid):
-            self.capture.published(fact, self.queue.minions_of(fact.jid))
+        self.capture.published(fact, self.queue.now)
 
     def _job_read(self, fact: JobRead) -> None:
         self._follow(self.capture.read(fact, self.queue.minions_of(fact.jid), self.queue.now))
 
+    def _surveyed(self, fact: Surveyed) -> None:
+        self._follow(self.capture.surveyed(fact, self.queue.now))
+
     def _open_due(self, jid: str) -> None:
         self._follow(self.capture.due(jid))
+
+    def _note_due(self, jid: str) -> None:
+        self._follow(self.capture.note_due(jid))
 
     def _follow(self, outcomes: Iterable[Outcome]) -> None:
         """Do what follows from what has become of a published job."""
         for outcome in outcomes:
-            if isinstance(outcome, ToAsk):
-                self.outbox.ask(outcome.jid, outcome.minions)
+            if isinstance(outcome, Survey):
+                self._timers.no_later(("survey",), self.queue.now + _GATHER)
             elif isinstance(outcome, Owed):
                 self._owe(outcome)
+            elif isinstance(outcome, Kill):
+                self._killed(outcome)
             else:
                 self._out.append(outcome)
 
     def _owe(self, owed: Owed) -> None:
-        self._add(owed.job, owed.minions, owed.reason, owed.job.published_at + self.queue.ttl_of(owed.job))
+        job, state, reason = owed.job, owed.state, owed.reason
+        if job.obstacle and state is State.PENDING:
+            state, reason = State.DEAD, job.obstacle
+        self._add(job, owed.minions, reason, job.published_at + self.capture.ttl_of(job), state)
         for minion in owed.minions:
             # It may have started while it was asked.
             if owed.alive or self._started.get(minion, 0.0) > self.queue.now - _JUST_STARTED:
                 self.replays.alive(minion)
 
-    def _add(self, job: Job, minions: Iterable[str], reason: str, expires_at: float) -> int:
-        """Queue a job, and return for how many minions."""
+    def _killed(self, kill: Kill) -> None:
+        for minion in kill.minions:
+            for entry in self.queue.of(minion, kill.jid or None):
+                if entry.state in UNDER_WAY or (kill.jid and entry.state not in ENDED):
+                    self.replays.end(entry, State.CANCELLED, f"killed by {kill.user}")
+
+    def _add(
+        self, job: Job, minions: Iterable[str], reason: str, expires_at: float, state: State = State.PENDING
+    ) -> list[Entry]:
+        """Queue a job for minions, and return its new entries."""
         queued = self.queue.add(job, minions, reason, expires_at)
         for entry in queued:
+            if state is State.RUNNING:
+                self.queue.move(entry, state, reason)
+            elif state is not State.PENDING:
+                self.replays.end(entry, state, reason)
             for older in self.queue.superseded_by(entry):
                 self.replays.end(older, State.CANCELLED, f"the same job was published again: {job.jid}")
-        return len(queued)
+        return queued
+
+    def _acknowledged(self, fact: Acknowledged) -> None:
+        if self.queue.has(fact.minion, fact.jid):
+            self.replays.acknowledged(fact)
+        else:
+            self.capture.begun(fact.jid, fact.minion)
 
     def _sign_of_life(self, fact: SignOfLife) -> None:
         if not TRIGGERED_BY[fact.sign] & set(self.settings.triggers):
@@ -224,13 +263,18 @@ class Retry:
             self.replays.alive(minion, start)
 
     def _gap(self, _fact: Gap) -> None:
-        for minion in list(self.queue.backlogs):
-            self.replays.doubt(minion)
+        for jid in list(self.queue.jobs):
+            self.replays.look_for_returns(jid, self.queue.minions_of(jid))
+        for minion, backlog in self.queue.backlogs.items():
+            if backlog.replay is not None:
+                self.replays.doubt(minion)
+            elif any(entry.state in UNDER_WAY for entry in backlog.entries.values()):
+                self.replays.wake(minion, self.queue.now)
         self._ping_all()
 
     def _sweep(self) -> None:
         self._timers.set(("sweep",), self.queue.now + self.settings.sweep)
-        self.replays.forget_own()
+        self.capture.recheck(self.queue.now)
         if self.queue.backlogs:
             self._out.append(CheckKeys(tuple(self.queue.backlogs)))
             self._gap(Gap())
@@ -241,25 +285,49 @@ class Retry:
     def _ping(self, minions: Iterable[str]) -> None:
         self.outbox.ping(minion for minion in minions if self.queue.backlogs[minion].waiting)
 
-    def _asked(self, fact: Asked) -> None:
-        self._follow(self.capture.asked(fact, self.queue.now))
-        self.replays.asked(fact)
-
     def _unreadable(self, fact: Unreadable) -> None:
-        self.capture.unreadable(fact, self.queue.now)
+        self._follow(self.capture.unreadable(fact, self.queue.now))
         self.replays.unreadable(fact)
 
-    def _keys_gone(self, fact: KeysGone) -> None:
-        for minion in fact.minions:
+    def _keys_read(self, fact: KeysRead) -> None:
+        """A key is gone when it is not found twice; that all are gone at once says that they could not be read."""
+        known = self.queue.backlogs.keys()
+        gone = fact.gone & known
+        if len(known) > 1 and gone == known:
+            self._out.append(Warn(f"None of the {len(known)} minions with a queue has a key: that is not believed"))
+            return
+        suspects, self._keyless = self._keyless, set(gone)
+        for minion in gone & suspects:
             for entry in self.queue.of(minion, None):
                 if entry.state not in ENDED:
                     self.replays.end(entry, State.CANCELLED, "the minion's key was deleted")
-                self.replays.remove(entry)
+                self._remove(entry)
+        if self._keyless - suspects:
+            self._timers.set(("keys",), self.queue.now + _KEYS_AGAIN)
+
+    def _check_keys(self) -> None:
+        if self._keyless:
+            self._out.append(CheckKeys(tuple(self.queue.backlogs)))
+
+    def _remove(self, entry: Entry) -> None:
+        """Forget an entry that was not returned: it must not be queued again when its job is looked at."""
+        job = self.queue.jobs[entry.jid]
+        self.replays.remove(entry)
+        if self.queue.now < job.published_at + self.capture.ttl_of(job):
+            self._follow(self.capture.settled(job, entry.minion))
+
+    def _refused(self, fact: Refused) -> None:
+        """What cannot be stored cannot be claimed either, and so is never published."""
+        for minion in self.queue.minions_of(fact.jid):
+            entry = self.queue.entry(minion, fact.jid)
+            if entry is not None and entry.state not in ENDED:
+                self.replays.end(entry, State.DEAD, fact.reason)
 
     # -- facts from the store and from operators ----------------------------------------------------------------------
 
     def _restored(self, fact: Restored) -> None:
         self._take_up(fact)
+        self.capture.restore(dict(fact.notes))
         # What was read needs no writing.
         self.queue.take_changes()
 
@@ -277,7 +345,7 @@ class Retry:
         return len(new)
 
     def _enqueue(self, fact: EnqueueRequested) -> None:
-        ttl = self.queue.ttl_of(fact.job)
+        ttl = self.capture.ttl_of(fact.job)
         job = self.queue.jobs.get(fact.job.jid, fact.job)
         minions = list(dict.fromkeys(fact.minions))
         again = [entry for minion in minions if (entry := self.queue.entry(minion, job.jid)) and entry.state in ENDED]
@@ -285,8 +353,10 @@ class Retry:
             self.queue.renew(entry, self.queue.now + ttl, fact.reason)
         new = [minion for minion in minions if not self.queue.has(minion, job.jid)]
         queued = self._add(job, new, fact.reason, self.queue.now + ttl)
+        for entry in (*again, *queued):
+            entry.named = fact.named
         self._ping(minion for minion in minions if minion in self.queue.backlogs)
-        self._out.append(Answer(queued + len(again)))
+        self._out.append(Answer(len(queued) + len(again)))
 
     def _replay(self, fact: ReplayRequested) -> None:
         pending = [entry for entry in self.queue.of(fact.minion, None) if entry.state is State.PENDING]
@@ -301,7 +371,7 @@ class Retry:
     def _retry(self, fact: RetryRequested) -> None:
         found = [entry for entry in self.queue.of(fact.minion, fact.jid) if entry.state in (State.HELD, State.DEAD)]
         for entry in found:
-            ttl = self.queue.ttl_of(self.queue.jobs[entry.jid])
+            ttl = self.capture.ttl_of(self.queue.jobs[entry.jid])
             self.queue.renew(entry, self.queue.now + ttl, "an operator wants it tried again")
         self._ping(entry.minion for entry in found)
         self._out.append(Answer(len(found)))
@@ -316,7 +386,7 @@ class Retry:
     def _purge(self, fact: PurgeRequested) -> None:
         found = [entry for entry in self.queue.of(None, None) if entry.state.value in fact.states]
         for entry in found:
-            self.replays.remove(entry)
+            self._remove(entry)
         self._out.append(Answer(len(found)))
 
     def _pause(self, _fact: PauseRequested) -> None:
@@ -336,25 +406,29 @@ class Retry:
         if entry is None or entry.state in UNDER_WAY:
             return
         if entry.state in ENDED:
-            self.replays.remove(entry)
-        else:
-            self.replays.end(entry, State.EXPIRED, "its time to live has passed")
+            self._remove(entry)
+            return
+        # It expires if the job cache has no return of it, once that can be read.
+        self.replays.look_for_returns(jid, (minion,))
+        self._timers.set(("end", minion, jid), self.queue.now + AGAIN)
 
 
 _HANDLERS: dict[type, Callable[[Retry, Any], None]] = {
     Published: Retry._published,
     ReturnHeard: lambda self, fact: self.replays.return_heard(fact),
-    Acknowledged: lambda self, fact: self.replays.acknowledged(fact),
+    Acknowledged: Retry._acknowledged,
     SignOfLife: Retry._sign_of_life,
     Gap: Retry._gap,
     JobRead: Retry._job_read,
     LookedUp: lambda self, fact: self.replays.looked_up(fact),
-    Asked: Retry._asked,
+    Asked: lambda self, fact: self.replays.asked(fact),
+    Surveyed: Retry._surveyed,
     Claimed: lambda self, fact: self.replays.claimed(fact),
     Sent: lambda self, fact: self.replays.sent(fact),
     SendFailed: lambda self, fact: self.replays.send_failed(fact),
     Unreadable: Retry._unreadable,
-    KeysGone: Retry._keys_gone,
+    KeysRead: Retry._keys_read,
+    Refused: Retry._refused,
     Restored: Retry._restored,
     Adopted: Retry._adopted,
     EnqueueRequested: Retry._enqueue,
@@ -369,6 +443,8 @@ _HANDLERS: dict[type, Callable[[Retry, Any], None]] = {
 
 _TIMERS: dict[str, Callable[..., None]] = {
     "open": Retry._open_due,
+    "note": Retry._note_due,
+    "keys": Retry._check_keys,
     "end": Retry._end_due,
     "minion": lambda self, minion: self.replays.begin(minion),
     "company": lambda self, jid: self.replays.company_due(jid),
@@ -376,5 +452,6 @@ _TIMERS: dict[str, Callable[..., None]] = {
     "heard": lambda self, minion, jid: self.replays.heard_due(minion, jid),
     "replay": lambda self, minion: self.replays.doubt(minion),
     "sweep": Retry._sweep,
+    "survey": lambda self: self.outbox.survey(),
     "rate": lambda self: None,
 }

@@ -1,8 +1,8 @@
 """
 What is to be published for the retry queue, let go no faster than ``rate``. Part of the retry machine, and as pure as it.
 
-Jobs go first, then pings, then questions. It must never hold a minion back for another job's sake: minions that wait for the
-same job go together, in one publish.
+Jobs go first, then pings, surveys and questions. It must never hold a minion back for another job's sake: minions that
+wait for the same job go together, in one publish.
 """
 
 from __future__ import annotations
@@ -13,18 +13,22 @@ from dataclasses import dataclass
 
 from saltext.jobs.core.retry.timers import Timers
 
+#: Less than this lacks to a whole publish by rounding only.
+_EPSILON = 1e-6
+
 
 class Kind(enum.Enum):
     """What is published."""
 
     JOB = "job"
     PING = "ping"
+    SURVEY = "survey"  # whom to ask is found when its turn comes
     QUESTION = "question"
 
 
 @dataclass(frozen=True)
 class Turn:
-    """One publish whose turn has come; a ping has no jid."""
+    """One publish whose turn has come. A ping and a survey have no jid, and a survey has no minions."""
 
     kind: Kind
     jid: str
@@ -55,6 +59,10 @@ class Outbox:
         """Let minions be pinged."""
         self._add(Kind.PING, "", minions)
 
+    def survey(self) -> None:
+        """Let a survey be made."""
+        self._waiting[Kind.SURVEY].setdefault("", {})
+
     def withdraw(self, jid: str, minion: str) -> None:
         """Let a minion not be asked about a job, nor get it."""
         for kind in (Kind.QUESTION, Kind.JOB):
@@ -64,17 +72,12 @@ class Outbox:
         """Let a minion not be pinged."""
         self._drop(Kind.PING, "", minion)
 
-    def take_jobs(self) -> dict[str, tuple[str, ...]]:
-        """Return ``{jid: minions}`` of the jobs that were to be published, and forget them."""
-        jobs, self._waiting[Kind.JOB] = self._waiting[Kind.JOB], {}
-        return {jid: tuple(minions) for jid, minions in jobs.items()}
-
     def release(self, now: float) -> Iterator[Turn]:
         """Yield what may be published by now."""
         gained = (now - self._filled) * self._rate
         self._tokens, self._filled = min(max(1.0, self._rate), self._tokens + gained), now
         while any(self._waiting.values()):
-            if self._tokens < 1:
+            if self._tokens < 1 - _EPSILON:
                 self._timers.set(("rate",), now + (1 - self._tokens) / self._rate)
                 return
             self._tokens -= 1

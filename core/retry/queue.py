@@ -28,10 +28,11 @@ class Queue:
 
     :param settings: the options under ``job_retry``.
     :param timers: the machine's; the keys ``("end", minion, jid)`` are set here.
+    :param acks: whether minions say when they begin a job.
     """
 
-    def __init__(self, settings: RetrySettings, timers: Timers) -> None:
-        self._settings, self._timers = settings, timers
+    def __init__(self, settings: RetrySettings, timers: Timers, acks: bool) -> None:
+        self._settings, self._timers, self._acks = settings, timers, acks
         self.now = 0.0
         self.jobs: dict[str, Job] = {}
         self.backlogs: dict[str, Backlog] = {}
@@ -57,9 +58,13 @@ class Queue:
         return sorted(self._members.get(jid, ()))
 
     def claims_of(self, jid: str) -> dict[str, float]:
-        """Return ``{minion: when it was claimed}`` of the entries of a job that are under way."""
-        entries = [self.backlogs[minion].entries[jid] for minion in self._members.get(jid, ())]
-        return {entry.minion: entry.sent_at or 0.0 for entry in entries if entry.state in UNDER_WAY}
+        """
+        Return ``{minion: when it was last claimed}`` of the entries of a job.
+
+        Of all that were ever claimed: what has become of them since may not be stored yet.
+        """
+        entries = (self.backlogs[minion].entries[jid] for minion in self._members.get(jid, ()))
+        return {entry.minion: entry.sent_at for entry in entries if entry.sent_at is not None}
 
     def has(self, minion: str, jid: str) -> bool:
         """Tell whether a minion is owed a job."""
@@ -80,8 +85,10 @@ class Queue:
         """Queue a job for minions, as far as there is room, and return its new entries."""
         queued = []
         for minion in minions:
+            if self.has(minion, job.jid):
+                continue
             backlog = self.backlogs.get(minion)
-            full = backlog is not None and len(backlog.entries) >= self._settings.max_queue_per_minion
+            full = backlog is not None and backlog.open >= self._settings.max_queue_per_minion
             if full or self.total >= self._settings.max_queue:
                 self._refuse(minion, job, "max_queue_per_minion" if full else "max_queue")
                 continue
@@ -161,7 +168,7 @@ class Queue:
 
     def renew(self, entry: Entry, expires_at: float, reason: str) -> None:
         """Let an entry be tried anew, as if it had never been tried."""
-        entry.attempts = entry.tries = entry.restarts = 0
+        entry.attempts = entry.tries = entry.lost = 0
         entry.next_at, entry.acknowledged = 0.0, False
         entry.expires_at = max(entry.expires_at, expires_at)
         self.move(entry, State.PENDING, reason)
@@ -185,13 +192,9 @@ class Queue:
 
     # -- what holds for a job -----------------------------------------------------------------------------------------
 
-    def ttl_of(self, job: Job) -> float:
-        """Return for how many seconds a job is owed."""
-        return self._settings.ttl if job.limits.ttl is None else job.limits.ttl
-
     def terms_of(self, entry: Entry) -> Terms:
         """Return by what an entry is tried again."""
         limits, settings = self.jobs[entry.jid].limits, self._settings
         attempts = settings.max_attempts if limits.max_attempts is None else limits.max_attempts
         again = settings.retry_interrupted if limits.retry_interrupted is None else limits.retry_interrupted
-        return Terms(settings.backoff, attempts, again)
+        return Terms(settings.backoff, attempts, again, self._acks)

@@ -21,12 +21,16 @@ from saltext.jobs.core.ids import is_plain, jid_time
 from saltext.jobs.core.master.access import Access
 from saltext.jobs.core.master.job_cache import BATCH_MARK, OURS, JobCache, Publication
 from saltext.jobs.core.master.secrets import without_secrets
+from saltext.jobs.core.retry.capture import KILLS
 from saltext.jobs.core.retry.entry import Job, Limits
-from saltext.jobs.core.retry.facts import JobRead, LookedUp
+from saltext.jobs.core.retry.facts import JobRead, Kill, LookedUp
+from saltext.jobs.core.retry.target import obstacle
 from saltext.jobs.core.settings import duration
 
 log = logging.getLogger(__name__)
 
+#: Longest time to live that a job may ask for, in seconds.
+_LONGEST_TTL = 10 * 365 * 86400.0
 #: Seconds for which the list of keys is believed.
 _KEYS_FRESH = 1.0
 
@@ -42,6 +46,7 @@ class JobReader:
         self._opts, self._cache = dict(opts), cache
         self._believes_all = trust and cache.master_name != OURS
         self._access = Access(self._opts)
+        self._warned = False
         self._keys: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
         self._keys_at = 0.0
 
@@ -51,20 +56,35 @@ class JobReader:
 
         :raises JobCacheError: when it cannot be read.
         """
-        publication = Publication(jid_time(jid) or time.time(), frozenset())
+        now = time.time()
+        # Where a job cache does not tell of publishes, each look may be after a new one.
+        publication = Publication(jid_time(jid) or now, frozenset(), now)
         if not self._believes_all:
             found = self._cache.publication(jid)
             if found is None:
                 return JobRead(jid, None), {}
             publication = found
-        load = self._cache.load(jid)
+        load = self._cache.published_load(jid)
         if not load:
             return JobRead(jid, None), {}
-        minions = frozenset(minion for minion in load.pop("Minions", None) or () if is_plain(minion))
+        minions = self._minions_of(load)
         load = without_secrets(load)
+        age = now - (publication.at if self._believes_all else publication.last)
+        if kill := kill_of(load, minions - publication.added):
+            return JobRead(jid, None, last=publication.last, age=age, kill=kill), {}
         returned = self._cache.have_returned(jid, minions)
         missing = self._of_the_job(jid, minions - returned, publication.added)
-        return JobRead(jid, job_of(jid, load, publication.at), missing), load
+        return JobRead(jid, job_of(jid, load, publication.at), missing, publication.last, age), load
+
+    def _minions_of(self, load: dict[str, Any]) -> frozenset[str]:
+        if "Minions" not in load and not self._warned:
+            self._warned = True
+            log.warning(
+                "The job cache %s does not tell for which minions a job is: without that nothing is kept for those that "
+                "are away",
+                self._cache.master_name,
+            )
+        return frozenset(minion for minion in load.pop("Minions", None) or () if is_plain(minion))
 
     def _of_the_job(self, jid: str, minions: frozenset[str], added: frozenset[str]) -> frozenset[str]:
         """Return those of ``minions`` to which this master published a job, and whose key is accepted here."""
@@ -72,6 +92,10 @@ class JobReader:
         if refused := known & added:
             log.warning("Job %s is not kept for minions that it was not published to: %s", jid, sorted(refused)[:5])
         return known - added
+
+    def look_for_returns(self, jid: str, minions: tuple[str, ...]) -> LookedUp:
+        """Return who has returned a job. :raises JobCacheError: when the job cache cannot be read."""
+        return LookedUp(jid, minions, self._cache.have_returned(jid, minions), only_returns=True)
 
     def look_up(self, jid: str, minions: tuple[str, ...], load: Mapping[str, Any]) -> LookedUp:
         """Return what has become of a job since. :raises JobCacheError: when the job cache cannot be read."""
@@ -92,11 +116,10 @@ class JobReader:
             self._keys_at = time.monotonic()
         return self._keys
 
-    def without_key(self, minions: Iterable[str]) -> tuple[str, ...]:
-        """Return those of ``minions`` that have no key here, accepted or not."""
+    def without_key(self, minions: Iterable[str]) -> frozenset[str]:
+        """Return those of ``minions`` that have no key here, accepted or not. :raises OSError: when keys cannot be read."""
         self._keys_at = 0.0
-        known = self.keys()[1]
-        return tuple(minion for minion in minions if minion not in known)
+        return frozenset(minions) - self.keys()[1]
 
     def store_returns(
         self, jid: str, load: Mapping[str, Any], returns: Mapping[str, Mapping[str, Any]]
@@ -124,9 +147,30 @@ def job_of(jid: str, load: Mapping[str, Any], published_at: float) -> Job:
         kept_out = "it belongs to a batch"
     elif options.get("nocache"):
         kept_out = "its returns are not stored"
-    return Job(
-        jid, funs, published_at, _digest(fun, load.get("arg")), limits_of(jid, options.get("metadata")), kept_out
-    )
+    digest, limits = _digest(fun, load.get("arg")), limits_of(jid, options.get("metadata"))
+    return Job(jid, funs, published_at, digest, limits, kept_out, obstacle(load))
+
+
+def kill_of(load: Mapping[str, Any], minions: frozenset[str]) -> Kill | None:
+    """Return which job a load ends on ``minions`` by a signal, or None where it is no signal."""
+    funs, args = load.get("fun"), load.get("arg") or []
+    if not isinstance(funs, (list, tuple)):
+        funs, args = [funs], [args]
+    user = str(load.get("user") or "somebody")
+    for fun, arg in zip(funs, args, strict=False):
+        if fun in KILLS and fun.endswith("_all_jobs"):
+            return Kill("", minions, user)
+        if fun in KILLS and (jid := _first_argument(arg)):
+            return Kill(jid, minions, user)
+    return None
+
+
+def _first_argument(arg: Any) -> str | None:
+    for value in arg if isinstance(arg, (list, tuple)) else [arg]:
+        jid = value.get("jid") if isinstance(value, Mapping) else value
+        if is_plain(str(jid)):
+            return str(jid)
+    return None
 
 
 def limits_of(jid: str, metadata: Any) -> Limits:
@@ -140,8 +184,8 @@ def limits_of(jid: str, metadata: Any) -> Limits:
         return _limits(wish)
     except (ValueError, TypeError, AttributeError):
         log.warning(
-            "Job %s: its metadata job_retry is %r; accepted is true, false, or a mapping with some of ttl (seconds, or 7d), "
-            "max_attempts (a whole number of at least 1) and retry_interrupted (true or false)",
+            "Job %s: its metadata job_retry is %r; accepted is true, false, or a mapping with some of ttl (seconds, or 7d, "
+            "of at most 10 years), max_attempts (a whole number of at least 1) and retry_interrupted (true or false)",
             jid,
             wish,
         )
@@ -152,6 +196,8 @@ def _limits(wish: Mapping[str, Any]) -> Limits:
     if not isinstance(wish, Mapping) or not set(wish) <= {"ttl", "max_attempts", "retry_interrupted"}:
         raise ValueError(wish)
     ttl = duration(wish["ttl"]) if "ttl" in wish else None
+    if ttl is not None and ttl > _LONGEST_TTL:
+        raise ValueError(ttl)
     attempts = wish.get("max_attempts")
     if attempts is not None and (isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1):
         raise ValueError(attempts)

@@ -34,7 +34,7 @@ from saltext.jobs.core.retry.facts import (
 from saltext.jobs.core.retry.looks import HEARD, Gathering, Hearsay
 from saltext.jobs.core.retry.outbox import Outbox
 from saltext.jobs.core.retry.queue import Queue
-from saltext.jobs.core.retry.steps import LOOKS, PUBLISHED, QUESTIONS, RESTING, Replay, Step
+from saltext.jobs.core.retry.steps import LOOKS, PUBLISHED, QUESTIONS, RESTING, UNCLAIMED, Replay, Step
 from saltext.jobs.core.retry.timers import Timers
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 #: Seconds after a publish at which a minion that has shown no receipt is asked; where minions do not say that they begin, it
 #: is asked before as well.
 RECEIPT, EARLY = 4.0, 1.0
-#: Seconds for which a ``new`` event of a job that was replayed is taken for our own.
-_OWN_PUBLISH = 60.0
+#: Seconds by which starts of a minion, one soon after the other, may put off what it is owed.
+LONGEST_DELAY = 60.0
 _BEGUN = "the minion says that it has begun"
 
 
@@ -67,7 +67,6 @@ class Replays:
         self._company = Gathering("company", timers)
         self._looks = Gathering("look", timers)
         self._heard = Hearsay(timers)
-        self._own: dict[str, float] = {}  # jid -> until when its ``new`` event is our own
         self._due: list[Effect] = []
 
     def take_due(self) -> list[Effect]:
@@ -90,36 +89,46 @@ class Replays:
         if backlog.replay is None:
             # The jitter spreads a fleet that starts at once; it is the same for a minion each time.
             spread = 1.0 + zlib.crc32(minion.encode()) / 2**32
-            self.wake(minion, self._queue.now + self._settings.settle * spread, anew=start)
+            self.wake(minion, self._queue.now + self._settings.settle * spread, anew=start and self._may_delay(backlog))
         elif start and backlog.replay.step in RESTING:
             self._timers.set(("replay", minion), self._queue.now + self._settings.settle)
+
+    def _may_delay(self, backlog: Backlog) -> bool:
+        """Tell whether a start may put the next replay off: starts can be forged, so only for so long in all."""
+        if backlog.delayed == 0.0:
+            backlog.delayed = self._queue.now
+        return self._queue.now < backlog.delayed + LONGEST_DELAY
 
     def wake(self, minion: str, at: float, anew: bool = False) -> None:
         """Let the next replay to a minion begin at ``at``, or as soon after as it may."""
         backlog = self._queue.backlogs.get(minion)
         if backlog is None or backlog.replay is not None or self.paused:
             return
-        times = [0.0 if e.state in UNDER_WAY else e.next_at for e in backlog.waiting]
-        if times:
-            at = max(at, backlog.not_before, min(times))
+        first = self._first(backlog)
+        if first is not None:
+            at = max(at, backlog.not_before, 0.0 if first.state in UNDER_WAY else first.next_at)
             (self._timers.set if anew else self._timers.no_later)(("minion", minion), at)
 
     def begin(self, minion: str) -> None:
-        """Begin with what a minion is owed first: the job that was published first, unless that must wait."""
+        """Begin with what a minion is owed first: what may be with it already, then the job that was published first."""
         backlog = self._queue.backlogs.get(minion)
         if backlog is None or backlog.replay is not None or self.paused:
             return
-        ready = [e for e in backlog.waiting if e.state in UNDER_WAY or e.next_at <= self._queue.now]
-        if not ready:
+        entry, now = self._first(backlog), self._queue.now
+        if entry is None:
             return
-        entry = min(ready, key=self._turn)
-        now = self._queue.now
-        if entry.state is State.PENDING:
-            backlog.replay = Replay(entry.jid, Step.GATHERING, now)
-            self._company.add(entry.jid, minion, now + self._settings.window)
-        else:
+        backlog.delayed = 0.0
+        if entry.state in UNDER_WAY:
             backlog.replay = Replay(entry.jid, Step.DOUBTED, now)
             self._looks.add(entry.jid, minion, now + HEARD)
+        elif entry.next_at > now:
+            self.wake(minion, entry.next_at)  # no newer job overtakes it
+        else:
+            backlog.replay = Replay(entry.jid, Step.GATHERING, now)
+            self._company.add(entry.jid, minion, now + self._settings.window)
+
+    def _first(self, backlog: Backlog) -> Entry | None:
+        return min(backlog.waiting, key=self._turn, default=None)
 
     def _turn(self, entry: Entry) -> tuple[bool, float, str]:
         return entry.state is State.PENDING, self._queue.jobs[entry.jid].published_at, entry.jid
@@ -148,6 +157,10 @@ class Replays:
             replay.go(LOOKS[replay.step])
         if minions:
             self._due.append(LookUp(jid, minions))
+
+    def look_for_returns(self, jid: str, minions: Iterable[str]) -> None:
+        """Look whether the job cache has returns of which nothing was heard."""
+        self._due.append(LookUp(jid, tuple(minions), only_returns=True))
 
     def _look_again(self, replay: Replay, step: Step, minion: str, wait: float) -> None:
         replay.go(step)
@@ -182,16 +195,24 @@ class Replays:
                 self.end(entry, State.DONE, "the job cache has its return")
                 continue
             self._heard.missed(minion, fact.jid, self._queue.now)
+            if fact.only_returns:
+                self._expire(entry)
+                continue
             replay = self._find(minion, fact.jid, *LOOKS.values())
             if replay is None:
                 continue
             if replay.step is Step.LOOKING:
                 self._ask(entry, replay, Step.TO_PROBE)
             elif replay.step is Step.LAST_LOOK:
-                terms = self._queue.terms_of(entry)
-                self._carry_out(entry, replay, verdict.vanished(entry, self._restarted(entry, replay), terms))
+                unheard = self._restarted(entry, replay) or replay.began > (entry.sent_at or 0.0)
+                self._carry_out(entry, replay, verdict.vanished(entry, unheard, self._queue.terms_of(entry)))
             else:
                 self._may_be_sent(entry, replay, minion in fact.barred, fact.denied.get(minion, ""))
+
+    def _expire(self, entry: Entry) -> None:
+        """End what is past its time, now that it is known that it was not returned."""
+        if entry.state in (State.PENDING, State.HELD) and entry.expires_at <= self._queue.now:
+            self.end(entry, State.EXPIRED, "its time to live has passed")
 
     def _may_be_sent(self, entry: Entry, replay: Replay, barred: bool, denied: str) -> None:
         if denied:
@@ -233,9 +254,16 @@ class Replays:
         for entry, replay in self._find_all(fact.jid, fact.running, *asking):
             self._received(entry, replay, "the minion says that it runs it")
         for entry, replay in self._find_all(fact.jid, fact.idle, *asking):
-            self._idle(entry, replay)
+            if entry.minion in fact.unmatched and not entry.named and not self._may_have_begun(entry):
+                self.end(entry, State.DEAD, "it no longer matches the job's target")
+            else:
+                self._idle(entry, replay)
         for entry, replay in self._find_all(fact.jid, fact.silent, *asking):
             self._silent(entry, replay)
+
+    @staticmethod
+    def _may_have_begun(entry: Entry) -> bool:
+        return entry.state is State.RUNNING or entry.acknowledged
 
     def _idle(self, entry: Entry, replay: Replay) -> None:
         if replay.step is Step.ASKING:
@@ -281,7 +309,7 @@ class Replays:
             return
         if entry.state is State.PENDING:
             entry.attempts += 1
-        entry.tries = entry.restarts = 0
+        entry.tries = entry.lost = 0
         self._queue.move(entry, State.RUNNING, reason)
 
     def acknowledged(self, fact: Acknowledged) -> None:
@@ -318,14 +346,18 @@ class Replays:
 
     def claimed(self, fact: Claimed) -> None:
         """Publish what is durably claimed."""
-        ready = []
+        ready, named = [], set()
         for entry, replay in self._find_all(fact.jid, fact.minions, Step.CLAIMING):
+            if self.paused:
+                self._not_received(entry, replay, "replays were paused before it was published", alive=True)
+                continue
             replay.go(Step.SENDING)
             ready.append(entry.minion)
+            if entry.named:
+                named.add(entry.minion)
             self._queue.tell(entry, "sent")
         if ready:
-            self._own[fact.jid] = self._queue.now + _OWN_PUBLISH
-            self._due.append(Publish(fact.jid, tuple(ready)))
+            self._due.append(Publish(fact.jid, tuple(ready), frozenset(named)))
 
     def sent(self, fact: Sent) -> None:
         """Wait for a sign of receipt."""
@@ -352,20 +384,13 @@ class Replays:
             self._timers.set(("replay", entry.minion), self._queue.now + (RECEIPT if self._acks else EARLY))
 
     def _not_received(self, entry: Entry, replay: Replay, reason: str, alive: bool) -> None:
-        self._carry_out(entry, replay, verdict.not_received(entry, reason, alive, self._queue.terms_of(entry)))
-
-    def is_own(self, jid: str) -> bool:
-        """Tell whether a ``new`` event of a job is likely that of a replay."""
-        return self._own.get(jid, 0.0) > self._queue.now
-
-    def forget_own(self) -> None:
-        """Forget replays whose ``new`` event has long come."""
-        self._own = {jid: until for jid, until in self._own.items() if until > self._queue.now}
+        terms = self._queue.terms_of(entry)
+        self._carry_out(entry, replay, verdict.not_received(entry, reason, terms, begun=False, alive=alive))
 
     # -- ends ---------------------------------------------------------------------------------------------------------
 
     def _carry_out(self, entry: Entry, replay: Replay, decision: verdict.Decision) -> None:
-        entry.tries, entry.restarts = decision.tries, decision.restarts
+        entry.tries, entry.lost = decision.tries, decision.lost
         if decision.state is not State.PENDING:
             self.end(entry, decision.state, decision.reason)
             return
@@ -383,8 +408,6 @@ class Replays:
         backlog = self._queue.backlogs[entry.minion]
         backlog.not_before = self._queue.now + self._settings.cooldown
         self._drop(backlog, entry.minion)
-        if entry.state is State.PENDING and entry.expires_at <= self._queue.now:
-            self._timers.set(("end", entry.minion, entry.jid), self._queue.now)
         if self._restarted(entry, replay):
             entry.next_at = 0.0
         if backlog.urged > replay.began:
@@ -426,11 +449,11 @@ class Replays:
             self._outbox.withdraw_ping(entry.minion)
 
     def pause(self) -> None:
-        """Let no replay begin, and none of those that wait for their turn to be published go on."""
+        """Let no replay begin, and none go on that has not claimed its job: nothing more is published."""
         self.paused = True
-        for jid, minions in self._outbox.take_jobs().items():
-            for entry, _ in self._find_all(jid, minions, Step.TO_SEND):
-                self.land(entry)
+        for backlog in self._queue.backlogs.values():
+            if backlog.replay is not None and backlog.replay.step in UNCLAIMED:
+                self.land(backlog.entries[backlog.replay.jid])
 
     # -- where one stands ---------------------------------------------------------------------------------------------
 

@@ -63,7 +63,7 @@ class RetryShell:
         self.restored = False  # the queue has been taken up
         self._loads: dict[str, dict[str, Any]] = {}
         self._cache_worker, self._store_worker = Worker(loop), Worker(loop)
-        self.writer = Writer(loop, self._store_worker, ports.store)
+        self.writer = Writer(loop, self._store_worker, ports.store, self._refused)
         self._bus = ports.connect(self._wants, self._handle, self._gap)
         self._alarm = Alarm(loop, ports.clock, self._tick)
         self._checkpoint = Checkpoint(folder / "checkpoint", ports.clock.now())
@@ -103,12 +103,13 @@ class RetryShell:
         while True:
             try:
                 jobs, entries = await self._store_worker.call(read_queue, self._ports, self._owner)
+                notes = await self._store_worker.call(self._ports.store.notes, self._owner)
                 break
             except StateError as exc:
                 log.error("The retry queue waits for its store: %s", exc)
                 await compat.sleep(CACHE_PAUSE)
         self._loads.update({jid: load for jid, (_, load) in jobs.items()})
-        self.step(facts.Restored(tuple(job for job, _ in jobs.values()), tuple(entries)))
+        self.step(facts.Restored(tuple(job for job, _ in jobs.values()), tuple(entries), notes))
         self.restored = True
         self._checkpoint.read()
         self.machine.capture.closed.update(self._checkpoint.closed)
@@ -123,7 +124,7 @@ class RetryShell:
         parts = events.parts_of_job(tag)
         if parts is not None:
             jid, kind, minion = parts
-            if kind == "new" or jid in self.machine.jobs or self._ports.questions.wants(jid):
+            if kind == "new" or self.machine.knows(jid) or self._ports.questions.wants(jid):
                 return True
             if kind == "ret":
                 self._seen(minion)
@@ -150,7 +151,8 @@ class RetryShell:
             self._returned(fact, data)
         elif isinstance(fact, events.JobPublished):
             # What another master of a cluster published is that master's to keep.
-            if not data.get("__peer_id") and not self._ports.questions.wants(fact.jid):
+            foreign = data.get("__peer_id") or self._ports.questions.wants(fact.jid)
+            if not foreign and not self._effects.is_echo(fact.jid, fact.tgt):
                 self.step(facts.Published(fact.jid, fact.fun, self._ports.clock.now()))
         elif isinstance(fact, events.JobStarted):
             self.step(facts.Acknowledged(fact.minion, fact.jid))
@@ -189,6 +191,9 @@ class RetryShell:
         self._alarm.set(self.machine.next_due)
         return answer
 
+    def _refused(self, jid: str, reason: str) -> None:
+        self.step(facts.Refused(jid, reason))
+
     def _tick(self) -> None:
         self.step(facts.Tick())
 
@@ -222,22 +227,29 @@ class RetryShell:
 
     def _write_checkpoint(self) -> None:
         """Note until when all is settled, once the store holds it."""
-        at = self.machine.checkpoint(self._ports.clock.now()) - CHECKPOINT_MARGIN
-        closed = self.machine.closed_since(at)
+        capture = self.machine.capture
+        at = capture.checkpoint(self._ports.clock.now()) - CHECKPOINT_MARGIN
+        closed = capture.closed_since(at)
+
+        def write() -> None:
+            if self._checkpoint.write(at, closed):
+                capture.forget_closed(at)
+
         if not self._reconciling:
-            self.writer.when_durable(lambda: self._checkpoint.write(at, closed))
+            self.writer.when_durable(write)
 
     async def _reconcile(self, since: float) -> None:
         """Find the jobs that were published while nobody listened."""
         if self._reconciling:
             return
         self._reconciling = True
+        # Records have the system's time, which may have been set since this engine started.
+        ahead = self._ports.clock.now() - time.time()
         try:
-            found = await self._published_since(since)
-            for jid, at in sorted(found.items(), key=lambda item: item[1]):
-                capture = self.machine.capture
-                if is_plain(jid) and jid not in capture.open and jid not in capture.closed:
-                    self.step(facts.Published(jid, "", at))
+            found = await self._published_since(since - ahead)
+            for jid, last in sorted(found.items(), key=lambda item: item[1]):
+                if is_plain(jid) and self.machine.capture.needs_look(jid, last):
+                    self.step(facts.Published(jid, "", last + ahead))
         finally:
             self._reconciling = False
 

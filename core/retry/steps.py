@@ -57,6 +57,18 @@ TRANSITIONS: Mapping[Step, frozenset[Step]] = {
     Step.LAST_LOOK: frozenset({Step.GRACE}),
 }
 
+#: Nothing of it is on disk yet.
+UNCLAIMED = frozenset(
+    {
+        Step.GATHERING,
+        Step.CHECKING,
+        Step.TO_ASK,
+        Step.ASKING,
+        Step.ANSWERED,
+        Step.CHECKING_AGAIN,
+        Step.TO_SEND,
+    }
+)
 #: It waits for a look at the job cache -> the look has been begun.
 LOOKS: Mapping[Step, Step] = {
     Step.GATHERING: Step.CHECKING,

@@ -8,6 +8,7 @@ bank                       key       value
 ``job_retry/jobs``         jid       the snapshot: owner, published_at, the load without secrets, the minions that
                                      have, or had, an entry
 ``job_retry/claims``       jid       ``{minion: Unix time}``: claims that may be newer than what the entries say
+``job_retry/notes``        jid       what is known of minions without an entry (core/retry/notes.py), and the owner
 ``job_retry/owners``       owner     Unix time at which that master was last seen alive
 =========================  ========  ===========================================================================
 
@@ -36,6 +37,7 @@ from saltext.jobs.core.disk.local_banks import LocalBanks
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.retry.entry import Entry, State
+from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.store.keys import Keys
 
 log = logging.getLogger(__name__)
@@ -43,7 +45,10 @@ log = logging.getLogger(__name__)
 QUEUE = "job_retry/queue"
 JOBS = "job_retry/jobs"
 CLAIMS = "job_retry/claims"
+NOTES = "job_retry/notes"
 OWNERS = "job_retry/owners"
+#: Key in OWNERS by which it is found out whether anything can be written.
+_PROBE = "writable"
 #: Where what cannot be used is put, key by key.
 ASIDE = "job_retry/corrupt"
 
@@ -55,9 +60,10 @@ class Changes:
     jobs: dict[str, dict[str, Any] | None] = field(default_factory=dict)
     entries: dict[tuple[str, str], dict[str, Any] | None] = field(default_factory=dict)
     claims: dict[str, dict[str, float]] = field(default_factory=dict)
+    notes: dict[str, dict[str, Any] | None] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.jobs or self.claims or self.entries)
+        return bool(self.jobs or self.claims or self.entries or self.notes)
 
 
 class RetryStore:
@@ -78,30 +84,49 @@ class RetryStore:
         """Return the bank of a minion's entries."""
         return f"{QUEUE}/{self._keys.encode(minion)}"
 
-    def write(self, changes: Changes) -> None:
+    def write(self, changes: Changes) -> dict[str, str]:
         """
-        Store changes. Writing them again does no harm.
+        Store changes, and return ``{jid: reason}`` of the jobs of which the driver refuses something. Writing them again
+        does no harm.
 
-        :raises StateError: when the driver does not take one; what comes after it is not written.
+        :raises StateError: when nothing can be written now.
         """
+        refused: dict[str, str] = {}
         for jid, snapshot in changes.jobs.items():
             if snapshot is not None:
-                self._do("store", JOBS, jid, snapshot)
+                self._try(refused, jid, "store", JOBS, jid, snapshot)
         for jid, claims in changes.claims.items():
-            self._do("store", CLAIMS, jid, claims)
+            self._try(refused, jid, "store", CLAIMS, jid, claims, *self._durably)
         emptied = set()
         for (minion, jid), record in changes.entries.items():
             if record is None:
-                self._do("flush", self._queue(minion), jid)
+                self._try(refused, jid, "flush", self._queue(minion), jid)
                 emptied.add(minion)
-            else:
-                self._do("store", self._queue(minion), jid, record)
+            elif jid not in refused:
+                self._try(refused, jid, "store", self._queue(minion), jid, record)
                 emptied.discard(minion)
         for minion in emptied if self._driver != "localfs" else ():
             self._drop_if_empty(self._queue(minion))
+        for jid, note in changes.notes.items():
+            name, more = ("flush", ()) if note is None else ("store", (note,))
+            self._try(refused, jid, name, NOTES, jid, *more)
         for jid, snapshot in changes.jobs.items():
             if snapshot is None:
-                self.drop_snapshot(jid)
+                self._try(refused, jid, "flush", CLAIMS, jid)
+                self._try(refused, jid, "flush", JOBS, jid)
+        return refused
+
+    @property
+    def _durably(self) -> tuple[bool, ...]:
+        # A server syncs by its own rules; a file survives a power cut only where that is asked for.
+        return (True,) if self._driver == "localfs" else ()
+
+    def _try(self, refused: dict[str, str], jid: str, name: str, bank: str, *args: Any) -> None:
+        try:
+            self._do(name, bank, *args)
+        except StateError as exc:
+            self._do("store", OWNERS, _PROBE, 0.0)  # if that fails too, it is not the record's fault
+            refused.setdefault(jid, f"the store refuses it: {exc}")
 
     def snapshots(self, owner: str | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
         """
@@ -156,6 +181,21 @@ class RetryStore:
                 if not self._read_only:
                     self._do("store", self._queue(name), jid, entry.as_record())
                 yield entry
+
+    def notes(self, owner: str) -> dict[str, Note]:
+        """Return the notes of a master, by jid; what cannot be used is set aside. :raises StateError: as ``snapshots``."""
+        found = {}
+        for jid in self._do("list", NOTES) or ():
+            try:
+                record = self._do("fetch", NOTES, jid)
+                if record and record["owner"] == owner:
+                    found[jid] = Note.from_record(record)
+            except (StateError, ValueError, KeyError, TypeError) as exc:
+                if self._is_away():
+                    raise StateError(f"The retry queue cannot be read: {exc}") from exc
+                log.error("The note about job %s is set aside: %s", jid, exc)
+                self._set_aside(NOTES, jid)
+        return found
 
     def _claims(self, jid: str) -> dict[str, Any]:
         try:

@@ -127,7 +127,10 @@ class Verbs:
         returned = await ask(self._ports.cache.have_returned, jid, minions)
         self._loads.setdefault(jid, load)
         owed = tuple(minion for minion in minions if minion in accepted and minion not in returned)
-        return facts.EnqueueRequested(read.job, owed, str(request.get("reason") or "by an operator"))
+        if read.job.obstacle and named is None:
+            raise ValueError(f"Job {jid} cannot be delivered: {read.job.obstacle}; name the minions")
+        reason = str(request.get("reason") or "by an operator")
+        return facts.EnqueueRequested(read.job, owed, reason, named=named is not None)
 
     async def _adopt(self, request: Request) -> facts.Fact:
         owner = str(request.get("owner"))

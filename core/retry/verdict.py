@@ -13,17 +13,22 @@ from saltext.jobs.core.retry.entry import Entry, State
 
 #: Longest wait between two tries, in seconds.
 LONGEST_BACKOFF = 3600.0
-#: Restarts right after a publish, without a sign of receipt, that count as caused by the job.
-_RESTARTS = 2
+#: Publishes without a sign of receipt after which the minion may have begun the job all the same: a job that takes its own
+#: minion down must not do so at each of its starts.
+_LOST = 2
 
 
 @dataclass(frozen=True)
 class Terms:
-    """By what a job is tried again: the options, or what the job says about itself. ``backoff`` is in seconds."""
+    """
+    By what a job is tried again: the options, or what the job says about itself. ``backoff`` is in seconds; ``acks`` tells
+    whether minions say when they begin a job.
+    """
 
     backoff: float
     max_attempts: int
     retry_interrupted: bool
+    acks: bool
 
 
 @dataclass(frozen=True)
@@ -31,14 +36,14 @@ class Decision:
     """
     The state that an entry goes to, and why.
 
-    ``tries`` and ``restarts`` are the entry's counters from now on. Where it is to be tried again (PENDING): ``wait``
+    ``tries`` and ``lost`` are the entry's counters from now on. Where it is to be tried again (PENDING): ``wait``
     seconds before that, ``received`` whether the publish counts as an attempt, ``alive`` whether the minion is there.
     """
 
     state: State
     reason: str
     tries: int = 0
-    restarts: int = 0
+    lost: int = 0
     wait: float = 0.0
     received: bool = True
     alive: bool = False
@@ -47,39 +52,48 @@ class Decision:
 def silent(entry: Entry, now: float, terms: Terms) -> Decision | None:
     """The minion was asked about a job that may be with it, and said nothing. None: all stays as it is."""
     if entry.state is not State.RUNNING:
-        return not_received(entry, "no sign of receipt, and it does not answer", False, terms)
+        return not_received(entry, "no sign of receipt, and it does not answer", terms, begun=True)
     if entry.expires_at <= now:
         return Decision(State.EXPIRED, "it was begun, but nothing more was heard of it in its time to live")
     return None
 
 
-def vanished(entry: Entry, restarted: bool, terms: Terms) -> Decision:
+def vanished(entry: Entry, unheard: bool, terms: Terms) -> Decision:
     """
     The minion is there, does not run the job, and has not returned it.
 
-    :param restarted: whether it has started anew since the job was published to it.
+    :param unheard: whether it may have begun the job without that being heard: it started anew, or this engine did.
     """
     if entry.state is State.RUNNING or entry.acknowledged:
         return interrupted(entry, terms)
-    restarts = entry.restarts + restarted
-    if restarted and restarts >= _RESTARTS:
-        reason = "each time it was sent, the minion started anew at once"
-        return Decision(State.HELD, reason, entry.tries, restarts)
-    return not_received(entry, "no sign of receipt; the minion does not run it", True, terms, restarts)
+    begun = unheard or not terms.acks
+    return not_received(entry, "no sign of receipt; the minion does not run it", terms, begun, alive=True)
 
 
 def interrupted(entry: Entry, terms: Terms) -> Decision:
     """The job was begun, and ended without a return."""
     if not terms.retry_interrupted:
-        return Decision(State.HELD, "it was begun and ended without a return", entry.tries, entry.restarts)
+        return Decision(State.HELD, "it was begun and ended without a return", entry.tries, entry.lost)
     if entry.attempts >= terms.max_attempts:
         return Decision(State.DEAD, f"it was begun {entry.attempts} times and never returned")
     reason = "it was begun and ended without a return; it will be run again"
-    return Decision(State.PENDING, reason, entry.tries, entry.restarts, wait=terms.backoff, alive=True)
+    return Decision(State.PENDING, reason, entry.tries, entry.lost, wait=terms.backoff, alive=True)
 
 
-def not_received(entry: Entry, reason: str, alive: bool, terms: Terms, restarts: int | None = None) -> Decision:
-    """Nothing says that the minion got the job: that was no attempt."""
+def not_received(entry: Entry, reason: str, terms: Terms, begun: bool, alive: bool = False) -> Decision:
+    """
+    Nothing says that the minion got the job: that was no attempt.
+
+    :param begun: whether it may have begun the job all the same.
+    :param alive: whether it is there.
+    """
+    lost = entry.lost + begun
+    if begun and lost >= _LOST:
+        return Decision(
+            State.HELD,
+            f"it was sent {lost} times without a sign of receipt, and may have been begun",
+            entry.tries,
+            lost,
+        )
     wait = min(terms.backoff * 2 ** min(entry.tries, 20), LONGEST_BACKOFF)
-    counted = entry.restarts if restarts is None else restarts
-    return Decision(State.PENDING, reason, entry.tries + 1, counted, wait, received=False, alive=alive)
+    return Decision(State.PENDING, reason, entry.tries + 1, lost, wait, received=False, alive=alive)

@@ -7,6 +7,7 @@ kept and written again until it does.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -31,10 +32,11 @@ class Writer:
     :param loop: the engine's tornado loop; all methods are called on its thread.
     :param worker: the thread in which the store is used.
     :param store: where to.
+    :param refused: called with (jid, reason) where the store refuses what belongs to a job; the rest it takes.
     """
 
-    def __init__(self, loop: Any, worker: Worker, store: RetryStore) -> None:
-        self._loop, self._worker, self._store = loop, worker, store
+    def __init__(self, loop: Any, worker: Worker, store: RetryStore, refused: Callable[[str, str], None]) -> None:
+        self._loop, self._worker, self._store, self._refused = loop, worker, store, refused
         self._changes = Changes()
         self._waiting: list[Callable[[], None]] = []
         self._claimed: list[Callable[[], None]] = []
@@ -49,6 +51,11 @@ class Writer:
     def put_entry(self, minion: str, jid: str, record: dict[str, Any] | None) -> None:
         """Store the record of an entry; None removes it."""
         self._changes.entries[minion, jid] = record
+        self._soon()
+
+    def put_note(self, jid: str, record: dict[str, Any] | None) -> None:
+        """Store the note about a job; None removes it."""
+        self._changes.notes[jid] = record
         self._soon()
 
     def claim(self, jid: str, claims: dict[str, float], call: Callable[[], None]) -> None:
@@ -106,7 +113,9 @@ class Writer:
         part = Changes(
             jobs={jid: snapshot for jid, snapshot in changes.jobs.items() if snapshot is not None},
             entries={key: changes.entries.pop(key) for key in keys},
+            notes=changes.notes,
         )
+        changes.notes = {}
         changes.jobs = {jid: None for jid, snapshot in changes.jobs.items() if snapshot is None}
         return part
 
@@ -118,9 +127,10 @@ class Writer:
             calls = getattr(self, waiting)
             setattr(self, waiting, [])
         pause = 0.0
+        refused: dict[str, str] = {}
         while changes:
             try:
-                await self._worker.call(self._store.write, changes)
+                refused = await self._worker.call(self._store.write, changes)
                 break
             except StateError as exc:
                 if not pause:
@@ -129,7 +139,11 @@ class Writer:
                 await compat.sleep(pause)
         if pause:
             log.warning("The retry queue can be written again")
-        for call in calls:
+        for jid, reason in refused.items():
+            log.error("Job %s cannot be kept: %s", jid, reason)
+        # What the store refuses is told before anybody goes on with it.
+        told: list[Callable[[], None]] = [functools.partial(self._refused, *item) for item in refused.items()]
+        for call in told + calls:
             try:
                 call()
             except Exception:

@@ -9,7 +9,7 @@ bank                   key    value
 ``jobs/returns/<jid>`` minion ``{"return", "retcode", "success", "out"}``, what there is
 ``jobs/endtimes``      jid    end time (with ``job_cache_store_endtime``)
 ``jobs/nocache``       jid    True: returns of this job are not stored
-``jobs/published``     jid    ``{"at", "by", "added"}``: a publish wrote the load (ours alone)
+``jobs/published``     jid    ``{"at", "by", "added", "last"}``: a publish wrote the load (ours alone)
 =====================  =====  ==========================================================
 
 The layout is that of Salt 3008's own ``salt_cache``, which its ``cluster`` runners know; ``jobs/published`` is ours alone.
@@ -63,7 +63,8 @@ def publish(store: Store, key: str, load: Mapping[str, Any], minions: Iterable[A
         # Written even if nothing is added: a replay starts the time that the job is kept anew.
         before = add_minions(store, key, named, always=True)
         added = set(known.get("added", ()) if known else before)
-        _note_publication(store, key, known or {}, added.difference(named), master)
+        last = {"last": time.time()} if known else {}
+        _note_publication(store, key, {**(known or {}), **last}, added.difference(named), master)
 
 
 def is_published(store: Store, key: str) -> bool:
@@ -121,12 +122,16 @@ def _publication(store: Store, key: str) -> dict[str, Any] | None:
 
 
 def _note_publication(store: Store, key: str, known: dict[str, Any], added: Iterable[str], master: Any) -> None:
-    """Record a publish, unless just that is ``known``. ``added`` are the minions of the job that no publish named."""
+    """
+    Record a publish. ``added`` are the minions of the job that no publish named; ``last`` in what is ``known`` is the time
+    of the newest publish, where it is not the first.
+    """
     note = {"at": known.get("at", time.time()), "by": known.get("by", master)}
+    if known.get("last"):
+        note["last"] = known["last"]
     if added:
         note["added"] = sorted(added)
-    if note != known:
-        store.store(PUBLISHED, key, note)
+    store.store(PUBLISHED, key, note)
 
 
 # -- minions ------------------------------------------------------------------------------------------------------

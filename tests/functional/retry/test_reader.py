@@ -11,7 +11,8 @@ import salt.loader
 
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry.entry import Limits
-from saltext.jobs.core.retry.reader import JobReader, job_of, limits_of
+from saltext.jobs.core.retry.facts import Kill
+from saltext.jobs.core.retry.reader import JobReader, job_of, kill_of, limits_of
 from tests.functional.retry.records import JID, accept, load_of
 
 
@@ -75,7 +76,7 @@ def test_a_minion_without_an_accepted_key_is_left_to_others(opts, job_cache):
     publish(job_cache, ["a", "b", "c"])
     assert reader.read(JID)[0].missing == {"a"}
     assert reader.look_up(JID, ("a", "b"), load_of()).barred == frozenset({"b"})
-    assert reader.without_key(("a", "b", "c")) == ("c",)
+    assert reader.without_key(("a", "b", "c")) == {"c"}
 
 
 def test_a_return_that_a_minion_kept_is_stored_as_its_own(opts, job_cache):
@@ -101,6 +102,7 @@ def test_jobs_of_a_batch_and_jobs_without_stored_returns_are_kept_out():
         ({"ttl": "7d"}, Limits(given=True, ttl=604800.0)),
         ({"max_attempts": 2, "retry_interrupted": True}, Limits(given=True, max_attempts=2, retry_interrupted=True)),
         ({"ttl": "soon"}, Limits()),
+        ({"ttl": 1e15}, Limits()),
         ({"max_attempts": 0}, Limits()),
         ({"colour": "red"}, Limits()),
         ("yes", Limits()),
@@ -108,3 +110,52 @@ def test_jobs_of_a_batch_and_jobs_without_stored_returns_are_kept_out():
 )
 def test_what_a_job_says_about_itself(wish, limits):
     assert limits_of(JID, {"job_retry": wish}) == limits
+
+
+def test_the_newest_publish_of_a_job_is_known(opts, job_cache):
+    publish(job_cache, ["a"])
+    first = JobReader(opts, job_cache, trust=False).read(JID)[0]
+    publish(job_cache, ["b"], tgt=["b"], tgt_type="list")
+    second = JobReader(opts, job_cache, trust=False).read(JID)[0]
+    assert second.last > first.last
+    assert 0 <= second.age < 60
+    assert second.job.published_at == first.job.published_at
+    assert job_cache.published_since(second.last) == {JID: second.last}
+
+
+@pytest.mark.parametrize(
+    "fun, arg, jid",
+    [
+        ("saltutil.kill_job", ["20260516101112131415"], "20260516101112131415"),
+        ("saltutil.term_job", [20260516101112131415], "20260516101112131415"),
+        ("saltutil.signal_job", ["20260516101112131415", 15], "20260516101112131415"),
+        ("saltutil.kill_job", [{"__kwarg__": True, "jid": "20260516101112131415"}], "20260516101112131415"),
+        ("saltutil.kill_all_jobs", [], ""),
+        (["test.ping", "saltutil.kill_job"], [[], ["20260516101112131415"]], "20260516101112131415"),
+    ],
+)
+def test_a_signal_that_this_master_published_says_for_which_job_and_minions_it_is(opts, job_cache, fun, arg, jid):
+    publish(job_cache, ["a", "b"], fun=fun, arg=arg, user="ann")
+    assert JobReader(opts, job_cache, trust=False).read(JID)[0].kill == Kill(jid, frozenset("ab"), "ann")
+
+
+@pytest.mark.parametrize("fun, arg", [("saltutil.kill_job", []), ("saltutil.kill_job", ["../x"]), ("test.ping", [JID])])
+def test_what_signals_no_job_kills_nothing(fun, arg):
+    assert kill_of(load_of(fun=fun, arg=arg), frozenset("a")) is None
+
+
+def test_a_load_is_never_read_where_minions_may_write(opts, job_cache):
+    accept(opts, "a")
+    publish(job_cache, ["a"])
+    elsewhere = JobCache({**opts, "ext_job_cache": "local_cache"})
+    forged = {**load_of(), "fun": "cmd.run", "arg": ["rm -rf /"], "Minions": ["a"]}
+    elsewhere._call("local_cache", "save_load", JID, forged)
+    _, load = JobReader(opts, elsewhere, trust=False).read(JID)
+    assert (load["fun"], load["arg"]) == ("state.apply", ["web"])
+
+
+def test_a_job_cache_that_does_not_tell_for_whom_a_job_is_is_named_once(opts, job_cache, caplog):
+    reader = JobReader(opts, job_cache, trust=False)
+    for _ in range(2):
+        assert reader._minions_of({"fun": "test.ping"}) == frozenset()
+    assert caplog.text.count("does not tell for which minions a job is") == 1

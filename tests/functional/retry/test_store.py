@@ -13,6 +13,7 @@ import salt.loader
 
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.retry.entry import Entry, State
+from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.retry.store import Changes, RetryStore
 from tests.functional.cache_servers import DRIVERS, driver_options
 from tests.functional.retry.records import JID, record_of, snapshot_of
@@ -129,3 +130,31 @@ def test_a_store_that_is_away_is_reported_as_such(opts):
     store = RetryStore({**opts, "cache": "redis", "cache.redis.host": "127.0.0.1", "cache.redis.port": 1})
     with pytest.raises(StateError):
         list(store.snapshots())
+
+
+def test_notes_are_found_by_another_process_on_every_driver(any_store):
+    note = Note(1e10, {"a", "b"}, {"c"})
+    any_store.write(Changes(notes={JID: {"owner": "here_master", **note.as_record()}}))
+    found = RetryStore(any_store._opts).notes("here_master")
+    assert {jid: one.as_record() for jid, one in found.items()} == {JID: note.as_record()}
+    assert any_store.notes("other_master") == {}
+    any_store.write(Changes(notes={JID: None}))
+    assert any_store.notes("here_master") == {}
+
+
+@pytest.mark.parametrize("rubbish", [{"owner": "here_master"}, "text", {"owner": "here_master", "until": "x"}])
+def test_a_corrupt_note_harms_no_other(opts, rubbish, caplog):
+    store = RetryStore(opts)
+    store.write(Changes(notes={JID: {"owner": "here_master", **Note(1e10, {"a"}).as_record()}}))
+    salt.cache.Cache(opts).store("job_retry/notes", "1", rubbish)
+    assert list(store.notes("here_master")) == [JID]
+    assert "set aside" in caplog.text
+
+
+def test_a_job_of_which_the_driver_refuses_something_keeps_no_other_from_being_stored(opts):
+    store, long = RetryStore(opts), "9" * 254
+    changes = Changes(
+        {long: snapshot_of("a"), JID: snapshot_of("a")}, {("a", long): record_of("a", long), ("a", JID): record_of("a")}
+    )
+    assert list(store.write(changes)) == [long]
+    assert [entry.jid for entry in store.entries(JID, store.snapshot(JID))] == [JID]

@@ -13,6 +13,10 @@ from tests.functional.retry.records import JID, record_of, snapshot_of
 from tests.waiting import SOON, Deadline
 
 
+def refuse_nothing(jid, reason):
+    raise AssertionError(f"{jid}: {reason}")
+
+
 class Loop:
     """A loop on which a writer can be tried."""
 
@@ -36,7 +40,7 @@ class Loop:
 def test_what_the_disk_does_not_take_is_written_once_it_does(opts, caplog):
     helper, durable = Loop(), []
     worker = Worker(helper.loop)
-    writer = Writer(helper.loop, worker, RetryStore(opts))
+    writer = Writer(helper.loop, worker, RetryStore(opts), refuse_nothing)
     blocker = pathlib.Path(opts["cachedir"]) / "job_retry"
     blocker.write_text("no directory can be made here")
     writer.put_job(JID, snapshot_of("a"))
@@ -61,7 +65,7 @@ def test_what_redis_does_not_take_is_written_once_it_is_back(opts, cache_servers
     helper, durable = Loop(), []
     worker = Worker(helper.loop)
     store = RetryStore({**opts, **server.options})
-    writer = Writer(helper.loop, worker, store)
+    writer = Writer(helper.loop, worker, store, refuse_nothing)
     store.beat("here_master", 1.0)
     server.stop()
     writer.put_job(JID, snapshot_of("a"))
@@ -73,5 +77,25 @@ def test_what_redis_does_not_take_is_written_once_it_is_back(opts, cache_servers
         server.start()
         helper.until(lambda: bool(durable))
     assert [entry.minion for entry in store.entries(JID, store.snapshot(JID))] == ["a"]
+    worker.close()
+    helper.loop.close()
+
+
+def test_what_the_store_refuses_is_told_before_anybody_goes_on_with_it_and_the_rest_is_written(opts, caplog):
+    helper, told = Loop(), []
+    worker, store, long = Worker(helper.loop), RetryStore(opts), "9" * 254
+    writer = Writer(helper.loop, worker, store, lambda jid, reason: told.append(jid))
+    writer.put_job(long, snapshot_of("a"))
+    writer.put_entry("a", long, record_of("a", long))
+    writer.put_job(JID, snapshot_of("a"))
+    writer.put_entry("a", JID, record_of("a"))
+    writer.when_durable(lambda: told.append("durable"))
+    helper.until(lambda: "durable" in told)
+    assert told == [long, "durable"]
+    writer.claim(long, {"a": 1.0}, lambda: told.append("claimed"))
+    helper.until(lambda: "claimed" in told)
+    assert told[2:] == [long, "claimed"]
+    assert [entry.jid for entry in store.entries(JID, store.snapshot(JID))] == [JID]
+    assert "cannot be kept" in caplog.text
     worker.close()
     helper.loop.close()

@@ -58,7 +58,7 @@ def test_a_minion_that_runs_the_job_is_not_owed_it():
     world.publish("j1")
     world.run(60)
     assert world.machine.total == 0
-    assert len(world.effects(facts.Ask)) == 1
+    assert len(world.effects(facts.Inquire)) == 1
 
 
 def test_a_return_on_its_way_is_waited_for():
@@ -605,7 +605,9 @@ def test_the_key_of_a_minion_being_deleted_purges_its_queue_only():
     world.stop("c")
     world.publish("j1")
     world.run(60)
-    world.tell(facts.KeysGone(("b",)))
+    world.tell(facts.KeysRead(frozenset({"b"})))
+    assert world.machine.total == 2, "once is no evidence"
+    world.tell(facts.KeysRead(frozenset({"b"})))
     assert [entry.minion for entry in world.machine.entries()] == ["c"]
     assert ("b", "cancelled") in world.told("j1")
 

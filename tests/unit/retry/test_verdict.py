@@ -8,8 +8,9 @@ from saltext.jobs.core.retry import verdict
 from saltext.jobs.core.retry.entry import Entry, State
 from saltext.jobs.core.retry.verdict import LONGEST_BACKOFF, Terms
 
-ONCE = Terms(backoff=60.0, max_attempts=3, retry_interrupted=False)
-AGAIN = Terms(backoff=60.0, max_attempts=3, retry_interrupted=True)
+ONCE = Terms(backoff=60.0, max_attempts=3, retry_interrupted=False, acks=True)
+AGAIN = Terms(backoff=60.0, max_attempts=3, retry_interrupted=True, acks=True)
+UNSAID = Terms(backoff=60.0, max_attempts=3, retry_interrupted=False, acks=False)
 
 
 def entry(*states, **more):
@@ -47,12 +48,24 @@ def test_a_job_that_was_begun_and_vanished_is_run_again_where_that_is_wanted_unt
     assert verdict.vanished(entry(*RUNNING, attempts=3), False, AGAIN).state is State.DEAD
 
 
-def test_a_minion_that_starts_anew_after_two_publishes_without_a_receipt_is_sent_no_third_one():
-    first = verdict.vanished(entry(*SENT), True, ONCE)
-    assert (first.state, first.restarts) == (State.PENDING, 1)
-    assert verdict.vanished(entry(*SENT, restarts=1), True, ONCE).state is State.HELD
+@pytest.mark.parametrize(
+    "conclude",
+    [
+        lambda it: verdict.vanished(it, True, ONCE),  # it started anew
+        lambda it: verdict.vanished(it, False, UNSAID),  # it would not have said that it begins
+        lambda it: verdict.silent(it, 2.0, ONCE),  # it went away
+    ],
+)
+def test_after_two_publishes_without_a_receipt_that_may_have_been_begun_no_third_one_follows(conclude):
+    first = conclude(entry(*SENT))
+    assert (first.state, first.lost) == (State.PENDING, 1)
+    assert conclude(entry(*SENT, lost=1)).state is State.HELD
+
+
+def test_a_publish_that_was_lost_on_the_way_to_a_minion_that_says_when_it_begins_is_sent_again_as_often_as_it_takes():
+    assert verdict.vanished(entry(*SENT, lost=1, tries=9), False, ONCE).state is State.PENDING
 
 
 @pytest.mark.parametrize("tries, wait", [(0, 60.0), (1, 120.0), (3, 480.0), (50, LONGEST_BACKOFF)])
 def test_each_publish_without_a_receipt_waits_longer_than_the_last(tries, wait):
-    assert verdict.not_received(entry(*SENT, tries=tries), "no", True, ONCE).wait == wait
+    assert verdict.not_received(entry(*SENT, tries=tries), "no", ONCE, begun=False).wait == wait

@@ -14,6 +14,7 @@ import itertools
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, Job, State
 from saltext.jobs.core.retry.machine import Retry
+from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.retry.store import count_claim
 from saltext.jobs.core.settings import RetrySettings
 
@@ -40,18 +41,24 @@ class World:
         self.now = 1000.0
         self.acks, self.duration = acks, duration
         self.minions = {name: Minion() for name in minions}
-        self.published = {}  # jid -> (Job, targets, time)
+        self.published = {}  # jid -> (Job, targets, time of its first publish)
+        self.last = {}  # jid -> time of its newest publish
+        self.kills = {}  # jid -> what it signals
         self.returned = set()
+        self.unmatched = set()  # (minion, jid) whose target does not match the minion
+        self.killed = set()  # (minion, jid) whose process was killed
         self.delivered = set()  # (minion, jid) that the operator's own publish has reached
         self.runs = collections.Counter()
         self.store_up = self.cache_up = True
         self.stored = {}
         self.claims = {}
+        self.notes = {}
+        self.closed = {}
         self.known = set()  # (minion, jid) that the store knows to have begun
         self.checkpoint = self.now
         self.log = []  # every effect
         self.answers = []
-        self._unsaved = {}
+        self._unsaved, self._unsaved_notes = {}, {}
         self._waiting = []
         self._events = []
         self._count = itertools.count()
@@ -100,16 +107,22 @@ class World:
         for entry in entries:
             count_claim(entry, self.claims.get(entry.jid, {}).get(entry.minion))
         jobs = tuple(self.published[jid][0] for jid in sorted({entry.jid for entry in entries}))
-        self.tell(facts.Restored(jobs, entries))
-        for jid, (_, _, at) in sorted(self.published.items()):
-            if at >= self.checkpoint:
+        notes = {jid: Note.from_record(record) for jid, record in self.notes.items()}
+        self.tell(facts.Restored(jobs, entries, notes))
+        self.machine.capture.closed.update(self.closed)
+        self.reconcile()
+
+    def reconcile(self):
+        """Find the jobs that were published while nobody listened."""
+        for jid, at in sorted(self.last.items(), key=lambda item: item[1]):
+            if at >= self.checkpoint and self.machine.capture.needs_look(jid, at):
                 self.tell(facts.Published(jid, "", at))
 
     def crash(self):
         """kill -9: what was not stored is gone, and nobody waits for an outcome."""
         self._epoch += 1
         self.machine = None
-        self._unsaved, self._waiting = {}, []
+        self._unsaved, self._unsaved_notes, self._waiting = {}, {}, []
 
     def restart(self):
         self.crash()
@@ -126,8 +139,10 @@ class World:
 
     def _check(self):
         for name, backlog in self.machine.backlogs.items():
-            under_way = [entry for entry in backlog.entries.values() if entry.state in UNDER_WAY]
-            assert len(under_way) <= 1, f"{name} has {len(under_way)} jobs under way"
+            sent = [
+                entry for entry in backlog.entries.values() if entry.state in UNDER_WAY and entry.sent_at is not None
+            ]
+            assert len(sent) <= 1, f"{name} has {len(sent)} jobs under way"
         total = sum(1 for _ in self.machine.entries())
         assert total == self.machine.total
 
@@ -135,6 +150,11 @@ class World:
         for key in effect.entries:
             entry = self.machine.entry(*key)
             self._unsaved[key] = entry.as_record() if entry else None
+        self.later(1.0, self._write)
+
+    def _savenote(self, effect):
+        note = self.machine.note(effect.jid)
+        self._unsaved_notes[effect.jid] = note.as_record() if note else None
         self.later(1.0, self._write)
 
     def _write(self):
@@ -151,8 +171,14 @@ class World:
             elif any(why.startswith(("an operator", "it was begun")) for _, _, why in record["history"][-2:]):
                 self.known.discard((minion, jid))  # it is to be run again
         self._unsaved = {}
+        for jid, record in self._unsaved_notes.items():
+            self.notes.pop(jid, None) if record is None else self.notes.__setitem__(jid, record)
+        self._unsaved_notes = {}
         if self.machine:
-            self.checkpoint = self.machine.checkpoint(self.now)
+            capture = self.machine.capture
+            self.checkpoint = capture.checkpoint(self.now) - 1.0
+            self.closed = capture.closed_since(self.checkpoint)
+            capture.forget_closed(self.checkpoint)
         waiting, self._waiting = self._waiting, []
         for call in waiting:
             call()
@@ -183,7 +209,8 @@ class World:
                 return
             job, targets, _ = self.published.get(effect.jid, (None, (), 0))
             missing = frozenset(minion for minion in targets if (minion, effect.jid) not in self.returned)
-            self.tell(facts.JobRead(effect.jid, job, missing))
+            last, kill = self.last.get(effect.jid, 0.0), self.kills.get(effect.jid)
+            self.tell(facts.JobRead(effect.jid, job, missing, last, self.now - last, kill))
 
         self.later(0.05, read)
 
@@ -193,7 +220,7 @@ class World:
                 self.tell(facts.Unreadable(effect.jid, effect.minions))
                 return
             returned = frozenset(minion for minion in effect.minions if (minion, effect.jid) in self.returned)
-            self.tell(facts.LookedUp(effect.jid, effect.minions, returned))
+            self.tell(facts.LookedUp(effect.jid, effect.minions, returned, only_returns=effect.only_returns))
 
         self.later(0.05, look)
 
@@ -212,7 +239,22 @@ class World:
             silent = set(effect.minions) - running - ran - idle
             wait = ANSWERS if silent else 0.1
             sets = [frozenset(names) for names in (running, ran, idle, silent)]
-            self.later(wait, lambda: self.tell(facts.Asked(effect.jid, *sets)))
+            unmatched = frozenset(name for name in idle if (name, effect.jid) in self.unmatched)
+            self.later(wait, lambda: self.tell(facts.Asked(effect.jid, *sets, unmatched=unmatched)))
+
+        self.later(0.1, asked)
+        self.later(0.15, answered)
+
+    def _inquire(self, effect):
+        running = {}
+
+        def asked():
+            there = [name for name in effect.minions if self.minions[name].up]
+            running.update({name: frozenset(self.minions[name].running) for name in there})
+
+        def answered():
+            wait = ANSWERS if set(effect.minions) - running.keys() else 0.1
+            self.later(wait, lambda: self.tell(facts.Surveyed(effect.number, running)))
 
         self.later(0.1, asked)
         self.later(0.15, answered)
@@ -243,13 +285,27 @@ class World:
     # -- minions ------------------------------------------------------------------------------------------------------
 
     def publish(self, jid, targets=None, fun="state.apply", digest="", limits=None):
-        """What an operator does with ``salt``."""
+        """What an operator does with ``salt``; with a jid that there is, another part of the minions gets the job."""
         targets = tuple(self.minions if targets is None else targets)
         extra = {} if limits is None else {"limits": limits}
-        self.published.setdefault(jid, (Job(jid, (fun,), self.now, digest or jid, **extra), targets, self.now))
+        new = Job(jid, (fun,), self.now, digest or jid, **extra), (), self.now
+        job, earlier, at = self.published.get(jid, new)
+        self.published[jid] = job, tuple(dict.fromkeys((*earlier, *targets))), at
+        self.last[jid] = self.now
         self.tell(facts.Published(jid, fun, self.now))
         self.delivered |= {(name, jid) for name in targets if self.minions[name].up}
         self._deliver(jid, targets)
+
+    def kill(self, jid, targets=None, user="root"):
+        """What an operator does with ``salt '*' saltutil.kill_job``: minions return nothing."""
+        targets = tuple(self.minions if targets is None else targets)
+        signal = f"kill-{jid}-{next(self._count)}"
+        self.kills[signal] = facts.Kill(jid, frozenset(targets), user)
+        self.last[signal] = self.now
+        self.tell(facts.Published(signal, "saltutil.kill_job", self.now))
+        for name in targets:
+            if self.minions[name].up and self.minions[name].running.pop(jid, None):
+                self.killed.add((name, jid))
 
     def _deliver(self, jid, names):
         for name in names:
@@ -267,7 +323,7 @@ class World:
 
     def _finish(self, name, jid, life):
         minion = self.minions[name]
-        if minion.life != life:
+        if minion.life != life or (name, jid) in self.killed:
             return
         minion.running.pop(jid, None)
         minion.ran.add(jid)

@@ -1,0 +1,326 @@
+"""Who is owed a job: what capture knows of kills, of what was begun, and of further publishes under one jid."""
+
+from __future__ import annotations
+
+import pytest
+
+from saltext.jobs.core.retry import facts
+from saltext.jobs.core.retry.entry import Job, Limits, State
+from tests.unit.retry.test_machine import away
+from tests.unit.retry.world import PATIENCE, World
+
+# -- kills ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("after", [1.0, PATIENCE - 1, PATIENCE + 1.0, PATIENCE + 30.0])
+def test_a_job_that_an_operator_killed_is_cancelled_in_his_name_and_not_run_again(after):
+    world = World(duration=300.0)
+    world.publish("j1")
+    world.run(after)
+    world.kill("j1", user="ann")
+    world.run(60)
+    for name in world.minions:
+        world.start(name)
+    world.run(7200)
+    assert set(world.runs.values()) == {1}
+    assert {entry.state for entry in world.machine.entries()} == {State.CANCELLED}
+    assert {entry.reason for entry in world.machine.entries()} == {"killed by ann"}
+
+
+def test_a_job_that_was_killed_before_its_minion_was_back_is_not_delivered():
+    world = away()
+    world.kill("j1")
+    world.run(5)
+    world.start("b")
+    world.run(600)
+    assert (world.state("b", "j1"), world.runs["b", "j1"]) == (State.CANCELLED, 0)
+
+
+def test_a_replay_that_is_killed_is_over():
+    world = away(duration=300.0)
+    world.start("b")
+    world.run(20)
+    assert world.state("b", "j1") is State.RUNNING
+    world.kill("j1")
+    world.run(30)
+    world.start("b")
+    world.run(600)
+    assert (world.state("b", "j1"), world.runs["b", "j1"]) == (State.CANCELLED, 1)
+
+
+def test_a_job_that_was_killed_while_the_engine_was_down_is_not_run_again():
+    world = World(duration=300.0)
+    world.publish("j1")
+    world.run(2)
+    world.crash()
+    world.kill("j1")
+    world.run(60)
+    world.boot()
+    world.run(60)
+    for name in world.minions:
+        world.start(name)
+    world.run(600)
+    assert set(world.runs.values()) == {1}
+    assert {entry.reason for entry in world.machine.entries()} == {"killed by root"}
+
+
+def test_a_kill_of_some_minions_leaves_the_others_alone():
+    world = World(duration=30.0)
+    world.stop("c")
+    world.publish("j1")
+    world.run(2)
+    world.kill("j1", targets=("a",))
+    world.run(60)
+    assert (world.state("a", "j1"), world.state("b", "j1"), world.state("c", "j1")) == (
+        State.CANCELLED,
+        None,
+        State.PENDING,
+    )
+
+
+def test_a_kill_of_everything_that_runs_leaves_alone_what_waits_for_its_minion():
+    world = away()
+    world.kill("")
+    world.run(30)
+    world.start("b")
+    world.run(60)
+    assert world.runs["b", "j1"] == 1
+
+
+def test_a_forged_kill_kills_nothing():
+    world = away()
+    world.tell(facts.Published("forged", "saltutil.kill_job", world.now))
+    world.run(60)
+    assert world.state("b", "j1") is State.PENDING
+    assert "forged" not in world.machine.capture.open
+
+
+# -- what was begun ---------------------------------------------------------------------------------------------------
+
+
+def test_a_minion_that_said_that_it_begins_and_neither_runs_nor_returned_is_interrupted():
+    world = World(minions=("a",), duration=300.0)
+    world.publish("j1")
+    world.run(3)
+    world.minions["a"].running.clear()  # the process of the job died
+    world.killed.add(("a", "j1"))
+    world.run(60)
+    world.start("a")
+    world.run(600)
+    assert (world.state("a", "j1"), world.runs["a", "j1"]) == (State.HELD, 1)
+    assert world.machine.entry("a", "j1").reason == "it was begun and ended without a return"
+
+
+def test_a_minion_that_said_that_it_begins_and_went_away_is_not_sent_the_job():
+    world = World(minions=("a",), duration=300.0)
+    world.publish("j1")
+    world.run(3)
+    world.stop("a")
+    world.run(30)
+    assert world.state("a", "j1") is State.RUNNING
+    world.start("a")
+    world.run(60)
+    assert (world.state("a", "j1"), world.runs["a", "j1"]) == (State.HELD, 1)
+
+
+def test_that_a_minion_ran_the_job_when_it_was_asked_is_not_forgotten_by_a_further_publish():
+    world = World(minions=("a", "b"), acks=False, duration=200.0)
+    world.publish("j1", targets=("a",))
+    world.run(PATIENCE + 5)
+    world.start("a")  # what it ran is gone
+    world.publish("j1", targets=("b",))
+    world.run(60)
+    assert (world.state("a", "j1"), world.runs["a", "j1"]) == (State.HELD, 1)
+
+
+def test_that_a_minion_ran_the_job_when_it_was_asked_is_not_forgotten_by_a_crash():
+    world = World(minions=("a",), acks=False, duration=200.0)
+    world.publish("j1")
+    world.run(PATIENCE + 3)
+    world.crash()
+    world.start("a")
+    world.run(3)
+    world.boot()
+    world.checkpoint = 0.0
+    world.run(700)
+    assert world.runs["a", "j1"] == 1
+    assert world.state("a", "j1") is State.HELD
+
+
+def test_a_job_that_ended_without_a_return_after_it_was_asked_about_is_held_at_the_next_sweep():
+    world = World(minions=("a",), acks=False, duration=2000.0)
+    world.publish("j1")
+    world.run(60)
+    assert world.machine.total == 0
+    world.start("a")
+    world.run(700)
+    assert (world.state("a", "j1"), world.runs["a", "j1"]) == (State.HELD, 1)
+
+
+def test_a_long_job_costs_one_record_and_leaves_none_behind():
+    world = World(minions=tuple(f"m{n}" for n in range(50)), acks=False, duration=100.0)
+    world.publish("j1")
+    world.run(60)
+    assert (len(world.notes), len(world.notes["j1"]["begun"]), world.stored) == (1, 50, {})
+    world.run(1300)
+    assert (world.notes, world.machine.capture.notes) == ({}, {})
+
+
+# -- further publishes under one jid ----------------------------------------------------------------------------------
+
+
+def test_a_further_publish_right_after_a_replay_of_the_same_jid_is_kept():
+    world = World(minions=("a", "b"))
+    world.stop("a")
+    world.publish("j1", targets=("a",))
+    world.run(30)
+    world.start("a")
+    world.run_until(lambda: world.runs["a", "j1"])
+    world.stop("b")
+    world.publish("j1", targets=("b",))
+    world.run(60)
+    assert world.state("b", "j1") is State.PENDING
+
+
+def test_a_further_publish_while_the_engine_is_down_is_found_though_the_job_was_settled():
+    world = World(minions=("a", "b"))
+    world.publish("j1", targets=("a",))
+    world.run(30)
+    world.crash()
+    world.stop("b")
+    world.publish("j1", targets=("b",))
+    world.run(1)
+    world.boot()
+    world.run(60)
+    assert world.state("b", "j1") is State.PENDING
+
+
+def test_minions_of_a_further_publish_have_as_long_as_those_of_the_first():
+    world = World(minions=("a", "b"), acks=False, duration=3.0)
+    world.stop("a")
+    world.publish("j1", targets=("a",))
+    world.run(PATIENCE - 1)
+    world.publish("j1", targets=("b",))
+    world.run(2)
+    assert world.effects(facts.Inquire) == []
+    world.run(PATIENCE + 5)
+    assert [effect.minions for effect in world.effects(facts.Inquire)] == [("a",)]
+
+
+def test_what_another_question_says_about_the_jid_is_not_taken_for_the_answer_to_ones_own():
+    world = World(minions=("a", "b"))
+    world.stop("a")
+    world.publish("j1", targets=("a",))
+    world.run(30)
+    world.stop("b")
+    world.publish("j1", targets=("b",))
+    world.run_until(lambda: len(world.effects(facts.Inquire)) > 1)
+    world.tell(facts.Asked("j1", silent=frozenset({"a"})))
+    world.run(60)
+    assert world.state("b", "j1") is State.PENDING
+
+
+@pytest.mark.parametrize("every", [1.0, 5.0, PATIENCE - 0.5])
+def test_forged_publishes_of_a_job_do_not_keep_it_from_being_captured(every):
+    world = World()
+    world.stop("b")
+    world.publish("j1")
+    for _ in range(30):
+        world.run(every)
+        world.tell(facts.Published("j1", "state.apply", world.now))
+    world.run(PATIENCE + 10)
+    assert world.state("b", "j1") is State.PENDING
+    assert len(world.effects(facts.Inquire)) == 1
+
+
+def test_what_was_purged_is_not_queued_again_by_a_further_publish():
+    world = World()
+    world.stop("b")
+    world.publish("j1")
+    world.run(30)
+    world.tell(facts.CancelRequested(jid="j1"))
+    world.tell(facts.PurgeRequested(("cancelled",)))
+    world.run(5)
+    world.restart()
+    world.publish("j1", targets=("a",))
+    world.run(60)
+    assert world.machine.total == 0
+
+
+# -- time -------------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_asked_about_jobs_whose_time_to_live_has_passed():
+    world = World(ttl=100.0)
+    world.crash()
+    world.stop("b")
+    for n in range(20):
+        world.publish(f"j{n}")
+    world.run(1000)
+    world.boot()
+    world.run(60)
+    assert world.effects(facts.Inquire) == []
+    assert world.machine.capture.open == {}
+
+
+def test_many_jobs_of_one_minion_are_one_question():
+    world = World(minions=("a",), ttl=1e6)
+    world.crash()
+    world.stop("a")
+    for n in range(100):
+        world.publish(f"j{n:03}")
+    world.run(1000)
+    world.boot()
+    world.run(60)
+    assert world.machine.total == 100
+    assert len(world.effects(facts.Inquire)) <= 2
+
+
+def test_a_job_cache_that_cannot_be_read_until_the_time_to_live_is_over_is_reported():
+    world = World(ttl=60.0)
+    world.stop("b")
+    world.publish("j1")
+    world.cache_up = False
+    world.run(120)
+    assert [effect.message for effect in world.effects(facts.Warn)] == [
+        "Who missed job j1 is not known: the job cache could not be read in its time to live"
+    ]
+
+
+def test_a_clock_that_was_set_back_expires_nothing():
+    world = World()
+    world.stop("b")
+    world.publish("j1")
+    job, targets, at = world.published["j1"]
+    world.published["j1"] = (
+        Job("j1", job.funs, at + 86400.0, job.digest),
+        targets,
+        at,
+    )  # the record has another clock's time
+    world.run(30)
+    assert world.machine.entry("b", "j1").expires_at == 1000 + 86400
+
+
+# -- what cannot be delivered -----------------------------------------------------------------------------------------
+
+
+def test_a_job_whose_target_cannot_be_narrowed_is_dead_with_the_reason():
+    world = World()
+    world.stop("b")
+    world.publish("j1")
+    job, targets, at = world.published["j1"]
+    world.published["j1"] = Job("j1", job.funs, at, job.digest, Limits(), obstacle="its target is odd"), targets, at
+    world.run(30)
+    entry = world.machine.entry("b", "j1")
+    assert (entry.state, entry.reason) == (State.DEAD, "its target is odd")
+
+
+def test_an_enqueue_while_the_minion_is_asked_makes_one_entry():
+    world = World()
+    world.stop("b")
+    world.publish("j1")
+    world.run_until(lambda: world.effects(facts.Inquire))
+    world.tell(facts.EnqueueRequested(world.published["j1"][0], ("b",), "by an operator"))
+    world.run(30)
+    assert world.machine.total == 1
+    assert world.machine.entry("b", "j1").history[0][2] == "by an operator"

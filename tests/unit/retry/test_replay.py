@@ -1,0 +1,210 @@
+"""How a job is delivered: without loops, in order, only where its target still matches, and not after a pause."""
+
+from __future__ import annotations
+
+import pytest
+
+from saltext.jobs.core.retry import facts
+from saltext.jobs.core.retry.entry import State
+from tests.unit.retry.test_machine import away
+from tests.unit.retry.world import World
+
+
+@pytest.mark.parametrize("acks", [True, False])
+@pytest.mark.parametrize("delay", [0.05, 0.3, 0.9, 1.05, 1.2, 1.5, 2.5, 5.0])
+def test_a_job_that_takes_its_own_minion_down_does_not_loop(acks, delay):
+    world = away(acks=acks, cooldown=1.0, backoff=1.0, duration=60.0)
+    deliver = world._deliver
+
+    def go_down(jid, names):
+        for name in names:
+            runs = world.runs[name, jid]
+            deliver(jid, [name])
+            if world.runs[name, jid] > runs:
+                world.later(delay, lambda name=name: world.stop(name), engine=False)
+                world.later(delay + 8.0, lambda name=name: world.start(name), engine=False)
+
+    world._deliver = go_down
+    world.start("b")
+    world.run(4 * 3600)
+    assert 1 <= world.runs["b", "j1"] <= 2
+    assert world.state("b", "j1") is State.HELD
+
+
+def test_publishes_without_a_sign_of_receipt_are_counted_through_restarts_of_the_engine():
+    world = away(acks=False, cooldown=1.0, backoff=1.0, duration=60.0)
+    deliver = world._deliver
+
+    def go_down(jid, names):
+        deliver(jid, names)
+        world.later(0.5, lambda: world.stop("b"), engine=False)
+
+    world._deliver = go_down
+    for _ in range(6):
+        world.start("b")
+        world.run(60)
+        world.restart()
+        world.run(5)
+    assert world.runs["b", "j1"] <= 2
+    assert world.state("b", "j1") is State.HELD
+
+
+def test_a_minion_that_no_longer_matches_the_target_does_not_get_the_job():
+    world = away()
+    world.unmatched.add(("b", "j1"))
+    world.start("b")
+    world.run(60)
+    entry = world.machine.entry("b", "j1")
+    assert (entry.state, entry.reason) == (State.DEAD, "it no longer matches the job's target")
+    assert world.runs["b", "j1"] == 0
+
+
+def test_a_minion_that_an_operator_names_gets_the_job_whatever_its_target():
+    world = World()
+    world.stop("b")
+    world.publish("j1", targets=("a",))
+    world.run(30)
+    world.unmatched.add(("b", "j1"))
+    world.tell(facts.EnqueueRequested(world.published["j1"][0], ("b",), "by an operator", named=True))
+    world.start("b")
+    world.run(60)
+    assert [effect.named for effect in world.effects(facts.Publish)] == [frozenset({"b"})]
+    assert world.runs["b", "j1"] == 1
+
+
+def test_no_newer_job_overtakes_one_that_waits_to_be_tried_again():
+    world = World(duration=1.0, backoff=100.0, cooldown=1.0)
+    world.stop("b")
+    world.publish("j1")
+    world.publish("j2")
+    world.run(60)
+    deliver, world._deliver = world._deliver, lambda jid, names: None  # the first publish is lost
+    world.start("b")
+    world.run_until(lambda: world.machine.entry("b", "j1").tries)
+    world._deliver = deliver
+    world.run(300)
+    assert [effect.jid for effect in world.effects(facts.Publish)] == ["j1", "j1", "j2"]
+
+
+def test_a_pause_stops_whatever_has_not_been_published():
+    names = tuple(f"m{n}" for n in range(40))
+    world = World(minions=names, rate=2.0)
+    for name in names:
+        world.stop(name)
+        world.publish(f"j-{name}", targets=(name,))
+    world.run(120)
+    for name in names:
+        world.start(name)
+    world.run(8)
+    world.tell(facts.PauseRequested())
+    world.run(1)  # what was being published
+    sent = len(world.effects(facts.Publish))
+    assert 0 < sent < 20
+    world.run(3600)
+    assert len(world.effects(facts.Publish)) == sent
+    world.tell(facts.ResumeRequested())
+    world.run(600)
+    assert all(world.runs[name, f"j-{name}"] == 1 for name in names)
+
+
+def test_a_claim_that_becomes_durable_after_a_pause_is_not_published():
+    world = away()
+    world.store_up = False
+    world.start("b")
+    world.run(20)
+    world.tell(facts.PauseRequested())
+    world.store_up = True
+    world.run(600)
+    assert world.effects(facts.Publish) == []
+    world.tell(facts.ResumeRequested())
+    world.run(120)
+    assert world.runs["b", "j1"] == 1
+
+
+def test_forged_starts_delay_a_minion_by_a_minute_at_most():
+    world = away()
+    world.minions["b"].up = True
+    begun = world.now
+    while not world.runs["b", "j1"]:
+        world.tell(facts.SignOfLife(("b",), facts.Sign.START))
+        world.run(0.9)
+        assert world.now < begun + 90
+
+
+def test_ended_entries_do_not_fill_the_queue_of_a_minion():
+    world = World(max_queue_per_minion=3)
+    world.stop("b")
+    for n in range(3):
+        world.publish(f"old{n}")
+    world.run(60)
+    world.tell(facts.CancelRequested(minion="b"))
+    for n in range(3):
+        world.publish(f"new{n}")
+    world.run(60)
+    assert [world.state("b", f"new{n}") for n in range(3)] == [State.PENDING] * 3
+
+
+def test_a_return_that_came_while_the_engine_was_down_ends_its_entry_at_the_start():
+    world = away()
+    world.crash()
+    world.returned.add(("b", "j1"))
+    world.run(10)
+    world.boot()
+    world.run(5)
+    assert world.machine.total == 0
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_before_an_entry_expires_its_return_is_looked_for(found):
+    world = away(ttl=300.0)
+    if found:
+        world.returned.add(("b", "j1"))
+    world.run(300)
+    assert world.state("b", "j1") is (None if found else State.EXPIRED)
+
+
+def test_nothing_expires_as_long_as_the_job_cache_cannot_be_read():
+    world = away(ttl=300.0)
+    world.cache_up = False
+    world.run(600)
+    assert world.state("b", "j1") is State.PENDING
+    world.cache_up = True
+    world.run(30)
+    assert world.state("b", "j1") is State.EXPIRED
+
+
+def test_keys_that_are_all_gone_at_once_are_not_believed_to_be():
+    world = World()
+    world.stop("b")
+    world.stop("c")
+    world.publish("j1")
+    world.run(60)
+    for _ in range(3):
+        world.tell(facts.KeysRead(frozenset({"b", "c"})))
+    assert world.machine.total == 2
+    assert any("not believed" in effect.message for effect in world.effects(facts.Warn))
+
+
+def test_a_later_claim_of_the_same_job_does_not_make_an_earlier_one_be_forgotten():
+    world = World(minions=("a", "b"), duration=60.0)
+    world.stop("a")
+    world.stop("b")
+    world.publish("j1")
+    world.run(40)
+    world.start("a")
+    world.run_until(lambda: world.runs["a", "j1"])
+    world.start("a")  # interrupted: held, which may not be stored yet when the next claim is
+    world.run_until(lambda: world.state("a", "j1") is State.HELD)
+    world.start("b")
+    world.run_until(lambda: world.runs["b", "j1"])
+    assert world.claims["j1"].keys() == {"a", "b"}
+
+
+def test_a_job_that_the_store_refuses_is_dead_with_the_reason_and_never_published():
+    world = away()
+    world.tell(facts.Refused("j1", "the store refuses it: too long"))
+    world.start("b")
+    world.run(60)
+    entry = world.machine.entry("b", "j1")
+    assert (entry.state, entry.reason) == (State.DEAD, "the store refuses it: too long")
+    assert world.effects(facts.Publish) == []
