@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -44,8 +44,9 @@ NEVER = KILLS | {"saltutil.find_job", "saltutil.find_cached_job", "saltutil.is_r
 GRACE = 3.0
 #: Seconds before something that could not be read or asked is tried again.
 AGAIN = 10.0
-#: Seconds from the event of a signal to its being in the job cache.
-_KILL_DELAY = 0.5
+#: Seconds from the event of a signal to its being in the job cache; seconds before one that could not be read is tried
+#: again, which must be sooner than a replay.
+_KILL_DELAY, _KILL_AGAIN = 0.5, 1.0
 #: Seconds by which an event of a publish may precede its record in the job cache.
 _SLACK = 1.0
 
@@ -89,7 +90,6 @@ class _Open:
         "begun",
         "idle",
         "job",
-        "kills",
         "last",
         "published_at",
         "signal",
@@ -108,7 +108,6 @@ class _Open:
         self.asked = False  # it has been surveyed
         self.idle: set[str] = set()  # minions that are there, but do not run it
         self.begun: set[str] = set()  # minions that have said that they begin it
-        self.kills: list[Kill] = []
         self.again = False  # the bus says meanwhile that it was published again
         self.last = 0.0  # its newest publish when it was last read
         self.waited_for = 0.0  # the publish whose deadline was waited for
@@ -159,11 +158,13 @@ class Capture:
 
     # -- notes --------------------------------------------------------------------------------------------------------
 
-    def restore(self, notes: dict[str, Note]) -> None:
-        """Take up what the store holds."""
+    def restore(self, notes: Mapping[str, Note], now: float) -> None:
+        """Take up what the store holds. What became of a kill may not have been found out yet."""
         for jid, note in notes.items():
             self.notes[jid] = note
             self._timers.set(("note", jid), note.until)
+            if note.killed:
+                self._look_now(jid, now)
 
     def begun(self, jid: str, minion: str) -> None:
         """Believe a minion without an entry that says that it begins a job whose outcome is not known yet."""
@@ -185,12 +186,14 @@ class Capture:
         self._timers.set(("note", job.jid), note.until)
         return [SaveNote(job.jid)]
 
-    def _forget_begun(self, jid: str, minions: Iterable[str]) -> list[Outcome]:
-        """Note no more that minions have begun a job: they have returned it, or have an entry."""
+    def _forget(self, jid: str, minions: Iterable[str]) -> list[Outcome]:
+        """Note no more that minions have begun a job, or that it was killed: they have returned it, or have an entry."""
         note = self.notes.get(jid)
-        if note is None or note.begun.isdisjoint(minions):
+        gone = (note.begun | note.killed.keys()).intersection(minions) if note else set()
+        if note is None or not gone:
             return []
-        note.begun.difference_update(minions)
+        note.begun -= gone
+        note.killed = {minion: user for minion, user in note.killed.items() if minion not in gone}
         if not note:
             del self.notes[jid]
             self._timers.cancel(("note", jid))
@@ -210,10 +213,15 @@ class Capture:
     def recheck(self, now: float) -> None:
         """Look again at the jobs that minions had begun: what has become of them?"""
         for jid, note in self.notes.items():
-            if note.begun and jid not in self.open:
-                self.closed.pop(jid, None)
-                self.open[jid] = _Open(now)
-                self._timers.set(("open", jid), now)
+            if note.begun:
+                self._look_now(jid, now)
+
+    def _look_now(self, jid: str, now: float) -> None:
+        """Look at a job, though nothing says that it was published again."""
+        if jid not in self.open:
+            self.closed.pop(jid, None)
+            self.open[jid] = _Open(now)
+            self._timers.set(("open", jid), now)
 
     def ttl_of(self, job: Job) -> float:
         """Return for how many seconds a job is owed."""
@@ -255,11 +263,12 @@ class Capture:
             self._later(fact.jid, now + _KILL_DELAY)  # the record of a publish follows its event
             return []
         if fact.job is None or not self.wants(fact.job):
-            self._close(fact.jid, now)
-            return []
+            return self._drop(fact.jid, now)
         # The bus heard it then; the record's time is that of another process, whose clock may have been set.
         job.job = dataclasses.replace(fact.job, published_at=min(fact.job.published_at, job.published_at))
-        if now >= job.job.published_at + self.ttl_of(job.job) or fact.last <= self.closed.get(fact.jid, -1.0):
+        if now >= job.job.published_at + self.ttl_of(job.job):
+            return self._drop(fact.jid, now)
+        if fact.last <= self.closed.get(fact.jid, -1.0):
             self._close(fact.jid, now)
             return []
         if self._wait_for(job, fact, now):
@@ -279,8 +288,8 @@ class Capture:
     def _judge(self, job: _Open, fact: JobRead, known: Iterable[str], now: float) -> list[Outcome]:
         assert job.job is not None
         note = self.notes.get(fact.jid, Note(0.0))
-        outcomes = self._forget_begun(fact.jid, note.begun - fact.missing)
         missing = fact.missing.difference(known, note.settled)
+        outcomes = self._forget(fact.jid, (note.begun | note.killed.keys()) - missing)
         if not job.asked and missing:
             outcomes += self._note(job.job, job.begun & missing, ())
             job.stage, job.asking = Stage.TO_ASK, set(missing)
@@ -289,7 +298,7 @@ class Capture:
         outcomes += self._explain(job, begun, State.HELD, "it was begun and ended without a return")
         reason = "it is there, but has neither run nor returned the job"
         outcomes += self._explain(job, there - begun, State.PENDING, reason, alive=True)
-        outcomes += self._forget_begun(fact.jid, begun)
+        outcomes += self._forget(fact.jid, there)
         self._close(fact.jid, now)
         return outcomes
 
@@ -298,27 +307,29 @@ class Capture:
     ) -> list[Outcome]:
         """Return entries for minions; for those for which an operator has killed the job, that it was."""
         assert job.job is not None
+        note = self.notes.get(job.job.jid, Note(0.0))
         outcomes: list[Outcome] = []
-        left = set(minions)
-        for kill in job.kills:
-            killed, left = left & kill.minions, left - kill.minions
-            if killed:
-                reason_of_kill = f"killed by {kill.user}"
-                outcomes.append(Owed(job.job, tuple(sorted(killed)), State.CANCELLED, reason_of_kill))
+        left = sorted(set(minions) - note.killed.keys())
+        for minion in sorted(set(minions) & note.killed.keys()):
+            reason_of_kill = f"killed by {note.killed[minion]}"
+            outcomes.append(Owed(job.job, (minion,), State.CANCELLED, reason_of_kill))
         if left:
-            outcomes.append(Owed(job.job, tuple(sorted(left)), state, reason, alive))
+            outcomes.append(Owed(job.job, tuple(left), state, reason, alive))
         return outcomes
 
     def _kill(self, kill: Kill, now: float) -> list[Outcome]:
         """Cancel a job that an operator has killed: in the queue at once, for others once it is known what they do."""
-        for jid in [kill.jid] if kill.jid else [jid for jid, job in self.open.items() if not job.signal]:
-            job = self.open.get(jid)
-            if job is None:
-                self.closed.pop(jid, None)
-                job = self.open[jid] = _Open(now)
-                self._timers.set(("open", jid), now)
-            job.kills.append(kill)
-        return [kill]
+        jids = [kill.jid]
+        if not kill.jid:
+            waiting = {jid for jid, job in self.open.items() if not job.signal}
+            jids = sorted(waiting.union(jid for jid, note in self.notes.items() if note.begun))
+        for jid in jids:
+            # This is stored before the signal counts as settled; the look sorts out those who have returned the job.
+            note = self.notes.setdefault(jid, Note(now + self._settings.ttl))
+            note.killed.update(dict.fromkeys(kill.minions, kill.user))
+            self._timers.set(("note", jid), note.until)
+            self._look_now(jid, now)
+        return [kill, *(SaveNote(jid) for jid in jids)]
 
     # -- surveys ------------------------------------------------------------------------------------------------------
 
@@ -334,6 +345,9 @@ class Capture:
 
     def surveyed(self, fact: Surveyed, now: float) -> list[Outcome]:
         """Queue the jobs for those that say nothing."""
+        for minion, jids in fact.running.items():
+            for jid in jids:
+                self.begun(jid, minion)  # whether or not it was asked about that one
         asking = [jid for jid, job in self.open.items() if job.stage is Stage.ASKING and job.survey == fact.number]
         return [outcome for jid in asking for outcome in self._surveyed(jid, fact, now)]
 
@@ -352,7 +366,7 @@ class Capture:
         reason = "it did not return the job and does not answer"
         outcomes += self._explain(job, silent - begun, State.PENDING, reason)
         outcomes += self._explain(job, begun, State.RUNNING, "it has begun the job, and does not answer")
-        outcomes += self._forget_begun(jid, begun)
+        outcomes += self._forget(jid, silent)
         if job.idle:
             self._later(jid, now + GRACE)
         else:
@@ -369,12 +383,20 @@ class Capture:
             return [
                 Warn(f"Who missed job {fact.jid} is not known: the job cache could not be read in its time to live")
             ]
-        self._later(fact.jid, now + AGAIN)
+        self._later(fact.jid, now + (_KILL_AGAIN if job.signal else AGAIN))
         return []
 
     def _later(self, jid: str, at: float) -> None:
         self.open[jid].stage = Stage.WAITING
         self._timers.set(("open", jid), at)
+
+    def _drop(self, jid: str, now: float) -> list[Outcome]:
+        """Close a job that nobody can be owed."""
+        self._close(jid, now)
+        if self.notes.pop(jid, None) is None:
+            return []
+        self._timers.cancel(("note", jid))
+        return [SaveNote(jid)]
 
     def _close(self, jid: str, now: float) -> None:
         job = self.open.pop(jid)

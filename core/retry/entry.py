@@ -146,8 +146,9 @@ class Entry:
             entry.state = State(record["state"])
             entry.since = entry.history[-1][0]
             entry.attempts, entry.tries = int(record["attempts"]), int(record["tries"])
-            entry.lost = int(record["lost"])
-            entry.named = bool(record["named"])
+            # Version 0.1.0 wrote neither of these, but counted restarts.
+            entry.lost = int(record.get("lost", record.get("restarts", 0)))
+            entry.named = bool(record.get("named", False))
             entry.sent_at = None if record["sent_at"] is None else float(record["sent_at"])
             entry.next_at = float(record["next_at"])
             entry.acknowledged = bool(record["acknowledged"])

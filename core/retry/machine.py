@@ -327,7 +327,7 @@ class Retry:
 
     def _restored(self, fact: Restored) -> None:
         self._take_up(fact)
-        self.capture.restore(dict(fact.notes))
+        self.capture.restore(fact.notes, self.queue.now)
         # What was read needs no writing.
         self.queue.take_changes()
 

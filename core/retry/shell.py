@@ -39,7 +39,7 @@ MAINTENANCE = 10.0
 #: Seconds by which a checkpoint lies before the present: events of that time may still be on their way.
 CHECKPOINT_MARGIN = 60.0
 #: Seconds before a store or a job cache that failed is tried again at the start.
-CACHE_PAUSE = 5.0
+CACHE_PAUSE = 2.0
 
 
 class RetryShell:

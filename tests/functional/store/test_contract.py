@@ -225,7 +225,9 @@ class Contract:
         job_cache.save_load(JID, {"fun": "test.ping", "tgt": ["web2"], "tgt_type": "list", "arg": []}, minions=["web2"])
         job_cache.save_load(JID, {"fun": "forged", "Minions": ["evil"]})
         assert job_cache.get_load(JID) == {**LOAD, "Minions": ["web1", "web2"]}
-        assert job_cache.fetch("jobs/published", JID) == published
+        now = job_cache.fetch("jobs/published", JID)
+        assert now.pop("last") > published["at"]
+        assert now == published
 
     def test_publish_replaces_a_load_that_came_first(self, job_cache):
         job_cache.save_load(JID, {"fun": "early.bird", "id": "web1", "jid": JID})

@@ -756,6 +756,13 @@ def test_an_entry_survives_being_stored():
     assert again.as_record() == entry.as_record()
 
 
+def test_an_entry_of_version_0_1_0_is_taken_up():
+    record = Entry("b", "j1", 1.0, 2.0, "was away").as_record()
+    del record["lost"], record["named"]
+    entry = Entry.from_record("b", "j1", {**record, "restarts": 1})
+    assert (entry.state, entry.lost, entry.named) == (State.PENDING, 1, False)
+
+
 @pytest.mark.parametrize("record", [None, [], {}, {"minion": "b"}, {"minion": "x", "jid": "j1"}, "text"])
 def test_what_is_no_entry_is_refused(record):
     with pytest.raises(ValueError):

@@ -20,6 +20,8 @@ from saltext.jobs.core.settings import RetrySettings
 
 #: Seconds from a publish to its deadline, in this world.
 PATIENCE = 10.0
+#: Seconds by which a checkpoint lies before the present.
+MARGIN = 60.0
 #: Seconds for which a question waits.
 ANSWERS = 5.0
 
@@ -62,6 +64,7 @@ class World:
         self._waiting = []
         self._events = []
         self._count = itertools.count()
+        self._reconciling = False
         self._epoch = 0
         self.machine = None
         self.boot()
@@ -109,13 +112,18 @@ class World:
         jobs = tuple(self.published[jid][0] for jid in sorted({entry.jid for entry in entries}))
         notes = {jid: Note.from_record(record) for jid, record in self.notes.items()}
         self.tell(facts.Restored(jobs, entries, notes))
-        self.machine.capture.closed.update(self.closed)
-        self.reconcile()
+        if self.machine is not None:
+            self.machine.capture.closed.update(self.closed)
+            self.reconcile()
 
     def reconcile(self):
-        """Find the jobs that were published while nobody listened."""
+        """Find the jobs that were published while nobody listened; until then the checkpoint stays."""
+        self._reconciling = not self.cache_up
+        if self._reconciling:
+            self.later(2.0, self.reconcile)
+            return
         for jid, at in sorted(self.last.items(), key=lambda item: item[1]):
-            if at >= self.checkpoint and self.machine.capture.needs_look(jid, at):
+            if self.machine is not None and at >= self.checkpoint and self.machine.capture.needs_look(jid, at):
                 self.tell(facts.Published(jid, "", at))
 
     def crash(self):
@@ -174,9 +182,9 @@ class World:
         for jid, record in self._unsaved_notes.items():
             self.notes.pop(jid, None) if record is None else self.notes.__setitem__(jid, record)
         self._unsaved_notes = {}
-        if self.machine:
+        if self.machine and not self._reconciling:
             capture = self.machine.capture
-            self.checkpoint = capture.checkpoint(self.now) - 1.0
+            self.checkpoint = capture.checkpoint(self.now) - MARGIN
             self.closed = capture.closed_since(self.checkpoint)
             capture.forget_closed(self.checkpoint)
         waiting, self._waiting = self._waiting, []

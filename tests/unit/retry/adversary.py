@@ -1,0 +1,262 @@
+"""
+A world that is against the retry machine: events are lost, forged and late, the engine dies at any effect, the store and the
+job cache fail for a while, minions go down and jobs die, and operators publish further parts, kill, cancel and enqueue.
+
+What has really happened stands beside it, so that each run can be judged: see ``judge``.
+"""
+
+from __future__ import annotations
+
+import random
+
+from saltext.jobs.core.retry import facts
+from saltext.jobs.core.retry.entry import State
+from tests.unit.retry.world import World
+
+#: Seconds from the publish of a kill until it must have been taken note of, while the engine can read the job cache.
+KILL_NOTED = 8.0
+
+
+class Adversary(World):
+    """A world whose misfortunes a seed decides."""
+
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+        self.lossy = self.random.choice([0.0, 0.0, 0.1, 0.5])  # the part of genuine events that is lost
+        self.begun = set()  # (minion, jid) of which this engine process was told that it was begun
+        self.again = set()  # (minion, jid) that an operator wants run again
+        self.gone = set()  # (minion, jid) that an operator does not want delivered
+        self.killed_at = {}  # (minion, jid) -> (time, runs) of the last kill
+        self.up_since = 0.0
+        self._die_at = None  # the number of the effect at which the engine dies
+        names = tuple("abcd"[: self.random.randint(1, 4)])
+        super().__init__(
+            minions=names,
+            acks=self.random.random() < 0.5,
+            duration=self.random.choice([0.05, 1.0, 8.0, 40.0, 400.0]),
+            ttl=1e6,
+            keep=1e6,
+            backoff=self.random.choice([2.0, 60.0]),
+            cooldown=self.random.choice([1.0, 30.0]),
+        )
+        for minion in self.minions.values():
+            minion.cache_jobs = self.random.random() < 0.3
+
+    # -- misfortunes --------------------------------------------------------------------------------------------------
+
+    def tell(self, fact):
+        """Give the machine a fact; the engine may die between any two effects."""
+        if self.machine is None or self._is_lost(fact):
+            return
+        self._note(fact)
+        for effect in self.machine.step(fact, self.now):
+            if self._die_at is not None:
+                self._die_at -= 1
+                if self._die_at < 0:
+                    self._die_at = None
+                    self.crash()
+                    self.later(self.random.uniform(0.1, 30.0), self._reboot, engine=False)
+                    return
+            self.log.append(effect)
+            getattr(self, "_" + type(effect).__name__.lower())(effect)
+        self._check()
+
+    def _is_lost(self, fact):
+        if isinstance(fact, facts.Published) and not fact.fun:
+            return False  # that is no event: it was found in the job cache
+        heard = (facts.Acknowledged, facts.ReturnHeard, facts.Published, facts.SignOfLife)
+        lost = isinstance(fact, heard) and self.random.random() < self.lossy
+        if lost:
+            self.later(self.random.uniform(0.1, 6.0), self._notice)  # by a beat that does not come back
+        return lost
+
+    def _notice(self):
+        self.tell(facts.Gap())
+        self.reconcile()
+
+    def _note(self, fact):
+        """Remember what this engine process knows, as a minion that speaks the truth has told it."""
+        if isinstance(fact, facts.Asked):
+            self.begun |= {(minion, fact.jid) for minion in fact.running}
+        elif isinstance(fact, facts.Surveyed):
+            jids = self.machine.capture.open.keys()
+            self.begun |= {(m, jid) for m, running in fact.running.items() for jid in running if jid in jids}
+
+    def crash(self):
+        """kill -9 of the engine: it forgets what was not stored."""
+        super().crash()
+        self.begun = set()
+
+    def _reboot(self):
+        if self.machine is None:
+            self.boot()
+
+    def boot(self):
+        self.up_since = self.now
+        super().boot()
+
+    def _publish(self, effect):
+        for minion in effect.minions:
+            key = minion, effect.jid
+            if key in self.again:  # an operator wants it
+                self.again.discard(key)
+                self.known.discard(key)
+                self.begun.discard(key)
+                continue
+            assert key not in self.begun, f"{key} is published although it is known to have begun"
+            at, _ = self.killed_at.get(key, (float("inf"), 0))
+            late = self.now > max(at, self.up_since) + KILL_NOTED
+            assert not late, f"{key} is published although an operator killed it"
+        super()._publish(effect)
+
+    # -- what happens -------------------------------------------------------------------------------------------------
+
+    def act(self):
+        """Let something happen, and some time pass."""
+        choice = self.random.choice
+        kinds = [
+            "publish",
+            "publish",
+            "part",
+            "stop",
+            "start",
+            "start",
+            "die",
+            "kill",
+            "cancel",
+            "forge",
+            "forge",
+            "crash",
+        ]
+        kinds += ["die_at", "die_at", "gap", "store", "cache", "urge", "enqueue", "process"]
+        getattr(self, f"do_{choice(kinds)}")()
+        self.run(choice([0.01, 0.2, 1.0, 5.0, 15.0, 60.0, 700.0]) * self.random.random())
+
+    def _some(self):
+        return tuple(name for name in self.minions if self.random.random() < 0.6) or tuple(self.minions)[:1]
+
+    def _job(self):
+        return self.random.choice(sorted(self.published)) if self.published else None
+
+    def do_publish(self):
+        self.publish(f"j{len(self.published)}", targets=self._some())
+
+    def do_part(self):
+        """A further publish under a jid: the next part of the minions, as ``salt -b`` does; never to the same ones."""
+        jid = self._job()
+        left = [name for name in self.minions if jid and name not in self.published[jid][1]]
+        if left:
+            self.publish(jid, targets=(self.random.choice(left),))
+
+    def do_stop(self):
+        self.stop(self.random.choice(sorted(self.minions)))
+
+    def do_start(self):
+        self.start(self.random.choice(sorted(self.minions)))
+
+    def do_die(self):
+        """A minion's connection is gone for a while: it keeps what it runs."""
+        minion = self.minions[self.random.choice(sorted(self.minions))]
+        if minion.up:
+            minion.up = False
+            self.later(self.random.uniform(1, 90), lambda: setattr(minion, "up", True), engine=False)
+
+    def do_process(self):
+        """The process of a job dies, and nothing is returned."""
+        for name, minion in self.minions.items():
+            for jid in list(minion.running):
+                if self.random.random() < 0.5:
+                    del minion.running[jid]
+                    self.killed.add((name, jid))
+
+    def do_kill(self):
+        jid = self._job()
+        if jid:
+            targets = self._some()
+            self.kill(jid, targets=targets)
+            for name in set(targets) & set(self.published[jid][1]):
+                self.killed_at[name, jid] = self.now, self.runs[name, jid]
+                self.again.discard((name, jid))
+
+    def do_cancel(self):
+        jid = self._job()
+        if jid and self.machine:
+            self.gone |= {(name, jid) for name in self.minions}
+            self.tell(facts.CancelRequested(jid=jid))
+            if self.machine and self.random.random() < 0.5:
+                self.tell(facts.PurgeRequested(("cancelled",)))
+
+    def do_enqueue(self):
+        """An operator queues a job by hand for those that have neither returned nor run it, as the engine's shell checks."""
+        jid = self._job()
+        if not jid or not self.machine:
+            return
+        job, targets, _ = self.published[jid]
+        owed = tuple(name for name in targets if (name, jid) not in self.returned)
+        self.again |= {(name, jid) for name in owed}
+        self.gone -= {(name, jid) for name in owed}
+        for name in owed:
+            self.killed_at.pop((name, jid), None)
+        self.tell(facts.EnqueueRequested(job, owed, "by an operator"))
+
+    def do_urge(self):
+        if self.machine:
+            self.tell(facts.ReplayRequested(self.random.choice(sorted(self.minions))))
+
+    def do_forge(self):
+        """Events of an accepted minion that lies about others; of what it can say about a beginning, see ``docs``."""
+        name, jid = self.random.choice(sorted(self.minions)), self._job() or "j0"
+        lies = [
+            facts.ReturnHeard(name, jid),
+            facts.Published(jid, "state.apply", self.now),
+            facts.Published(f"forged{self.now}", "saltutil.kill_job", self.now),
+            facts.SignOfLife((name,), facts.Sign.START),
+            facts.SignOfLife((name,), facts.Sign.PRESENCE),
+        ]
+        self.tell(self.random.choice(lies))
+
+    def do_crash(self):
+        self.crash()
+        self.later(self.random.uniform(0.1, 60.0), self._reboot, engine=False)
+
+    def do_die_at(self):
+        self._die_at = self.random.randint(0, 12)
+
+    def do_gap(self):
+        self._notice()
+
+    def do_store(self):
+        self.store_up = not self.store_up
+
+    def do_cache(self):
+        self.cache_up = not self.cache_up
+        self.up_since = self.now
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def play(self, steps):
+        """Let much happen; then let all be well, and enough time pass for everything to come to its end."""
+        for _ in range(steps):
+            self.act()
+        self.store_up = self.cache_up = True
+        self._die_at, self.lossy = None, 0.0
+        if self.machine is None:
+            self.boot()
+        self._notice()
+        for name, minion in self.minions.items():
+            if not minion.up:
+                self.start(name)
+        self.run(6 * 3600)
+
+    def judge(self):
+        """Assert that nothing is lost, and nothing was run that must not have been."""
+        for jid, (_, targets, _) in self.published.items():
+            note = self.machine.note(jid)
+            for name in targets:
+                key = name, jid
+                settled = note is not None and (name in note.settled or name in note.begun)
+                explained = key in self.returned or self.state(*key) or settled or key in self.gone
+                assert explained, f"{key} is lost: it has run {self.runs[key]} times"
+                assert self.state(*key) is not State.CLAIMED
+        assert all(runs <= 6 for runs in self.runs.values()), "a loop"
+        assert set(self.stored) == {(entry.minion, entry.jid) for entry in self.machine.entries()}
