@@ -1,8 +1,8 @@
 """
 Returns of batches that have ended: they correct the record of a minion that was given up before it returned.
 
-It must never bring an ended batch back to life: only what is recorded of a minion changes. Returns are gathered, and
-written down in the disk's thread, so that they cost the loop next to nothing however many there are.
+It must never bring an ended batch back to life: only what is recorded of a minion changes. Returns are gathered, looked at
+and written down in other threads, so that they cost the loop next to nothing however many there are.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ log = logging.getLogger(__name__)
 
 #: Seconds for which returns are gathered.
 GATHER = 1.0
-#: For how many batches it is remembered which minions' returns would change anything.
+#: For how many batches, and of how many minions together, it is remembered whose return would change anything.
 _REMEMBERED = 100
+_MINIONS = 200_000
 
 
 class LateReturns:
@@ -32,7 +33,7 @@ class LateReturns:
         self._ports = ports
         self._gathered: dict[str, dict[str, int]] = {}
         self._timer: Any = None
-        #: ``{jid: minions}`` whose returns would change anything; used in the disk's thread only.
+        #: ``{jid: minions}`` whose returns would change anything; used in the job cache's thread only.
         self._open: dict[str, set[str]] = {}
 
     def take(self, jid: str, minion: str, retcode: int) -> None:
@@ -45,14 +46,12 @@ class LateReturns:
         """Look for returns of ended batches that came while no engine was there to see them."""
         for jid in jids:
             try:
-                waiting = await self._ports.disk_worker.call(self._waiting, jid)
-                if not waiting:
-                    continue
-                found = await self._ports.cache_worker.call(self._ports.cache.returned, jid, sorted(waiting))
+                found = await self._ports.cache_worker.call(self._look_up, jid)
             except (StateError, JobCacheError, OSError) as exc:
                 log.debug("Batch %s is not looked at again: %s", jid, exc)
                 continue
-            await self._correct(jid, found)
+            if found:
+                await self._correct(jid, found)
 
     def close(self) -> None:
         """Gather no more. What is not written down is in the job cache, and found at the next start."""
@@ -68,26 +67,35 @@ class LateReturns:
 
     async def _correct(self, jid: str, found: Mapping[str, int]) -> None:
         try:
-            await self._ports.disk_worker.call(self._append, jid, found, self._ports.clock.now())
+            late = await self._ports.cache_worker.call(self._choose, jid, found)
+            if late:
+                now = self._ports.clock.now()
+                records = [facts.record_of(facts.Returned(minion, retcode), now) for minion, retcode in late.items()]
+                await self._ports.disk_worker.call(self._ports.store.append_to_ended, jid, records)
         except (StateError, OSError) as exc:
             log.error("Late returns of batch %s are in the job cache only: %s", jid, exc)
 
-    # -- in the disk's thread ------------------------------------------------------------------------------------------
+    # -- in the job cache's thread -------------------------------------------------------------------------------------
 
-    def _append(self, jid: str, found: Mapping[str, int], now: float) -> None:
+    def _look_up(self, jid: str) -> dict[str, int]:
+        waiting = sorted(self._waiting(jid))
+        return self._ports.cache.returned(jid, waiting) if waiting else {}
+
+    def _choose(self, jid: str, found: Mapping[str, int]) -> dict[str, int]:
+        """Return what changes anything of what was found, once."""
         waiting = self._waiting(jid)
         late = {minion: retcode for minion, retcode in found.items() if minion in waiting}
-        if late:
-            records = [facts.record_of(facts.Returned(minion, retcode), now) for minion, retcode in late.items()]
-            self._ports.store.append_to_ended(jid, records)
-            waiting.difference_update(late)
+        waiting.difference_update(late)
+        return late
 
     def _waiting(self, jid: str) -> set[str]:
         """Return the minions whose returns would change anything."""
         if jid not in self._open:
             batch = self._ports.store.read(jid)
             minions = batch.spec.minions if batch is not None else ()
-            while len(self._open) >= _REMEMBERED:
-                del self._open[next(iter(self._open))]
             self._open[jid] = {minion for minion in minions if batch is not None and batch.wants_return(minion)}
+            while len(self._open) > 1 and (
+                len(self._open) > _REMEMBERED or sum(map(len, self._open.values())) > _MINIONS
+            ):
+                del self._open[next(iter(self._open))]
         return self._open[jid]

@@ -136,3 +136,8 @@ def test_of_many_ended_batches_only_the_last_are_remembered(ports, returns, monk
     for number in range(10):
         returns._waiting(str(number))
     assert list(returns._open) == ["7", "8", "9"]
+    monkeypatch.setattr(late, "_MINIONS", 5)
+    for number in (11, 12, 13):
+        ended(ports.store, jid=str(number))
+        returns._waiting(str(number))
+    assert list(returns._open) == ["13"]
