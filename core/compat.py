@@ -24,6 +24,7 @@ except ImportError:  # Salt 3007 and later use the tornado package.
 
 __all__ = [
     "HAS_NATIVE_BATCHES",
+    "HAS_PLAIN_BUS",
     "HAS_START_EVENT",
     "Future",
     "IOLoop",
@@ -43,6 +44,11 @@ HAS_START_EVENT = _MAJOR >= 3008
 
 #: Salt 3008 runs a batch manager of its own beside ours.
 HAS_NATIVE_BATCHES = _MAJOR >= 3008
+
+
+#: The event bus is a stream of msgpack frames on the publisher's socket. That of Salt 3006 changed its form between patch
+#: releases, and its own client is fast.
+HAS_PLAIN_BUS = _MAJOR >= 3007
 
 
 def new_loop() -> Any:

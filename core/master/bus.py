@@ -18,9 +18,11 @@ from typing import Any, Protocol
 import salt.payload
 import salt.utils.event
 
+from saltext.jobs.core import compat
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.beat import Beat
 from saltext.jobs.core.master.quiet import Quiet
+from saltext.jobs.core.master.stream import Stream
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +72,7 @@ class Bus:
         self._want, self._handle, self._on_gap = want, handle, on_gap
         self._beat_tag = events.beat_tag(name, os.getpid())
         self._beat = Beat()
+        self._is_direct = compat.HAS_PLAIN_BUS
         self._beaten = time.monotonic()
         self._on_ready: Callable[[], None] | None = None
         self._subscription: Any = None
@@ -105,9 +108,12 @@ class Bus:
         self._subscription = self._publisher = None
 
     def _subscribe(self) -> None:
-        self._subscription = self._connect(listen=True)
         self._publisher = self._connect(listen=False)
-        self._subscription.set_event_handler(self._receive)
+        if self._is_direct:
+            self._subscription = Stream(self._loop, self._opts, self._take, self._beat.skip)
+        else:
+            self._subscription = self._connect(listen=True)
+            self._subscription.set_event_handler(self._receive)
 
     def _connect(self, listen: bool) -> Any:
         return salt.utils.event.get_event(
@@ -116,6 +122,9 @@ class Bus:
 
     # Salt 3007 and later await the handler; 3006 takes a coroutine too.
     async def _receive(self, raw: bytes) -> None:
+        self._take(raw)
+
+    def _take(self, raw: bytes) -> None:
         end = raw.find(_TAG_END)
         tag = raw[:end].decode("utf-8", "replace")
         try:
@@ -142,6 +151,8 @@ class Bus:
     def _reconnect(self) -> None:
         for handle in (self._subscription, self._publisher):
             handle.destroy()
+        # A release whose bus is not as compat knows it is read through Salt's own client.
+        self._is_direct = self._is_direct and self._beat.heard > 0
         # Whatever was fired meanwhile is lost, even if no beat was.
         self._beat.skip()
         self._subscribe()

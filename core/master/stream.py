@@ -1,0 +1,102 @@
+"""
+Reads the event bus straight from the publisher's socket, many events at a time.
+
+Salt's own client takes a task, a lock and a read of 4 KiB for a handful of events, so that a listener that uses it on a
+busy bus falls behind and is cut off. It must never block, and never end silently: whoever uses it is told when events may
+have been lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import salt.utils.msgpack
+
+log = logging.getLogger(__name__)
+
+#: Bytes that are read at a time.
+_CHUNK = 256 << 10
+#: Seconds between two attempts to connect.
+_RETRY = 0.2
+
+
+class Stream:
+    """
+    :param loop: the engine's tornado loop.
+    :param opts: the master's options.
+    :param take: called, on the loop, with each event as the bus carries it: tag, two newlines, payload.
+    :param on_break: called when the connection was lost, before it is made anew.
+    """
+
+    def __init__(
+        self, loop: Any, opts: Mapping[str, Any], take: Callable[[bytes], None], on_break: Callable[[], None]
+    ) -> None:
+        self._loop, self._opts, self._take, self._on_break = loop, opts, take, on_break
+        self._socket: socket.socket | None = None
+        self._unpacker: Any = None
+        self._timer: Any = None
+        self._connect()
+
+    def destroy(self) -> None:
+        """Disconnect, for good."""
+        if self._timer is not None:
+            self._loop.remove_timeout(self._timer)
+            self._timer = None
+        self._disconnect()
+
+    def _connect(self) -> None:
+        self._timer = None
+        try:
+            self._socket = _connected(self._opts)
+        except OSError as exc:
+            log.debug("The event bus is not there yet: %s", exc)
+            self._timer = self._loop.call_later(_RETRY, self._connect)
+            return
+        # A half event of the last connection is of no use for this one.
+        self._unpacker = salt.utils.msgpack.Unpacker()
+        self._loop.add_handler(self._socket.fileno(), self._read, self._loop.READ)
+
+    def _disconnect(self) -> None:
+        if self._socket is not None:
+            self._loop.remove_handler(self._socket.fileno())
+            self._socket.close()
+            self._socket = None
+
+    def _read(self, _fd: int, _events: int) -> None:
+        if self._socket is None:
+            return
+        try:
+            data = self._socket.recv(_CHUNK)
+            if not data:
+                raise ConnectionError("the publisher has closed it")
+            self._unpacker.feed(data)
+            for frame in self._unpacker:
+                self._take(frame[b"body"])
+                if self._socket is None:
+                    return  # what took the event has ended this
+        except BlockingIOError:
+            return
+        except Exception as exc:  # msgpack raises many kinds for what is no frame.
+            log.debug("The connection to the event bus is made anew: %s: %s", type(exc).__name__, exc)
+            self._disconnect()
+            self._on_break()
+            self._timer = self._loop.call_later(_RETRY, self._connect)
+
+
+def _connected(opts: Mapping[str, Any]) -> socket.socket:
+    if opts.get("ipc_mode") == "tcp":
+        made = socket.create_connection(("localhost", int(opts["tcp_master_pub_port"])), timeout=1.0)
+    else:
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            made.settimeout(1.0)
+            made.connect(os.path.join(opts["sock_dir"], "master_event_pub.ipc"))
+        except OSError:
+            made.close()
+            raise
+    made.setblocking(False)
+    return made
