@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from salt.exceptions import CommandExecutionError, SaltException, SaltInvocationError
+from salt.exceptions import CommandExecutionError, SaltException
 
 __all__ = ["EngineAbsent", "JobCacheError", "JobsError", "PublishFailed", "SettingsError", "StateError"]
 
@@ -38,7 +38,3 @@ class PublishFailed(JobsError):
 
 class EngineAbsent(JobsError, CommandExecutionError):  # type: ignore[misc]
     """No engine took a runner's request in time."""
-
-
-class BadRequest(JobsError, SaltInvocationError):  # type: ignore[misc]
-    """An operator's input is not acceptable. The message names the value and what to do."""

@@ -31,9 +31,9 @@ def stats(returner=None):
 
     For each returner: ``delivered`` (records: loads and returns), ``queued`` (records that it has not got yet),
     ``spooled_bytes`` (what these take), ``lag`` (seconds since the oldest of them was taken in), ``dropped`` (records lost
-    to ``spool_max_bytes``), ``set_aside`` (records that it refused) and ``trouble`` (its last error, or None). Beside them:
-    ``recorded`` (returns taken in), ``unwritten`` (records in memory only), ``found_in_job_cache`` (returns that the bus
-    did not bring) and ``spool_bytes``.
+    to ``spool_max_bytes`` or to damage), ``refused`` (records that it refused and is given again), ``set_aside`` (records
+    that it refused and is not) and ``trouble`` (its last error, or None). Beside them: ``recorded`` (returns taken in),
+    ``unwritten`` (records in memory only), ``found_in_job_cache`` (returns that the bus did not bring) and ``spool_bytes``.
 
     :param returner: show this one only.
 

@@ -174,25 +174,6 @@ class Questions:
         )
         return Found(running, ran, idle, asked - frozenset(told), unmatched)
 
-    async def find_cached_job(self, jid: str, minions: Iterable[str], timeout: float) -> dict[str, Any]:
-        """
-        Ask minions that have ``cache_jobs`` for the return of a job that they have run.
-
-        :return: ``{minion: return data}`` of those that have one.
-        """
-        asked = frozenset(minions)
-        answers = await self._ask(
-            lambda fresh: self._publisher.publish(
-                "saltutil.find_cached_job", [jid], list(asked), jid=fresh, question=True
-            ),
-            timeout,
-        )
-        return {
-            minion: value
-            for minion, value in answers.given.items()
-            if minion in asked and isinstance(value, dict) and value.get("jid") == jid
-        }
-
     async def _ask(self, publish: Callable[[str], Awaitable[frozenset[str]]], timeout: float) -> Answers:
         jid = self._publisher.new_jid()
         question = self._open[jid] = _Open()

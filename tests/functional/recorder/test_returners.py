@@ -299,3 +299,14 @@ def test_jobs_are_found_in_the_job_cache_by_their_time(opts):
     module._function("returner")(a_return(jid=now, value=5))
     assert module.jids_since(time.time() - 60) == {now: "test.echo"}
     assert module.returns(now) == {"m1": {"return": 5, "retcode": 0, "success": True}}
+
+
+@pytest.mark.parametrize("forged", ["9999{:016d}", "99991231{:012d}", "{:d}"])
+@pytest.mark.parametrize("name", ["salt_cache", "local_cache"])
+def test_any_number_of_jids_that_tell_no_time_hides_no_job(opts, name, forged):
+    module = ReturnerModule(opts, name)
+    now = salt.utils.jid.gen_jid({})
+    for jid in (now, *(forged.format(number) for number in range(260))):
+        module._function("prep_jid")(passed_jid=jid)
+        module._function("save_load")(jid, a_load(jid))
+    assert module.jids_since(time.time() - 60) == {now: "test.echo"}
