@@ -69,8 +69,8 @@ from saltext.jobs.core.retry.timers import Timers
 if TYPE_CHECKING:
     from saltext.jobs.core.settings import RetrySettings
 
-#: Seconds for which it is remembered that a minion started, and how many are before old ones are forgotten.
-_JUST_STARTED, _MANY = 60.0, 20_000
+#: Seconds for which it is remembered that a minion started.
+_JUST_STARTED = 60.0
 #: Seconds for which jobs are gathered into one survey.
 _GATHER = 0.5
 #: Seconds before keys that were not found are looked for again.
@@ -102,7 +102,9 @@ class Retry:
         self.replays = Replays(settings, self.queue, self.outbox, self._timers, acks, paused)
         self.capture = Capture(settings, patience, self._timers)
         self._out: list[Effect] = []  # of the present step
-        self._started: dict[str, float] = {}  # minion -> when it started, for a while
+        self._started: dict[str, float] = {}  # minion -> when it started, since ``_generation``
+        self._started_before: dict[str, float] = {}  # likewise, in the time before that
+        self._generation = 0.0
         self._keyless: set[str] = set()  # minions whose key was not found when the keys were last read
 
     # -- what the shell asks ------------------------------------------------------------------------------------------
@@ -222,7 +224,7 @@ class Retry:
         self._add(job, owed.minions, reason, job.published_at + self.capture.ttl_of(job), state)
         for minion in owed.minions:
             # It may have started while it was asked.
-            if owed.alive or self._started.get(minion, 0.0) > self.queue.now - _JUST_STARTED:
+            if owed.alive or self._has_just_started(minion):
                 self.replays.alive(minion)
 
     def _killed(self, kill: Kill) -> None:
@@ -256,11 +258,19 @@ class Retry:
             return
         start = fact.sign is Sign.START
         if start:
-            self._started.update(dict.fromkeys(fact.minions, self.queue.now))
-            if len(self._started) > _MANY:
-                self._started = {m: at for m, at in self._started.items() if at > self.queue.now - _JUST_STARTED}
+            self._remember_start(fact.minions)
         for minion in fact.minions:
             self.replays.alive(minion, start)
+
+    def _remember_start(self, minions: Iterable[str]) -> None:
+        """Remember for a while that minions have started. Two generations, so that none has to be looked through."""
+        if self.queue.now > self._generation + _JUST_STARTED:
+            self._started_before, self._started, self._generation = self._started, {}, self.queue.now
+        self._started.update(dict.fromkeys(minions, self.queue.now))
+
+    def _has_just_started(self, minion: str) -> bool:
+        at = self._started.get(minion) or self._started_before.get(minion, 0.0)
+        return at > self.queue.now - _JUST_STARTED
 
     def _gap(self, _fact: Gap) -> None:
         for jid in list(self.queue.jobs):

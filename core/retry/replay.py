@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 #: Seconds after a publish at which a minion that has shown no receipt is asked; where minions do not say that they begin, it
 #: is asked before as well.
 RECEIPT, EARLY = 4.0, 1.0
+#: Longest wait after signs of life of a minion that then did not answer, in seconds.
+LONGEST_COOLDOWN = 300.0
 #: Seconds by which starts of a minion, one soon after the other, may put off what it is owed.
 LONGEST_DELAY = 60.0
 _BEGUN = "the minion says that it has begun"
@@ -254,6 +256,7 @@ class Replays:
         for entry, replay in self._find_all(fact.jid, fact.running, *asking):
             self._received(entry, replay, "the minion says that it runs it")
         for entry, replay in self._find_all(fact.jid, fact.idle, *asking):
+            self._queue.backlogs[entry.minion].false_signs = 0
             if entry.minion in fact.unmatched and not entry.named and not self._may_have_begun(entry):
                 self.end(entry, State.DEAD, "it no longer matches the job's target")
             else:
@@ -282,7 +285,12 @@ class Replays:
 
     def _silent(self, entry: Entry, replay: Replay) -> None:
         if replay.step is Step.ASKING:
+            # It seemed to be there and was not: signs of life can be forged, so that counts less each time.
+            backlog = self._queue.backlogs[entry.minion]
+            backlog.false_signs += 1
             self._back(entry, replay, alive=False)
+            wait = self._settings.cooldown * 2 ** min(backlog.false_signs - 1, 20)
+            backlog.not_before = max(backlog.not_before, self._queue.now + min(wait, LONGEST_COOLDOWN))
             return
         decision = verdict.silent(entry, self._queue.now, self._queue.terms_of(entry))
         if decision is None:

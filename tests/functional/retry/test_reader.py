@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import pytest
@@ -159,3 +160,18 @@ def test_a_job_cache_that_does_not_tell_for_whom_a_job_is_is_named_once(opts, jo
     for _ in range(2):
         assert reader._minions_of({"fun": "test.ping"}) == frozenset()
     assert caplog.text.count("does not tell for which minions a job is") == 1
+
+
+@pytest.mark.parametrize("trouble", [FileNotFoundError("gone"), OSError(24, "Too many open files")])
+def test_keys_that_cannot_be_read_are_not_taken_for_deleted(opts, job_cache, monkeypatch, trouble):
+    accept(opts, "a")
+    reader = JobReader(opts, job_cache, trust=False)
+    assert reader.without_key(("a",)) == frozenset()
+
+    def refuse(path="."):
+        raise trouble
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(OSError):
+        reader.without_key(("a",))

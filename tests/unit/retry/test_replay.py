@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from saltext.jobs.core.retry import facts
@@ -208,3 +210,29 @@ def test_a_job_that_the_store_refuses_is_dead_with_the_reason_and_never_publishe
     entry = world.machine.entry("b", "j1")
     assert (entry.state, entry.reason) == (State.DEAD, "the store refuses it: too long")
     assert world.effects(facts.Publish) == []
+
+
+def test_forged_signs_of_life_of_a_minion_that_is_away_cost_less_each_time():
+    world = away(ttl=1e6)
+    before = len(world.effects(facts.Ask))
+    for _ in range(80):
+        world.tell(facts.SignOfLife(("b",), facts.Sign.ACTIVITY))
+        world.run(45)
+    assert len(world.effects(facts.Ask)) - before <= 16  # in an hour
+    world.start("b")
+    world.run(400)
+    assert world.runs["b", "j1"] == 1
+
+
+def test_a_storm_of_starts_costs_the_same_for_each():
+    world = World(minions=("a",))
+    names = [f"m{n}" for n in range(60_000)]
+    begun = time.process_time()
+    for name in names[:30_000]:
+        world.machine.step(facts.SignOfLife((name,), facts.Sign.START), world.now)
+    half = time.process_time() - begun
+    for name in names[30_000:]:
+        world.machine.step(facts.SignOfLife((name,), facts.Sign.START), world.now)
+    whole = time.process_time() - begun
+    assert whole < 4 * half
+    assert whole < 10
