@@ -137,6 +137,8 @@ class Live:
             await self.rewrite()
         except OSError as exc:
             log.debug("The journal of batch %s cannot be rewritten: %s", self.jid, exc)
+            if not self.journal.whole:
+                self._fall_behind(exc)
 
     def _write(self, record: list[Any]) -> None:
         try:

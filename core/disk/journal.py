@@ -135,6 +135,11 @@ class Journal:
         os.ftruncate(self._file.handle, content.length)
 
     @property
+    def whole(self) -> bool:
+        """Whether it has all records. If not, every further one is refused until a rewrite has begun."""
+        return self._file is not None and not self._lacks
+
+    @property
     def overgrown(self) -> bool:
         """Whether it is time to rewrite it: its size is bounded by a multiple of its snapshot's."""
         if self._file is None or self._next is not None:
@@ -196,21 +201,17 @@ class Journal:
         """
         Put the new file in the old one's place, durably.
 
-        :raises OSError: with the old file kept; or, where it is not known which of the two a power cut would leave, with
-            the journal closed, so that nothing is appended before it is rewritten. Records that only the new file has taken
-            are lost.
+        :raises OSError: with the old file kept; or, where the new one lacks a record or may not outlive a power cut, with a
+            journal that is not ``whole``. Records that only the new file has taken are lost.
         """
         fresh = self._next
         if fresh is None:
             raise OSError(f"{self.path} is not being rewritten")
         try:
-            if self._failure is None:
-                os.fsync(fresh.handle)
-            with self._lock:
-                if self._failure is not None:
-                    raise self._failure
-                os.replace(self._temporary, self.path)
-                old, self._file, self._next, self._lacks = self._file, fresh, None, False
+            if self._failure is not None:
+                raise self._failure
+            os.fsync(fresh.handle)
+            os.replace(self._temporary, self.path)
         except OSError:
             with self._lock:
                 self._next = None
@@ -218,6 +219,9 @@ class Journal:
             with contextlib.suppress(OSError):
                 os.unlink(self._temporary)
             raise
+        with self._lock:
+            old, self._file, self._next = self._file, fresh, None
+            self._lacks = self._failure is not None  # the old file, now gone, was the last to take a record
         if old is not None:
             os.close(old.handle)
         try:
@@ -225,6 +229,8 @@ class Journal:
         except OSError:
             self.close()
             raise
+        if self._lacks:
+            raise OSError(f"{self.path} lacks a record")
 
     def rewrite(self, snapshot: Any) -> None:
         """Replace the file by one that holds the snapshot only, durably. :raises OSError: as ``finish_rewrite``."""
@@ -234,7 +240,7 @@ class Journal:
     def sync(self) -> None:
         """Make all records durable. :raises OSError: when that is not certain."""
         # What is in the new file as well, during a rewrite, is made durable before it takes the old one's place.
-        if self._file is None or self._lacks:
+        if self._file is None or not self.whole:
             raise OSError(f"{self.path} lacks a record" if self._lacks else f"{self.path} is not open")
         os.fdatasync(self._file.handle)
 

@@ -160,6 +160,23 @@ async def end_with(future, function):
     future.set_result(await function())
 
 
+def test_a_rewrite_that_may_not_outlive_a_power_cut_holds_what_follows_until_another_one_does(story, monkeypatch):
+    story.tell(facts.Published())
+    reason = "x" * 300_000
+    story.tell(facts.PauseRequested(reason))
+    story.tell(facts.ResumeRequested("ann"))
+    story.done.clear()
+    with monkeypatch.context() as broken:
+        broken.setattr(files, "sync_directory", full_disk)
+        story.tend()
+        assert story.live.unwritten
+        story.tell(facts.Returned("a", 0))
+        assert story.done == []
+    story.tend()
+    assert (story.live.unwritten, story.done) == (False, ["Publish"])
+    assert story.is_whole_on_disk()
+
+
 def test_a_journal_that_has_outgrown_its_snapshot_is_rewritten(story):
     path, reason = story.live.journal.path, "x" * 5000
     story.tell(facts.Published())

@@ -229,6 +229,30 @@ def test_a_rewrite_whose_new_file_does_not_take_a_record_is_given_up_and_the_old
     assert os.listdir(path.parent) == [path.name]
 
 
+def test_a_record_that_only_the_old_file_takes_while_the_new_one_is_put_in_its_place_is_missed(path, monkeypatch):
+    opened = filled(path, ["a"])
+    true = os.replace
+
+    def replace(*names):
+        calls, write = itertools.count(), os.write
+        with monkeypatch.context() as broken:
+            broken.setattr(os, "write", lambda *args: full_disk() if next(calls) else write(*args))
+            opened.append(["b"])
+        true(*names)
+
+    monkeypatch.setattr(os, "replace", replace)
+    with pytest.raises(OSError, match="lacks a record"):
+        opened.rewrite({"up to": "a"})
+    assert not opened.whole
+    with pytest.raises(OSError, match="lacks a record"):
+        opened.append(["c"])
+    monkeypatch.setattr(os, "replace", true)
+    opened.rewrite({"up to": "c"})
+    assert opened.whole
+    opened.append(["d"])
+    assert journal.read(path)[:2] == ({"up to": "c"}, [["d"]])
+
+
 def test_after_a_record_that_was_not_taken_no_other_one_is_until_the_journal_is_rewritten(path, monkeypatch):
     opened = filled(path, ["a"])
     with monkeypatch.context() as broken, pytest.raises(OSError, match="No space"):
