@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from salt.exceptions import CommandExecutionError, SaltException
+from salt.exceptions import CommandExecutionError, NotImplemented, SaltException
 
-__all__ = ["EngineAbsent", "JobCacheError", "JobsError", "PublishFailed", "SettingsError", "StateError"]
+__all__ = ["EngineAbsent", "JobCacheError", "JobsError", "PublishFailed", "Refused", "SettingsError", "StateError"]
 
 
 class JobsError(SaltException):  # type: ignore[misc]
@@ -38,3 +38,14 @@ class PublishFailed(JobsError):
 
 class EngineAbsent(JobsError, CommandExecutionError):  # type: ignore[misc]
     """No engine took a runner's request in time."""
+
+
+class Refused(JobsError, CommandExecutionError, NotImplemented):  # type: ignore[misc]
+    """
+    A runner does not do what it was asked for. The message is one line that names the value and what to do.
+
+    It is one of Salt's NotImplemented, of which alone Salt shows the message and no traceback: see ``core.runner``.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from saltext.jobs.core.errors import SettingsError
+from saltext.jobs.core.ids import is_plain
 
 S = TypeVar("S")
 
@@ -62,8 +63,12 @@ def seconds(minimum: float = 0.0, maximum: float = math.inf) -> Check:
             raise ValueError(value)
         return result
 
-    limits = f" of at least {minimum:g}" if minimum else ""
-    limits += f" of at most {maximum:g}" if maximum < math.inf else ""
+    limits = " and ".join(
+        limit
+        for limit in (f"at least {minimum:g}" if minimum else "", f"at most {maximum:g}" if maximum < math.inf else "")
+        if limit
+    )
+    limits = f" of {limits}" if limits else ""
     return Check(read, f"a number of seconds{limits}, or a duration such as 90s, 15m, 12h or 7d")
 
 
@@ -102,6 +107,15 @@ def _globs(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _ids(value: Any) -> tuple[str, ...]:
+    found = _globs(value)
+    if not all(is_plain(name) for name in found):
+        raise ValueError(value)
+    return found
+
+
+#: Accepts a list of minion ids.
+IDS = Check(_ids, "a list of minion ids")
 #: Accepts True and False.
 FLAG = Check(_flag, "True or False")
 #: Accepts a list of globs over function names.
@@ -136,8 +150,10 @@ class BatchSettings:
     probe_attempts: int = option(3, whole(1))
     #: How often kill_job is sent to a minion that still runs the job.
     kill_attempts: int = option(5, whole(1))
-    #: Whether the user of a batch must be allowed to publish its function.
+    #: Whether who asks for a batch must be allowed to publish its function to its minions.
     check_acl: bool = option(True, FLAG)
+    #: Minions that may start and control batches where ``peer_run`` lets them: they run what they like, where they like.
+    allow_peers: tuple[str, ...] = option((), IDS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -260,6 +276,21 @@ class RecorderSettings:
     spool_max_bytes: int = option(1 << 30, whole(1 << 20))
     #: Seconds to look back in the job cache at a start and after events were lost; 0 for not at all.
     catch_up: float = option(3600.0, seconds(0))
+
+
+def engine_options(opts: Mapping[str, Any], engine: str) -> tuple[Any, Any]:
+    """
+    Return what the master's configuration says of an engine: its section, and its entry under ``engines:``, which wins.
+
+    An engine is handed its entry when it starts; a runner looks here, so that both go by the same options.
+    """
+    entries = opts.get("engines") or ()
+    entries = [entries] if isinstance(entries, Mapping) else entries
+    found: Any = None
+    for entry in entries:
+        if isinstance(entry, Mapping) and engine in entry:
+            found = entry[engine]
+    return opts.get(engine), found
 
 
 def read_settings(kind: type[S], section: str, *sources: Any) -> S:

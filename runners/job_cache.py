@@ -16,12 +16,14 @@ from typing import Any
 import salt.loader
 import salt.payload
 import salt.utils.jid
-from salt.exceptions import CommandExecutionError, SaltCacheError, SaltDeserializationError, SaltInvocationError
+from salt.exceptions import SaltCacheError, SaltDeserializationError
 
-from saltext.jobs.core.master.secrets import without_secrets
+from saltext.jobs.core import arguments, runner
+from saltext.jobs.core.errors import Refused
+from saltext.jobs.core.master import secrets
 from saltext.jobs.core.store import records as jobs
+from saltext.jobs.core.store import store as stores
 from saltext.jobs.core.store.drivers import Outage
-from saltext.jobs.core.store.store import Store, plain_minions
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +43,7 @@ def __virtual__():
 # ---------------------------------------------------------------------------------------------------------
 
 
+@runner.verb
 def migrate(source="local_cache", dry_run=False):
     """
     Copy the jobs of another job cache into ``salt_cache``: loads, minions, returns and end times.
@@ -65,12 +68,13 @@ def migrate(source="local_cache", dry_run=False):
         salt-run job_cache.migrate
         salt-run job_cache.migrate source=local_cache dry_run=True
     """
+    source, dry_run = arguments.plain("source", source), arguments.flag("dry_run", dry_run)
     read = _reader(source)
-    store = Store(__opts__)
+    store = stores.Store(__opts__)
     done: dict[str, Any] = {
         "source": source,
         "driver": store.driver.name,
-        "dry_run": bool(dry_run),
+        "dry_run": dry_run,
         "jobs": 0,
         "copied": 0,
     }
@@ -78,14 +82,14 @@ def migrate(source="local_cache", dry_run=False):
     try:
         names = sorted(read["get_jids"]())
     except Exception as exc:
-        raise CommandExecutionError(f"The jobs of {source} cannot be listed: {exc}") from exc
+        raise Refused(f"The jobs of {source} cannot be listed: {exc}") from exc
     progress = _Progress(f"copying the jobs of {source}", len(names))
     for jid in names:
         done["jobs"] += 1
         try:
             written = _copy(store, read, jid, dry_run)
         except Outage as exc:
-            raise CommandExecutionError(f"Stopped at job {jid}; run it again to go on: {exc}") from exc
+            raise Refused(f"Stopped at job {jid}; run it again to go on: {exc}") from exc
         except Exception as exc:
             log.warning("Job %s of %s cannot be copied: %s", jid, source, exc)
             done["failed"][jid] = str(exc)
@@ -100,12 +104,12 @@ def migrate(source="local_cache", dry_run=False):
 def _reader(source):
     """The functions of the returner ``source``."""
     if source == "salt_cache":
-        raise SaltInvocationError("source must be another job cache than salt_cache, such as local_cache")
+        raise Refused("source must be another job cache than salt_cache, such as local_cache")
     loaded = salt.loader.returners(__opts__, {})
     needed = ("get_jids", "get_load", "get_jid")
     missing = [name for name in needed if f"{source}.{name}" not in loaded]
     if missing:
-        raise SaltInvocationError(f"The returner {source!r} is not loaded or has no {', '.join(missing)}")
+        raise Refused(f"The returner {source!r} is not loaded or has no {', '.join(missing)}")
     optional = [name for name in ("get_endtime",) if f"{source}.{name}" in loaded]
     read = {name: loaded[f"{source}.{name}"] for name in (*needed, *optional)}
     return {**read, "get_jid": _local_cache_returns} if source == "local_cache" else read
@@ -140,7 +144,7 @@ def _copy(store, read, jid, dry_run):
     """Copy what of one job is not there; how many loads, returns and end times that were."""
     key = store.key(jid, "jid")
     if key is None:
-        raise CommandExecutionError(f"the driver {store.driver.name} cannot take this jid")
+        raise Refused(f"the driver {store.driver.name} cannot take this jid")
     load, returns = read["get_load"](jid) or {}, read["get_jid"](jid) or {}
     end = read["get_endtime"](jid) if "get_endtime" in read else None
     bank = f"{jobs.RETURNS}/{key}"
@@ -171,11 +175,11 @@ def _is_better(store, key, load):
 
 
 def _copy_load(store, key, load):
-    stored = without_secrets(load)
+    stored = secrets.without_secrets(load)
     minions = stored.pop("Minions", None)
     store.store(jobs.LOADS, key, stored)
     if minions:
-        jobs.add_minions(store, key, plain_minions(key, minions))
+        jobs.add_minions(store, key, stores.plain_minions(key, minions))
 
 
 class _Progress:
@@ -189,9 +193,7 @@ class _Progress:
             return
         self.last = time.monotonic()
         log.info("job_cache: %s: %d of %d", self.what, count, self.total)
-        event = globals().get("__jid_event__")
-        if event is not None:
-            event.fire_event({"message": f"{self.what}: {count} of {self.total}"}, "progress")
+        runner.progress(globals(), f"{self.what}: {count} of {self.total}")
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -199,6 +201,7 @@ class _Progress:
 # ---------------------------------------------------------------------------------------------------------
 
 
+@runner.verb
 def stats():
     """
     How many jobs and returns there are, the oldest and the newest job, and the bytes on disk.
@@ -213,13 +216,10 @@ def stats():
 
         salt-run job_cache.stats
     """
-    store = Store(__opts__)
-    try:
-        keys = sorted(store.keys(jobs.LOADS))
-        returns = sum(len(store.keys(f"{jobs.RETURNS}/{key}")) for key in keys)
-        published = len(store.keys(jobs.PUBLISHED))
-    except SaltCacheError as exc:
-        raise CommandExecutionError(str(exc)) from exc
+    store = stores.Store(__opts__)
+    keys = sorted(store.keys(jobs.LOADS))
+    returns = sum(len(store.keys(f"{jobs.RETURNS}/{key}")) for key in keys)
+    published = len(store.keys(jobs.PUBLISHED))
     timed = [key for key in keys if key[:8].isdigit()]
     found = {"driver": store.driver.name, "jobs": len(keys), "published": published, "returns": returns}
     found["oldest"] = store.decode(timed[0]) if timed else None
@@ -250,6 +250,7 @@ def _bytes(store):
 # ---------------------------------------------------------------------------------------------------------
 
 
+@runner.verb
 def verify(repair=False):
     """
     List what in the job cache is unreadable or does not fit together.
@@ -277,11 +278,7 @@ def verify(repair=False):
         salt-run job_cache.verify
         salt-run job_cache.verify repair=True
     """
-    store = Store(__opts__)
-    try:
-        return _Verification(store, bool(repair)).run()
-    except SaltCacheError as exc:
-        raise CommandExecutionError(str(exc)) from exc
+    return _Verification(stores.Store(__opts__), arguments.flag("repair", repair)).run()
 
 
 class _Verification:
@@ -326,8 +323,8 @@ class _Verification:
         if error or not isinstance(load, dict):
             detail = error or f"it is a {type(load).__name__}"
             self.found("unreadable-load", key, lambda: self.store.flush(jobs.LOADS, key), detail=detail)
-        elif without_secrets(load) != load:
-            clean = without_secrets(load)
+        elif secrets.without_secrets(load) != load:
+            clean = secrets.without_secrets(load)
             self.found("secrets-in-load", key, lambda: self.store.store(jobs.LOADS, key, clean))
 
     def minions(self, key):

@@ -9,14 +9,10 @@ See what the job_recorder engine does, and what it could not deliver.
 .. versionadded:: 0.1.0
 """
 
-import logging
-
-from salt.exceptions import SaltInvocationError
-
+from saltext.jobs.core import arguments, runner
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RECORDER
-
-log = logging.getLogger(__name__)
+from saltext.jobs.core.master import caller
 
 __virtualname__ = JOB_RECORDER
 
@@ -25,6 +21,7 @@ def __virtual__():
     return __virtualname__
 
 
+@runner.verb
 def stats(returner=None):
     """
     Return what the recorder has done since its engine started, for each returner.
@@ -44,9 +41,10 @@ def stats(returner=None):
         salt-run job_recorder.stats
         salt-run job_recorder.stats pgjsonb
     """
-    return requests.ask(__opts__, JOB_RECORDER, {"do": "stats", "returner": returner})
+    return _ask("stats", returner)
 
 
+@runner.verb
 def set_aside(returner=None, limit=100):
     """
     Return the records that a returner refused again and again, oldest first.
@@ -64,11 +62,11 @@ def set_aside(returner=None, limit=100):
         salt-run job_recorder.set_aside
         salt-run job_recorder.set_aside pgjsonb limit=5
     """
-    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-        raise SaltInvocationError(f"limit is {limit!r}; accepted is a whole number of at least 1")
-    return requests.ask(__opts__, JOB_RECORDER, {"do": "set_aside", "returner": returner, "limit": limit})
+    limit = arguments.whole("limit", limit, 1)
+    return _ask("set_aside", returner, limit=limit)
 
 
+@runner.verb
 def redeliver(returner=None, names=None):
     """
     Hand records that were set aside to their returner once more, after its refusal has been dealt with.
@@ -85,8 +83,11 @@ def redeliver(returner=None, names=None):
         salt-run job_recorder.redeliver
         salt-run job_recorder.redeliver pgjsonb names=r00000000000000000042
     """
-    names = [names] if isinstance(names, str) else names
-    if names is not None and not isinstance(names, (list, tuple)):
-        raise SaltInvocationError(f"names is {names!r}; accepted is a name or a list of names")
-    wanted = [str(name) for name in names or ()]
-    return requests.ask(__opts__, JOB_RECORDER, {"do": "redeliver", "returner": returner, "names": wanted})
+    wanted = [] if names is None else list(arguments.names("names", names))
+    caller.require_no_peer(caller.caller(__opts__, globals().get("__user__")))
+    return _ask("redeliver", returner, names=wanted)
+
+
+def _ask(verb, returner, **more):
+    returner = None if returner is None else arguments.word("returner", returner)
+    return requests.ask(__opts__, JOB_RECORDER, {"do": verb, "returner": returner, **more})

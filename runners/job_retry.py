@@ -14,18 +14,15 @@ The ``job_retry`` engine of this extension keeps the queue; this runner reads it
 
 import collections
 import datetime
-import logging
 
-from salt.exceptions import CommandExecutionError, SaltInvocationError
-
+from saltext.jobs.core import arguments, runner
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
-from saltext.jobs.core.errors import StateError
-from saltext.jobs.core.ids import is_plain
+from saltext.jobs.core.errors import Refused, StateError
+from saltext.jobs.core.master import caller
+from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.store import RetryStore
-
-log = logging.getLogger(__name__)
 
 __virtualname__ = "job_retry"
 __func_alias__ = {"list_": "list"}
@@ -38,6 +35,7 @@ def __virtual__():
     return __virtualname__
 
 
+@runner.verb
 def list_(minion=None, jid=None, state=None):
     """
     Return the entries of the queue, oldest job first, without the arguments of the jobs.
@@ -62,15 +60,16 @@ def list_(minion=None, jid=None, state=None):
         salt-run job_retry.list
         salt-run job_retry.list minion=web1 state=held,dead
     """
-    states = _states(state, _STATES) if state is not None else _STATES
+    states = _STATES if state is None else arguments.choices("state", state, _STATES)
     found = [
         (snapshot["published_at"], _row(entry, snapshot))
-        for entry, snapshot in _entries(_minion(minion), _jid(jid))
+        for entry, snapshot in _entries(_given(arguments.minion, minion), _given(arguments.jid, jid))
         if entry.state.value in states
     ]
     return [row for _, row in sorted(found, key=lambda item: (item[0], item[1]["jid"], item[1]["minion"]))]
 
 
+@runner.verb
 def show(minion, jid):
     """
     Return everything about one entry: what ``job_retry.list`` shows, the job with its arguments, and its history.
@@ -81,7 +80,7 @@ def show(minion, jid):
 
         salt-run job_retry.show web1 20260516101112131415
     """
-    minion, jid = _minion(minion), _jid(jid)
+    minion, jid = arguments.minion(minion), arguments.jid(jid)
     for entry, snapshot in _entries(minion, jid):
         load = snapshot["load"]
         return {
@@ -98,9 +97,10 @@ def show(minion, jid):
             "unreceived_tries": entry.tries,
             "history": [{"at": _iso(at), "state": state, "reason": reason} for at, state, reason in entry.history],
         }
-    raise CommandExecutionError(f"{minion} has no entry for job {jid}; job_retry.list shows those that there are")
+    raise Refused(f"{minion} has no entry for job {jid}; job_retry.list shows those that there are")
 
 
+@runner.verb
 def stats():
     """
     Return what is in the queue in figures.
@@ -132,11 +132,12 @@ def stats():
         "functions": dict(functions),
         "owners": dict(owners),
         "oldest": _iso(oldest),
-        "paused": (requests.engine_dir(__opts__, JOB_RETRY) / "paused").exists(),
+        "paused": _is_paused(),
         "engine": requests.is_running(__opts__, JOB_RETRY),
     }
 
 
+@runner.verb
 def enqueue(jid, minions=None):
     """
     Put a job from the job cache into the queue by hand, whatever its function, and return the number of new entries.
@@ -155,10 +156,15 @@ def enqueue(jid, minions=None):
         salt-run job_retry.enqueue 20260516101112131415
         salt-run job_retry.enqueue 20260516101112131415 minions=web1,web2
     """
-    named = None if minions is None else [_minion(name) for name in _names(minions)]
-    return _ask({"do": "enqueue", "jid": _jid(jid, needed=True), "minions": named})
+    jid, named = arguments.jid(jid), None if minions is None else list(arguments.minions(minions))
+    who = _caller()
+    if who.grants is not None:
+        load = JobCache(__opts__).load(jid)
+        caller.require_right(__opts__, who, load, named or load.get("Minions") or ())
+    return _ask({"do": "enqueue", "jid": jid, "minions": named}, who)
 
 
+@runner.verb
 def replay(minion):
     """
     Deliver what a minion is owed now, as if it had just shown a sign of life. Returns the number of entries that wait.
@@ -169,9 +175,13 @@ def replay(minion):
 
         salt-run job_retry.replay web1
     """
-    return _ask({"do": "replay", "minion": _minion(minion, needed=True)}, keep=False)
+    minion = arguments.minion(minion)
+    if _is_paused():
+        raise Refused("The queue is paused, so nothing is delivered; salt-run job_retry.resume lets it go on")
+    return _ask({"do": "replay", "minion": minion}, keep=False)
 
 
+@runner.verb
 def retry(minion=None, jid=None):
     """
     Let entries that are held or dead be tried again, and return their number.
@@ -188,9 +198,14 @@ def retry(minion=None, jid=None):
         salt-run job_retry.retry minion=web1
         salt-run job_retry.retry minion=web1 jid=20260516101112131415
     """
-    return _ask({"do": "retry", **_selection(minion, jid)})
+    selection, who = _selection(minion, jid), _caller()
+    if who.grants is not None:
+        for entry, snapshot in _entries(selection["minion"], selection["jid"]):
+            caller.require_right(__opts__, who, snapshot["load"], [entry.minion])
+    return _ask({"do": "retry", **selection}, who)
 
 
+@runner.verb
 def cancel(minion=None, jid=None):
     """
     Let entries not be delivered, and return their number.
@@ -210,6 +225,7 @@ def cancel(minion=None, jid=None):
     return _ask({"do": "cancel", **_selection(minion, jid)})
 
 
+@runner.verb
 def purge(state):
     """
     Forget the entries in some states, and return their number.
@@ -223,9 +239,10 @@ def purge(state):
 
         salt-run job_retry.purge state=expired,cancelled
     """
-    return _ask({"do": "purge", "states": list(_states(state, _PURGEABLE))})
+    return _ask({"do": "purge", "states": list(arguments.choices("state", state, _PURGEABLE))})
 
 
+@runner.verb
 def pause():
     """
     Replay nothing until ``job_retry.resume``; jobs go on being queued. A pause outlives a restart of the master.
@@ -241,6 +258,7 @@ def pause():
     return _ask({"do": "pause"})
 
 
+@runner.verb
 def resume():
     """
     Go on after ``job_retry.pause``. Returns whether it was paused.
@@ -254,6 +272,7 @@ def resume():
     return _ask({"do": "resume"})
 
 
+@runner.verb
 def adopt(owner):
     """
     Take over the entries of a master that is gone, and return their number.
@@ -269,13 +288,21 @@ def adopt(owner):
 
         salt-run job_retry.adopt old_master_master
     """
-    if not isinstance(owner, str) or not is_plain(owner):
-        raise SaltInvocationError(f"{owner!r} is not the id of a master")
-    return _ask({"do": "adopt", "owner": owner}, keep=False)
+    return _ask({"do": "adopt", "owner": arguments.plain("owner", owner)}, keep=False)
 
 
-def _ask(request, keep=True):
-    return requests.ask(__opts__, JOB_RETRY, request, keep=keep)
+def _caller():
+    return caller.caller(__opts__, globals().get("__user__"))
+
+
+def _ask(request, who=None, keep=True):
+    who = who or _caller()
+    caller.require_no_peer(who)
+    return requests.ask(__opts__, JOB_RETRY, {**request, "user": who.name}, keep=keep)
+
+
+def _is_paused():
+    return (requests.engine_dir(__opts__, JOB_RETRY) / "paused").exists()
 
 
 def _entries(minion, jid):
@@ -287,7 +314,7 @@ def _entries(minion, jid):
                 for entry in store.entries(name, snapshot, minion):
                     yield entry, snapshot
     except StateError as exc:
-        raise CommandExecutionError(f"The retry queue cannot be read: {exc}") from exc
+        raise Refused(f"The retry queue cannot be read: {exc}") from exc
 
 
 def _row(entry, snapshot):
@@ -315,41 +342,11 @@ def _iso(at):
     return datetime.datetime.fromtimestamp(at, datetime.timezone.utc).isoformat(timespec="seconds")
 
 
-def _minion(name, needed=False):
-    if name is None and not needed:
-        return None
-    if not is_plain(name):
-        raise SaltInvocationError(f"{name!r} is not a minion id")
-    return name
-
-
-def _jid(jid, needed=False):
-    # The command line makes a number of it.
-    jid = str(jid) if isinstance(jid, int) and not isinstance(jid, bool) else jid
-    if jid is None and not needed:
-        return None
-    if not is_plain(jid):
-        raise SaltInvocationError(f"{jid!r} is not a jid")
-    return jid
+def _given(read, value):
+    return None if value is None else read(value)
 
 
 def _selection(minion, jid):
     if minion is None and jid is None:
-        raise SaltInvocationError("Name a minion, a jid, or both")
-    return {"minion": _minion(minion), "jid": _jid(jid)}
-
-
-def _names(value):
-    if isinstance(value, str):
-        return [name.strip() for name in value.split(",") if name.strip()]
-    if isinstance(value, (list, tuple)):
-        return list(value)
-    raise SaltInvocationError(f"{value!r} is not a list of names")
-
-
-def _states(value, accepted):
-    names = _names(value)
-    unknown = [name for name in names if name not in accepted]
-    if unknown or not names:
-        raise SaltInvocationError(f"state is {value!r}; accepted are {', '.join(accepted)}")
-    return tuple(names)
+        raise Refused("Name a minion, a jid, or both")
+    return {"minion": _given(arguments.minion, minion), "jid": _given(arguments.jid, jid)}

@@ -26,19 +26,20 @@ MAY_IMPORT = {
     "errors": set(),
     "ids": set(),
     "loader": set(),
-    "settings": {"errors", "windows"},
+    "settings": {"errors", "ids", "windows"},
     "windows": {"errors"},
     "disk": BASE,
     "master": BASE | {"disk"},
     "store": BASE | {"disk", "master"},
     "engine": BASE | {"disk", "master"},
-    "batch": GROUND,
+    "batch": GROUND | {"arguments"},
     "retry": GROUND,
     "recorder": GROUND,
-    "arguments": BASE | {"engine"},
+    "arguments": {"errors", "ids", "settings"},
+    "runner": {"arguments", "errors"},
     "returners": BASE | {"store"},
     "engines": GROUND | {"batch", "retry", "recorder"},
-    "runners": GROUND | {"arguments", "batch", "retry", "recorder"},
+    "runners": GROUND | {"arguments", "runner", "batch", "retry", "recorder"},
     "reactor": set(),
     "cache": BASE | {"disk"},
     "executors": BASE,
@@ -50,7 +51,7 @@ FOR_SALT = [
 
 #: The modules of each wing that touch the master, the disk, a clock or the loop. All others are pure: facts in, effects out.
 SHELLS = {
-    "batch": {"effects", "grouping", "late", "live", "ports", "shell", "store"},
+    "batch": {"asked", "catalog", "effects", "grouping", "late", "live", "ports", "shell", "store", "watch"},
     "retry": {"checkpoint", "effects", "ports", "reader", "shell", "store", "verbs", "writer"},
     "recorder": {"catch_up", "consumer", "files", "intake", "record", "shell", "targets"},
 }

@@ -48,6 +48,7 @@ def summary(batch: Batch, now: float) -> dict[str, Any]:
         "batch_size": batch.pace.size,
         "halted": batch.halted is not None,
         "halted_reason": batch.halted,
+        "stopped_by": batch.stopped_by or None,
         "driver": DRIVER,
         "user": spec.user,
         "created": batch.created,

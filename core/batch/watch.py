@@ -1,16 +1,31 @@
 """
-How a batch's progress is shown: a bar that is redrawn on a terminal, plain lines elsewhere, each failure once.
+How a batch is waited for, and how its progress is shown: a bar that is redrawn on a terminal, plain lines elsewhere.
 
-It writes to a stream and knows nothing of where summaries come from.
+It writes to a stream and knows nothing of where summaries come from. That stream is standard error: standard output is for
+the result alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
 
-_WIDTH = 30
-_BAD = ("failed", "lost", "offline", "killed")
+from saltext.jobs.core.errors import Refused
+
+#: Seconds without an engine after which nobody waits any longer: that of a master that restarts is back by then.
+ENGINE_PATIENCE = 60.0
+#: Least seconds between two looks at a batch.
+_POLL = 0.25
+_BAR = 30
+_BAD = ("failed", "lost", "timed_out", "offline", "killed")
+
+#: Returns the summary and the minions of the batch.
+Look = Callable[[], tuple[Mapping[str, Any], Mapping[str, Mapping[str, Any]]]]
 
 
 class Display:
@@ -31,12 +46,12 @@ class Display:
                 self._told.add(minion)
                 code = "" if record.get("retcode") is None else f" (retcode {record['retcode']})"
                 self._line(f"{minion}: {record['state']}{code}")
-        text = progress_line(summary)
         # Pace and forecast change all the time: a terminal redraws them, but they are not worth a line each.
-        news = text if self._live else progress_line({**summary, "rate": None, "eta_seconds": None})
-        if news == self._last:
+        width = shutil.get_terminal_size().columns - 1 if self._live else None
+        text = progress_line(summary if self._live else {**summary, "rate": None, "eta_seconds": None}, width)
+        if text == self._last:
             return
-        self._last = news
+        self._last = text
         if self._live:
             self._stream.write(f"\r\x1b[K{text}")
             self._stream.flush()
@@ -45,9 +60,10 @@ class Display:
 
     def end(self) -> None:
         """Leave the bar as it stands."""
-        if self._live:
+        if self._live and self._last:
             self._stream.write("\n")
             self._stream.flush()
+            self._last = ""
 
     def _line(self, text: str) -> None:
         start = "\r\x1b[K" if self._live else ""
@@ -57,16 +73,85 @@ class Display:
             self._last = ""
 
 
-def progress_line(summary: Mapping[str, Any]) -> str:
-    """Return one line that says how a batch stands."""
+def progress_line(summary: Mapping[str, Any], width: int | None = None) -> str:
+    """
+    Return one line that says how a batch stands.
+
+    :param width: most characters; then the bar shrinks first, and after that what matters least is left out. A line that
+        is longer than a terminal is wide could not be redrawn.
+    """
     total = summary["total"] or 1
     bad = sum(summary.get(name) or 0 for name in _BAD)
     ended = summary["completed"] + bad
-    bar = "#" * (_WIDTH * ended // total)
-    parts = [f"[{bar:<{_WIDTH}}] {ended}/{summary['total']} {summary['state']}"]
-    parts += [f"{summary[name]} {name}" for name in ("completed", "active", *_BAD) if summary.get(name)]
+    engine = " (no engine)" if summary.get("engine") is False else ""
+    parts = [f"{ended}/{summary['total']} {summary['state']}{engine}"]
+    parts += [f"{summary[name]} {name}" for name in (*_BAD, "active", "completed") if summary.get(name)]
     if summary.get("rate"):
         parts.append(f"{summary['rate']:g}/min")
     if summary.get("eta_seconds"):
         parts.append(f"about {summary['eta_seconds']:.0f} s left")
-    return ", ".join(parts)
+    bar = _BAR
+    if width is not None:
+        while len(parts) > 1 and len(", ".join(parts)) + 13 > width:  # a bar of ten, its brackets and a blank
+            parts.pop()
+        bar = max(0, min(_BAR, width - 3 - len(", ".join(parts))))
+    text = ", ".join(parts)
+    line = f"[{'#' * (bar * ended // total):<{bar}}] {text}" if bar else text
+    return line[:width]
+
+
+def follow(
+    jid: str, look: Look, over: tuple[str, ...], timeout: float | None, display: Display | None
+) -> dict[str, Any]:
+    """
+    Wait until a batch has ended and return its summary. Blocks.
+
+    :param look: returns how the batch stands; called every quarter of a second, or less often where it takes long.
+    :param over: the states of a batch that has ended.
+    :param timeout: seconds to wait; None for no limit.
+    :param display: what shows the progress; None for nothing.
+    :raises Refused: when the time is up, when the wait is interrupted, and when no engine drives the batch for a minute.
+        The batch goes on.
+    """
+    try:
+        with _interruptible():
+            return _follow(jid, look, over, timeout, display)
+    except (KeyboardInterrupt, SystemExit):
+        raise Refused(f"Batch {jid} goes on; salt-run batch.watch {jid} shows it again") from None
+    finally:
+        if display:
+            display.end()
+
+
+def _follow(
+    jid: str, look: Look, over: tuple[str, ...], timeout: float | None, display: Display | None
+) -> dict[str, Any]:
+    began = driven = time.monotonic()
+    while True:
+        looked = time.monotonic()
+        summary, minions = look()
+        if display:
+            display.show(summary, minions)
+        if summary["state"] in over:
+            return dict(summary)
+        now = time.monotonic()
+        if timeout is not None and now - began >= timeout:
+            raise Refused(f"Batch {jid} has not ended within {timeout:g} s; it goes on")
+        driven = now if summary.get("engine") is not False else driven
+        if now - driven >= ENGINE_PATIENCE:
+            raise Refused(f"No engine drives batch {jid}; it goes on when the batch_manager engine runs again")
+        # A look at a large batch is not free: spend a tenth of the time on it at most.
+        time.sleep(max(_POLL, 9 * (now - looked)))
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Have Ctrl-C raise KeyboardInterrupt. Salt's handler writes a line of its own and ends with status 0."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -33,20 +33,22 @@ class Access:
 
         :param load: the job's load; of its secrets none is needed.
         """
-        wanted = list(minions)
         user = str(load.get("user") or "")
-        lists = self._access_lists(user, load.get("kwargs") or {})
-        if lists is None or self._allows(lists, load, wanted):
-            return {}
-        reason = f"{user} may not publish {load.get('fun')} to it any more"
-        # As a rule all are denied alike; else each is asked for.
-        return {minion: reason for minion in wanted if len(wanted) == 1 or not self._allows(lists, load, [minion])}
+        grants = self._access_lists(user, load.get("kwargs") or {})
+        denied = [] if grants is None else self.denied(grants, load, minions)
+        return {minion: f"{user} may not publish {load.get('fun')} to it any more" for minion in denied}
 
-    def governs(self, user: str) -> bool:
-        """Whether an access list says what ``user`` may publish to minions; runners and wheels do not count."""
-        granted = self._access_lists(user, {}) or []
-        names = [name for entry in granted for name in (entry if isinstance(entry, Mapping) else [entry])]
-        return any(not str(name).startswith("@") for name in names)
+    def denied(self, grants: Iterable[Any], load: Mapping[str, Any], minions: Iterable[str]) -> list[str]:
+        """Return those of ``minions`` to which these grants, an access list as Salt keeps them, do not let the job."""
+        lists, wanted = list(grants), list(minions)
+        if self._allows(lists, load, wanted):
+            return []
+        # As a rule all are denied alike; else each is asked for.
+        return [minion for minion in wanted if len(wanted) == 1 or not self._allows(lists, load, [minion])]
+
+    def sudo_grants(self, user: str) -> list[Any] | None:
+        """Return what ``sudo_acl`` leaves of the rights of one who came by sudo; None for everything, and for others."""
+        return self._access_lists(user, {}) if user.startswith(_SUDO) else None
 
     def _access_lists(self, user: str, options: Mapping[str, Any]) -> list[Any] | None:
         """Return what ``user`` has been granted, or None for one who may publish everything."""

@@ -125,6 +125,9 @@ class Verbs:
         if unknown and named is not None:
             raise ValueError(f"Not enqueued, since they have no accepted key here: {', '.join(unknown[:10])}")
         returned = await ask(self._ports.cache.have_returned, jid, minions)
+        outside = [minion for minion in minions if minion not in read.missing and minion not in returned]
+        if outside:
+            raise ValueError(f"Job {jid} was not published to {', '.join(outside[:10])}")
         self._loads.setdefault(jid, load)
         owed = tuple(minion for minion in minions if minion in accepted and minion not in returned)
         if read.job.obstacle and named is None:

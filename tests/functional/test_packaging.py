@@ -36,7 +36,7 @@ files = {}
 for kind, module in (name.split("/") for name in sys.argv[2:]):
     function = next(name for name in list(loaders[kind]) if name.startswith(f"{module}."))
     function = getattr(loaders[kind][function], "func", loaders[kind][function])
-    files[f"{kind}/{module}"] = function.__code__.co_filename
+    files[f"{kind}/{module}"] = function.__globals__["__file__"]
 print(json.dumps(files))
 """
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import pathlib
+import re
 import urllib.error
 import urllib.request
 
@@ -17,6 +19,7 @@ from tests.integration.conftest import COMMAND, make_master, minions
 from tests.missing import missing
 from tests.waiting import stretched, wait_for
 
+DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 SECRET = "a long shared secret"
 
 ORCHESTRATION = """
@@ -151,6 +154,24 @@ def test_who_may_start_batches_may_not_batch_what_he_may_not_publish(api):
     assert not [batch for batch in boss.run("batch.list") if batch["fun"] == "cmd.run"]
 
 
+@pytest.mark.parametrize(
+    ("verb", "kwarg", "line"),
+    [
+        ("batch.status", {"jid": "UNKNOWN"}, "UNKNOWN is no batch"),
+        ("batch.start", {"tgt": "x*", "fun": "test.ping"}, "matches no accepted minion"),
+        ("batch.start", {"tgt": "a*", "fun": "test.ping", "fail_hard": True}, "did you mean failhard?"),
+        ("batch.list", {"limt": 3}, "did you mean limit?"),
+        ("job_retry.show", {}, "job_retry.show needs minion and jid"),
+    ],
+)
+def test_a_refusal_is_no_success_over_the_api(api, verb, kwarg, line):
+    call = {"client": "runner", "fun": verb, "kwarg": kwarg, "full_return": True}
+    answer = api("boss").post("/", [call])["return"][0]["data"]
+    assert (answer["success"], answer["retcode"]) == (False, 1)
+    assert line in answer["return"]
+    assert len(answer["return"].splitlines()) == 1
+
+
 def test_a_batch_is_stopped_over_the_api(api):
     boss = api("boss")
     jid = boss.run("batch.start", tgt="a*", fun="test.sleep", batch="1", kwarg={"length": 4})["jid"]
@@ -175,6 +196,56 @@ def test_an_orchestration_goes_on_after_a_batch_that_succeeded_and_only_then(mas
     result = command("state.orchestrate", "rollout")
     assert marker.exists() is succeeds, result.data
     assert (result.returncode == 0) is succeeds
+
+
+def orchestration_in(page):
+    """The orchestration that a page of the documentation shows after that title, with our minions and a failing function."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    section = text[re.search(r"^#+ (From an o|O)rchestration$", text, re.M).end() :]
+    block = re.search(r"(?:^    .*\n|^\n)*?^    .*batch\.run$.*?(?=\n\S)", section, re.M | re.S)[0]
+    lines = [line[4:] for line in block.splitlines() if line.startswith("    ") or not line]
+    return "\n".join(lines).strip("\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "halts"),
+    [
+        ("- max_failures: 0", True),
+        ("- kwarg: {failhard: True}", True),
+        ("- failhard: True", False),  # a word of the state system, which never arrives: the documentation says so
+    ],
+)
+def test_a_batch_of_an_orchestration_stops_at_the_first_failure(master, command, run, options, halts):
+    (master.states / "rollout.sls").write_text(f"""
+roll out:
+  salt.runner:
+    - name: batch.run
+    - arg: ['a*', test.exception]
+    - batch: 1
+    {options}
+""")
+    assert command("state.orchestrate", "rollout").returncode != 0
+    batch = next(batch for batch in run("batch.list") if batch["fun"] == "test.exception")
+    assert (batch["failed"], batch["pending"], batch["halted"]) == ((1, 1, True) if halts else (2, 0, False))
+
+
+def test_the_documented_orchestration_of_a_rollout_does_what_it_says(master, command, run):
+    shown = orchestration_in("batch.md")
+    assert "max_failures: 0" in shown
+    changed = shown.replace("web*", "a*").replace("state.apply, nginx", "test.exception").replace("25%", "1")
+    (master.states / "rollout.sls").write_text(changed)
+    assert command("state.orchestrate", "rollout").returncode != 0
+    batch = next(batch for batch in run("batch.list") if batch["fun"] == "test.exception")
+    assert (batch["tgt"], batch["failed"], batch["pending"], batch["halted"]) == ("a*", 1, 1, True)
+
+
+@pytest.mark.parametrize(("verb", "arg"), [("batch.wait", "[UNKNOWN]"), ("batch.start", "[nobody, test.ping]")])
+def test_a_refusal_fails_an_orchestration(master, command, verb, arg):
+    (master.states / "refused.sls").write_text(f"refused:\n  salt.runner:\n    - name: {verb}\n    - arg: {arg}\n")
+    result = command("state.orchestrate", "refused")
+    (state,) = next(iter(result.data["data"].values())).values() if "data" in result.data else result.data.values()
+    assert (result.returncode, state["result"]) == (1, False)
+    assert "Traceback" not in result.stdout
 
 
 # -- schedule, Python, sudo -------------------------------------------------------------------------------------------

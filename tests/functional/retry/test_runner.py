@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import getpass
+
 import pytest
 import salt.cache
 import salt.config
 import salt.loader
-from salt.exceptions import CommandExecutionError, SaltInvocationError
+from salt.exceptions import CommandExecutionError
 
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
+from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.retry.store import Changes, RetryStore
 from tests.functional.retry.records import JID, record_of, snapshot_of
 
@@ -55,7 +58,7 @@ def test_the_queue_is_listed_without_arguments(opts, runner):
     ],
 )
 def test_unusable_input_is_refused_before_anything_is_asked(runner, function, kwargs):
-    with pytest.raises(SaltInvocationError):
+    with pytest.raises(Refused):
         runner[f"job_retry.{function}"](**kwargs)
 
 
@@ -67,7 +70,9 @@ def test_an_entry_that_is_not_there_cannot_be_shown(runner):
 def test_a_request_is_left_for_an_engine_that_is_down(opts, runner):
     assert runner["job_retry.cancel"](jid=JID) is None
     waiting = list(requests.Inbox(opts, JOB_RETRY).take())
-    assert [request for _, request in waiting] == [{"do": "cancel", "minion": None, "jid": JID}]
+    assert [request for _, request in waiting] == [
+        {"do": "cancel", "minion": None, "jid": JID, "user": getpass.getuser()}
+    ]
 
 
 def test_every_function_has_an_example_for_the_command_line(runner):

@@ -10,7 +10,7 @@ import salt.cache
 import salt.config
 import salt.loader
 import salt.utils.jid
-from salt.exceptions import CommandExecutionError, SaltInvocationError
+from salt.exceptions import CommandExecutionError
 
 from tests.functional.cache_servers import cache_servers, driver_options  # noqa: F401 (a fixture)
 
@@ -135,7 +135,7 @@ class TestMigrate:
 
     @pytest.mark.parametrize("source", ["salt_cache", "nonesuch"])
     def test_a_source_that_is_none_is_refused(self, on_disk, source):
-        with pytest.raises(SaltInvocationError, match=source):
+        with pytest.raises(CommandExecutionError, match=source):
             on_disk.run("migrate", source=source)
 
 

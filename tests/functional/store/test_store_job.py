@@ -6,6 +6,12 @@ It stores the load of every return again for any job cache but local_cache, whic
 
 from __future__ import annotations
 
+import getpass
+import json
+import os
+import subprocess
+import sys
+
 import pytest
 import salt.config
 import salt.minion
@@ -113,3 +119,15 @@ def test_a_jid_that_would_leave_the_cache_stores_nothing(master, opts, tmp_path,
     assert [path for path in tmp_path.parent.rglob("*escape*") if "test_a_jid" not in path.name] == []
     after = [path for path in tmp_path.rglob("*") if path.is_file() and "/jobs/" in str(path)]
     assert after == [path for path in before if "/jobs/" in str(path)]
+
+
+def test_a_command_that_used_the_job_cache_ends_without_a_traceback(tmp_path):
+    # Salt 3008 tears a loader that is still alive down when the interpreter is half gone already.
+    cachedir = tmp_path / "var" / "cache" / "salt" / "master"
+    (cachedir / "proc").mkdir(parents=True)
+    config = {"root_dir": str(tmp_path), "user": getpass.getuser(), "id": "m_master", "log_file": str(tmp_path / "log")}
+    (tmp_path / "master").write_text(json.dumps({**config, "master_job_cache": "salt_cache"}))
+    command = [os.path.join(os.path.dirname(sys.executable), "salt-run"), "-c", str(tmp_path), "test.arg", "x"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert os.listdir(cachedir / "jobs" / "loads")  # it was used
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,206 @@
+"""
+From what an operator has asked for to the Spec of a new batch: options, target, access.
+
+Each option stands once, in ``_READERS`` with how it is read; its default is that of the Spec. Blocks.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import salt.utils.args
+import salt.utils.jid
+import salt.utils.minions
+
+from saltext.jobs.core import arguments
+from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.batch.spec import OFFLINE, PRESENCE, Spec, failures_allowed, sizes_of
+from saltext.jobs.core.batch.summary import minions as minions_of
+from saltext.jobs.core.compat import minion_keys
+from saltext.jobs.core.engine.names import BATCH_MANAGER
+from saltext.jobs.core.errors import Refused
+from saltext.jobs.core.ids import is_plain
+from saltext.jobs.core.master.caller import Caller, require_no_peer, require_right
+from saltext.jobs.core.settings import BatchSettings, engine_options, read_settings
+
+#: The size of a batch for which none is given.
+BATCH = "10%"
+#: Which minions a retry is for.
+RETRIABLE = {
+    "failed": {"failed"},
+    "lost": {"lost"},
+    "offline": {"offline"},
+    "timed_out": {"timed_out"},
+    "all": {"failed", "lost", "offline", "timed_out", "killed", "pending"},
+}
+
+_Reader = Callable[[str, Any], Any]
+_positive = functools.partial(arguments.seconds, above=0)
+#: Options that are read on their own.
+_READERS: dict[str, _Reader] = {
+    "batch_wait": arguments.seconds,
+    "failhard": arguments.flag,
+    "min_executed": arguments.whole,
+    "timeout": _positive,
+    "gather_job_timeout": _positive,
+    "presence": functools.partial(arguments.choice, accepted=PRESENCE),
+    "offline": functools.partial(arguments.choice, accepted=OFFLINE),
+    "ret": arguments.word,
+}
+#: Options that travel with the job as they are.
+_TRAVELLING: dict[str, _Reader] = {
+    "metadata": arguments.mapping,
+    "module_executors": arguments.sequence,
+    "executor_opts": arguments.mapping,
+    "ret_config": arguments.word,
+    "ret_kwargs": arguments.mapping,
+}
+#: All options of batch.start; whatever else it is given goes to the function.
+OPTIONS = ("batch", "tgt_type", "max_failures", *_READERS, *_TRAVELLING, "arg", "kwarg")
+#: What others call an option of ours.
+_ALIASES = {
+    "batch_size": "batch",
+    "size": "batch",
+    "expr_form": "tgt_type",
+    "target_type": "tgt_type",
+    "args": "arg",
+    "return": "ret",
+    "returner": "ret",
+}
+_PEERS = " (batch_manager: allow_peers names the minions that may)"
+#: Settings of the engine that a batch keeps as they were when it was started.
+_KEPT = ("publish_window", "publish_retries", "publish_backoff", "probe_attempts", "kill_attempts")
+
+
+def new_batch(
+    opts: Mapping[str, Any], who: Caller, tgt: Any, fun: Any, args: tuple[Any, ...], given: Mapping[str, Any]
+) -> Spec:
+    """
+    Return the batch that ``batch.start`` was asked for.
+
+    :param opts: the master's options.
+    :param who: who asks.
+    :param given: options, and keyword arguments of the function.
+    :raises Refused: for bad input, and where ``who`` may not publish the job to these minions.
+    """
+    settings = _settings(opts)
+    options, kwargs = _split(given)
+    fun = arguments.function(fun)
+    arg = (*args, *arguments.sequence("arg", options.get("arg")))
+    tgt, tgt_type = arguments.target(tgt, options.get("tgt_type", "glob"))
+    matched = _match(opts, tgt, tgt_type)
+    _permit(opts, settings, who, fun, arg, kwargs, matched)
+    batch = options.get("batch", BATCH)
+    wanted = {"timeout": opts["timeout"], "gather_job_timeout": opts["gather_job_timeout"], **options}
+    return Spec(
+        jid=_new_jid(opts),
+        fun=fun,
+        arg=arg,
+        kwargs=kwargs,
+        tgt=tgt,
+        tgt_type=tgt_type,
+        minions=matched,
+        batch=str(batch),
+        sizes=arguments.accepted(sizes_of, batch, len(matched)),
+        user=who.name,
+        failures_allowed=arguments.accepted(failures_allowed, options.get("max_failures"), len(matched)),
+        options={name: reader(name, options[name]) for name, reader in _TRAVELLING.items() if name in options},
+        **{name: reader(name, wanted[name]) for name, reader in _READERS.items() if name in wanted},
+        **{name: getattr(settings, name) for name in _KEPT},
+    )
+
+
+def next_batch(opts: Mapping[str, Any], who: Caller, batch: Batch, which: str) -> Spec:
+    """
+    Return the batch that runs a batch's job again where it did not succeed.
+
+    :param which: a key of RETRIABLE.
+    :raises Refused: when there is no such minion, or ``who`` may not publish the job to them.
+    """
+    spec = batch.spec
+    states = RETRIABLE[which] - ({"pending"} if not batch.finished else set())
+    chosen = tuple(minion for minion, record in minions_of(batch).items() if record["state"] in states)
+    if not chosen:
+        raise Refused(f"No minion of batch {spec.jid} is {which if which != 'all' else 'unsuccessful'}")
+    _permit(opts, _settings(opts), who, spec.fun, spec.arg, spec.kwargs, chosen)
+    data = spec.as_dict()
+    data.update(jid=_new_jid(opts), tgt=list(chosen), tgt_type="list", minions=chosen, user=who.name, parent=spec.jid)
+    data.update(sizes=sizes_of(spec.batch, len(chosen)))
+    return Spec.from_dict(data)
+
+
+def _split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """
+    Return our options and the function's keyword arguments. An option that is None is not given.
+
+    :raises Refused: for a name so close to one of ours that it must be a slip; ``kwarg`` takes any.
+    """
+    options = {name: value for name, value in given.items() if name in OPTIONS and value is not None}
+    kwargs = {name: value for name, value in given.items() if name not in OPTIONS}
+    for name, value in kwargs.items():
+        meant = _ALIASES.get(name) or arguments.slip_of(name, ("tgt", "fun", *OPTIONS))
+        if meant:
+            raise Refused(
+                f"There is no option {name}; did you mean {meant}? If {name} is meant for the function, give it as"
+                f" kwarg='{{{name}: {value}}}'"
+            )
+    return options, {**kwargs, **arguments.mapping("kwarg", options.pop("kwarg", None))}
+
+
+def _match(opts: Mapping[str, Any], tgt: Any, tgt_type: str) -> tuple[str, ...]:
+    """Return the accepted minions that a target matches, sorted, as publishing to it would find them."""
+    if tgt_type == "list":
+        unknown = sorted(set(tgt) - minion_keys(opts)[0])
+        if unknown:
+            names = ", ".join(unknown[:10]) + (", …" if len(unknown) > 10 else "")
+            raise Refused(f"No accepted minion has this name: {names} (of the list in tgt)")
+    try:
+        matched = salt.utils.minions.CkMinions(opts).check_minions(tgt, tgt_type).get("minions") or []
+    except Exception as exc:  # the matcher raises whatever it stumbles over
+        raise Refused(f"The target {tgt!r} of type {tgt_type!r} can't be matched: {exc}") from exc
+    found = tuple(sorted(minion for minion in matched if is_plain(minion)))
+    if not found:
+        raise Refused(f"The target {tgt!r} of type {tgt_type!r} matches no accepted minion")
+    return found
+
+
+def permit_control(opts: Mapping[str, Any], who: Caller, batch: Batch | None = None) -> None:
+    """
+    Refuse control over batches to a minion that is not allowed it; with ``batch``, to whoever may not run that batch's job.
+
+    :raises Refused: saying what is missing.
+    """
+    settings = _settings(opts)
+    if batch is None:
+        require_no_peer(who, settings.allow_peers, _PEERS)
+    else:
+        spec = batch.spec
+        _permit(opts, settings, who, spec.fun, spec.arg, spec.kwargs, spec.minions)
+
+
+def _permit(
+    opts: Mapping[str, Any],
+    settings: BatchSettings,
+    who: Caller,
+    fun: str,
+    arg: Iterable[Any],
+    kwargs: Mapping[str, Any],
+    minions: tuple[str, ...],
+) -> None:
+    require_no_peer(who, settings.allow_peers, _PEERS)
+    if settings.check_acl and not who.peer:
+        load = {"fun": fun, "arg": salt.utils.args.condition_input(list(arg), dict(kwargs))}
+        require_right(opts, who, load, minions)
+
+
+def _settings(opts: Mapping[str, Any]) -> BatchSettings:
+    settings: BatchSettings = arguments.accepted(
+        read_settings, BatchSettings, BATCH_MANAGER, *engine_options(opts, BATCH_MANAGER)
+    )
+    return settings
+
+
+def _new_jid(opts: Mapping[str, Any]) -> str:
+    return str(salt.utils.jid.gen_jid(opts))

@@ -1,0 +1,117 @@
+"""
+All batches that there are, ours and those of Salt 3008's own manager, as the runner shows them. It writes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from saltext.jobs.core.batch import summary
+from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.names import BATCH_MANAGER
+from saltext.jobs.core.errors import Refused, StateError
+
+log = logging.getLogger(__name__)
+
+#: States of a batch that has ended.
+OVER = ("complete", "halted")
+#: All states of a batch.
+STATES = ("running", "paused", "stopping", *OVER)
+
+Summary = dict[str, Any]
+Minions = dict[str, dict[str, Any]]
+
+
+class Catalog:
+    """
+    :param opts: the master's options.
+    """
+
+    def __init__(self, opts: Mapping[str, Any]) -> None:
+        self._opts, self._store = opts, BatchStore(opts)
+        self.engine = requests.is_running(opts, BATCH_MANAGER)
+
+    def ours(self, jid: str) -> Batch | None:
+        """Return a batch of ours, or None. :raises Refused: when its journal is damaged."""
+        try:
+            return self._store.read(jid)
+        except StateError as exc:
+            raise Refused(f"{exc}; the batch_manager engine sets it aside when it starts") from exc
+
+    def need(self, jid: str) -> Batch:
+        """Return a batch of ours. :raises Refused: where there is none."""
+        batch = self.ours(jid)
+        if batch is None:
+            raise Refused(
+                f"{jid} is no batch of the batch_manager engine; salt-run batch.list shows those that there are"
+            )
+        return batch
+
+    def native(self, jid: str) -> dict[str, Any] | None:
+        """Return the state of a batch of Salt 3008's own, or None."""
+        return self._store.read_native(jid)
+
+    def find(self, jid: str) -> tuple[Summary, Minions]:
+        """Return the summary and the minions of a batch. :raises Refused: where there is none."""
+        batch = self.ours(jid)
+        if batch is not None:
+            return self._summary(batch), summary.minions(batch)
+        state = self.native(jid)
+        if state is None:
+            raise Refused(f"{jid} is no batch; salt-run batch.list shows those that there are")
+        return summary.native_summary(state, time.time()), summary.native_minions(state)
+
+    def active(self) -> list[Summary]:
+        """Return the summaries of all batches that have not ended, oldest first."""
+        ours = [self._listed(jid) for jid in self._store.open_jids()]
+        states = [self.native(jid) for jid in self._store.native_jids()]
+        foreign = [summary.native_summary(state, time.time()) for state in states if state]
+        found = [item for item in (*ours, *foreign) if item and item["state"] not in OVER]
+        return sorted(found, key=lambda item: str(item["jid"]))
+
+    def newest(self, limit: int, state: str | None) -> list[Summary]:
+        """Return the summaries of up to ``limit`` batches, newest first; of those in one state where ``state`` is given."""
+        # Every file of Salt's own is looked at when a state is asked for.
+        states = self._store.native_states(limit if state is None else sys.maxsize)
+        foreign = {str(found["jid"]): summary.native_summary(found, time.time()) for found in states}
+        result: list[Summary] = []
+        for jid in sorted({*self._store.open_jids(), *self._store.ended_jids(), *foreign}, reverse=True):
+            if len(result) == limit:
+                break
+            found = foreign.get(jid) or self._listed(jid)
+            if found and state in (None, found["state"]):
+                result.append(found)
+        return result
+
+    def _summary(self, batch: Batch) -> Summary:
+        # Whether anybody drives it; of no interest once it has ended.
+        return {**summary.summary(batch, time.time()), "engine": None if batch.finished else self.engine}
+
+    def _listed(self, jid: str) -> Summary | None:
+        """Return a summary for a list, in which a damaged batch is left out."""
+        try:
+            batch = self._store.read(jid)
+        except StateError as exc:
+            log.error("Left out: %s", exc)
+            return None
+        return self._summary(batch) if batch is not None else None
+
+
+def with_retcode(found: Mapping[str, Any]) -> Summary:
+    """
+    Add what makes callers fail when a batch did not succeed: ``retcode`` for ``salt-run``, and ``Error`` for the
+    salt.runner state (``salt.states.saltmod.runner``).
+    """
+    good = found.get("success", not found["halted"] and not found["failed"])
+    if good:
+        return {**found, "retcode": 0}
+    wrong = [f"{found[name]} {name}" for name in ("failed", "lost", "timed_out", "offline", "killed", "pending") if found.get(name)]
+    reason = f" ({found['halted_reason']})" if found["halted_reason"] else ""
+    error = f"Batch {found['jid']} is {found['state']}{reason}: {', '.join(wrong)} of {found['total']} minions"
+    return {**found, "retcode": 1, "Error": error}

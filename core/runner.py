@@ -1,0 +1,143 @@
+"""
+What every function of a runner is wrapped in: its arguments are bound here, and whatever is refused leaves as one line.
+
+Left to itself, Salt answers a wrong call in four ways, on every release: an option that does not exist, and whatever raises
+a TypeError (SaltInvocationError is one), prints a page of documentation and ends with status 0; any other exception prints
+its traceback; over the API an unknown option is dropped in silence. Only for a ``salt.exceptions.NotImplemented`` does
+Salt keep the message alone, with ``success`` False and status 1, on the command line, in an orchestration and over the API
+alike (``salt.client.mixins.SyncClientMixin.low``). So all that is refused here is raised as one: ``errors.Refused``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import sys
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from salt.exceptions import SaltException
+
+from saltext.jobs.core import arguments
+from saltext.jobs.core.errors import Refused
+
+log = logging.getLogger(__name__)
+
+
+def verb(function: Callable[..., Any]) -> Callable[..., Any]:
+    """
+    Make a function what an operator calls: it takes whatever it is given, and refuses what it does not know.
+
+    Its errors become ``Refused``. On the command line that is one line on standard error, with nothing on standard output.
+    """
+    signature = inspect.signature(function)
+    call = _call
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return call(function, signature, args, kwargs)
+
+    # Salt writes __user__, __jid_event__ and more into the globals of what it calls: those have to be the runner's own. And
+    # it must not see what is wrapped (no __wrapped__), or it would check the arguments by that, in its own way.
+    exposed = types.FunctionType(wrapper.__code__, function.__globals__, function.__name__, None, wrapper.__closure__)
+    exposed.__doc__, exposed.__module__, exposed.__qualname__ = (
+        function.__doc__,
+        function.__module__,
+        function.__qualname__,
+    )
+    return exposed
+
+
+def say(text: str) -> None:
+    """Tell whoever waits at the terminal something that is no result."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def progress(module: Mapping[str, Any], text: str) -> None:
+    """
+    Tell how far something has come: on standard error at a terminal, and in an event of the runner's job.
+
+    :param module: the globals of the runner's module.
+    """
+    event = module.get("__jid_event__")
+    if event is None:
+        return
+    printer, event.print_func = event.print_func, None  # Salt prints events between the results, on standard output
+    try:
+        event.fire_event({"message": text}, "progress")
+    finally:
+        event.print_func = printer
+    if printer is not None:
+        say(text)
+
+
+def _call(
+    function: Callable[..., Any], signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    name = _name_of(function)
+    # Salt adds names of its own, such as __pub_user, which anybody who may call the API can add as well.
+    given = {option: value for option, value in kwargs.items() if not option.startswith("__")}
+    try:
+        _check_call(name, signature, args, given)
+        return function(*args, **given)
+    except Refused as exc:
+        refusal = exc
+    except SaltException as exc:
+        refusal = Refused(str(exc))
+    except (KeyboardInterrupt, SystemExit):  # Salt makes the one of the other, with status 0
+        refusal = Refused(f"{name} was interrupted")
+    except Exception as exc:
+        log.error("%s failed", name, exc_info=True)
+        refusal = Refused(f"{name} failed: {type(exc).__name__}: {exc}")
+    _show(function.__globals__, name, refusal)
+    raise refusal from None
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    module = function.__globals__
+    alias = module.get("__func_alias__", {}).get(function.__name__, function.__name__)
+    return f"{module.get('__virtualname__')}.{alias}"
+
+
+def _check_call(name: str, signature: inspect.Signature, args: tuple[Any, ...], given: Mapping[str, Any]) -> None:
+    """:raises Refused: saying what of a call does not fit the function."""
+    kinds = {parameter.kind for parameter in signature.parameters.values()}
+    named = [item for item in signature.parameters.values() if item.kind is not item.VAR_KEYWORD]
+    options = [item.name for item in named if item.kind is not item.VAR_POSITIONAL]
+    if inspect.Parameter.VAR_KEYWORD not in kinds:
+        for option in given:
+            if option not in options:
+                raise Refused(_unknown(name, option, options))
+    positional = [item.name for item in named if item.kind is item.POSITIONAL_OR_KEYWORD]
+    if inspect.Parameter.VAR_POSITIONAL not in kinds and len(args) > len(positional):
+        accepted = f"; it takes {' and '.join(positional)}" if positional else ""
+        raise Refused(f"{name} does not know what {args[len(positional)]!r} is for{accepted}")
+    twice = [option for option in positional[: len(args)] if option in given]
+    if twice:
+        raise Refused(f"{name} is given {twice[0]} twice: {args[positional.index(twice[0])]!r} and {given[twice[0]]!r}")
+    needed = [item.name for item in named if item.default is item.empty and item.name in positional[len(args) :]]
+    missing = [option for option in needed if option not in given]
+    if missing:
+        raise Refused(f"{name} needs {' and '.join(missing)}; salt-run -d {name} describes it")
+
+
+def _unknown(name: str, option: str, options: list[str]) -> str:
+    meant = arguments.slip_of(option, options)
+    if meant:
+        return f"{name} has no option {option}; did you mean {meant}?"
+    accepted = ", ".join(options) if options else "none"
+    return f"{name} has no option {option}; it accepts {accepted}"
+
+
+def _show(module: Mapping[str, Any], name: str, refusal: Refused) -> None:
+    """
+    Write a refusal to standard error where ``salt-run`` called this very function, and have Salt print nothing.
+
+    Elsewhere (an orchestration, the API, another runner) the exception is all.
+    """
+    event = module.get("__jid_event__")
+    if module.get("__opts__", {}).get("fun") != name or getattr(event, "print_func", None) is None:
+        return
+    event.print_func = None  # type: ignore[union-attr]
+    say(str(refusal))

@@ -1,0 +1,76 @@
+"""What an operator sees when a call is wrong: one line on standard error, and a status that is not zero."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import salt.config
+import salt.runner
+
+from saltext.jobs.core.errors import Refused
+
+pytestmark = pytest.mark.story
+
+#: A call, and what its line has to say.
+WRONG = [
+    (["batch.wait", "UNKNOWN"], "UNKNOWN is no batch"),
+    (["batch.status", "20200101000000000000"], "20200101000000000000 is no batch"),
+    (["batch.stop"], "batch.stop needs jid"),
+    (["batch.stop", "1", "kill=perhaps"], "kill is 'perhaps'; accepted is True or False"),
+    (["batch.list", "limt=5"], "did you mean limit?"),
+    (["batch.start", "nosuch*", "test.ping"], "matches no accepted minion"),
+    (["batch.run", "*", "test.ping", "fail_hard=True"], "did you mean failhard?"),
+    (["job_retry.show", "web1", "20200101000000000000"], "web1 has no entry"),
+    (["job_retry.list", "state=sleeping"], "state is 'sleeping'"),
+    (["job_recorder.set_aside", "limit=0"], "limit is 0; accepted is a whole number of at least 1"),
+    (["job_cache.migrate", "source=nosuch"], "'nosuch' is not loaded"),
+    (["job_cache.verify", "repair=1"], "repair is 1; accepted is True or False"),
+]
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    """A master's configuration; no master runs with it."""
+    folder = tmp_path_factory.mktemp("m")
+    (folder / "var" / "cache" / "salt" / "master" / "proc").mkdir(parents=True)
+    content = {"root_dir": str(folder), "user": getpass.getuser(), "id": "m_master", "log_file": str(folder / "log")}
+    (folder / "master").write_text(json.dumps({**content, "master_job_cache": "salt_cache"}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def salt_run(config):
+    command = [os.path.join(os.path.dirname(sys.executable), "salt-run"), "-c", str(config), "--out=json"]
+    return lambda *args: subprocess.run([*command, *args], capture_output=True, text=True, timeout=120, check=False)
+
+
+def told(done):
+    """What is on standard error, without what Salt 3008 says there of its own objects after every command."""
+    return [line for line in done.stderr.splitlines() if "unclosed " not in line]
+
+
+@pytest.mark.parametrize(("call", "line"), WRONG, ids=lambda value: value[0] if isinstance(value, list) else "")
+def test_a_wrong_call_is_one_line_on_standard_error_and_no_success(salt_run, call, line):
+    done = salt_run(*call)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert len(told(done)) == 1
+    assert line in told(done)[0]
+
+
+def test_a_right_call_prints_its_result_and_nothing_else(salt_run):
+    done = salt_run("batch.list")
+    assert (done.returncode, done.stdout.strip(), told(done)) == (0, "[]", [])
+
+
+def test_a_caller_in_python_and_an_orchestration_get_the_message_and_no_success(config):
+    client = salt.runner.RunnerClient(salt.config.master_config(str(config / "master")))
+    answer = client.cmd("batch.wait", ["UNKNOWN"], print_event=False, full_return=True)
+    assert answer["success"] is False
+    assert answer["return"].startswith("UNKNOWN is no batch")
+    with pytest.raises(Refused, match="UNKNOWN is no batch"):
+        client.functions["batch.wait"]("UNKNOWN")
