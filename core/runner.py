@@ -54,6 +54,16 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
+def note(module: Mapping[str, Any], text: str) -> None:
+    """
+    Say something that is no result to whoever called the runner on the command line.
+
+    :param module: the globals of the runner's module.
+    """
+    if getattr(module.get("__jid_event__"), "print_func", None) is not None:
+        say(text)
+
+
 def progress(module: Mapping[str, Any], text: str) -> None:
     """
     Tell how far something has come: on standard error at a terminal, and in an event of the runner's job.

@@ -60,6 +60,7 @@ def list_(minion=None, jid=None, state=None):
         salt-run job_retry.list
         salt-run job_retry.list minion=web1 state=held,dead
     """
+    _tell_of_a_pause()
     states = _STATES if state is None else arguments.choices("state", state, _STATES)
     found = [
         (snapshot["published_at"], _row(entry, snapshot))
@@ -81,6 +82,7 @@ def show(minion, jid):
         salt-run job_retry.show web1 20260516101112131415
     """
     minion, jid = arguments.minion(minion), arguments.jid(jid)
+    _tell_of_a_pause()
     for entry, snapshot in _entries(minion, jid):
         load = snapshot["load"]
         return {
@@ -302,7 +304,16 @@ def _ask(request, who=None, keep=True):
 
 
 def _is_paused():
-    return (requests.engine_dir(__opts__, JOB_RETRY) / "paused").exists()
+    """Whether nothing is replayed, or will be once an engine that is down has read what it was asked for."""
+    paused = (requests.engine_dir(__opts__, JOB_RETRY) / "paused").exists()
+    for request in requests.waiting(__opts__, JOB_RETRY):
+        paused = {"pause": True, "resume": False}.get(request.get("do"), paused)
+    return paused
+
+
+def _tell_of_a_pause():
+    if _is_paused():
+        runner.note(globals(), "The queue is paused: nothing is delivered until job_retry.resume")
 
 
 def _entries(minion, jid):

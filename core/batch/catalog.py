@@ -111,7 +111,11 @@ def with_retcode(found: Mapping[str, Any]) -> Summary:
     good = found.get("success", not found["halted"] and not found["failed"])
     if good:
         return {**found, "retcode": 0}
-    wrong = [f"{found[name]} {name}" for name in ("failed", "lost", "timed_out", "offline", "killed", "pending") if found.get(name)]
+    wrong = [
+        f"{found[name]} {name}"
+        for name in ("failed", "lost", "timed_out", "offline", "killed", "pending")
+        if found.get(name)
+    ]
     reason = f" ({found['halted_reason']})" if found["halted_reason"] else ""
     error = f"Batch {found['jid']} is {found['state']}{reason}: {', '.join(wrong)} of {found['total']} minions"
     return {**found, "retcode": 1, "Error": error}

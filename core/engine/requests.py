@@ -146,7 +146,8 @@ def ask(
         returned when the engine is down, and it will see the request before it does anything else.
     :raises CommandExecutionError: with the engine's reason, when it refuses. (A SaltInvocationError would not make
         ``salt-run`` fail: Salt takes it for a question about usage.)
-    :raises EngineAbsent: when nobody answered in time; what became of the request is in the message.
+    :raises EngineAbsent: when nobody answered in time; what became of the request is in the message. A Ctrl-C meanwhile
+        withdraws the request, if it is not too late or to be kept, and raises a CommandExecutionError that says so.
     """
     try:
         path = _write(opts, engine, request)
@@ -155,13 +156,27 @@ def ask(
     if keep and not is_running(opts, engine):
         log.warning("The %s engine is not running; it will carry out the request when it starts", engine)
         return None
-    _wake(opts, engine)
-    reply = _await_reply(path, patience)
-    if reply is None:
-        reply = _give_up(opts, engine, path, keep)
+    try:
+        _wake(opts, engine)
+        reply = _await_reply(path, patience)
+        if reply is None:
+            reply = _give_up(opts, engine, path, keep)
+    except (KeyboardInterrupt, SystemExit):  # Salt makes the one of the other
+        raise CommandExecutionError(f"Interrupted; {_after_interruption(engine, path, keep)}") from None
     if "error" in reply:
         raise CommandExecutionError(reply["error"])
     return reply["value"]
+
+
+def waiting(opts: Mapping[str, Any], engine: str) -> list[dict[str, Any]]:
+    """Return the requests that an engine has not taken yet, oldest first; what cannot be read is left out."""
+    found = []
+    for path in sorted((engine_dir(opts, engine) / "requests").glob("*.request")):
+        with contextlib.suppress(StateError, OSError):
+            request = files.read_msgpack(path)
+            if isinstance(request, dict):
+                found.append(request)
+    return found
 
 
 def leave(opts: Mapping[str, Any], engine: str, request: Mapping[str, Any]) -> None:
@@ -215,3 +230,14 @@ def _give_up(opts: Mapping[str, Any], engine: str, path: pathlib.Path, keep: boo
             raise EngineAbsent(f"{where}; it has taken the request and may carry it out later.") from None
         return reply
     raise EngineAbsent(f"{where}; the request is withdrawn.")
+
+
+def _after_interruption(engine: str, path: pathlib.Path, keep: bool) -> str:
+    """Withdraw a request nobody waits for any more, where that is wanted and possible; say what becomes of it."""
+    if keep:
+        return f"the {engine} engine will carry out the request"
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return f"the {engine} engine has taken the request already and carries it out"
+    return "the request is withdrawn"

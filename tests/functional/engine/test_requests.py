@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pathlib
+import signal
 import threading
 
 import pytest
@@ -73,6 +74,37 @@ def test_without_an_engine_a_request_is_withdrawn(opts):
     with pytest.raises(EngineAbsent, match=r"is not running.*withdrawn"):
         ask(opts, ENGINE, {}, patience=0.1)
     assert left(opts) == []
+
+
+@pytest.fixture
+def ctrl_c():
+    """Press it in a moment."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background may ignore it
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    yield
+    timer.join()
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_withdraws_a_request_that_no_engine_has_taken(opts, ctrl_c):
+    with pytest.raises(CommandExecutionError, match="Interrupted; the request is withdrawn"):
+        ask(opts, ENGINE, {"do": "start"}, patience=30)
+    assert left(opts) == []
+
+
+def test_ctrl_c_says_that_a_request_is_carried_out_when_it_is_too_late(opts, inbox, answering, ctrl_c):
+    answering(lambda request_id, request: None)
+    with pytest.raises(CommandExecutionError, match="has taken the request already"):
+        ask(opts, ENGINE, {"do": "start"}, patience=30)
+
+
+def test_what_waits_for_an_engine_can_be_seen(opts, inbox):
+    assert requests.waiting(opts, ENGINE) == []
+    ask(opts, ENGINE, {"do": "pause"}, keep=True)
+    ask(opts, ENGINE, {"do": "resume"}, keep=True)
+    (requests.engine_dir(opts, ENGINE) / "requests" / "0.request").write_bytes(b"\xc1")
+    assert [request["do"] for request in requests.waiting(opts, ENGINE)] == ["pause", "resume"]
 
 
 def test_a_request_that_is_to_be_kept_waits_for_an_engine(opts, inbox):

@@ -67,6 +67,16 @@ def test_an_entry_that_is_not_there_cannot_be_shown(runner):
         runner["job_retry.show"](minion="a", jid=JID)
 
 
+def test_a_pause_that_an_engine_which_is_down_has_not_seen_counts_already(opts, runner):
+    assert runner["job_retry.stats"]()["paused"] is False
+    runner["job_retry.pause"]()
+    assert runner["job_retry.stats"]()["paused"] is True
+    with pytest.raises(Refused, match="The queue is paused, so nothing is delivered"):
+        runner["job_retry.replay"](minion="a")
+    runner["job_retry.resume"]()
+    assert runner["job_retry.stats"]()["paused"] is False
+
+
 def test_a_request_is_left_for_an_engine_that_is_down(opts, runner):
     assert runner["job_retry.cancel"](jid=JID) is None
     waiting = list(requests.Inbox(opts, JOB_RETRY).take())
