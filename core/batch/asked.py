@@ -127,7 +127,8 @@ def next_batch(opts: Mapping[str, Any], who: Caller, batch: Batch, which: str) -
     _permit(opts, _settings(opts), who, spec.fun, spec.arg, spec.kwargs, chosen)
     data = spec.as_dict()
     data.update(jid=_new_jid(opts), tgt=list(chosen), tgt_type="list", minions=chosen, user=who.name, parent=spec.jid)
-    data.update(sizes=sizes_of(spec.batch, len(chosen)))
+    # The groups were those of all minions; what is left of them is run as one.
+    data.update(sizes=sizes_of(spec.batch, len(chosen)), by="", groups=(), group_failures_allowed=(), start_at=None)
     return Spec.from_dict(data)
 
 
