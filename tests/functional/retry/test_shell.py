@@ -1,0 +1,168 @@
+"""The engine's shell, on a real loop with a real store and job cache; bus and minions are played."""
+
+from __future__ import annotations
+
+import pytest
+import salt.cache
+
+from saltext.jobs.core import compat
+from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.engine.names import JOB_RETRY
+from saltext.jobs.core.master import events
+from saltext.jobs.core.master.questions import Questions
+from saltext.jobs.core.retry.entry import State
+from saltext.jobs.core.retry.ports import Ports
+from saltext.jobs.core.retry.reader import JobReader
+from saltext.jobs.core.retry.shell import RetryShell
+from saltext.jobs.core.retry.store import Changes, RetryStore
+from saltext.jobs.core.settings import RetrySettings
+from tests.functional.retry.records import JID, accept, load_of, record_of, snapshot_of
+from tests.waiting import SOON, Deadline
+
+SIGNAL = "20260516101113000000"
+
+
+class Publisher:
+    """Publishes to nobody: each minion is away."""
+
+    def __init__(self):
+        self.published = []
+
+    def close(self):
+        pass
+
+    def new_jid(self):
+        return f"2026051610200000{len(self.published):04}"
+
+    async def publish(self, fun, arg, tgt, tgt_type="list", *, jid, question=False, **_more):
+        self.published.append((fun, tgt, tgt_type, question))
+        return frozenset(tgt if isinstance(tgt, list) else ())
+
+    async def ping(self, tgt, tgt_type, *, ping_jid, user=None):
+        return await self.publish("test.ping", [], tgt, jid=ping_jid, question=True)
+
+
+class Bus:
+    """A bus on which only the test fires."""
+
+    def __init__(self, loop, want, handle):
+        self._loop, self._want, self._handle = loop, want, handle
+        self.fired = []
+
+    def start(self, on_ready):
+        self._loop.add_callback(on_ready)
+
+    def fire(self, tag, data):
+        self.fired.append((tag, data))
+
+    def close(self):
+        pass
+
+    def tell(self, tag, data):
+        if self._want(tag):
+            self._handle(tag, data)
+
+
+class Stage:
+    """A shell and what it is played with."""
+
+    def __init__(self, opts, job_cache):
+        self.opts = {**opts, "timeout": 1, "gather_job_timeout": 1}
+        self.loop, self.publisher, self.cache = compat.new_loop(), Publisher(), job_cache
+        ports = Ports(
+            connect=self._connect,
+            publisher=self.publisher,
+            questions=Questions(self.loop, self.publisher),
+            cache=job_cache,
+            reader=JobReader(self.opts, job_cache, trust=False),
+            store=RetryStore(self.opts),
+            clock=Clock(),
+            acks=True,
+        )
+        self.shell = RetryShell(self.opts, RetrySettings(), self.loop, ports)
+
+    def _connect(self, want, handle, _on_gap):
+        self.bus = Bus(self.loop, want, handle)
+        return self.bus
+
+    def until(self, condition):
+        deadline = Deadline(SOON)
+
+        def look():
+            if condition() or deadline.is_over():
+                self.loop.stop()
+            else:
+                self.loop.call_later(0.02, look)
+
+        self.loop.add_callback(look)
+        self.loop.start()
+        assert condition()
+
+    def start(self):
+        self.shell.start()
+        self.until(lambda: self.shell.restored)
+
+    def state(self, minion, jid=JID):
+        entry = self.shell.machine.entry(minion, jid)
+        return entry.state if entry else None
+
+    def close(self):
+        self.shell.close()
+        self.loop.close()
+
+
+@pytest.fixture
+def stage(opts, job_cache, monkeypatch):
+    monkeypatch.setattr(requests, "_wake", lambda opts, engine: None)  # there is no bus here
+    made = Stage(opts, job_cache)
+    yield made
+    made.close()
+
+
+def test_requests_that_were_left_while_the_engine_was_down_are_carried_out_in_their_order(stage, opts, job_cache):
+    accept(opts, "a")
+    job_cache.keep_load(JID, load_of(), ["a"])
+    requests.leave(opts, JOB_RETRY, {"do": "enqueue", "jid": JID, "minions": ["a"]})
+    requests.leave(opts, JOB_RETRY, {"do": "cancel", "minion": "a", "jid": None})
+    stage.start()
+    folder = requests.engine_dir(opts, JOB_RETRY) / "requests"
+    stage.until(lambda: len(list(folder.glob("*.reply"))) == 2)
+    assert stage.state("a") is State.CANCELLED
+
+
+def test_a_kill_that_this_master_published_cancels_what_is_queued(stage, opts, job_cache):
+    RetryStore(opts).write(Changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
+    stage.start()
+    assert stage.state("a") is State.PENDING
+    kill = load_of(jid=SIGNAL, fun="saltutil.kill_job", arg=[JID], user="ann")
+    job_cache.keep_load(SIGNAL, kill, ["a"])
+    stage.bus.tell(f"salt/job/{SIGNAL}/new", {"jid": SIGNAL, "fun": "saltutil.kill_job", "minions": ["a"]})
+    stage.until(lambda: stage.state("a") is State.CANCELLED)
+    assert stage.shell.machine.entry("a", JID).reason == "killed by ann"
+    assert events.retry_tag("a", JID, "cancelled") in [tag for tag, _ in stage.bus.fired]
+
+
+def test_a_job_is_captured_and_what_is_known_of_it_survives_in_the_store(stage, opts, job_cache, monkeypatch):
+    accept(opts, "a")
+    job_cache.keep_load(JID, load_of(), ["a"])
+    stage.start()
+    stage.bus.tell(f"salt/job/{JID}/new", {"jid": JID, "fun": "state.apply", "minions": ["a"]})
+    stage.until(lambda: stage.state("a") is State.PENDING)
+    assert ("saltutil.running", ["a"], "list", True) in stage.publisher.published
+    stage.until(lambda: [entry.minion for entry in RetryStore(opts).entries(JID, snapshot_of("a"))] == ["a"])
+
+
+def test_a_corrupt_record_of_a_publish_keeps_no_engine_from_starting(stage, opts, job_cache):
+    accept(opts, "a")
+    job_cache.keep_load(JID, load_of(), ["a"])
+    job_cache.keep_load(SIGNAL, load_of(jid=SIGNAL), ["a"])
+    banks = salt.cache.Cache(opts)
+    banks.store("jobs/published", JID, {"rubbish": 1})
+    with open(f"{opts['cachedir']}/jobs/published/{SIGNAL}.p", "wb") as stream:
+        stream.write(b"\xc1\xff")
+    stage.start()
+    requests.leave(opts, JOB_RETRY, {"do": "pause"})
+    stage.bus.tell(events.wake_tag(JOB_RETRY), {})
+    folder = requests.engine_dir(opts, JOB_RETRY) / "requests"
+    stage.until(lambda: list(folder.glob("*.reply")))
