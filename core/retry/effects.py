@@ -35,8 +35,8 @@ class Context:
     What effects are performed with.
 
     ``loads`` has the loads of the jobs that the machine knows, by jid; ``owner`` is this master's id; ``shared`` tells
-    whether other masters use the same store; ``timeout`` is for how many seconds the answers of minions are waited for;
-    ``step`` takes a fact.
+    whether other masters use the same store; ``compound`` whether this master can publish to a compound target; ``timeout``
+    is for how many seconds the answers of minions are waited for; ``step`` takes a fact.
     """
 
     loop: Any
@@ -49,6 +49,7 @@ class Context:
     store_worker: Worker
     owner: str
     shared: bool
+    compound: bool
     timeout: float
     step: Callable[[facts.Fact], Any]
 
@@ -201,6 +202,11 @@ class Effects:
             options = load.get("kwargs")
             try:
                 tgt, tgt_type = target.narrowed(load, effect.minions, effect.named)
+                if not self._with.compound:
+                    tgt, tgt_type = (
+                        list(effect.minions),
+                        "list",
+                    )  # each has said itself that the job's target matches it
             except ValueError as exc:
                 self._step(facts.Refused(effect.jid, str(exc)))
                 return

@@ -79,6 +79,8 @@ class RetryShell:
             store_worker=self._store_worker,
             owner=self._owner,
             shared=opts.get("cache") not in (None, "localfs", "mmap_cache") or bool(opts.get("cluster_id")),
+            # Without cached data of minions Salt 3008 matches nobody with a compound target, and earlier releases everybody.
+            compound=bool(opts.get("minion_data_cache", True)),
             timeout=answers,
             step=self.step,
         )
