@@ -28,7 +28,7 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.batch import facts as batch_facts
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.spec import Spec
-from saltext.jobs.core.batch.summary import DRIVER, native_view
+from saltext.jobs.core.batch.summary import DRIVER, native_view, summary
 from saltext.jobs.core.disk import files, journal
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.engine.requests import engine_dir
@@ -46,6 +46,7 @@ def fold(content: journal.Content, path: pathlib.Path) -> Batch:
         batch = Batch.restore(content.snapshot)
         for record in content.records:
             batch.step(*batch_facts.fact_of(record))
+        summary(batch, batch.created)  # which looks at whatever a runner or the engine would stumble over
     except Exception as exc:  # whatever a machine may raise that is fed nonsense
         raise StateError(f"{path} does not hold a batch: {type(exc).__name__}: {exc}") from exc
     return batch

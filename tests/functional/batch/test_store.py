@@ -76,6 +76,23 @@ def test_a_journal_without_a_batch_is_an_error(store):
         store.read(JID)
 
 
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        {"created": "late"},
+        {"last_progress": None},
+        {"spec": {}},
+        {"outcomes": 7},
+        {"flights": {"a": []}},
+        {"pending": 5},
+    ],
+)
+def test_a_journal_whose_snapshot_has_something_else_in_the_place_of_a_value_is_an_error(store, nonsense):
+    Journal(store.journal_path(JID)).rewrite({**Bench("ab", "2").first, **nonsense})
+    with pytest.raises(StateError, match="does not hold a batch"):
+        store.read(JID)
+
+
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_however_a_journal_is_damaged_it_reads_as_an_error_or_as_the_batch_at_an_earlier_moment(store, data):
