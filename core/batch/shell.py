@@ -146,6 +146,7 @@ class BatchShell:
         live = self.live.get(str(request.get("jid")))
         if live is None or not live.batch.accepts(fact):
             return bool(request.get("again")) and live is not None and live.batch.has_taken(fact)
+        log.info("Batch %s: %s by %s", live.jid, request.get("do"), request.get("user"))
         self._step(live, fact)
         return self._carried_out(live)
 
@@ -170,6 +171,7 @@ class BatchShell:
                 known.close()
                 del self.live[spec.jid]
                 raise OSError(f"The batch cannot be written down: {exc}") from exc
+            log.info("Batch %s: %s on %d minions, started by %s", spec.jid, spec.fun, len(spec.minions), spec.user)
         answer = summary(known.batch, ports.clock.now())
         if known.batch.started is None:
             self._step(known, facts.Tick())

@@ -117,7 +117,7 @@ def test_failhard_stops_at_the_first_failure_and_the_exit_status_says_so(run, co
     jid = run("batch.start", "b[123]", "cmd.run", "exit 4", "batch=1", "failhard=True", "presence=none")["jid"]
     watched = command("batch.watch", jid)
     assert watched.returncode == 1
-    assert "failed (retcode 4)" in watched.stdout
+    assert "failed (retcode 4)" in watched.stderr
     summary = run("batch.status", jid)
     assert (summary["state"], summary["halted_reason"], summary["pending"]) == ("halted", "failhard", 2)
 
@@ -125,7 +125,7 @@ def test_failhard_stops_at_the_first_failure_and_the_exit_status_says_so(run, co
 def test_a_watched_batch_that_succeeds_exits_with_zero(run, command):
     watched = command("batch.watch", run("batch.start", "b[123]", "test.ping", "batch=2", "presence=none")["jid"])
     assert watched.returncode == 0
-    assert "3/3 complete" in watched.stdout
+    assert "3/3 complete" in watched.stderr
 
 
 # -- who is there ------------------------------------------------------------------------------------------------------
