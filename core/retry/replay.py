@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 #: Seconds after a publish at which a minion that has shown no receipt is asked; where minions do not say that they begin, it
 #: is asked before as well.
 RECEIPT, EARLY = 4.0, 1.0
+#: Seconds after which a minion is asked at first whether it still runs a job.
+STILL_RUNNING = 60.0
 #: Longest wait after signs of life of a minion that then did not answer, in seconds.
 LONGEST_COOLDOWN = 300.0
 #: Seconds by which starts of a minion, one soon after the other, may put off what it is owed.
@@ -294,7 +296,7 @@ class Replays:
             return
         decision = verdict.silent(entry, self._queue.now, self._queue.terms_of(entry))
         if decision is None:
-            replay.go(Step.RUNNING)
+            self._let_run(entry, replay)
         else:
             self._carry_out(entry, replay, decision)
 
@@ -303,9 +305,14 @@ class Replays:
         return self._queue.backlogs[entry.minion].started > max(replay.began, entry.sent_at or 0.0)
 
     def _received(self, entry: Entry, replay: Replay, reason: str) -> None:
-        replay.go(Step.RUNNING)
-        self._timers.cancel(("replay", entry.minion))
         self._note_receipt(entry, reason)
+        self._let_run(entry, replay)
+
+    def _let_run(self, entry: Entry, replay: Replay) -> None:
+        """Wait for the return. Its process may die without one: that is asked about, ever less often."""
+        replay.go(Step.RUNNING)
+        wait = max(STILL_RUNNING, self._queue.now - entry.since)
+        self._timers.set(("replay", entry.minion), self._queue.now + wait)
 
     def _begun_after_all(self, entry: Entry, replay: Replay) -> None:
         """Find out what has become of a job that was taken for not received."""

@@ -236,3 +236,24 @@ def test_a_storm_of_starts_costs_the_same_for_each():
     whole = time.process_time() - begun
     assert whole < 4 * half
     assert whole < 10
+
+
+def test_a_job_whose_process_dies_is_held_soon():
+    world = away(duration=4000.0)
+    world.start("b")
+    world.run(20)
+    world.minions["b"].running.clear()
+    world.killed.add(("b", "j1"))
+    world.run(60)
+    assert world.state("b", "j1") is State.HELD
+
+
+def test_a_long_job_is_asked_about_the_less_often_the_longer_it_runs():
+    world = away(duration=4000.0, sweep=1e6)
+    world.start("b")
+    world.run(20)
+    before = len(world.effects(facts.Ask))
+    world.run(3600)
+    assert len(world.effects(facts.Ask)) - before <= 7
+    world.run(600)
+    assert (world.machine.total, world.runs["b", "j1"]) == (0, 1)

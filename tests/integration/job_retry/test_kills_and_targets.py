@@ -1,0 +1,43 @@
+"""What must not be delivered, with real daemons: what an operator killed, and what a minion no longer matches."""
+
+from __future__ import annotations
+
+import pathlib
+
+from tests.integration.job_retry.desk import kill, lines
+from tests.waiting import wait_for
+
+
+def test_a_job_that_an_operator_killed_is_not_run_again_when_its_minion_restarts(desk, bert, tmp_path):
+    ran = tmp_path / "ran"
+    bert.start()
+    jid = desk.publish("cmd.run", f"echo >> {ran}; sleep 300", tgt="bert")
+    wait_for(lambda: lines(ran) == 1, what="the job runs")
+    desk.publish("saltutil.kill_job", jid, tgt="*")
+    desk.await_state("bert", jid, "cancelled")
+    assert desk.run("job_retry.show", "bert", jid)["reason"].startswith("killed by ")
+    kill(bert)
+    bert.start()
+    later = desk.publish("test.arg", "later", tgt="bert")
+    desk.await_return("bert", later)
+    assert (lines(ran), desk.state("bert", jid)) == (1, "cancelled")
+
+
+def test_a_minion_that_the_target_does_not_match_any_more_does_not_get_the_job(desk, bert, tmp_path):
+    ran, grains = tmp_path / "ran", pathlib.Path(bert.config["conf_file"]).parent / "grains"
+    grains.write_text("role: web\n")
+    bert.start()
+    wait_for(lambda: desk.ask("bert", "grains.get", "role") == "web", what="bert is a web server")
+    desk.ask("bert", "saltutil.refresh_grains")
+    kill(bert)
+    grains.write_text("role: db\n")
+    try:
+        jid = desk.publish("cmd.run", f"echo >> {ran}", tgt="role:web", tgt_type="grain")
+        desk.await_state("bert", jid, "pending")
+        bert.start()
+        desk.await_state("bert", jid, "dead")
+        assert desk.run("job_retry.show", "bert", jid)["reason"] == "it no longer matches the job's target"
+        assert lines(ran) == 0
+    finally:
+        kill(bert)
+        grains.unlink()
