@@ -58,11 +58,27 @@ def start(tgt, fun, *args, **options):
     :param batch_wait: seconds for which a minion's slot stays empty after it has ended. Default: 0.
     :param bool failhard: stop at the first failure. Default: False. In an orchestration this name is Salt's own and never
         arrives: give ``max_failures: 0``.
-    :param max_failures: stop when more minions than this have failed: a count, or a percentage of all matched ones. A
-        minion that never answered is no failure here. Default: no limit.
+    :param max_failures: stop when more minions than this have failed: a count, or a percentage of all matched ones (with
+        ``by``, of those of each group). A minion that never answered is no failure here. Default: no limit.
     :param int min_executed: …but not before so many have ended. Default: 0.
     :param timeout: seconds after which a minion is asked whether it still runs the job; default: the master's ``timeout``.
     :param gather_job_timeout: seconds to wait for answers; default: the master's ``gather_job_timeout``.
+    :param max_runtime: seconds for which a minion may run the job. One that runs it for longer is told to terminate it, and
+        ten seconds later to kill it; it counts as ``timed_out``, which is a failure. Default: no limit.
+    :param start_at: when the batch begins: a date and time (``2026-11-28 02:00``), ``+90m``, or Unix time in seconds.
+        Default: at once.
+    :param window: when minions may be sent to: ``Sat,Sun 02:00-05:00``, or several divided by semicolons or in a list. What
+        runs when a window closes goes on. Default: at any time.
+    :param str timezone: the zone of ``start_at`` and ``window``, such as ``Europe/Berlin``. Default: the master's.
+    :param str by: send to one group of minions after the other: by a grain (``grains:rack``), a pillar key (``pillar:ring``)
+        or nodegroups (``nodegroups:[canary,eu,us]``). Groups are sorted by name, or named in order: ``grains:rack:[r7,r2]``.
+        ``batch`` is for each group; a group must end within ``max_failures`` before the next begins. Minions without the
+        value come last, and after them those of which the master does not know it.
+    :param str check: what must hold after each stage and group but the last: an execution function on the minions that have
+        just completed (``service.status nginx``), a runner function (``runner:survey.healthy {jid}``), or ``approve``, for
+        which somebody calls ``batch.approve``. False, an error or no answer halts the batch.
+    :param check_timeout: seconds to wait for the answer of a function. Default: 300.
+    :param approve_timeout: seconds to wait for an approval. Default: any number.
     :param str presence: ``ping`` (the default) asks all minions first who is there, ``none`` sends straight away.
     :param str offline: what becomes of minions that don't answer: ``skip`` (the default) leaves them out, ``fail`` counts
         them as failed, ``queue`` hands them to job_retry, which delivers the job later.
@@ -83,7 +99,9 @@ def start(tgt, fun, *args, **options):
     .. code-block:: bash
 
         salt-run batch.start 'web*' state.apply nginx batch=25% failhard=True
-        salt-run batch.start '*' cmd.run 'yum -y update' batch=1,10%,50% max_failures=5% timeout=600
+        salt-run batch.start '*' cmd.run 'yum -y update' batch=1,10%,50% max_failures=5% timeout=600 max_runtime=1h
+        salt-run batch.start '*' state.apply by='nodegroups:[canary,eu,us]' max_failures=10% check='service.status nginx'
+        salt-run batch.start 'db*' state.apply batch=1 window='Sat,Sun 02:00-05:00' timezone=Europe/Berlin check=approve
     """
     return _start(asked.new_batch(__opts__, _caller(), tgt, fun, args, options))
 
@@ -113,10 +131,12 @@ def status(jid):
 
     :param str jid: the batch's jid.
     :return: a dict with jid, fun, tgt, tgt_type, user, driver, state (running, paused, stopping, complete, halted), the
-        counts total, completed (returned with success), active, pending, failed, lost, offline and killed, batch_size,
-        stage, halted, halted_reason, stopped_by (a user), created, last_progress, age_seconds, rate (minions per minute),
-        eta_seconds, success, survivors of a kill, parent where it is a retry, and engine (whether the engine that drives it
-        runs; None when the batch has ended). Times are Unix time in seconds.
+        counts total, completed (returned with success), active, pending, failed, lost, offline, killed and timed_out,
+        batch_size, stage, stages, halted, halted_reason, stopped_by (a user), created, last_progress, age_seconds, rate
+        (minions per minute), eta_seconds, paused_reason, opens_at (when its window opens), check (whether one is under way),
+        approve (what batch.approve is for, counted from 0; None where it is for nothing), success, survivors of a kill,
+        parent where it is a retry, and engine (whether the engine that drives it runs; None when the batch has ended). With
+        groups also group, group_number, groups (how many) and by. Times are Unix time in seconds.
 
     CLI Example:
 
@@ -165,10 +185,10 @@ def list_(limit=20, state=None):
 @runner.verb
 def minions(jid, state=None):
     """
-    Return ``{minion: {state, since, retcode}}`` of a batch.
+    Return ``{minion: {state, since, retcode}}`` of a batch, with ``group`` where there are groups.
 
     :param str jid: the batch's jid.
-    :param str state: only those that are pending, active, completed, failed, lost, offline or killed.
+    :param str state: only those that are pending, active, completed, failed, lost, offline, killed or timed_out.
 
     CLI Example:
 
@@ -247,6 +267,30 @@ def resume(jid):
 
 
 @runner.verb
+def approve(jid, stage=None):
+    """
+    Let a batch go on that waits for approval (``check=approve``). Returns False for one that does not.
+
+    :param str jid: the batch's jid.
+    :param int stage: what is approved, as ``approve`` in ``batch.status`` says it, so that an approval that comes late, or
+        twice, is none for the next stage. Default: what the batch waits for now.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run batch.approve 20260516101112131415
+        salt-run batch.approve 20260516101112131415 stage=0
+    """
+    jid, who = arguments.jid(jid), _caller()
+    batch = catalog.Catalog(__opts__).need(jid)
+    asked.permit_control(__opts__, who, batch)
+    waits = batch.checks.stage if batch.checks.by_hand else None
+    stage = waits if stage is None else arguments.whole("stage", stage)
+    return waits is not None and not batch.finished and _request("approve", who, jid, stage=stage)
+
+
+@runner.verb
 def wait(jid, timeout=None):
     """
     Wait until a batch has ended, and return its summary, with ``retcode`` 0 if all went well and 1 if not.
@@ -293,7 +337,7 @@ def retry(jid, which="failed"):
     Returns the new batch's summary; its ``parent`` is ``jid``.
 
     :param str jid: the batch's jid.
-    :param str which: failed, lost, offline, or all: whatever is not completed, as soon as the batch has ended.
+    :param str which: failed, lost, offline, timed_out, or all: whatever is not completed, as soon as the batch has ended.
 
     CLI Example:
 

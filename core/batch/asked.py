@@ -15,8 +15,9 @@ import salt.utils.jid
 import salt.utils.minions
 
 from saltext.jobs.core import arguments
+from saltext.jobs.core.batch import rollout
 from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.spec import OFFLINE, PRESENCE, Spec, failures_allowed, sizes_of
+from saltext.jobs.core.batch.spec import OFFLINE, PRESENCE, Spec, sizes_of
 from saltext.jobs.core.batch.summary import minions as minions_of
 from saltext.jobs.core.compat import minion_keys
 from saltext.jobs.core.engine.names import BATCH_MANAGER
@@ -45,6 +46,9 @@ _READERS: dict[str, _Reader] = {
     "min_executed": arguments.whole,
     "timeout": _positive,
     "gather_job_timeout": _positive,
+    "max_runtime": _positive,
+    "check_timeout": _positive,
+    "approve_timeout": _positive,
     "presence": functools.partial(arguments.choice, accepted=PRESENCE),
     "offline": functools.partial(arguments.choice, accepted=OFFLINE),
     "ret": arguments.word,
@@ -58,7 +62,7 @@ _TRAVELLING: dict[str, _Reader] = {
     "ret_kwargs": arguments.mapping,
 }
 #: All options of batch.start; whatever else it is given goes to the function.
-OPTIONS = ("batch", "tgt_type", "max_failures", *_READERS, *_TRAVELLING, "arg", "kwarg")
+OPTIONS = ("batch", "tgt_type", "max_failures", *rollout.OPTIONS, *_READERS, *_TRAVELLING, "arg", "kwarg")
 #: What others call an option of ours.
 _ALIASES = {
     "batch_size": "batch",
@@ -92,6 +96,9 @@ def new_batch(
     tgt, tgt_type = arguments.target(tgt, options.get("tgt_type", "glob"))
     matched = _match(opts, tgt, tgt_type)
     _permit(opts, settings, who, fun, arg, kwargs, matched)
+    check = rollout.check_of(opts, who, options)
+    if check.get("kind") == "function":
+        _permit(opts, settings, who, check["fun"], check["arg"], check["kwargs"], matched)
     batch = options.get("batch", BATCH)
     wanted = {"timeout": opts["timeout"], "gather_job_timeout": opts["gather_job_timeout"], **options}
     return Spec(
@@ -101,11 +108,11 @@ def new_batch(
         kwargs=kwargs,
         tgt=tgt,
         tgt_type=tgt_type,
-        minions=matched,
         batch=str(batch),
-        sizes=arguments.accepted(sizes_of, batch, len(matched)),
         user=who.name,
-        failures_allowed=arguments.accepted(failures_allowed, options.get("max_failures"), len(matched)),
+        check=check,
+        **rollout.times_of(options),
+        **rollout.layout_of(opts, options, batch, matched),
         options={name: reader(name, options[name]) for name, reader in _TRAVELLING.items() if name in options},
         **{name: reader(name, wanted[name]) for name, reader in _READERS.items() if name in wanted},
         **{name: getattr(settings, name) for name in _KEPT},
@@ -124,11 +131,17 @@ def next_batch(opts: Mapping[str, Any], who: Caller, batch: Batch, which: str) -
     chosen = tuple(minion for minion, record in minions_of(batch).items() if record["state"] in states)
     if not chosen:
         raise Refused(f"No minion of batch {spec.jid} is {which if which != 'all' else 'unsuccessful'}")
-    _permit(opts, _settings(opts), who, spec.fun, spec.arg, spec.kwargs, chosen)
+    settings = _settings(opts)
+    _permit(opts, settings, who, spec.fun, spec.arg, spec.kwargs, chosen)
+    if spec.check.get("kind") == "function":
+        _permit(opts, settings, who, spec.check["fun"], spec.check["arg"], spec.check["kwargs"], chosen)
+    elif spec.check.get("kind") == "runner":
+        rollout.require_runner(opts, who, spec.check["fun"], spec.check["arg"])
     data = spec.as_dict()
-    data.update(jid=_new_jid(opts), tgt=list(chosen), tgt_type="list", minions=chosen, user=who.name, parent=spec.jid)
-    # The groups were those of all minions; what is left of them is run as one.
-    data.update(sizes=sizes_of(spec.batch, len(chosen)), by="", groups=(), group_failures_allowed=(), start_at=None)
+    data.update(jid=_new_jid(opts), tgt=list(chosen), tgt_type="list", user=who.name, parent=spec.jid, start_at=None)
+    data.update(minions=chosen, sizes=sizes_of(spec.batch, len(chosen)))
+    if spec.groups:
+        data.update(rollout.layout_again(spec, chosen))
     return Spec.from_dict(data)
 
 

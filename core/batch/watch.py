@@ -85,6 +85,8 @@ def progress_line(summary: Mapping[str, Any], width: int | None = None) -> str:
     ended = summary["completed"] + bad
     engine = " (no engine)" if summary.get("engine") is False else ""
     parts = [f"{ended}/{summary['total']} {summary['state']}{engine}"]
+    if summary.get("group"):
+        parts.append(f"group {summary['group']} ({summary['group_number']}/{summary['groups']})")
     parts += [f"{summary[name]} {name}" for name in (*_BAD, "active", "completed") if summary.get(name)]
     if summary.get("rate"):
         parts.append(f"{summary['rate']:g}/min")

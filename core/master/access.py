@@ -50,6 +50,11 @@ class Access:
         """Return what ``sudo_acl`` leaves of the rights of one who came by sudo; None for everything, and for others."""
         return self._access_lists(user, {}) if user.startswith(_SUDO) else None
 
+    def may_run(self, grants: Iterable[Any], fun: str, arg: Iterable[Any], kwarg: Mapping[str, Any]) -> bool:
+        """Tell whether these grants let a runner function of this master be called with these arguments."""
+        call = {"arg": list(arg), "kwarg": dict(kwarg)}
+        return bool(self._loaded()[1].runner_check(list(grants), fun, call) is True)
+
     def _access_lists(self, user: str, options: Mapping[str, Any]) -> list[Any] | None:
         """Return what ``user`` has been granted, or None for one who may publish everything."""
         publishers, external = self._opts.get("publisher_acl") or {}, self._opts.get("external_auth") or {}

@@ -14,8 +14,12 @@ What we announce (payloads are flat dicts, ``_stamp`` is added by Salt):
     timed_out) and
     its state as ``status``.
     At most one a second for each batch.
+    ``group`` too where the batch has groups.
 ``salt/batch/<jid>/paused``, ``resumed``
-    jid, reason, user
+    jid, reason, user; ``opens_at`` (Unix time) where it waits for its window
+``salt/batch/<jid>/check``, ``checked``
+    jid, stage (counted from 0), kind (function, runner, approve), fun, arg, kwargs and the counts: a check between stages
+    has begun, or an approval is waited for; it was passed (``user``: by whom)
 ``salt/batch/<jid>/complete``, ``halted``
     jid, halted_reason, user and the counts
 ``salt/job_retry/<minion>/<jid>/queued|sent|done|held|expired|cancelled|dead``

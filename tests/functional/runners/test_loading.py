@@ -17,6 +17,7 @@ VERBS = {
         "stop",
         "pause",
         "resume",
+        "approve",
         "wait",
         "watch",
         "retry",

@@ -1,0 +1,120 @@
+"""
+From the options of a rollout to fields of its Spec: when it may send, in which groups, what is checked in between. Blocks.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import salt.utils.args
+
+from saltext.jobs.core import arguments
+from saltext.jobs.core.batch.grouping import find_groups, options_for
+from saltext.jobs.core.batch.plan import Group, Membership, parse_check
+from saltext.jobs.core.batch.spec import Spec, failures_allowed, sizes_of
+from saltext.jobs.core.errors import Refused
+from saltext.jobs.core.master.access import Access
+from saltext.jobs.core.master.caller import Caller
+from saltext.jobs.core.windows import find_zone, parse_moment, parse_windows
+
+#: The options that are read here.
+OPTIONS = ("start_at", "window", "timezone", "by", "check")
+
+#: Unix times before this one are mistakes: YAML reads 22:00 as 1320.
+_EARLIEST = 1_000_000_000
+
+
+def times_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return when a batch may send. :raises Refused: for what is malformed, and for a start time that has passed."""
+    zone = arguments.accepted(find_zone, options["timezone"]) if "timezone" in options else None
+    found: dict[str, Any] = {}
+    if zone is not None:
+        found["timezone"] = str(options["timezone"])
+    if "window" in options:
+        arguments.accepted(parse_windows, options["window"])
+        found["window"] = "; ".join(arguments.sequence("window", _listed(options["window"])))
+    if "start_at" in options:
+        found["start_at"] = _start_at(options["start_at"], zone)
+    return found
+
+
+def layout_of(
+    opts: Mapping[str, Any], options: Mapping[str, Any], batch: Any, minions: tuple[str, ...]
+) -> dict[str, Any]:
+    """Return the minions in order, their groups, sizes and failure budgets. :raises Refused: for what is malformed."""
+    budget = options.get("max_failures")
+    if "by" not in options:
+        return {
+            "minions": minions,
+            "sizes": arguments.accepted(sizes_of, batch, len(minions)),
+            "failures_allowed": arguments.accepted(failures_allowed, budget, len(minions)),
+        }
+    groups = arguments.accepted(find_groups, opts, options["by"], minions)
+    layout: dict[str, Any] = arguments.accepted(options_for, groups, options["by"].strip(), batch, budget)
+    return layout
+
+
+def check_of(opts: Mapping[str, Any], who: Caller, options: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    Return what is checked between stages; empty for nothing.
+
+    :raises Refused: for what is malformed, and for a runner function that whoever asks may not call. Whether minions may be
+        asked is up to the caller of this.
+    """
+    if "check" not in options:
+        return {}
+    check = arguments.accepted(parse_check, options["check"])
+    arg, kwargs = list(check.words), {}
+    if check.kind == "function":
+        arg, kwargs = salt.utils.args.parse_input(arg, condition=False)
+    elif check.kind == "runner":
+        require_runner(opts, who, check.fun, check.words)
+    return {"kind": check.kind, "fun": check.fun, "arg": list(arg), "kwargs": dict(kwargs)}
+
+
+def require_runner(opts: Mapping[str, Any], who: Caller, fun: str, words: Iterable[str]) -> None:
+    """:raises Refused: when ``who`` may not call a runner function with these arguments, which runs on the master."""
+    arg, kwargs = salt.utils.args.parse_input(list(words), condition=False)
+    if who.peer or (who.grants is not None and not Access(opts).may_run(who.grants, fun, arg, kwargs)):
+        raise Refused(f"{who.name} may not call the runner function {fun}, so it can't be a check")
+
+
+def layout_again(spec: Spec, minions: Collection[str]) -> dict[str, Any]:
+    """
+    Return the fields of a Spec for some of a batch's minions, in the same groups. A budget in per cent stays that.
+    """
+    membership, wanted = Membership(spec.minions, [count for _, count in spec.groups]), set(minions)
+    groups, budgets = [], []
+    for place, (name, count) in enumerate(spec.groups):
+        members = tuple(minion for minion in spec.minions if membership.of(minion) == place and minion in wanted)
+        if members:
+            groups.append(Group(name, members))
+            if spec.group_failures_allowed:
+                budgets.append(spec.group_failures_allowed[place] * len(members) / count)
+    layout = options_for(groups, spec.by, spec.batch, None)
+    del layout["failures_allowed"]
+    return {**layout, "group_failures_allowed": tuple(budgets)}
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _start_at(value: Any, zone: datetime.tzinfo | None) -> float:
+    now = time.time()
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= _EARLIEST:
+        moment = float(value)
+    elif isinstance(value, str) and value.strip().startswith("+"):
+        moment = now + arguments.seconds("start_at", value.strip()[1:])
+    elif isinstance(value, (str, datetime.datetime)):
+        moment = arguments.accepted(parse_moment, str(value), zone)
+    else:
+        raise Refused(
+            f"start_at is {value!r}; accepted is a date and time ('2026-11-28 02:00'), '+90m', or Unix time in seconds"
+        )
+    if moment < now:
+        raise Refused(f"start_at is {value!r}, which has passed")
+    return moment

@@ -1,0 +1,122 @@
+"""From the options of a rollout, as an operator types them, to its Spec."""
+
+from __future__ import annotations
+
+import datetime
+import time
+
+import pytest
+import salt.config
+
+from saltext.jobs.core.batch import rollout
+from saltext.jobs.core.batch.spec import Spec
+from saltext.jobs.core.errors import Refused
+from saltext.jobs.core.master.caller import Caller
+from tests.unit.batch.bench import spec
+
+ROOT = Caller("root")
+
+
+# -- times -------------------------------------------------------------------------------------------------------------
+
+
+def test_windows_are_kept_as_they_were_written_a_list_as_one_text():
+    assert rollout.times_of({"window": ["Sat 02:00-05:00", "22:00-23:00"], "timezone": "Europe/Berlin"}) == {
+        "window": "Sat 02:00-05:00; 22:00-23:00",
+        "timezone": "Europe/Berlin",
+    }
+    assert rollout.times_of({}) == {}
+
+
+@pytest.mark.parametrize("days", [1, 40])
+def test_a_start_time_is_a_date_a_delay_or_unix_time(days):
+    later = round(time.time() / 60 + days * 1440) * 60
+    text = datetime.datetime.fromtimestamp(later, datetime.timezone.utc).strftime("%Y-%m-%d %H:%M")
+    assert rollout.times_of({"start_at": text, "timezone": "UTC"})["start_at"] == later
+    assert rollout.times_of({"start_at": later})["start_at"] == later
+    delay = rollout.times_of({"start_at": f"+{days * 24}h"})["start_at"] - time.time()
+    assert abs(delay - days * 86400) < 5
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"start_at": 1320}, "start_at is 1320"),
+        ({"start_at": True}, "start_at is True"),
+        ({"start_at": "+soon"}, "start_at is 'soon'"),
+        ({"start_at": "tomorrow"}, "'tomorrow' is no date"),
+        ({"start_at": "2020-01-01 00:00"}, "has passed"),
+        ({"window": "02:00"}, "'02:00'"),
+        ({"window": 7}, "window is 7"),
+        ({"timezone": "Mars"}, "'Mars'"),
+        ({"timezone": 7}, "7 is no time zone"),
+    ],
+)
+def test_a_time_that_is_malformed_is_refused(options, word):
+    with pytest.raises(Refused, match=r"accepted|passed") as caught:
+        rollout.times_of(options)
+    assert word in str(caught.value)
+
+
+# -- checks ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_arguments_of_a_function_are_read_as_on_the_command_line():
+    found = rollout.check_of({}, ROOT, {"check": "test.arg 7 'a b' timeout=5"})
+    assert found == {"kind": "function", "fun": "test.arg", "arg": [7, "a b"], "kwargs": {"timeout": 5}}
+
+
+def test_those_of_a_runner_stay_as_they_are():
+    found = rollout.check_of({}, ROOT, {"check": "runner:survey.healthy {jid} limit=5"})
+    assert found == {"kind": "runner", "fun": "survey.healthy", "arg": ["{jid}", "limit=5"], "kwargs": {}}
+    assert rollout.check_of({}, ROOT, {"check": "approve"})["kind"] == "approve"
+    assert rollout.check_of({}, ROOT, {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("who", "allowed"),
+    [
+        (ROOT, True),
+        (Caller("ann", ("@runner",)), True),
+        (Caller("ann", ({"@survey": ["healthy"]},)), True),
+        (Caller("ann", ({"@survey": [{"healthy": {"args": ["eu"]}}]},)), True),
+        (Caller("ann", ({"@survey": [{"healthy": {"args": ["us"]}}]},)), False),
+        (Caller("ann", ({"@batch": ["start"]}, ".*")), False),
+        (Caller("ann", ()), False),
+        (Caller("web1", (), peer=True), False),
+    ],
+)
+def test_a_runner_is_a_check_only_for_who_may_call_it(tmp_path, who, allowed):
+    opts = salt.config.master_config(None)
+    opts.update(cachedir=str(tmp_path), pki_dir=str(tmp_path), external_auth={"pam": {"ann": []}})
+    if allowed:
+        assert rollout.check_of(opts, who, {"check": "runner:survey.healthy eu"})
+    else:
+        with pytest.raises(Refused, match=r"may not call the runner function survey\.healthy"):
+            rollout.check_of(opts, who, {"check": "runner:survey.healthy eu"})
+
+
+# -- layout ------------------------------------------------------------------------------------------------------------
+
+
+def test_without_groups_minions_stay_in_their_order():
+    assert rollout.layout_of({}, {"max_failures": "50%"}, "1,50%", ("a", "b", "c", "d")) == {
+        "minions": ("a", "b", "c", "d"),
+        "sizes": (1, 2),
+        "failures_allowed": 2.0,
+    }
+
+
+def test_a_retry_keeps_the_groups_of_the_minions_that_it_is_for():
+    first = spec(
+        "abcdef", "50%", by="grains:g", groups=(("x", 2), ("y", 3), ("z", 1)), group_failures_allowed=(1.0, 1.5, 0.5)
+    )
+    again = rollout.layout_again(first, ("f", "b", "a"))
+    assert again == {
+        "by": "grains:g",
+        "groups": (("x", 2), ("z", 1)),
+        "minions": ("a", "b", "f"),
+        "sizes": (1, 1),
+        "group_failures_allowed": (1.0, 0.5),
+    }
+    assert Spec.from_dict({**first.as_dict(), **again}).groups == (("x", 2), ("z", 1))

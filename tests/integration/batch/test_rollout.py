@@ -1,0 +1,184 @@
+"""What a rollout of hours rests on: limits for each minion, groups, windows and checks; on a real master with minions."""
+
+from __future__ import annotations
+
+import time
+
+import psutil
+import pytest
+
+from tests.integration.batch.conftest import batch_master
+from tests.integration.conftest import minions, salt_cli, salt_run
+from tests.integration.faults import EngineProcess
+from tests.waiting import stretched, wait_for
+
+RACKS = {"c1": "r10", "c2": "r2", "c3": "r2"}
+
+
+@pytest.fixture(scope="module")
+def master(salt_factories):
+    nodegroups = {"canary": "L@c3", "rest": "c*"}
+    with (
+        batch_master(salt_factories, engines=[], job_retry=False, nodegroups=nodegroups) as daemon,
+        minions(daemon, "c1", grains={"rack": "r10"}),
+        minions(daemon, "c2", "c3", grains={"rack": "r2"}),
+    ):
+        yield daemon
+
+
+@pytest.fixture(scope="module")
+def engine(master, tmp_path_factory):
+    process = EngineProcess(master, tmp_path_factory.mktemp("engine") / "engine.log").start()
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+def command(master, engine):
+    return lambda *args: salt_run(master, *args)
+
+
+@pytest.fixture
+def run(command):
+    def succeed(*args):
+        done = command(*args)
+        assert done.returncode == 0, done
+        return done.data
+
+    return succeed
+
+
+@pytest.fixture
+def finish(command):
+    """Wait for the end of a batch that was started with these arguments, whether or not it succeeds."""
+
+    def wait(*args):
+        started = command("batch.start", *args)
+        assert started.returncode == 0, started
+        return command("batch.wait", started.data["jid"], f"timeout={stretched(90)}").data
+
+    return wait
+
+
+# -- max_runtime -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.story
+def test_a_job_that_hangs_is_ended_and_the_batch_goes_on(run, command, finish, master, tmp_path):
+    hang = f"mkdir {tmp_path / 'hangs'} || exit 0; exec sleep 3456"
+    found = finish("c*", "cmd.run", hang, "batch=1", "presence=none", "max_runtime=4", "max_failures=1")
+    assert (found["state"], found["completed"], found["timed_out"]) == ("complete", 2, 1)
+    assert found["success"] is False
+    (late,) = run("batch.minions", found["jid"], "state=timed_out")
+    assert salt_cli(master, late, "saltutil.find_job", found["jid"]).data == {}
+    assert not [process for process in psutil.process_iter(["cmdline"]) if process.info["cmdline"] == ["sleep", "3456"]]
+    again = run("batch.retry", found["jid"], "which=timed_out")
+    assert run("batch.wait", again["jid"])["completed"] == 1
+
+
+# -- groups ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.story
+def test_a_batch_goes_by_a_grain_that_the_master_knows(run, command, finish, tmp_path):
+    # The master caches grains when a minion fetches its pillar, which it does when it starts.
+    found = finish("c*", "test.sleep", "1", "batch=100%", "by=grains:rack", "presence=none")
+    assert (found["success"], found["groups"], found["group"], found["publishes"]) == (True, 2, "r10", 2)
+    records = run("batch.minions", found["jid"])
+    assert {minion: record["group"] for minion, record in records.items()} == RACKS
+    assert records["c1"]["since"] > max(records["c2"]["since"], records["c3"]["since"])
+    assert "group r10 (2/2)" in command("batch.watch", found["jid"]).stderr
+
+
+def test_a_group_that_fails_keeps_the_next_from_beginning(run, command, finish):
+    options = ("by=nodegroups:[canary,rest]", "max_failures=10%", "min_executed=50", "batch=100%", "presence=none")
+    found = finish("c*", "cmd.run", "exit 3", *options)
+    assert (found["halted_reason"], found["failed"], found["pending"]) == ("max_failures in group canary", 1, 2)
+    again = run("batch.retry", found["jid"], "which=all")
+    assert (again["total"], again["groups"], again["by"]) == (3, 2, "nodegroups:[canary,rest]")
+    command("batch.wait", again["jid"])
+
+
+# -- windows -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.story
+def test_a_batch_waits_for_its_window_and_says_when_it_opens(run, tmp_path):
+    day = {"Mon": "Tue", "Tue": "Wed", "Wed": "Thu", "Thu": "Fri", "Fri": "Sat", "Sat": "Sun", "Sun": "Mon"}
+    tomorrow = day[time.strftime("%a", time.gmtime())]
+    jid = run("batch.start", "c*", "test.ping", f"window={day[tomorrow]} 02:00-05:00", "timezone=UTC")["jid"]
+    found = wait_for(lambda: (found := run("batch.status", jid))["opens_at"] and found, what="it knows when it opens")
+    assert (found["state"], found["paused_reason"], found["publishes"]) == ("paused", "outside its window", 0)
+    assert time.gmtime(found["opens_at"])[3:6] == (2, 0, 0)
+    assert 0 < found["opens_at"] - time.time() < 3 * 86400
+    assert run("batch.resume", jid) is False
+    assert run("batch.stop", jid) is True
+
+
+def test_a_batch_begins_at_its_time(run):
+    started = run("batch.start", "c*", "test.ping", "start_at=+12s", "batch=100%")
+    assert started["state"] == "paused"
+    found = run("batch.wait", started["jid"])
+    assert found["completed"] == 3
+    assert found["finished"] - started["created"] >= 11
+
+
+# -- checks ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.story
+def test_a_function_on_the_minions_just_done_decides_whether_a_batch_goes_on(finish):
+    options = ("batch=1,100%", "presence=none")
+    assert finish("c*", "test.ping", *options, "check=test.echo fine")["completed"] == 3
+    failed = finish("c*", "test.ping", *options, "check=test.false")
+    assert failed["halted_reason"].startswith("check test.false: c1: ")
+    assert (failed["completed"], failed["pending"]) == (1, 2)
+
+
+@pytest.mark.story
+def test_a_runner_decides_whether_a_batch_goes_on(finish):
+    options = ("batch=1,100%", "presence=none", f"check_timeout={stretched(60)}")
+    assert finish("c*", "test.ping", *options, "check=runner:batch.status {jid}")["completed"] == 3
+    wrong = finish("c*", "test.ping", *options, "check=runner:batch.status 123")
+    assert wrong["state"] == "halted"
+    assert wrong["halted_reason"].startswith("check batch.status: it failed: 123 is no batch")
+
+
+@pytest.mark.story
+def test_a_batch_waits_for_approval_through_the_death_of_its_engine(run, engine):
+    jid = run("batch.start", "c*", "test.ping", "batch=1,100%", "presence=none", "check=approve")["jid"]
+    wait_for(lambda: run("batch.status", jid)["approve"] == 0, what="it waits for approval")
+    engine.kill()
+    found = run("batch.status", jid)
+    assert (found["state"], found["paused_reason"], found["engine"]) == ("paused", "waits for approval", False)
+    engine.start()
+    wait_for(lambda: run("batch.status", jid)["engine"], what="the engine is back")
+    assert run("batch.approve", jid, "stage=1") is False, "it has not come to that"
+    assert run("batch.status", jid)["publishes"] == 1
+    assert run("batch.approve", jid) is True
+    assert run("batch.approve", jid) is False
+    assert run("batch.wait", jid)["completed"] == 3
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("option", "word"),
+    [
+        ("by=racks", "by is 'racks'"),
+        ("by=grains:nosuch", "no minion of the target is in such a group"),
+        ("by=nodegroups:[mars]", "no nodegroup mars"),
+        ("window=always", "window is 'always'"),
+        ("timezone=Mars/Base", "'Mars/Base' is no time zone"),
+        ("start_at=22:00", "start_at is 1320"),
+        ("start_at=2020-01-01 00:00", "which has passed"),
+        ("check=ping", "check is 'ping'"),
+        ("max_runtime=0", "max_runtime is 0"),
+    ],
+)
+def test_what_is_malformed_is_refused_in_one_line(command, option, word):
+    done = command("batch.start", "c*", "test.ping", option)
+    assert done.returncode == 1
+    assert word in done.stderr.splitlines()[0]
+    assert "Traceback" not in done.stderr
