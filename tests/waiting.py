@@ -13,7 +13,9 @@ import os
 import pathlib
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from saltext.jobs.core import compat
 
 T = TypeVar("T")
 
@@ -79,6 +81,16 @@ def wait_for(condition: Callable[[], T], seconds: float = SOON, what: str | Call
         if over:
             raise AssertionError(f"not within {seconds:g} s: {what() if callable(what) else what}") from reason
         time.sleep(_POLL)
+
+
+def run_until(loop: Any, condition: Callable[[], T], seconds: float = SOON, what: str = "") -> T:
+    """Run a tornado loop until ``condition()`` is true; returns and raises as ``wait_for``."""
+
+    def after_a_turn() -> T:
+        loop.run_sync(lambda: compat.sleep(_POLL / 5))
+        return condition()
+
+    return wait_for(after_a_turn, seconds, what)
 
 
 class Patience:

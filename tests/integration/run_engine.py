@@ -25,9 +25,10 @@ import salt.loader
 
 from saltext.jobs.core.batch import shell as batch_shell
 from saltext.jobs.core.batch import store as batch_store
-from saltext.jobs.core.disk import files, journal
+from saltext.jobs.core.disk import journal, local_banks
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.master import bus, events, publisher, questions
+from saltext.jobs.core.retry import checkpoint
 from saltext.jobs.core.retry import reader as retry_jobs
 from saltext.jobs.core.retry import store as retry_store
 
@@ -40,11 +41,9 @@ class Point(NamedTuple):
     counts: Callable[..., bool] = lambda *args, **kwargs: True
 
 
-def _store(verb: str, bank: str) -> Point:
-    """What the retry store does with one of its banks."""
-    return Point(
-        retry_store.RetryStore, "_do", lambda store, name, where, *args: name == verb and where.startswith(bank)
-    )
+def _in_bank(verb: str, bank: str) -> Point:
+    """What is done to one of the retry queue's banks, which is on the disk in these tests."""
+    return Point(local_banks.LocalBanks, verb, lambda banks, where, *args: where.startswith(bank))
 
 
 #: What can be trapped in each engine.
@@ -58,7 +57,7 @@ POINTS = {
         "question": Point(publisher.Publisher, "find_job"),
         "kill": Point(publisher.Publisher, "kill_job"),
         "state file": Point(batch_store.BatchStore, "write_native"),
-        "request removal": Point(requests.Inbox, "_finish"),
+        "request removal": Point(requests.Inbox, "answer"),
         "announcement": Point(bus.Bus, "fire"),
         "end": Point(batch_store.BatchStore, "end"),
     },
@@ -66,13 +65,13 @@ POINTS = {
         "reading": Point(retry_jobs.JobReader, "read"),
         "look": Point(retry_jobs.JobReader, "look_up"),
         "question": Point(questions.Questions, "find_either"),
-        "snapshot": _store("store", retry_store.JOBS),
-        "entry": _store("store", retry_store.QUEUE),
-        "claim": _store("store", retry_store.CLAIMS),
-        "entry removal": _store("flush", retry_store.QUEUE),
-        "snapshot removal": _store("flush", retry_store.JOBS),
+        "snapshot": _in_bank("store", retry_store.JOBS),
+        "entry": _in_bank("store", retry_store.QUEUE),
+        "claim": _in_bank("store", retry_store.CLAIMS),
+        "entry removal": _in_bank("flush", retry_store.QUEUE),
+        "snapshot removal": _in_bank("flush", retry_store.JOBS),
         "publish": Point(publisher.Publisher, "publish", lambda *args, **kwargs: not kwargs.get("question")),
-        "checkpoint": Point(files, "write_msgpack", lambda path, *args: path.name == "checkpoint"),
+        "checkpoint": Point(checkpoint.Checkpoint, "write"),
         "announcement": Point(bus.Bus, "fire", lambda self, tag, data: tag.startswith("salt/job_retry/")),
     },
 }

@@ -17,6 +17,7 @@ from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.worker import Worker
 from tests.unit.batch.bench import Bench
+from tests.waiting import run_until
 
 JID = "20260516101112131415"
 
@@ -65,15 +66,19 @@ def ended(store, minions="abcd", jid=JID):
     store.end(jid)
 
 
-def settle(loop, seconds=0.3):
-    loop.run_sync(lambda: compat.sleep(seconds))
+def records(store):
+    return journal.read(store.journal_path(JID, ended=True)).records
+
+
+def completed(store):
+    return {minion for minion, (how, *_) in store.read(JID).outcomes.items() if how.value == "completed"}
 
 
 def test_a_late_return_corrects_the_record(ports, returns, loop):
     ended(ports.store)
     returns.take(JID, "b", 0)
     returns.take(JID, "c", 3)
-    settle(loop)
+    run_until(loop, lambda: len(records(ports.store)) == 2, what="both are recorded")
     batch = ports.store.read(JID)
     assert {minion: (how.value, code) for minion, (how, _, code) in batch.outcomes.items() if minion in "bc"} == {
         "b": ("completed", 0),
@@ -84,12 +89,13 @@ def test_a_late_return_corrects_the_record(ports, returns, loop):
 
 def test_only_the_first_late_return_of_a_minion_is_written(ports, returns, loop):
     ended(ports.store)
-    for code in (0, 1, 2):
-        returns.take(JID, "b", code)
-        settle(loop, 0.1)
-    returns.take(JID, "stranger", 0)
-    settle(loop)
-    assert len(journal.read(ports.store.journal_path(JID, ended=True)).records) == 1
+    returns.take(JID, "b", 0)
+    run_until(loop, lambda: records(ports.store), what="the first one is recorded")
+    for minion, code in (("b", 1), ("b", 2), ("stranger", 0), ("c", 0)):
+        returns.take(JID, minion, code)
+    # What is taken first is written first.
+    run_until(loop, lambda: "c" in completed(ports.store), what="that of another minion is recorded")
+    assert len(records(ports.store)) == 2
 
 
 def test_many_late_returns_leave_no_file_open_and_cost_the_loop_little(ports, returns, loop):
@@ -102,7 +108,7 @@ def test_many_late_returns_leave_no_file_open_and_cost_the_loop_little(ports, re
     for name in names[:1000]:
         returns.take(JID, name, 0)
     spent = time.thread_time() - spent
-    settle(loop, 1.0)
+    run_until(loop, lambda: len(records(ports.store)) == 1000, what="all are recorded")
     assert spent < 0.1
     assert threading.main_thread() not in threads
     assert len(os.listdir("/proc/self/fd")) <= before
@@ -124,11 +130,7 @@ def test_a_damaged_record_of_an_ended_batch_harms_no_other(ports, returns, loop)
     loop.run_sync(lambda: returns.catch_up(["2", JID]))
     returns.take("2", "a", 0)
     returns.take(JID, "b", 0)
-    settle(loop)
-    assert {minion for minion, (how, *_) in ports.store.read(JID).outcomes.items() if how.value == "completed"} == {
-        "a",
-        "b",
-    }
+    run_until(loop, lambda: completed(ports.store) == {"a", "b"}, what="both are recorded")
 
 
 def test_of_many_ended_batches_only_the_last_are_remembered(ports, returns, monkeypatch):

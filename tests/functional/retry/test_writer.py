@@ -10,7 +10,7 @@ from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.retry.writer import Writer
 from tests.functional.retry.records import JID, record_of, snapshot_of
-from tests.waiting import SOON, Deadline
+from tests.waiting import run_until
 
 
 def refuse_nothing(jid, reason):
@@ -24,17 +24,7 @@ class Loop:
         self.loop = compat.new_loop()
 
     def until(self, condition):
-        deadline = Deadline(SOON)
-
-        def look():
-            if condition() or deadline.is_over():
-                self.loop.stop()
-            else:
-                self.loop.call_later(0.02, look)
-
-        self.loop.add_callback(look)
-        self.loop.start()
-        assert condition()
+        run_until(self.loop, condition)
 
 
 def test_what_the_disk_does_not_take_is_written_once_it_does(opts, caplog):

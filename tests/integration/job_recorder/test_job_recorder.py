@@ -9,6 +9,7 @@ import pathlib
 import shutil
 import signal
 import subprocess
+import time
 
 import pytest
 import salt.cache
@@ -17,7 +18,7 @@ from tests.integration.conftest import minions, salt_cli
 from tests.integration.job_recorder.conftest import make_recorder_master
 from tests.missing import missing
 from tests.recorder_load import Load
-from tests.waiting import wait_for
+from tests.waiting import SOON, Deadline, wait_for
 
 
 def raw_lines(file):
@@ -167,14 +168,17 @@ def test_a_postgresql_that_stops_under_load_loses_nothing_and_holds_up_nobody(
 def test_an_engine_that_is_killed_under_load_loses_nothing_and_doubles_nothing(load, master, postgresql, redis, file):
     killed, seen = [], {}
 
-    def disturb(elapsed):
+    def disturb(_elapsed):
         # Salt starts an engine that has died within ten seconds.
-        pid = engine_pid(master)
-        if pid and len(killed) < 2 and elapsed - seen.setdefault(pid, elapsed) > 2 and pid not in killed:
+        pid, now = engine_pid(master), time.monotonic()
+        if pid and len(killed) < 2 and now - seen.setdefault(pid, now) > 2 and pid not in killed:
             os.kill(pid, signal.SIGKILL)
             killed.append(pid)
 
-    load.run(rate=100, seconds=25, while_running=disturb)
+    deadline = Deadline(SOON)
+    while len(killed) < 2 and not deadline.is_over():
+        load.run(rate=100, seconds=5, while_running=disturb)
+    load.run(rate=100, seconds=5)
     assert len(killed) == 2
     wait_for(lambda: len(pg_returns(postgresql, jids_of(load))) >= len(load.made), what="all rows")
     wait_for(lambda: len(redis_returns(redis, master, jids_of(load))) >= len(load.made), what="all in Redis")
