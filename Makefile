@@ -31,6 +31,12 @@ ifeq ($(origin PYTHON_3006),undefined)
 PYTHON_3006 := $(call interpreter,$(PYTHON) python3.11 python3.10,11)
 endif
 
+# Releases beside the newest one, which is in .venv. Each has an environment of its own, on PYTHON unless there is a
+# PYTHON_<release>, and a target test-<release>.
+RELEASES := 3007 3006
+PYTHONS := Python 3.10 to 3.13
+PYTHONS_3006 := Python 3.10 or 3.11
+
 # The demo also shows itself where no compiler is: on Salt 3007, whose requirements all come as wheels.
 HAS_COMPILER := $(shell for c in "$${CC:-}" cc gcc clang; do command -v "$$c" >/dev/null && { echo yes; break; }; done; true)
 DEMO_VENV := $(if $(HAS_COMPILER),.venv,.venv-3007)
@@ -39,7 +45,7 @@ DEMO_VENV := $(if $(HAS_COMPILER),.venv,.venv-3007)
 WORKERS ?= 4
 PYTEST = python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
-.PHONY: help demo test test-all test-slow test-3006 test-3007 lint docs-tables clean
+.PHONY: help demo test test-all test-slow releases $(RELEASES:%=test-%) lint docs-tables clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -50,16 +56,17 @@ demo: $(DEMO_VENV)/.installed
 test: .venv/.installed
 	.venv/bin/$(PYTEST) -m 'not slow'
 
-test-all: test test-slow test-3007 test-3006
+test-all: test test-slow $(RELEASES:%=test-%)
 
 test-slow: .venv/.installed
 	.venv/bin/$(PYTEST) -m slow
 
-test-3006: .venv-3006/.installed
-	.venv-3006/bin/$(PYTEST) -m story
+$(RELEASES:%=test-%): test-%: .venv-%/.installed
+	.venv-$*/bin/$(PYTEST) -m story
 
-test-3007: .venv-3007/.installed
-	.venv-3007/bin/$(PYTEST) -m story
+# For .ci/run.
+releases:
+	@echo $(RELEASES)
 
 # mypy does not see through setuptools' mapping of the folders, so it gets them under their installed name.
 lint: .venv/.installed
@@ -83,16 +90,15 @@ endef
 
 .venv/.installed: pyproject.toml setup.py
 	@test -n "$(HAS_COMPILER)" || { echo "Salt 3008 needs a C compiler (Debian: gcc, python3-dev)" >&2; exit 1; }
-	$(call install,.venv,$(PYTHON),Python 3.10 to 3.13,>=3008$(comma)<3009,tests$(comma)lint)
+	$(call install,.venv,$(PYTHON),$(PYTHONS),>=3008$(comma)<3009,tests$(comma)lint)
 
-.venv-3007/.installed: pyproject.toml setup.py
-	$(call install,.venv-3007,$(PYTHON),Python 3.10 to 3.13,>=3007$(comma)<3008,tests)
+python = $(if $(filter undefined,$(origin PYTHON_$(1))),$(PYTHON),$(PYTHON_$(1)))
 
-.venv-3006/.installed: pyproject.toml setup.py
-	$(call install,.venv-3006,$(PYTHON_3006),Python 3.10 or 3.11,>=3006$(comma)<3007,tests)
+$(RELEASES:%=.venv-%/.installed): .venv-%/.installed: pyproject.toml setup.py
+	$(call install,.venv-$*,$(call python,$*),$(or $(PYTHONS_$*),$(PYTHONS)),==$*.*,tests)
 
 comma := ,
 
 clean:
-	rm -rf .venv .venv-3006 .venv-3007 build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv $(RELEASES:%=.venv-%) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
