@@ -1,1 +1,1 @@
-"""What the engines and runners share: two pure machines and the adapters around them."""
+"""What engines, runners and returners are built from: three wings, and the adapters to Salt's master and to the disk."""

@@ -1,5 +1,6 @@
 """
-What differs between the Salt releases that this extension supports. The only place that knows.
+What differs between the Salt releases that this extension supports. Other modules ask for a fact from here, and never which
+release it is.
 
 It must never hold policy: each name here is one fact about one or more releases.
 """

@@ -47,7 +47,7 @@ class Window:
     closes: int
 
     def includes(self, day: int, minute: int) -> bool:
-        """Tell whether that minute of that day of the week lies within."""
+        """Tell whether the window is open at that minute of that day of the week."""
         if self.opens < self.closes:
             return day in self.days and self.opens <= minute < self.closes
         return (day in self.days and minute >= self.opens) or ((day - 1) % 7 in self.days and minute < self.closes)

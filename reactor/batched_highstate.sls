@@ -8,8 +8,8 @@
 #       - operations/highstate:
 #         - /…/saltext/jobs/reactor/batched_highstate.sls
 #
-# Any accepted minion can fire an event of any such name. So nothing of the event is used here: whoever can fire it can
-# start this one job, and no other. Do not hang it on an event that comes often, and do not read `data` in it.
+# Any accepted minion can fire an event with any tag. So nothing of the event is used here: whoever fires it starts this one
+# job, and no other. Do not map a frequent tag to this file, and do not read `data` in it.
 batched highstate:
   runner.batch.start:
     - args:

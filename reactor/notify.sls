@@ -2,7 +2,7 @@
 """
 Tells somebody when a batch was halted or a retried job was given up, through a function of your choice.
 
-Hang it on these two tags:
+Map these two tags to it:
 
     reactor:
       - 'salt/batch/*/halted':
@@ -19,8 +19,8 @@ and name the function in the master's configuration:
 
 ``fun`` is a runner; ``kwarg`` are its arguments, as you write them; ``text`` is the name of the argument that gets the text.
 
-Minions can fire events of these names, so the text may be untrue, and says so to nobody: do not hang anything on it that
-acts. It holds ids and counts in plain characters only, and never what a job returned.
+Minions can fire events with these tags too, so a message may be false: use it to inform people, never to trigger anything.
+It holds ids and counts in plain characters only, and never what a job returned.
 """
 
 import re

@@ -3,7 +3,7 @@
 Replays what a minion is owed when it starts, on masters whose job_retry engine does not do so by itself
 (``job_retry: {triggers: presence}``).
 
-Hang it on ``salt/minion/*/start``:
+Map ``salt/minion/*/start`` to it:
 
     reactor:
       - 'salt/minion/*/start':
@@ -12,7 +12,7 @@ Hang it on ``salt/minion/*/start``:
 A minion can fire this event in another's name. At worst the other's queue is tried too early: what it has not received stays
 owed to it. The replay is for the minion that the tag names, and of the event's data only an ``id`` that is the same is used.
 
-Do not hang it on tags of another form, nor on what comes often (beacons, returns): every event costs a runner.
+Do not map other tags to it, least of all frequent ones (beacons, returns): every event runs a runner.
 """
 
 import re

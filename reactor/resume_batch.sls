@@ -4,14 +4,14 @@ Resumes a paused batch when an operator's event says so:
 
     salt-run event.send operations/resume/20260516101112131415
 
-Hang it on a tag of your own:
+Map a tag of your own to it:
 
     reactor:
       - 'operations/resume/*':
         - /…/saltext/jobs/reactor/resume_batch.sls
 
 Any accepted minion can fire such an event and so resume a batch that you have paused. Do not use it where a pause must hold
-against your minions, and never hang it on ``salt/batch/*/paused``: a batch that paused for a reason would go on at once.
+against your minions, and never map ``salt/batch/*/paused`` to it: a batch that paused for a reason would go on at once.
 
 Nothing of the event is used but the jid in its tag, which must be one; a jid that is no paused batch is refused by the runner.
 """

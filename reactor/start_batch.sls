@@ -4,7 +4,7 @@ Starts a batch that an operator asks for with an event:
 
     salt-run event.send operations/batch '{"tgt": "web*", "fun": "state.apply", "batch": "10%"}'
 
-Hang it on a tag of your own, and say in the master's configuration which functions, with which arguments, may be started so:
+Map a tag of your own to it, and list in the master's configuration the functions that may be started, with their arguments:
 
     reactor:
       - operations/batch:
@@ -16,7 +16,7 @@ Hang it on a tag of your own, and say in the master's configuration which functi
 
 **Any accepted minion can put an event of any tag on the master's bus, and so start what you list, on any target.** List only
 what every minion may do to all others; never a function that runs what it is given. With nothing listed, nothing is started.
-Never hang it on a tag that minions fire in their daily life (``salt/minion/*``, ``salt/job/*``, beacons).
+Never map a tag to it that minions fire in their daily work (``salt/minion/*``, ``salt/job/*``, beacons).
 
 Fields: ``tgt`` (a glob), ``fun`` (one of those listed), ``batch`` (a count, a percentage, or a ramp such as 1,10%,50%). Each is
 checked; an event in which one is missing or malformed, or that has another field, starts nothing. Arguments come from your

@@ -1,5 +1,5 @@
 """
-What must hold before a batch goes on to its next stage: whether that is being found out, until when, and what came of it.
+The checks between the stages of a batch: which one is under way, until when, and which was passed.
 
 A check that was begun is begun again after a crash, and never skipped. Pure: stdlib only.
 """
@@ -63,7 +63,7 @@ class Checks(Kept):
         self.passed, self.stage, self.due = self.stage, None, None
 
     def end(self) -> None:
-        """The check under way was not passed, or is of no use any more."""
+        """The check under way was not passed, or does not matter any more."""
         self.stage = self.due = None
 
     def next_stage(self, now: float) -> None:

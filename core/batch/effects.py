@@ -63,7 +63,7 @@ class Effects:
         self._ports.bus.fire(events.batch_tag(live.jid, effect.kind), {**payload, **effect.details})
 
     def plan_progress(self, live: Live) -> None:
-        """Announce soon how far a batch has come, unless that is planned already."""
+        """Announce soon how far a batch has come, unless an announcement is due already."""
         if live.progress_timer is None and not live.batch.finished:
             wait = max(0.0, live.progress_at + PROGRESS_PAUSE - self._ports.clock.now())
             live.progress_timer = self._ports.loop.call_later(wait, self._report_progress, live)
@@ -193,7 +193,7 @@ class Effects:
         try:
             found = next_opening(spec.start_at, spec.window, spec.timezone, wall)
         except ValueError as exc:
-            log.error("Batch %s waits, since its window is not to be understood: %s", live.jid, exc)
+            log.error("Batch %s waits, since nobody can tell when its windows open: %s", live.jid, exc)
             answer = facts.OpeningFound(None, trouble=str(exc))
         else:
             shift = self._ports.clock.now() - wall

@@ -148,7 +148,7 @@ class Tick:
 
 @dataclasses.dataclass(frozen=True)
 class Closed:
-    """All that the end of a batch calls for was done: it was announced, and has left the index of active batches."""
+    """All that the end of a batch calls for was done."""
 
 
 Fact = (

@@ -105,7 +105,7 @@ class InFlight(Kept):
         return self.flights.pop(minion, None) is not None
 
     def seen_running(self, minion: str, now: float, begins: bool = False) -> None:
-        """A minion runs the job, it says; ``begins``: it has just begun."""
+        """A minion says that it runs the job; ``begins``: that it has just begun."""
         flight = self.flights[minion]
         if begins and not flight.seen:
             flight.began = now
@@ -154,7 +154,7 @@ class InFlight(Kept):
         return to_ask, self.of(minions, Phase.FINAL)
 
     def idle(self, minions: Iterable[str], now: float) -> None:
-        """Minions do not run the job, they say."""
+        """Minions say that they do not run the job."""
         for minion in self.of(minions, Phase.PROBING):
             self.flights[minion].idle = True
             self._move(minion, Phase.GRACE, now + self.spec.gather_job_timeout)
@@ -171,7 +171,7 @@ class InFlight(Kept):
         return final
 
     def unasked(self, minions: Iterable[str], now: float) -> None:
-        """The question could not be put to minions, which tells nothing about them."""
+        """Minions could not be asked, which tells nothing about them."""
         for minion in self.of(minions, Phase.PROBING):
             self._ask_later(minion, now)
 

@@ -173,7 +173,7 @@ class Batch(Kept):
 
     @property
     def success(self) -> bool | None:
-        """Whether all that it was for has succeeded; None as long as that is open."""
+        """Whether the job has succeeded on all its minions; None as long as that is open."""
         if not self.finished:
             return None
         wrong = (Outcome.FAILED, Outcome.LOST, Outcome.KILLED, Outcome.TIMED_OUT)
@@ -548,7 +548,7 @@ class Batch(Kept):
         return [Announce("halted")]
 
     def _kill_what_was_late(self) -> list[Effect]:
-        """Kill on minions whose publish was still under way when the kill was asked for."""
+        """Kill the job on minions to which it was still being published when the kill was asked for."""
         if not self.killing:
             return []
         return self._kill([minion for minion, flight in self.flights.items() if not flight.kills])
@@ -558,7 +558,7 @@ class Batch(Kept):
         return [Kill(chosen)] if chosen else []
 
     def _terminate(self, minions: Iterable[str]) -> list[Effect]:
-        """Minions have run the job too long: ask it to end before it is killed."""
+        """Minions have run the job for too long: terminate it, before it is killed."""
         chosen = self.inflight.kill(minions, expired=True)
         return [Kill(chosen, gently=True)] if chosen else []
 
@@ -586,7 +586,7 @@ class Batch(Kept):
     # The start of an engine, and the end.
 
     def _recover(self, _fact: Fact, now: float) -> list[Effect]:
-        """Nothing that was under way has an outcome, and the clock may be another one."""
+        """The engine has started anew: nothing that was under way has an outcome, and the clock may have been set."""
         if self.closed or self.started is None:
             return []
         if self.finished:

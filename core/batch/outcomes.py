@@ -58,7 +58,7 @@ class Outcomes(Kept):
         self.completed = collections.Counter(self.membership.of(minion) for minion in done)
 
     def settle(self, minion: str, outcome: Outcome, now: float, retcode: int | None, counts: bool = True) -> None:
-        """Note how a minion ended, or that it did otherwise than it seemed. ``counts``: against the budget, if it is bad."""
+        """Record how a minion ended, in place of what was recorded before. ``counts``: against the budget, if bad."""
         earlier = self.ended.get(minion)
         if earlier is not None:
             self._count(minion, earlier[0], -1, earlier[2] is not None or earlier[0] is not Outcome.FAILED)
@@ -71,7 +71,7 @@ class Outcomes(Kept):
         self._count(minion, outcome, -1, True)
 
     def is_guess(self, minion: str) -> bool:
-        """Tell whether a minion has an outcome, and one that was found without a return of it."""
+        """Tell whether a minion\'s outcome was concluded without a return of it."""
         return minion in self.ended and self.ended[minion][2] is None
 
     def timed_out(self, minion: str) -> bool:

@@ -83,7 +83,7 @@ class Pace(Kept):
         self._charge(count)
 
     def sends_elsewhere(self) -> None:
-        """Note that a minion has had its turn although it was pending again."""
+        """Note that a minion which was pending again has returned: it has had its turn."""
         self._charge(1)
 
     def takes_back(self, count: int) -> None:
@@ -114,7 +114,7 @@ class Pace(Kept):
         self.failures, self.not_before = 0, now
 
     def recover(self, now: float) -> None:
-        """Bear that the clock may be another one than before."""
+        """Set all times anew after a restart: the clock may have been set meanwhile."""
         self.publish_at, self.not_before = None, now
         latest = now + self.spec.batch_wait
         self.cooling = collections.deque(min(until, latest) for until in self.cooling)

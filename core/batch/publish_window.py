@@ -2,9 +2,9 @@
 For how long the slots that minions free are gathered into one publish.
 
 Every publish is decrypted by every minion, so returns that come one by one must not lead to one publish each. On the other
-hand a slot that waits is idle. So slots are gathered for longer the longer the batch's jobs run, and only where more of
-them can be expected meanwhile: as many as are expected in the longest wait cost an average wait of half of it each, and
-fewer are allowed the same sum of waits. Pure: stdlib only.
+hand a slot that waits is idle. So the longer the batch's jobs run, the longer slots are gathered, and only where more of
+them can be expected meanwhile. What is bounded is the sum of the seconds for which the slots of one publish wait: where
+fewer come than were expected, each of them may wait longer, up to the longest wait. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class PublishWindow(Kept):
         self.later += max(0.0, now - self.first)
 
     def begin_anew(self) -> None:
-        """Note that the slots are taken, or that the clock may be another one."""
+        """Forget the slots that wait: they are taken, or the engine has started anew with another clock."""
         self.first, self.count, self.later = None, 0, 0.0
 
     def left(self, now: float, flying: int, gathers: bool) -> float:

@@ -1,8 +1,8 @@
 """
 When a batch may send: not before its first moment, and only while one of its windows is open.
 
-It knows no calendar: it asks when the windows open and close next, and again each time they do, so that a clock that was
-set, or a zone that changed its rules, is heeded. What is not known is shut. Pure: stdlib only.
+It knows no calendar: it asks when the windows open and close next, and again each time they do. So it follows a clock that
+is set, and a zone whose rules change. Where it is not known whether a window is open, it counts as shut. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Schedule(Kept):
         return self.open or not self.bounded
 
     def must_ask(self, now: float) -> bool:
-        """Tell whether it has to be asked when the windows open; if so it is taken to be asked."""
+        """Tell whether it has to be asked when the windows open, and count the question as under way if so."""
         if self.asking or not self.bounded or (self.ask_at is not None and now < self.ask_at):
             return False
         self.asking = True
@@ -71,7 +71,7 @@ class Schedule(Kept):
             self.ask_at = max(opens, now + 1.0)
 
     def recover(self) -> None:
-        """Forget the answer: the clock may be another one."""
+        """Forget the answer: the clock may have been set."""
         self.asking, self.open, self.ask_at = False, False, None
 
     def next_due(self) -> float | None:

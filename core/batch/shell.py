@@ -187,7 +187,7 @@ class BatchShell:
     # -- looking after batches ----------------------------------------------------------------------------------------
 
     def _maintain(self) -> None:
-        """Do, and try again, whatever the start and the time call for. No step of it keeps another one from its turn."""
+        """Do what the start and the time call for. A step that fails is tried again, and keeps no other from being done."""
         self._timer = self._ports.loop.call_later(self._settings.loop_interval, self._maintain)
         self._attempt("the ended batches", self._learn_ended)
         adopted = self._attempt("the batches", self._adopt_all) or []
@@ -249,7 +249,7 @@ class BatchShell:
             self._ports.loop.spawn_callback(self._close_down, live)
 
     async def _close_down(self, live: Live) -> None:
-        """Leave the batch as it is to be found from now on: one snapshot, among the ended ones."""
+        """Close a batch: from now on it is one snapshot, among the ended ones."""
         live.step(facts.Closed())
         try:
             await live.rewrite()

@@ -123,7 +123,7 @@ class Journal:
         self.path = path
         self._lock = threading.Lock()  # over which files are open
         self._file: _File | None = None
-        self._lacks = False  # a record that the file did not take: it is of no use before it is rewritten
+        self._lacks = False  # the file did not take a record: nothing is appended before it is rewritten
         # The file that is to take its place, under this name until then, and why it cannot.
         self._next: _File | None = None
         self._temporary = ""

@@ -1,9 +1,9 @@
 """
-The localfs cache driver's layout, read and written the short way: a directory for each bank, a msgpack file ``<key>.p`` for
-each key.
+The localfs cache driver's layout, read and written without the driver: a directory for each bank, a msgpack file
+``<key>.p`` for each key.
 
 The driver itself takes 0.4 ms of CPU to write a value, and a fleet that comes back writes tens of thousands. Whatever is
-written here reads as ever through salt.cache, and the other way round. It must never be used with ids that were not
+written here can be read through salt.cache, and the other way round. It must never be used with ids that were not
 checked: they become paths.
 """
 

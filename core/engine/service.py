@@ -39,7 +39,7 @@ class Service:
         """
         Carry out all requests that wait.
 
-        A verb that is no coroutine function is done, and answered, when this returns. Those that are run side by side.
+        A verb that is a plain function is answered when this returns; coroutines run side by side.
         """
         for request_id, request in self._inbox.take():
             try:

@@ -45,7 +45,7 @@ class Worker:
         return value
 
     def close(self) -> None:
-        """Drop what has not begun; what runs ends on its own."""
+        """Drop what has not begun. What is running is not waited for."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def end(self, patience: float = 5.0) -> bool:

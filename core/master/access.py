@@ -1,5 +1,5 @@
 """
-Whether the user of a job may still publish it to these minions. Blocks; for a Worker.
+Whether the user of a job may still publish it to these minions. Blocks: use it in a Worker.
 
 Asks Salt's own checks with the access lists as they are now. It must never grant more than a publish by that user would
 get today: all to root, to the master's own user and to whom sudo_acl does not restrict; to others what the lists say.

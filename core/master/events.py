@@ -57,7 +57,7 @@ class JobPublished:
 
 @dataclass(frozen=True)
 class JobReturned:
-    """A minion returned a job (``salt/job/<jid>/ret/<minion>``). Its payload is deliberately left behind."""
+    """A minion returned a job (``salt/job/<jid>/ret/<minion>``). What it returned is left out on purpose."""
 
     jid: str
     minion: str

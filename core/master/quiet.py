@@ -1,5 +1,5 @@
 """
-Says the same thing once a minute, however often it is so: for what anybody on the bus can cause as often as he likes.
+Logs the same thing once a minute, however often it happens: for what anybody on the bus can cause at will.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Quiet:
     def __init__(self, logger: logging.Logger, steady: Callable[[], float] = time.monotonic) -> None:
         self._logger, self._steady = logger, steady
         self._since = steady()
-        self._silent: dict[Hashable, int] = {}  # how often it was so after its line, of each subject of this minute
+        self._silent: dict[Hashable, int] = {}  # subject -> how often it happened in this minute after its line
 
     def warning(self, subject: Hashable, message: str, *args: object) -> None:
         """Log a warning, unless ``subject`` had a line in this minute; then it is counted, and the count told later."""

@@ -260,7 +260,7 @@ class ResumeRequested:
 
 @dataclass(frozen=True)
 class Tick:
-    """Time has passed."""
+    """Time has passed; what is due is done after every fact."""
 
 
 Fact = (

@@ -11,13 +11,13 @@ from saltext.jobs.core.retry.timers import Timers
 
 #: Seconds for which returns that were heard are gathered into one look at the job cache, which gets them a moment later.
 HEARD = 0.3
-#: How often a return that was heard is looked for before it counts as not genuine.
+#: How often the job cache is looked at for a return that the bus told of, before the event counts as forged.
 _HEARD_LOOKS = 5
 
 
 class Gathering:
     """
-    Minions, by job, that wait for something that is done for all of them at once.
+    Minions, by job, for all of which the same thing is to be done at once.
 
     :param name: the timers' key is ``(name, jid)``.
     :param timers: the machine's.
@@ -28,7 +28,7 @@ class Gathering:
         self._minions: dict[str, dict[str, None]] = {}
 
     def add(self, jid: str, minion: str, at: float) -> None:
-        """Let a minion's turn come at ``at``, or as soon as that of another minion comes."""
+        """Add a minion to those of a job, all of which are due at ``at``, or earlier if they were due earlier already."""
         self._minions.setdefault(jid, {})[minion] = None
         self._timers.no_later((self._name, jid), at)
 

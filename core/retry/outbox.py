@@ -48,15 +48,15 @@ class Outbox:
         self._waiting: dict[Kind, dict[str, dict[str, None]]] = {kind: {} for kind in Kind}  # kind -> jid -> minions
 
     def ask(self, jid: str, minions: Iterable[str]) -> None:
-        """Let minions be asked about a job."""
+        """Put a question to minions about a job on the list."""
         self._add(Kind.QUESTION, jid, minions)
 
     def send(self, jid: str, minion: str) -> None:
-        """Let a job be published to a minion."""
+        """Put a job that is to be published to a minion on the list."""
         self._add(Kind.JOB, jid, (minion,))
 
     def ping(self, minions: Iterable[str]) -> None:
-        """Let minions be pinged."""
+        """Put a ping of minions on the list."""
         self._add(Kind.PING, "", minions)
 
     def survey(self) -> None:
@@ -64,12 +64,12 @@ class Outbox:
         self._waiting[Kind.SURVEY].setdefault("", {})
 
     def withdraw(self, jid: str, minion: str) -> None:
-        """Let a minion not be asked about a job, nor get it."""
+        """Take a minion off the list for a job: neither ask it about the job nor publish it."""
         for kind in (Kind.QUESTION, Kind.JOB):
             self._drop(kind, jid, minion)
 
     def withdraw_ping(self, minion: str) -> None:
-        """Let a minion not be pinged."""
+        """Take a minion off the list of pings."""
         self._drop(Kind.PING, "", minion)
 
     def release(self, now: float) -> Iterator[Turn]:

@@ -117,7 +117,7 @@ class Queue:
             )
 
     def superseded_by(self, entry: Entry) -> list[Entry]:
-        """Return what its minion is owed and need not get any more, now that it is owed this."""
+        """Return the older entries of the minion that a new one replaces."""
         job = self.jobs[entry.jid]
         globs = self._settings.supersede
         if not globs or not all(matches(fun, globs) for fun in job.funs):
@@ -146,7 +146,7 @@ class Queue:
     # -- an entry's way -----------------------------------------------------------------------------------------------
 
     def touch(self, entry: Entry) -> None:
-        """Store an entry, and let its end come at its time."""
+        """Note that an entry is to be stored, and set the timer for its end."""
         self._dirty[entry.minion, entry.jid] = None
         key = ("end", entry.minion, entry.jid)
         if entry.state in ENDED:
@@ -167,7 +167,7 @@ class Queue:
         self._told.append(Announce(entry.minion, entry.jid, kind, fun, entry.attempts, entry.reason))
 
     def renew(self, entry: Entry, expires_at: float, reason: str) -> None:
-        """Let an entry be tried anew, as if it had never been tried."""
+        """Make an entry pending again, as if it had never been tried."""
         entry.attempts = entry.tries = entry.lost = 0
         entry.next_at, entry.acknowledged = 0.0, False
         entry.expires_at = max(entry.expires_at, expires_at)
@@ -193,7 +193,7 @@ class Queue:
     # -- what holds for a job -----------------------------------------------------------------------------------------
 
     def terms_of(self, entry: Entry) -> Terms:
-        """Return by what an entry is tried again."""
+        """Return the rules by which an entry is tried again."""
         limits, settings = self.jobs[entry.jid].limits, self._settings
         attempts = settings.max_attempts if limits.max_attempts is None else limits.max_attempts
         again = settings.retry_interrupted if limits.retry_interrupted is None else limits.retry_interrupted

@@ -2,8 +2,8 @@
 The replays: when one begins, its way from a look at the job cache to the minion's receipt, and its end. Part of the retry
 machine, and as pure as it. The steps stand in steps.py; what is concluded where no return comes, in verdict.py.
 
-It must never let a minion have two replays, nor publish what is not durably claimed, nor what the minion was not asked
-about first.
+It must never let a minion have two replays, nor publish a job whose claim is not durable or about which the minion was not
+asked first.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from saltext.jobs.core.retry.timers import Timers
 if TYPE_CHECKING:
     from saltext.jobs.core.settings import RetrySettings
 
-#: Seconds after a publish at which a minion that has shown no receipt is asked; where minions do not say that they begin, it
-#: is asked before as well.
+#: Seconds after a publish at which a minion that has shown no receipt is asked, and at which it is asked first where minions
+#: do not say that they begin a job.
 RECEIPT, EARLY = 4.0, 1.0
 #: Seconds after which a minion is asked at first whether it still runs a job.
 STILL_RUNNING = 60.0
@@ -81,7 +81,7 @@ class Replays:
     # -- when one begins ----------------------------------------------------------------------------------------------
 
     def alive(self, minion: str, start: bool = False) -> None:
-        """Let what a minion is owed go to it soon; with ``start`` it has just started."""
+        """A minion is there: send it soon what it is owed. ``start``: it has just started."""
         backlog = self._queue.backlogs.get(minion)
         if backlog is None:
             return
@@ -104,7 +104,7 @@ class Replays:
         return self._queue.now < backlog.delayed + LONGEST_DELAY
 
     def wake(self, minion: str, at: float, anew: bool = False) -> None:
-        """Let the next replay to a minion begin at ``at``, or as soon after as it may."""
+        """Begin the next replay to a minion at ``at``, or as soon after that as it may begin."""
         backlog = self._queue.backlogs.get(minion)
         if backlog is None or backlog.replay is not None or self.paused:
             return
@@ -328,7 +328,7 @@ class Replays:
         self._queue.move(entry, State.RUNNING, reason)
 
     def acknowledged(self, fact: Acknowledged) -> None:
-        """Believe a minion that says that it has begun a job, however late it says so."""
+        """A minion says that it has begun a job. That is believed, however late it comes."""
         entry = self._queue.entry(fact.minion, fact.jid)
         if entry is None or entry.sent_at is None or entry.state not in {State.PENDING, *UNDER_WAY}:
             return
@@ -447,7 +447,7 @@ class Replays:
             self.wake(entry.minion, self._queue.now)
 
     def end(self, entry: Entry, state: State, reason: str) -> None:
-        """Bring an entry to a state in which nothing more happens of itself."""
+        """End an entry: bring it to a state that it does not leave by itself."""
         self._queue.move(entry, state, reason)
         self.land(entry)
         self._queue.tell(entry, state.value)

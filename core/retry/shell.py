@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 #: Seconds between two checkpoints, heartbeats and looks at the inbox.
 MAINTENANCE = 10.0
-#: Seconds by which a checkpoint lies before the present: events of that time may still be on their way.
+#: Seconds by which a checkpoint lies in the past: events of the last moments may still be on their way.
 CHECKPOINT_MARGIN = 60.0
 #: Seconds before a store or a job cache that failed is tried again at the start.
 CACHE_PAUSE = 2.0
@@ -122,7 +122,7 @@ class RetryShell:
     # -- facts in -----------------------------------------------------------------------------------------------------
 
     def _wants(self, tag: str) -> bool:
-        """Drop what is of no use by its tag: this is called for every event on the bus."""
+        """Tell by its tag whether an event is wanted. Called for every event on the bus."""
         parts = events.parts_of_job(tag)
         if parts is not None:
             jid, kind, minion = parts

@@ -17,23 +17,23 @@ class Step(enum.Enum):
     # Before the job is published
     GATHERING = "gathering"  # waits for other minions that are owed the same job
     CHECKING = "checking"  # return, key and access are being looked up
-    TO_ASK = "to ask"  # waits for its turn to be published: the question whether the minion runs or has run the job
+    TO_ASK = "to ask"  # waits for its turn to be asked whether it runs the job or has run it
     ASKING = "asking"  # waits for the answer
-    ANSWERED = "answered"  # the minion knows nothing of the job
-    CHECKING_AGAIN = "checking again"  # what it returned before it answered is in the job cache by now
-    TO_SEND = "to send"  # waits for its turn to be published: the job
+    ANSWERED = "answered"  # waits for another look at the job cache: the minion says that it knows nothing of the job
+    CHECKING_AGAIN = "checking again"  # that look is under way: what it returned before it answered is there by now
+    TO_SEND = "to send"  # waits for its turn to be sent the job
     CLAIMING = "claiming"  # the claim is being made durable
     SENDING = "sending"  # the job is being published
     # The job is with the minion, or on its way
     SENT = "sent"  # waits for a sign of receipt
     RUNNING = "running"  # the minion has it
     # It is in doubt what has become of the job
-    DOUBTED = "doubted"  # waits for a look at the job cache that others share
-    LOOKING = "looking"  # for its return
-    TO_PROBE = "to probe"  # waits for its turn to be published: the question as above
+    DOUBTED = "doubted"  # waits for a look at the job cache, for its return
+    LOOKING = "looking"  # that look is under way
+    TO_PROBE = "to probe"  # waits for its turn to be asked, as above
     PROBING = "probing"  # waits for the answer
     GRACE = "grace"  # the minion does not run the job: its return may be on the way
-    LAST_LOOK = "last look"  # for its return
+    LAST_LOOK = "last look"  # its return is looked for once more
 
 
 #: To which steps a replay may go from each.

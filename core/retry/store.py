@@ -217,7 +217,7 @@ class RetryStore:
         return float(value) if isinstance(value, (int, float)) else 0.0
 
     def _set_aside(self, bank: str, key: str) -> None:
-        """Keep what can be kept of a record that is of no use, and let nobody else stumble over it."""
+        """Move a record that cannot be used out of the way, and keep a copy of it where that is possible."""
         if self._read_only:
             return
         try:

@@ -21,8 +21,8 @@ _LOST = 2
 @dataclass(frozen=True)
 class Terms:
     """
-    By what a job is tried again: the options, or what the job says about itself. ``backoff`` is in seconds; ``acks`` tells
-    whether minions say when they begin a job.
+    The rules by which a job is tried again: the options, or what the job says about itself. ``backoff`` is in seconds;
+    ``acks`` tells whether minions say when they begin a job.
     """
 
     backoff: float

@@ -114,7 +114,7 @@ def load_of(store: Store, key: str) -> dict[str, Any]:
 
 
 def _publication(store: Store, key: str) -> dict[str, Any] | None:
-    """Return the record of the job's publish; None where there is none, ``{}`` where it is spoilt."""
+    """Return the record of the job's publish; None where there is none, ``{}`` where it is damaged."""
     if not store.contains(PUBLISHED, key):
         return None
     known = read(store, PUBLISHED, key)
@@ -149,7 +149,7 @@ def report_minions(store: Store, key: str, minions: Iterable[Any] | None, master
 
 
 def add_minions(store: Store, key: str, minions: set[str], always: bool = False) -> set[str]:
-    """Merge ``minions`` into those of the job, and return the set of before. The caller holds the job's lock."""
+    """Merge ``minions`` into those of the job, and return the set as it was before. The caller holds the job's lock."""
     stored = store.fetch(MINIONS, key) or []
     before = set(stored)
     merged = sorted(before | minions)
@@ -206,7 +206,7 @@ def _report_second_return(
         return
     log.warning(
         "Minion %s returned again for jid %s, and differently in %s. The first return is kept. Either two minions "
-        "share the id, or somebody plays an old return back",
+        "share the id, or somebody sends an old return again",
         load["id"],
         load["jid"],
         ", ".join(differing),
