@@ -68,11 +68,20 @@ class EngineProcess:
 
 
 class CountedJob:
-    """A shell job that writes a line when it begins and one when it ends, whichever minion runs it."""
+    """
+    A shell job that writes a line when it begins and one when it ends, whichever minion runs it.
 
-    def __init__(self, folder: pathlib.Path, name: str, seconds: float = 0.0, retcode: int = 0):
-        self._trace = folder / name
-        self.command = f"echo begin >> {self._trace}; sleep {seconds}; echo end >> {self._trace}; exit {retcode}"
+    With ``gated`` it goes on until ``open_gate`` is called, however long a command takes on a busy machine.
+    """
+
+    def __init__(self, folder: pathlib.Path, name: str, seconds: float = 0.0, retcode: int = 0, gated: bool = False):
+        self._trace, self._gate = folder / name, folder / f"{name}.gate"
+        wait = f"until test -e {self._gate}; do sleep 0.1; done" if gated else f"sleep {seconds}"
+        self.command = f"echo begin >> {self._trace}; {wait}; echo end >> {self._trace}; exit {retcode}"
+
+    def open_gate(self):
+        """Let what runs, and what begins from now on, come to its end."""
+        self._gate.touch()
 
     def lines(self):
         return self._trace.read_text().split() if self._trace.exists() else []

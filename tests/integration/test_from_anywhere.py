@@ -174,7 +174,7 @@ def test_a_refusal_is_no_success_over_the_api(api, verb, kwarg, line):
 
 def test_a_batch_is_stopped_over_the_api(api):
     boss = api("boss")
-    jid = boss.run("batch.start", tgt="a*", fun="test.sleep", batch="1", kwarg={"length": 4})["jid"]
+    jid = boss.run("batch.start", tgt="a*", fun="test.sleep", batch="1", kwarg={"length": 20})["jid"]
     boss.run("batch.stop", jid=jid)
     assert finished(boss.ask, jid)["state"] == "halted"
 

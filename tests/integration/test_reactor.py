@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import pathlib
 import threading
@@ -78,7 +79,9 @@ def master(salt_factories, chat):
             "text": "data",
         },
     )
-    with daemon.started(), minions(daemon, "r1"):
+    with daemon.started(), contextlib.closing(Bus(daemon)) as bus, minions(daemon, "r1"):
+        # Its own start is an event like those that the tests fire.
+        bus.called("job_retry.replay")
         yield daemon
 
 
@@ -89,6 +92,9 @@ class Bus:
         opts = dict(master.config)
         self.event = salt.utils.event.get_master_event(opts, opts["sock_dir"], listen=True)
         self.event.connect_pub()
+
+    def close(self):
+        self.event.destroy()
 
     def fire(self, tag, data):
         self.event.fire_event(data, tag)
@@ -106,9 +112,8 @@ class Bus:
 
 @pytest.fixture
 def bus(master):
-    bus = Bus(master)
-    yield bus
-    bus.event.destroy()
+    with contextlib.closing(Bus(master)) as bus:
+        yield bus
 
 
 def kwargs_of(call):

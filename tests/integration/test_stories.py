@@ -15,6 +15,7 @@ import pytest
 import saltext.jobs.reactor
 from saltext.jobs.core.engine import requests
 from tests.integration.conftest import ask_runner, make_master, minions, salt_cli, salt_run
+from tests.integration.faults import CountedJob
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.story
@@ -96,9 +97,11 @@ def test_a_batch_reaches_every_minion_and_never_more_than_its_size_at_once(run, 
     assert (most, busy) == (2, 0)
 
 
-def test_a_started_batch_is_listed_until_it_has_ended(run):
-    jid = run("batch.start", "*", "test.sleep", "5", "batch=4")["jid"]
+def test_a_started_batch_is_listed_until_it_has_ended(run, tmp_path):
+    work = CountedJob(tmp_path, "work", gated=True)
+    jid = run("batch.start", "*", "cmd.run", work.command, "batch=4")["jid"]
     assert jid in [batch["jid"] for batch in run("batch.list_active")]
+    work.open_gate()
     ended(run, jid)
     assert jid not in [batch["jid"] for batch in run("batch.list_active")]
 

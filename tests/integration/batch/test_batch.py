@@ -206,10 +206,11 @@ def test_progress_is_announced_at_most_once_a_second(run, master):
 
 
 def test_a_paused_batch_waits_and_goes_on_when_resumed(run, tmp_path):
-    work = CountedJob(tmp_path, "work", seconds=1)
+    work = CountedJob(tmp_path, "work", gated=True)
     jid = run("batch.start", "b[123]", "cmd.run", work.command, "batch=1", "presence=none")["jid"]
     assert run("batch.pause", jid) is True
     assert run("batch.pause", jid) is False
+    work.open_gate()
     wait_for(lambda: not run("batch.status", jid)["active"], what="what ran has ended")
     begun = work.begun()
     summary = run("batch.status", jid)
@@ -288,7 +289,7 @@ after:
 
 @pytest.mark.skipif(not compat.HAS_NATIVE_BATCHES, reason="Salt 3008 is the first release with batches of its own")
 def test_batches_of_salt_s_own_are_shown_and_stopped(run, master):
-    started = salt_cli(master, "b[123]", "--async", "-b", "1", "test.sleep", "5")
+    started = salt_cli(master, "b[123]", "--async", "-b", "1", "test.sleep", "30")
     jid = next(word for word in (started.stdout + started.stderr).split() if word.isdigit() and len(word) == 20)
     summary = wait_for(lambda: run("batch.status", jid), what="the batch is there")
     assert summary["driver"] == "master"
