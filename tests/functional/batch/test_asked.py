@@ -1,0 +1,90 @@
+"""From what an operator has asked for to a new batch, with keys and nodegroups of a real master's directory."""
+
+from __future__ import annotations
+
+import pytest
+import salt.config
+
+from saltext.jobs.core.batch.asked import new_batch
+from saltext.jobs.core.errors import Refused
+from saltext.jobs.core.master.caller import Caller
+
+pytestmark = pytest.mark.story
+
+ROOT = Caller("root")
+
+
+@pytest.fixture
+def opts(tmp_path):
+    keys = tmp_path / "pki" / "minions"
+    keys.mkdir(parents=True)
+    for name in ("1001", "web1", "web2"):
+        (keys / name).write_text("a key")
+    own = {"cachedir": str(tmp_path / "cache"), "pki_dir": str(tmp_path / "pki"), "id": "m_master", "__role": "master"}
+    return {**salt.config.DEFAULT_MASTER_OPTS, **own, "extension_modules": str(tmp_path / "ext")}
+
+
+def asked_for(opts, tgt, *args, who=ROOT, fun="test.ping", **given):
+    return new_batch(opts, who, tgt, fun, args, given)
+
+
+@pytest.mark.parametrize("tgt", [1001, "1001", [1001], "100?"])
+def test_a_minion_whose_id_is_a_number_is_found_however_it_is_typed(opts, tgt):
+    assert asked_for(opts, tgt).minions == ("1001",)
+
+
+def test_a_list_of_numbers_and_names_is_one(opts):
+    assert asked_for(opts, "1001,web1", tgt_type="list").minions == ("1001", "web1")
+
+
+def test_a_name_in_a_list_that_is_no_accepted_minion_is_refused_by_its_name(opts):
+    with pytest.raises(Refused, match="No accepted minion has this name: web9"):
+        asked_for(opts, ["web1", "web9"], tgt_type="list")
+
+
+@pytest.mark.parametrize(
+    ("slip", "meant"),
+    [
+        ("fail_hard", "failhard"),
+        ("max_failure", "max_failures"),
+        ("batch_size", "batch"),
+        ("tgttype", "tgt_type"),
+        ("kwargs", "kwarg"),
+        ("Timeout", "timeout"),
+        ("args", "arg"),
+    ],
+)
+def test_a_slip_is_refused_with_what_was_meant(opts, slip, meant):
+    with pytest.raises(Refused, match=f"There is no option {slip}; did you mean {meant}"):
+        asked_for(opts, "*", **{slip: 1})
+
+
+def test_what_is_meant_for_the_function_gets_there(opts):
+    spec = asked_for(opts, "web1", "a", test=True, kwarg={"timeout": 7, "fail_hard": 1}, arg=["b"])
+    assert (spec.arg, spec.kwargs) == (("a", "b"), {"test": True, "timeout": 7, "fail_hard": 1})
+
+
+def test_options_that_stand_with_the_engine_hold_and_win(opts):
+    opts["batch_manager"] = {"probe_attempts": 5, "kill_attempts": 7}
+    opts["engines"] = ["job_retry", {"batch_manager": {"probe_attempts": 9}}]
+    spec = asked_for(opts, "web1")
+    assert (spec.probe_attempts, spec.kill_attempts) == (9, 7)
+
+
+def test_without_grants_for_function_and_minions_nothing_is_batched(opts):
+    may = Caller("anna", ({"web1": ["test.*"]},))
+    assert asked_for(opts, "web1", who=may).user == "anna"
+    for tgt, fun in (("web*", "test.ping"), ("web1", "cmd.run")):
+        with pytest.raises(Refused, match=f"anna may not publish {fun}"):
+            asked_for(opts, tgt, who=may, fun=fun)
+    with pytest.raises(Refused, match="may not publish"):
+        asked_for(opts, "web1", who=Caller("root", ({"@runner": ["batch.*"]},)))
+
+
+def test_a_minion_is_refused_unless_it_is_named(opts):
+    with pytest.raises(Refused, match="The minion web1 may look at this"):
+        asked_for(opts, "web2", who=Caller("web1", (), peer=True))
+    opts["batch_manager"] = {"allow_peers": ["web1"]}
+    assert asked_for(opts, "web2", who=Caller("web1", (), peer=True)).user == "web1"
+    with pytest.raises(Refused, match="The minion web2"):
+        asked_for(opts, "web1", who=Caller("web2", (), peer=True))

@@ -1,0 +1,53 @@
+"""Who asks, by the way in which Salt itself calls a runner. Requests to a master are in the integration tests."""
+
+from __future__ import annotations
+
+import pytest
+import salt.master
+from salt.client.mixins import AsyncClientMixin
+
+from saltext.jobs.core.errors import Refused
+from saltext.jobs.core.master.caller import Caller, caller
+
+pytestmark = pytest.mark.story
+
+
+class Client:
+    """What Salt has for a runner client, with a function that asks who has called it."""
+
+    def low(self, fun, low, full_return=False):
+        return caller({}, low["__user__"])
+
+
+def called_in_a_process_of_its_own(user):
+    """As the master calls a runner for somebody, and ``salt-run --async`` for whoever types it."""
+    return AsyncClientMixin._proc_function(
+        instance=Client(), opts={}, fun="batch.start", low={}, user=user, tag="t", jid="1", daemonize=False
+    )
+
+
+@pytest.fixture
+def in_the_master(monkeypatch):
+    monkeypatch.setattr(salt.master.SMaster, "secrets", {"aes": "a key that only the master has"})
+
+
+def test_outside_the_master_it_is_whoever_runs_the_command():
+    assert called_in_a_process_of_its_own("root") == Caller("root")
+    assert called_in_a_process_of_its_own("sudo_anna") == Caller("sudo_anna")
+
+
+@pytest.mark.parametrize("user", ["root", "sudo_anna", "UNKNOWN", "Reactor", "anna"])
+def test_in_the_master_a_call_for_somebody_of_whom_nothing_is_known_is_refused(in_the_master, user):
+    with pytest.raises(Refused, match="cannot be told who has asked"):
+        called_in_a_process_of_its_own(user)
+
+
+def test_what_the_master_calls_itself_is_not_limited(in_the_master):
+    assert caller({}, "Reactor") == Caller("Reactor")
+
+
+def test_sudo_acl_limits_who_came_by_sudo():
+    opts = {"sudo_acl": True, "publisher_acl": {"anna": ["test.*"]}}
+    assert caller(opts, "sudo_anna") == Caller("sudo_anna", ("test.*",))
+    assert caller(opts, "sudo_bert") == Caller("sudo_bert", ())
+    assert caller(opts, "root") == Caller("root")
