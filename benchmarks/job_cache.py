@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import functools
 import importlib
 import os
 import pathlib
@@ -36,8 +37,9 @@ MINIONS = ["web1", "web2"]
 LOAD = {"fun": "state.apply", "arg": ["web"], "tgt": "web*", "tgt_type": "glob", "user": "root", "ret": ""}
 LOAD["kwargs"] = {"delimiter": ":", "show_timeout": True, "metadata": {"ticket": "OPS-1"}}
 RETURN = {"return": {"changes": "x" * 400}, "retcode": 0, "success": True}
+# What the figure of each other column is at least to be, in times of ours.
 WANTED = {"save_load": 4, "returner": 4, "get_jid": 1, "get_jids": 1, "get_jids_filter(20)": 50}
-WANTED.update({"first clean_old_jobs": "", "clean_old_jobs": 20})
+WANTED.update({"first clean_old_jobs": "", "clean_old_jobs": 20, "removal": 1})
 
 
 def jids(count, offset_hours):
@@ -61,45 +63,52 @@ def options(folder, **more):
 # -- jobs that are there beforehand ---------------------------------------------------------------------------
 
 
-def fill_banks(folder, names, big, returns, published):
+def fill_banks(folder, names, big, returns, published, age=0):
     """The banks as localfs keeps them, with one return a job, and the job ``big`` with ``returns``."""
     banks = {"loads": salt.payload.dumps({**LOAD, "jid": names[0]}), "minions": salt.payload.dumps(MINIONS)}
     if published:
         banks["published"] = salt.payload.dumps({"at": time.time(), "by": "m_master"})
-    for bank, value in banks.items():
-        os.makedirs(f"{folder}/jobs/{bank}")
-        for jid in [*names, big]:
-            pathlib.Path(f"{folder}/jobs/{bank}/{jid}.p").write_bytes(value)
+    files = {f"{bank}/{jid}": value for bank, value in banks.items() for jid in [*names, *big]}
     record = salt.payload.dumps(RETURN)
-    for jid in names:
-        os.makedirs(f"{folder}/jobs/returns/{jid}")
-        pathlib.Path(f"{folder}/jobs/returns/{jid}/web1.p").write_bytes(record)
-    os.makedirs(f"{folder}/jobs/returns/{big}")
-    for number in range(returns):
-        pathlib.Path(f"{folder}/jobs/returns/{big}/web{number}.p").write_bytes(record)
+    files.update({f"returns/{jid}/web1": record for jid in names})
+    files.update({f"returns/{jid}/web{number}": record for jid in big for number in range(returns)})
+    for folder_of in {os.path.dirname(name) for name in files}:
+        os.makedirs(f"{folder}/jobs/{folder_of}", exist_ok=True)
+    for name, value in files.items():
+        pathlib.Path(f"{folder}/jobs/{name}.p").write_bytes(value)
+    make_old(f"{folder}/jobs", age, names)
 
 
-def fill_local_cache(folder, names, big, returns):
-    load, minions, record = (salt.payload.dumps(value) for value in ({**LOAD, "jid": ""}, MINIONS, RETURN))
-    for jid in [*names, big]:
+def make_old(folder, age, names):
+    """Set the times of what is there of some jobs back by ``age`` seconds."""
+    wanted, then = set(names), time.time() - age
+    for parent, folders, files in os.walk(folder) if age else ():
+        for name in (*folders, *files):
+            path = os.path.join(parent, name)
+            if not wanted.isdisjoint((name, name[:-2], os.path.basename(parent))) or name == "jid":
+                os.utime(path, (then, then))
+
+
+def fill_local_cache(folder, names, big, returns, age=0):
+    minions, record = salt.payload.dumps(MINIONS), salt.payload.dumps(RETURN)
+    then = time.time() - age
+    for jid in [*names, *big]:
         home = salt.utils.jid.jid_dir(jid, f"{folder}/jobs", "sha256")
-        os.makedirs(f"{home}/web1")
+        for number in range(returns if jid in big else 1):
+            os.makedirs(f"{home}/web{number}")
+            pathlib.Path(f"{home}/web{number}/return.p").write_bytes(record)
         load = salt.payload.dumps({**LOAD, "jid": jid})
         for name, value in (("jid", jid.encode()), (".load.p", load), (".minions.p", minions)):
             pathlib.Path(f"{home}/{name}").write_bytes(value)
-        pathlib.Path(f"{home}/web1/return.p").write_bytes(record)
-    home = salt.utils.jid.jid_dir(big, f"{folder}/jobs", "sha256")
-    for number in range(returns):
-        os.makedirs(f"{home}/web{number}", exist_ok=True)
-        pathlib.Path(f"{home}/web{number}/return.p").write_bytes(record)
+        os.utime(f"{home}/jid", (then, then))
 
 
-def fill_redis(port, names, big, returns):
+def fill_redis(port, names, big, returns, published=True, age=0):
     """The hashes that Salt 3008's driver keeps, in bulk."""
     import redis
 
     client = redis.Redis(port=port)
-    stamp, record = salt.payload.dumps(int(time.time())), salt.payload.dumps(RETURN)
+    stamp, record = salt.payload.dumps(int(time.time() - age)), salt.payload.dumps(RETURN)
 
     def bank(name, keys, value):
         client.zadd("$BANKS_", {f"$KEYS_{name}/": 0})
@@ -108,10 +117,14 @@ def fill_redis(port, names, big, returns):
             client.hset(f"$KEYS_{name}/", mapping=dict.fromkeys(part, value))
             client.hset(f"$TSTAMP_{name}/", mapping=dict.fromkeys(part, stamp))
 
-    bank("jobs/loads", [*names, big], salt.payload.dumps({**LOAD, "jid": big}))
-    bank("jobs/minions", [*names, big], salt.payload.dumps(MINIONS))
-    bank("jobs/published", [*names, big], salt.payload.dumps({"at": time.time(), "by": "m_master"}))
-    bank(f"jobs/returns/{big}", [f"web{number}" for number in range(returns)], record)
+    bank("jobs/loads", [*names, *big], salt.payload.dumps({**LOAD, "jid": names[0]}))
+    bank("jobs/minions", [*names, *big], salt.payload.dumps(MINIONS))
+    if published:
+        bank("jobs/published", [*names, *big], salt.payload.dumps({"at": time.time(), "by": "m_master"}))
+    for jid in big:
+        bank(f"jobs/returns/{jid}", [f"web{number}" for number in range(returns)], record)
+    for jid in names if age else ():
+        bank(f"jobs/returns/{jid}", ["web1"], record)
 
 
 # -- measuring ------------------------------------------------------------------------------------------------
@@ -145,8 +158,8 @@ def measure(call, trips, repeat=1):
     return best
 
 
-def figures(module, new, big, trips):
-    """``{operation: (seconds, round trips)}`` of one returner."""
+def figures(module, new, big, trips, make_old_jobs):
+    """``{operation: (seconds, round trips)}`` of one returner; ``make_old_jobs()`` stores jobs to remove and counts them."""
 
     def one(function, *args):
         getattr(module, function)(*args)
@@ -167,8 +180,13 @@ def figures(module, new, big, trips):
         each(
             lambda jid, number: module.prep_jid(passed_jid=jid)
         )  # makes the directory, for which the others have no need
+
+    def remove():
+        module.clean_old_jobs()
+        return removed
+
     save(new[0], 0)  # the first call loads the driver, once in the life of a process
-    return {
+    found = {
         "first clean_old_jobs": measure(lambda: one("clean_old_jobs"), trips),
         "clean_old_jobs": measure(lambda: one("clean_old_jobs"), trips),
         "get_jids_filter(20)": measure(lambda: one("get_jids_filter", 20), trips, 2),
@@ -177,31 +195,43 @@ def figures(module, new, big, trips):
         "save_load": measure(lambda: each(save), trips),
         "returner": measure(lambda: each(give_back), trips),
     }
+    removed = make_old_jobs()
+    if hasattr(module, "store_of"):
+        module.store_of(module.__opts__).swept.clear()  # it need not look for old jobs among those that it has seen
+    return {**found, "removal": measure(remove, trips)}
 
 
 def compare(driver, args, root, trips):
-    names, (big,) = jids(args.jobs, -12), jids(1, -11)
+    names, big, old = jids(args.jobs, -12), jids(1, -11), jids(args.jobs // 5, -60)
     found, more = {}, {}
-    server = contextlib.nullcontext()
-    if driver == "redis":
-        server = redis_server(root)
+    server = redis_server(root) if driver == "redis" else contextlib.nullcontext()
     with server as port:
         if driver == "redis":
             more = {"cache": "redis", "cache.redis.port": port}
             fill_redis(port, names, big, args.returns)
         for column, name in RETURNERS.items():
-            folder = root / driver / column
-            folder.mkdir(parents=True)
             if column == "native" and salt.version.__saltstack_version__.major < 3008:
                 continue
+            if column == "local" and driver == "redis":
+                continue
+            folder = root / driver / column
+            folder.mkdir(parents=True)
             if column == "local":
-                if driver == "redis":
-                    continue
-                fill_local_cache(folder, names, big, args.returns)
-            elif driver == "localfs":
-                fill_banks(folder, names, big, args.returns, published=column == "ours")
+                fill = functools.partial(fill_local_cache, folder)
+            elif driver == "redis":
+                fill = functools.partial(fill_redis, port, published=column == "ours")
+            else:
+                fill = functools.partial(fill_banks, folder, published=column == "ours")
+            if driver != "redis":
+                fill(names, big, args.returns)
+
+            def make_old_jobs(fill=fill):
+                fill(old, [], 0, age=60 * 3600)
+                return len(old)
+
             new = jids(WRITES + 1, {"native": -0.2, "ours": -0.1}.get(column, -0.3))
-            found[column] = figures(returner(name, options(folder, **more)), new, big, trips)
+            module = returner(name, options(folder, **more))
+            found[column] = figures(module, new, big[0], trips, make_old_jobs)
             shutil.rmtree(folder)
     return found
 
@@ -236,21 +266,20 @@ def table(driver, found, args):
     """Markdown: milliseconds of CPU per call, and round trips where there are any."""
     columns = [column for column in RETURNERS if column in found]
     print(f"\n{driver}, {args.jobs:,} jobs, milliseconds of CPU per call (round trips)\n")
-    print("| | " + " | ".join(columns) + " | native / ours | wanted |")
-    print("|---|" + "---:|" * (len(columns) + 2))
+    others = [column for column in columns if column != "ours"]
+    print("| | " + " | ".join([*columns, *(f"{other} / ours" for other in others)]) + " | wanted |")
+    print("|---|" + "---:|" * (len(columns) + len(others) + 1))
     for operation, wanted in WANTED.items():
-        shown = (
-            operation.replace("get_jid", f"get_jid of {args.returns:,} returns")
-            if operation == "get_jid"
-            else operation
-        )
+        shown = {
+            "get_jid": f"get_jid of {args.returns:,} returns",
+            "removal": f"removal of a job, of {args.jobs // 5:,}",
+        }.get(operation, operation)
         cells = []
         for column in columns:
             seconds, trips = found[column][operation]
             cells.append(f"{seconds * 1000:,.2f}" + (f" ({trips:,.0f})" if trips else ""))
-        ratio = found["native"][operation][0] / found["ours"][operation][0] if "native" in found else None
-        cells.append("" if ratio is None else f"{ratio:,.1f}")
-        print(f"| {shown} | " + " | ".join(cells) + f" | {wanted} |")
+        ratios = [f"{found[other][operation][0] / found['ours'][operation][0]:,.1f}" for other in others]
+        print(f"| {shown} | " + " | ".join([*cells, *ratios]) + f" | {wanted} |")
 
 
 def main():

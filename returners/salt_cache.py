@@ -19,6 +19,7 @@ import salt.utils.job
 import salt.utils.minions
 from salt.exceptions import SaltCacheError
 
+from saltext.jobs.core.master.secrets import without_secrets
 from saltext.jobs.core.store import listing, records, retention
 from saltext.jobs.core.store.keys import plain
 from saltext.jobs.core.store.store import store_of
@@ -113,9 +114,9 @@ def save_load(jid, clear_load, minions=None, recurse_count=0):
     if not isinstance(clear_load, dict):
         log.warning("Refusing the load of jid %s: it is a %s and no dictionary", jid, type(clear_load).__name__)
     elif minions is not None:
-        records.publish(store, key, clear_load, minions, __opts__.get("id"))
+        records.publish(store, key, without_secrets(clear_load), minions, __opts__.get("id"))
     elif not records.is_published(store, key):
-        records.report(store, key, clear_load, _reported_minions(clear_load))
+        records.report(store, key, without_secrets(clear_load), _reported_minions(clear_load))
 
 
 def _reported_minions(load):
@@ -138,7 +139,7 @@ def save_minions(jid, minions, syndic_id=None):
     store = store_of(__opts__)
     key = store.key(jid, "jid")
     if key is not None and (syndic_id is None or store.key(syndic_id, "syndic id") is not None):
-        records.report_minions(store, key, minions, __opts__.get("id"))
+        records.report_minions(store, key, minions)
 
 
 def update_endtime(jid, the_time):

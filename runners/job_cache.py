@@ -21,9 +21,9 @@ from salt.exceptions import SaltCacheError, SaltDeserializationError
 from saltext.jobs.core import arguments, runner
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master import secrets
+from saltext.jobs.core.store import drivers, publication
 from saltext.jobs.core.store import records as jobs
 from saltext.jobs.core.store import store as stores
-from saltext.jobs.core.store.drivers import Outage
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +52,9 @@ def migrate(source="local_cache", dry_run=False):
     while the master stores jobs in either cache does no harm. Nothing is removed from the source. The copies count
     as written now: they are kept for another ``keep_jobs_seconds``.
 
+    Set ``master_job_cache: salt_cache`` and restart the master first, where ``cache`` is localfs or mmap_cache: the
+    sweep of ``local_cache`` walks the same directory and would remove what is copied there.
+
     source
         The returner to read: local_cache, or any returner with get_jids, get_load and get_jid.
 
@@ -71,6 +74,11 @@ def migrate(source="local_cache", dry_run=False):
     source, dry_run = arguments.plain("source", source), arguments.flag("dry_run", dry_run)
     read = _reader(source)
     store = stores.Store(__opts__)
+    if not dry_run and __opts__.get("master_job_cache") == "local_cache" and store.driver.in_jobs_folder:
+        raise Refused(
+            f"master_job_cache is local_cache, whose sweep would remove what is copied to cache: {store.driver.name}. "
+            "Set master_job_cache: salt_cache, restart the master, and run this again"
+        )
     done: dict[str, Any] = {
         "source": source,
         "driver": store.driver.name,
@@ -88,7 +96,7 @@ def migrate(source="local_cache", dry_run=False):
         done["jobs"] += 1
         try:
             written = _copy(store, read, jid, dry_run)
-        except Outage as exc:
+        except drivers.Outage as exc:
             raise Refused(f"Stopped at job {jid}; run it again to go on: {exc}") from exc
         except Exception as exc:
             log.warning("Job %s of %s cannot be copied: %s", jid, source, exc)
@@ -112,7 +120,35 @@ def _reader(source):
         raise Refused(f"The returner {source!r} is not loaded or has no {', '.join(missing)}")
     optional = [name for name in ("get_endtime",) if f"{source}.{name}" in loaded]
     read = {name: loaded[f"{source}.{name}"] for name in (*needed, *optional)}
-    return {**read, "get_jid": _local_cache_returns} if source == "local_cache" else read
+    if source == "local_cache":
+        read.update(get_jids=_local_cache_jids, get_load=_local_cache_load, get_jid=_local_cache_returns)
+    return read
+
+
+def _local_cache_jids():
+    """The jids that have a load. local_cache.get_jids ends at the first load that is none."""
+    root = os.path.join(__opts__["cachedir"], "jobs")
+    for top in os.listdir(root) if os.path.isdir(root) else ():
+        for name in os.listdir(os.path.join(root, top)) if len(top) == 2 else ():
+            folder = os.path.join(root, top, name)
+            if os.path.isfile(os.path.join(folder, ".load.p")) and os.path.isfile(os.path.join(folder, "jid")):
+                with open(os.path.join(folder, "jid"), encoding="utf-8", errors="replace") as handle:
+                    yield handle.read()
+
+
+def _local_cache_load(jid):
+    """What local_cache.get_load returns, also of a job without a list of minions."""
+    folder = salt.utils.jid.jid_dir(jid, os.path.join(__opts__["cachedir"], "jobs"), __opts__["hash_type"])
+    load = _load_file(os.path.join(folder, ".load.p"))
+    minions = set()
+    for name in os.listdir(folder):
+        if name == ".minions.p" or (name.startswith(".minions.") and name.endswith(".p")):
+            path = os.path.join(folder, name)
+            try:
+                minions |= publication.ids_in(_load_file(path))
+            except (OSError, ValueError, SaltDeserializationError) as exc:
+                log.error("Left out, since %s cannot be read: %s", path, exc)
+    return {**load, "Minions": sorted(minions)} if isinstance(load, dict) and minions else load
 
 
 def _local_cache_returns(jid):
@@ -146,8 +182,11 @@ def _copy(store, read, jid, dry_run):
     if key is None:
         raise Refused(f"the driver {store.driver.name} cannot take this jid")
     load, returns = read["get_load"](jid) or {}, read["get_jid"](jid) or {}
+    if not isinstance(load, dict) or not isinstance(returns, dict):
+        raise Refused(f"its load is a {type(load).__name__}, its returns are a {type(returns).__name__}")
     end = read["get_endtime"](jid) if "get_endtime" in read else None
     bank = f"{jobs.RETURNS}/{key}"
+    minions = stores.plain_minions(key, load.get("Minions"))
     with store.lock(key):
         here = set(store.keys(bank))
         wanted = {store.key(minion, "minion id"): record for minion, record in returns.items()}
@@ -155,31 +194,30 @@ def _copy(store, read, jid, dry_run):
         new_load = bool(load) and _is_better(store, key, load)
         new_end = bool(end) and not store.contains(jobs.ENDTIMES, key)
         if not dry_run:
-            if new_load:
-                _copy_load(store, key, load)
             if new_end:
                 store.store(jobs.ENDTIMES, key, end)
+            if minions and (new_load or not jobs.minions_of(store, key)):
+                jobs.add_minions(store, key, minions)
     # Under the locks that the returner takes: the master may be storing the same return.
     for minion, record in () if dry_run else new.items():
         with store.lock(key, minion):
-            if not store.contains(bank, minion):
-                store.store(bank, minion, record)
+            store.driver.store_new(bank, minion, record)
+    # Last, so that a run that was interrupted is not taken for a whole copy.
+    if new_load and not dry_run:
+        with store.lock(key):
+            if _is_better(store, key, load):
+                stored = secrets.without_secrets(load)
+                stored.pop("Minions", None)
+                store.store(jobs.LOADS, key, stored)
     return {"loads": int(new_load), "returns": len(new), "endtimes": int(new_end)}
 
 
 def _is_better(store, key, load):
     """Whether ``load`` is what the job was published with, and the load that is there, if any, is not."""
-    if store.contains(jobs.PUBLISHED, key):
+    if jobs.is_published(store, key):
         return False
-    return not store.contains(jobs.LOADS, key) or ("tgt" in load and "tgt" not in store.fetch(jobs.LOADS, key))
-
-
-def _copy_load(store, key, load):
-    stored = secrets.without_secrets(load)
-    minions = stored.pop("Minions", None)
-    store.store(jobs.LOADS, key, stored)
-    if minions:
-        jobs.add_minions(store, key, stores.plain_minions(key, minions))
+    there = jobs.load_of(store, key)
+    return not there or ("tgt" in load and "tgt" not in there)
 
 
 class _Progress:
@@ -258,13 +296,17 @@ def verify(repair=False):
     ======================  ==================================================  ==================================
     problem                 meaning                                             what ``repair=True`` does
     ======================  ==================================================  ==================================
-    unreadable-load         the load cannot be read or is no dictionary         removes it
+    unreadable-load         the load cannot be read or is no dictionary         sets it aside if it is damaged
     unreadable-minions      the list of minions cannot be read or is none       writes it anew from the returns
-    unreadable-return       a return cannot be read                             removes it
+    unreadable-return       a return cannot be read                             sets it aside if it is damaged
     secrets-in-load         a token, password or key is stored in the load      removes the secret
     no-load                 returns or markers of a job without a load          removes them
     unexpected-return       a minion returned that the job was not sent to      nothing: find out why
     ======================  ==================================================  ==================================
+
+    A record that cannot be read for another reason than its content, such as its permissions, is left alone. What is
+    set aside goes to ``salt_cache.corrupt`` in the cache directory (localfs) or to the bank ``jobs/corrupt``; what
+    cannot be decoded stays where it is with drivers other than localfs, until its job is old.
 
     repair
         Repair what can be. Without it nothing is written.
@@ -299,13 +341,10 @@ class _Verification:
         return {"jobs": len(loads), "returns": self.returns, "problems": self.problems}
 
     def found(self, problem, key, fix=None, minion=None, detail=None):
-        """Note a problem; ``fix()`` is called under the job's lock if repairing was asked for."""
-        repaired = False
-        if self.repair and fix is not None:
-            with self.store.lock(key):
-                fix()
-            repaired = True
+        """Note a problem; ``fix()``, which tells whether it did, is called if repairing was asked for."""
+        repaired = bool(self.repair and fix is not None and fix())
         jid, minion = self.store.decode(key), minion and self.store.decode(minion)
+        detail = None if detail is None else str(detail)
         entry = {"jid": jid, "problem": problem, "minion": minion, "detail": detail, "repaired": repaired}
         self.problems.append(entry)
 
@@ -313,19 +352,27 @@ class _Verification:
         """The value, and why it cannot be read."""
         try:
             return self.store.fetch(bank, key), None
-        except Outage:
+        except drivers.Outage:
             raise
         except SaltCacheError as exc:
-            return None, str(exc)
+            return None, exc
+
+    def set_aside(self, bank, key, kind, *lock):
+        with self.store.lock(*lock):
+            return jobs.set_aside(self.store, bank, key, kind)
 
     def load(self, key):
         load, error = self.read(jobs.LOADS, key)
         if error or not isinstance(load, dict):
-            detail = error or f"it is a {type(load).__name__}"
-            self.found("unreadable-load", key, lambda: self.store.flush(jobs.LOADS, key), detail=detail)
+            fix = None if error and not isinstance(error, drivers.Undecodable) else self.set_aside
+            self.found(
+                "unreadable-load",
+                key,
+                fix and (lambda: fix(jobs.LOADS, key, dict, key)),
+                detail=error or f"it is a {type(load).__name__}",
+            )
         elif secrets.without_secrets(load) != load:
-            clean = secrets.without_secrets(load)
-            self.found("secrets-in-load", key, lambda: self.store.store(jobs.LOADS, key, clean))
+            self.found("secrets-in-load", key, lambda: jobs.replace_load(self.store, key, secrets.without_secrets))
 
     def minions(self, key):
         """The minions that the job was published to; None where that is not known."""
@@ -333,10 +380,17 @@ class _Verification:
         if not minions and not error:
             return None
         if error or not (isinstance(minions, list) and all(isinstance(name, str) for name in minions)):
-            answered = sorted(self.store.decode(name) for name in self.store.keys(f"{jobs.RETURNS}/{key}"))
-            self.found("unreadable-minions", key, lambda: self.store.store(jobs.MINIONS, key, answered), detail=error)
+            fix = None if error and not isinstance(error, drivers.Undecodable) else (lambda: self.write_minions(key))
+            self.found("unreadable-minions", key, fix, detail=error)
             return None
         return set(minions) if self.store.contains(jobs.PUBLISHED, key) else None
+
+    def write_minions(self, key):
+        answered = {self.store.decode(name) for name in self.store.keys(f"{jobs.RETURNS}/{key}")}
+        with self.store.lock(key):
+            jobs.set_aside(self.store, jobs.MINIONS, key, list)
+            jobs.add_minions(self.store, key, answered, always=True)
+        return True
 
     def returns_of(self, key, expected):
         bank = f"{jobs.RETURNS}/{key}"
@@ -344,8 +398,13 @@ class _Verification:
             self.returns += 1
             _, error = self.read(bank, minion)
             if error:
+                fix = None if not isinstance(error, drivers.Undecodable) else self.set_aside
                 self.found(
-                    "unreadable-return", key, lambda m=minion: self.store.flush(bank, m), minion=minion, detail=error
+                    "unreadable-return",
+                    key,
+                    fix and (lambda m=minion, fix=fix: fix(bank, m, object, key, m)),
+                    minion=minion,
+                    detail=error,
                 )
             elif expected is not None and self.store.decode(minion) not in expected:
                 self.found("unexpected-return", key, minion=minion)
@@ -356,6 +415,16 @@ class _Verification:
         for key in sorted(left):
             if self.store.contains(jobs.LOADS, key):
                 continue  # published meanwhile
-            written = jobs.last_written(self.store, key)
-            if written is None or time.time() - written > SETTLED_SECONDS:
-                self.found("no-load", key, lambda k=key: jobs.drop(self.store, k))
+            if self.is_settled(key):
+                self.found("no-load", key, lambda k=key: self.drop(k))
+
+    def is_settled(self, key):
+        written = jobs.last_written(self.store, key)
+        return written is None or time.time() - written > SETTLED_SECONDS
+
+    def drop(self, key):
+        with self.store.lock(key):
+            if self.store.contains(jobs.LOADS, key) or not self.is_settled(key):
+                return False
+            jobs.drop(self.store, key)
+            return True

@@ -18,19 +18,23 @@ from typing import Any
 import salt.payload
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+#: Seconds by which the time of a file may be behind.
+_COARSE = 10.0
 #: Tries for a draft: its directory goes whenever somebody removes the last key in it.
 _TRIES = 10
 
 
 class LocalBanks:
     """
-    Behaves as ``salt.cache.Cache`` does with localfs. Files are for the owner of the cache directory only.
+    Behaves as ``salt.cache.Cache`` does with localfs. Files belong to the owner of the cache directory.
 
     :param cachedir: the master's cache directory.
+    :param readable: whether others may read them, as far as the umask lets them.
     """
 
-    def __init__(self, cachedir: str) -> None:
+    def __init__(self, cachedir: str, readable: bool = False) -> None:
         self._root = cachedir
+        self._file_mode, self._folder_mode = (0o666, 0o777) if readable else (0o600, 0o700)
         self._pid = os.getpid()
         self._owner = owner_for_root(cachedir)
 
@@ -65,20 +69,25 @@ class LocalBanks:
     def _new_file(self, folder: str, draft: str) -> int:
         for _ in range(_TRIES):
             try:
-                return os.open(draft, _NEW_FILE, 0o600)
+                return os.open(draft, _NEW_FILE, self._file_mode)
             except FileNotFoundError:  # the bank's first value, or somebody has removed the directory
-                make_folder(folder, self._owner)
+                make_folder(folder, self._owner, self._folder_mode)
             except FileExistsError:  # left by a process that was killed, with the same number
                 os.unlink(draft)
-        return os.open(draft, _NEW_FILE, 0o600)
+        return os.open(draft, _NEW_FILE, self._file_mode)
 
-    def fetch(self, bank: str, key: str) -> Any:
-        """Return a value, ``{}`` where there is none. :raises Exception: whatever msgpack raises for a broken file."""
+    def fetch(self, bank: str, key: str, default: Any = None) -> Any:
+        """
+        Return a value; where there is none ``default``, or ``{}``.
+
+        :raises Exception: whatever msgpack raises for a broken file.
+        """
         try:
-            with open(os.path.join(self._root, bank, f"{key}.p"), "rb") as stream:
-                return salt.payload.loads(stream.read())
+            with open(os.path.join(self._root, bank, f"{key}.p"), "rb", buffering=0) as stream:
+                data = stream.read()
         except (FileNotFoundError, NotADirectoryError):
-            return {}
+            return {} if default is None else default
+        return salt.payload.loads(data)
 
     def contains(self, bank: str, key: str) -> bool:
         """Tell whether there is a value."""
@@ -88,6 +97,26 @@ class LocalBanks:
         """Return the Unix time of the last write, None where there is no value."""
         try:
             return os.stat(os.path.join(self._root, bank, f"{key}.p")).st_mtime
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def changed(self, bank: str, since: float) -> list[str]:
+        """Return the keys that may have been written at or after a Unix time: file systems have coarse clocks."""
+        found = []
+        with (
+            contextlib.suppress(FileNotFoundError, NotADirectoryError),
+            os.scandir(os.path.join(self._root, bank)) as entries,
+        ):
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    if entry.name.endswith(".p") and entry.stat().st_mtime >= since - _COARSE:
+                        found.append(entry.name[:-2])
+        return found
+
+    def bank_updated(self, bank: str) -> float | None:
+        """Return the Unix time at which a key was last written or removed, None where there is no bank."""
+        try:
+            return os.stat(os.path.join(self._root, bank)).st_mtime
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -102,21 +131,40 @@ class LocalBanks:
         """Return the keys of a bank: neither sub-banks nor half-written files."""
         return [name[:-2] for name in self.names(bank) if name.endswith(".p")]
 
+    def set_aside(self, bank: str, key: str) -> None:
+        """Move a record that is of no use to ``salt_cache.corrupt`` in the cache directory. :raises OSError:"""
+        folder = os.path.join(self._root, "salt_cache.corrupt")
+        make_folder(folder, self._owner, 0o700)
+        os.rename(
+            os.path.join(self._root, bank, f"{key}.p"), os.path.join(folder, f"{bank.replace('/', '.')}.{key}"[:250])
+        )
+
     def drop(self, bank: str) -> None:
         """Remove a bank with all that is in it."""
+        folder = os.path.join(self._root, bank)
+        try:
+            for name in os.listdir(folder):
+                os.unlink(f"{folder}/{name}")
+            os.rmdir(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError:  # there are banks in it, or somebody writes
+            shutil.rmtree(folder)
+
+    def unlink(self, bank: str, key: str) -> None:
+        """Remove a key."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            shutil.rmtree(os.path.join(self._root, bank))
+            os.unlink(os.path.join(self._root, bank, f"{key}.p"))
 
     def flush(self, bank: str, key: str) -> None:
         """Remove a key, and its bank with the last one."""
-        folder = os.path.join(self._root, bank)
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            os.unlink(os.path.join(folder, f"{key}.p"))
+        self.unlink(bank, key)
         with contextlib.suppress(OSError):
-            os.rmdir(folder)  # refused as long as there is anything in it
+            os.rmdir(os.path.join(self._root, bank))  # refused as long as there is anything in it
 
 
 def _sync_folder(folder: str) -> None:
+    """Make the names in a directory durable."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -137,7 +185,7 @@ def owner_for_root(cachedir: str) -> tuple[int, int] | None:
     return (found.st_uid, found.st_gid) if os.geteuid() == 0 and found.st_uid != 0 else None
 
 
-def make_folder(folder: str, owner: tuple[int, int] | None) -> None:
+def make_folder(folder: str, owner: tuple[int, int] | None, mode: int = 0o700) -> None:
     """Make a directory, and those above it that are missing. :raises OSError:"""
     missing = []
     while not os.path.isdir(folder):
@@ -145,7 +193,7 @@ def make_folder(folder: str, owner: tuple[int, int] | None) -> None:
         folder = os.path.dirname(folder)
     for folder in reversed(missing):
         try:
-            os.mkdir(folder, 0o700)
+            os.mkdir(folder, mode)
         except FileExistsError:
             continue  # somebody else was faster
         if owner:

@@ -10,21 +10,24 @@ are checked here, and one that cannot be read is passed over alone.
 from __future__ import annotations
 
 import logging
-import math
-import os
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-import salt.cache
 import salt.loader
 import salt.utils.args
+from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.ids import TIME_ZONES, is_plain, jid_time
 from saltext.jobs.core.master.events import retcode_of
 from saltext.jobs.core.master.quiet import Quiet
+from saltext.jobs.core.store import records
+from saltext.jobs.core.store.drivers import Undecodable
+from saltext.jobs.core.store.publication import Publication
+from saltext.jobs.core.store.store import Store, store_of
+
+__all__ = ["BATCH_MARK", "OURS", "JobCache", "Publication", "load_of"]
 
 log = logging.getLogger(__name__)
 
@@ -32,26 +35,10 @@ log = logging.getLogger(__name__)
 OURS = "salt_cache"
 #: Job caches that give a return back as it was stored.
 EXACT = frozenset((OURS, "local_cache"))
-#: Drivers for which our job cache stores a minion under another key than its id.
-_ENCODING = frozenset({"mysql", "etcd", "consul"})
 #: Seconds within which a job may be published again under its jid.
 _AGAIN_WITHIN = 2 * 86400.0
-#: A bank of the job cache in which there is nothing under the key that is asked for.
-_PROBE = "jobs/nocache"
 #: Key in the load of a job that the batch_manager engine publishes: the batch decides who gets it, and when.
 BATCH_MARK = "batch"
-
-
-@dataclass(frozen=True)
-class Publication:
-    """
-    That this master published a job: when first and when last, in Unix time, and the minions of the job that no publish
-    named.
-    """
-
-    at: float
-    added: frozenset[str]
-    last: float
 
 
 class JobCache:
@@ -64,7 +51,6 @@ class JobCache:
         self.master_name: str = opts.get("master_job_cache", "local_cache")
         self.name: str = opts.get("ext_job_cache") or self.master_name
         self._loaded: Any = None
-        self._banks: Any = None
         self._quiet = Quiet(log)
 
     @property
@@ -94,7 +80,7 @@ class JobCache:
         :raises JobCacheError: when the cache cannot be read.
         """
         wanted = list(minions)
-        if self.name == OURS and len(wanted) <= 200 and self._driver not in _ENCODING:
+        if self.name == OURS and len(wanted) <= 200:
             found: Mapping[str, Any] = self._fetch_each(jid, wanted)
         else:
             found = self._mapping(f"What has returned {jid}", self._call(self.name, "get_jid", jid))
@@ -109,15 +95,16 @@ class JobCache:
         :raises JobCacheError: when the cache cannot be read.
         """
         wanted = list(minions)
-        if self.name != OURS or self._driver != "localfs" or not is_plain(jid):
+        if self.name != OURS:
             return frozenset(self.returned(jid, wanted))
-        try:
-            names = set(os.listdir(os.path.join(self._opts["cachedir"], "jobs", "returns", jid)))
-        except FileNotFoundError:
+        store = self._store
+        job, ids = store.key_of(jid), {store.key_of(minion): minion for minion in wanted}
+        if job is None or not wanted:
             return frozenset()
-        except OSError as exc:
-            raise JobCacheError(f"The returns of {jid} cannot be listed: {exc}") from exc
-        return frozenset(minion for minion in wanted if f"{minion}.p" in names)
+        keys = [key for key in ids if key is not None]
+        bank = f"{records.RETURNS}/{job}"
+        found = self._guard(OURS, f"list {bank}", lambda: store.driver.present(bank, keys))
+        return frozenset(ids[key] for key in found)
 
     def publication(self, jid: str) -> Publication | None:
         """
@@ -125,24 +112,24 @@ class JobCache:
 
         :raises JobCacheError: when the cache cannot be read.
         """
-        record = self._fetch("jobs/published", jid) if self.master_name == OURS else None
+        key = self._store.key_of(jid) if self.master_name == OURS else None
+        if key is None:
+            return None
+        record = self._guard(OURS, f"fetch {records.PUBLISHED} {jid}", lambda: self._damaged_as_text(key))
         try:
-            if not record or record["by"] != self._opts["id"]:
-                return None
-            at, added = float(record["at"]), frozenset(filter(is_plain, record.get("added", ())))
-            last = float(record.get("last", at))
-            if not math.isfinite(at) or not math.isfinite(last):
-                raise ValueError(f"it was published at {at} and {last}")
-            return Publication(at, added, max(at, last))
-        except (TypeError, KeyError, ValueError, OverflowError) as exc:
+            found = Publication.from_record(record) if record else None
+        except ValueError as exc:
             self._quiet.error(
-                "publication",
-                "The record that this master published job %s cannot be used: %s: %s",
-                jid,
-                type(exc).__name__,
-                exc,
+                "publication", "The record that this master published job %s cannot be used: %s", jid, exc
             )
             return None
+        return found if found and found.by == self._opts["id"] else None
+
+    def _damaged_as_text(self, key: str) -> Any:
+        try:
+            return self._store.fetch(records.PUBLISHED, key)
+        except Undecodable as exc:
+            return str(exc)
 
     def published_since(self, since: float) -> dict[str, float]:
         """
@@ -167,7 +154,8 @@ class JobCache:
         try:
             return self.publication(jid)
         except JobCacheError as exc:
-            self._fetch(_PROBE, "probe")  # it is the record, if the driver finds that there is no other one
+            # It is the record, if the driver finds that there is no other one.
+            self._guard(OURS, "probe", lambda: self._store.contains(records.NOCACHE, "probe"))
             self._quiet.error(
                 "publication", "The record that this master published job %s cannot be read: %s", jid, exc
             )
@@ -175,21 +163,16 @@ class JobCache:
 
     def _published_jids(self, since: float) -> list[str]:
         """Return the jids that may have been published at or after ``since``."""
-        if self._driver == "localfs":
-            # Salt 3006 and 3007 cut more than the suffix off some names.
-            folder = os.path.join(self._opts["cachedir"], "jobs", "published")
-            try:
-                with os.scandir(folder) as found:
-                    return [entry.name[:-2] for entry in found if entry.name.endswith(".p") and _changed(entry, since)]
-            except FileNotFoundError:
-                return []
-            except OSError as exc:
-                raise JobCacheError(f"The published jobs cannot be listed: {exc}") from exc
-        return [jid for jid in self._list("jobs/published") if is_plain(jid) and not _is_surely_before(jid, since)]
+        store, bank = self._store, records.PUBLISHED
+        keys = self._guard(OURS, f"list {bank}", lambda: store.driver.changed_keys(bank, since))
+        if keys is not None:
+            return [jid for jid in map(store.decode, keys) if is_plain(jid)]
+        keys = self._guard(OURS, f"list {bank}", lambda: store.keys(bank))
+        return [jid for jid in map(store.decode, keys) if is_plain(jid) and not _is_surely_before(jid, since)]
 
     @property
-    def _driver(self) -> str:
-        return str(self._opts.get("cache") or "localfs")
+    def _store(self) -> Store:
+        return store_of(self._opts)
 
     def keep_load(self, jid: str, load: Mapping[str, Any], minions: Iterable[str]) -> None:
         """
@@ -211,30 +194,24 @@ class JobCache:
         return value if isinstance(value, Mapping) else {}
 
     def _fetch_each(self, jid: str, minions: list[str]) -> dict[str, Any]:
+        store = self._store
+        job, ids = store.key_of(jid), {store.key_of(minion): minion for minion in minions}
+        if job is None:
+            return {}
+        bank = f"{records.RETURNS}/{job}"
+        keys = [key for key in ids if key is not None]
         found: dict[str, Any] = {}
-        failed: dict[str, JobCacheError] = {}
-        for minion in minions:
-            try:
-                found[minion] = self._fetch(f"jobs/returns/{jid}", minion)
-            except JobCacheError as exc:
-                if not failed and not found:
-                    # It is the record, if the driver finds another one, or finds that there is none.
-                    self._fetch(_PROBE, "probe")
-                failed[minion] = exc
-        for minion, error in failed.items():
-            self._quiet.error("record", "%s's return of %s cannot be read and is passed over: %s", minion, jid, error)
+        for key, value in self._guard(OURS, f"fetch {bank}", lambda: list(store.driver.fetch_each(bank, keys))):
+            minion = ids[key]
+            if isinstance(value, Undecodable):
+                self._quiet.error(
+                    "record", "%s's return of %s cannot be read and is passed over: %s", minion, jid, value
+                )
+            elif isinstance(value, SaltCacheError):
+                raise JobCacheError(f"{minion}'s return of {jid} cannot be read: {value}") from value
+            else:
+                found[minion] = value
         return found
-
-    def _list(self, bank: str) -> Any:
-        return self._guard("salt.cache", f"list {bank}", lambda: self._cache().list(bank)) or []
-
-    def _cache(self) -> Any:
-        if self._banks is None:
-            self._banks = salt.cache.Cache(self._opts)
-        return self._banks
-
-    def _fetch(self, bank: str, key: str) -> Any:
-        return self._guard("salt.cache", f"fetch {bank} {key}", lambda: self._cache().fetch(bank, key))
 
     def _call(self, name: str, function: str, *args: Any) -> Any:
         call = self._function(name, function)
@@ -255,14 +232,6 @@ class JobCache:
             return call()
         except Exception as exc:  # A driver raises whatever its client library raises.
             raise JobCacheError(f"The job cache {name!r} failed at {what}: {type(exc).__name__}: {exc}") from exc
-
-
-def _changed(entry: os.DirEntry[str], since: float) -> bool:
-    """Tell whether a file may have been written at or after ``since``; file systems have coarse clocks."""
-    try:
-        return entry.stat().st_mtime >= since - 10.0
-    except FileNotFoundError:
-        return False
 
 
 def _is_surely_before(jid: str, since: float) -> bool:

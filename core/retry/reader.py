@@ -65,6 +65,9 @@ class JobReader:
                 return JobRead(jid, None), {}
             publication = found
         load = self._cache.published_load(jid)
+        if load and not publication.vouches_for(load):
+            log.error("Job %s is not kept: its load in the job cache is not the one that this master published", jid)
+            return JobRead(jid, None), {}
         if not load:
             return JobRead(jid, None), {}
         minions = self._minions_of(load)

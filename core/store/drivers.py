@@ -2,8 +2,8 @@
 A driver of ``salt.cache`` as the job cache needs it: loaded once, asked again while its server is away, with errors that say
 which driver, bank and key.
 
-:py:class:`Driver` is any driver. What is different about one is in a class of its own: here, in ``local.py`` and in
-``mmap.py``. An error leaves here as :py:exc:`salt.exceptions.SaltCacheError`, never raw.
+:py:class:`Driver` is any driver. What is different about one is in a module of its own beside this. An error leaves here
+as :py:exc:`salt.exceptions.SaltCacheError`, never raw.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import salt.cache
-from salt.exceptions import SaltCacheError
+from salt.exceptions import SaltCacheError, SaltDeserializationError
 
+ABSENT = object()  # what ``read_all`` returns where there is no value
+ASIDE = "jobs/corrupt"  # the bank of records that were set aside
 OUTAGE_SECONDS = 3.0  # how long a server may be away before the caller is told
 RETRY_SECONDS = 0.2
 
@@ -29,12 +31,18 @@ _AWAY = frozenset(
 )
 _MYSQL_AWAY = frozenset((0, 1040, 1053, 2002, 2003, 2006, 2013, 2055))
 
+_DAMAGE = frozenset(("UnpackException", "OutOfData", "StackError", "FormatError", "ExtraData"))
+
 # One lock per process id: a lock that another thread held during a fork would never open in the child.
 _LOADING: dict[int, threading.Lock] = {}
 
 
 class Outage(SaltCacheError):  # type: ignore[misc]
     """The server behind the driver is away: there is no point in asking it for the next key."""
+
+
+class Undecodable(SaltCacheError):  # type: ignore[misc]
+    """The record was read, and is damaged: reading it again will not help."""
 
 
 class Driver:
@@ -46,6 +54,8 @@ class Driver:
 
     #: Whether the bank of the returns lists the jobs that have some.
     lists_banks = True
+    #: Whether it keeps its files where local_cache keeps its own: ``jobs`` in the cache directory.
+    in_jobs_folder = False
     #: The longest key in bytes that the driver's own settings allow.
     longest = 255
     #: The size in bytes of a bank's index, where a bank has one.
@@ -70,8 +80,46 @@ class Driver:
         found: float | None = self._call("updated", bank, key)
         return found
 
-    def store(self, bank: str, key: str, value: Any) -> None:
+    def store(self, bank: str, key: str, value: Any, durable: bool = False) -> None:
+        """:param durable: whether it must survive a power cut when this returns; only a driver with files looks at it."""
         self._call("store", bank, key, value)
+
+    def store_new(self, bank: str, key: str, value: Any, durable: bool = False) -> bool:
+        """Store a value where there is none, and tell whether that was so. The caller holds a lock on it."""
+        if self.contains(bank, key):
+            return False
+        self.store(bank, key, value, durable)
+        return True
+
+    def set_aside(self, bank: str, key: str) -> bool:
+        """Keep a record that is of no use where nobody stumbles over it, and tell whether that could be done."""
+        try:
+            value = self.fetch(bank, key)
+        except Undecodable:
+            return False  # what cannot be decoded cannot be written again through salt.cache
+        self.store(ASIDE, f"{bank.replace('/', '.')}.{key}"[:240], value)
+        self.flush(bank, key)
+        return True
+
+    def fetch_each(self, bank: str, keys: Iterable[str]) -> Iterator[tuple[str, Any]]:
+        """Yield (key, value) for those of ``keys`` that have one; the value is a SaltCacheError where it cannot be read."""
+        for key in keys:
+            try:
+                value = self.fetch(bank, key)
+                if value != {} or self.contains(bank, key):
+                    yield key, value
+            except Outage:
+                raise
+            except SaltCacheError as exc:
+                yield key, exc
+
+    def present(self, bank: str, keys: Iterable[str]) -> set[str]:
+        """Return those of ``keys`` that have a value, without reading it."""
+        return set(keys).intersection(self.keys(bank))
+
+    def bank_updated(self, bank: str) -> float | None:
+        """Return the Unix time of the last write of any key in ``bank``; None where there is none."""
+        return max((at for at in (self.updated(bank, key) for key in self.keys(bank)) if at), default=None)
 
     def flush(self, bank: str, key: str) -> None:
         self._call("flush", bank, key)
@@ -84,6 +132,10 @@ class Driver:
         """Return the keys in ``bank``; none where the driver cannot tell. Where it lists sub-banks, those too."""
         return [name for name in self._call("list", bank) or () if isinstance(name, str)]
 
+    def changed_keys(self, bank: str, since: float) -> list[str] | None:
+        """Return the keys that may have been written at or after a Unix time; None where that is not known at once."""
+        return None
+
     def banks(self, bank: str) -> list[str]:
         """Return the names of the banks in ``bank``; none where the driver cannot tell."""
         return self.keys(bank)
@@ -92,34 +144,88 @@ class Driver:
         """Return what ``keys`` does or, where that is faster, names that compare with other text as the keys do."""
         return self.keys(bank)
 
+    # -- several at once: a driver with a server may need one round trip for all of them ---------------------------
+
+    def read_all(self, items: Sequence[tuple[str, str]]) -> list[Any]:
+        """Return the values of (bank, key) pairs: ABSENT where there is none, an Undecodable where it is damaged."""
+        return [self._read(bank, key) for bank, key in items]
+
+    def _read(self, bank: str, key: str) -> Any:
+        try:
+            value = self.fetch(bank, key)
+        except Undecodable as exc:
+            return exc
+        return value if value != {} or self.contains(bank, key) else ABSENT
+
+    def store_all(self, items: Sequence[tuple[str, str, Any]], durable: bool = False) -> None:
+        """Store (bank, key, value) triples, in this order."""
+        for bank, key, value in items:
+            self.store(bank, key, value, durable)
+
+    def last_updated(self, items: Sequence[tuple[str, str]], bank: str) -> float | None:
+        """Return the Unix time of the last write of any of (bank, key) pairs, or in a bank; None for none of them."""
+        times = [self.updated(*item) for item in items if self.contains(*item)]
+        return max((at for at in (*times, self.bank_updated(bank)) if at), default=None)
+
+    def remove_older(self, items: Sequence[tuple[str, str]], parent: str, name: str, than: float) -> bool | None:
+        """
+        Do what ``remove`` does, if the last write of any of it was before the Unix time ``than``.
+
+        Returns whether that was so; None where the driver cannot tell.
+        """
+        last = self.last_updated(items, f"{parent}/{name}")
+        if last is None or last >= than:
+            return None if last is None else False
+        self.remove(items, parent, name)
+        return True
+
+    def remove(self, items: Sequence[tuple[str, str]], parent: str, name: str) -> None:
+        """Remove the bank ``parent/name`` and then (bank, key) pairs, in this order."""
+        self.drop_bank(parent, name)
+        for bank, key in items:
+            if self.contains(bank, key):
+                self.flush(bank, key)
+
     # -- calling the driver ---------------------------------------------------------------------------------------
 
     def _call(self, name: str, bank: str, *args: Any) -> Any:
-        """
-        Call the driver. A server that is away is tried again for OUTAGE_SECONDS.
+        """Call a function of the driver. :raises SaltCacheError: naming driver, bank and key."""
 
-        :raises SaltCacheError: naming driver, bank and key.
-        """
-        began = time.monotonic()
+        def work(modules: Any, calls: dict[str, Any], fixed: dict[str, Any]) -> Any:
+            return run(modules, calls[name], bank, *args, **fixed)
+
+        return self._try(name, bank, args[0] if args else None, work)
+
+    def _try(
+        self, name: str, bank: str, key: str | None, work: Callable[[Any, dict[str, Any], dict[str, Any]], Any]
+    ) -> Any:
+        """Do ``work`` with the driver. While its server is away it is tried again, for OUTAGE_SECONDS."""
+        began, tries = time.monotonic(), 0
         while True:
             try:
                 with self._guard:
-                    modules, calls, fixed = self._opened or self._open()
-                    return _run(modules, calls[name], bank, *args, **fixed)
+                    return work(*(self._opened or self._open()))
             except Exception as exc:  # A driver raises whatever its client library raises.
-                self._opened = None
-                outage = _is_outage(exc)
-                if not outage or time.monotonic() - began >= OUTAGE_SECONDS:
-                    raise self.error(name, bank, args[0] if args else None, exc, outage) from exc
+                error, tries = self.error(name, bank, key, exc), tries + 1
+                if not isinstance(error, Undecodable):
+                    self._opened = None  # some go on failing on a broken connection
+                if not isinstance(error, Outage) or time.monotonic() - began >= OUTAGE_SECONDS:
+                    raise error from exc
+                if tries > 1 and self._is_refusal(name):
+                    raise SaltCacheError(f"{error}: the server is up and refuses just this") from exc
             time.sleep(RETRY_SECONDS)
 
-    def error(self, name: str, bank: str, key: str | None, exc: Exception, outage: bool = False) -> SaltCacheError:
-        """Return the error that says that ``name`` failed."""
-        kind = Outage if outage else SaltCacheError
-        return kind(f"Cache driver {self.name} could not {name} bank={bank!r} key={key!r}: {exc!r:.500}")
+    def _is_refusal(self, name: str) -> bool:
+        """Tell whether the server is up after all, so that ``name`` failed for what it was asked to do."""
+        return False
+
+    def error(self, name: str, bank: str, key: str | None, exc: Exception) -> SaltCacheError:
+        """Return the error that says that ``name`` failed: an Outage, Undecodable, or another SaltCacheError."""
+        kind = Outage if _is_outage(exc) else Undecodable if name == "fetch" and _is_damage(exc) else SaltCacheError
+        return kind(f"Cache driver {self.name} could not {name} bank={bank!r} key={key!r}: {_reason(exc)}")
 
     def _open(self) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-        """Load the driver: once, and again after it failed, since some go on failing on a broken connection."""
+        """Load the driver: once, and again after it failed."""
         with loading():
             if self._opened is None:
                 self._opened = self._load()
@@ -138,28 +244,16 @@ class Driver:
 
     def _prepare(self, modules: Any, calls: dict[str, Any], fixed: dict[str, Any]) -> None:
         """The first call of a driver sets its client up, which none does in a way that two threads could."""
-        _run(modules, calls["contains"], "jobs/nocache", "first", **fixed)
+        run(modules, calls["contains"], "jobs/nocache", "first", **fixed)
+
+    @staticmethod
+    def own(calls: dict[str, Any]) -> dict[str, Any]:
+        """Return the names of the driver's module."""
+        names: dict[str, Any] = getattr(calls["store"], "__globals__", {})
+        return names
 
 
-class Redis(Driver):
-    """Before Salt 3008 a parent goes on listing a bank that was flushed."""
-
-    def drop_bank(self, parent: str, name: str) -> None:
-        super().drop_bank(parent, name)
-        self.flush(parent, name)
-
-
-class Mysql(Driver):
-    """The driver's client is one connection, and Salt 3008 stores returns from several threads. It lists no banks."""
-
-    lists_banks = False
-
-    def __init__(self, opts: Mapping[str, Any]) -> None:
-        super().__init__(opts)
-        self._guard = threading.RLock()
-
-
-def _run(modules: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+def run(modules: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
     """
     Call a function of the driver's loader in a context of its own.
 
@@ -178,6 +272,21 @@ def _is_outage(exc: BaseException | None) -> bool:
             return True
         exc = exc.__cause__ or exc.__context__
     return False
+
+
+def _is_damage(exc: BaseException | None) -> bool:
+    """Tell whether an error of ``fetch`` is about what the record holds: what msgpack raises is a ValueError."""
+    while exc is not None:
+        if isinstance(exc, (SaltDeserializationError, ValueError)) or type(exc).__name__ in _DAMAGE:
+            return True
+        exc = exc.__cause__ or exc.__context__
+    return False
+
+
+def _reason(exc: BaseException) -> str:
+    """What the client library said comes last: mysql's driver puts the value, of any size, before it."""
+    text = repr(exc)
+    return text if len(text) <= 500 else f"{text[:200]} … {text[-300:]}"
 
 
 def loading() -> contextlib.AbstractContextManager[Any]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import datetime
 import heapq
+import itertools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import salt.utils.jid
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.store.drivers import Outage
-from saltext.jobs.core.store.records import ENDTIMES, LOADS, read
+from saltext.jobs.core.store.records import ENDTIMES, LOADS
 from saltext.jobs.core.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -22,30 +23,37 @@ log = logging.getLogger(__name__)
 def all_jobs(store: Store, with_end: bool) -> dict[str, dict[str, Any]]:
     """Return ``{jid: description}`` of every job, with its ``EndTime`` if wanted and known."""
     jobs = {}
-    for key in store.keys(LOADS):
-        load = read(store, LOADS, key)
-        if not load or not isinstance(load, dict):
-            continue
-        jid = store.decode(key)
-        jobs[jid] = _describe(salt.utils.jid.format_jid_instance, jid, load)
-        end = read(store, ENDTIMES, key) if with_end else None
-        if end:
-            jobs[jid]["EndTime"] = end
+    for key, load in _readable(store, LOADS, store.keys(LOADS)):
+        if load and isinstance(load, dict):
+            jid = store.decode(key)
+            jobs[jid] = _describe(salt.utils.jid.format_jid_instance, jid, load)
+    for key, end in _readable(store, ENDTIMES, store.keys(ENDTIMES)) if with_end else ():
+        if end and store.decode(key) in jobs:
+            jobs[store.decode(key)]["EndTime"] = end
     return jobs
+
+
+def _readable(store: Store, bank: str, keys: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    for key, value in store.driver.fetch_each(bank, keys):
+        if isinstance(value, SaltCacheError):
+            log.error("Skipped in the job cache: %s", value)
+        else:
+            yield key, value
 
 
 def newest_jobs(store: Store, count: int, without_find_job: bool) -> list[dict[str, Any]]:
     """Return descriptions of the newest ``count`` jobs, oldest of them first."""
     found: list[dict[str, Any]] = []
-    for key in _newest_first(store, count) if count > 0 else ():
-        load = read(store, LOADS, key)
-        if not load or not isinstance(load, dict):
-            continue
-        if without_find_job and load.get("fun") == "saltutil.find_job":
-            continue
-        found.append(_describe(salt.utils.jid.format_jid_instance_ext, store.decode(key), load))
-        if len(found) == count:
-            break
+    keys = _newest_first(store, count) if count > 0 else iter(())
+    while len(found) < count and (some := list(itertools.islice(keys, 2 * count))):
+        for key, load in _readable(store, LOADS, some):
+            if not load or not isinstance(load, dict):
+                continue
+            if without_find_job and load.get("fun") == "saltutil.find_job":
+                continue
+            found.append(_describe(salt.utils.jid.format_jid_instance_ext, store.decode(key), load))
+            if len(found) == count:
+                break
     return found[::-1]
 
 

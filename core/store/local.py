@@ -7,11 +7,11 @@ Salt's own takes five times as long to write a value, its ``list`` names half-wr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from saltext.jobs.core.disk.local_banks import LocalBanks
-from saltext.jobs.core.store.drivers import Driver
+from saltext.jobs.core.store.drivers import ABSENT, Driver, Undecodable
 
 Result = TypeVar("Result")
 
@@ -19,12 +19,34 @@ Result = TypeVar("Result")
 class Local(Driver):
     """The files of localfs. There is no server that could be away."""
 
+    in_jobs_folder = True
+
     def __init__(self, opts: Mapping[str, Any]) -> None:
         super().__init__(opts)
-        self._banks = LocalBanks(opts["cachedir"])
+        self._banks = LocalBanks(opts["cachedir"], readable=True)
 
     def fetch(self, bank: str, key: str) -> Any:
         return self._do(self._banks.fetch, "fetch", bank, key)
+
+    def _read(self, bank: str, key: str) -> Any:
+        try:
+            return self._banks.fetch(bank, key, ABSENT)
+        except Exception as exc:
+            error = self.error("fetch", bank, key, exc)
+            if isinstance(error, Undecodable):
+                return error
+            raise error from exc
+
+    def fetch_each(self, bank: str, keys: Iterable[str]) -> Iterator[tuple[str, Any]]:
+        fetch = self._banks.fetch
+        for key in keys:
+            try:
+                value = fetch(bank, key, ABSENT)
+            except Exception as exc:
+                yield key, self.error("fetch", bank, key, exc)
+                continue
+            if value is not ABSENT:
+                yield key, value
 
     def contains(self, bank: str, key: str) -> bool:
         return self._do(self._banks.contains, "contains", bank, key)
@@ -32,11 +54,28 @@ class Local(Driver):
     def updated(self, bank: str, key: str) -> float | None:
         return self._do(self._banks.updated, "updated", bank, key)
 
-    def store(self, bank: str, key: str, value: Any) -> None:
+    def store(self, bank: str, key: str, value: Any, durable: bool = False) -> None:
         try:
-            self._banks.store(bank, key, value)
+            self._banks.store(bank, key, value, durable)
         except Exception as exc:
             raise self.error("store", bank, key, exc) from exc
+
+    def set_aside(self, bank: str, key: str) -> bool:
+        """As the file that it is, also where it cannot be decoded."""
+        self._do(self._banks.set_aside, "set aside", bank, key)
+        return True
+
+    def bank_updated(self, bank: str) -> float | None:
+        return self._do(self._banks.bank_updated, "updated", bank)
+
+    def last_updated(self, items: Sequence[tuple[str, str]], bank: str) -> float | None:
+        times = [self.updated(*item) for item in items]
+        return max((at for at in (*times, self.bank_updated(bank)) if at), default=None)
+
+    def remove(self, items: Sequence[tuple[str, str]], parent: str, name: str) -> None:
+        self.drop_bank(parent, name)
+        for item in items:
+            self._do(self._banks.unlink, "flush", *item)
 
     def flush(self, bank: str, key: str) -> None:
         self._do(self._banks.flush, "flush", bank, key)
@@ -46,6 +85,9 @@ class Local(Driver):
 
     def keys(self, bank: str) -> list[str]:
         return self._do(self._banks.list, "list", bank)
+
+    def changed_keys(self, bank: str, since: float) -> list[str] | None:
+        return self._do(lambda bank: self._banks.changed(bank, since), "list", bank)
 
     def banks(self, bank: str) -> list[str]:
         return self.raw_keys(bank)

@@ -31,17 +31,26 @@ class Locks:
     @contextlib.contextmanager
     def hold(self, *names: str) -> Iterator[None]:
         """Nobody else on this master is in here with the same names. :raises SaltCacheError: when it cannot be held."""
-        handle = self._file(zlib.crc32("\0".join(names).encode()) % FILES)
+        number = zlib.crc32("\0".join(names).encode()) % FILES
+        handle = self._file(number)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            except OSError as exc:  # as on a network file system without a lock manager
+                raise SaltCacheError(f"Job cache lock {self._path(number)} cannot be held: {exc}") from exc
+            try:
+                yield
+            finally:
+                # Closing is not enough: a process forked meanwhile has the file open too.
+                fcntl.flock(handle, fcntl.LOCK_UN)
         finally:
-            # Closing is not enough: a process forked meanwhile has the file open too.
-            fcntl.flock(handle, fcntl.LOCK_UN)
             os.close(handle)
 
+    def _path(self, number: int) -> str:
+        return os.path.join(self._folder, f"{number:02x}")
+
     def _file(self, number: int) -> int:
-        path = os.path.join(self._folder, f"{number:02x}")
+        path = self._path(number)
         try:
             with contextlib.suppress(FileNotFoundError):
                 return os.open(path, _OPEN)

@@ -9,27 +9,31 @@ bank                   key    value
 ``jobs/returns/<jid>`` minion ``{"return", "retcode", "success", "out"}``, what there is
 ``jobs/endtimes``      jid    end time (with ``job_cache_store_endtime``)
 ``jobs/nocache``       jid    True: returns of this job are not stored
-``jobs/published``     jid    ``{"at", "by", "added", "last"}``: a publish wrote the load (ours alone)
+``jobs/published``     jid    a publish of a master wrote the load (ours alone)
 =====================  =====  ==========================================================
 
 The layout is that of Salt 3008's own ``salt_cache``, which its ``cluster`` runners know; ``jobs/published`` is ours alone.
-It records that this master's publish wrote the load: when (``at``), which master (``by``) and, where there are any, the
-minions of ``jobs/minions`` that no publish named (``added``): an accepted minion can have some added. It must never be made
-on any other path than :py:func:`publish`. Nothing that a minion or a syndic sends may replace a published load.
+It records that this master's publish wrote the load: when first (``at``) and, if again, when last (``last``), which master
+(``by``), a digest of the load (``load``) and, where there are any, the minions of ``jobs/minions`` that no publish named
+(``added``): an accepted minion can have some added. It must never be made on any other path than :py:func:`publish`. Nothing
+that a minion or a syndic sends may replace a published load, and a load that is not the one in the record is not believed.
+
+A record that is damaged counts as absent wherever what comes next can heal it. Loads come here without their secrets.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import salt.payload
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.master.secrets import without_secrets
-from saltext.jobs.core.store.drivers import Outage
+from saltext.jobs.core.store.drivers import ABSENT, Undecodable
+from saltext.jobs.core.store.publication import Publication, digest, ids_in
 from saltext.jobs.core.store.store import Store, plain_minions
 
 log = logging.getLogger(__name__)
@@ -56,15 +60,26 @@ def publish(store: Store, key: str, load: Mapping[str, Any], minions: Iterable[A
     """
     named = plain_minions(key, minions)
     with store.lock(key):
-        known = _publication(store, key)
-        # A load that a cluster shed or that was cleaned away is stored again with its next publish.
-        if known is None or not store.contains(LOADS, key):
-            store.store(LOADS, key, without_secrets(load))
+        record, there, listed = store.driver.read_all([(PUBLISHED, key), (LOADS, key), (MINIONS, key)])
+        known = _publication_in(record, key)
+        first = record is ABSENT
+        writes: list[tuple[str, str, Any]] = []
+        if not first and isinstance(there, dict) and there and (known is None or known.vouches_for(there)):
+            by, of = (known.by, known.load) if known else (str(master), digest(there))
+        else:  # also where a cluster shed the load, where it was cleaned away, or where it is not the published one
+            by, of = str(master), digest(_as_it_reads_back(load))
+            writes.append((LOADS, key, load))
+        before = ids_in(listed)
         # Written even if nothing is added: a replay starts the time that the job is kept anew.
-        before = add_minions(store, key, named, always=True)
-        added = set(known.get("added", ()) if known else before)
-        last = {"last": time.time()} if known else {}
-        _note_publication(store, key, {**(known or {}), **last}, added.difference(named), master)
+        writes.append((MINIONS, key, sorted(before | named)))
+        added, now = (known.added if known else before) - named, time.time()
+        current = Publication(known.at if known else now, frozenset(added), now, by, of)
+        writes.append((PUBLISHED, key, current.as_record()))
+        store.driver.store_all(writes, durable=store.sync_publish)
+
+
+def _as_it_reads_back(load: Mapping[str, Any]) -> Any:
+    return salt.payload.loads(salt.payload.dumps(load, use_bin_type=True))
 
 
 def is_published(store: Store, key: str) -> bool:
@@ -80,12 +95,12 @@ def report(store: Store, key: str, load: Mapping[str, Any], minions: Iterable[An
     """
     usable = plain_minions(key, minions)
     with store.lock(key):
-        if store.contains(PUBLISHED, key) or store.contains(LOADS, key):
+        if is_published(store, key) or _load(store, key):
             return
-        stored = without_secrets(load)
+        stored = dict(load)
         stored.pop("Minions", None)  # a syndic's master adds it; kept in its own bank
         stored.setdefault("arg", _reported_arguments(load))
-        store.store(LOADS, key, stored)
+        store.store(LOADS, key, stored, store.sync_all)
         if usable:
             add_minions(store, key, usable)
 
@@ -99,63 +114,89 @@ def _reported_arguments(load: Mapping[str, Any]) -> list[Any]:
 
 
 def load_of(store: Store, key: str) -> dict[str, Any]:
-    """Return the load of the job, with its minions as ``Minions``; ``{}`` where there is none."""
-    load = store.fetch(LOADS, key)
-    if not load or not isinstance(load, dict):
+    """
+    Return the load of the job, with its minions as ``Minions``.
+
+    ``{}`` where there is none, or where it is not the one that the job's publish stored.
+    """
+    load, record, listed = store.driver.read_all([(LOADS, key), (PUBLISHED, key), (MINIONS, key)])
+    if not isinstance(load, dict) or not load:
+        return {}
+    known = _publication_in(record, key)
+    if known and not known.vouches_for(load):
+        log.error("The load of job %s is not the one that master %s published: it is not believed", key, known.by)
         return {}
     # Where nobody could tell whom the job was meant for, those who answered.
-    minions = store.fetch(MINIONS, key) or [store.decode(name) for name in store.keys(f"{RETURNS}/{key}")]
+    minions = ids_in(listed) or {store.decode(name) for name in store.keys(f"{RETURNS}/{key}")}
     if minions:
         load["Minions"] = sorted(minions)
     return load
 
 
-# -- what vouches for a load --------------------------------------------------------------------------------------
+def replace_load(store: Store, key: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> bool:
+    """
+    Store what ``change`` makes of a job's load, and tell whether that was another one.
+
+    What vouched for the old one vouches for the new one.
+    """
+    with store.lock(key):
+        old, known = _load(store, key), _publication(store, key)
+        new = change(old)
+        if not old or new == old:
+            return False
+        store.store(LOADS, key, new, store.sync_publish)
+        if known and known.load is not None and known.vouches_for(old):
+            renewed = dataclasses.replace(known, load=digest(_as_it_reads_back(new)))
+            store.store(PUBLISHED, key, renewed.as_record(), store.sync_publish)
+        return True
 
 
-def _publication(store: Store, key: str) -> dict[str, Any] | None:
-    """Return the record of the job's publish; None where there is none, ``{}`` where it is damaged."""
-    if not store.contains(PUBLISHED, key):
+def _load(store: Store, key: str) -> dict[str, Any]:
+    load = _whole(store, LOADS, key)
+    return load if isinstance(load, dict) else {}
+
+
+def _publication(store: Store, key: str) -> Publication | None:
+    """Return what is recorded of the job's publish; None where there is nothing, or nothing that can be used."""
+    return _publication_in(_whole(store, PUBLISHED, key) or ABSENT, key)
+
+
+def _publication_in(record: Any, key: str) -> Publication | None:
+    try:
+        return None if record is ABSENT else Publication.from_record(record)
+    except ValueError as exc:
+        log.error("The record of the publish of job %s cannot be used: %s", key, exc)
         return None
-    known = read(store, PUBLISHED, key)
-    return known if isinstance(known, dict) else {}
-
-
-def _note_publication(store: Store, key: str, known: dict[str, Any], added: Iterable[str], master: Any) -> None:
-    """
-    Record a publish. ``added`` are the minions of the job that no publish named; ``last`` in what is ``known`` is the time
-    of the newest publish, where it is not the first.
-    """
-    note = {"at": known.get("at", time.time()), "by": known.get("by", master)}
-    if known.get("last"):
-        note["last"] = known["last"]
-    if added:
-        note["added"] = sorted(added)
-    store.store(PUBLISHED, key, note)
 
 
 # -- minions ------------------------------------------------------------------------------------------------------
 
 
-def report_minions(store: Store, key: str, minions: Iterable[Any] | None, master: Any) -> None:
+def report_minions(store: Store, key: str, minions: Iterable[Any] | None) -> None:
     """Add minions that no publish of this master named, as a syndic reports them."""
     reported = plain_minions(key, minions)
     with store.lock(key):
         known = _publication(store, key)
         if known:
-            added = reported.difference(store.fetch(MINIONS, key) or ())
-            _note_publication(store, key, known, added.union(known.get("added", ())), master)
+            added = known.added | (reported - minions_of(store, key))
+            if added != known.added:
+                store.store(PUBLISHED, key, dataclasses.replace(known, added=added).as_record())
         add_minions(store, key, reported)
 
 
 def add_minions(store: Store, key: str, minions: set[str], always: bool = False) -> set[str]:
     """Merge ``minions`` into those of the job, and return the set as it was before. The caller holds the job's lock."""
-    stored = store.fetch(MINIONS, key) or []
-    before = set(stored)
+    stored = _whole(store, MINIONS, key)
+    before = ids_in(stored)
     merged = sorted(before | minions)
-    if always or merged != stored:
-        store.store(MINIONS, key, merged)
+    if always or merged != (stored or []):
+        store.store(MINIONS, key, merged, store.sync_all)
     return before
+
+
+def minions_of(store: Store, key: str) -> set[str]:
+    """Return the minions that the job is known to be meant for."""
+    return ids_in(_whole(store, MINIONS, key))
 
 
 # -- returns ------------------------------------------------------------------------------------------------------
@@ -172,12 +213,18 @@ def add_return(store: Store, jid: str, minion: str, load: Mapping[str, Any]) -> 
     bank = f"{RETURNS}/{jid}"
     record = {name: load[name] for name in RECORD if name in load}
     with store.lock(jid, minion):
-        if not store.contains(bank, minion):
-            if not store.driver.lists_banks:
-                _index_returns(store, jid, store.decode(minion))
-            store.store(bank, minion, record)
+        if not store.driver.lists_banks:
+            _index_returns(store, jid, store.decode(minion))
+        if store.driver.store_new(bank, minion, record, store.sync_all):
             return True
-    _report_second_return(store, bank, minion, load, record)
+        try:
+            first = store.fetch(bank, minion)
+        except Undecodable:
+            first = {}
+        if first == {}:  # the disk was full, or the power went
+            store.store(bank, minion, record, store.sync_all)
+            return True
+    _report_second_return(first, load, record)
     return False
 
 
@@ -187,17 +234,8 @@ def _index_returns(store: Store, jid: str, minion: str) -> None:
         store.store(MINIONS, jid, [minion])
 
 
-def _report_second_return(
-    store: Store, bank: str, minion: str, load: Mapping[str, Any], record: dict[str, Any]
-) -> None:
-    try:
-        first = store.fetch(bank, minion)
-        again = salt.payload.loads(salt.payload.dumps(record))
-    except Outage:
-        raise
-    except Exception as exc:
-        log.warning("Minion %s returned again for jid %s, which cannot be compared: %s", load["id"], load["jid"], exc)
-        return
+def _report_second_return(first: Any, load: Mapping[str, Any], record: dict[str, Any]) -> None:
+    again = salt.payload.loads(salt.payload.dumps(record))
     if not isinstance(first, dict):
         first = {"return": first}
     differing = [name for name in RECORD if first.get(name) != again.get(name)]
@@ -217,9 +255,9 @@ def returns_of(store: Store, jid: str) -> dict[str, dict[str, Any]]:
     """Return ``{minion: {"return": …, "retcode": …, "success": …, "out": …}}`` of the job, with what there is."""
     bank = f"{RETURNS}/{jid}"
     returns = {}
-    for minion in store.keys(bank):
-        record = read(store, bank, minion)
-        if not record and (record is None or not store.contains(bank, minion)):
+    for minion, record in store.driver.fetch_each(bank, store.keys(bank)):
+        if isinstance(record, SaltCacheError):
+            log.error("Skipped in the job cache: %s", record)
             continue
         if not isinstance(record, dict) or "return" not in record:
             record = {"return": record}
@@ -230,39 +268,39 @@ def returns_of(store: Store, jid: str) -> dict[str, dict[str, Any]]:
 # -- one of many, and all of one ----------------------------------------------------------------------------------
 
 
-def read(store: Store, bank: str, key: str) -> Any:
-    """Return one of many values: None, after an error in the log, where this one cannot be read."""
+def _whole(store: Store, bank: str, key: str) -> Any:
+    """Return a value, ``{}`` where there is none or where it is damaged. :raises SaltCacheError: when it cannot be read."""
     try:
         return store.fetch(bank, key)
-    except Outage:
-        raise
-    except SaltCacheError as exc:
-        log.error("Skipped in the job cache: %s", exc)
-        return None
+    except Undecodable as exc:
+        log.error("Damaged in the job cache, and taken as absent: %s", exc)
+        return {}
 
 
 def last_written(store: Store, jid: str) -> float | None:
     """Return when anything of the job was last written, in Unix time; None where the driver cannot tell."""
-    times = [_written(store, bank, jid) for bank in BANKS]
-    if not times[0]:
-        bank = f"{RETURNS}/{jid}"
-        times.extend(_written(store, bank, minion) for minion in store.keys(bank))
-    return max((seconds for seconds in times if seconds), default=None)
+    return store.driver.last_updated([(bank, jid) for bank in BANKS], f"{RETURNS}/{jid}")
 
 
-def _written(store: Store, bank: str, key: str) -> float | None:
+def set_aside(store: Store, bank: str, key: str, kind: type = object) -> bool:
+    """
+    Set a record aside that is damaged or not of its kind, and tell whether that was done.
+
+    It is read again first. The caller holds the lock of whoever writes it.
+    """
     try:
-        return store.updated(bank, key) if store.contains(bank, key) else None
-    except Outage:
-        raise
-    except SaltCacheError as exc:
-        log.debug("No time known: %s", exc)
-        return None
+        if isinstance(store.fetch(bank, key), kind):
+            return False
+    except Undecodable:
+        pass
+    return store.driver.set_aside(bank, key)
 
 
 def drop(store: Store, jid: str) -> None:
     """Remove all of a job. Its load goes last: a sweep that dies in between finds the job again."""
-    store.driver.drop_bank(RETURNS, jid)
-    for bank in reversed(BANKS):
-        if store.contains(bank, jid):
-            store.flush(bank, jid)
+    store.driver.remove([(bank, jid) for bank in reversed(BANKS)], RETURNS, jid)
+
+
+def drop_older(store: Store, jid: str, than: float) -> bool | None:
+    """As ``drop``, if nothing of the job was written since the Unix time ``than``; None where the driver cannot tell."""
+    return store.driver.remove_older([(bank, jid) for bank in reversed(BANKS)], RETURNS, jid, than)

@@ -13,7 +13,7 @@ from salt.exceptions import SaltCacheError
 from saltext.jobs.core.ids import jid_time
 from saltext.jobs.core.store.drivers import Outage
 from saltext.jobs.core.store.listing import jid_at
-from saltext.jobs.core.store.records import BANKS, LOADS, RETURNS, drop, last_written
+from saltext.jobs.core.store.records import BANKS, LOADS, RETURNS, drop, drop_older
 from saltext.jobs.core.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -58,13 +58,11 @@ def _perhaps_old(store: Store, bank: str, keep: float, now: float) -> list[str]:
 
 
 def _drop_if_old(store: Store, jid: str, keep: float, now: float) -> None:
-    with store.lock(jid):
-        last = last_written(store, jid) or jid_time(jid)
-        if last is None or now - last <= keep:
-            return
-        try:
-            drop(store, jid)
-        except Outage:
-            raise
-        except SaltCacheError as exc:
-            log.error("Job %s could not be removed from the job cache: %s", jid, exc)
+    try:
+        with store.lock(jid):
+            if drop_older(store, jid, now - keep) is None and (jid_time(jid) or now) < now - keep:
+                drop(store, jid)
+    except Outage:
+        raise
+    except SaltCacheError as exc:
+        log.error("Job %s could not be removed from the job cache: %s", jid, exc)

@@ -12,18 +12,31 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from saltext.jobs.core.store.drivers import Driver, Mysql, Redis, loading
+import salt.payload
+
+from saltext.jobs.core.store.drivers import Driver, loading
+from saltext.jobs.core.store.etcd import Etcd
 from saltext.jobs.core.store.keys import Keys, plain
 from saltext.jobs.core.store.local import Local
 from saltext.jobs.core.store.locks import Locks
 from saltext.jobs.core.store.mmap import Mmap
+from saltext.jobs.core.store.mysql import Mysql
+from saltext.jobs.core.store.redis import Redis
 
 log = logging.getLogger(__name__)
 
-_DRIVERS: dict[str, type[Driver]] = {"localfs": Local, "redis": Redis, "mysql": Mysql, "mmap_cache": Mmap}
+_DRIVERS: dict[str, type[Driver]] = {
+    "localfs": Local,
+    "redis": Redis,
+    "mysql": Mysql,
+    "etcd": Etcd,
+    "mmap_cache": Mmap,
+}
 #: Stores of this process by the id of the options that they were made for, with those options: Salt has several.
 _STORES: dict[int, tuple[Any, Store]] = {}
 _MOST_STORES = 8
+#: What ``sync`` may be: what of a job must survive a power cut once it is stored.
+_SYNC = ("publish", "all", "none")
 
 
 class Store:
@@ -41,15 +54,18 @@ class Store:
         self.driver = _DRIVERS.get(name, Driver)(opts)
         self._keys = Keys(name, self.driver.longest)
         self._locks = Locks(self.cachedir)
-        self.decode = self._keys.decode
+        self.key_of, self.decode = self._keys.key, self._keys.decode
         self.fetch, self.contains, self.updated = self.driver.fetch, self.driver.contains, self.driver.updated
         self.store, self.flush, self.keys = self.driver.store, self.driver.flush, self.driver.keys
+        sync = _sync(opts)
+        #: Whether what a publish stores, and whether everything, must survive a power cut.
+        self.sync_publish, self.sync_all = sync != "none", sync == "all"
         #: What the last sweep saw of each large bank.
         self.swept: dict[str, tuple[float, str, str]] = {}
 
     def key(self, value: Any, what: str) -> str | None:
         """Return the driver's key for the jid or minion id ``value``; None, after a warning, where it is refused."""
-        key = self._keys.key(value)
+        key = self.key_of(value)
         if key is None:
             log.warning("Refusing %s %.300r: the driver %s cannot take it as a key", what, value, self.driver.name)
         return key
@@ -93,7 +109,34 @@ def store_of(opts: Any) -> Store:
         return store
 
 
-def _settings(opts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of the options decides which driver is loaded and where it keeps its data."""
-    kinds = ("cache", "redis", "mysql", "etcd", "consul", "mmap_cache", "extension_modules", "module_dirs")
-    return {name: value for name, value in opts.items() if name.startswith(kinds)}
+def _sync(opts: Mapping[str, Any]) -> str:
+    """Return the option ``salt_cache: {sync: …}``. What is not accepted is named in the log, and the default counts."""
+    own = opts.get("salt_cache")
+    if own is None or (isinstance(own, Mapping) and not own):
+        return _SYNC[0]
+    value = own.get("sync") if isinstance(own, Mapping) and list(own) == ["sync"] else None
+    if value in _SYNC:
+        return str(value)
+    log.error("The option salt_cache is %r; accepted is sync with one of: %s", own, ", ".join(_SYNC))
+    return _SYNC[0]
+
+
+def _settings(opts: Mapping[str, Any]) -> bytes:
+    """
+    Return what of the options decides which driver is loaded and where it keeps its data.
+
+    Packed, since some releases make immutable lists of an option's lists, which are equal to none.
+    """
+    kinds = (
+        "salt_cache",
+        "cache",
+        "redis",
+        "mysql",
+        "etcd",
+        "consul",
+        "mmap_cache",
+        "extension_modules",
+        "module_dirs",
+    )
+    packed: bytes = salt.payload.dumps({name: opts[name] for name in sorted(opts) if name.startswith(kinds)})
+    return packed

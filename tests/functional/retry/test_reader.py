@@ -63,6 +63,15 @@ def test_minions_of_further_publishes_under_the_same_jid_are_owed_the_job_too(op
     assert JobReader(opts, job_cache, trust=False).read(JID)[0].missing == {"a", "b", "c"}
 
 
+def test_a_load_that_took_the_place_of_the_published_one_is_not_kept(opts, job_cache, caplog):
+    accept(opts, "a")
+    publish(job_cache, ["a"])
+    salt.cache.Cache(opts).store("jobs/loads", JID, {**load_of(), "fun": "cmd.run", "arg": ["evil"]})
+    read, load = JobReader(opts, job_cache, trust=False).read(JID)
+    assert (read.job, load) == (None, {})
+    assert JID in caplog.text and "not believed" in caplog.text
+
+
 def test_a_spoilt_note_of_a_publish_is_none(opts, job_cache, caplog):
     publish(job_cache, ["a"])
     salt.cache.Cache(opts).store("jobs/published", JID, {"by": opts["id"]})

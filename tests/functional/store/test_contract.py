@@ -11,6 +11,7 @@ import itertools
 import logging
 import multiprocessing
 import os
+import signal
 import threading
 import time
 
@@ -22,9 +23,11 @@ import salt.utils.jid
 import salt.version
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.store import drivers, retention
+from saltext.jobs.core.store import drivers, records, retention
+from saltext.jobs.core.store.drivers import Outage
+from saltext.jobs.core.store.publication import digest
 from saltext.jobs.core.store.retention import sweep
-from saltext.jobs.core.store.store import store_of
+from saltext.jobs.core.store.store import _STORES, Store, store_of
 from tests.functional.cache_servers import cache_servers, disk_usage, driver_options  # noqa: F401 (a fixture)
 
 pytestmark = pytest.mark.story  # drivers differ between the releases
@@ -69,7 +72,12 @@ class Returner:
 
     @property
     def store(self):
-        return store_of(self.opts)
+        """The store that the loaded functions work on, not one that is its like."""
+        self.loader["salt_cache.get_endtime"](JID)
+        before = len(_STORES)
+        store = store_of(self.opts)
+        assert store in [kept for _, kept in list(_STORES.values())[:before]]
+        return store
 
     def fetch(self, bank, key):
         return salt.cache.Cache(self.opts).fetch(bank, key)
@@ -210,7 +218,8 @@ class Contract:
         assert job_cache.fetch("jobs/loads", JID) == LOAD
         assert job_cache.fetch("jobs/minions", JID) == ["web1", "web2"]
         published = job_cache.fetch("jobs/published", JID)
-        assert published == {"at": pytest.approx(time.time(), abs=60), "by": job_cache.opts["id"]}
+        assert published.pop("at") == pytest.approx(time.time(), abs=60)
+        assert published == {"by": job_cache.opts["id"], "load": digest(LOAD)}
 
     def test_a_number_is_a_jid_as_well(self, job_cache):
         job_cache.save_load(JID, LOAD, minions=["web1"])
@@ -302,6 +311,82 @@ class Contract:
         answer = {"fun": "runner.manage.up", "fun_args": ["tgt"], "jid": JID, "return": [], "user": "anna"}
         job_cache.save_load(JID, {"jid": JID, "id": "m_master", "fun": "runner.manage.up", "return": answer})
         assert job_cache.get_jids()[JID]["Arguments"] == ["tgt"]
+
+    # -- what vouches for a load --------------------------------------------------------------------------
+
+    def test_a_load_that_took_the_place_of_the_published_one_is_not_believed(self, job_cache, opts, caplog):
+        job_cache.save_load(JID, LOAD, minions=["web1"])
+        salt.cache.Cache(opts).store("jobs/loads", JID, {**LOAD, "fun": "cmd.run", "arg": ["evil"]})
+        assert job_cache.get_load(JID) == {}
+        assert JID in caplog.text and "not believed" in caplog.text
+        job_cache.save_load(JID, LOAD, minions=["web2"])
+        assert job_cache.get_load(JID) == {**LOAD, "Minions": ["web1", "web2"]}
+
+    def test_a_load_of_any_shape_is_known_again(self, job_cache):
+        arg = [{"é": [None, True, 1.5, -1]}, {1: {"a": "b"}}, b"bytes", b"\xff\x00", (1, 2), {3}, 2**70, "x" * 70_000]
+        load = {**LOAD, "arg": arg, "kwargs": {"metadata": {"z": 1, "a": {"y": 2, "b": ""}}}}
+        job_cache.save_load(JID, load, minions=["web1"])
+        assert job_cache.get_load(JID)["fun"] == "state.apply"
+        job_cache.save_load(JID, {**load, "fun": "other"}, minions=["web2"])
+        assert job_cache.get_load(JID)["fun"] == "state.apply"
+
+    def test_a_publication_of_a_version_that_wrote_no_digest_still_counts(self, job_cache, opts):
+        job_cache.save_load(JID, LOAD, minions=["web1"])
+        record = {"at": 1.0, "by": opts["id"], "added": ["web9"]}
+        salt.cache.Cache(opts).store("jobs/published", JID, record)
+        assert job_cache.get_load(JID)["fun"] == "state.apply"
+        job_cache.save_load(JID, {**LOAD, "fun": "other"}, minions=["web1"])
+        assert job_cache.get_load(JID)["fun"] == "state.apply"
+        now = job_cache.fetch("jobs/published", JID)
+        assert now.pop("last") == pytest.approx(time.time(), abs=60)
+        assert now == record
+
+    @pytest.mark.parametrize("spoilt", ["text", 7, {"web1": 1}, [1, None, "web2"], {"at": "x"}, {"at": 1, "by": None}])
+    def test_what_is_stored_beside_a_load_can_be_anything_and_the_load_is_shown(self, job_cache, opts, spoilt):
+        cache = salt.cache.Cache(opts)
+        for bank in ("jobs/minions", "jobs/published"):
+            job_cache.save_load(JID, LOAD, minions=["web1"])
+            cache.store(bank, JID, spoilt)
+            assert job_cache.get_load(JID)["fun"] == "state.apply"
+            job_cache.save_minions(JID, ["web2"])
+            job_cache.save_load(JID, LOAD, minions=["web1"])
+            assert job_cache.get_load(JID) == {**LOAD, "Minions": ["web1", "web2"]}
+
+    # -- several processes --------------------------------------------------------------------------------
+
+    def test_what_one_process_stores_another_reads_at_once(self, opts):
+        one, other = Store(opts), Store(opts)
+        for number in range(30):
+            key = str(number)
+            one.store("jobs/loads", key, {"number": number})
+            assert other.contains("jobs/loads", key)
+            assert other.fetch("jobs/loads", key) == {"number": number}
+            assert other.driver.present("jobs/loads", [key, "none"]) == {key}
+            assert not other.driver.store_new("jobs/loads", key, {"number": -1})
+            other.store("jobs/loads", key, {"number": number + 1})
+            assert one.fetch("jobs/loads", key) == {"number": number + 1}
+            one.flush("jobs/loads", key)
+            assert not other.contains("jobs/loads", key)
+            assert other.fetch("jobs/loads", key) == {}
+
+    def test_processes_that_publish_and_return_at_once_mix_nothing_up(self, job_cache):
+        job_cache.get_load(JID)
+        jids = [f"2026051612000000{number:04}" for number in range(12)]
+
+        def work(number):
+            for jid in jids:
+                if number == 0:
+                    job_cache.save_load(jid, {**LOAD, "jid": jid}, minions=["web0"])
+                else:
+                    job_cache.save_load(jid, {"fun": "forged", "id": f"web{number}", "jid": jid, "return": 1})
+                    job_cache.save_minions(jid, [f"web{number}"])
+                    job_cache.returner(a_return(f"web{number}", jid))
+
+        assert in_processes(4, work) == [None] * 4
+        for jid in jids:
+            minions = ["web0", "web1", "web2", "web3"]
+            assert job_cache.get_load(jid) == {**LOAD, "jid": jid, "Minions": minions}
+            assert sorted(job_cache.get_jid(jid)) == minions[1:]
 
     # -- save_minions -------------------------------------------------------------------------------------
 
@@ -491,6 +576,20 @@ class Contract:
         cache = salt.cache.Cache(opts)
         assert [cache.list(f"jobs/{bank}") for bank in ("nocache", "endtimes", "minions", "published")] == [[]] * 4
 
+    def test_a_job_is_as_old_as_its_last_return(self, job_cache, opts):
+        job_cache.save_load(OLD, LOAD, minions=["web1", "web2"])
+        job_cache.returner(a_return("web1", OLD))
+        until = time.time() + 2.1  # drivers know whole seconds
+        while time.time() < until:
+            time.sleep(0.05)
+        returned = time.time()
+        job_cache.returner(a_return("web2", OLD))
+        keep = returned - time.time() + opts["keep_jobs_seconds"]
+        job_cache.sweep_in(keep - 1)
+        assert sorted(job_cache.get_jid(OLD)) == ["web1", "web2"]
+        job_cache.sweep_in(keep + 2)
+        assert job_cache.get_jids() == {} and job_cache.get_jid(OLD) == {}
+
     def test_zero_keeps_every_job(self, opts):
         job_cache = Returner({**opts, "keep_jobs_seconds": 0})
         job_cache.save_load(OLD, LOAD, minions=["web1"])
@@ -575,6 +674,38 @@ class ServerContract(Contract):
             server.start()
         assert job_cache.get_load(JID)["fun"] == "state.apply"
 
+    def test_a_frozen_server_is_an_error_in_time_and_holds_no_lock(self, cache_servers, opts):  # noqa: F811
+        job_cache = Returner(opts)
+        job_cache.save_load(JID, LOAD, minions=["web1"])
+        server, store = cache_servers(self.driver), job_cache.store
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            with pytest.raises(Outage, match=f"{self.driver}.*{JID}"):
+                job_cache.returner(a_return("web1"))
+            assert time.monotonic() - began < 4 * drivers.OUTAGE_SECONDS
+            with store.lock(JID, "web1"):
+                pass
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+        assert job_cache.returner(a_return("web1")) is None
+        assert list(job_cache.get_jid(JID)) == ["web1"]
+
+    def test_of_several_masters_with_the_same_return_one_stores_it(self, opts, tmp_path):
+        masters = [Store({**opts, "cachedir": str(tmp_path / f"master{number}")}) for number in range(4)]
+        for number in range(4):
+            (tmp_path / f"master{number}").mkdir()
+        jids = [f"2026051612000000{number:04}" for number in range(40)]
+
+        def work(number):
+            return [records.add_return(masters[number], jid, "web1", a_return("web1", jid, number)) for jid in jids]
+
+        answers = in_processes(4, work)
+        assert [sum(stored) for stored in zip(*answers, strict=True)] == [1] * len(jids)
+        for number, jid in enumerate(jids):
+            winner = [stored[number] for stored in answers].index(True)
+            assert Returner(opts).get_jid(jid)["web1"]["return"] == winner
+
     def test_a_short_outage_is_ridden_out(self, cache_servers, opts):  # noqa: F811
         job_cache = Returner(opts)
         job_cache.save_load(JID, LOAD, minions=["web1"])
@@ -640,6 +771,100 @@ class TestLocalfs(Contract):
         assert job_cache.get_load(JID) == {**LOAD, "Minions": ["web1"]}
         assert set(job_cache.get_jids()) == {OLD, JID}
 
+    @pytest.mark.parametrize("damaged", [b"", b"\xc1", b"\x81\xa6return", b"\x80"])
+    def test_a_damaged_record_is_healed_by_what_comes_next(self, job_cache, opts, damaged):
+        def damage(name):
+            with open(os.path.join(opts["cachedir"], "jobs", f"{name}.p"), "wb") as record:
+                record.write(damaged)
+
+        job_cache.save_load(JID, {"fun": "early", "id": "web1"})
+        damage(f"loads/{JID}")
+        job_cache.save_load(JID, {"fun": "test.ping", "id": "web1"})
+        assert job_cache.get_load(JID)["fun"] == "test.ping"
+        job_cache.returner(a_return("web1", value="lost"))
+        damage(f"returns/{JID}/web1")
+        assert job_cache.returner(a_return("web1", value="whole")) is None
+        assert job_cache.get_jid(JID)["web1"]["return"] == "whole"
+        for name in ("loads", "minions", "published"):
+            job_cache.save_load(JID, LOAD, minions=["web1"])
+            damage(f"{name}/{JID}")
+            job_cache.get_load(JID)
+            job_cache.save_minions(JID, ["web1"])
+            job_cache.save_load(JID, LOAD, minions=["web1"])
+            assert job_cache.get_load(JID) == {**LOAD, "Minions": ["web1"]}
+
+    def test_a_record_that_cannot_be_read_is_an_error_and_is_not_overwritten(self, job_cache, opts):
+        job_cache.save_load(JID, LOAD, minions=["web1"])
+        path = os.path.join(opts["cachedir"], "jobs", "loads", f"{JID}.p")
+        os.rename(path, f"{path}.kept")
+        os.mkdir(path)  # stands for any error that is none of the record's own
+        with pytest.raises(SaltCacheError, match=f"localfs.*jobs/loads.*{JID}"):
+            job_cache.save_load(JID, LOAD, minions=["web1"])
+        assert os.listdir(path) == []
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+    @pytest.mark.parametrize(("umask", "reads"), [(0o022, True), (0o077, False)])
+    def test_whoever_may_by_the_umask_of_the_master_reads_jobs(self, opts, tmp_path, umask, reads):
+        for folder in (opts["cachedir"], tmp_path, *tmp_path.parents):
+            if os.stat(folder).st_mode & 0o055 == 0:
+                os.chmod(folder, 0o755)
+        before = os.umask(umask)
+        try:
+            job_cache = Returner(opts)
+            job_cache.save_load(JID, LOAD, minions=["web1"])
+            job_cache.returner(a_return("web1"))
+        finally:
+            os.umask(before)
+
+        def as_nobody(_):
+            os.setgid(65534)
+            os.setuid(65534)
+            try:
+                return job_cache.get_load(JID)["Minions"], list(job_cache.get_jid(JID))
+            except SaltCacheError as exc:
+                return "Permission denied" in str(exc)
+
+        (found,) = in_processes(1, as_nobody)
+        assert found == ((["web1"], ["web1"]) if reads else True)
+
+    @pytest.mark.parametrize(
+        ("sync", "publish", "back"), [(None, 3, 0), ("publish", 3, 0), ("all", 3, 1), ("none", 0, 0)]
+    )
+    def test_what_a_publish_stores_survives_a_power_cut(self, opts, sync, publish, back, monkeypatch):
+        synced, fsync = [], os.fsync
+
+        def noted(handle):
+            synced.append(os.readlink(f"/proc/self/fd/{handle}"))
+            fsync(handle)
+
+        monkeypatch.setattr(os, "fsync", noted)
+        job_cache = Returner({**opts, "salt_cache": {"sync": sync}} if sync else opts)
+        job_cache.save_load(JID, LOAD, minions=["web1"])
+        assert len(synced) == 2 * publish  # each file, and the directory with its name
+        assert publish == 0 or [name for name in synced if name.endswith("jobs/loads")]
+        synced.clear()
+        job_cache.returner(a_return("web1"))
+        assert len(synced) == 2 * back
+
+    @pytest.mark.parametrize("wrong", [{"sync": "publsh"}, {"snyc": "all"}, "all of it", 7])
+    def test_a_sync_that_is_none_is_named_and_the_default_counts(self, opts, wrong, caplog):
+        store = Store({**opts, "salt_cache": wrong})
+        assert (store.sync_publish, store.sync_all) == (True, False)
+        assert str(wrong) in caplog.text and "publish, all, none" in caplog.text
+
+    def test_a_damaged_record_costs_no_driver(self, job_cache, opts, monkeypatch):
+        loaded = []
+        original = salt.cache.Cache.__init__
+        monkeypatch.setattr(
+            salt.cache.Cache, "__init__", lambda self, *a, **k: loaded.append(1) or original(self, *a, **k)
+        )
+        for minion in ("web1", "web2", "web3"):
+            job_cache.returner(a_return(minion))
+            with open(os.path.join(opts["cachedir"], "jobs", "returns", JID, f"{minion}.p"), "wb") as record:
+                record.write(b"\xc1")
+        assert job_cache.get_jid(JID) == {}
+        assert loaded == []
+
     def test_a_half_written_file_is_no_job(self, job_cache, opts):
         job_cache.save_load(JID, LOAD, minions=["web1"])
         with open(os.path.join(opts["cachedir"], "jobs", "loads", "tmpx12"), "wb"):
@@ -672,6 +897,53 @@ class TestMmapCache(Contract):
 class TestRedis(ServerContract):
     driver = "redis"
 
+    def test_what_a_master_does_for_each_job_takes_few_round_trips(self, job_cache, opts, monkeypatch):
+        from redis.connection import AbstractConnection
+
+        job_cache.save_load(JID, LOAD, minions=["web1"])
+        trips, send = [], AbstractConnection.send_packed_command
+        monkeypatch.setattr(
+            AbstractConnection, "send_packed_command", lambda self, *a, **k: trips.append(1) or send(self, *a, **k)
+        )
+
+        def count(call, *args, **kwargs):
+            trips.clear()
+            call(*args, **kwargs)
+            return len(trips)
+
+        minions = [f"web{number}" for number in range(300)]
+        assert count(job_cache.save_load, OLD, LOAD, minions=minions) <= 2
+        assert count(job_cache.save_load, OLD, LOAD, minions=["another"]) <= 2
+        assert max(count(job_cache.returner, a_return(minion, OLD)) for minion in minions) <= 2
+        assert count(job_cache.get_load, OLD) <= 2
+        assert count(job_cache.get_jid, OLD) <= 3
+        assert len(job_cache.get_jid(OLD)) == 300
+        assert count(records.drop, job_cache.store, OLD) <= 3
+        assert (job_cache.get_jid(OLD), job_cache.get_load(OLD)) == ({}, {})
+        assert list(job_cache.get_jids()) == [JID]
+
+    def test_what_is_stored_here_is_what_the_driver_stores(self, job_cache, opts):
+        import redis
+
+        cache = salt.cache.Cache(opts)
+        with redis.Redis(port=opts["cache.redis.port"], db=int(opts["cache.redis.db"])) as client:
+
+            def everything():
+                kinds = {key: client.type(key) for key in client.keys("*")}
+                ask = {b"hash": client.hkeys, b"set": client.smembers, b"zset": lambda key: client.zrange(key, 0, -1)}
+                return {key: sorted(ask[kind](key)) if kind in ask else kind for key, kind in kinds.items()}
+
+            job_cache.store.driver.store_all([("jobs/loads", JID, LOAD)])
+            job_cache.store.driver.store_new(f"jobs/returns/{JID}", "web1", {"return": 1})
+            ours = everything()
+            client.flushdb()
+            cache.store("jobs/loads", JID, LOAD)
+            cache.store(f"jobs/returns/{JID}", "web1", {"return": 1})
+            assert everything() == ours
+            assert cache.fetch(f"jobs/returns/{JID}", "web1") == {"return": 1}
+            records.drop(job_cache.store, JID)
+            assert cache.list("jobs/returns") == [] and cache.list("jobs/loads") == []
+
 
 class TestMysql(ServerContract):
     driver = "mysql"
@@ -680,6 +952,11 @@ class TestMysql(ServerContract):
         job_cache.save_load(JID, LOAD, minions=["web1", "web2"])
         with pytest.raises(SaltCacheError, match=f"mysql.*jobs/returns/{JID}.*web1"):
             job_cache.returner(a_return("web1", value="x" * 2_000_000))
+        began = time.monotonic()
+        with pytest.raises(SaltCacheError, match=f"mysql.*jobs/returns/{JID}.*web1") as refused:
+            job_cache.returner(a_return("web1", value="x" * 15_000_000))
+        assert time.monotonic() - began < drivers.OUTAGE_SECONDS
+        assert not isinstance(refused.value, Outage) and len(str(refused.value)) < 1000
         assert job_cache.returner(a_return("web2")) is None
         assert list(job_cache.get_jid(JID)) == ["web2"]
 

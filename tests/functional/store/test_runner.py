@@ -9,13 +9,18 @@ import pytest
 import salt.cache
 import salt.config
 import salt.loader
+import salt.payload
 import salt.utils.jid
-from salt.exceptions import CommandExecutionError
+from salt.exceptions import CommandExecutionError, SaltException
 
+from saltext.jobs.core.disk.local_banks import LocalBanks
+from saltext.jobs.core.store import records
+from saltext.jobs.core.store.store import store_of
 from tests.functional.cache_servers import cache_servers, driver_options  # noqa: F401 (a fixture)
 
 TAGS = itertools.count(1000)
 JIDS = [f"2026051612000000000{number}" for number in range(4)]
+OURS = {"master_job_cache": "salt_cache"}
 LOAD = {"fun": "test.arg", "arg": ["x"], "tgt": "web*", "tgt_type": "glob", "user": "anna", "ret": "", "kwargs": {}}
 
 
@@ -42,6 +47,14 @@ class Master:
             self.source("update_endtime", jid, f"end {number}")
         self.source("returner", {"jid": JIDS[0], "id": "web2", "return": {1: "é"}, "retcode": 2, "out": "highstate"})
 
+    def damage_source(self, jid, name, data):
+        folder = salt.utils.jid.jid_dir(jid, os.path.join(self.opts["cachedir"], "jobs"), self.opts["hash_type"])
+        if data is None:
+            os.unlink(os.path.join(folder, name))
+            return
+        with open(os.path.join(folder, name), "wb") as record:
+            record.write(data)
+
     def break_file(self, bank, key, data=b"\xc1"):
         with open(os.path.join(self.opts["cachedir"], bank, f"{key}.p"), "wb") as record:
             record.write(data)
@@ -50,12 +63,12 @@ class Master:
 @pytest.fixture(params=["localfs", "mysql"])
 def master(request, cache_servers, tmp_path):  # noqa: F811
     settings = driver_options(request.param, cache_servers, tmp_path, next(TAGS))
-    return Master({**salt.config.DEFAULT_MASTER_OPTS, "job_cache_store_endtime": True, **settings})
+    return Master({**salt.config.DEFAULT_MASTER_OPTS, "job_cache_store_endtime": True, **OURS, **settings})
 
 
 @pytest.fixture
 def on_disk(tmp_path):
-    return Master({**salt.config.DEFAULT_MASTER_OPTS, **driver_options("localfs", None, tmp_path, 0)})
+    return Master({**salt.config.DEFAULT_MASTER_OPTS, **OURS, **driver_options("localfs", None, tmp_path, 0)})
 
 
 class TestMigrate:
@@ -117,21 +130,66 @@ class TestMigrate:
 
     def test_what_cannot_be_read_does_not_stop_the_rest(self, on_disk, caplog):
         on_disk.fill_source()
-        jobs = os.path.join(on_disk.opts["cachedir"], "jobs")
-
-        def damage(jid, name):
-            folder = salt.utils.jid.jid_dir(jid, jobs, on_disk.opts["hash_type"])
-            with open(os.path.join(folder, name), "wb") as record:
-                record.write(b"\xc1")
-
-        damage(JIDS[0], "web2/return.p")
-        damage(JIDS[1], "endtime")
+        on_disk.damage_source(JIDS[0], "web2/return.p", b"\xc1")
+        on_disk.damage_source(JIDS[1], "endtime", b"\xc1")
         done = on_disk.run("migrate")
         assert done["jobs"] == 4
         assert set(on_disk.ours("get_jids")) >= set(JIDS) - {JIDS[1]}
         assert list(on_disk.ours("get_jid", JIDS[0])) == ["web1"]
         assert "web2/return.p cannot be read" in caplog.text
         assert list(done["failed"]) == [JIDS[1]]
+
+    def test_a_load_that_is_none_stops_nothing_but_its_job(self, on_disk):
+        on_disk.fill_source()
+        on_disk.damage_source(JIDS[0], ".load.p", salt.payload.dumps(["no", "dict"]))
+        on_disk.damage_source(JIDS[1], ".load.p", b"\xc1")
+        done = on_disk.run("migrate")
+        assert (set(done["failed"]), done["copied"]) == ({JIDS[0], JIDS[1]}, 2)
+        assert set(on_disk.ours("get_jids")) == {JIDS[2], JIDS[3]}
+
+    @pytest.mark.parametrize("minions", [None, b"\xc1", salt.payload.dumps({"web1": 1}), salt.payload.dumps("web1")])
+    def test_a_job_without_a_usable_list_of_minions_comes_over(self, on_disk, minions):
+        on_disk.fill_source()
+        on_disk.damage_source(JIDS[0], ".minions.p", minions)
+        assert on_disk.run("migrate")["failed"] == {}
+        assert on_disk.ours("get_load", JIDS[0])["fun"] == "test.arg"
+        assert on_disk.ours("get_load", JIDS[0])["Minions"] == ["web1", "web2"], "those that have returned"
+
+    def test_minions_of_syndics_come_over(self, on_disk):
+        on_disk.fill_source()
+        on_disk.source("save_minions", JIDS[0], ["leaf1"], syndic_id="syndic1")
+        on_disk.run("migrate")
+        assert on_disk.ours("get_load", JIDS[0])["Minions"] == ["leaf1", "web1", "web2"]
+
+    @pytest.mark.parametrize("writes", range(6))
+    def test_a_run_that_dies_anywhere_is_made_whole_by_the_next(self, on_disk, writes, monkeypatch):
+        on_disk.fill_source()
+        left, store = [writes], LocalBanks.store
+
+        def dies(self, *args):
+            if not left[0]:
+                raise KeyboardInterrupt
+            left[0] -= 1
+            return store(self, *args)
+
+        monkeypatch.setattr(LocalBanks, "store", dies)
+        with pytest.raises(SaltException, match="interrupted"):
+            on_disk.run("migrate")
+        monkeypatch.undo()
+        assert on_disk.run("migrate")["failed"] == {}
+        for jid in JIDS:
+            wanted = on_disk.source("get_load", jid)
+            del wanted["token"]
+            assert on_disk.ours("get_load", jid) == wanted
+            assert on_disk.ours("get_jid", jid) == on_disk.source("get_jid", jid)
+
+    def test_nothing_is_copied_to_where_the_sweep_of_local_cache_would_remove_it(self, on_disk):
+        on_disk.fill_source()
+        early = Master({**on_disk.opts, "master_job_cache": "local_cache"})
+        with pytest.raises(CommandExecutionError, match="master_job_cache: salt_cache"):
+            early.run("migrate")
+        assert early.run("migrate", dry_run=True)["copied"] == 4
+        assert on_disk.ours("get_jids") == {}
 
     @pytest.mark.parametrize("source", ["salt_cache", "nonesuch"])
     def test_a_source_that_is_none_is_refused(self, on_disk, source):
@@ -207,6 +265,56 @@ class TestVerify:
         assert on_disk.ours("get_load", JIDS[1])["Minions"] == ["web1", "web2"]
         assert list(on_disk.ours("get_jid", JIDS[2])) == ["web1"]
         assert cache.fetch("jobs/nocache", "20200101000000000001") is True, "it may belong to a job just beginning"
+
+    def test_what_was_damaged_is_set_aside_and_not_lost(self, on_disk):
+        for bank, key in (("jobs/loads", JIDS[0]), (f"jobs/returns/{JIDS[0]}", "web1")):
+            on_disk.ours("save_load", JIDS[0], LOAD, minions=["web1"])
+            on_disk.ours("returner", {"jid": JIDS[0], "id": "web1", "return": True})
+            on_disk.break_file(bank, key, b"\xc1 what is left")
+            on_disk.run("verify", repair=True)
+            with open(
+                os.path.join(on_disk.opts["cachedir"], "salt_cache.corrupt", f"{bank.replace('/', '.')}.{key}"), "rb"
+            ) as kept:
+                assert kept.read() == b"\xc1 what is left"
+
+    def test_what_is_whole_and_cannot_be_read_is_left_alone(self, on_disk, monkeypatch):
+        on_disk.ours("save_load", JIDS[0], LOAD, minions=["web1", "web2"])
+        on_disk.ours("returner", {"jid": JIDS[0], "id": "web1", "return": True})
+        fetch = LocalBanks.fetch
+
+        def refused(self, *args):
+            raise PermissionError(13, "Permission denied")
+
+        monkeypatch.setattr(LocalBanks, "fetch", refused)
+        found = self.problems(on_disk, repair=True)
+        assert {entry[0] for entry in found} == {"unreadable-load", "unreadable-minions", "unreadable-return"}
+        assert not any(entry[3] for entry in found)
+        monkeypatch.setattr(LocalBanks, "fetch", fetch)
+        assert on_disk.ours("get_load", JIDS[0]) == {**LOAD, "Minions": ["web1", "web2"]}
+        assert list(on_disk.ours("get_jid", JIDS[0])) == ["web1"]
+
+    def test_what_is_whole_when_it_is_read_again_is_left_alone(self, on_disk, monkeypatch):
+        on_disk.ours("save_load", JIDS[0], LOAD, minions=["web1"])
+        on_disk.ours("returner", {"jid": JIDS[0], "id": "web1", "return": True})
+        fetch, once = LocalBanks.fetch, set()
+
+        def damaged_once(self, bank, key, *default):
+            if (bank, key) in once or bank == "jobs/published":
+                return fetch(self, bank, key, *default)
+            once.add((bank, key))
+            raise ValueError("for a moment")
+
+        monkeypatch.setattr(LocalBanks, "fetch", damaged_once)
+        self.problems(on_disk, repair=True)
+        assert on_disk.ours("get_load", JIDS[0]) == {**LOAD, "Minions": ["web1"]}
+        assert list(on_disk.ours("get_jid", JIDS[0])) == ["web1"]
+
+    def test_a_published_load_without_its_secret_is_still_the_published_one(self, on_disk):
+        on_disk.ours("save_load", JIDS[0], LOAD, minions=["web1"])
+        store = store_of(on_disk.opts)
+        records.replace_load(store, JIDS[0], lambda load: {**load, "token": "s3cret"})
+        assert self.problems(on_disk, repair=True) == {("secrets-in-load", JIDS[0], None, True)}
+        assert on_disk.ours("get_load", JIDS[0]) == {**LOAD, "Minions": ["web1"]}
 
     def test_a_server_that_is_gone_is_an_error_of_the_command(self, tmp_path):
         opts = {**salt.config.DEFAULT_MASTER_OPTS, **driver_options("localfs", None, tmp_path, 0), "cache": "nonesuch"}

@@ -1,0 +1,74 @@
+"""
+The driver mysql. It lists no banks, and its client is one connection, while Salt 3008 stores returns from several threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import salt.payload
+
+from saltext.jobs.core.store.drivers import OUTAGE_SECONDS, Driver, run
+
+LARGE = 500_000  # bytes from which it is asked whether the server takes so much
+
+
+class Mysql(Driver):
+    """The driver mysql, with a server that may be frozen, and with others that write to it."""
+
+    lists_banks = False
+
+    def __init__(self, opts: Mapping[str, Any]) -> None:
+        super().__init__(opts)
+        self._guard = threading.RLock()
+        # A frozen server takes what it is sent and never answers. What an operator has set stays.
+        for name in ("connect_timeout", "read_timeout", "write_timeout"):
+            if self._opts.get(f"mysql.{name}") is None:
+                self._opts[f"mysql.{name}"] = int(OUTAGE_SECONDS)
+
+    def _is_refusal(self, name: str) -> bool:
+        """The server drops the connection when a value is larger than its max_allowed_packet."""
+        if name != "store":
+            return False
+        try:
+            modules, calls, fixed = self._opened or self._open()
+            run(modules, calls["contains"], "jobs/nocache", "first", **fixed)
+        except Exception:
+            self._opened = None
+            return False
+        return True
+
+    def store_new(self, bank: str, key: str, value: Any, durable: bool = False) -> bool:
+        data = salt.payload.dumps(value)
+
+        def work(modules: Any, calls: dict[str, Any], fixed: dict[str, Any]) -> int:
+            own = self.own(calls)
+
+            def insert() -> int:
+                own["_init_client"]()
+                context = own["__context__"]
+                if len(data) > LARGE:
+                    _refuse_what_is_too_large(own, len(data))
+                # Not INSERT IGNORE, which would cut a value that is too long for its column.
+                query = (
+                    f"INSERT INTO {context['mysql_table_name']} (bank, etcd_key, data) VALUES (%s, %s, %s) "
+                    "ON DUPLICATE KEY UPDATE bank = bank"
+                )
+                cursor, count = own["run_query"](context.get("mysql_client"), query, args=(bank, key, data))
+                cursor.close()
+                return int(count)
+
+            return int(run(modules, insert))
+
+        return bool(self._try("store", bank, key, work))
+
+
+def _refuse_what_is_too_large(own: dict[str, Any], size: int) -> None:
+    """The server would drop the connection without a word, and the driver send it all four times."""
+    cursor, _ = own["run_query"](own["__context__"].get("mysql_client"), "SELECT @@max_allowed_packet")
+    (limit,) = cursor.fetchone()
+    cursor.close()
+    if size >= int(limit):
+        raise ValueError(f"the value has {size} bytes, and the server's max_allowed_packet is {limit}")

@@ -1,0 +1,92 @@
+"""
+What vouches that this master's publish wrote a load: the record in ``jobs/published``.
+
+It names the load by a digest. So a load that something else put in its place is not believed, whatever the driver let
+happen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from saltext.jobs.core.store.keys import plain
+
+
+@dataclass(frozen=True)
+class Publication:
+    """When a job was published first and last, in Unix time, and the minions of the job that no publish named."""
+
+    at: float
+    added: frozenset[str]
+    last: float
+    #: The id of the master that published it.
+    by: str = ""
+    #: The digest of the load; None in a record of a version that did not write it.
+    load: str | None = None
+
+    @classmethod
+    def from_record(cls, record: Any) -> Publication:
+        """
+        Return what a record says.
+
+        :raises ValueError: when it is none.
+        """
+        if not isinstance(record, Mapping):
+            raise ValueError(f"it is a {type(record).__name__}")
+        by, load = record.get("by"), record.get("load")
+        at = _moment(record.get("at"))
+        last = max(at, _moment(record.get("last", at)))
+        if not isinstance(by, str) or not isinstance(load, (str, type(None))):
+            raise ValueError(f"it was published by {by!r}, with the digest {load!r}")
+        return cls(at, frozenset(ids_in(record.get("added"))), last, by, load)
+
+    def as_record(self) -> dict[str, Any]:
+        """Return the form in which it is stored."""
+        record: dict[str, Any] = {"at": self.at, "by": self.by}
+        if self.last > self.at:
+            record["last"] = self.last
+        if self.load is not None:
+            record["load"] = self.load
+        if self.added:
+            record["added"] = sorted(self.added)
+        return record
+
+    def vouches_for(self, load: Mapping[str, Any]) -> bool:
+        """Tell whether ``load``, with or without ``Minions``, is the one that was published."""
+        return self.load is None or self.load == digest(load)
+
+
+def _moment(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError(f"it was published at {value!r}")
+    return float(value)
+
+
+def ids_in(value: Any) -> set[str]:
+    """Return the usable minion ids in what should be a list of them."""
+    if not isinstance(value, (list, tuple, set, frozenset)):
+        return set()
+    return {item for item in value if isinstance(item, str) and plain(item) is not None}
+
+
+def digest(load: Mapping[str, Any]) -> str:
+    """Return the digest of a load as a driver gives it back, the same for the forms in which different ones do."""
+    named = {name: value for name, value in load.items() if name != "Minions"}
+    return hashlib.blake2b(_text(named).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def _text(value: Any) -> str:
+    """Drivers make lists of tuples, text of bytes that are UTF-8, and text of integers beyond 64 bits."""
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "surrogateescape")
+    if isinstance(value, Mapping):
+        return "{" + ",".join(sorted(f"{_text(name)}:{_text(item)}" for name, item in value.items())) + "}"
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return "[" + ",".join(map(_text, value)) + "]"
+    if isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**64:
+        value = str(value)
+    return repr(value)

@@ -1,0 +1,36 @@
+"""The locks of the job cache on a file system that has none to give."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+
+import pytest
+from salt.exceptions import SaltCacheError
+
+from saltext.jobs.core.store.locks import Locks
+
+
+def test_a_lock_that_cannot_be_had_is_an_error_that_says_which_and_leaves_nothing_open(tmp_path, monkeypatch):
+    locks = Locks(str(tmp_path))
+    with locks.hold("a"):
+        pass
+
+    def refuse(handle, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        with pytest.raises(SaltCacheError, match=r"salt_cache\.locks.*No locks available"), locks.hold("a"):
+            pytest.fail("it is not held")
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_an_error_of_what_is_done_under_a_lock_is_that_error(tmp_path):
+    locks = Locks(str(tmp_path))
+    with pytest.raises(ZeroDivisionError), locks.hold("a"):
+        raise ZeroDivisionError
+    with locks.hold("a"):
+        pass
