@@ -19,7 +19,7 @@ from tests.integration.batch.conftest import batch_master, timeouts
 from tests.integration.conftest import salt_run
 from tests.integration.faults import CountedJob, EngineProcess
 from tests.missing import missing
-from tests.waiting import wait_for
+from tests.waiting import stretched, wait_for
 
 MINIONS = ("f1", "f2", "f3", "f4")
 SLOW_LISTENERS = {"pub_server_write_queue_size": 500}
@@ -131,7 +131,7 @@ def test_whenever_the_engine_is_killed_each_minion_runs_the_job_once(engine, run
 @pytest.mark.parametrize("point", ["ping", "question"])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_an_engine_killed_around_a_question_asks_again_and_sends_to_nobody_twice(engine, run, store, job, when, point):
-    work = job(5 if point == "question" else 0.2)
+    work = job(stretched(5) if point == "question" else 0.2)
     engine.start(f"{when} {point} 1")
     options = ("batch=2", *timeouts(2))
     jid = run("batch.start", "f*", "cmd.run", work.command, *options)["jid"]
@@ -209,7 +209,7 @@ def test_a_batch_that_no_engine_takes_is_withdrawn_and_says_so(complaint, store,
 
 def test_a_job_that_outlives_every_timeout_never_runs_on_more_minions_than_the_limit(engine, run, store, job):
     engine.start()
-    work = job(12)
+    work = job(stretched(12))
     jid = start(run, work, "batch=1", *timeouts(2), tgt="f[12]")
     batch = ended(store, jid)
     assert all_completed(batch)
@@ -218,7 +218,7 @@ def test_a_job_that_outlives_every_timeout_never_runs_on_more_minions_than_the_l
 
 def test_a_frozen_minion_is_given_up_and_its_late_return_still_counts(engine, run, store, job, master):
     engine.start()
-    work = job(6)
+    work = job(stretched(6))
     jid = start(run, work, "batch=1", *timeouts(2), tgt="f1")
     wait_for(work.begun, what="the job has begun")
     frozen = frozen_minion(master.fleet["f1"])
