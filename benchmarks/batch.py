@@ -215,7 +215,11 @@ class Ours:
             inbox=self.inbox,
             cache_worker=Worker(self.loop),
             disk_worker=Worker(self.loop),
-            leave=lambda engine, request: None,
+            queue=lambda request: None,
+            can_queue=lambda: True,
+            queue_worker=Worker(self.loop),
+            master_age=lambda: 86400.0,
+            acks=True,
             keep=86400.0,
         )
         self.shell = BatchShell(ports, BatchSettings())

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from salt.exceptions import CommandExecutionError, NotImplemented, SaltException
 
-__all__ = ["EngineAbsent", "JobCacheError", "JobsError", "PublishFailed", "Refused", "SettingsError", "StateError"]
+__all__ = [
+    "EngineAbsent",
+    "JobCacheError",
+    "JobsError",
+    "NoMinionMatched",
+    "PublishFailed",
+    "Refused",
+    "SettingsError",
+    "StateError",
+]
 
 
 class JobsError(SaltException):  # type: ignore[misc]
@@ -34,6 +43,13 @@ class PublishFailed(JobsError):
     def __init__(self, message: str, certain: bool = False) -> None:
         super().__init__(message)
         self.certain = certain
+
+
+class NoMinionMatched(PublishFailed):
+    """The master published nothing, since it knows none of the minions that were named."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, certain=True)
 
 
 class EngineAbsent(JobsError, CommandExecutionError):  # type: ignore[misc]

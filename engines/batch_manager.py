@@ -17,13 +17,14 @@ import time
 
 import salt.utils.job
 
+from saltext.jobs.core import compat
 from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.shell import BatchShell
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import process as engine
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.alarm import Clock
-from saltext.jobs.core.engine.names import BATCH_MANAGER
+from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.master.bus import Bus
@@ -72,6 +73,10 @@ def _ports(loop, opts):
         cache_worker=Worker(loop),
         disk_worker=Worker(loop),
         runner=RunnerCalls(opts, loop),
-        leave=lambda name, request: requests.leave(opts, name, request),
+        queue=lambda request: requests.ask(opts, JOB_RETRY, request),
+        can_queue=lambda: requests.is_running(opts, JOB_RETRY),
+        queue_worker=Worker(loop),
+        master_age=engine.master_age,
+        acks=compat.HAS_START_EVENT,
         keep=float(salt.utils.job.get_keep_jobs_seconds(opts) or 0),
     )

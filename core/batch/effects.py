@@ -6,9 +6,12 @@ It holds no policy: what is tried again, and when, the machine says. Whatever bl
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from salt.exceptions import CommandExecutionError
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch import facts
@@ -16,8 +19,7 @@ from saltext.jobs.core.batch.live import Live
 from saltext.jobs.core.batch.plan import not_passed
 from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.summary import counts
-from saltext.jobs.core.engine.names import JOB_RETRY
-from saltext.jobs.core.errors import JobCacheError, PublishFailed
+from saltext.jobs.core.errors import EngineAbsent, JobCacheError, NoMinionMatched, PublishFailed
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.job_cache import BATCH_MARK, load_of
 from saltext.jobs.core.windows import next_opening
@@ -26,6 +28,10 @@ log = logging.getLogger(__name__)
 
 #: Least seconds between two progress events of a batch.
 PROGRESS_PAUSE = 1.0
+#: Seconds for which answers to a question are gathered into one fact.
+GATHER = 0.2
+#: Seconds for which an engine of the retry queue that does not answer is waited for.
+QUEUE_PATIENCE = 120.0
 #: Seconds before a job cache or a disk that failed is tried again.
 RETRY_PAUSE = 5.0
 #: Most minions that are named in the reason why a check was not passed.
@@ -42,12 +48,29 @@ class Effects:
         self._ports, self._close_batch = ports, close
 
     def perform(self, live: Live, effects: list[facts.Effect]) -> None:
-        """Begin to carry out the effects of a batch, in their order."""
+        """Begin to carry out the effects of a batch, in their order. Whatever goes wrong becomes a fact."""
         for effect in effects:
-            if type(effect) in _AT_ONCE:
+            if type(effect) not in _AT_ONCE:
+                self._ports.loop.spawn_callback(self._carry_out, live, effect)
+                continue
+            try:
                 _AT_ONCE[type(effect)](self, live, effect)
-            else:
-                self._ports.loop.spawn_callback(_IN_TIME[type(effect)], self, live, effect)
+            except Exception:
+                log.exception("Batch %s: %s cannot be done", live.jid, type(effect).__name__)
+
+    async def _carry_out(self, live: Live, effect: facts.Effect) -> None:
+        try:
+            await _IN_TIME[type(effect)](self, live, effect)
+        except Exception as exc:
+            reason = f"{type(exc).__name__}: {exc}"
+            log.exception("Batch %s: %s failed", live.jid, type(effect).__name__)
+            fact = _failure_of(effect, reason)
+            if fact is not None:
+                live.step(fact)
+                return
+            await compat.sleep(RETRY_PAUSE)
+            if not live.gone:
+                self.perform(live, [effect])
 
     # -- events -------------------------------------------------------------------------------------------------------
 
@@ -75,14 +98,20 @@ class Effects:
 
     # -- minions ------------------------------------------------------------------------------------------------------
 
-    async def _gather(self, live: Live, _effect: facts.Gather) -> None:
+    async def _gather(self, live: Live, effect: facts.Gather) -> None:
         spec = live.batch.spec
+        tgt, tgt_type = spec.target_for(effect.minions) if effect.minions else (spec.tgt, spec.tgt_type)
+        answers = _Gathering(self._ports.loop, lambda found: live.step(facts.Seen(tuple(found))))
         try:
-            answers = await self._ports.questions.ping(spec.tgt, spec.tgt_type, spec.gather_job_timeout)
+            await self._ports.questions.ping(
+                tgt, tgt_type, spec.gather_job_timeout, told=lambda minion, _: answers.add(minion, True)
+            )
+        except NoMinionMatched:
+            pass
         except PublishFailed as exc:
-            live.step(facts.PublishFailed(str(exc), exc.certain))
-        else:
-            live.step(facts.Gathered(tuple(sorted(answers.given))))
+            live.step(facts.PingFailed(str(exc)))
+            return
+        live.step(facts.Gathered(tuple(sorted(answers.rest()))))
 
     async def _publish(self, live: Live, effect: facts.Publish) -> None:
         spec = live.batch.spec
@@ -91,16 +120,20 @@ class Effects:
             live.step(facts.PublishFailed("stopped", certain=True))
             return
         try:
+            tgt, tgt_type = spec.target_for(effect.minions)
             matched = await self._ports.publisher.publish(
                 spec.fun,
                 spec.arg,
-                list(effect.minions),
+                tgt,
+                tgt_type,
                 jid=spec.jid,
                 user=spec.user,
                 ret=spec.ret,
                 kwarg=spec.kwargs,
                 options=spec.options,
             )
+        except NoMinionMatched:
+            matched = frozenset()
         except PublishFailed as exc:
             log.warning("Batch %s: a publish to %d minions failed: %s", live.jid, len(effect.minions), exc)
             live.step(facts.PublishFailed(str(exc), exc.certain))
@@ -110,8 +143,10 @@ class Effects:
 
     async def _keep_load(self, live: Live, before: bool) -> None:
         """Have the job cache show the batch's own target: our own keeps the first load, others take the last."""
-        if before != self._ports.cache.keeps_first_load or (before and live.load_kept):
-            return
+        if before == self._ports.cache.keeps_first_load and not (before and live.load_kept):
+            await self._store_load(live)
+
+    async def _store_load(self, live: Live) -> None:
         spec = live.batch.spec
         load = load_of(
             spec.jid, spec.fun, spec.arg, spec.kwargs, spec.tgt, spec.tgt_type, spec.user, spec.ret, spec.options
@@ -125,19 +160,18 @@ class Effects:
 
     async def _probe(self, live: Live, effect: facts.Probe) -> None:
         minions, timeout = effect.minions, live.batch.spec.gather_job_timeout
+        answers = _Gathering(self._ports.loop, lambda found: live.step(_probed(found)))
         try:
-            said = await self._ports.questions.find_job(live.jid, minions, timeout)
+            said = await self._ports.questions.find_job(live.jid, minions, timeout, told=answers.add)
+        except NoMinionMatched:
+            live.step(facts.Probed(silent=minions))
+            return
         except PublishFailed as exc:
             log.warning("Batch %s: %d minions could not be asked: %s", live.jid, len(minions), exc)
             live.step(facts.Probed(unasked=minions))
             return
-        live.step(
-            facts.Probed(
-                running=tuple(minion for minion in minions if minion in said.running),
-                idle=tuple(minion for minion in minions if minion in said.idle),
-                silent=tuple(minion for minion in minions if minion in said.silent),
-            )
-        )
+        silent = tuple(minion for minion in minions if minion in said.silent)
+        live.step(dataclasses.replace(_probed(answers.rest()), silent=silent))
 
     async def _kill(self, live: Live, effect: facts.Kill) -> None:
         publisher = self._ports.publisher
@@ -218,16 +252,39 @@ class Effects:
                 return
 
     async def _queue(self, live: Live, effect: facts.Queue) -> None:
-        await self._keep_load(live, before=True)
-        request = {"do": "enqueue", "jid": live.jid, "minions": list(effect.minions), "reason": "offline in a batch"}
-        while not live.gone:
+        """The retry queue delivers a job that it finds in the job cache, so that is where it has to be first."""
+        if not live.load_kept:
+            await self._store_load(live)
+        for minions, refusal in await self._hand_over(live, effect.minions):
+            if refusal:
+                log.error("Batch %s: the retry queue does not take %s: %s", live.jid, ", ".join(minions), refusal)
+                live.step(facts.QueueRefused(minions, refusal))
+            else:
+                live.step(facts.Queued(minions))
+
+    async def _hand_over(self, live: Live, minions: tuple[str, ...]) -> list[tuple[tuple[str, ...], str]]:
+        """Return parts of ``minions``, each with why it was refused, or with nothing. One does not keep others out."""
+        request = {"do": "enqueue", "jid": live.jid, "minions": list(minions), "reason": "offline in a batch"}
+        try:
+            await self._ask_queue(live, request)
+        except CommandExecutionError as exc:
+            middle = len(minions) // 2
+            if not middle or isinstance(exc, EngineAbsent):
+                return [(minions, str(exc))]
+            return await self._hand_over(live, minions[:middle]) + await self._hand_over(live, minions[middle:])
+        return [(minions, "")]
+
+    async def _ask_queue(self, live: Live, request: Mapping[str, Any]) -> None:
+        """:raises CommandExecutionError: with the reason why the queue's engine refuses, or that it does not answer."""
+        deadline = self._ports.clock.now() + QUEUE_PATIENCE
+        while True:
             try:
-                await self._ports.cache_worker.call(self._ports.leave, JOB_RETRY, request)
-            except OSError as exc:
-                log.error("Batch %s: minions could not be handed to the retry queue: %s", live.jid, exc)
+                await self._ports.queue_worker.call(self._ports.queue, request)
+            except EngineAbsent:
+                if self._ports.clock.now() >= deadline or live.gone:
+                    raise
                 await compat.sleep(RETRY_PAUSE)
             else:
-                live.step(facts.Queued(effect.minions))
                 return
 
     # -- the end ------------------------------------------------------------------------------------------------------
@@ -236,13 +293,60 @@ class Effects:
         self._close_batch(live)
 
 
-#: Effects that are done when ``perform`` returns, and those that are only begun by it.
 def _reason(minion: str, given: Mapping[str, Any], failed: Mapping[str, int], timeout: float) -> str:
     if minion not in given:
         return f"no answer within {timeout:g} s"
     return not_passed(given[minion], failed.get(minion, 0))
 
 
+class _Gathering:
+    """Answers to a question, which are handed on as they come, but not one by one."""
+
+    def __init__(self, loop: Any, hand_on: Callable[[dict[str, bool]], None]) -> None:
+        self._loop, self._hand_on = loop, hand_on
+        self._answers: dict[str, bool] = {}
+        self._timer: Any = None
+
+    def add(self, minion: str, answer: bool) -> None:
+        self._answers[minion] = answer
+        if self._timer is None:
+            self._timer = self._loop.call_later(GATHER, self._hand_on_all)
+
+    def rest(self) -> dict[str, bool]:
+        """Return what has not been handed on yet."""
+        if self._timer is not None:
+            self._loop.remove_timeout(self._timer)
+            self._timer = None
+        answers, self._answers = self._answers, {}
+        return answers
+
+    def _hand_on_all(self) -> None:
+        self._hand_on(self.rest())
+
+
+def _probed(answers: Mapping[str, bool]) -> facts.Probed:
+    return facts.Probed(
+        running=tuple(minion for minion, runs in answers.items() if runs),
+        idle=tuple(minion for minion, runs in answers.items() if not runs),
+    )
+
+
+def _failure_of(effect: facts.Effect, reason: str) -> facts.Fact | None:
+    """Return what an effect that failed in a way that nobody foresaw is to the batch; None for what is tried again."""
+    if isinstance(effect, facts.Publish):
+        return facts.PublishFailed(reason, certain=False)
+    if isinstance(effect, facts.Gather):
+        return facts.PingFailed(reason)
+    if isinstance(effect, facts.Probe):
+        return facts.Probed(unasked=effect.minions)
+    if isinstance(effect, facts.Kill):
+        return facts.KillSent(effect.minions, effect.gently)
+    if isinstance(effect, facts.Check):
+        return facts.Checked(effect.stage, False, reason)
+    return None
+
+
+#: Effects that are done when ``perform`` returns, and those that are only begun by it.
 _AT_ONCE: dict[type, Callable[[Effects, Live, Any], None]] = {
     facts.Announce: Effects._announce,
     facts.FindOpening: Effects._find_opening,

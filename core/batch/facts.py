@@ -15,10 +15,24 @@ from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
-class Gathered:
-    """The minions that answered the presence ping."""
+class Seen:
+    """Minions have shown a sign of life: an answer to a ping, a start, or a return of any job."""
 
-    answered: tuple[str, ...]
+    minions: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Gathered:
+    """A presence ping is over; ``answered`` are the minions that answered it and were not reported as seen before."""
+
+    answered: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class PingFailed:
+    """The presence ping under way was not confirmed."""
+
+    reason: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +51,18 @@ class Acknowledged:
 
 
 @dataclasses.dataclass(frozen=True)
+class Started:
+    """A minion process has started: it is there, and has forgotten which jobs it has received."""
+
+    minion: str
+
+
+@dataclasses.dataclass(frozen=True)
+class EventsLost:
+    """The bus may have lost events: that a minion said nothing is no evidence any more."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Published:
     """The publish that was under way has succeeded; ``missed`` are those of its minions that the master doesn't know."""
 
@@ -45,7 +71,7 @@ class Published:
 
 @dataclasses.dataclass(frozen=True)
 class PublishFailed:
-    """The publish or presence ping under way was not confirmed; ``certain`` when no minion can have received it."""
+    """The publish under way was not confirmed; ``certain`` when no minion can have received it."""
 
     reason: str
     certain: bool
@@ -79,9 +105,17 @@ class KillSent:
 
 @dataclasses.dataclass(frozen=True)
 class Queued:
-    """Minions were handed over to the retry queue."""
+    """The retry queue has taken minions over."""
 
     minions: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class QueueRefused:
+    """The retry queue does not take minions over, for this reason."""
+
+    minions: tuple[str, ...]
+    reason: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +172,14 @@ class ResumeRequested:
 
 @dataclasses.dataclass(frozen=True)
 class Recovered:
-    """The engine has started anew: whatever was under way has no outcome."""
+    """
+    The engine has started anew: whatever was under way has no outcome.
+
+    ``settled_at``: the master has just started too, and until then (Unix time) minions are still connecting to it; 0.0 where
+    that is not so.
+    """
+
+    settled_at: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,15 +193,20 @@ class Closed:
 
 
 Fact = (
-    Gathered
+    Seen
+    | Gathered
+    | PingFailed
     | Returned
     | Acknowledged
+    | Started
+    | EventsLost
     | Published
     | PublishFailed
     | LookedUp
     | Probed
     | KillSent
     | Queued
+    | QueueRefused
     | OpeningFound
     | Checked
     | Approved
@@ -173,15 +219,20 @@ Fact = (
 )
 
 _NAMES: dict[type, str] = {
+    Seen: "seen",
     Gathered: "gathered",
+    PingFailed: "pingfail",
     Returned: "ret",
     Acknowledged: "ack",
+    Started: "started",
+    EventsLost: "gap",
     Published: "pub",
     PublishFailed: "pubfail",
     LookedUp: "lookup",
     Probed: "probe",
     KillSent: "kill",
     Queued: "queued",
+    QueueRefused: "unqueued",
     OpeningFound: "opening",
     Checked: "check",
     Approved: "approve",
@@ -222,7 +273,12 @@ def _frozen(value: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Gather:
-    """Ping the target. After this you must report Gathered or PublishFailed."""
+    """
+    Ping these minions, or the target where there are none. Report those that answer as Seen, as they do; after this you must
+    report Gathered or PingFailed.
+    """
+
+    minions: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,7 +297,7 @@ class LookUp:
 
 @dataclasses.dataclass(frozen=True)
 class Probe:
-    """Ask these minions whether they run the job. After this you must report Probed."""
+    """Ask these minions whether they run the job. After this you must report Probed, as they answer: each minion once."""
 
     minions: tuple[str, ...]
 
@@ -256,7 +312,7 @@ class Kill:
 
 @dataclasses.dataclass(frozen=True)
 class Queue:
-    """Hand these minions over to the retry queue. After this you must report Queued."""
+    """Hand these minions over to the retry queue. After this you must report Queued or QueueRefused."""
 
     minions: tuple[str, ...]
 

@@ -18,8 +18,8 @@ class Outcome(str, enum.Enum):
 
     COMPLETED = "completed"  # returned with success
     FAILED = "failed"  # returned without success, or absent where that counts as failed
-    LOST = "lost"  # received the job or not, does not run it, and has not returned
-    OFFLINE = "offline"  # said nothing when asked
+    LOST = "lost"  # was there, does not run the job or says nothing, and has not returned
+    OFFLINE = "offline"  # was not there
     KILLED = "killed"  # was killed by a stop, and has not returned
     TIMED_OUT = "timed_out"  # was killed since it ran longer than ``max_runtime``, and has not returned with success
 
@@ -32,8 +32,8 @@ class Phase(str, enum.Enum):
     RUNNING = "running"  # seen running (an acknowledgement or an answer); due ``timeout`` after that
     LOOKING = "looking"  # overdue; the job cache is read
     PROBING = "probing"  # not in the job cache; asked whether it runs the job
-    ASKED = "asked"  # did not answer; it will be asked again
-    GRACE = "grace"  # says that it does not run the job; its return may still be on the way
+    ASKED = "asked"  # did not answer, or said for the first time that it does not run the job; it will be asked again
+    GRACE = "grace"  # says again that it does not run the job; its return may still be on the way
     FINAL = "final"  # given up unless this last look into the job cache finds its return
     KILLING = "killing"  # a kill is under way
 
@@ -64,10 +64,12 @@ class Flight:
     asked: int = 0  # questions without an answer
     kills: int = 0  # kills sent
     seen: bool = False  # it is known to have begun
-    idle: bool = False  # it said that it does not run the job
+    idle: int = 0  # answers in a row that it does not run the job
     unknown: bool = False  # its publish has no outcome: it may never have been sent to
     began: float = 0.0  # from when its run time counts: when it said that it had begun, or else when it was sent to
     expired: bool = False  # it was seen to run longer than it may, and is killed for that
+    deaf: bool = False  # it may have begun without our hearing of it, or has forgotten that it received the job
+    runs: int = 0  # answers in a row that it runs the job
 
     def move(self, to: Phase, due: float | None = None) -> None:
         """Go to another phase, with the next thing to be done at ``due``. :raises ValueError: where the table forbids."""

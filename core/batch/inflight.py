@@ -18,6 +18,10 @@ from saltext.jobs.core.batch.spec import Spec
 
 #: Seconds for which overdue minions are gathered into one look-up and one question.
 CHECK_WINDOW = 1.0
+#: Longest wait in seconds before a minion that keeps running the job is asked again, unless ``timeout`` is longer.
+LONGEST_CHECK = 600.0
+#: Answers in a row that a minion does not run the job before that is believed: it may be just about to begin.
+IDLE_ANSWERS = 2
 #: Seconds between a kill and the question whether it worked.
 KILL_PAUSE = 1.0
 #: Seconds between a request to terminate and that question: a job may have to clear up.
@@ -109,16 +113,26 @@ class InFlight(Kept):
         flight = self.flights[minion]
         if begins and not flight.seen:
             flight.began = now
+        flight.runs = 0 if begins else flight.runs + 1
         flight.since, flight.asked = now, 0
-        flight.seen, flight.idle, flight.unknown = True, False, False
-        self._move(minion, Phase.RUNNING, self._next_look(minion, now))
+        flight.seen, flight.idle, flight.unknown = True, 0, False
+        due = self._next_look(minion, now)
+        if begins and flight.kills and flight.due is not None:
+            due = min(due, flight.due)  # it is asked whether the kill has worked, whatever it says now
+        self._move(minion, Phase.RUNNING, due)
 
     def _next_look(self, minion: str, now: float) -> float:
-        """Return when a minion that may run the job is overdue: after ``timeout``, or when it has run long enough."""
-        flight, limit = self.flights[minion], self.spec.max_runtime
+        """
+        Return when a minion that may run the job is overdue: after ``timeout``, or when it has run long enough.
+
+        One that keeps saying that it runs the job is asked less and less often.
+        """
+        flight, limit, wait = self.flights[minion], self.spec.max_runtime, self.spec.timeout
+        if flight.runs > 1 and not flight.kills:
+            wait = max(wait, min(wait * 2.0 ** min(flight.runs - 1, 30), LONGEST_CHECK))
         if limit is None or flight.expired:
-            return now + self.spec.timeout
-        return min(now + self.spec.timeout, max(now, flight.began + limit))
+            return now + wait
+        return min(now + wait, max(now, flight.began + limit))
 
     def has_run_too_long(self, minion: str, now: float) -> bool:
         """Tell whether a minion that runs the job has done so for longer than it may."""
@@ -154,10 +168,14 @@ class InFlight(Kept):
         return to_ask, self.of(minions, Phase.FINAL)
 
     def idle(self, minions: Iterable[str], now: float) -> None:
-        """Minions say that they do not run the job."""
+        """Minions do not run the job, they say. One that may be just about to begin is asked again."""
         for minion in self.of(minions, Phase.PROBING):
-            self.flights[minion].idle = True
-            self._move(minion, Phase.GRACE, now + self.spec.gather_job_timeout)
+            flight = self.flights[minion]
+            flight.idle, flight.runs = flight.idle + 1, 0
+            if flight.idle >= IDLE_ANSWERS or (flight.kills and flight.seen):
+                self._move(minion, Phase.GRACE, now + self.spec.gather_job_timeout)
+            else:
+                self._ask_later(minion, now)
 
     def silent(self, minions: Iterable[str], now: float) -> list[str]:
         """Minions did not answer: return those that were asked as often as they may be."""
@@ -196,12 +214,41 @@ class InFlight(Kept):
             self.flights[minion].asked = 0
             self._move(minion, Phase.SENT, now + (TERM_PAUSE if gently else KILL_PAUSE))
 
-    def recover(self) -> tuple[str, ...]:
-        """Nothing that was under way has an outcome: look for all, and ask."""
+    def doubt_silence(self) -> None:
+        """Events may have been lost: that a minion did not say that it has begun is no evidence any more."""
+        for flight in self.flights.values():
+            flight.deaf = flight.deaf or not flight.seen
+
+    def forget(self, minion: str) -> None:
+        """A minion has started anew, and would run the job again if it got it again."""
+        flight = self.flights.get(minion)
+        if flight is not None:
+            flight.deaf = True
+
+    def recover(self, now: float, doubtful_since: float | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """
+        Nothing that was under way has an outcome, and the clock may be another one. What is known stays known.
+
+        :param doubtful_since: publishes since then may not have left the master, since it ended soon after.
+        :return: the minions to be looked for, of whom those that were being asked are asked again if they have not
+            returned; and those for which it is the last look.
+        """
+        self.doubt_silence()
         for minion in self.end_publish():
             self.flights[minion].unknown = True
         self.due.clear()
-        return self.look_for(list(self.flights))
+        last = self.of(self.flights, Phase.FINAL)
+        for minion, flight in self.flights.items():
+            if flight.phase in (Phase.SENT, Phase.RUNNING, Phase.ASKED, Phase.GRACE):
+                waits_for_answer = flight.phase in (Phase.ASKED, Phase.GRACE)
+                latest = now + self.spec.gather_job_timeout if waits_for_answer else self._next_look(minion, now)
+                flight.due = min(latest if flight.due is None else flight.due, latest)
+                heapq.heappush(self.due, (flight.due, minion))
+            elif flight.phase is not Phase.FINAL:
+                self._move(minion, Phase.LOOKING)
+            recent = doubtful_since is not None and flight.since >= doubtful_since
+            flight.unknown = flight.unknown or (recent and not flight.seen)
+        return tuple(minion for minion in self.flights if not self.is_in(minion, Phase.FINAL)), tuple(last)
 
     # -- inside -------------------------------------------------------------------------------------------------------
 

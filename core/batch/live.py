@@ -33,7 +33,8 @@ class Live:
     :param loop: the engine's tornado loop.
     :param clock: the time by which deadlines go.
     :param disk: the thread that waits for the disk.
-    :param perform: carries effects of this batch out.
+    :param perform: carries effects of this batch out; it must not raise.
+    :param stepped: called after each fact.
     """
 
     def __init__(
@@ -44,10 +45,12 @@ class Live:
         clock: Clock,
         disk: Worker,
         perform: Callable[[Live, list[facts.Effect]], None],
+        stepped: Callable[[Live], None] = lambda live: None,
     ) -> None:
         self.batch, self.journal = batch, journal
         self.jid = batch.spec.jid
-        self._loop, self._clock, self._disk, self._perform = loop, clock, disk, perform
+        self._loop, self._clock, self._disk = loop, clock, disk
+        self._perform, self._stepped = perform, stepped
         self._alarm = Alarm(loop, clock, lambda: self.step(facts.Tick()))
         #: What is to be done, in this order: effects, and a future that is done once all before it is durable.
         self._todo: collections.deque[tuple[list[facts.Effect], Any]] = collections.deque()
@@ -74,6 +77,7 @@ class Live:
         effects = self.batch.step(fact, now)
         self._write(facts.record_of(fact, now))
         self._alarm.set(None if self.batch.closed else self.batch.next_due)
+        self._stepped(self)
         if not self.batch.is_publishing():
             waiters, self._quiet_waiters = self._quiet_waiters, []
             for waiter in waiters:

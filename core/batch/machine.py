@@ -11,9 +11,10 @@ A minion's way through a batch:
                   v  '---- running: asked, and it does run the job
               overdue: looked for in the job cache, then asked (find_job); see Phase
 
-Only a return, or evidence that the job is not running there, frees a slot. Silence is taken for absence only after
-``probe_attempts`` questions. Who is still to be sent to is in ``pending.py``, how many at a time and when in ``pace.py``,
-who is in flight in ``inflight.py``, and how each ended in ``outcomes.py``.
+Only a return, or evidence that the job is not running there, frees a slot. Silence counts only after ``probe_attempts``
+questions, and is absence only of a minion that was never known to be there. Who is still to be sent to is in ``pending.py``,
+who of them is there in ``presence.py``, how many at a time and when in ``pace.py``, who is in flight in ``inflight.py``, and
+how each ended in ``outcomes.py``.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from saltext.jobs.core.batch.facts import (
     Close,
     Closed,
     Effect,
+    EventsLost,
     Fact,
     FindOpening,
     Gather,
@@ -42,6 +44,7 @@ from saltext.jobs.core.batch.facts import (
     LookUp,
     OpeningFound,
     PauseRequested,
+    PingFailed,
     Probe,
     Probed,
     Publish,
@@ -49,22 +52,32 @@ from saltext.jobs.core.batch.facts import (
     PublishFailed,
     Queue,
     Queued,
+    QueueRefused,
     Recovered,
     ResumeRequested,
     Returned,
+    Seen,
+    Started,
     StopRequested,
     Tick,
 )
 from saltext.jobs.core.batch.flight import Flight, Outcome, Phase
-from saltext.jobs.core.batch.inflight import InFlight
+from saltext.jobs.core.batch.inflight import IDLE_ANSWERS, InFlight
 from saltext.jobs.core.batch.kept import Kept, kept, made
 from saltext.jobs.core.batch.outcomes import GUESSED, Ended, Outcomes
 from saltext.jobs.core.batch.pace import Pace
 from saltext.jobs.core.batch.pending import Pending
 from saltext.jobs.core.batch.plan import Membership
+from saltext.jobs.core.batch.presence import Presence
 from saltext.jobs.core.batch.publish_window import PublishWindow
 from saltext.jobs.core.batch.schedule import Schedule
 from saltext.jobs.core.batch.spec import Spec
+
+#: Of the policy by which facts are folded. A journal that an engine with another one has begun is folded by this one: then
+#: it is not known any more who was sent to.
+POLICY = 2
+#: Seconds before the end of an engine of which it is doubtful whether a publish has left a master that ended with it.
+DOUBTFUL = 5.0
 
 
 def _nothing() -> None:
@@ -84,13 +97,16 @@ class Batch(Kept):
     inflight: InFlight
     record: Outcomes
     pace: Pace
+    presence: Presence
     publish_window: PublishWindow
     schedule: Schedule
     checks: Checks
     membership: Membership
     waiting: Pending = kept(Pending, list, Pending, name="pending")
     tried: set[str] = kept(set, sorted, set)  # minions pending again that may have received the job
+    resent: dict[str, int] = kept(dict, dict, dict)  # how often a minion is taken not to have received it
     to_queue: dict[str, None] = kept(dict, list, dict.fromkeys)  # not handed over to the retry queue yet
+    queue_refused: str = kept(str)  # why the retry queue did not take minions
     created: float = kept(float)
     started: float | None = kept(_nothing)  # when it was announced
     last_progress: float = kept(float)
@@ -100,8 +116,8 @@ class Batch(Kept):
     paused: str | None = kept(_nothing)
     killing: bool = kept(bool)
     stopped_by: str = kept(str)
-    gathering: bool = kept(bool)  # it is not known yet who is there
-    pinging: bool = kept(bool)  # the presence ping is under way
+    stepped_at: float = kept(float)  # when the last fact became known
+    policy: int = kept(lambda: POLICY)
     _parts: tuple[Kept, ...] = made(tuple)
 
     def __init__(self, spec: Spec, now: float) -> None:
@@ -111,11 +127,15 @@ class Batch(Kept):
         self.spec, self.created, self.last_progress = spec, now, now
         self.membership = Membership(spec.minions, [count for _, count in spec.groups])
         self.inflight, self.record, self.pace = InFlight(spec), Outcomes(spec, self.membership), Pace(spec)
-        self.publish_window, self.schedule, self.checks = PublishWindow(spec), Schedule(spec), Checks(spec)
-        self._parts = (self.inflight, self.record, self.pace, self.publish_window, self.schedule, self.checks)
+        self.presence, self.publish_window = Presence(spec), PublishWindow(spec)
+        self.schedule, self.checks = Schedule(spec), Checks(spec)
+        sending = (self.inflight, self.record, self.pace, self.presence, self.publish_window)
+        self._parts = (*sending, self.schedule, self.checks)
         self.pace.not_before = now
-        self.gathering = spec.presence == "ping"
-        self.waiting = Pending(spec.minions, self.membership)
+        self.waiting = Pending(spec.minions if spec.presence == "none" else (), self.membership)
+        if spec.presence == "ping":
+            self.presence.gathering = True
+            self.presence.doubt(spec.minions)
 
     # -- what the shell asks ------------------------------------------------------------------------------------------
 
@@ -137,6 +157,10 @@ class Batch(Kept):
         for part in (batch, *batch._parts):
             part.load(data)
         batch.waiting = Pending(batch.waiting, batch.membership, batch.pace.group)
+        if "policy" not in data:
+            batch.policy = 1
+            if batch.presence.gathering:
+                batch._await_signs()
         return batch
 
     @property
@@ -173,11 +197,16 @@ class Batch(Kept):
 
     @property
     def success(self) -> bool | None:
-        """Whether the job has succeeded on all its minions; None as long as that is open."""
+        """
+        Whether it has succeeded: all of its minions completed, or were left out by ``offline=skip``, and at least one ran.
+
+        None as long as that is open.
+        """
         if not self.finished:
             return None
-        wrong = (Outcome.FAILED, Outcome.LOST, Outcome.KILLED, Outcome.TIMED_OUT)
-        return not self.halted and not any(self.counts[outcome] for outcome in wrong)
+        left_out = self.counts[Outcome.OFFLINE] if self.spec.offline == "skip" else 0
+        completed = self.counts[Outcome.COMPLETED]
+        return not self.halted and completed > 0 and completed + left_out == len(self.spec.minions)
 
     @property
     def next_due(self) -> float | None:
@@ -186,12 +215,16 @@ class Batch(Kept):
             return self.created
         cooling = self.pace.cooling[0] if self._waits_for_cooling() else None
         opening = self.schedule.next_due() if self._has_more() and not self.halted and not self.paused else None
-        times = (self.pace.publish_at, cooling, self.inflight.next_due(), opening, self.checks.due)
-        return min((time for time in times if time is not None), default=None)
+        tick_due = (self.pace.publish_at, cooling, opening, self.inflight.next_due(), self.checks.due, self._ping_due())
+        return min((time for time in tick_due if time is not None), default=None)
 
     def pending(self) -> list[str]:
         """The minions that are still to be sent to, in order."""
-        return list(self.waiting)
+        return [*self.waiting, *self.presence.unseen]
+
+    def count_pending(self) -> int:
+        """How many minions are still to be sent to."""
+        return len(self.waiting) + len(self.presence.unseen)
 
     def unsettled(self) -> list[str]:
         """The minions whose return would change something: those in flight, and those given up without one."""
@@ -200,6 +233,10 @@ class Batch(Kept):
     def wants_return(self, minion: str) -> bool:
         """Whether a return of ``minion`` changes anything."""
         return minion in self.inflight or minion in self.tried or self.record.is_guess(minion)
+
+    def wants_start(self, minion: str) -> bool:
+        """Whether it matters that a process of ``minion`` has started."""
+        return minion in self.inflight or minion in self.presence.unseen
 
     def accepts(self, fact: Fact) -> bool:
         """Whether a request changes anything."""
@@ -233,8 +270,9 @@ class Batch(Kept):
 
     def step(self, fact: Fact, now: float) -> list[Effect]:
         """Take a fact that has become known at ``now``, and return what is to be done, in this order."""
-        effects = _HANDLERS[type(fact)](self, fact, now)
-        return effects + self._advance(now)
+        effects = _HANDLERS[type(fact)](self, fact, now) + self._advance(now)
+        self.stepped_at = now
+        return effects
 
     def _advance(self, now: float) -> list[Effect]:
         """Do what the state calls for, whatever fact led to it."""
@@ -250,11 +288,12 @@ class Batch(Kept):
         if self._has_more() and not self.schedule.may_send(now):
             self.pace.publish_at = None
             return effects
-        return effects + (self._ping(now) if self.gathering else self._publish(now))
+        effects += self._ping(now)
+        return effects if self.presence.gathering else effects + self._publish(now)
 
     def _has_more(self) -> bool:
         """Whether there are minions to publish to, as far as is known."""
-        return self.gathering or bool(self.waiting)
+        return bool(self.waiting or self.presence.unseen)
 
     def _heed_windows(self, now: float) -> list[Effect]:
         """Ask when the batch may send, where that has to be asked, and announce when it begins to wait and ends to."""
@@ -276,8 +315,8 @@ class Batch(Kept):
         return []
 
     def _is_over(self) -> bool:
-        busy = self.flights or self.is_publishing() or self.pinging or self.to_queue
-        return not busy and (bool(self.halted) or (not self.gathering and not self.waiting))
+        busy = self.flights or self.is_publishing() or self.to_queue
+        return not busy and (bool(self.halted) or not self._has_more())
 
     def _finish(self, now: float) -> list[Effect]:
         self.finished = now
@@ -291,23 +330,72 @@ class Batch(Kept):
     # Who is there.
 
     def _ping(self, now: float) -> list[Effect]:
-        if self.pinging or self.pace.must_wait(now, 0.0):
+        if now < self.pace.not_before or not self.presence.may_ping(now):
             return []
-        self.pinging, self.pace.publish_at = True, None
-        return [Gather()]
+        return [Gather(self.presence.ping())]
+
+    def _ping_due(self) -> float | None:
+        due = self.presence.next_due()
+        if due is None or self.halted or self.paused:
+            return None
+        shut = self.schedule.bounded and not self.schedule.open
+        return None if shut else max(due, self.pace.not_before)
+
+    def _seen(self, fact: Seen, _now: float) -> list[Effect]:
+        self.waiting.put_last(self.presence.seen(fact.minions))
+        return []
 
     def _gathered(self, fact: Gathered, now: float) -> list[Effect]:
-        self.gathering = self.pinging = False
-        self.pace.failures = 0
-        if self.halted:
+        first, self.pace.failures = self.presence.gathering, 0
+        self._seen(Seen(fact.answered), now)
+        absent = self.presence.ping_over(now)
+        if first:
+            self._order_pending()
+        if self.spec.presence == "none":
+            self.waiting.put_last(absent)
             return []
-        there = set(fact.answered)
-        absent = [minion for minion in self.waiting if minion not in there]
+        return self._leave_out(absent, now)
+
+    def _ping_failed(self, fact: PingFailed, now: float) -> list[Effect]:
+        self.presence.pinging = False
+        return self._failed_again(fact.reason, now)
+
+    def _leave_out(self, minions: list[str], now: float) -> list[Effect]:
+        """Minions are not there: ``offline`` says what becomes of them. None of it is against the budget."""
         outcome = Outcome.FAILED if self.spec.offline == "fail" else Outcome.OFFLINE
-        for minion in absent:
-            self.waiting.drop(minion)
+        for minion in minions:
             self._settle(minion, outcome, now, None, counts=False)
-        return self._queue(absent)
+        if self.spec.offline != "queue":
+            return []
+        certain = tuple(minion for minion in minions if minion not in self.spec.unsure)
+        if len(certain) < len(minions):
+            self.queue_refused = "whether the target matches them is not known"
+        self.to_queue.update(dict.fromkeys(certain))
+        return [Queue(certain)] if certain else []
+
+    def _order_pending(self) -> None:
+        """Send in the order of the target, whoever answered first."""
+        present = [minion for minion in self.spec.minions if minion in self.waiting]
+        self.waiting = Pending(present, self.membership, self.pace.group)
+
+    def _await_signs(self) -> None:
+        """Send to no pending minion before it has shown a sign of life."""
+        self.presence.doubt(self.waiting)
+        self.waiting = Pending((), self.membership, self.pace.group)
+
+    def _queued(self, fact: Queued, _now: float) -> list[Effect]:
+        for minion in fact.minions:
+            self.to_queue.pop(minion, None)
+        return []
+
+    def _queue_refused(self, fact: QueueRefused, now: float) -> list[Effect]:
+        """What nobody will deliver has failed; that the minions were away is no failure of theirs, nor of the job."""
+        self.queue_refused = fact.reason
+        for minion in fact.minions:
+            self.to_queue.pop(minion, None)
+            if minion in self.outcomes and self.outcomes[minion][0] is Outcome.OFFLINE:
+                self._settle(minion, Outcome.FAILED, now, None, counts=False)
+        return []
 
     # Sending: freed slots are gathered for a while, so that many returns lead to one publish.
 
@@ -338,6 +426,8 @@ class Batch(Kept):
         """Go on to the next wave or group once all of this one have ended, a group within its budget, and it is checked."""
         while self.waiting and self.pace.stage_is_over(len(self.inflight), self.waiting.available):
             if not self.waiting.available:
+                if self._group_awaits_signs():
+                    return []
                 reason = self.record.overdrawn(over=self.pace.group)
                 if reason:
                     return self._halt(reason)
@@ -349,6 +439,10 @@ class Batch(Kept):
             self.waiting.open_to(self.pace.group)
             self.checks.next_stage(now)
         return []
+
+    def _group_awaits_signs(self) -> bool:
+        """Whether minions of this group, or of an earlier one, are still waited for."""
+        return any(self.membership.of(minion) <= self.pace.group for minion in self.presence.unseen)
 
     # Checks between stages.
 
@@ -394,14 +488,14 @@ class Batch(Kept):
         effects: list[Effect] = []
         for minion in self.inflight.end_publish():
             if minion in missed:
-                effects += self._give_up(minion, now)
+                effects += self._leave_out([minion], now)
             else:
                 self.inflight.sent(minion, now)
         return effects + self._kill_what_was_late()
 
     def _publish_failed(self, fact: PublishFailed, now: float) -> list[Effect]:
-        self.pinging = False
-        may_try_again = self.pace.publish_failed(now)
+        if not self.is_publishing():
+            self.presence.pinging = False  # a journal of the first release tells so of a ping
         sending = self.inflight.end_publish()
         effects: list[Effect] = []
         if fact.certain:
@@ -410,21 +504,32 @@ class Batch(Kept):
             for minion in sending:
                 self.flights[minion].unknown = True
             effects += self._look_for(sending)
-        if not may_try_again:
-            effects += self._pause(f"{self.pace.failures} publishes failed in a row, the last one: {fact.reason}")
-        return effects + self._kill_what_was_late()
+        return effects + self._failed_again(fact.reason, now) + self._kill_what_was_late()
+
+    def _failed_again(self, reason: str, now: float) -> list[Effect]:
+        """A publish or ping has failed: wait longer each time, and for somebody in the end."""
+        if self.pace.publish_failed(now):
+            return []
+        return self._pause(f"{self.pace.failures} publishes failed in a row, the last one: {reason}")
 
     # Returns and acknowledgements.
 
     def _returned(self, fact: Returned, now: float) -> list[Effect]:
         if not self.wants_return(fact.minion):
             return []
-        if fact.minion in self.tried:
-            self.tried.discard(fact.minion)
-            self.waiting.drop(fact.minion)
-            self.pace.sends_elsewhere()
+        self._has_received_it(fact.minion)
         self._settle(fact.minion, self._outcome_of(fact), now, fact.retcode)
         return self._check_budget()
+
+    def _has_received_it(self, minion: str) -> bool:
+        """A minion that is pending again has received the job all the same; tells whether it was."""
+        if minion not in self.tried:
+            return False
+        self.tried.discard(minion)
+        self.waiting.drop(minion)
+        self.presence.unseen.pop(minion, None)
+        self.pace.sends_elsewhere()
+        return True
 
     def _outcome_of(self, fact: Returned) -> Outcome:
         if not fact.retcode:
@@ -436,11 +541,23 @@ class Batch(Kept):
 
     def _acknowledged(self, fact: Acknowledged, now: float) -> list[Effect]:
         minion = fact.minion
-        if self.record.is_guess(minion) and not self.record.timed_out(minion) and not self.finished:
+        if self.finished:
+            return []
+        if self.record.is_guess(minion) and not self.record.timed_out(minion):
             self.record.reopen(minion)
+            self.inflight.revive(minion, now)
+        elif self._has_received_it(minion):
             self.inflight.revive(minion, now)
         if minion in self.inflight and not self.inflight.is_in(minion, Phase.KILLING):
             self.inflight.seen_running(minion, now, begins=True)
+        return self._kill_what_was_late()
+
+    def _started(self, fact: Started, now: float) -> list[Effect]:
+        self.inflight.forget(fact.minion)
+        return self._seen(Seen((fact.minion,)), now)
+
+    def _events_lost(self, _fact: Fact, _now: float) -> list[Effect]:
+        self.inflight.doubt_silence()
         return []
 
     def _settle(self, minion: str, outcome: Outcome, now: float, retcode: int | None, counts: bool = True) -> None:
@@ -503,27 +620,32 @@ class Batch(Kept):
     def _give_up(self, minion: str, now: float) -> list[Effect]:
         """No return anywhere: say what became of the minion."""
         flight = self.flights[minion]
-        if not flight.idle:
-            self._settle(minion, Outcome.OFFLINE, now, None)
-            return [] if flight.seen else self._queue([minion])
-        if flight.unknown and not flight.seen and not flight.kills:
-            # Its publish had no outcome, it does not run the job and has not returned it: it never got it.
+        if self._never_got_it(minion, flight):
+            self.resent[minion] = self.resent.get(minion, 0) + 1
             self._put_back([minion])
             return []
-        killed = Outcome.TIMED_OUT if flight.expired else Outcome.KILLED
-        self._settle(minion, killed if flight.kills else Outcome.LOST, now, None)
-        return []
+        if flight.kills and flight.idle:
+            self._settle(minion, Outcome.TIMED_OUT if flight.expired else Outcome.KILLED, now, None)
+        elif flight.seen or (minion not in self.spec.unsure and (flight.idle or self.presence.was_there(minion))):
+            self._settle(minion, Outcome.LOST, now, None)
+        else:
+            return self._leave_out([minion], now)
+        return self._check_budget()
 
-    def _queue(self, minions: list[str]) -> list[Effect]:
-        if self.spec.offline != "queue" or not minions:
-            return []
-        self.to_queue.update(dict.fromkeys(minions))
-        return [Queue(tuple(minions))]
+    def _never_got_it(self, minion: str, flight: Flight) -> bool:
+        """
+        Tell whether a minion that does not run the job, and has not returned it, is to get it once more.
 
-    def _queued(self, fact: Queued, _now: float) -> list[Effect]:
-        for minion in fact.minions:
-            self.to_queue.pop(minion, None)
-        return []
+        Either its publish had no outcome; or it would have said that it began, and we would have heard that. In both cases
+        the minion itself refuses a job that it has received all the same.
+        """
+        if flight.seen or flight.kills or flight.idle < IDLE_ANSWERS:
+            return False
+        if flight.unknown:
+            return True
+        if minion in self.spec.unsure:
+            return False  # the target may not match it
+        return self.spec.acks and not flight.deaf and self.resent.get(minion, 0) < self.spec.probe_attempts
 
     # Requests.
 
@@ -551,7 +673,8 @@ class Batch(Kept):
         """Kill the job on minions to which it was still being published when the kill was asked for."""
         if not self.killing:
             return []
-        return self._kill([minion for minion, flight in self.flights.items() if not flight.kills])
+        late = (minion for minion, flight in self.flights.items() if not flight.kills)
+        return self._kill([minion for minion in late if not self.inflight.is_in(minion, Phase.SENDING)])
 
     def _kill(self, minions: Iterable[str]) -> list[Effect]:
         chosen = self.inflight.kill(minions)
@@ -585,23 +708,45 @@ class Batch(Kept):
 
     # The start of an engine, and the end.
 
-    def _recover(self, _fact: Fact, now: float) -> list[Effect]:
-        """The engine has started anew: nothing that was under way has an outcome, and the clock may have been set."""
+    def _recover(self, fact: Recovered, now: float) -> list[Effect]:
+        """Nothing that was under way has an outcome, and the clock may be another one."""
         if self.closed or self.started is None:
             return []
         if self.finished:
             return [Announce("halted" if self.halted else "complete"), Close()]
-        self.pinging = False
+        young = fact.settled_at > now
         self.pace.recover(now)
         self.publish_window.begin_anew()
         self.schedule.recover()
+        self._recover_presence(fact.settled_at, now)
+        if self.policy != POLICY:
+            self._doubt_everything(now)
         effects: list[Effect] = [Announce("halted")] if self.halted else []
         if self.to_queue:
             effects.append(Queue(tuple(self.to_queue)))
         if self.checks.under_way:
             effects += self._check(now)
-        to_look_for = self.inflight.recover()
-        return [*effects, LookUp(to_look_for)] if to_look_for else effects
+        to_look_for, last = self.inflight.recover(now, self.stepped_at - DOUBTFUL if young else None)
+        return effects + [LookUp(minions) for minions in (to_look_for, last) if minions]
+
+    def _recover_presence(self, settled_at: float, now: float) -> None:
+        self.presence.recover(now)
+        if self.presence.gathering and self.waiting:
+            self.presence.gathering = False
+            self._order_pending()
+        if settled_at > now:
+            self.presence.settled_at = settled_at
+            self._await_signs()
+
+    def _doubt_everything(self, now: float) -> None:
+        """The facts so far were folded by another policy: whoever has not ended may have been sent to."""
+        doubtful = self.pending()
+        self.waiting = Pending((), self.membership, self.pace.group)
+        self.presence.unseen.clear()
+        self.tried.difference_update(doubtful)
+        self.pace.sends_elsewhere(len(doubtful))
+        self.inflight.send((*(self.inflight.publishing or ()), *doubtful), now)
+        self.policy = POLICY
 
     def _close(self, _fact: Fact, _now: float) -> list[Effect]:
         self.closed = True
@@ -609,15 +754,20 @@ class Batch(Kept):
 
 
 _HANDLERS: dict[type, Callable[[Any, Any, float], list[Effect]]] = {
+    Seen: Batch._seen,
     Gathered: Batch._gathered,
+    PingFailed: Batch._ping_failed,
     Returned: Batch._returned,
     Acknowledged: Batch._acknowledged,
+    Started: Batch._started,
+    EventsLost: Batch._events_lost,
     Published: Batch._published,
     PublishFailed: Batch._publish_failed,
     LookedUp: Batch._looked_up,
     Probed: Batch._probed,
     KillSent: Batch._kill_sent,
     Queued: Batch._queued,
+    QueueRefused: Batch._queue_refused,
     OpeningFound: Batch._opening_found,
     Checked: Batch._checked,
     Approved: Batch._approved,

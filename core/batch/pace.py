@@ -82,9 +82,9 @@ class Pace(Kept):
         self.publishes += 1
         self._charge(count)
 
-    def sends_elsewhere(self) -> None:
-        """Note that a minion which was pending again has returned: it has had its turn."""
-        self._charge(1)
+    def sends_elsewhere(self, count: int = 1) -> None:
+        """Note that minions have had their turn although they were pending."""
+        self._charge(count)
 
     def takes_back(self, count: int) -> None:
         """Note that ``count`` minions which were published to are pending again."""

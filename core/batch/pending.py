@@ -77,6 +77,12 @@ class Pending:
             self._order.setdefault(self._membership.of(minion), collections.deque()).appendleft(minion)
             self._add(minion)
 
+    def put_last(self, minions: Iterable[str]) -> None:
+        """Add minions behind all others of their groups."""
+        for minion in minions:
+            self._order.setdefault(self._membership.of(minion), collections.deque()).append(minion)
+            self._add(minion)
+
     def _add(self, minion: str) -> None:
         if minion not in self._ids:
             self._ids.add(minion)

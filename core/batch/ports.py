@@ -24,9 +24,10 @@ from saltext.jobs.core.master.questions import Questions
 class Ports:
     """
     ``loop``: the engine's tornado loop. ``clock``: the time by which deadlines go; ``wall``: Unix time as files have it.
-    ``cache`` is used in ``cache_worker`` only. ``runner``: calls a runner function, as ``RunnerCalls``. ``leave``: leaves a
-    request for another engine, and blocks: ``leave(engine, request)``. ``keep``: seconds for which ended batches are kept, 0
-    for ever.
+    ``cache`` is used in ``cache_worker`` only. ``runner``: calls a runner function, as ``RunnerCalls``. ``queue``: asks the
+    retry queue's engine for something, used in ``queue_worker`` only; returns its answer or raises CommandExecutionError;
+    ``can_queue`` tells whether that engine runs. ``master_age``: for how many seconds the master has been running. ``acks``:
+    whether minions say when they begin a job. ``keep``: seconds for which ended batches are kept, 0 for ever.
     """
 
     loop: Any
@@ -41,7 +42,11 @@ class Ports:
     cache_worker: Worker
     disk_worker: Worker
     runner: Callable[[str, Sequence[str], float], Awaitable[tuple[Any, bool | str]]]
-    leave: Callable[[str, Mapping[str, Any]], None]
+    queue: Callable[[Mapping[str, Any]], Any]
+    can_queue: Callable[[], bool]
+    queue_worker: Worker
+    master_age: Callable[[], float]
+    acks: bool
     keep: float
 
     def close(self) -> None:
@@ -50,3 +55,4 @@ class Ports:
         self.publisher.close()
         self.cache_worker.close()
         self.disk_worker.close()
+        self.queue_worker.close()

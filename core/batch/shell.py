@@ -8,6 +8,7 @@ It holds no policy about batches. How a fact is written down and then acted upon
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -22,13 +23,16 @@ from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.summary import counts, summary
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.journal import Journal
-from saltext.jobs.core.engine.names import BATCH_MANAGER
+from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import JobCacheError, StateError
 from saltext.jobs.core.master import events
 from saltext.jobs.core.settings import BatchSettings
 
 log = logging.getLogger(__name__)
+
+#: Seconds after its start within which all minions have connected to a master again.
+YOUNG = 120.0
 
 T = TypeVar("T")
 
@@ -56,6 +60,7 @@ class BatchShell:
         self._timer: Any = None  # of the next look after all batches
         self.live: dict[str, Live] = {}
         self.ended: set[str] = set()
+        self._seeking: dict[Live, None] = {}  # batches that wait for signs of life
         self._knows_ended = False
 
     def start(self) -> None:
@@ -84,8 +89,10 @@ class BatchShell:
         """Whether an event is of a batch, an answer to a question, or a wake-up."""
         jid = events.job_of(tag)
         if jid is None:
-            return tag == events.wake_tag(BATCH_MANAGER)
-        return jid in self.live or self._ports.questions.wants(jid) or jid in self.ended
+            return tag == events.wake_tag(BATCH_MANAGER) or (bool(self.live) and events.is_start(tag))
+        if jid in self.live or self._ports.questions.wants(jid) or jid in self.ended:
+            return True
+        return bool(self._seeking) and self._seeks(events.returned_by(tag))
 
     def handle(self, tag: str, data: Any) -> None:
         """Take an event."""
@@ -97,11 +104,21 @@ class BatchShell:
             self._ports.questions.heard(fact.jid, fact.minion, data.get("return"), fact.retcode)
             live = self.live.get(fact.jid)
             if live is not None and live.batch.wants_return(fact.minion):
-                self._step(live, facts.Returned(fact.minion, fact.retcode))
+                live.step(facts.Returned(fact.minion, fact.retcode))
             elif fact.jid in self.ended:
                 self._late.take(fact.jid, fact.minion, fact.retcode)
+            for seeking in [live for live in self._seeking if fact.minion in live.batch.presence.unseen]:
+                seeking.step(facts.Seen((fact.minion,)))
         elif isinstance(fact, events.JobStarted) and fact.jid in self.live:
-            self._step(self.live[fact.jid], facts.Acknowledged(fact.minion))
+            self.live[fact.jid].step(facts.Acknowledged(fact.minion))
+        elif isinstance(fact, events.MinionStarted):
+            for live in list(self.live.values()):
+                if live.batch.wants_start(fact.minion):
+                    live.step(facts.Started(fact.minion))
+
+    def _seeks(self, minion: str | None) -> bool:
+        """Whether a batch waits for a sign of life of a minion."""
+        return any(minion in live.batch.presence.unseen for live in self._seeking)
 
     def on_gap(self) -> None:
         """Events may have been lost: look for returns of every minion that a return would change."""
@@ -110,6 +127,8 @@ class BatchShell:
         self._attempt("the requests", self._service.take)
 
     def _look_for_returns(self, live: Live) -> None:
+        if live.batch.flights:
+            live.step(facts.EventsLost())
         waiting = tuple(live.batch.unsettled())
         if waiting:
             self._ports.loop.spawn_callback(self._reconcile, live, waiting)
@@ -121,11 +140,15 @@ class BatchShell:
             log.error("Batch %s cannot be reconciled now: %s", live.jid, exc)
             return
         if found:
-            self._step(live, facts.LookedUp((), tuple(found.items())))
+            live.step(facts.LookedUp((), tuple(found.items())))
 
-    def _step(self, live: Live, fact: facts.Fact) -> None:
-        live.step(fact)
+    def _stepped(self, live: Live) -> None:
+        """A batch has taken a fact."""
         self._effects.plan_progress(live)
+        if live.batch.presence.unseen and not live.batch.finished:
+            self._seeking[live] = None
+        else:
+            self._seeking.pop(live, None)
 
     # -- requests -----------------------------------------------------------------------------------------------------
     # Each is stepped at once and answered when that is durable.
@@ -147,7 +170,7 @@ class BatchShell:
         if live is None or not live.batch.accepts(fact):
             return bool(request.get("again")) and live is not None and live.batch.has_taken(fact)
         log.info("Batch %s: %s by %s", live.jid, request.get("do"), request.get("user"))
-        self._step(live, fact)
+        live.step(fact)
         return self._carried_out(live)
 
     async def _carried_out(self, live: Live) -> bool:
@@ -163,6 +186,7 @@ class BatchShell:
             ended = await ports.disk_worker.call(ports.store.read, spec.jid)
             return summary(ended, ports.clock.now()) if ended else None
         if known is None:
+            spec = self._completed(spec)
             known = self._take_in(Batch(spec, ports.clock.now()), Journal(ports.store.journal_path(spec.jid)))
             try:
                 await known.rewrite()
@@ -174,12 +198,30 @@ class BatchShell:
             log.info("Batch %s: %s on %d minions, started by %s", spec.jid, spec.fun, len(spec.minions), spec.user)
         answer = summary(known.batch, ports.clock.now())
         if known.batch.started is None:
-            self._step(known, facts.Tick())
+            known.step(facts.Tick())
         return answer
+
+    def _completed(self, spec: Spec) -> Spec:
+        """Return what was asked for with what the engine's own options say. :raises ValueError: when it cannot be done."""
+        if spec.offline == "queue" and not self._ports.can_queue():
+            raise ValueError(
+                f"offline is 'queue', but no {JOB_RETRY} engine runs that could deliver the job to minions that are away; "
+                f"add {JOB_RETRY} to `engines:` or choose another `offline`"
+            )
+        settings = self._settings
+        return dataclasses.replace(
+            spec,
+            publish_window=settings.publish_window,
+            publish_retries=settings.publish_retries,
+            publish_backoff=settings.publish_backoff,
+            probe_attempts=settings.probe_attempts,
+            kill_attempts=settings.kill_attempts,
+            acks=self._ports.acks,
+        )
 
     def _take_in(self, batch: Batch, journal: Journal) -> Live:
         ports = self._ports
-        live = Live(batch, journal, ports.loop, ports.clock, ports.disk_worker, self._effects.perform)
+        live = Live(batch, journal, ports.loop, ports.clock, ports.disk_worker, self._effects.perform, self._stepped)
         self.live[live.jid] = live
         self._attempt(f"the state file of batch {live.jid}", ports.store.show_to_salt, batch.spec, batch.created)
         return live
@@ -193,10 +235,15 @@ class BatchShell:
         adopted = self._attempt("the batches", self._adopt_all) or []
         self._attempt("the requests", self._service.take)
         for live in adopted:
-            self._attempt(f"batch {live.jid}", self._step, live, facts.Recovered())
+            self._attempt(f"batch {live.jid}", live.step, self._recovered())
         for live in list(self.live.values()):
             self._attempt(f"batch {live.jid}", self._maintain_one, live)
         self._attempt("what is old", self._forget_old)
+
+    def _recovered(self) -> facts.Recovered:
+        """What the start of this engine is to a batch. Minions take a while to connect to a master that has just started."""
+        left = YOUNG - self._ports.master_age()
+        return facts.Recovered(self._ports.clock.now() + left if left > 0 else 0.0)
 
     def _attempt(self, what: str, function: Callable[..., T], *args: Any) -> T | None:
         """Do something; an error is logged, and it is tried again in the next pass."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 _COUNT = re.compile(r"\d+")
@@ -116,6 +116,9 @@ class Spec:
     publish_backoff: float = 1.0
     probe_attempts: int = 3
     kill_attempts: int = 5
+    acks: bool = False
+    unsure: frozenset[str] = frozenset()
+    condition: str = ""
     max_runtime: float | None = None
     start_at: float | None = None
     window: str = ""
@@ -127,6 +130,20 @@ class Spec:
     groups: tuple[tuple[str, int], ...] = ()
     group_failures_allowed: tuple[float, ...] = ()
 
+    def target_for(self, minions: Iterable[str]) -> tuple[Any, str]:
+        """
+        Return a target, and its type, for some of the minions.
+
+        Those of which it is not known whether the batch's own target matches them get the job only if it does.
+        """
+        chosen = list(minions)
+        unsure = [minion for minion in chosen if minion in self.unsure]
+        if not unsure:
+            return chosen, "list"
+        known = [minion for minion in chosen if minion not in self.unsure]
+        guarded = f"( {self.condition} ) and L@{','.join(unsure)}"
+        return (f"L@{','.join(known)} or ( {guarded} )" if known else guarded), "compound"
+
     def as_dict(self) -> dict[str, Any]:
         """Return a dict of plain values, from which ``from_dict`` makes an equal Spec."""
         return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
@@ -137,10 +154,13 @@ class Spec:
         values = dict(data)
         for name in ("arg", "minions", "sizes"):
             values[name] = tuple(values[name])
+        values["unsure"] = frozenset(values.get("unsure", ()))
         values["groups"] = tuple((name, count) for name, count in values.get("groups", ()))
         values["group_failures_allowed"] = tuple(values.get("group_failures_allowed", ()))
         return cls(**values)
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, frozenset):
+        return sorted(value)
     return list(value) if isinstance(value, tuple) else value

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
+import os
 import signal
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
+
+import psutil
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.disk import files
@@ -37,6 +41,14 @@ def wait_for_the_end() -> None:
     """Do nothing until the master stops this process."""
     while True:
         signal.pause()
+
+
+def master_age() -> float:
+    """Return for how many seconds the master has been running, which is the parent of an engine's process."""
+    try:
+        return max(0.0, time.time() - float(psutil.Process(os.getppid()).create_time()))
+    except psutil.Error:
+        return math.inf  # it has just ended, and so will this process
 
 
 def run(opts: Mapping[str, Any], name: str, build: Callable[[Any], App]) -> None:

@@ -119,6 +119,17 @@ def beacon_of(tag: str) -> str | None:
     return minion if is_plain(minion) else None
 
 
+def returned_by(tag: str) -> str | None:
+    """Return the minion of a ``salt/job/<jid>/ret/<minion>`` tag, or None."""
+    parts = tag.split("/")
+    return parts[4] if len(parts) == 5 and parts[3] == "ret" else None
+
+
+def is_start(tag: str) -> bool:
+    """Tell whether a tag is ``salt/minion/<id>/start``: a minion process has started."""
+    return tag.startswith(MINION) and tag.endswith("/start")
+
+
 def fact_of(tag: str, data: Any) -> BusFact | None:
     """
     Return the fact that an event states, or None where it states none or is not to be believed.

@@ -15,7 +15,7 @@ import salt.exceptions
 import salt.utils.jid
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.errors import PublishFailed
+from saltext.jobs.core.errors import NoMinionMatched, PublishFailed
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +73,7 @@ class Publisher:
         :param timeout: seconds to wait for the master's answer.
         :param question: the answers are read from the bus only: none is announced or kept in the job cache.
         :raises PublishFailed: with ``certain`` where the master refused.
+        :raises NoMinionMatched: when none of the target has an accepted key.
         """
         extra: dict[str, Any] = {name: options[name] for name in OPTIONS if options and options.get(name) is not None}
         if question:
@@ -98,7 +99,7 @@ class Publisher:
         except Exception as exc:
             raise PublishFailed(f"{type(exc).__name__}: {exc}", certain=_is_refusal(exc)) from exc
         if not answer or not answer.get("jid"):
-            raise PublishFailed(f"the master matched no minion with {_short(tgt)}", certain=True)
+            raise NoMinionMatched(f"the master matched no minion with {_short(tgt)}")
         return frozenset(answer["minions"])
 
     async def ping(self, tgt: Any, tgt_type: str, *, ping_jid: str, user: str | None = None) -> frozenset[str]:

@@ -57,10 +57,15 @@ class Found:
     unmatched: frozenset[str] = frozenset()
 
 
+#: Gets the id of a minion, and what it answered.
+Told = Callable[[str, Any], None]
+
+
 class _Open:
     """A question that waits for answers."""
 
-    def __init__(self) -> None:
+    def __init__(self, told: Told | None) -> None:
+        self.told = told
         self.matched: frozenset[str] | None = None
         self.given: dict[str, Any] = {}
         self.failed: dict[str, int] = {}
@@ -96,11 +101,19 @@ class Questions:
             question.given[minion] = value
             if retcode:
                 question.failed[minion] = retcode
+            if question.told is not None:
+                question.told(minion, value)
             question.settle_if_complete()
 
-    async def ping(self, tgt: Any, tgt_type: str, timeout: float, user: str | None = None) -> Answers:
-        """Ask who is there. Returns after ``timeout`` seconds, or once all have answered. Raises as Publisher.publish."""
-        return await self._ask(lambda jid: self._publisher.ping(tgt, tgt_type, ping_jid=jid, user=user), timeout)
+    async def ping(
+        self, tgt: Any, tgt_type: str, timeout: float, user: str | None = None, told: Told | None = None
+    ) -> Answers:
+        """
+        Ask who is there. Returns after ``timeout`` seconds, or once all have answered. Raises as Publisher.publish.
+
+        :param told: gets (minion, what it returned) of each answer as it comes.
+        """
+        return await self._ask(lambda jid: self._publisher.ping(tgt, tgt_type, ping_jid=jid, user=user), timeout, told)
 
     async def call(
         self,
@@ -118,14 +131,28 @@ class Questions:
             timeout,
         )
 
-    async def find_job(self, jid: str, minions: Iterable[str], timeout: float) -> Probed:
-        """Ask minions whether they run ``jid``. Returns and raises as ``ping``."""
+    async def find_job(
+        self, jid: str, minions: Iterable[str], timeout: float, told: Callable[[str, bool], None] | None = None
+    ) -> Probed:
+        """
+        Ask minions whether they run ``jid``. Returns and raises as ``ping``.
+
+        :param told: gets (minion, whether it runs the job) of each answer as it comes.
+        """
         asked = frozenset(minions)
-        answers = await self._ask(lambda fresh: self._publisher.find_job(jid, asked, probe_jid=fresh), timeout)
+
+        def hear(minion: str, value: Any) -> None:
+            if told is not None and minion in asked and isinstance(value, dict):
+                told(minion, bool(value))
+
+        publish = self._publisher.find_job
+        answers = await self._ask(lambda fresh: publish(jid, asked, probe_jid=fresh), timeout, hear)
         # The function returns the job's proc entry, or {}; anything else is an error text and no evidence.
-        told = {minion: value for minion, value in answers.given.items() if minion in asked and isinstance(value, dict)}
-        running = frozenset(minion for minion, value in told.items() if value)
-        return Probed(running, frozenset(told) - running, asked - frozenset(told))
+        valid = {
+            minion: value for minion, value in answers.given.items() if minion in asked and isinstance(value, dict)
+        }
+        running = frozenset(minion for minion, value in valid.items() if value)
+        return Probed(running, frozenset(valid) - running, asked - frozenset(valid))
 
     async def find_running(self, minions: Iterable[str], timeout: float) -> dict[str, frozenset[str]]:
         """Ask minions which jobs they run: ``{minion: jids}`` of those that answered. Raises as ``ping``."""
@@ -174,9 +201,11 @@ class Questions:
         )
         return Found(running, ran, idle, asked - frozenset(told), unmatched)
 
-    async def _ask(self, publish: Callable[[str], Awaitable[frozenset[str]]], timeout: float) -> Answers:
+    async def _ask(
+        self, publish: Callable[[str], Awaitable[frozenset[str]]], timeout: float, told: Told | None = None
+    ) -> Answers:
         jid = self._publisher.new_jid()
-        question = self._open[jid] = _Open()
+        question = self._open[jid] = _Open(told)
         try:
             question.matched = await publish(jid)
             question.settle_if_complete()

@@ -80,6 +80,22 @@ class Bench:
     def probed(self, running="", idle="", silent="", unasked="") -> list:
         return self.tell(facts.Probed(tuple(running), tuple(idle), tuple(silent), tuple(unasked)))
 
+    def present(self, answered="") -> list:
+        """End the ping under way, which some answered, and those that follow, which nobody does; returns the effects."""
+        effects = new = self.tell(facts.Gathered(tuple(answered)))
+        while any(isinstance(effect, facts.Gather) for effect in new):
+            new = self.tell(facts.Gathered())
+            effects = effects + new
+        return effects
+
+    def gone(self, minions: str, seconds: float = 62) -> list:
+        """Wait until minions are asked; they do not run the job, and have not returned. Returns the effects of the end."""
+        self.until_probe(seconds)
+        self.probed(idle=minions)
+        self.until_probe(12)
+        self.probed(idle=minions)
+        return self.looked(self.wait(12))
+
     def until_probe(self, seconds: float) -> list:
         """Wait until overdue minions are looked for, find none of them in the job cache, and return the effects."""
         return self.looked(self.wait(seconds))

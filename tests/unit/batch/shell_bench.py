@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
+from salt.exceptions import CommandExecutionError
+
 from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.shell import BatchShell
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.engine.requests import engine_dir
-from saltext.jobs.core.errors import JobCacheError, PublishFailed
+from saltext.jobs.core.errors import EngineAbsent, JobCacheError, NoMinionMatched
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.settings import BatchSettings
@@ -93,7 +95,7 @@ class FakeMaster:
         if self.failures and not question:
             raise self.failures.pop(0)
         if not matched:
-            raise PublishFailed(f"the master matched no minion with {tgt}", certain=True)
+            raise NoMinionMatched(f"the master matched no minion with {tgt}")
         for name in matched:
             minion = self.minions[name]
             if minion.there:
@@ -116,6 +118,16 @@ class FakeMaster:
     def jobs(self):
         """The minions of each publish that was no question."""
         return ["".join(minions) for fun, minions in self.published if not fun.startswith(("test.ping", "saltutil."))]
+
+    def restart_minion(self, name):
+        """A minion's process starts anew: its jobs are gone, and it has forgotten which it has received."""
+        minion = self.minions[name]
+        for timer in minion.runs.values():
+            self._loop.remove_timeout(timer)
+        minion.runs.clear()
+        minion.known.clear()
+        minion.there = True
+        self._bus.deliver(f"salt/minion/{name}/start", {"id": name})
 
     def _receive(self, minion, fun, arg, jid):
         if not minion.there or jid in minion.known:
@@ -228,7 +240,10 @@ class ShellBench:
         self.inbox = FakeInbox()
         self.bus = FakeBus(self.virtual.loop)
         self.master = FakeMaster(self.virtual.loop, self.clock, self.bus, minions)
-        self.left = []  # (engine, request)
+        self.queued = []  # minions that the retry queue has taken
+        self.queue_runs = True
+        self.queue_refuses = set()
+        self.master_age = 86400.0
         self.runners = {}  # {function: (return, True or why it failed)}
         self.called = []  # (function, arguments) of the runner functions that were called
         self.shell = None
@@ -257,13 +272,28 @@ class ShellBench:
             cache_worker=FakeWorker(),
             disk_worker=FakeWorker(),
             runner=self.call_runner,
-            leave=lambda engine, request: self.left.append((engine, request)),
+            queue=self.queue,
+            can_queue=lambda: self.queue_runs,
+            queue_worker=FakeWorker(),
+            master_age=lambda: self.master_age,
+            acks=True,
             keep=86400.0,
         )
 
     async def call_runner(self, fun, words, timeout):
         self.called.append((fun, tuple(words)))
         return self.runners[fun]
+
+    def queue(self, request):
+        """Stand in for the retry queue's engine."""
+        if not self.queue_runs:
+            raise EngineAbsent("The job_retry engine is not running")
+        if not self.master.cache.loads.get(request["jid"]):
+            raise CommandExecutionError("the job is not in the job cache")
+        refused = self.queue_refuses & set(request["minions"])
+        if refused:
+            raise CommandExecutionError(f"they have no accepted key: {sorted(refused)}")
+        self.queued += request["minions"]
 
     def start(self, **ports):
         self.shell = BatchShell(dataclasses.replace(self.ports(), **ports), self.settings)

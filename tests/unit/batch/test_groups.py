@@ -64,7 +64,7 @@ def test_a_minion_put_back_is_sent_to_before_the_next_group_begins():
 
 def test_a_group_of_which_nobody_is_there_is_passed_over():
     bench = Bench("abcd", "2", groups=(("x", 1), ("y", 2), ("z", 1)), presence="ping")
-    assert published(bench.tell(facts.Gathered(("a", "d")))) == ["a"]
+    assert published(bench.present(("a", "d"))) == ["a"]
     bench.sent()
     assert published(bench.returns("a")) == ["d"]
 
@@ -113,9 +113,7 @@ def test_a_group_that_has_ended_is_judged_however_few_have_run():
 def test_a_late_return_of_an_earlier_group_corrects_that_group_s_count():
     bench = Bench("abcd", "1", groups=(("x", 2), ("y", 2)), group_failures_allowed=(1.0, 0.0))
     bench.sent()
-    bench.until_probe(62)
-    bench.probed(idle="a")
-    bench.looked(bench.wait(12))
+    bench.gone("a")
     assert bench.batch.record.group_used == [1, 0]
     bench.sent()
     bench.returns("b")

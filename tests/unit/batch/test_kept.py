@@ -89,3 +89,8 @@ def test_a_flight_goes_only_where_the_table_lets_it():
     flight.move(Phase.SENT, BEGIN + 60)
     assert (flight.phase, flight.due) == (Phase.SENT, BEGIN + 60)
     assert Flight.from_list(flight.as_list()) == flight
+
+
+def test_no_two_parts_of_a_batch_give_a_field_the_same_name_in_a_snapshot():
+    names = [name for part in parts(Batch(spec(), BEGIN)) for name in part.values()]
+    assert len(names) == len(set(names))

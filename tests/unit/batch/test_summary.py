@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 
-from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch import summary as batch_summary
 from saltext.jobs.core.batch.watch import Display, progress_line
 from tests.unit.batch.bench import BEGIN, Bench
@@ -110,5 +109,5 @@ def test_a_terminal_gets_a_bar_that_is_redrawn():
 
 def test_an_empty_batch_has_a_progress_line():
     bench = Bench("a", "1", presence="ping")
-    bench.tell(facts.Gathered(()))
+    bench.present()
     assert "1/1 complete" in progress_line(batch_summary.summary(bench.batch, BEGIN))

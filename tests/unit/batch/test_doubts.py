@@ -1,0 +1,181 @@
+"""What is not known is a state of its own: minions that may not have received the job, and what a new engine knows."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from saltext.jobs.core.batch import facts
+from saltext.jobs.core.batch.machine import POLICY, Batch
+from tests.unit.batch.bench import Bench, kinds, published
+
+# -- acknowledged or not received --------------------------------------------------------------------------------------
+
+
+def test_one_answer_that_a_minion_does_not_run_the_job_is_not_believed():
+    bench = Bench("ab", "2", failhard=True)
+    bench.sent()
+    bench.until_probe(62)
+    assert not bench.probed(idle="a", running="b")
+    bench.tell(facts.Acknowledged("a"))
+    bench.returns("a")
+    assert bench.state_of("a") == "completed"
+    assert bench.batch.halted is None
+
+
+def test_an_acknowledgement_outweighs_an_answer_that_was_asked_for_before_it():
+    bench = Bench("a", "1", acks=True)
+    bench.sent()
+    bench.until_probe(62)
+    bench.tell(facts.Acknowledged("a"))
+    assert not bench.probed(idle="a")
+    assert bench.batch.flights["a"].idle == 0
+
+
+def test_a_minion_that_would_have_acknowledged_the_job_and_does_not_run_it_gets_it_once_more():
+    bench = Bench("ab", "1", acks=True)
+    bench.sent()
+    assert published(bench.gone("a")) == ["a"]
+    assert bench.batch.record.budget_used == 0
+
+
+def test_a_minion_is_not_sent_to_without_end():
+    bench = Bench("a", "1", acks=True, probe_attempts=2)
+    for _ in range(2):
+        bench.sent()
+        assert published(bench.gone("a")) == ["a"]
+    bench.sent()
+    assert kinds(bench.gone("a")) == ["complete", "Close"]
+    assert bench.state_of("a") == "lost"
+
+
+@pytest.mark.parametrize("fact", [facts.EventsLost(), facts.Started("a"), facts.Recovered()])
+def test_where_an_acknowledgement_may_have_been_missed_or_forgotten_nothing_is_sent_twice(fact):
+    bench = Bench("a", "1", acks=True)
+    bench.sent()
+    effects = bench.tell(fact)
+    if effects:
+        bench.looked(effects)
+    bench.gone("a")
+    assert bench.state_of("a") == "lost"
+
+
+def test_without_acknowledgements_nothing_is_sent_twice():
+    bench = Bench("a", "1")
+    bench.sent()
+    bench.gone("a")
+    assert bench.state_of("a") == "lost"
+
+
+def test_a_minion_that_is_to_get_the_job_again_and_says_that_it_has_begun_is_in_flight():
+    bench = Bench("ab", "1", acks=True)
+    bench.sent()
+    bench.tell(facts.PauseRequested())
+    bench.gone("a")
+    assert bench.states() == {"a": "pending", "b": "pending"}
+    bench.tell(facts.Acknowledged("a"))
+    assert bench.states() == {"a": "active", "b": "pending"}
+    assert not published(bench.tell(facts.ResumeRequested()))
+    assert published(bench.returns("a")) == ["b"]
+
+
+def test_a_publish_that_a_dying_master_may_not_have_sent_is_doubted():
+    bench = Bench("ab", "1", acks=True)
+    bench.sent()
+    bench.looked(bench.tell(facts.Recovered(settled_at=bench.now + 60), after=1))
+    assert published(bench.gone("a")) == ["a"]
+
+
+def test_a_publish_that_is_older_than_that_is_not():
+    bench = Bench("a", "1", acks=True)
+    bench.sent()
+    bench.tell(facts.Tick(), after=20)
+    bench.looked(bench.tell(facts.Recovered(settled_at=bench.now + 60), after=1))
+    bench.gone("a")
+    assert bench.state_of("a") == "lost"
+
+
+# -- kills -------------------------------------------------------------------------------------------------------------
+
+
+def test_an_acknowledgement_after_a_kill_does_not_delay_the_next_one():
+    bench = Bench("a", "1", timeout=600.0)
+    bench.sent()
+    bench.tell(facts.StopRequested(kill=True))
+    bench.tell(facts.KillSent(("a",)))
+    bench.tell(facts.Acknowledged("a"), after=0.5)
+    bench.until_probe(3)
+    assert bench.probed(running="a") == [facts.Kill(("a",))]
+
+
+def test_a_minion_that_was_given_up_and_begins_while_the_batch_is_killed_is_killed_too():
+    bench = Bench("abc", "2")
+    bench.sent()
+    bench.gone("a")
+    bench.sent()
+    bench.tell(facts.StopRequested(kill=True))
+    assert facts.Kill(("a",)) in bench.tell(facts.Acknowledged("a"))
+
+
+# -- a new engine ------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_engine_asks_nobody_whose_answer_is_in_the_journal():
+    bench = Bench("abcde", "4")
+    bench.sent()
+    asked = bench.until_probe(62)
+    assert asked == [facts.Probe(tuple("abcd"))]
+    bench.probed(running="a")
+    bench.probed(idle="b")
+    effects = bench.looked(bench.tell(facts.Recovered()))
+    assert effects == [facts.Probe(("c", "d"))]
+
+
+def test_a_new_engine_sends_at_once_what_is_certain():
+    bench = Bench("abcd", "2")
+    bench.sent()
+    bench.until_probe(62)
+    effects = bench.tell(facts.Recovered())
+    assert published(bench.looked(effects, a=0)) == ["c"]
+
+
+def test_an_engine_that_lives_for_moments_asks_nobody_again_before_that_is_due():
+    bench = Bench("ab", "2")
+    bench.sent()
+    for _ in range(30):
+        assert kinds(bench.looked(bench.tell(facts.Recovered(), after=1.5))) == []
+    bench.looked(bench.tell(facts.Recovered()))
+    assert "LookUp" in kinds(bench.wait(20)), "its deadline did not move"
+
+
+def test_a_minion_that_keeps_running_is_asked_less_and_less_often():
+    bench = Bench("a", "1", timeout=5.0)
+    bench.sent()
+    asked = []
+    for _ in range(12):
+        bench.until_probe(700)
+        asked.append(bench.now)
+        bench.probed(running="a")
+        bench.now = bench.batch.next_due - 0.001
+    waits = [round(after - before) for before, after in itertools.pairwise(asked)]
+    assert max(waits) <= 1302
+    assert len([wait for wait in waits if wait > 590]) >= 3
+
+
+def test_a_journal_of_another_policy_leads_to_questions_and_not_to_a_second_run():
+    bench = Bench("abcd", "2")
+    bench.sent()
+    data = bench.batch.snapshot()
+    del data["policy"]
+    bench.batch = batch = Batch.restore(data)
+    effects = bench.tell(facts.Recovered())
+    assert sorted(effects[0].minions) == ["a", "b", "c", "d"]
+    assert not published(effects)
+    assert batch.policy == POLICY
+    bench.looked(effects, a=0, c=0)
+    bench.probed(running="b", idle="d")
+    bench.until_probe(12)
+    bench.probed(idle="d")
+    assert published(bench.looked(bench.wait(12))) == ["d"]
+    assert bench.states() == {"a": "completed", "b": "active", "c": "completed", "d": "active"}

@@ -1,0 +1,294 @@
+"""What is not known stays a question: the shell against minions, a master and a retry queue that misbehave."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
+
+
+def bench_of(tmp_path, *minions, **settings):
+    return ShellBench(tmp_path, minions, **settings)
+
+
+def questions(bench, fun):
+    """The minions of each publish of a function."""
+    return ["".join(minions) for name, minions in bench.master.published if name == fun]
+
+
+# -- keys, and minions that are away -----------------------------------------------------------------------------------
+
+
+def test_the_key_of_the_next_minion_is_deleted_and_the_others_are_served(tmp_path):
+    with bench_of(tmp_path, *"abc") as bench:
+        bench.begin("abc", "1")
+        bench.run(0.5)
+        bench.master.keys.discard("b")
+        batch = bench.end()
+        assert bench.states() == {"a": "completed", "b": "offline", "c": "completed"}
+        assert batch.paused is None
+
+
+def test_the_key_of_a_minion_in_flight_is_deleted_and_its_slot_is_freed(tmp_path):
+    with bench_of(tmp_path, FakeMinion("a", seconds=10_000), "b") as bench:
+        bench.begin("ab", "1", timeout=5.0, gather_job_timeout=2.0)
+        bench.run(0.5)
+        bench.master.keys.discard("a")
+        bench.end()
+        assert bench.states() == {"a": "lost", "b": "completed"}
+
+
+def test_a_minion_that_comes_back_while_the_batch_runs_is_sent_to(tmp_path):
+    with bench_of(tmp_path, FakeMinion("a", seconds=30), FakeMinion("b", there=False)) as bench:
+        bench.begin("ab", "2", presence="ping", gather_job_timeout=10.0)
+        bench.run(15)
+        bench.master.restart_minion("b")
+        bench.end()
+        assert bench.states() == {"a": "completed", "b": "completed"}
+
+
+def test_any_return_of_a_minion_that_is_waited_for_is_a_sign_of_life(tmp_path):
+    with bench_of(tmp_path, FakeMinion("a", seconds=30), FakeMinion("b", there=False)) as bench:
+        bench.begin("ab", "2", presence="ping", gather_job_timeout=10.0)
+        bench.run(15)
+        minion = bench.master.minions["b"]
+        minion.there = True
+        bench.master.returns(minion, "20260101000000000000", "test.version", "3008")
+        bench.run(0.5)
+        assert bench.master.jobs() == ["a", "b"]
+
+
+def test_a_minion_that_answers_slowly_is_not_left_out(tmp_path):
+    slow = FakeMinion("b")
+    slow.latency = 14.0
+    with bench_of(tmp_path, "a", slow) as bench:
+        bench.begin("ab", "2", presence="ping", gather_job_timeout=10.0)
+        bench.end()
+        assert bench.states() == {"a": "completed", "b": "completed"}
+
+
+def test_a_batch_whose_target_no_key_matches_any_more_ends(tmp_path):
+    with bench_of(tmp_path, "a") as bench:
+        bench.master.keys.clear()
+        bench.begin("a", "1", presence="ping")
+        assert bench.end().success is False
+
+
+# -- restarts ----------------------------------------------------------------------------------------------------------
+
+
+def test_after_a_restart_of_the_master_nobody_is_sent_to_before_it_has_connected_again(tmp_path):
+    with bench_of(tmp_path, *"abcd") as bench:
+        bench.begin("abcd", "1")
+        bench.run(0.5)
+        bench.shell.close()
+        for minion in bench.master.minions.values():
+            minion.there = False
+        bench.run(3)
+        bench.master_age = 1.0
+        bench.start()
+        bench.run(20)
+        assert bench.master.jobs() == ["a"]
+        for minion in bench.master.minions.values():
+            minion.there = True
+        bench.end()
+        assert set(bench.states().values()) == {"completed"}
+        assert all(len(minion.begun) == 1 for minion in bench.master.minions.values())
+
+
+def test_an_engine_that_lives_for_two_seconds_at_a_time_makes_progress(tmp_path):
+    with bench_of(tmp_path, *(FakeMinion(name, seconds=3.0) for name in "abcdefgh")) as bench:
+        bench.begin("abcdefgh", "2", timeout=60.0)
+        for lives in range(40):  # noqa: B007
+            if bench.run(2.0, lambda: JID in bench.shell.ended):
+                break
+            bench.restart()
+        assert bench.run(1.0, lambda: JID in bench.shell.ended)
+        assert lives <= 12, "the ideal is 12 seconds"
+        assert all(len(minion.begun) == 1 for minion in bench.master.minions.values())
+
+
+def test_answers_that_came_before_a_crash_are_not_asked_for_again(tmp_path):
+    minions = [FakeMinion(name, seconds=1000) for name in "abc"]
+    with bench_of(tmp_path, *minions) as bench:
+        bench.begin("abc", "3", timeout=10.0, gather_job_timeout=20.0)
+        bench.run(1)
+        minions[2].latency = 5.0
+        bench.run(11)
+        assert [sorted(asked) for asked in questions(bench, "saltutil.find_job")] == [["a", "b", "c"]]
+        bench.restart()
+        bench.run(1)
+        assert questions(bench, "saltutil.find_job")[1:] == ["c"]
+
+
+def test_a_bus_that_lost_events_makes_silence_no_evidence(tmp_path):
+    silent = FakeMinion("a", seconds=10_000)
+    silent.acknowledges = False
+    with bench_of(tmp_path, silent) as bench:
+        bench.begin("a", "1", timeout=5.0, gather_job_timeout=2.0)
+        bench.run(1)
+        bench.shell.on_gap()
+        silent.runs.clear()
+        bench.end()
+        assert bench.states() == {"a": "lost"}
+        assert bench.master.jobs() == ["a"]
+
+
+def test_a_job_that_the_minion_never_received_is_sent_once_more(tmp_path):
+    with bench_of(tmp_path, "a") as bench:
+        minion = bench.master.minions["a"]
+        minion.there = False
+        bench.begin("a", "1", timeout=5.0, gather_job_timeout=2.0)
+        bench.run(0.5)
+        minion.there = True
+        bench.end()
+        assert bench.states() == {"a": "completed"}
+        assert bench.master.jobs() == ["a", "a"]
+
+
+# -- the retry queue ---------------------------------------------------------------------------------------------------
+
+
+def away(tmp_path):
+    return bench_of(tmp_path, "a", FakeMinion("b", there=False), FakeMinion("c", there=False))
+
+
+def test_the_load_is_in_the_job_cache_before_minions_are_handed_over(tmp_path):
+    with bench_of(tmp_path, *(FakeMinion(name, there=False) for name in "ab")) as bench:
+        bench.master.cache.keeps_first_load = False
+        bench.begin("ab", "2", presence="ping", offline="queue")
+        bench.end()
+        assert bench.queued == ["a", "b"]
+
+
+def test_a_minion_that_the_retry_queue_refuses_keeps_no_other_one_out(tmp_path):
+    with away(tmp_path) as bench:
+        bench.queue_refuses = {"b"}
+        bench.begin("abc", "2", presence="ping", offline="queue")
+        batch = bench.end()
+        assert bench.queued == ["c"]
+        assert bench.states() == {"a": "completed", "b": "failed", "c": "offline"}
+        assert "accepted key" in batch.queue_refused
+
+
+def test_a_batch_is_refused_that_wants_a_queue_where_there_is_none(tmp_path):
+    with away(tmp_path) as bench:
+        bench.queue_runs = False
+        assert "job_retry" in bench.begin("abc", "2", presence="ping", offline="queue")
+        assert bench.shell.live == {}
+
+
+def test_a_retry_queue_that_is_gone_is_waited_for_and_then_the_minions_have_failed(tmp_path):
+    with away(tmp_path) as bench:
+        bench.begin("abc", "2", presence="ping", offline="queue")
+        bench.queue_runs = False
+        bench.end()
+        assert bench.states() == {"a": "completed", "b": "failed", "c": "failed"}
+
+
+# -- effects that fail in a way that nobody foresaw --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["publish", "ping", "find_job"])
+def test_an_exception_while_an_effect_is_performed_becomes_a_fact(tmp_path, name):
+    with bench_of(tmp_path, FakeMinion("a", seconds=20), "b", publish_backoff=1.0) as bench:
+        function, failures = getattr(bench.master, name), [RuntimeError("odd")]
+
+        async def odd(*args, **kwargs):
+            if failures:
+                raise failures.pop()
+            return await function(*args, **kwargs)
+
+        setattr(bench.master, name, odd)
+        bench.begin("ab", "1", presence="ping", timeout=5.0, gather_job_timeout=2.0)
+        bench.end()
+        assert not failures
+        assert bench.states() == {"a": "completed", "b": "completed"}
+
+
+def test_a_look_up_that_fails_oddly_is_tried_again(tmp_path):
+    with bench_of(tmp_path, FakeMinion("a", seconds=20)) as bench:
+        returned, failures = bench.master.cache.returned, [OverflowError("cannot convert float infinity to integer")]
+
+        def odd(*args):
+            if failures:
+                raise failures.pop()
+            return returned(*args)
+
+        bench.master.cache.returned = odd
+        bench.begin("a", "1", timeout=5.0, gather_job_timeout=2.0)
+        bench.end()
+        assert not failures
+        assert bench.states() == {"a": "completed"}
+
+
+def test_an_announcement_that_fails_stops_nothing(tmp_path):
+    with bench_of(tmp_path, "a") as bench:
+        bench.bus.fire = lambda tag, data: (_ for _ in ()).throw(TypeError("odd"))
+        bench.begin("a", "1")
+        assert bench.end().success is True
+
+
+@pytest.mark.parametrize("retcode", [float("inf"), float("nan"), 10**30, "x", None, {"a": float("inf")}])
+def test_whatever_a_return_says_for_a_retcode_the_batch_ends(tmp_path, retcode):
+    with bench_of(tmp_path, FakeMinion("a", seconds=1000)) as bench:
+        bench.begin("a", "1")
+        bench.run(0.5)
+        data = {
+            "jid": JID,
+            "id": "a",
+            "fun": "state.apply",
+            "return": "",
+            "retcode": retcode,
+            "success": retcode is None,
+        }
+        bench.bus.deliver(f"salt/job/{JID}/ret/a", data)
+        bench.end()
+        assert bench.bus.errors == []
+        bench.restart()
+        assert bench.batch().state == "complete"
+
+
+# -- options -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_engine_s_own_options_hold_for_a_batch(tmp_path):
+    with bench_of(tmp_path, "a", probe_attempts=7, kill_attempts=2, publish_window=1.5) as bench:
+        bench.begin("a", "1")
+        spec = bench.batch().spec
+        assert (spec.probe_attempts, spec.kill_attempts, spec.publish_window, spec.acks) == (7, 2, 1.5, True)
+
+
+# -- targets -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_minion_that_is_not_known_to_match_only_gets_the_job_with_the_target_in_it(tmp_path):
+    with bench_of(tmp_path, *"abc") as bench:
+        sent = []
+        publish = bench.master.publish
+
+        async def noting(fun, arg, tgt, tgt_type="list", **kwargs):
+            sent.append((tgt, tgt_type))
+            minions = [name for name in "abc" if name in str(tgt).replace("G@role:db", "")]
+            return await publish(fun, arg, minions, "list", **kwargs)
+
+        bench.master.publish = noting
+        bench.begin("abc", "2", unsure=frozenset("bc"), condition="G@role:db")
+        bench.end()
+        assert sent == [("L@a or ( ( G@role:db ) and L@b )", "compound"), ("( G@role:db ) and L@c", "compound")]
+
+
+def test_a_minion_that_is_not_known_to_match_and_does_not_take_the_job_is_left_out(tmp_path):
+    stranger = FakeMinion("b")
+    with bench_of(tmp_path, "a", stranger) as bench:
+        publish = bench.master.publish
+
+        async def matching(fun, arg, tgt, tgt_type="list", **kwargs):
+            return await publish(fun, arg, ["a"] if tgt_type == "compound" else list(tgt), "list", **kwargs) | {"b"}
+
+        bench.master.publish = matching
+        options = {"unsure": frozenset("b"), "condition": "G@role:db", "failhard": True}
+        bench.begin("ab", "2", timeout=5.0, gather_job_timeout=2.0, **options)
+        batch = bench.end()
+        assert bench.states() == {"a": "completed", "b": "offline"}
+        assert batch.halted is None
