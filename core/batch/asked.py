@@ -17,8 +17,9 @@ import salt.utils.minions
 from saltext.jobs.core import arguments
 from saltext.jobs.core.batch import rollout
 from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.spec import OFFLINE, PRESENCE, Spec, sizes_of
+from saltext.jobs.core.batch.spec import OFFLINE, PRESENCE, Spec, failures_allowed, sizes_of
 from saltext.jobs.core.batch.summary import minions as minions_of
+from saltext.jobs.core.batch.target import doubts_about
 from saltext.jobs.core.compat import minion_keys
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.errors import Refused
@@ -99,6 +100,7 @@ def new_batch(
     check = rollout.check_of(opts, who, options)
     if check.get("kind") == "function":
         _permit(opts, settings, who, check["fun"], check["arg"], check["kwargs"], matched)
+    unsure, condition = arguments.accepted(doubts_about, opts, tgt, tgt_type, matched)
     batch = options.get("batch", BATCH)
     wanted = {"timeout": opts["timeout"], "gather_job_timeout": opts["gather_job_timeout"], **options}
     return Spec(
@@ -113,6 +115,9 @@ def new_batch(
         check=check,
         **rollout.times_of(options),
         **rollout.layout_of(opts, options, batch, matched),
+        max_failures=options.get("max_failures"),
+        unsure=unsure,
+        condition=condition,
         options={name: reader(name, options[name]) for name, reader in _TRAVELLING.items() if name in options},
         **{name: reader(name, wanted[name]) for name, reader in _READERS.items() if name in wanted},
         **{name: getattr(settings, name) for name in _KEPT},
@@ -140,6 +145,9 @@ def next_batch(opts: Mapping[str, Any], who: Caller, batch: Batch, which: str) -
     data = spec.as_dict()
     data.update(jid=_new_jid(opts), tgt=list(chosen), tgt_type="list", user=who.name, parent=spec.jid, start_at=None)
     data.update(minions=chosen, sizes=sizes_of(spec.batch, len(chosen)))
+    data.update(unsure=spec.unsure.intersection(chosen))
+    if spec.max_failures is not None:  # a percentage is one of the minions of this batch
+        data.update(failures_allowed=failures_allowed(spec.max_failures, len(chosen)))
     if spec.groups:
         data.update(rollout.layout_again(spec, chosen))
     return Spec.from_dict(data)

@@ -84,10 +84,12 @@ class Spec:
 
     Times are in seconds, ``start_at`` is Unix time; ``window`` and ``timezone`` are as they were written. ``minions`` are
     those that the target matched, absent ones included, in the order in which they are sent to; ``sizes`` has one limit for
-    each stage; ``options`` holds what travels with each sub-batch (metadata, executors, …). ``groups`` are the name and the
-    count of minions of each group, in order, where there are any; ``sizes`` then has all stages of the first group, those of
-    the second and so on, and ``group_failures_allowed`` a budget for each, where that is a percentage. ``check`` has
-    ``kind`` (function, runner or approve), ``fun``, ``arg`` and ``kwargs``; it is empty where nothing is checked.
+    each stage; ``max_failures`` is as it was written; ``unsure`` are those of which it is not known whether the target
+    matches them, and ``condition`` is that target as a compound one; ``options`` holds what travels with each sub-batch
+    (metadata, executors, …). ``groups`` are the name and the count of minions of each group, in order, where there are
+    any; ``sizes`` then has all stages of the first group, those of the second and so on, and ``group_failures_allowed`` a
+    budget for each, where that is a percentage. ``check`` has ``kind`` (function, runner or approve), ``fun``, ``arg``
+    and ``kwargs``; it is empty where nothing is checked.
     """
 
     jid: str
@@ -105,6 +107,7 @@ class Spec:
     batch_wait: float = 0.0
     failhard: bool = False
     failures_allowed: float | None = None
+    max_failures: Any = None
     min_executed: int = 0
     timeout: float = 60.0
     gather_job_timeout: float = 10.0

@@ -18,6 +18,28 @@ import salt.utils.minions
 _SUDO = "sudo_"
 
 
+class _Checks(salt.utils.minions.CkMinions):  # type: ignore[misc]
+    """Salt's own checks, which find out once, and not for each minion, whom an entry of an access list covers."""
+
+    def __init__(self, opts: Mapping[str, Any]) -> None:
+        super().__init__(opts)
+        self._covered: dict[str, frozenset[str]] = {}
+
+    def forget(self) -> None:
+        """Ask anew: keys and grains may have changed."""
+        self._covered.clear()
+
+    def validate_tgt(self, valid: str, expr: Any, tgt_type: str, minions: Any = None, expr_form: Any = None) -> bool:
+        """As Salt's: whether an entry covers all of ``minions``."""
+        if minions is None or valid.startswith("@"):
+            return bool(super().validate_tgt(valid, expr, tgt_type, minions=minions))
+        if valid == "*":
+            return True
+        if valid not in self._covered:
+            self._covered[valid] = frozenset(self.check_minions(valid, "compound").get("minions", ()))
+        return self._covered[valid].issuperset(minions)
+
+
 class Access:
     """
     :param opts: the master's options.
@@ -41,6 +63,8 @@ class Access:
     def denied(self, grants: Iterable[Any], load: Mapping[str, Any], minions: Iterable[str]) -> list[str]:
         """Return those of ``minions`` to which these grants, an access list as Salt keeps them, do not let the job."""
         lists, wanted = list(grants), list(minions)
+        if self._tools is not None:
+            self._tools[1].forget()
         if self._allows(lists, load, wanted):
             return []
         # As a rule all are denied alike; else each is asked for.
@@ -85,5 +109,5 @@ class Access:
 
     def _loaded(self) -> tuple[Any, Any]:
         if self._tools is None:
-            self._tools = salt.auth.LoadAuth(self._opts), salt.utils.minions.CkMinions(self._opts)
+            self._tools = salt.auth.LoadAuth(self._opts), _Checks(self._opts)
         return self._tools

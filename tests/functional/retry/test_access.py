@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import salt.utils.minions
 
 from saltext.jobs.core.master.access import Access
 from tests.functional.retry.records import accept, load_of
@@ -44,3 +45,18 @@ def test_those_who_may_do_everything_are_not_checked(opts, user):
 def test_a_user_whom_no_access_list_governs_any_more_may_publish_nothing(opts):
     denied = Access(opts).denials(load_of(user="ann"), ["a"])
     assert denied == {"a": "ann may not publish state.apply to it any more"}
+
+
+def test_an_entry_of_an_access_list_is_matched_once_however_many_minions_are_asked_for(opts, monkeypatch):
+    minions = [f"web{number}" for number in range(60)] + ["db1"]
+    accept(opts, *minions)
+    matched = []
+    check = salt.utils.minions.CkMinions.check_minions
+    monkeypatch.setattr(
+        salt.utils.minions.CkMinions,
+        "check_minions",
+        lambda self, *args, **more: matched.append(args) or check(self, *args),
+    )
+    access = Access({**opts, **ACL})
+    assert sorted(access.denials(load_of(user="bob", fun="state.apply", arg=[]), minions)) == ["db1"]
+    assert len(matched) <= 2
