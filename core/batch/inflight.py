@@ -144,7 +144,8 @@ class InFlight(Kept):
     def overdue(self, now: float) -> tuple[list[str], list[str]]:
         """Return the minions to be looked for and then asked, and those for which it is the last look."""
         found: dict[str, None] = {}
-        if self.due and self.due[0][0] + CHECK_WINDOW <= now:
+        first = self.next_due()  # what is out of date must not count: a journal is folded without asking for this
+        if first is not None and first <= now:
             while self.due and self.due[0][0] <= now:
                 entry = heapq.heappop(self.due)
                 if not self._stale(entry):

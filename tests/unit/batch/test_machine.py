@@ -231,6 +231,16 @@ def test_overdue_minions_are_gathered_into_one_look_up():
     assert [effect.minions for effect in bench.wait(62)] == [("a", "b", "c", "d")]
 
 
+def test_a_deadline_that_has_moved_decides_nothing_when_the_journal_is_folded():
+    bench = Bench("ab", "2", timeout=5.0)
+    bench.sent()
+    bench.tell(facts.Acknowledged("b"), after=2)
+    bench.tell(facts.Acknowledged("a"), after=0.5)
+    assert bench.batch.next_due == bench.now - 0.5 + 6
+    bench.tell(facts.Tick(), after=5.2)
+    assert bench.replayed().snapshot() == bench.batch.snapshot()
+
+
 def test_a_late_return_corrects_the_record():
     bench = Bench("ab", "1", failures_allowed=5.0)
     bench.sent()
