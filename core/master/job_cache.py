@@ -10,12 +10,15 @@ are checked here, and one that cannot be read is passed over alone.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import salt.loader
+import salt.payload
 import salt.utils.args
+import salt.utils.jid
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.errors import JobCacheError
@@ -82,6 +85,8 @@ class JobCache:
         wanted = list(minions)
         if self.name == OURS and len(wanted) <= 200:
             found: Mapping[str, Any] = self._fetch_each(jid, wanted)
+        elif self.name == "local_cache" and len(wanted) <= 200 and is_plain(jid):
+            found = self._read_each(jid, wanted)
         else:
             found = self._mapping(f"What has returned {jid}", self._call(self.name, "get_jid", jid))
         # A key that is missing fetches an empty mapping; a return that is there is never empty.
@@ -211,6 +216,26 @@ class JobCache:
                 raise JobCacheError(f"{minion}'s return of {jid} cannot be read: {value}") from value
             else:
                 found[minion] = value
+        return found
+
+    def _read_each(self, jid: str, minions: list[str]) -> dict[str, Any]:
+        """Read the returns of some minions; local_cache itself would read those of all."""
+        jobs = os.path.join(self._opts["cachedir"], "jobs")
+        folder = salt.utils.jid.jid_dir(jid, jobs, self._opts.get("hash_type", "sha256"))
+        found = {}
+        for minion in filter(is_plain, minions):
+            try:
+                with open(os.path.join(folder, minion, "return.p"), "rb") as stream:
+                    value = salt.payload.loads(stream.read(), encoding="utf-8")
+            except FileNotFoundError:
+                continue
+            except OSError as exc:
+                raise JobCacheError(f"{minion}'s return of {jid} cannot be read: {exc}") from exc
+            except Exception as exc:  # msgpack raises many kinds
+                self._quiet.error("record", "%s's return of %s is damaged and passed over: %s", minion, jid, exc)
+                continue
+            # Earlier releases have stored what was returned and nothing else.
+            found[minion] = value if isinstance(value, Mapping) and "return" in value else {"return": value}
         return found
 
     def _call(self, name: str, function: str, *args: Any) -> Any:

@@ -142,3 +142,16 @@ def test_whatever_a_record_holds_reading_it_neither_fails_nor_gives_what_is_no_r
     found = JobCache(ours).returned(JID, ["a", "b"])
     assert found.pop("b") == 5
     assert all(type(code) is int and -(2**31) <= code < 2**31 for code in found.values())
+
+
+def test_looking_for_one_return_in_local_cache_reads_no_other_one(opts, caplog):
+    opts["master_job_cache"] = "local_cache"
+    cache = JobCache(opts)
+    give(cache, "m1", retcode=3)
+    give(cache, "m2")
+    (other,) = pathlib.Path(opts["cachedir"], "jobs").glob("*/*/m2/return.p")
+    other.write_bytes(b"\xc1 damaged")
+    assert cache.returned(JID, ["m1", "m3", "../m1"]) == {"m1": 3}
+    assert "damaged" not in caplog.text
+    assert cache.returned(JID, ["m1", "m2"]) == {"m1": 3}
+    assert "m2's return" in caplog.text
