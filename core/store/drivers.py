@@ -20,6 +20,8 @@ from typing import Any
 import salt.cache
 from salt.exceptions import SaltCacheError, SaltDeserializationError
 
+from saltext.jobs.core import compat
+
 ABSENT = object()  # what ``read_all`` returns where there is no value
 ASIDE = "jobs/corrupt"  # the bank of records that were set aside
 OUTAGE_SECONDS = 3.0  # how long a server may be away before the caller is told
@@ -238,7 +240,7 @@ class Driver:
             calls = {name: cache.modules[f"{self.name}.{name}"].func for name in names}
         except KeyError as exc:
             raise SaltCacheError(f"The cache driver {self.name!r} is not available: {exc} is missing") from exc
-        fixed = cache.kwargs if hasattr(cache, "kwargs") else cache._kwargs
+        fixed = compat.driver_arguments(cache)
         self._prepare(cache.modules, calls, fixed)
         return cache.modules, calls, fixed
 

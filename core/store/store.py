@@ -14,6 +14,7 @@ from typing import Any
 
 import salt.payload
 
+from saltext.jobs.core import compat
 from saltext.jobs.core.store.drivers import Driver, loading
 from saltext.jobs.core.store.etcd import Etcd
 from saltext.jobs.core.store.keys import Keys, plain
@@ -91,7 +92,7 @@ def store_of(opts: Any) -> Store:
 
     :param opts: as Salt's loader hands them over: the same object for each call, or a new one with the same settings.
     """
-    opts = opts.value() if hasattr(opts, "value") else opts
+    opts = compat.plain_opts(opts)
     known = _STORES.get(id(opts))
     pid = os.getpid()
     if known is not None and known[0] is opts and known[1].pid == pid:
