@@ -108,7 +108,7 @@ class _Open:
         self.asked = False  # it has been surveyed
         self.idle: set[str] = set()  # minions that are there, but do not run it
         self.begun: set[str] = set()  # minions that have said that they begin it
-        self.again = False  # the bus says meanwhile that it was published again
+        self.again: float | None = None  # when it was published again meanwhile, as the bus says
         self.last = 0.0  # its newest publish when it was last read
         self.waited_for = 0.0  # the publish whose deadline was waited for
 
@@ -143,9 +143,16 @@ class Capture:
         """Forget jobs that were settled, now that nothing from before ``before`` is looked at again."""
         self.closed = {jid: time for jid, time in self.closed.items() if time >= before}
 
-    def needs_look(self, jid: str, last: float) -> bool:
-        """Tell whether a job must be looked at whose newest publish was at ``last``."""
-        return jid not in self.open and last > self.closed.get(jid, 0.0)
+    def needs_look(self, jid: str, last: float, at: float) -> bool:
+        """
+        Tell whether a job must be looked at.
+
+        :param last: Unix time of its newest publish, by the clock of its record.
+        :param at: the same by this machine's clock.
+        """
+        job = self.open.get(jid)
+        # One that a forged event has opened only now must not be taken for newer than it is: the checkpoint goes by that.
+        return last > self.closed.get(jid, 0.0) and (job is None or job.published_at > at + _SLACK)
 
     def wants(self, job: Job) -> bool:
         """Tell whether a job is kept for absent minions."""
@@ -235,7 +242,9 @@ class Capture:
             return
         job = self.open.get(fact.jid)
         if job is not None:
-            job.again = job.again or job.stage is not Stage.WAITING
+            job.published_at = min(job.published_at, fact.at)
+            if job.again is None and job.stage is not Stage.WAITING:
+                job.again = fact.at
             return
         job = self.open[fact.jid] = _Open(fact.at)
         job.signal = fact.fun in KILLS
@@ -326,7 +335,7 @@ class Capture:
         for jid in jids:
             # This is stored before the signal counts as settled; the look sorts out those who have returned the job.
             note = self.notes.setdefault(jid, Note(now + self._settings.ttl))
-            note.killed.update(dict.fromkeys(kill.minions, kill.user))
+            note.killed.update(dict.fromkeys(sorted(kill.minions), kill.user))
             self._timers.set(("note", jid), note.until)
             self._look_now(jid, now)
         return [kill, *(SaveNote(jid) for jid in jids)]
@@ -401,8 +410,8 @@ class Capture:
     def _close(self, jid: str, now: float) -> None:
         job = self.open.pop(jid)
         self.closed[jid] = max(job.last, self.closed.get(jid, 0.0))
-        if job.again:
-            self.published(Published(jid, "", now), now)
+        if job.again is not None:
+            self.published(Published(jid, "", job.again), now)
 
 
 def matches(fun: str, globs: Iterable[str]) -> bool:

@@ -228,7 +228,7 @@ class Retry:
                 self.replays.alive(minion)
 
     def _killed(self, kill: Kill) -> None:
-        for minion in kill.minions:
+        for minion in sorted(kill.minions):
             for entry in self.queue.of(minion, kill.jid or None):
                 if entry.state in UNDER_WAY or (kill.jid and entry.state not in ENDED):
                     self.replays.end(entry, State.CANCELLED, f"killed by {kill.user}")
@@ -307,7 +307,7 @@ class Retry:
             self._out.append(Warn(f"None of the {len(known)} minions with a queue has a key: that is not believed"))
             return
         suspects, self._keyless = self._keyless, set(gone)
-        for minion in gone & suspects:
+        for minion in sorted(gone & suspects):
             for entry in self.queue.of(minion, None):
                 if entry.state not in ENDED:
                     self.replays.end(entry, State.CANCELLED, "the minion's key was deleted")

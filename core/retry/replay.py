@@ -478,8 +478,8 @@ class Replays:
         return replay if replay is not None and replay.jid == jid and replay.step in steps else None
 
     def _find_all(self, jid: str, minions: Iterable[str], *steps: Step) -> Iterator[tuple[Entry, Replay]]:
-        """Yield the entry and the replay of those that get this job and are at one of these steps."""
-        for minion in minions:
+        """Yield the entry and the replay of those that get this job and are at one of these steps, ordered by minion."""
+        for minion in sorted(minions):
             replay = self._find(minion, jid, *steps)
             if replay is not None:
                 yield self._queue.backlogs[minion].entries[jid], replay

@@ -250,7 +250,7 @@ class RetryShell:
         try:
             found = await self._published_since(since - ahead)
             for jid, last in sorted(found.items(), key=lambda item: item[1]):
-                if is_plain(jid) and self.machine.capture.needs_look(jid, last):
+                if is_plain(jid) and self.machine.capture.needs_look(jid, last, last + ahead):
                     self.step(facts.Published(jid, "", last + ahead))
         finally:
             self._reconciling = False

@@ -26,7 +26,7 @@ class Adversary(World):
         self.begun = set()  # (minion, jid) of which this engine process was told that it was begun
         self.again = set()  # (minion, jid) that an operator wants run again
         self.gone = set()  # (minion, jid) that an operator does not want delivered
-        self.killed_at = {}  # (minion, jid) -> (time, runs) of the last kill
+        self.killed_at = {}  # (minion, jid) -> when an operator last killed it
         self.up_since = 0.0
         self._die_at = None  # the number of the effect at which the engine dies
         names = tuple("abcd"[: self.random.randint(1, 4)])
@@ -98,15 +98,13 @@ class Adversary(World):
     def _publish(self, effect):
         for minion in effect.minions:
             key = minion, effect.jid
-            if key in self.again:  # an operator wants it
+            late = self.now > max(self.killed_at.get(key, float("inf")), self.up_since) + KILL_NOTED
+            assert not late, f"{key} is published although an operator killed it"
+            if key in self.again:  # an operator wants it, whatever was known then
                 self.again.discard(key)
                 self.known.discard(key)
                 self.begun.discard(key)
-                continue
             assert key not in self.begun, f"{key} is published although it is known to have begun"
-            at, _ = self.killed_at.get(key, (float("inf"), 0))
-            late = self.now > max(at, self.up_since) + KILL_NOTED
-            assert not late, f"{key} is published although an operator killed it"
         super()._publish(effect)
 
     # -- what happens -------------------------------------------------------------------------------------------------
@@ -175,8 +173,7 @@ class Adversary(World):
             targets = self._some()
             self.kill(jid, targets=targets)
             for name in set(targets) & set(self.published[jid][1]):
-                self.killed_at[name, jid] = self.now, self.runs[name, jid]
-                self.again.discard((name, jid))
+                self.killed_at[name, jid] = self.now
 
     def do_cancel(self):
         jid = self._job()

@@ -301,6 +301,29 @@ def test_a_clock_that_was_set_back_expires_nothing():
     assert world.machine.entry("b", "j1").expires_at == 1000 + 86400
 
 
+def test_a_forged_event_about_a_job_that_is_to_be_looked_at_does_not_let_a_crash_lose_the_job():
+    world = World()
+    world.stop("b")
+    world.run(600)
+    world.crash()
+    world.publish("j1")  # unheard
+    world.run(600)
+    world.cache_up = False
+    world.boot()
+    world.tell(facts.Published("j1", "state.apply", world.now))  # forged, before the job was found
+    world.cache_up = True
+    world.run(5)
+    assert world.machine.capture.checkpoint(world.now) < world.now - 600
+    world.cache_up = False
+    world.run(10)
+    world.tell(facts.PauseRequested())  # its answer waits for the store, and then the checkpoint is moved on
+    world.run(5)
+    world.restart()
+    world.cache_up = True
+    world.run(60)
+    assert world.state("b", "j1") is State.PENDING
+
+
 # -- what cannot be delivered -----------------------------------------------------------------------------------------
 
 

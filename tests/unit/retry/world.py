@@ -123,7 +123,7 @@ class World:
             self.later(2.0, self.reconcile)
             return
         for jid, at in sorted(self.last.items(), key=lambda item: item[1]):
-            if self.machine is not None and at >= self.checkpoint and self.machine.capture.needs_look(jid, at):
+            if self.machine is not None and at >= self.checkpoint and self.machine.capture.needs_look(jid, at, at):
                 self.tell(facts.Published(jid, "", at))
 
     def crash(self):
