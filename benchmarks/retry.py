@@ -148,12 +148,13 @@ class Publisher:
 class Bus:
     """Takes what the fleet fires; what the engine announces is packed, as firing it does."""
 
-    def __init__(self, loop, want, handle, on_gap):
-        self.want, self.handle, self.loop = want, handle, loop
+    def __init__(self, loop):
+        self.loop, self.listener = loop, None
         self.announced = 0
         self.done_at = {}
 
-    def start(self, on_ready):
+    def listen(self, listener, on_ready):
+        self.listener = listener
         self.loop.add_callback(on_ready)
 
     def close(self):
@@ -168,8 +169,8 @@ class Bus:
     def receive(self, raw):
         end = raw.find(b"\n\n")
         tag = raw[:end].decode("utf-8", "replace")
-        if self.want(tag):
-            self.handle(tag, salt.payload.loads(raw[end + 2 :], encoding="utf-8"))
+        if self.listener.wants(tag):
+            self.listener.handle(tag, salt.payload.loads(raw[end + 2 :], encoding="utf-8"))
 
 
 class Stage:
@@ -195,8 +196,9 @@ class Stage:
     def build(self):
         """Make the engine; its bus and its publisher lead to the fleet."""
         self.publisher, cache = Publisher(self.to_fleet), JobCache(self.opts)
+        self.bus = Bus(self.loop)
         ports = Ports(
-            connect=self._connect,
+            bus=self.bus,
             publisher=self.publisher,
             questions=Questions(self.loop, self.publisher),
             cache=cache,
@@ -207,10 +209,6 @@ class Stage:
         )
         self.shell = RetryShell(self.opts, self.settings, self.loop, ports)
         return self.shell
-
-    def _connect(self, want, handle, on_gap):
-        self.bus = Bus(self.loop, want, handle, on_gap)
-        return self.bus
 
     def populate(self, jobs):
         """Write the queue: ``jobs`` is ``{jid: minions}``."""

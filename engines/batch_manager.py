@@ -36,7 +36,7 @@ from saltext.jobs.core.settings import BatchSettings, read_settings
 
 log = logging.getLogger(__name__)
 
-__virtualname__ = "batch_manager"
+__virtualname__ = BATCH_MANAGER
 
 
 def __virtual__():
@@ -52,7 +52,7 @@ def start(**options):
     try:
         settings = read_settings(BatchSettings, BATCH_MANAGER, __opts__.get(BATCH_MANAGER), options)
     except SettingsError as exc:
-        log.critical("The batch_manager engine does not start: %s", exc)
+        log.critical("The %s engine does not start: %s", BATCH_MANAGER, exc)
         engine.wait_for_the_end()
         return
     engine.run(__opts__, BATCH_MANAGER, lambda loop: BatchShell(_ports(loop, dict(__opts__)), settings))

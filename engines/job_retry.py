@@ -14,7 +14,6 @@ controlled with the ``job_retry`` runner.
 This file only wires: policy is in ``core/retry/machine.py``, input and output in ``core/retry/shell.py``.
 """
 
-import functools
 import logging
 
 from saltext.jobs.core import compat
@@ -34,7 +33,7 @@ from saltext.jobs.core.settings import RetrySettings, read_settings
 
 log = logging.getLogger(__name__)
 
-__virtualname__ = "job_retry"
+__virtualname__ = JOB_RETRY
 
 
 def __virtual__():
@@ -49,13 +48,13 @@ def start(**options):
     """
     switch = __opts__.get(JOB_RETRY, False)
     if switch is False or switch is None:
-        log.info("The job_retry engine is off: job_retry is not set to True in the master's configuration")
+        log.info("The %s engine is off: %s is not set to True in the master's configuration", JOB_RETRY, JOB_RETRY)
         engine.wait_for_the_end()
         return
     try:
         settings = _settings(switch, options)
     except SettingsError as exc:
-        log.critical("The job_retry engine does not start: %s", exc)
+        log.critical("The %s engine does not start: %s", JOB_RETRY, exc)
         engine.wait_for_the_end()
         return
     engine.run(__opts__, JOB_RETRY, lambda loop: RetryShell(__opts__, settings, loop, _ports(settings, loop)))
@@ -64,7 +63,7 @@ def start(**options):
 def _ports(settings, loop):
     publisher, cache = Publisher(__opts__, loop), JobCache(__opts__)
     return Ports(
-        connect=functools.partial(Bus, __opts__, loop, JOB_RETRY),
+        bus=Bus(__opts__, loop, JOB_RETRY),
         publisher=publisher,
         questions=Questions(loop, publisher),
         cache=cache,

@@ -24,7 +24,7 @@ from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.store import RetryStore
 
-__virtualname__ = "job_retry"
+__virtualname__ = JOB_RETRY
 __func_alias__ = {"list_": "list"}
 
 _STATES = tuple(state.value for state in State if state is not State.DONE)

@@ -59,17 +59,9 @@ class Bus:
     :param name: the engine's name, for its beat.
     """
 
-    def __init__(
-        self,
-        opts: Mapping[str, Any],
-        loop: Any,
-        name: str,
-        want: Callable[[str], bool] = lambda tag: False,
-        handle: Callable[[str, Any], None] = lambda tag, data: None,
-        on_gap: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, opts: Mapping[str, Any], loop: Any, name: str) -> None:
         self._opts, self._loop = dict(opts), loop
-        self._want, self._handle, self._on_gap = want, handle, on_gap
+        self._listener: Listener | None = None
         self._beat_tag = events.beat_tag(name, os.getpid())
         self._beat = Beat()
         self._is_direct = compat.HAS_PLAIN_BUS
@@ -82,11 +74,7 @@ class Bus:
 
     def listen(self, listener: Listener, on_ready: Callable[[], None] | None = None) -> None:
         """Subscribe. Events may be missed until ``on_ready`` is called: then the bus has been heard."""
-        self._want, self._handle, self._on_gap = listener.wants, listener.handle, listener.on_gap
-        self.start(on_ready)
-
-    def start(self, on_ready: Callable[[], None] | None = None) -> None:
-        self._on_ready = on_ready
+        self._listener, self._on_ready = listener, on_ready
         self._subscribe()
         self._next_beat()
 
@@ -130,8 +118,8 @@ class Bus:
         try:
             if tag == self._beat_tag:
                 self._hear(salt.payload.loads(raw[end + 2 :], encoding="utf-8"))
-            elif self._want(tag):
-                self._handle(tag, salt.payload.loads(raw[end + 2 :], encoding="utf-8"))
+            elif self._listener is not None and self._listener.wants(tag):
+                self._listener.handle(tag, salt.payload.loads(raw[end + 2 :], encoding="utf-8"))
         except Exception as exc:
             self._quiet.error(
                 type(exc).__name__, "An event could not be handled and is passed over: %.300r", tag, exc_info=exc
@@ -169,4 +157,5 @@ class Bus:
 
     def _report_gap(self, why: str) -> None:
         log.warning("Events may have been lost on the bus, so returns are looked for in the job cache: %s", why)
-        self._on_gap()
+        if self._listener is not None:
+            self._listener.on_gap()

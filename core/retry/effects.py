@@ -18,7 +18,7 @@ from saltext.jobs.core.master import events
 from saltext.jobs.core.retry import facts, target
 from saltext.jobs.core.retry.entry import Job
 from saltext.jobs.core.retry.machine import Retry
-from saltext.jobs.core.retry.ports import EventBus, Ports
+from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.writer import Writer
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,6 @@ class Context:
 
     loop: Any
     ports: Ports
-    bus: EventBus
     machine: Retry
     loads: dict[str, dict[str, Any]]
     writer: Writer
@@ -288,7 +287,7 @@ class Effects:
             "attempts": effect.attempts,
             "reason": effect.reason,
         }
-        self._with.bus.fire(events.retry_tag(effect.minion, effect.jid, effect.kind), payload)
+        self._with.ports.bus.fire(events.retry_tag(effect.minion, effect.jid, effect.kind), payload)
 
     def _warn(self, effect: facts.Warn) -> None:
         log.warning("%s", effect.message)

@@ -51,6 +51,15 @@ class Sign(enum.Enum):
     ANSWER = "answer"  # to a question of ours
 
 
+#: Which values of the option ``triggers`` make a sign of life count. An answer to a question of ours always does.
+TRIGGERED_BY: Mapping[Sign, frozenset[str]] = {
+    Sign.START: frozenset({"start", "any"}),
+    Sign.PRESENCE: frozenset({"presence", "any"}),
+    Sign.ACTIVITY: frozenset({"any"}),
+    Sign.ANSWER: frozenset({"start", "presence", "any"}),
+}
+
+
 @dataclass(frozen=True)
 class SignOfLife:
     """Minions seem to be there."""

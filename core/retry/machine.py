@@ -25,6 +25,7 @@ from saltext.jobs.core.retry.backlog import Backlog
 from saltext.jobs.core.retry.capture import AGAIN, Capture, Outcome, Owed, Survey
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, State
 from saltext.jobs.core.retry.facts import (
+    TRIGGERED_BY,
     Acknowledged,
     Adopted,
     Answer,
@@ -75,13 +76,6 @@ _JUST_STARTED = 60.0
 _GATHER = 0.5
 #: Seconds before keys that were not found are looked for again.
 _KEYS_AGAIN = 30.0
-#: Which of the option ``triggers`` make a sign of life count. An answer to a question of ours always does.
-TRIGGERED_BY = {
-    Sign.START: {"start", "any"},
-    Sign.PRESENCE: {"presence", "any"},
-    Sign.ACTIVITY: {"any"},
-    Sign.ANSWER: {"start", "presence", "any"},
-}
 
 
 class Retry:
@@ -254,7 +248,7 @@ class Retry:
             self.capture.begun(fact.jid, fact.minion)
 
     def _sign_of_life(self, fact: SignOfLife) -> None:
-        if not TRIGGERED_BY[fact.sign] & set(self.settings.triggers):
+        if TRIGGERED_BY[fact.sign].isdisjoint(self.settings.triggers):
             return
         start = fact.sign is Sign.START
         if start:

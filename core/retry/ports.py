@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.master.bus import Listener
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.publisher import Publisher
 from saltext.jobs.core.master.questions import Questions
@@ -19,7 +20,7 @@ from saltext.jobs.core.retry.store import RetryStore
 class EventBus(Protocol):
     """A subscription to the master's event bus, as core/master/bus.py has it."""
 
-    def start(self, on_ready: Callable[[], None]) -> None:
+    def listen(self, listener: Listener, on_ready: Callable[[], None]) -> None:
         """Subscribe; ``on_ready`` is called once the bus is heard."""
 
     def fire(self, tag: str, data: dict[str, Any]) -> None:
@@ -27,10 +28,6 @@ class EventBus(Protocol):
 
     def close(self) -> None:
         """Unsubscribe."""
-
-
-#: Makes the bus from what it calls back: whether a tag is wanted, a wanted event, that events may have been lost.
-Connect = Callable[[Callable[[str], bool], Callable[[str, Any], None], Callable[[], None]], EventBus]
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,7 @@ class Ports:
     ``acks``: whether minions say when they begin a job.
     """
 
-    connect: Connect
+    bus: EventBus
     publisher: Publisher
     questions: Questions
     cache: JobCache

@@ -44,7 +44,7 @@ CACHE_PAUSE = 2.0
 
 class RetryShell:
     """
-    The job_retry engine's work; an engine.App.
+    The job_retry engine's work; an engine.App, and the Listener of its bus.
 
     :param opts: the master's options.
     :param settings: the engine's options.
@@ -64,14 +64,12 @@ class RetryShell:
         self._loads: dict[str, dict[str, Any]] = {}
         self._cache_worker, self._store_worker = Worker(loop), Worker(loop)
         self.writer = Writer(loop, self._store_worker, ports.store, self._refused)
-        self._bus = ports.connect(self._wants, self._handle, self._gap)
         self._alarm = Alarm(loop, ports.clock, self._tick)
         self._checkpoint = Checkpoint(folder / "checkpoint", ports.clock.now())
         self._reconciling = False
         context = Context(
             loop=loop,
             ports=ports,
-            bus=self._bus,
             machine=self.machine,
             loads=self._loads,
             writer=self.writer,
@@ -90,11 +88,11 @@ class RetryShell:
 
     def start(self) -> None:
         """Listen, and begin once the bus is heard."""
-        self._bus.start(lambda: self._loop.spawn_callback(self._begin))
+        self._ports.bus.listen(self, lambda: self._loop.spawn_callback(self._begin))
 
     def close(self) -> None:
         """Release everything. What matters is in the store, or is found in the job cache from the checkpoint on."""
-        self._bus.close()
+        self._ports.bus.close()
         self._alarm.close()
         self._ports.publisher.close()
         self._cache_worker.close()
@@ -121,7 +119,7 @@ class RetryShell:
 
     # -- facts in -----------------------------------------------------------------------------------------------------
 
-    def _wants(self, tag: str) -> bool:
+    def wants(self, tag: str) -> bool:
         """Tell by its tag whether an event is wanted. Called for every event on the bus."""
         parts = events.parts_of_job(tag)
         if parts is not None:
@@ -141,7 +139,8 @@ class RetryShell:
         if minion in self.machine.backlogs:
             self.step(facts.SignOfLife((minion,), facts.Sign.ACTIVITY))
 
-    def _handle(self, tag: str, data: Any) -> None:
+    def handle(self, tag: str, data: Any) -> None:
+        """Take a wanted event."""
         if tag == events.wake_tag(JOB_RETRY):
             self._take_requests()
             return
@@ -171,7 +170,8 @@ class RetryShell:
             self.step(facts.ReturnHeard(fact.minion, fact.jid))
             self._seen(fact.minion)
 
-    def _gap(self) -> None:
+    def on_gap(self) -> None:
+        """Look in the job cache for what the events that were lost would have told."""
         if self.restored:
             self.step(facts.Gap())
             self._loop.spawn_callback(self._reconcile, self._checkpoint.at)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pathlib
 
+import salt.loader
+
 from saltext.jobs.core.retry.entry import Entry
 
 JID = "20260516101112131415"
@@ -14,6 +16,11 @@ def accept(opts, *minions, kind="minions"):
         (pathlib.Path(opts["pki_dir"]) / kind / minion).write_text(
             "-----BEGIN PUBLIC KEY-----\nx\n-----END PUBLIC KEY-----\n"
         )
+
+
+def returners(opts):
+    """The returners as Salt's master loads them: what minions and syndics bring goes through these."""
+    return salt.loader.returners(opts, salt.loader.minion_mods(opts, utils=salt.loader.utils(opts)))
 
 
 def load_of(**more):

@@ -14,7 +14,7 @@ from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry.entry import Limits
 from saltext.jobs.core.retry.facts import Kill
 from saltext.jobs.core.retry.reader import JobReader, job_of, kill_of, limits_of
-from tests.functional.retry.records import JID, accept, load_of
+from tests.functional.retry.records import JID, accept, load_of, returners
 
 
 def publish(cache, minions, **more):
@@ -32,8 +32,8 @@ def test_a_job_that_this_master_published_is_read_with_those_that_have_not_retur
 
 
 def test_a_load_that_a_minion_or_syndic_brought_is_no_published_job(opts, job_cache):
-    job_cache._call("salt_cache", "save_load", JID, load_of())
-    job_cache._call("salt_cache", "save_minions", JID, ["a", "b"])
+    returners(opts)["salt_cache.save_load"](JID, load_of())
+    returners(opts)["salt_cache.save_minions"](JID, ["a", "b"])
     assert JobReader(opts, job_cache, trust=False).read(JID)[0].job is None
 
 
@@ -47,9 +47,9 @@ def test_a_job_that_another_master_published_into_the_same_cache_is_not_this_mas
 
 def test_a_minion_that_was_added_to_a_job_from_outside_is_not_owed_it(opts, job_cache, caplog):
     accept(opts, "a", "b")
-    job_cache._call("salt_cache", "save_minions", JID, ["b"])
+    returners(opts)["salt_cache.save_minions"](JID, ["b"])
     publish(job_cache, ["a"])
-    job_cache._call("salt_cache", "save_minions", JID, ["b"])
+    returners(opts)["salt_cache.save_minions"](JID, ["b"])
     reader = JobReader(opts, job_cache, trust=False)
     assert reader.read(JID)[0].missing == {"a"}
     assert "not kept for minions that it was not published to: ['b']" in caplog.text
@@ -58,7 +58,7 @@ def test_a_minion_that_was_added_to_a_job_from_outside_is_not_owed_it(opts, job_
 def test_minions_of_further_publishes_under_the_same_jid_are_owed_the_job_too(opts, job_cache):
     accept(opts, "a", "b", "c")
     publish(job_cache, ["a"], tgt=["a"], tgt_type="list")
-    job_cache._call("salt_cache", "save_minions", JID, ["c"])
+    returners(opts)["salt_cache.save_minions"](JID, ["c"])
     publish(job_cache, ["b", "c"], tgt=["b", "c"], tgt_type="list")
     assert JobReader(opts, job_cache, trust=False).read(JID)[0].missing == {"a", "b", "c"}
 
@@ -94,7 +94,7 @@ def test_a_return_that_a_minion_kept_is_stored_as_its_own(opts, job_cache):
     reader = JobReader(opts, job_cache, trust=False)
     kept = {"a": {"jid": JID, "id": "somebody else", "return": "done", "retcode": 0, "load": "x"}}
     assert reader.store_returns(JID, load_of(), kept) == frozenset({"a"})
-    assert job_cache._call("salt_cache", "get_jid", JID)["a"] == {"return": "done", "retcode": 0}
+    assert returners(opts)["salt_cache.get_jid"](JID)["a"] == {"return": "done", "retcode": 0}
 
 
 def test_jobs_of_a_batch_and_jobs_without_stored_returns_are_kept_out():
@@ -157,17 +157,19 @@ def test_what_signals_no_job_kills_nothing(fun, arg):
 def test_a_load_is_never_read_where_minions_may_write(opts, job_cache):
     accept(opts, "a")
     publish(job_cache, ["a"])
-    elsewhere = JobCache({**opts, "ext_job_cache": "local_cache"})
+    elsewhere = {**opts, "ext_job_cache": "local_cache"}
     forged = {**load_of(), "fun": "cmd.run", "arg": ["rm -rf /"], "Minions": ["a"]}
-    elsewhere._call("local_cache", "save_load", JID, forged)
-    _, load = JobReader(opts, elsewhere, trust=False).read(JID)
+    returners(elsewhere)["local_cache.save_load"](JID, forged)
+    _, load = JobReader(opts, JobCache(elsewhere), trust=False).read(JID)
     assert (load["fun"], load["arg"]) == ("state.apply", ["web"])
 
 
-def test_a_job_cache_that_does_not_tell_for_whom_a_job_is_is_named_once(opts, job_cache, caplog):
-    reader = JobReader(opts, job_cache, trust=False)
+def test_a_job_cache_that_does_not_tell_for_whom_a_job_is_is_named_once(opts, caplog):
+    local = {**opts, "master_job_cache": "local_cache"}
+    returners(local)["local_cache.save_load"](JID, load_of())
+    reader = JobReader(local, JobCache(local), trust=True)
     for _ in range(2):
-        assert reader._minions_of({"fun": "test.ping"}) == frozenset()
+        assert reader.read(JID)[0].missing == frozenset()
     assert caplog.text.count("does not tell for which minions a job is") == 1
 
 

@@ -46,11 +46,12 @@ class Publisher:
 class Bus:
     """A bus on which only the test fires."""
 
-    def __init__(self, loop, want, handle):
-        self._loop, self._want, self._handle = loop, want, handle
+    def __init__(self, loop):
+        self._loop, self._listener = loop, None
         self.fired = []
 
-    def start(self, on_ready):
+    def listen(self, listener, on_ready):
+        self._listener = listener
         self._loop.add_callback(on_ready)
 
     def fire(self, tag, data):
@@ -60,8 +61,8 @@ class Bus:
         pass
 
     def tell(self, tag, data):
-        if self._want(tag):
-            self._handle(tag, data)
+        if self._listener.wants(tag):
+            self._listener.handle(tag, data)
 
 
 class Stage:
@@ -70,8 +71,9 @@ class Stage:
     def __init__(self, opts, job_cache):
         self.opts = {**opts, "timeout": 1, "gather_job_timeout": 1}
         self.loop, self.publisher, self.cache = compat.new_loop(), Publisher(), job_cache
+        self.bus = Bus(self.loop)
         ports = Ports(
-            connect=self._connect,
+            bus=self.bus,
             publisher=self.publisher,
             questions=Questions(self.loop, self.publisher),
             cache=job_cache,
@@ -81,10 +83,6 @@ class Stage:
             acks=True,
         )
         self.shell = RetryShell(self.opts, RetrySettings(), self.loop, ports)
-
-    def _connect(self, want, handle, _on_gap):
-        self.bus = Bus(self.loop, want, handle)
-        return self.bus
 
     def until(self, condition):
         deadline = Deadline(SOON)
@@ -113,8 +111,7 @@ class Stage:
 
 
 @pytest.fixture
-def stage(opts, job_cache, monkeypatch):
-    monkeypatch.setattr(requests, "_wake", lambda opts, engine: None)  # there is no bus here
+def stage(opts, job_cache):
     made = Stage(opts, job_cache)
     yield made
     made.close()
@@ -143,7 +140,7 @@ def test_a_kill_that_this_master_published_cancels_what_is_queued(stage, opts, j
     assert events.retry_tag("a", JID, "cancelled") in [tag for tag, _ in stage.bus.fired]
 
 
-def test_a_job_is_captured_and_what_is_known_of_it_survives_in_the_store(stage, opts, job_cache, monkeypatch):
+def test_a_job_is_captured_and_what_is_known_of_it_survives_in_the_store(stage, opts, job_cache):
     accept(opts, "a")
     job_cache.keep_load(JID, load_of(), ["a"])
     stage.start()
