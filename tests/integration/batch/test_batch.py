@@ -145,13 +145,14 @@ def test_an_absent_minion_can_count_as_failed(command, run):
 
 
 @pytest.mark.story
-def test_an_absent_minion_can_get_the_job_later_under_the_batch_s_jid(finish, run, master):
+def test_an_absent_minion_can_get_the_job_later_under_the_batch_s_jid(command, run, master):
     away = master.fleet["b3"]
     away.terminate()
     try:
-        summary = finish("b[123]", "test.echo", "later", "batch=2", "offline=queue")
-        assert (summary["completed"], summary["offline"]) == (2, 1)
-        jid = summary["jid"]
+        jid = run("batch.start", "b[123]", "test.echo", "later", "batch=2", "offline=queue")["jid"]
+        done = command("batch.wait", jid)
+        assert (done.data["completed"], done.data["offline"]) == (2, 1)
+        assert done.returncode == 1  # one of those it was for has not run it
         entries = wait_for(
             lambda: [entry for entry in run("job_retry.list") if entry["jid"] == jid], what="it is in the retry queue"
         )
@@ -221,11 +222,13 @@ def test_a_paused_batch_waits_and_goes_on_when_resumed(run, tmp_path):
     assert run("batch.wait", jid)["completed"] == work.begun() == 3
 
 
-def test_a_batch_that_does_not_end_in_time_goes_on(command, run):
-    jid = run("batch.start", "b1", "test.sleep", "4", "presence=none")["jid"]
+def test_a_batch_that_does_not_end_in_time_goes_on(command, run, tmp_path):
+    work = CountedJob(tmp_path, "work", gated=True)
+    jid = run("batch.start", "b1", "cmd.run", work.command, "presence=none")["jid"]
     done = command("batch.wait", jid, "timeout=1")
     assert done.returncode != 0
     assert "has not ended within 1 s" in done.stdout + done.stderr
+    work.open_gate()
     assert run("batch.wait", jid)["success"] is True
 
 
