@@ -54,7 +54,7 @@ _SLACK = 1.0
 @dataclass(frozen=True)
 class Owed:
     """
-    These minions get an entry in a state, with the reason. ``alive`` tells whether they are there.
+    These minions get an entry, in this state and with this reason. ``alive`` tells whether they are known to be there.
     """
 
     job: Job
@@ -179,7 +179,7 @@ class Capture:
             self.open[jid].begun.add(minion)
 
     def settled(self, job: Job, minion: str) -> list[Outcome]:
-        """Note that a minion is not to be owed a job, though it has not returned it and its entry is gone."""
+        """Note that a minion is not owed a job any more: its entry is removed, and no return will come."""
         return self._note(job, (), (minion,))
 
     def _note(self, job: Job, begun: Iterable[str], settled: Iterable[str]) -> list[Outcome]:
@@ -194,7 +194,7 @@ class Capture:
         return [SaveNote(job.jid)]
 
     def _forget(self, jid: str, minions: Iterable[str]) -> list[Outcome]:
-        """Note no more that minions have begun a job, or that it was killed: they have returned it, or have an entry."""
+        """Strike minions off the note about a job: they have returned it, or have an entry."""
         note = self.notes.get(jid)
         gone = (note.begun | note.killed.keys()).intersection(minions) if note else set()
         if note is None or not gone:
@@ -314,7 +314,7 @@ class Capture:
     def _explain(
         self, job: _Open, minions: Iterable[str], state: State, reason: str, alive: bool = False
     ) -> list[Outcome]:
-        """Return entries for minions; for those for which an operator has killed the job, that it was."""
+        """Return who is owed the job: minions on which an operator has killed it get a cancelled entry, in his name."""
         assert job.job is not None
         note = self.notes.get(job.job.jid, Note(0.0))
         outcomes: list[Outcome] = []

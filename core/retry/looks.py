@@ -72,6 +72,6 @@ class Hearsay:
             self._timers.set(("heard", minion, jid), at)
 
     def forget(self, minion: str, jid: str) -> None:
-        """Expect a return no more."""
+        """Stop expecting a return."""
         if self._looks.pop((minion, jid), None) is not None:
             self._timers.cancel(("heard", minion, jid))

@@ -4,9 +4,11 @@ The parts, which are as pure, return what follows; this file passes it on:
 
     capture.py  who is owed a job                      queue.py    what is owed, until when, and what is stored
     entry.py    the states of an entry                 backlog.py  what one minion is owed
-    replay.py   the way of a replay                    steps.py    its steps
-    looks.py    looks at the job cache that are shared verdict.py  what is concluded where no return comes
-    outbox.py   what is published, how fast            timers.py   what is due when
+    turns.py    when a replay begins                   replay.py   looks, questions, and what follows from them
+    publishing.py  from the turn to send to a receipt  ends.py     how a replay ends
+    steps.py    the steps of a replay                  verdict.py  what is concluded where no return comes
+    looks.py    looks at the job cache that are shared outbox.py   what is published, how fast
+    timers.py   what is due when
 
 Pure: stdlib only, no clock, no I/O. It must never send a job to a minion while that minion has another one of its queue
 under way, nor one of which it is known that it was begun, unless ``retry_interrupted`` asks for that.
@@ -23,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from saltext.jobs.core.retry.backlog import Backlog
 from saltext.jobs.core.retry.capture import AGAIN, Capture, Outcome, Owed, Survey
+from saltext.jobs.core.retry.ends import Ends
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, State
 from saltext.jobs.core.retry.facts import (
     TRIGGERED_BY,
@@ -61,11 +64,14 @@ from saltext.jobs.core.retry.facts import (
     Unreadable,
     Warn,
 )
+from saltext.jobs.core.retry.looks import Hearsay
 from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.retry.outbox import Kind, Outbox
+from saltext.jobs.core.retry.publishing import Publishing
 from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.replay import Replays
 from saltext.jobs.core.retry.timers import Timers
+from saltext.jobs.core.retry.turns import Turns
 
 if TYPE_CHECKING:
     from saltext.jobs.core.settings import RetrySettings
@@ -93,7 +99,13 @@ class Retry:
         self._timers = Timers()
         self.queue = Queue(settings, self._timers, acks)
         self.outbox = Outbox(settings.rate, self._timers)
-        self.replays = Replays(settings, self.queue, self.outbox, self._timers, acks, paused)
+        heard = Hearsay(self._timers)
+        self.turns = Turns(settings, self.queue, self._timers, paused)
+        self.ends = Ends(settings, self.queue, self.outbox, self._timers, self.turns, heard)
+        self.publishing = Publishing(self.queue, self._timers, self.turns, self.ends, acks)
+        self.replays = Replays(
+            settings, self.queue, self.outbox, self._timers, self.turns, self.ends, self.publishing, heard
+        )
         self.capture = Capture(settings, patience, self._timers)
         self._out: list[Effect] = []  # of the present step
         self._started: dict[str, float] = {}  # minion -> when it started, since ``_generation``
@@ -166,13 +178,13 @@ class Retry:
         for key in self._timers.due(self.queue.now):
             _TIMERS[key[0]](self, *key[1:])
         self._release()
-        return [*self.queue.take_due(), *self.replays.take_due(), *self._out]
+        return [*self.queue.take_due(), *self._out]
 
     def _release(self) -> None:
         """Publish what may be published by now."""
         for turn in self.outbox.release(self.queue.now):
             if turn.kind is Kind.JOB:
-                self.replays.claim(turn.jid, turn.minions)
+                self._out += self.publishing.claim(turn.jid, turn.minions)
             elif turn.kind is Kind.PING:
                 self._out.append(Ping(turn.minions))
             elif turn.kind is Kind.SURVEY:
@@ -180,7 +192,7 @@ class Retry:
                 if minions:
                     self._out.append(Inquire(number, minions))
             else:
-                self.replays.ask(turn.jid, turn.minions)
+                self._out.append(self.replays.ask(turn.jid, turn.minions))
 
     # -- facts from the bus, and what it does not tell ----------------------------------------------------------------
 
@@ -219,13 +231,13 @@ class Retry:
         for minion in owed.minions:
             # It may have started while it was asked.
             if owed.alive or self._has_just_started(minion):
-                self.replays.alive(minion)
+                self.turns.alive(minion)
 
     def _killed(self, kill: Kill) -> None:
         for minion in sorted(kill.minions):
             for entry in self.queue.of(minion, kill.jid or None):
                 if entry.state in UNDER_WAY or (kill.jid and entry.state not in ENDED):
-                    self.replays.end(entry, State.CANCELLED, f"killed by {kill.user}")
+                    self.ends.end(entry, State.CANCELLED, f"killed by {kill.user}")
 
     def _add(
         self, job: Job, minions: Iterable[str], reason: str, expires_at: float, state: State = State.PENDING
@@ -236,9 +248,9 @@ class Retry:
             if state is State.RUNNING:
                 self.queue.move(entry, state, reason)
             elif state is not State.PENDING:
-                self.replays.end(entry, state, reason)
+                self.ends.end(entry, state, reason)
             for older in self.queue.superseded_by(entry):
-                self.replays.end(older, State.CANCELLED, f"the same job was published again: {job.jid}")
+                self.ends.end(older, State.CANCELLED, f"the same job was published again: {job.jid}")
         return queued
 
     def _acknowledged(self, fact: Acknowledged) -> None:
@@ -254,7 +266,7 @@ class Retry:
         if start:
             self._remember_start(fact.minions)
         for minion in fact.minions:
-            self.replays.alive(minion, start)
+            self.turns.alive(minion, start)
 
     def _remember_start(self, minions: Iterable[str]) -> None:
         """Remember for a while that minions have started. Two generations, so that none has to be looked through."""
@@ -268,12 +280,12 @@ class Retry:
 
     def _gap(self, _fact: Gap) -> None:
         for jid in list(self.queue.jobs):
-            self.replays.look_for_returns(jid, self.queue.minions_of(jid))
+            self._out.append(self.replays.look_for_returns(jid, self.queue.minions_of(jid)))
         for minion, backlog in self.queue.backlogs.items():
             if backlog.replay is not None:
                 self.replays.doubt(minion)
             elif any(entry.state in UNDER_WAY for entry in backlog.entries.values()):
-                self.replays.wake(minion, self.queue.now)
+                self.turns.wake(minion, self.queue.now)
         self._ping_all()
 
     def _sweep(self) -> None:
@@ -288,6 +300,15 @@ class Retry:
 
     def _ping(self, minions: Iterable[str]) -> None:
         self.outbox.ping(minion for minion in minions if self.queue.backlogs[minion].waiting)
+
+    def _claimed(self, fact: Claimed) -> None:
+        self._out += self.publishing.claimed(fact)
+
+    def _company_due(self, jid: str) -> None:
+        self._out += self.replays.company_due(jid)
+
+    def _look_due(self, jid: str) -> None:
+        self._out += self.replays.look_due(jid)
 
     def _unreadable(self, fact: Unreadable) -> None:
         self._follow(self.capture.unreadable(fact, self.queue.now))
@@ -304,7 +325,7 @@ class Retry:
         for minion in sorted(gone & suspects):
             for entry in self.queue.of(minion, None):
                 if entry.state not in ENDED:
-                    self.replays.end(entry, State.CANCELLED, "the minion's key was deleted")
+                    self.ends.end(entry, State.CANCELLED, "the minion's key was deleted")
                 self._remove(entry)
         if self._keyless - suspects:
             self._timers.set(("keys",), self.queue.now + _KEYS_AGAIN)
@@ -316,7 +337,7 @@ class Retry:
     def _remove(self, entry: Entry) -> None:
         """Forget an entry that was not returned: it must not be queued again when its job is looked at."""
         job = self.queue.jobs[entry.jid]
-        self.replays.remove(entry)
+        self.ends.remove(entry)
         if self.queue.now < job.published_at + self.capture.ttl_of(job):
             self._follow(self.capture.settled(job, entry.minion))
 
@@ -325,7 +346,7 @@ class Retry:
         for minion in self.queue.minions_of(fact.jid):
             entry = self.queue.entry(minion, fact.jid)
             if entry is not None and entry.state not in ENDED:
-                self.replays.end(entry, State.DEAD, fact.reason)
+                self.ends.end(entry, State.DEAD, fact.reason)
 
     # -- facts from the store and from operators ----------------------------------------------------------------------
 
@@ -344,7 +365,7 @@ class Retry:
         for entry in new:
             self.queue.put(jobs[entry.jid], entry)
             if entry.state in UNDER_WAY:
-                self.replays.wake(entry.minion, self.queue.now)
+                self.turns.wake(entry.minion, self.queue.now)
         self._timers.set(("sweep",), self.queue.now)
         return len(new)
 
@@ -369,7 +390,7 @@ class Retry:
         if pending:
             backlog = self.queue.backlogs[fact.minion]
             backlog.not_before, backlog.urged = 0.0, self.queue.now
-            self.replays.wake(fact.minion, self.queue.now)
+            self.turns.wake(fact.minion, self.queue.now)
         self._out.append(Answer(len(pending)))
 
     def _retry(self, fact: RetryRequested) -> None:
@@ -384,7 +405,7 @@ class Retry:
         found = [entry for entry in self.queue.of(fact.minion, fact.jid) if entry.state not in ENDED]
         for entry in found:
             late = "; it may have been delivered" if entry.state in UNDER_WAY else ""
-            self.replays.end(entry, State.CANCELLED, f"by an operator{late}")
+            self.ends.end(entry, State.CANCELLED, f"by an operator{late}")
         self._out.append(Answer(len(found)))
 
     def _purge(self, fact: PurgeRequested) -> None:
@@ -394,12 +415,12 @@ class Retry:
         self._out.append(Answer(len(found)))
 
     def _pause(self, _fact: PauseRequested) -> None:
-        self._out.append(Answer(not self.replays.paused))
-        self.replays.pause()
+        self._out.append(Answer(not self.turns.paused))
+        self.ends.pause()
 
     def _resume(self, _fact: ResumeRequested) -> None:
-        self._out.append(Answer(self.replays.paused))
-        self.replays.paused = False
+        self._out.append(Answer(self.turns.paused))
+        self.turns.paused = False
         self._ping_all()
 
     def _tick(self, _fact: Tick) -> None:
@@ -413,7 +434,7 @@ class Retry:
             self._remove(entry)
             return
         # It expires if the job cache has no return of it, once that can be read.
-        self.replays.look_for_returns(jid, (minion,))
+        self._out.append(self.replays.look_for_returns(jid, (minion,)))
         self._timers.set(("end", minion, jid), self.queue.now + AGAIN)
 
 
@@ -427,9 +448,9 @@ _HANDLERS: dict[type, Callable[[Retry, Any], None]] = {
     LookedUp: lambda self, fact: self.replays.looked_up(fact),
     Asked: lambda self, fact: self.replays.asked(fact),
     Surveyed: Retry._surveyed,
-    Claimed: lambda self, fact: self.replays.claimed(fact),
-    Sent: lambda self, fact: self.replays.sent(fact),
-    SendFailed: lambda self, fact: self.replays.send_failed(fact),
+    Claimed: Retry._claimed,
+    Sent: lambda self, fact: self.publishing.sent(fact),
+    SendFailed: lambda self, fact: self.publishing.send_failed(fact),
     Unreadable: Retry._unreadable,
     KeysRead: Retry._keys_read,
     Refused: Retry._refused,
@@ -451,8 +472,8 @@ _TIMERS: dict[str, Callable[..., None]] = {
     "keys": Retry._check_keys,
     "end": Retry._end_due,
     "minion": lambda self, minion: self.replays.begin(minion),
-    "company": lambda self, jid: self.replays.company_due(jid),
-    "look": lambda self, jid: self.replays.look_due(jid),
+    "company": Retry._company_due,
+    "look": Retry._look_due,
     "heard": lambda self, minion, jid: self.replays.heard_due(minion, jid),
     "replay": lambda self, minion: self.replays.doubt(minion),
     "sweep": Retry._sweep,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from saltext.jobs.core.retry.timers import Timers
 
-#: Less than this lacks to a whole publish by rounding only.
+#: By how much of a publish the sum of tokens may fall short through rounding.
 _EPSILON = 1e-6
 
 
@@ -48,19 +48,19 @@ class Outbox:
         self._waiting: dict[Kind, dict[str, dict[str, None]]] = {kind: {} for kind in Kind}  # kind -> jid -> minions
 
     def ask(self, jid: str, minions: Iterable[str]) -> None:
-        """Put a question to minions about a job on the list."""
+        """Line up a question to minions about a job."""
         self._add(Kind.QUESTION, jid, minions)
 
     def send(self, jid: str, minion: str) -> None:
-        """Put a job that is to be published to a minion on the list."""
+        """Line up a job that is to be published to a minion."""
         self._add(Kind.JOB, jid, (minion,))
 
     def ping(self, minions: Iterable[str]) -> None:
-        """Put a ping of minions on the list."""
+        """Line up a ping of minions."""
         self._add(Kind.PING, "", minions)
 
     def survey(self) -> None:
-        """Let a survey be made."""
+        """Line up a survey."""
         self._waiting[Kind.SURVEY].setdefault("", {})
 
     def withdraw(self, jid: str, minion: str) -> None:

@@ -15,6 +15,7 @@ from saltext.jobs.core.retry.backlog import Backlog
 from saltext.jobs.core.retry.capture import matches
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, State
 from saltext.jobs.core.retry.facts import Announce, Effect, Save, Warn
+from saltext.jobs.core.retry.steps import Replay, Step
 from saltext.jobs.core.retry.timers import Timers
 from saltext.jobs.core.retry.verdict import Terms
 
@@ -79,6 +80,19 @@ class Queue:
             found = self.entries()
         return [entry for entry in found if jid is None or entry.jid == jid]
 
+    def replay(self, minion: str, jid: str, *steps: Step) -> Replay | None:
+        """Return the replay of a minion, if it is that of this job and at one of these steps."""
+        backlog = self.backlogs.get(minion)
+        replay = backlog.replay if backlog else None
+        return replay if replay is not None and replay.jid == jid and replay.step in steps else None
+
+    def replays(self, jid: str, minions: Iterable[str], *steps: Step) -> Iterator[tuple[Entry, Replay]]:
+        """Yield the entry and the replay of those that get this job and are at one of these steps, ordered by minion."""
+        for minion in sorted(minions):
+            replay = self.replay(minion, jid, *steps)
+            if replay is not None:
+                yield self.backlogs[minion].entries[jid], replay
+
     # -- entries come and go ------------------------------------------------------------------------------------------
 
     def add(self, job: Job, minions: Iterable[str], reason: str, expires_at: float) -> list[Entry]:
@@ -99,7 +113,7 @@ class Queue:
         return queued
 
     def put(self, job: Job, entry: Entry) -> None:
-        """Take an entry up."""
+        """Add an entry, and its job where it is new."""
         self.jobs.setdefault(job.jid, job)
         self._dirty_jobs[job.jid] = None
         self._members.setdefault(job.jid, set()).add(entry.minion)

@@ -1,5 +1,5 @@
 """
-What is concluded where a minion does not return a job: pure functions that return a decision, which replay.py carries out.
+What is concluded where a minion does not return a job: pure functions that return a decision, which ends.py carries out.
 
 Pure: stdlib only, no state. It must never take silence for absence, nor let a job run again of which it is known that it was
 begun, unless ``retry_interrupted`` asks for that.

@@ -1,0 +1,105 @@
+"""
+From the turn to be published to the minion's receipt: the claim, the publish, the wait. Part of the retry machine, and as
+pure as it.
+
+It must never publish a job whose claim is not durable.
+"""
+
+from __future__ import annotations
+
+from saltext.jobs.core.retry.ends import Ends
+from saltext.jobs.core.retry.entry import Entry, State
+from saltext.jobs.core.retry.facts import Claim, Claimed, Effect, Publish, SendFailed, Sent
+from saltext.jobs.core.retry.queue import Queue
+from saltext.jobs.core.retry.steps import Replay, Step
+from saltext.jobs.core.retry.timers import Timers
+from saltext.jobs.core.retry.turns import Turns
+
+#: Seconds after a publish at which a minion that has shown no receipt is asked, and at which it is asked first where minions
+#: do not say that they begin a job.
+RECEIPT, EARLY = 4.0, 1.0
+#: Seconds after which a minion is asked at first whether it still runs a job.
+STILL_RUNNING = 60.0
+#: The reason where a minion has said so unasked.
+BEGUN = "the minion says that it has begun"
+
+
+class Publishing:
+    """
+    :param queue: what is owed.
+    :param timers: the machine's; the keys ``("replay", id)`` are set here.
+    :param turns: whether replays are paused.
+    :param ends: how a replay ends.
+    :param acks: whether minions say when they begin a job.
+    """
+
+    def __init__(self, queue: Queue, timers: Timers, turns: Turns, ends: Ends, acks: bool) -> None:
+        self._queue, self._timers, self._turns, self._ends, self._acks = queue, timers, turns, ends, acks
+
+    def claim(self, jid: str, minions: tuple[str, ...]) -> list[Effect]:
+        """Have claims made durable of what may be published now."""
+        claimed = []
+        for entry, replay in self._queue.replays(jid, minions, Step.TO_SEND):
+            replay.go(Step.CLAIMING)
+            entry.claim(self._queue.now)
+            self._queue.touch(entry)
+            claimed.append(entry.minion)
+        return [Claim(jid, tuple(claimed))] if claimed else []
+
+    def claimed(self, fact: Claimed) -> list[Effect]:
+        """Publish what is durably claimed."""
+        ready, named = [], set()
+        for entry, replay in self._queue.replays(fact.jid, fact.minions, Step.CLAIMING):
+            if self._turns.paused:
+                self._ends.not_received(entry, replay, "replays were paused before it was published", alive=True)
+                continue
+            replay.go(Step.SENDING)
+            ready.append(entry.minion)
+            if entry.named:
+                named.add(entry.minion)
+            self._queue.tell(entry, "sent")
+        return [Publish(fact.jid, tuple(ready), frozenset(named))] if ready else []
+
+    def sent(self, fact: Sent) -> None:
+        """Wait for a sign of receipt."""
+        for entry, replay in self._queue.replays(fact.jid, fact.minions, Step.SENDING):
+            if entry.minion in fact.missed:
+                self._ends.not_received(entry, replay, "the master does not know the minion", alive=False)
+            else:
+                self._await_receipt(entry, replay, "published")
+
+    def send_failed(self, fact: SendFailed) -> None:
+        """Try again where nothing can have been received; otherwise wait for a sign of receipt."""
+        for entry, replay in self._queue.replays(fact.jid, fact.minions, Step.SENDING):
+            if fact.certain:
+                self._ends.not_received(entry, replay, f"the publish was refused: {fact.reason}", alive=True)
+            else:
+                self._await_receipt(entry, replay, f"the publish was not confirmed: {fact.reason}")
+
+    def _await_receipt(self, entry: Entry, replay: Replay, reason: str) -> None:
+        replay.go(Step.SENT)
+        self._queue.move(entry, State.SENT, reason)
+        if entry.acknowledged:
+            self.received(entry, replay, BEGUN)
+        else:
+            self._timers.set(("replay", entry.minion), self._queue.now + (RECEIPT if self._acks else EARLY))
+
+    def received(self, entry: Entry, replay: Replay, reason: str) -> None:
+        """The minion has the job."""
+        self.note_receipt(entry, reason)
+        self.let_run(entry, replay)
+
+    def let_run(self, entry: Entry, replay: Replay) -> None:
+        """Wait for the return. Its process may die without one: that is asked about, ever less often."""
+        replay.go(Step.RUNNING)
+        wait = max(STILL_RUNNING, self._queue.now - entry.since)
+        self._timers.set(("replay", entry.minion), self._queue.now + wait)
+
+    def note_receipt(self, entry: Entry, reason: str) -> None:
+        """Note that the minion got the job: from now on it is known to have been begun."""
+        if entry.state is State.RUNNING:
+            return
+        if entry.state is State.PENDING:
+            entry.attempts += 1
+        entry.tries = entry.lost = 0
+        self._queue.move(entry, State.RUNNING, reason)

@@ -1,0 +1,75 @@
+"""
+When the next replay to a minion may begin, and with which of its entries. Part of the retry machine, and as pure as it.
+
+It must never let a newer job overtake an older one, nor let forged signs of life put off for long what a minion is owed.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING
+
+from saltext.jobs.core.retry.backlog import Backlog
+from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
+from saltext.jobs.core.retry.queue import Queue
+from saltext.jobs.core.retry.steps import RESTING
+from saltext.jobs.core.retry.timers import Timers
+
+if TYPE_CHECKING:
+    from saltext.jobs.core.settings import RetrySettings
+
+#: Seconds by which starts of a minion, one soon after the other, may put off what it is owed.
+LONGEST_DELAY = 60.0
+
+
+class Turns:
+    """
+    :param settings: the options under ``job_retry``.
+    :param queue: what is owed.
+    :param timers: the machine's; the keys ``("minion", id)`` and ``("replay", id)`` are set here.
+    :param paused: whether no replay begins.
+    """
+
+    def __init__(self, settings: RetrySettings, queue: Queue, timers: Timers, paused: bool) -> None:
+        self._settings, self._queue, self._timers = settings, queue, timers
+        self.paused = paused
+
+    def alive(self, minion: str, start: bool = False) -> None:
+        """A minion is there: send it soon what it is owed. ``start``: it has just started."""
+        backlog = self._queue.backlogs.get(minion)
+        if backlog is None:
+            return
+        backlog.seen = self._queue.now
+        if start:
+            backlog.started = self._queue.now
+            for entry in backlog.entries.values():
+                entry.next_at = 0.0
+        if backlog.replay is None:
+            # The jitter spreads a fleet that starts at once; it is the same for a minion each time.
+            spread = 1.0 + zlib.crc32(minion.encode()) / 2**32
+            self.wake(minion, self._queue.now + self._settings.settle * spread, anew=start and self._may_delay(backlog))
+        elif start and backlog.replay.step in RESTING:
+            self._timers.set(("replay", minion), self._queue.now + self._settings.settle)
+
+    def _may_delay(self, backlog: Backlog) -> bool:
+        """Tell whether a start may put the next replay off: starts can be forged, so only for so long in all."""
+        if backlog.delayed == 0.0:
+            backlog.delayed = self._queue.now
+        return self._queue.now < backlog.delayed + LONGEST_DELAY
+
+    def wake(self, minion: str, at: float, anew: bool = False) -> None:
+        """Begin the next replay to a minion at ``at``, or as soon after that as it may begin."""
+        backlog = self._queue.backlogs.get(minion)
+        if backlog is None or backlog.replay is not None or self.paused:
+            return
+        first = self.first(backlog)
+        if first is not None:
+            at = max(at, backlog.not_before, 0.0 if first.state in UNDER_WAY else first.next_at)
+            (self._timers.set if anew else self._timers.no_later)(("minion", minion), at)
+
+    def first(self, backlog: Backlog) -> Entry | None:
+        """Return what a minion gets first: what may be with it already, then the job that was published first."""
+        return min(backlog.waiting, key=self._turn, default=None)
+
+    def _turn(self, entry: Entry) -> tuple[bool, float, str]:
+        return entry.state is State.PENDING, self._queue.jobs[entry.jid].published_at, entry.jid
