@@ -47,7 +47,9 @@ def store(master):
 
 @pytest.fixture
 def job(tmp_path):
-    return lambda seconds=0.0, retcode=0: CountedJob(tmp_path, random_string("job-"), seconds, retcode)
+    return lambda seconds=0.0, retcode=0, gated=False: CountedJob(
+        tmp_path, random_string("job-"), seconds, retcode, gated
+    )
 
 
 def start(run, work, *args, tgt="f*"):
@@ -383,9 +385,10 @@ def test_a_damaged_journal_is_set_aside_and_the_others_go_on(engine, run, store,
     path.write_bytes(bytes(data))
     engine.start()
     assert all_completed(ended(store, healthy))
-    assert path.with_name(path.name + ".corrupt").exists()
-    assert f"Batch {broken} is set aside" in engine.output()
-    path.with_name(path.name + ".corrupt").unlink()
+    aside = path.with_name(path.name + ".corrupt")
+    wait_for(aside.exists, what="the damaged journal is set aside")
+    wait_for(lambda: f"Batch {broken} is set aside" in engine.output(), what="the log says so")
+    aside.unlink()
 
 
 def test_a_torn_journal_tail_is_cut_off(engine, run, store, job):
@@ -458,8 +461,7 @@ def test_forged_events_control_nothing(engine, run, store, job, master):
 @pytest.mark.skipif(not compat.HAS_NATIVE_BATCHES, reason="Salt 3008 is the first release that is shown a state file")
 def test_whatever_somebody_writes_into_the_state_file_is_shown_to_nobody(engine, run, store, job):
     engine.start()
-    work = job(15)
-    jid = start(run, work, "batch=4")
+    jid = start(run, job(gated=True), "batch=4")
     assert store.native_path(jid).exists()
     store.write_native(jid, {"jid": jid, "driver": "cli", "fun": "test.forged", "pending": ["f1"]})
     assert run("batch.status", jid)["fun"] == "cmd.run"
