@@ -20,6 +20,9 @@ from saltext.jobs.core.retry.turns import Turns
 RECEIPT, EARLY = 4.0, 1.0
 #: Seconds after which a minion is asked at first whether it still runs a job.
 STILL_RUNNING = 60.0
+#: Seconds after which a claim that the store was slow to take is not published: what was looked up before it, and whether
+#: an operator has killed the job since, must be looked at again.
+STALE = 10.0
 #: The reason where a minion has said so unasked.
 BEGUN = "the minion says that it has begun"
 
@@ -52,6 +55,9 @@ class Publishing:
         for entry, replay in self._queue.replays(fact.jid, fact.minions, Step.CLAIMING):
             if self._turns.paused:
                 self._ends.not_received(entry, replay, "replays were paused before it was published", alive=True)
+                continue
+            if self._queue.now - (entry.sent_at or 0.0) > STALE:
+                self._ends.not_received(entry, replay, "the store was slow to take the claim", alive=True)
                 continue
             replay.go(Step.SENDING)
             ready.append(entry.minion)

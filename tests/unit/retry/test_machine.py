@@ -547,8 +547,20 @@ def test_nothing_is_published_as_long_as_the_claim_cannot_be_stored():
     world.run(60)
     assert world.effects(facts.Publish) == []
     world.store_up = True
-    world.run(60)
+    world.run(120)
     assert world.runs["b", "j1"] == 1
+
+
+def test_what_was_looked_up_long_before_its_claim_could_be_stored_is_looked_up_again_before_it_is_published():
+    world = away()
+    world.store_up = False
+    world.start("b")
+    world.run(60)
+    looks = len(world.effects(facts.LookUp))
+    world.store_up = True
+    world.run(120)
+    kinds = [type(effect) for effect in world.log if isinstance(effect, (facts.LookUp, facts.Publish))]
+    assert kinds.index(facts.Publish) > looks
 
 
 def test_a_queue_that_could_not_be_cleared_does_not_run_a_job_again():
