@@ -34,7 +34,7 @@ from saltext.jobs.core.retry import store as retry_store
 
 
 class Point(NamedTuple):
-    """A function of a class or a module; ``counts`` tells which of its calls are meant."""
+    """Functions of a class or a module, by their names; ``counts`` tells which of their calls are meant."""
 
     owner: Any
     name: str
@@ -64,7 +64,8 @@ POINTS = {
     "job_retry": {
         "reading": Point(retry_jobs.JobReader, "read"),
         "look": Point(retry_jobs.JobReader, "look_up"),
-        "question": Point(questions.Questions, "find_either"),
+        # Minions are asked about one job, or at once about all of theirs.
+        "question": Point(questions.Questions, "find_either find_running"),
         "snapshot": _in_bank("store", retry_store.JOBS),
         "entry": _in_bank("store", retry_store.QUEUE),
         "claim": _in_bank("store", retry_store.CLAIMS),
@@ -82,7 +83,6 @@ def set_trap(engine: str, trap: str, number: int) -> None:
     when, _, rest = trap.partition(" ")
     name, _, count = rest.rpartition(" ")
     point = POINTS[engine][name]
-    function = getattr(point.owner, point.name)
     calls = itertools.count(1)
 
     def spring(now: str, call: int) -> None:
@@ -92,27 +92,31 @@ def set_trap(engine: str, trap: str, number: int) -> None:
     def call_of(args, kwargs) -> int:
         return next(calls) if point.counts(*args, **kwargs) else 0
 
-    if inspect.iscoroutinefunction(function):
+    def trapped(function):
+        if inspect.iscoroutinefunction(function):
 
-        @functools.wraps(function)
-        async def trapped(*args, **kwargs):
-            call = call_of(args, kwargs)
-            spring("before", call)
-            result = await function(*args, **kwargs)
-            spring("after", call)
-            return result
+            @functools.wraps(function)
+            async def call(*args, **kwargs):
+                number_of_call = call_of(args, kwargs)
+                spring("before", number_of_call)
+                result = await function(*args, **kwargs)
+                spring("after", number_of_call)
+                return result
 
-    else:
+        else:
 
-        @functools.wraps(function)
-        def trapped(*args, **kwargs):
-            call = call_of(args, kwargs)
-            spring("before", call)
-            result = function(*args, **kwargs)
-            spring("after", call)
-            return result
+            @functools.wraps(function)
+            def call(*args, **kwargs):
+                number_of_call = call_of(args, kwargs)
+                spring("before", number_of_call)
+                result = function(*args, **kwargs)
+                spring("after", number_of_call)
+                return result
 
-    setattr(point.owner, point.name, trapped)
+        return call
+
+    for each in point.name.split():
+        setattr(point.owner, each, trapped(getattr(point.owner, each)))
 
 
 def drop_returns(every: int) -> None:
