@@ -114,7 +114,8 @@ def test_an_engine_that_is_killed_at_each_step_of_replaying_delivers_each_job_on
         engine.start(trap)
         engine.wait_for_death()
     engine.start()
-    wait_for(lambda: not desk.queue(), what="the queue is empty")
+    # One after the other, and each publish that was lost with its engine backs off.
+    wait_for(lambda: not desk.queue(), seconds=300, what=lambda: f"the queue is empty: {desk.run('job_retry.list')}")
     assert all("bert" in desk.returned(jid) for jid in jobs)
     assert [job.begun() for job in jobs.values()] == [1] * len(jobs)
 

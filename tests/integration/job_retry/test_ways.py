@@ -286,7 +286,7 @@ def test_an_operator_lists_shows_queues_and_forgets_and_is_told_what_is_wrong(de
 
     refused("is not in the job cache", "enqueue", NEVER)
     refused("no accepted key here: nobody", "enqueue", owed, minions="carol,nobody")
-    refused("'../../etc' is not a jid", "enqueue", "../../etc")
+    refused("jid is '../../etc'", "enqueue", "../../etc")
     refused("'a/b' is not a minion id", "replay", "a/b")
     refused("'a/b' is not a minion id", "enqueue", owed, minions="a/b")
     refused("Name a minion, a jid, or both", "retry")
