@@ -287,17 +287,17 @@ def test_an_operator_lists_shows_queues_and_forgets_and_is_told_what_is_wrong(de
     refused("is not in the job cache", "enqueue", NEVER)
     refused("no accepted key here: nobody", "enqueue", owed, minions="carol,nobody")
     refused("jid is '../../etc'", "enqueue", "../../etc")
-    refused("'a/b' is not a minion id", "replay", "a/b")
-    refused("'a/b' is not a minion id", "enqueue", owed, minions="a/b")
+    refused("minion is 'a/b'", "replay", "a/b")
+    refused("a/b", "enqueue", owed, minions="a/b")
     refused("Name a minion, a jid, or both", "retry")
-    refused("state is 'lost'; accepted are", "list", state="lost")
-    refused("state is 'pending'; accepted are held", "purge", "pending")
+    refused("state is 'lost'", "list", state="lost")
+    refused("state is 'pending'", "purge", "pending")
     refused(f"bert has no entry for job {owed}", "show", "bert", owed)
     assert desk.run("job_retry.replay", "bert") == 0
     assert desk.run("job_retry.retry", minion="carol") == 0
     told = salt_run(master, "job_retry.enqueue", NEVER)
     assert told.returncode != 0
-    assert f"Job {NEVER} is not in the job cache as one that this master has published" in told.stdout
+    assert f"Job {NEVER} is not in the job cache as one that this master has published" in told.stdout + told.stderr
 
     assert desk.run("job_retry.purge", state=["expired", "cancelled"]) == 1
     assert desk.queue() == {("carol", owed): "pending"}
