@@ -134,7 +134,9 @@ class Effects:
                 if effect.only_returns:
                     fact = await self._with.cache_worker.call(reader.look_for_returns, jid, minions)
                 else:
-                    fact = await self._with.cache_worker.call(reader.look_up, jid, minions, self._with.loads[jid])
+                    fact = await self._with.cache_worker.call(
+                        reader.look_up, jid, minions, self._with.loads[jid], effect.publish
+                    )
             except Exception as exc:
                 _complain(exc)
                 self._step(facts.Unreadable(effect.jid, effect.minions))

@@ -119,7 +119,8 @@ class LookedUp:
     """
     ``returned``: those of ``minions`` whose return the job cache has. ``barred``: those whose key is not accepted.
     ``denied``: ``{minion: reason}`` of those to which it may not be published any more. With ``only_returns`` the last two
-    were not looked at.
+    were not looked at. ``last``: Unix time of the job's newest publish, or None where that was not looked for or is not
+    known.
     """
 
     jid: str
@@ -128,6 +129,7 @@ class LookedUp:
     barred: frozenset[str] = frozenset()
     denied: Mapping[str, str] = field(default_factory=dict)
     only_returns: bool = False
+    last: float | None = None
 
 
 @dataclass(frozen=True)
@@ -332,12 +334,13 @@ class Read:
 class LookUp:
     """
     Look for returns, keys and the publishing user's access; then give LookedUp or Unreadable. With ``only_returns`` keys and
-    access are left out.
+    access are left out. With ``publish`` the time of the job's newest publish is looked for as well.
     """
 
     jid: str
     minions: tuple[str, ...]
     only_returns: bool = False
+    publish: bool = False
 
 
 @dataclass(frozen=True)

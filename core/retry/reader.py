@@ -100,8 +100,12 @@ class JobReader:
         """Return who has returned a job. :raises JobCacheError: when the job cache cannot be read."""
         return LookedUp(jid, minions, self._cache.have_returned(jid, minions), only_returns=True)
 
-    def look_up(self, jid: str, minions: tuple[str, ...], load: Mapping[str, Any]) -> LookedUp:
-        """Return what has become of a job since. :raises JobCacheError: when the job cache cannot be read."""
+    def look_up(self, jid: str, minions: tuple[str, ...], load: Mapping[str, Any], publish: bool = False) -> LookedUp:
+        """
+        Return what has become of a job since; with ``publish`` also when it was published last.
+
+        :raises JobCacheError: when the job cache cannot be read.
+        """
         returned = self._cache.have_returned(jid, minions)
         accepted = self.keys()[0]
         barred = frozenset(minion for minion in minions if minion not in accepted)
@@ -110,7 +114,8 @@ class JobReader:
             denied = self._access.denials(load, owed)
         except Exception as exc:  # An eauth module raises whatever its client library raises.
             raise JobCacheError(f"The access of {load.get('user')} cannot be checked: {exc}") from exc
-        return LookedUp(jid, minions, returned, barred, denied)
+        publication = self._cache.publication(jid) if publish else None
+        return LookedUp(jid, minions, returned, barred, denied, last=publication.last if publication else None)
 
     def keys(self) -> tuple[frozenset[str], frozenset[str]]:
         """Return the minions whose key is accepted, and those with any key."""

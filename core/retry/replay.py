@@ -102,10 +102,11 @@ class Replays:
         return self._look_up(jid, self._looks.take(jid))
 
     def _look_up(self, jid: str, wanted: Iterable[str]) -> list[Effect]:
-        minions = tuple(minion for minion in wanted if self._queue.has(minion, jid))
-        for _entry, replay in self._queue.replays(jid, minions, *LOOKS):
+        minions, publish = tuple(minion for minion in wanted if self._queue.has(minion, jid)), False
+        for entry, replay in self._queue.replays(jid, minions, *LOOKS):
             replay.go(LOOKS[replay.step])
-        return [LookUp(jid, minions)] if minions else []
+            publish = publish or (replay.step is Step.LAST_LOOK and entry.state is State.CLAIMED)
+        return [LookUp(jid, minions, publish=publish)] if minions else []
 
     def look_for_returns(self, jid: str, minions: Iterable[str]) -> Effect:
         """Look whether the job cache has returns of which nothing was heard."""
@@ -153,10 +154,18 @@ class Replays:
             if replay.step is Step.LOOKING:
                 self._ask(entry, replay, Step.TO_PROBE)
             elif replay.step is Step.LAST_LOOK:
-                unheard = self._ends.restarted(entry, replay) or replay.began > (entry.sent_at or 0.0)
-                self._ends.carry_out(entry, replay, verdict.vanished(entry, unheard, self._queue.terms_of(entry)))
+                self._vanished(entry, replay, fact.last)
             else:
                 self._may_be_sent(entry, replay, minion in fact.barred, fact.denied.get(minion, ""))
+
+    def _vanished(self, entry: Entry, replay: Replay, published: float | None) -> None:
+        """The minion is there, and neither runs nor has returned the job, whose newest publish was at ``published``."""
+        sent_at = entry.sent_at or 0.0
+        if entry.state is State.CLAIMED and not entry.acknowledged and published is not None and published < sent_at:
+            self._ends.not_received(entry, replay, "the engine ended before it was published", alive=True)
+            return
+        unheard = self._ends.restarted(entry, replay) or replay.began > sent_at
+        self._ends.carry_out(entry, replay, verdict.vanished(entry, unheard, self._queue.terms_of(entry)))
 
     def _expire(self, entry: Entry) -> None:
         """End what is past its time, now that it is known that it was not returned."""

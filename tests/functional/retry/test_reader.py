@@ -89,6 +89,17 @@ def test_a_minion_without_an_accepted_key_is_left_to_others(opts, job_cache):
     assert reader.without_key(("a", "b", "c")) == {"c"}
 
 
+def test_a_look_tells_when_a_job_was_published_last_only_where_that_is_asked_for(opts, job_cache):
+    accept(opts, "a")
+    reader = JobReader(opts, job_cache, trust=False)
+    before = time.time()
+    publish(job_cache, ["a"])
+    publish(job_cache, ["a"])
+    assert before <= reader.look_up(JID, ("a",), load_of(), publish=True).last <= time.time()
+    assert reader.look_up(JID, ("a",), load_of()).last is None
+    assert reader.look_up(JID[:-1] + "0", ("a",), load_of(), publish=True).last is None
+
+
 def test_a_return_that_a_minion_kept_is_stored_as_its_own(opts, job_cache):
     publish(job_cache, ["a"])
     reader = JobReader(opts, job_cache, trust=False)

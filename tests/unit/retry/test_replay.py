@@ -51,6 +51,33 @@ def test_publishes_without_a_sign_of_receipt_are_counted_through_restarts_of_the
     assert world.state("b", "j1") is State.HELD
 
 
+def test_a_claim_of_which_no_publish_came_counts_for_nothing_however_often_the_engine_dies():
+    world = away(cooldown=1.0, backoff=1.0)
+    world._publish = lambda effect: None  # the engine dies before it publishes
+    world.start("b")
+    for _ in range(5):
+        claims = len(world.effects(facts.Claim))
+        world.run_until(lambda claims=claims: len(world.effects(facts.Claim)) > claims)
+        world.run(1)
+        assert world.claims["j1"], "the claim is durable"
+        world.restart()
+    del world._publish
+    world.run_until(lambda: ("b", "j1") not in world.stored)
+    assert world.runs["b", "j1"] == 1
+
+
+def test_two_publishes_that_the_engine_did_not_live_to_hear_of_may_have_begun_the_job():
+    world = away(cooldown=1.0, backoff=1.0)
+    world._deliver = lambda jid, names: None  # whether they reached the minion, nobody can tell
+    world.start("b")
+    for _ in range(2):
+        world.run_until(lambda: world.stored["b", "j1"]["state"] == "sent")
+        world.restart()
+        world.run_until(lambda: world.stored["b", "j1"]["state"] in ("pending", "held"))
+    assert world.state("b", "j1") is State.HELD
+    assert world.runs["b", "j1"] == 0
+
+
 def test_a_minion_that_no_longer_matches_the_target_does_not_get_the_job():
     world = away()
     world.unmatched.add(("b", "j1"))

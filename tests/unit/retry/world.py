@@ -228,7 +228,8 @@ class World:
                 self.tell(facts.Unreadable(effect.jid, effect.minions))
                 return
             returned = frozenset(minion for minion in effect.minions if (minion, effect.jid) in self.returned)
-            self.tell(facts.LookedUp(effect.jid, effect.minions, returned, only_returns=effect.only_returns))
+            last = self.last.get(effect.jid) if effect.publish else None
+            self.tell(facts.LookedUp(effect.jid, effect.minions, returned, only_returns=effect.only_returns, last=last))
 
         self.later(0.05, look)
 
@@ -271,7 +272,12 @@ class World:
         for minion in effect.minions:
             assert minion in self.claims[effect.jid], "published without a durable claim"
             assert (minion, effect.jid) not in self.known, "published although it is known to have begun"
-        self.later(0.05, lambda: self._deliver(effect.jid, effect.minions), engine=False)
+
+        def reach_master():
+            self.last[effect.jid] = self.now
+            self._deliver(effect.jid, effect.minions)
+
+        self.later(0.05, reach_master, engine=False)
         self.later(0.2, lambda: self.tell(facts.Sent(effect.jid, effect.minions)))
 
     def _ping(self, effect):
