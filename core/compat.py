@@ -30,6 +30,7 @@ __all__ = [
     "HAS_START_EVENT",
     "Future",
     "IOLoop",
+    "close_channel",
     "driver_arguments",
     "minion_data",
     "minion_keys",
@@ -66,6 +67,14 @@ def new_loop() -> Any:
         return loop
     asyncio.set_event_loop(asyncio.new_event_loop())
     return IOLoop.current()
+
+
+async def close_channel(channel: Any) -> None:
+    """Close a request channel to the master. That of Salt 3008 must be waited for, or it leaves a zmq context behind."""
+    if _MAJOR >= 3008:
+        await channel.close_async()
+    else:
+        channel.close()
 
 
 def minion_data(cache: Any, minion: str) -> tuple[Any, Any]:

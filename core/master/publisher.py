@@ -10,12 +10,12 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import salt.client
 import salt.exceptions
 import salt.utils.jid
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.errors import NoMinionMatched, PublishFailed
+from saltext.jobs.core.master.client import KeepingClient
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Publisher:
 
     def __init__(self, opts: Mapping[str, Any], loop: Any) -> None:
         self._opts, self._loop = opts, loop
-        self._client = salt.client.LocalClient(mopts=dict(opts), io_loop=loop, keep_loop=True)
+        self._client = KeepingClient(mopts=dict(opts), io_loop=loop, keep_loop=True)
         self._own_user = self._client.salt_user
 
     def close(self) -> None:

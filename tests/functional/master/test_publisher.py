@@ -1,0 +1,174 @@
+"""Publishing through a master's request port: a real zmq server takes the place of the master."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import salt.config
+import salt.payload
+import zmq
+
+from saltext.jobs.core import compat
+from saltext.jobs.core.errors import NoMinionMatched, PublishFailed
+from saltext.jobs.core.master.publisher import Publisher
+
+
+class Master:
+    """Answers publishes, and knows which connection each came over."""
+
+    def __init__(self):
+        self.context = zmq.Context()
+        self.socket = self.context.socket(zmq.ROUTER)
+        self.port = self.socket.bind_to_random_port("tcp://127.0.0.1")
+        self.connections, self.keys, self.users = [], [], []
+        self.answer = lambda load: {"load": {"jid": load["jid"], "minions": ["a"]}}
+        self.gathered, self.together = [], 1
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self):
+        while not self._stop.is_set():
+            if self.socket.poll(20):
+                self._take(*self.socket.recv_multipart())
+
+    def _take(self, *frames):
+        self.connections.append(frames[0])
+        self.gathered.append(frames)
+        if len(self.gathered) < self.together:
+            return
+        for *route, payload in self.gathered:
+            load = salt.payload.loads(payload)["load"]
+            self.keys.append(load["key"])
+            self.users.append(load["user"])
+            answer = self.answer(load)
+            if answer is not None:
+                self.socket.send_multipart([*route, salt.payload.dumps(answer)])
+        self.gathered = []
+
+    def stop(self):
+        self._stop.set()
+        self._thread.join()
+        self.context.destroy(0)
+
+
+@pytest.fixture
+def master():
+    made = Master()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def key(tmp_path):
+    path = tmp_path / "cache" / ".root_key"
+    path.parent.mkdir()
+    path.write_text("the first key")
+    return path
+
+
+@pytest.fixture
+def loop():
+    made = compat.new_loop()
+    yield made
+    made.close(all_fds=True)
+
+
+@pytest.fixture
+def publish(master, key, tmp_path, loop):
+    opts = salt.config.master_config(None)
+    opts.update(
+        interface="127.0.0.1",
+        ret_port=master.port,
+        cachedir=str(key.parent),
+        key_dir=str(key.parent),
+        sock_dir=str(tmp_path),
+        pki_dir=str(tmp_path),
+        user="root",
+        request_channel_tries=1,
+        request_channel_timeout=1,
+    )
+    publisher = Publisher(opts, loop)
+
+    def publish(number=1, timeout=1.0):
+        answers = []
+
+        async def send():
+            answers.append(await publisher.publish("test.ping", [], ["a"], jid="j", timeout=timeout))
+
+        async def send_all():
+            for _ in range(number - 1):
+                loop.spawn_callback(send)
+            await send()
+            while len(answers) < number:
+                await compat.sleep(0.01)
+
+        loop.run_sync(send_all)
+        return answers if number > 1 else answers[0]
+
+    publish.publisher = publisher
+    yield publish
+    publisher.close()
+
+
+def test_publishes_one_after_the_other_go_over_one_connection(master, publish):
+    for _ in range(5):
+        assert publish() == {"a"}
+    assert len(master.connections) == 5
+    assert len(set(master.connections)) == 1
+
+
+def test_publishes_at_a_time_have_a_connection_each_and_do_not_wait_for_one_another(master, publish):
+    master.together = 6  # nobody gets an answer before all have asked
+    assert publish(6, timeout=10.0) == [{"a"}] * 6
+    assert len(set(master.connections)) == 6
+    master.together = 1
+    for _ in range(3):
+        publish()
+    assert len(set(master.connections)) == 6, "those that are there are used"
+
+
+def test_a_connection_on_which_no_answer_came_is_not_used_again(master, publish):
+    publish()
+    genuine, master.answer = master.answer, lambda load: None
+    with pytest.raises(PublishFailed) as failed:
+        publish()
+    assert not failed.value.certain
+    master.answer = genuine
+    before = set(master.connections)
+    assert publish() == {"a"}
+    assert master.connections[-1] not in before
+
+
+def test_a_refusal_is_certain_and_leaves_the_connection_in_use(master, publish):
+    genuine = master.answer
+    for name in ("AuthenticationError", "AuthorizationError"):
+        master.answer = lambda load, name=name: {"error": {"name": name, "message": "no"}}
+        with pytest.raises(PublishFailed) as failed:
+            publish()
+        assert failed.value.certain
+    master.answer = genuine
+    publish()
+    assert len(set(master.connections)) == 1
+
+
+def test_a_publish_that_nobody_is_meant_by_matches_no_minion(master, publish):
+    master.answer = lambda load: {"load": {"jid": load["jid"], "minions": []}}
+    with pytest.raises(NoMinionMatched):
+        publish()
+
+
+def test_a_key_that_the_master_has_made_anew_is_read_again(master, key, publish):
+    publish()
+    key.write_text("the second key")
+    genuine = master.answer
+    master.answer = lambda load: genuine(load) if load["key"] == "the second key" else ""
+    assert publish() == {"a"}
+    assert master.keys == ["the first key", "the first key", "the second key"]
+
+
+def test_a_key_that_the_master_does_not_know_fails_the_publish(master, publish):
+    master.answer = lambda load: ""
+    with pytest.raises(PublishFailed):
+        publish()
