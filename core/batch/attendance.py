@@ -1,0 +1,74 @@
+"""
+Which minions are there, and what becomes of those that are not: pings, ``offline``, and the hand-over to the retry queue.
+
+Part of the batch machine. It must never leave out a minion that has not been asked. Pure: stdlib only.
+"""
+
+from __future__ import annotations
+
+from saltext.jobs.core.batch.facts import Effect, Gather, Gathered, PingFailed, Queue, Queued, QueueRefused, Seen
+from saltext.jobs.core.batch.flight import Outcome
+from saltext.jobs.core.batch.state import State
+
+
+def ping(batch: State, now: float) -> list[Effect]:
+    """Ping the minions that are waited for, if that is due."""
+    if now < batch.pace.not_before or not batch.presence.may_ping(now):
+        return []
+    return [Gather(batch.presence.ping())]
+
+
+def seen(batch: State, fact: Seen, _now: float) -> list[Effect]:
+    """Minions are there, and may be sent to if they were waited for."""
+    batch.waiting.put_last(batch.presence.seen(fact.minions))
+    return []
+
+
+def gathered(batch: State, fact: Gathered, now: float) -> list[Effect]:
+    """A ping is over: leave out the minions that were pinged as often as they may be."""
+    first, batch.pace.failures = batch.presence.gathering, 0
+    seen(batch, Seen(fact.answered), now)
+    absent = batch.presence.ping_over(now)
+    if first:
+        batch.order_pending()
+    if batch.spec.presence == "none":
+        batch.waiting.put_last(absent)
+        return []
+    return leave_out(batch, absent, now)
+
+
+def ping_failed(batch: State, fact: PingFailed, now: float) -> list[Effect]:
+    """A ping was not confirmed, so nobody is left out because of it."""
+    batch.presence.pinging = False
+    return batch.failed_again(fact.reason, now)
+
+
+def leave_out(batch: State, minions: list[str], now: float) -> list[Effect]:
+    """Minions are not there: ``offline`` says what becomes of them. None of it is against the budget."""
+    outcome = Outcome.FAILED if batch.spec.offline == "fail" else Outcome.OFFLINE
+    for minion in minions:
+        batch.settle(minion, outcome, now, None, counts=False)
+    if batch.spec.offline != "queue":
+        return []
+    certain = tuple(minion for minion in minions if minion not in batch.spec.unsure)
+    if len(certain) < len(minions):
+        batch.queue_refused = "whether the target matches them is not known"
+    batch.to_queue.update(dict.fromkeys(certain))
+    return [Queue(certain)] if certain else []
+
+
+def queued(batch: State, fact: Queued, _now: float) -> list[Effect]:
+    """The retry queue delivers the job to these minions."""
+    for minion in fact.minions:
+        batch.to_queue.pop(minion, None)
+    return []
+
+
+def queue_refused(batch: State, fact: QueueRefused, now: float) -> list[Effect]:
+    """What nobody will deliver has failed; that the minions were away is no failure of theirs, nor of the job."""
+    batch.queue_refused = fact.reason
+    for minion in fact.minions:
+        batch.to_queue.pop(minion, None)
+        if minion in batch.outcomes and batch.outcomes[minion][0] is Outcome.OFFLINE:
+            batch.settle(minion, Outcome.FAILED, now, None, counts=False)
+    return []

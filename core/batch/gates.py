@@ -1,0 +1,58 @@
+"""
+What has to be open before a batch sends on: its windows of time, and the check of a stage that has ended.
+
+Part of the batch machine. Where it is not known whether a gate is open, it is shut. Pure: stdlib only.
+"""
+
+from __future__ import annotations
+
+from saltext.jobs.core.batch.facts import Announce, Check, Checked, Effect, FindOpening, OpeningFound
+from saltext.jobs.core.batch.flight import Outcome
+from saltext.jobs.core.batch.state import State
+
+
+def heed_windows(batch: State, now: float) -> list[Effect]:
+    """Ask when the batch may send, where that has to be asked, and announce when it begins to wait and ends to."""
+    schedule = batch.schedule
+    if not batch.has_more() or not schedule.bounded:
+        return []
+    may_send = schedule.may_send(now)
+    effects: list[Effect] = [FindOpening()] if schedule.must_ask(now) else []
+    if may_send and schedule.told:
+        schedule.told = False
+        effects.append(Announce("resumed", {"reason": "its window is open"}))
+    elif not may_send and not schedule.asking and not schedule.told:
+        schedule.told = True
+        effects.append(Announce("paused", {"reason": schedule.reason(), "opens_at": schedule.opens}))
+    return effects
+
+
+def opening_found(batch: State, fact: OpeningFound, now: float) -> list[Effect]:
+    """It was said when the batch may send."""
+    batch.schedule.found(fact.opens, fact.closes, fact.trouble, now)
+    return []
+
+
+def begin_check(batch: State, now: float) -> list[Effect]:
+    """Find out whether the batch may go on."""
+    stage = batch.pace.stage
+    batch.checks.begin(stage, now)
+    details = {**batch.spec.check, "stage": stage}
+    if batch.checks.by_hand:
+        return [Announce("check", details)]
+    done = [
+        minion
+        for minion, (outcome, since, _) in batch.outcomes.items()
+        if outcome is Outcome.COMPLETED and since >= batch.checks.began
+    ]
+    return [Announce("check", details), Check(stage, tuple(sorted(done)))]
+
+
+def checked(batch: State, fact: Checked, _now: float) -> list[Effect]:
+    """The check of a stage has an answer."""
+    if batch.halted or batch.checks.by_hand or batch.checks.stage != fact.stage:
+        return []
+    if fact.passed:
+        batch.checks.pass_()
+        return [Announce("checked", {**batch.spec.check, "stage": fact.stage})]
+    return batch.halt(f"check {batch.spec.check['fun']}: {fact.reason}")

@@ -1,0 +1,58 @@
+"""
+The start of an engine: what was under way has no outcome, and is found out.
+
+Part of the batch machine. It must never send again to a minion whose publish has no outcome before that. Pure: stdlib only.
+"""
+
+from __future__ import annotations
+
+from saltext.jobs.core.batch import gates
+from saltext.jobs.core.batch.facts import Announce, Close, Effect, LookUp, Queue, Recovered
+from saltext.jobs.core.batch.pending import Pending
+from saltext.jobs.core.batch.state import POLICY, State
+
+#: Seconds before the end of an engine of which it is doubtful whether a publish has left a master that ended with it.
+DOUBTFUL = 5.0
+
+
+def recover(batch: State, fact: Recovered, now: float) -> list[Effect]:
+    """Nothing that was under way has an outcome, and the clock may be another one."""
+    if batch.closed or batch.started is None:
+        return []
+    if batch.finished:
+        return [Announce("halted" if batch.halted else "complete"), Close()]
+    young = fact.settled_at > now
+    batch.pace.recover(now)
+    batch.publish_window.begin_anew()
+    batch.schedule.recover()
+    _recover_presence(batch, fact.settled_at, now)
+    if batch.policy != POLICY:
+        _doubt_everything(batch, now)
+    effects: list[Effect] = [Announce("halted")] if batch.halted else []
+    if batch.to_queue:
+        effects.append(Queue(tuple(batch.to_queue)))
+    if batch.checks.under_way:
+        effects += gates.begin_check(batch, now)
+    to_look_for, last = batch.inflight.recover(now, batch.stepped_at - DOUBTFUL if young else None)
+    return effects + [LookUp(minions) for minions in (to_look_for, last) if minions]
+
+
+def _recover_presence(batch: State, settled_at: float, now: float) -> None:
+    batch.presence.recover(now)
+    if batch.presence.gathering and batch.waiting:
+        batch.presence.gathering = False
+        batch.order_pending()
+    if settled_at > now:
+        batch.presence.settled_at = settled_at
+        batch.await_signs()
+
+
+def _doubt_everything(batch: State, now: float) -> None:
+    """The facts so far were folded by another policy: whoever has not ended may have been sent to."""
+    doubtful = batch.pending()
+    batch.waiting = Pending((), batch.membership, batch.pace.group)
+    batch.presence.unseen.clear()
+    batch.tried.difference_update(doubtful)
+    batch.pace.sends_elsewhere(len(doubtful))
+    batch.inflight.send((*(batch.inflight.publishing or ()), *doubtful), now)
+    batch.policy = POLICY

@@ -1,0 +1,305 @@
+"""
+What a batch is: its state, as snapshots hold it; what may be asked about it; and the changes that several parts make to it.
+
+It must never decide what is to be done: that is in ``machine.py`` and the parts that it names. Pure: stdlib only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from saltext.jobs.core.batch.checks import Checks
+from saltext.jobs.core.batch.facts import (
+    Announce,
+    Approved,
+    Effect,
+    Fact,
+    PauseRequested,
+    ResumeRequested,
+    StopRequested,
+)
+from saltext.jobs.core.batch.flight import Flight, Outcome
+from saltext.jobs.core.batch.inflight import InFlight
+from saltext.jobs.core.batch.kept import Kept, kept, made
+from saltext.jobs.core.batch.outcomes import GUESSED, Ended, Outcomes
+from saltext.jobs.core.batch.pace import Pace
+from saltext.jobs.core.batch.pending import Pending
+from saltext.jobs.core.batch.plan import Membership
+from saltext.jobs.core.batch.presence import Presence
+from saltext.jobs.core.batch.publish_window import PublishWindow
+from saltext.jobs.core.batch.schedule import Schedule
+from saltext.jobs.core.batch.spec import Spec
+
+#: Of the policy by which facts are folded. A journal that an engine with another one has begun is folded by this one: then
+#: it is not known any more who was sent to.
+POLICY = 2
+
+S = TypeVar("S", bound="State")
+
+
+def _nothing() -> None:
+    return None
+
+
+@dataclasses.dataclass(slots=True, init=False, eq=False, repr=False)
+class State(Kept):
+    """
+    :param spec: what was asked for.
+    :param now: Unix time in seconds.
+    """
+
+    spec: Spec
+    inflight: InFlight
+    record: Outcomes
+    pace: Pace
+    presence: Presence
+    publish_window: PublishWindow
+    schedule: Schedule
+    checks: Checks
+    membership: Membership
+    waiting: Pending = kept(Pending, list, Pending, name="pending")
+    tried: set[str] = kept(set, sorted, set)  # minions pending again that may have received the job
+    resent: dict[str, int] = kept(dict, dict, dict)  # how often a minion is taken not to have received it
+    to_queue: dict[str, None] = kept(dict, list, dict.fromkeys)  # not handed over to the retry queue yet
+    queue_refused: str = kept(str)  # why the retry queue did not take minions
+    created: float = kept(float)
+    started: float | None = kept(_nothing)  # when it was announced
+    last_progress: float = kept(float)
+    finished: float | None = kept(_nothing)
+    closed: bool = kept(bool)
+    halted: str | None = kept(_nothing)  # why nothing more is published
+    paused: str | None = kept(_nothing)
+    killing: bool = kept(bool)
+    stopped_by: str = kept(str)
+    stepped_at: float = kept(float)  # when the last fact became known
+    policy: int = kept(lambda: POLICY)
+    _parts: tuple[Kept, ...] = made(tuple)
+
+    def __init__(self, spec: Spec, now: float) -> None:
+        for field in dataclasses.fields(self):
+            if field.default_factory is not dataclasses.MISSING:
+                setattr(self, field.name, field.default_factory())
+        self.spec, self.created, self.last_progress = spec, now, now
+        self.membership = Membership(spec.minions, [count for _, count in spec.groups])
+        self.inflight, self.record, self.pace = InFlight(spec), Outcomes(spec, self.membership), Pace(spec)
+        self.presence, self.publish_window = Presence(spec), PublishWindow(spec)
+        self.schedule, self.checks = Schedule(spec), Checks(spec)
+        sending = (self.inflight, self.record, self.pace, self.presence, self.publish_window)
+        self._parts = (*sending, self.schedule, self.checks)
+        self.pace.not_before = now
+        self.waiting = Pending(spec.minions if spec.presence == "none" else (), self.membership)
+        if spec.presence == "ping":
+            self.presence.gathering = True
+            self.presence.doubt(spec.minions)
+
+    # -- what is kept -------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return all that makes the batch, in plain values."""
+        data = {"spec": self.spec.as_dict(), **self.values()}
+        for part in self._parts:
+            data.update(part.values())
+        return data
+
+    @classmethod
+    def restore(cls: type[S], data: Mapping[str, Any]) -> S:
+        """
+        Return the batch of a snapshot, equal in every respect.
+
+        :raises ValueError, KeyError, TypeError: when it is none.
+        """
+        batch = cls(Spec.from_dict(data["spec"]), data["created"])
+        parts: tuple[Kept, ...] = (batch, *batch._parts)
+        for part in parts:
+            part.load(data)
+        batch.waiting = Pending(batch.waiting, batch.membership, batch.pace.group)
+        if "policy" not in data:
+            batch.policy = 1
+            if batch.presence.gathering:
+                batch.await_signs()
+        return batch
+
+    # -- what may be asked --------------------------------------------------------------------------------------------
+
+    @property
+    def flights(self) -> Mapping[str, Flight]:
+        """The minions in flight."""
+        return self.inflight.flights
+
+    @property
+    def outcomes(self) -> Mapping[str, Ended]:
+        """``{minion: (outcome, since, retcode)}`` of the minions that have ended."""
+        return self.record.ended
+
+    @property
+    def counts(self) -> Mapping[Outcome, int]:
+        """How many minions have ended in which way."""
+        return self.record.counts
+
+    @property
+    def state(self) -> str:
+        """running, paused, stopping, complete or halted."""
+        if self.halted:
+            return "halted" if self.finished else "stopping"
+        if self.finished:
+            return "complete"
+        return "paused" if self.waits_for() else "running"
+
+    def waits_for(self) -> str | None:
+        """Return why nothing is published although there is somebody to publish to; None where that is not so."""
+        if self.paused or self.halted or self.finished or not self.has_more():
+            return self.paused
+        if self.checks.under_way and self.checks.by_hand:
+            return "waits for approval"
+        return self.schedule.reason() if self.schedule.bounded and not self.schedule.open else None
+
+    @property
+    def success(self) -> bool | None:
+        """
+        Whether it has succeeded: all of its minions completed, or were left out by ``offline=skip``, and at least one ran.
+
+        None as long as that is open.
+        """
+        if not self.finished:
+            return None
+        left_out = self.counts[Outcome.OFFLINE] if self.spec.offline == "skip" else 0
+        completed = self.counts[Outcome.COMPLETED]
+        return not self.halted and completed > 0 and completed + left_out == len(self.spec.minions)
+
+    @property
+    def next_due(self) -> float | None:
+        """When a Tick is next due, in Unix time; None as long as only a fact can change anything."""
+        if self.started is None:
+            return self.created
+        cooling = self.pace.cooling[0] if self._waits_for_cooling() else None
+        opening = self.schedule.next_due() if self.has_more() and not self.halted and not self.paused else None
+        tick_due = (self.pace.publish_at, cooling, opening, self.inflight.next_due(), self.checks.due, self._ping_due())
+        return min((time for time in tick_due if time is not None), default=None)
+
+    def pending(self) -> list[str]:
+        """The minions that are still to be sent to, in order."""
+        return [*self.waiting, *self.presence.unseen]
+
+    def count_pending(self) -> int:
+        """How many minions are still to be sent to."""
+        return len(self.waiting) + len(self.presence.unseen)
+
+    def unsettled(self) -> list[str]:
+        """The minions whose return would change something: those in flight, and those given up without one."""
+        return [*self.flights, *(minion for minion, (outcome, *_) in self.outcomes.items() if outcome in GUESSED)]
+
+    def wants_return(self, minion: str) -> bool:
+        """Whether a return of ``minion`` changes anything."""
+        return minion in self.inflight or minion in self.tried or self.record.is_guess(minion)
+
+    def wants_start(self, minion: str) -> bool:
+        """Whether it matters that a process of ``minion`` has started."""
+        return minion in self.inflight or minion in self.presence.unseen
+
+    def accepts(self, fact: Fact) -> bool:
+        """Whether a request changes anything."""
+        if self.finished:
+            return False
+        if isinstance(fact, StopRequested):
+            return not self.halted or (fact.kill and not self.killing and bool(self.flights))
+        if isinstance(fact, PauseRequested):
+            return not self.halted and not self.paused
+        if isinstance(fact, Approved):
+            return not self.halted and self.checks.by_hand and self.checks.stage == fact.stage
+        return isinstance(fact, ResumeRequested) and bool(self.paused)
+
+    def has_taken(self, request: Fact) -> bool:
+        """Whether the batch already is as a request wants it."""
+        if isinstance(request, StopRequested):
+            return self.halted == "stop" and (self.killing or not request.kill)
+        if isinstance(request, Approved):
+            return self.checks.passed is not None and self.checks.passed >= request.stage
+        return isinstance(request, PauseRequested) == bool(self.paused) and not self.halted
+
+    def is_publishing(self) -> bool:
+        """Whether a publish is under way: minions may be sent to although the batch is paused or halted."""
+        return self.inflight.publishing is not None
+
+    def survivors(self) -> list[str]:
+        """The minions that still run the job although it was killed as often as it may be."""
+        return self.inflight.survivors()
+
+    def has_more(self) -> bool:
+        """Whether there are minions to publish to, as far as is known."""
+        return bool(self.waiting or self.presence.unseen)
+
+    def is_over(self) -> bool:
+        """Whether nothing is under way, and nobody is to be sent to any more."""
+        busy = self.flights or self.is_publishing() or self.to_queue
+        return not busy and (bool(self.halted) or not self.has_more())
+
+    def _waits_for_cooling(self) -> bool:
+        return bool(self.pace.cooling and self.waiting and not self.halted and not self.paused)
+
+    def _ping_due(self) -> float | None:
+        due = self.presence.next_due()
+        if due is None or self.halted or self.paused:
+            return None
+        shut = self.schedule.bounded and not self.schedule.open
+        return None if shut else max(due, self.pace.not_before)
+
+    # -- changes ------------------------------------------------------------------------------------------------------
+
+    def settle(self, minion: str, outcome: Outcome, now: float, retcode: int | None, counts: bool = True) -> None:
+        """Note how a minion ended, and free its slot if it has one. ``counts``: against the budget, if it ended badly."""
+        flight = self.flights.get(minion)
+        if flight is not None and self.inflight.remove(minion):
+            self.pace.cool(now)
+            self.pace.publish_at = None  # it depends on which slots are free
+            self.publish_window.freed(now)
+            if retcode is not None:
+                self.publish_window.ran(now - flight.began)
+        self.record.settle(minion, outcome, now, retcode, counts)
+        self.last_progress = now
+
+    def put_back(self, minions: list[str]) -> None:
+        """Make minions pending again, before all others."""
+        for minion in minions:
+            self.inflight.remove(minion)
+        self.waiting.put_first(minions)
+        self.tried.update(minions)
+        self.pace.takes_back(len(minions))
+
+    def order_pending(self) -> None:
+        """Send in the order of the target, whoever answered first."""
+        present = [minion for minion in self.spec.minions if minion in self.waiting]
+        self.waiting = Pending(present, self.membership, self.pace.group)
+
+    def await_signs(self) -> None:
+        """Send to no pending minion before it has shown a sign of life."""
+        self.presence.doubt(self.waiting)
+        self.waiting = Pending((), self.membership, self.pace.group)
+
+    def check_budget(self) -> list[Effect]:
+        """Halt where there are more failures than there may be."""
+        if self.halted or self.finished:
+            return []
+        reason = self.record.overdrawn()
+        return self.halt(reason) if reason else []
+
+    def halt(self, reason: str) -> list[Effect]:
+        """Send to nobody any more, for this reason."""
+        self.halted = reason
+        self.checks.end()
+        self.paused = self.pace.publish_at = None
+        return [Announce("halted")]
+
+    def pause(self, reason: str) -> list[Effect]:
+        """Send to nobody until somebody wants the batch to go on."""
+        if self.halted:
+            return []
+        self.paused, self.pace.publish_at = reason, None
+        return [Announce("paused", {"reason": reason})]
+
+    def failed_again(self, reason: str, now: float) -> list[Effect]:
+        """A publish or ping has failed: wait longer each time, and for somebody in the end."""
+        if self.pace.publish_failed(now):
+            return []
+        return self.pause(f"{self.pace.failures} publishes failed in a row, the last one: {reason}")
