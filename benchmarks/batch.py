@@ -22,18 +22,13 @@ import salt.payload
 import salt.utils.batch_manager
 import salt.utils.batch_state
 
+from benchmarks.batch_ports import ports_of
 from saltext.jobs.core import compat
-from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.shell import BatchShell
 from saltext.jobs.core.batch.spec import Spec, sizes_of
-from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import requests
-from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import BATCH_MANAGER
-from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.master import events
-from saltext.jobs.core.master.job_cache import JobCache
-from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.settings import BatchSettings
 
 #: A return's payload, in bytes.
@@ -201,27 +196,7 @@ class Ours:
     def __init__(self, opts):
         self.loop = compat.new_loop()
         self.master, self.bus, self.inbox = Master(), Bus(), Inbox(opts, BATCH_MANAGER)
-        self.cache = JobCache(opts)
-        self.cache.keep_load = lambda *_: None  # the same on both sides: the master's workers do it
-        ports = Ports(
-            loop=self.loop,
-            clock=Clock(),
-            wall=time.time,
-            bus=self.bus,
-            publisher=self.master,
-            questions=Questions(self.loop, self.master),
-            cache=self.cache,
-            store=BatchStore(opts),
-            inbox=self.inbox,
-            cache_worker=Worker(self.loop),
-            disk_worker=Worker(self.loop),
-            queue=lambda request: None,
-            can_queue=lambda: True,
-            queue_worker=Worker(self.loop),
-            master_age=lambda: 86400.0,
-            acks=True,
-            keep=86400.0,
-        )
+        ports = ports_of(opts, self.loop, bus=self.bus, publisher=self.master, inbox=self.inbox)
         self.shell = BatchShell(ports, BatchSettings())
         self.shell.start()
 

@@ -1,0 +1,46 @@
+"""The ports of a batch engine in a benchmark: all real but for the bus, the publisher and the inbox, which are given."""
+
+from __future__ import annotations
+
+import time
+
+from saltext.jobs.core.batch.ports import Ports
+from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.engine.worker import Worker
+from saltext.jobs.core.master.job_cache import JobCache
+from saltext.jobs.core.master.questions import Questions
+
+
+class Cache(JobCache):
+    """Loads cost the same on both sides: the master's workers keep them."""
+
+    def keep_load(self, *_):
+        pass
+
+
+def ports_of(opts, loop, *, bus, publisher, inbox) -> Ports:
+    return Ports(
+        loop=loop,
+        clock=Clock(),
+        wall=time.time,
+        bus=bus,
+        publisher=publisher,
+        questions=Questions(loop, publisher),
+        cache=Cache(opts),
+        store=BatchStore(opts),
+        inbox=inbox,
+        cache_worker=Worker(loop),
+        disk_worker=Worker(loop),
+        runner=_no_runner,
+        queue=lambda request: None,
+        can_queue=lambda: True,
+        queue_worker=Worker(loop),
+        master_age=lambda: 86400.0,
+        acks=True,
+        keep=86400.0,
+    )
+
+
+async def _no_runner(function, arguments, timeout):
+    raise AssertionError(f"no benchmark calls a runner, but {function} was called")
