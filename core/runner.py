@@ -60,7 +60,7 @@ def note(module: Mapping[str, Any], text: str) -> None:
 
     :param module: the globals of the runner's module.
     """
-    if getattr(module.get("__jid_event__"), "print_func", None) is not None:
+    if getattr(_event_of(module), "print_func", None) is not None:
         say(text)
 
 
@@ -70,7 +70,7 @@ def progress(module: Mapping[str, Any], text: str) -> None:
 
     :param module: the globals of the runner's module.
     """
-    event = module.get("__jid_event__")
+    event = _event_of(module)
     if event is None:
         return
     printer, event.print_func = event.print_func, None  # Salt prints events between the results, on standard output
@@ -80,6 +80,19 @@ def progress(module: Mapping[str, Any], text: str) -> None:
         event.print_func = printer
     if printer is not None:
         say(text)
+
+
+def _event_of(module: Mapping[str, Any]) -> Any:
+    """
+    Return what fires the events of the runner's job, or None where no such job calls it.
+
+    Salt leaves a weak reference in the module; after the job has ended it refers to nothing.
+    """
+    event = module.get("__jid_event__")
+    try:
+        return event if hasattr(event, "print_func") else None
+    except ReferenceError:
+        return None
 
 
 def _call(
@@ -146,8 +159,8 @@ def _show(module: Mapping[str, Any], name: str, refusal: Refused) -> None:
 
     Elsewhere (an orchestration, the API, another runner) the exception is all.
     """
-    event = module.get("__jid_event__")
+    event = _event_of(module)
     if module.get("__opts__", {}).get("fun") != name or getattr(event, "print_func", None) is None:
         return
-    event.print_func = None  # type: ignore[union-attr]
+    event.print_func = None
     say(str(refusal))

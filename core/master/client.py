@@ -7,6 +7,7 @@ It holds no policy. It must never use a connection again on which a request has 
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -50,6 +51,8 @@ class KeepingClient(salt.client.LocalClient):  # type: ignore[misc]
         **kwargs: Any,
     ) -> Any:
         wait = timeout if timeout is not None else self.opts.get("publish_timeout", 30)
+        if self.opts.get("ipc_mode") != "tcp" and not os.path.exists(f"{self.opts['sock_dir']}/publish_pull.ipc"):
+            raise salt.exceptions.SaltClientError(f"no publisher listens in {self.opts['sock_dir']}")
         request = self._prep_pub(tgt, fun, arg, tgt_type, ret, jid, wait, **kwargs)
         answer = await self._ask(request, io_loop, wait)
         if not answer and self._has_new_key():

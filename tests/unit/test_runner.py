@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+import weakref
 
 import pytest
 import salt.exceptions
@@ -140,3 +141,12 @@ def test_salt_sees_a_function_that_takes_everything_and_its_documentation(module
     assert (spec.varargs, spec.keywords) == ("args", "kwargs")
     assert module.status.__doc__ == "How it stands."
     assert module.status.__name__ == "status"
+
+
+def test_what_a_call_before_left_behind_is_no_event_of_this_one(module, capsys):
+    module.__opts__["fun"] = "batch.status"
+    module.__jid_event__ = weakref.proxy(Event())  # as Salt does, and nothing else keeps it
+    runner.note(vars(module), "paused")
+    runner.progress(vars(module), "half")
+    assert refusal(module.status).startswith("batch.status needs jid")
+    assert capsys.readouterr() == ("", "")

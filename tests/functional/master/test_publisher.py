@@ -77,6 +77,7 @@ def loop():
 
 @pytest.fixture
 def publish(master, key, tmp_path, loop):
+    (tmp_path / "publish_pull.ipc").touch()
     opts = salt.config.master_config(None)
     opts.update(
         interface="127.0.0.1",
@@ -172,3 +173,10 @@ def test_a_key_that_the_master_does_not_know_fails_the_publish(master, publish):
     master.answer = lambda load: ""
     with pytest.raises(PublishFailed):
         publish()
+
+
+def test_nothing_is_published_while_the_master_has_no_publisher(master, publish, tmp_path):
+    (tmp_path / "publish_pull.ipc").unlink()
+    with pytest.raises(PublishFailed):
+        publish()
+    assert not master.connections
