@@ -344,8 +344,7 @@ def missing(minions):
 def foreign(count):
     """Events that are of no use."""
     stage = Stage(10)
-    stage.build().start()
-    stage.go_on(lambda: stage.bus.listener is not None, 10)
+    stage.build()
     data = Fleet.ret("20260516101112131415", "state.apply", "somebody", {"x" * 10: "y" * 300})
     kinds = [
         data,
@@ -423,8 +422,6 @@ def main():
         process = multiprocessing.get_context("spawn").Process(target=run_figure, args=(name, args))
         process.start()
         process.join()
-        if process.exitcode:
-            raise SystemExit(f"{name} failed")
 
 
 def run_figure(name, args):

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.ids import is_plain
+from saltext.jobs.core.windows import find_zone, parse_windows
 
 S = TypeVar("S")
 
@@ -114,6 +115,26 @@ def _ids(value: Any) -> tuple[str, ...]:
     return found
 
 
+def _window(value: Any) -> str:
+    if value == "":
+        return ""
+    parse_windows(value)
+    return value if isinstance(value, str) else "; ".join(value)
+
+
+def _timezone(value: Any) -> str:
+    if value != "":
+        find_zone(value)
+    return str(value)
+
+
+#: Accepts windows of time as core/windows.py has them, or nothing; likewise a time zone.
+WINDOW = Check(
+    _window,
+    "such as '02:00-05:00' or 'Sat,Sun 02:00-05:00; Mon-Fri 22:00-06:00', or '' for any time (seconds for which minions are "
+    "gathered are the option gather)",
+)
+TIMEZONE = Check(_timezone, "a time zone of this system such as 'Europe/Berlin' or 'UTC', or '' for the master's own")
 #: Accepts a list of minion ids.
 IDS = Check(_ids, "a list of minion ids")
 #: Accepts True and False.
@@ -172,7 +193,11 @@ class RetrySettings:
     #: Seconds between a sign of life and the replay; up to as much again is added, different for each minion.
     settle: float = option(1.0, seconds(0, 3600))
     #: Seconds for which minions that are owed the same job are gathered into one publish.
-    window: float = option(2.0, seconds(0, 3600))
+    gather: float = option(2.0, seconds(0, 3600))
+    #: When jobs are replayed; a job may carry its own.
+    window: str = option("", WINDOW)
+    #: The zone whose clock decides when a window is open; a job may carry its own.
+    timezone: str = option("", TIMEZONE)
     #: Functions that are kept for absent minions.
     include: tuple[str, ...] = option(("*",), GLOBS)
     #: Functions that are not; replaces the default.

@@ -177,6 +177,16 @@ def next_period(windows: Sequence[Window], after: float, tz: datetime.tzinfo | N
     return Period(opens, _next_change(windows, opens, tz))
 
 
+def longest_break(windows: Sequence[Window]) -> float:
+    """Return for how many seconds in a row no window is open at most, by a clock that is not put forward or back."""
+    week = [any(window.includes(day, minute) for window in windows) for day in range(7) for minute in range(_DAY)]
+    longest = since = 0
+    for is_there in week * 2:  # a break may go over the end of the week
+        since = 0 if is_there else since + 1
+        longest = max(longest, since)
+    return 60.0 * longest
+
+
 def next_opening(start_at: float | None, window: str, timezone: str, now: float) -> Period:
     """
     Return the first time that is not over at ``now`` in which work may begin.

@@ -30,6 +30,7 @@ from saltext.jobs.core.retry.reader import JobReader
 from saltext.jobs.core.retry.shell import RetryShell
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.settings import RetrySettings, read_settings
+from saltext.jobs.core.windows import longest_break, parse_windows
 
 log = logging.getLogger(__name__)
 
@@ -84,4 +85,11 @@ def _settings(switch, options):
         )
     if not __opts__.get("job_cache", True) and not __opts__.get("ext_job_cache"):
         raise SettingsError("job_cache is False; accepted is True, since without returns nobody knows what has run")
+    if settings.window and longest_break(parse_windows(settings.window)) >= settings.ttl:
+        log.warning(
+            "%s: a job is owed for %d s (ttl), and the window %r stays shut for longer: jobs will expire before it opens",
+            JOB_RETRY,
+            settings.ttl,
+            settings.window,
+        )
     return settings

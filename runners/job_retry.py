@@ -14,15 +14,19 @@ The ``job_retry`` engine of this extension keeps the queue; this runner reads it
 
 import collections
 import datetime
+import time
 
 from saltext.jobs.core import arguments, runner
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
-from saltext.jobs.core.errors import Refused, StateError
+from saltext.jobs.core.errors import Refused, SettingsError, StateError
 from saltext.jobs.core.master import caller
+from saltext.jobs.core.master.access import LOCAL
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.store import RetryStore
+from saltext.jobs.core.retry.waiting import Waiting
+from saltext.jobs.core.settings import RetrySettings, engine_options, read_settings
 
 __virtualname__ = JOB_RETRY
 __func_alias__ = {"list_": "list"}
@@ -51,7 +55,8 @@ def list_(minion=None, jid=None, state=None):
         ``claimed``, ``sent``, ``running``, ``held``, ``expired``, ``cancelled``, ``dead``.
 
     Returns a list of dicts with ``minion``, ``jid``, ``fun``, ``state``, ``reason``, ``attempts`` (count), ``queued_at``
-    and ``expires_at`` (ISO 8601, UTC) and ``owner`` (the master that has published the job).
+    and ``expires_at`` (ISO 8601, UTC) and ``owner`` (the master that has published the job). ``waits_for`` names the job's
+    window while that is shut, and ``opens_at`` is when it opens next; otherwise both are None.
 
     CLI Example:
 
@@ -62,8 +67,9 @@ def list_(minion=None, jid=None, state=None):
     """
     _tell_of_a_pause()
     states = _STATES if state is None else arguments.choices("state", state, _STATES)
+    waiting = _waiting()
     found = [
-        (snapshot["published_at"], _row(entry, snapshot))
+        (snapshot["published_at"], _row(entry, snapshot, waiting))
         for entry, snapshot in _entries(_given(arguments.minion, minion), _given(arguments.jid, jid))
         if entry.state.value in states
     ]
@@ -86,7 +92,8 @@ def show(minion, jid):
     for entry, snapshot in _entries(minion, jid):
         load = snapshot["load"]
         return {
-            **_row(entry, snapshot),
+            **_row(entry, snapshot, _waiting()),
+            "asked_for_by": entry.asker.user if entry.asker else None,
             "arg": load.get("arg"),
             "tgt": load.get("tgt"),
             "tgt_type": load.get("tgt_type"),
@@ -109,7 +116,8 @@ def stats():
 
     Returns a dict with ``entries``, ``jobs`` and ``minions`` (counts), ``states``, ``functions`` and ``owners`` (counts of
     entries by name), ``oldest`` (when the oldest entry was queued, ISO 8601, UTC), ``paused`` and ``engine`` (whether it
-    runs on this master).
+    runs on this master). ``outside_window`` counts the entries that wait for a window to open, of which the first does
+    ``opens_at``.
 
     CLI Example:
 
@@ -118,8 +126,12 @@ def stats():
         salt-run job_retry.stats
     """
     states, functions, owners = collections.Counter(), collections.Counter(), collections.Counter()
-    minions, jobs, oldest = set(), set(), None
+    minions, jobs, oldest, waiting = set(), set(), None, _waiting()
+    outside, openings = 0, []
     for entry, snapshot in _entries(None, None):
+        waits_for, opens = waiting.of(entry, snapshot["load"])
+        outside += waits_for is not None
+        openings += [opens] if opens is not None else []
         states[entry.state.value] += 1
         functions[_fun(snapshot)] += 1
         owners[snapshot["owner"]] += 1
@@ -134,6 +146,8 @@ def stats():
         "functions": dict(functions),
         "owners": dict(owners),
         "oldest": _iso(oldest),
+        "outside_window": outside,
+        "opens_at": _iso(min(openings, default=None)),
         "paused": _is_paused(),
         "engine": requests.is_running(__opts__, JOB_RETRY),
     }
@@ -169,7 +183,10 @@ def enqueue(jid, minions=None):
 @runner.verb
 def replay(minion):
     """
-    Deliver what a minion is owed now, as if it had just shown a sign of life. Returns the number of entries that wait.
+    Deliver what a minion is owed now, as if it had just shown a sign of life, and even if its windows are shut. Returns the
+    number of entries that wait.
+
+    If the minion does not answer, its entries wait for its next sign of life, and for their windows, as before.
 
     CLI Example:
 
@@ -188,7 +205,8 @@ def retry(minion=None, jid=None):
     """
     Let entries that are held or dead be tried again, and return their number.
 
-    A held job was begun, and nobody knows how far it got: look before you run it again.
+    A held job may have been begun, and nobody knows how far it got: look before you run it again. It waits for its minion
+    and for its window, as any other entry; ``job_retry.replay`` delivers it now.
 
     minion, jid
         Those of this minion, of this job, or both. At least one is needed.
@@ -300,6 +318,9 @@ def _caller():
 def _ask(request, who=None, keep=True):
     who = who or _caller()
     caller.require_no_peer(who)
+    if request["do"] in ("enqueue", "retry"):
+        source = who.eauth if who.account else LOCAL
+        request["asker"] = [who.account or who.name, source, who.grants is not None]
     return requests.ask(__opts__, JOB_RETRY, {**request, "user": who.name}, keep=keep)
 
 
@@ -328,7 +349,18 @@ def _entries(minion, jid):
         raise Refused(f"The retry queue cannot be read: {exc}") from exc
 
 
-def _row(entry, snapshot):
+def _waiting():
+    try:
+        settings = read_settings(
+            RetrySettings, JOB_RETRY, *(given or None for given in engine_options(__opts__, JOB_RETRY))
+        )
+    except SettingsError:
+        settings = RetrySettings()  # with such options no engine runs; what it left can be looked at
+    return Waiting(settings, time.time())
+
+
+def _row(entry, snapshot, waiting):
+    waits_for, opens = waiting.of(entry, snapshot["load"])
     return {
         "minion": entry.minion,
         "jid": entry.jid,
@@ -339,6 +371,8 @@ def _row(entry, snapshot):
         "queued_at": _iso(entry.queued_at),
         "expires_at": _iso(entry.expires_at),
         "owner": snapshot["owner"],
+        "waits_for": waits_for,
+        "opens_at": _iso(opens),
     }
 
 

@@ -2,11 +2,13 @@
 Whether the user of a job may still publish it to these minions. Blocks: use it in a Worker.
 
 Asks Salt's own checks with the access lists as they are now. It must never grant more than a publish by that user would
-get today: all to root, to the master's own user and to whom sudo_acl does not restrict; to others what the lists say.
+get today: all to root, to the master's own user and to whom sudo_acl does not restrict; to others what the lists say. That
+a list is not known here, since it takes the user's password to learn it, is neither a grant nor a denial.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -14,8 +16,33 @@ import salt.auth
 import salt.utils.master
 import salt.utils.minions
 
+from saltext.jobs.core.master.job_cache import BATCH_MARK
+
 #: How ``salt`` names a user who came by sudo.
 _SUDO = "sudo_"
+#: Who starts a batch from the master's own reactor; in the load of a job that no batch has stored it is any user's name.
+_REACTOR = "Reactor"
+#: In place of an eauth backend: the lists of publisher_acl.
+LOCAL = "publisher_acl"
+
+
+@dataclasses.dataclass(frozen=True)
+class Standing:
+    """
+    ``denied``: ``{minion: reason}`` of those to which a job may not be published; ``unsure``: of those of which nobody can
+    tell.
+    """
+
+    denied: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    unsure: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def _fails(function: Any, user: str) -> bool:
+    try:
+        function(user)
+    except Exception:  # A module raises whatever its client library raises.
+        return True
+    return False
 
 
 class _Checks(salt.utils.minions.CkMinions):  # type: ignore[misc]
@@ -49,16 +76,74 @@ class Access:
         self._opts = dict(opts)
         self._tools: tuple[Any, Any] | None = None
 
-    def denials(self, load: Mapping[str, Any], minions: Iterable[str]) -> dict[str, str]:
+    def of_publisher(self, load: Mapping[str, Any], minions: Iterable[str]) -> Standing:
         """
-        Return ``{minion: reason}`` of those of ``minions`` to which the job may not be published any more.
+        Return to which of ``minions`` the user of a job may not publish it any more.
 
         :param load: the job's load; of its secrets none is needed.
+        :raises Exception: whatever an eauth module raises where it cannot tell now.
         """
-        user = str(load.get("user") or "")
-        grants = self._access_lists(user, load.get("kwargs") or {})
-        denied = [] if grants is None else self.denied(grants, load, minions)
-        return {minion: f"{user} may not publish {load.get('fun')} to it any more" for minion in denied}
+        user, options = str(load.get("user") or ""), load.get("kwargs") or {}
+        if self._access_lists(user, options) is None or (user == _REACTOR and load.get(BATCH_MARK)):
+            return Standing()
+        known_as, systems = user, list(self._opts.get("external_auth") or {})
+        if options.get("eauth"):
+            known_as, systems = str(options.get("username") or user), [str(options["eauth"])]
+        return self._standing(user, self._access_lists(user, options) or [], known_as, systems, load, minions)
+
+    def of_asker(self, user: str, eauth: str, load: Mapping[str, Any], minions: Iterable[str]) -> Standing:
+        """
+        Return to which of ``minions`` one who has asked for it by hand, with limited rights, may not publish a job now.
+
+        :param user: as Salt's lists have the user.
+        :param eauth: the backend with these lists, or ``LOCAL`` for publisher_acl; empty where it is not known which.
+        :raises Exception: as ``of_publisher``.
+        """
+        systems = [eauth] if eauth else list(self._opts.get("external_auth") or {})
+        lists = [grant for system in systems for grant in self._external(system, user)]
+        if eauth == LOCAL:
+            name = user[len(_SUDO) :] if user.startswith(_SUDO) else user
+            lists = list(salt.utils.master.get_values_of_matching_keys(self._opts.get("publisher_acl") or {}, name))
+        return self._standing(f"{user}, who asked for it by hand,", lists, user, systems, load, minions)
+
+    def _standing(
+        self,
+        user: str,
+        lists: list[Any],
+        known_as: str,
+        systems: list[str],
+        load: Mapping[str, Any],
+        minions: Iterable[str],
+    ) -> Standing:
+        denied = self.denied(lists, load, minions)
+        doubt = next((why for system in systems if (why := self._doubt(system, known_as))), "") if denied else ""
+        fun = load.get("fun")
+        if doubt:
+            return Standing(
+                unsure=dict.fromkeys(denied, f"whether {user} may still publish {fun} is not known: {doubt}")
+            )
+        return Standing(dict.fromkeys(denied, f"{user} may not publish {fun} to it any more"))
+
+    def _doubt(self, system: str, user: str) -> str:
+        """Return why what a backend grants a user can be known with the user's password only, or nothing if it is known."""
+        config = (self._opts.get("external_auth") or {}).get(system)
+        if config is None:
+            return ""
+        modules, needs = self._loaded()[0].auth, f"eauth {system} tells it with the password only"
+        lists, groups = f"{self._opts.get('eauth_acl_module') or system}.acl", f"{system}.groups"
+        if lists in modules and _fails(modules[lists], user):
+            return needs
+        if groups not in modules or not any(str(name).endswith("%") for name in config):
+            return "" if f"{system}.auth" in modules else f"eauth {system} cannot be used here"
+        if system == "ldap" and self._opts.get("auth.ldap.binddn") and self._opts.get("auth.ldap.bindpw"):
+            modules[groups](user)  # raises where the server cannot be asked now, which Salt takes for no groups
+            return ""
+        if system == "pam":
+            return ""
+        try:
+            return "" if modules[groups](user) else needs
+        except Exception:  # It has no password, or no server: in either case nothing is known.
+            return needs
 
     def denied(self, grants: Iterable[Any], load: Mapping[str, Any], minions: Iterable[str]) -> list[str]:
         """Return those of ``minions`` to which these grants, an access list as Salt keeps them, do not let the job."""

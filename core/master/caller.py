@@ -39,11 +39,15 @@ class Caller:
     Who asks.
 
     ``grants`` is the access list that limits the caller, and None for one without limit; ``peer`` says that it is a minion.
+    ``account`` is the name under which Salt's lists have a user of the API, and ``eauth`` the backend that has them,
+    empty where it is not known which: a token does not tell.
     """
 
     name: str
     grants: tuple[Any, ...] | None = None
     peer: bool = False
+    account: str = ""
+    eauth: str = ""
 
 
 def caller(opts: Mapping[str, Any], user: str | None) -> Caller:
@@ -101,9 +105,10 @@ def _authenticated(opts: Mapping[str, Any], found: Mapping[str, Any]) -> Caller:
     if found["auth_type"] == "user":
         # By key file. Salt gives the list of a user of publisher_acl, and none for the master's own user.
         return Caller(name, grants or None)
+    account, eauth = name, str(found["clear_load"].get("eauth") or "")
     if name in _RESERVED or name.startswith("sudo_") or name == opts.get("user"):
-        name = f"{found['clear_load'].get('eauth') or found['auth_type']}:{name}"
-    return Caller(name, grants)
+        name = f"{eauth or found['auth_type']}:{name}"
+    return Caller(name, grants, account=account, eauth=eauth)
 
 
 def _stack() -> Iterator[types.FrameType]:

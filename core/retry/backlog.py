@@ -13,7 +13,7 @@ from saltext.jobs.core.retry.steps import Replay
 class Backlog:
     """What one minion is owed. Times are Unix time in seconds, 0 for never."""
 
-    __slots__ = ("delayed", "entries", "false_signs", "not_before", "replay", "seen", "started", "urged")
+    __slots__ = ("at_any_time", "delayed", "entries", "false_signs", "not_before", "replay", "seen", "started", "urged")
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
@@ -24,6 +24,7 @@ class Backlog:
         self.delayed = 0.0  # since when its starts have kept the next replay from beginning
         self.false_signs = 0  # how often in a row it did not answer, though it seemed to be there
         self.urged = 0.0  # when an operator last asked for a replay now
+        self.at_any_time: set[str] = set()  # the jobs that he asked for then: their windows need not be open
 
     @property
     def open(self) -> int:

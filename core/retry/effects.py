@@ -20,6 +20,7 @@ from saltext.jobs.core.retry.entry import Job
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.writer import Writer
+from saltext.jobs.core.windows import next_opening
 
 log = logging.getLogger(__name__)
 
@@ -135,7 +136,7 @@ class Effects:
                     fact = await self._with.cache_worker.call(reader.look_for_returns, jid, minions)
                 else:
                     fact = await self._with.cache_worker.call(
-                        reader.look_up, jid, minions, self._with.loads[jid], effect.publish
+                        reader.look_up, jid, minions, self._with.loads[jid], effect.publish, effect.askers
                     )
             except Exception as exc:
                 _complain(exc)
@@ -279,6 +280,22 @@ class Effects:
         self._keys_asked = False
         self._check_keys(facts.CheckKeys(tuple(self._with.machine.backlogs)))
 
+    # -- windows ------------------------------------------------------------------------------------------------------
+
+    def _find_opening(self, effect: facts.FindOpening) -> None:
+        """Windows go by the clock on the wall, deadlines by one that nobody sets: the answer is in the latter's time."""
+        wall, window, timezone = self._with.ports.wall(), effect.window, effect.timezone
+        try:
+            found = next_opening(None, window, timezone, wall)
+        except ValueError as exc:
+            log.error("Jobs with the window %r wait, since nobody can tell when it opens: %s", window, exc)
+            answer = facts.OpeningFound(window, timezone, None)
+        else:
+            shift = self._with.ports.clock.now() - wall
+            closes = None if found.closes is None else found.closes + shift
+            answer = facts.OpeningFound(window, timezone, found.opens + shift, closes)
+        self._with.loop.add_callback(self._step, answer)
+
     # -- the bus and the log ------------------------------------------------------------------------------------------
 
     def _announce(self, effect: facts.Announce) -> None:
@@ -336,6 +353,7 @@ _PERFORM: dict[type, Callable[[Effects, Any], None]] = {
     facts.Publish: Effects._publish,
     facts.Ping: Effects._ping,
     facts.CheckKeys: Effects._check_keys,
+    facts.FindOpening: Effects._find_opening,
     facts.Announce: Effects._announce,
     facts.Warn: Effects._warn,
 }

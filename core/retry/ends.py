@@ -67,6 +67,8 @@ class Ends:
         if backlog.urged > replay.began:
             entry.next_at = backlog.not_before = 0.0
             alive = True
+        else:
+            backlog.at_any_time.discard(entry.jid)  # what an operator asks for is one try
         if alive or backlog.seen > replay.began:
             self._turns.wake(entry.minion, self._queue.now + self._settings.settle)
         elif len(backlog.entries) > 1:
@@ -88,6 +90,7 @@ class Ends:
     def end(self, entry: Entry, state: State, reason: str) -> None:
         """End an entry: bring it to a state that it does not leave by itself."""
         self._queue.move(entry, state, reason)
+        self._queue.backlogs[entry.minion].at_any_time.discard(entry.jid)
         self.land(entry)
         self._queue.tell(entry, state.value)
         if state is State.DONE:
@@ -109,6 +112,12 @@ class Ends:
             if backlog.replay is not None and backlog.replay.step in UNCLAIMED:
                 self.land(backlog.entries[backlog.replay.jid])
 
+    def shut(self, jid: str) -> None:
+        """Let no replay of a job go on that has not claimed it: its window is shut."""
+        for entry, _ in list(self._queue.replays(jid, self._queue.minions_of(jid), *UNCLAIMED)):
+            if not self._turns.may_be_sent(entry):
+                self.land(entry)
+
     def restarted(self, entry: Entry, replay: Replay) -> bool:
         """Tell whether the minion has started since its job was published."""
         return self._queue.backlogs[entry.minion].started > max(replay.began, entry.sent_at or 0.0)
@@ -118,6 +127,7 @@ class Ends:
         backlog = self._queue.backlogs[entry.minion]
         backlog.false_signs += 1  # so that each counts less than the one before
         self.back(entry, replay, alive=False)
+        backlog.at_any_time.clear()  # an operator's request was for now
         wait = self._settings.cooldown * 2 ** min(backlog.false_signs - 1, 20)
         backlog.not_before = max(backlog.not_before, self._queue.now + min(wait, LONGEST_COOLDOWN))
 

@@ -22,7 +22,7 @@ class State(str, enum.Enum):
     CLAIMED = "claimed"  # about to be published: durable before it is, so after a crash it may have been
     SENT = "sent"  # published; the minion has shown no receipt yet
     RUNNING = "running"  # the minion has it: an acknowledgement, or an answer that it runs
-    HELD = "held"  # was received and has not returned, and does not run any more; an operator decides
+    HELD = "held"  # may have been begun and has not returned, or nobody can tell whether it may be sent; an operator decides
     DONE = "done"  # the job cache has its return; the entry is removed
     EXPIRED = "expired"  # its time to live has passed
     CANCELLED = "cancelled"  # by an operator, a newer job, or with the minion's key
@@ -54,17 +54,43 @@ UNDER_WAY = frozenset({State.CLAIMED, State.SENT, State.RUNNING})
 ENDED = frozenset({State.EXPIRED, State.CANCELLED, State.DEAD})
 
 
+@dataclass(frozen=True)
+class Asker:
+    """
+    Who asked by hand that a minion gets a job.
+
+    ``user``: as Salt's lists have the user. ``eauth``: the backend with these lists, empty where it is not known which.
+    ``limited``: whether such lists say what this user may do; if not, it was the master's own user.
+    """
+
+    user: str
+    eauth: str = ""
+    limited: bool = False
+
+    @classmethod
+    def from_record(cls, record: Any) -> Asker | None:
+        """Return who a stored record names, if anybody. :raises ValueError: when it names nobody and is not empty."""
+        if record is None:
+            return None
+        user, eauth, limited = record
+        if not isinstance(user, str) or not isinstance(eauth, str) or not isinstance(limited, bool):
+            raise ValueError("it does not name who asked for it")
+        return cls(user, eauth, limited)
+
+
 class Entry:
     """
     One job that one minion is owed. Times are Unix time in seconds.
 
     ``attempts`` counts publishes that met a sign of receipt, and the one under way; ``tries`` those in a row that met
     none; ``lost`` those of them after which the minion may have begun the job all the same. ``named``: an operator named the
-    minion, so that it gets the job whether or not the job's target matches it.
+    minion, so that it gets the job whether or not the job's target matches it. ``asker``: who asked for it by hand last, if
+    anybody; that user's rights count at the replay beside those of the publisher.
     """
 
     __slots__ = (
         "acknowledged",
+        "asker",
         "attempts",
         "expires_at",
         "history",
@@ -87,6 +113,7 @@ class Entry:
         self.expires_at = expires_at
         self.attempts = self.tries = self.lost = 0
         self.named = False
+        self.asker: Asker | None = None
         self.sent_at: float | None = None
         self.next_at = 0.0  # not tried again before, unless the minion starts
         self.acknowledged = False
@@ -123,6 +150,7 @@ class Entry:
             "tries": self.tries,
             "lost": self.lost,
             "named": self.named,
+            "asker": None if self.asker is None else [self.asker.user, self.asker.eauth, self.asker.limited],
             "sent_at": self.sent_at,
             "next_at": self.next_at,
             "acknowledged": self.acknowledged,
@@ -149,6 +177,7 @@ class Entry:
             # Version 0.1.0 wrote neither of these, but counted restarts.
             entry.lost = int(record.get("lost", record.get("restarts", 0)))
             entry.named = bool(record.get("named", False))
+            entry.asker = Asker.from_record(record.get("asker"))
             entry.sent_at = None if record["sent_at"] is None else float(record["sent_at"])
             entry.next_at = float(record["next_at"])
             entry.acknowledged = bool(record["acknowledged"])
@@ -166,6 +195,8 @@ class Limits:
     ttl: float | None = None  # seconds
     max_attempts: int | None = None
     retry_interrupted: bool | None = None
+    window: str | None = None  # when it may be replayed, as core/windows.py reads it
+    timezone: str | None = None  # the zone of that window
 
 
 @dataclass(frozen=True)

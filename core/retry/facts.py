@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from saltext.jobs.core.retry.entry import Entry, Job
+from saltext.jobs.core.retry.entry import Asker, Entry, Job
 from saltext.jobs.core.retry.notes import Note
 
 # -- facts: from the bus, and so never more than a hint ---------------------------------------------------------------
@@ -118,9 +118,9 @@ class Surveyed:
 class LookedUp:
     """
     ``returned``: those of ``minions`` whose return the job cache has. ``barred``: those whose key is not accepted.
-    ``denied``: ``{minion: reason}`` of those to which it may not be published any more. With ``only_returns`` the last two
-    were not looked at. ``last``: Unix time of the job's newest publish, or None where that was not looked for or is not
-    known.
+    ``denied``: ``{minion: reason}`` of those to which it may not be published any more; ``unsure``: of those of which that
+    cannot be found out. With ``only_returns`` the last three were not looked at. ``last``: Unix time of the job's newest
+    publish, or None where that was not looked for or is not known.
     """
 
     jid: str
@@ -128,6 +128,7 @@ class LookedUp:
     returned: frozenset[str] = frozenset()
     barred: frozenset[str] = frozenset()
     denied: Mapping[str, str] = field(default_factory=dict)
+    unsure: Mapping[str, str] = field(default_factory=dict)
     only_returns: bool = False
     last: float | None = None
 
@@ -199,6 +200,19 @@ class Refused:
     reason: str
 
 
+@dataclass(frozen=True)
+class OpeningFound:
+    """
+    A window is open, or opens next, at ``opens``, and closes at ``closes``, or never where that is None. ``opens`` is None
+    where that could not be said.
+    """
+
+    window: str
+    timezone: str
+    opens: float | None
+    closes: float | None = None
+
+
 # -- facts: from the store and from operators -------------------------------------------------------------------------
 
 
@@ -227,6 +241,7 @@ class EnqueueRequested:
     minions: tuple[str, ...]
     reason: str
     named: bool = False  # the operator named the minions, so that they need not match the job's target
+    asker: Asker | None = None  # the operator, where somebody vouches for it beside the job's publisher
 
 
 @dataclass(frozen=True)
@@ -242,6 +257,7 @@ class RetryRequested:
 
     minion: str | None = None
     jid: str | None = None
+    asker: Asker | None = None
 
 
 @dataclass(frozen=True)
@@ -290,6 +306,7 @@ Fact = (
     | Unreadable
     | KeysRead
     | Refused
+    | OpeningFound
     | Restored
     | Adopted
     | EnqueueRequested
@@ -333,14 +350,16 @@ class Read:
 @dataclass(frozen=True)
 class LookUp:
     """
-    Look for returns, keys and the publishing user's access; then give LookedUp or Unreadable. With ``only_returns`` keys and
-    access are left out. With ``publish`` the time of the job's newest publish is looked for as well.
+    Look for returns, keys and access, that of the publishing user and of the ``askers``, by minion; then give LookedUp or
+    Unreadable. With ``only_returns`` keys and access are left out. With ``publish`` the time of the job's newest publish is
+    looked for as well.
     """
 
     jid: str
     minions: tuple[str, ...]
     only_returns: bool = False
     publish: bool = False
+    askers: Mapping[str, Asker] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -394,6 +413,14 @@ class CheckKeys:
 
 
 @dataclass(frozen=True)
+class FindOpening:
+    """Say when a window of a time zone opens and closes next, as core/windows.py has both; then give OpeningFound."""
+
+    window: str
+    timezone: str
+
+
+@dataclass(frozen=True)
 class Announce:
     """Tell the bus about an entry: ``salt/job_retry/<minion>/<jid>/<kind>``."""
 
@@ -419,4 +446,19 @@ class Answer:
     value: int | bool = field(default=0)
 
 
-Effect = Save | SaveNote | Read | LookUp | Ask | Inquire | Claim | Publish | Ping | CheckKeys | Announce | Warn | Answer
+Effect = (
+    Save
+    | SaveNote
+    | Read
+    | LookUp
+    | Ask
+    | Inquire
+    | Claim
+    | Publish
+    | Ping
+    | CheckKeys
+    | FindOpening
+    | Announce
+    | Warn
+    | Answer
+)

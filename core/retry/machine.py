@@ -8,7 +8,7 @@ The parts, which are as pure, return what follows; this file passes it on:
     publishing.py  from the turn to send to a receipt  ends.py     how a replay ends
     steps.py    the steps of a replay                  verdict.py  what is concluded where no return comes
     looks.py    looks at the job cache that are shared outbox.py   what is published, how fast
-    timers.py   what is due when
+    timers.py   what is due when                   openings.py  which jobs may be replayed now
 
 Pure: stdlib only, no clock, no I/O. It must never send a job to a minion while that minion has another one of its queue
 under way, nor one of which it is known that it was begun, unless ``retry_interrupted`` asks for that.
@@ -45,6 +45,7 @@ from saltext.jobs.core.retry.facts import (
     KeysRead,
     Kill,
     LookedUp,
+    OpeningFound,
     PauseRequested,
     Ping,
     Published,
@@ -66,6 +67,7 @@ from saltext.jobs.core.retry.facts import (
 )
 from saltext.jobs.core.retry.looks import Hearsay
 from saltext.jobs.core.retry.notes import Note
+from saltext.jobs.core.retry.openings import Openings
 from saltext.jobs.core.retry.outbox import Kind, Outbox
 from saltext.jobs.core.retry.publishing import Publishing
 from saltext.jobs.core.retry.queue import Queue
@@ -97,10 +99,11 @@ class Retry:
     def __init__(self, settings: RetrySettings, patience: float, paused: bool = False, acks: bool = True) -> None:
         self.settings = settings
         self._timers = Timers()
-        self.queue = Queue(settings, self._timers, acks)
+        self.openings = Openings(settings, self._timers)
+        self.queue = Queue(settings, self._timers, self.openings, acks)
         self.outbox = Outbox(settings.rate, self._timers)
         heard = Hearsay(self._timers)
-        self.turns = Turns(settings, self.queue, self._timers, paused)
+        self.turns = Turns(settings, self.queue, self._timers, self.openings, paused)
         self.ends = Ends(settings, self.queue, self.outbox, self._timers, self.turns, heard)
         self.publishing = Publishing(self.queue, self._timers, self.turns, self.ends, acks)
         self.replays = Replays(
@@ -299,7 +302,19 @@ class Retry:
         self._ping(minion for minion, backlog in self.queue.backlogs.items() if backlog.replay is None)
 
     def _ping(self, minions: Iterable[str]) -> None:
-        self.outbox.ping(minion for minion in minions if self.queue.backlogs[minion].waiting)
+        """Find out who of these is there, as far as anything could be sent to them now."""
+        self.outbox.ping(minion for minion in minions if self.turns.first(self.queue.backlogs[minion]) is not None)
+
+    def _opening_due(self, window: str, timezone: str) -> None:
+        self._out.append(self.openings.due(window, timezone, self.queue.now))
+
+    def _opening_found(self, fact: OpeningFound) -> None:
+        is_open, jids = self.openings.found(fact, self.queue.now)
+        for jid in jids:
+            if is_open:
+                self._ping(m for m in self.queue.minions_of(jid) if self.queue.backlogs[m].replay is None)
+            else:
+                self.ends.shut(jid)
 
     def _claimed(self, fact: Claimed) -> None:
         self._out += self.publishing.claimed(fact)
@@ -379,7 +394,7 @@ class Retry:
         new = [minion for minion in minions if not self.queue.has(minion, job.jid)]
         queued = self._add(job, new, fact.reason, self.queue.now + ttl)
         for entry in (*again, *queued):
-            entry.named = fact.named
+            entry.named, entry.asker = fact.named, fact.asker
         self._ping(minion for minion in minions if minion in self.queue.backlogs)
         self._out.append(Answer(len(queued) + len(again)))
 
@@ -390,6 +405,7 @@ class Retry:
         if pending:
             backlog = self.queue.backlogs[fact.minion]
             backlog.not_before, backlog.urged = 0.0, self.queue.now
+            backlog.at_any_time.update(entry.jid for entry in pending)
             self.turns.wake(fact.minion, self.queue.now)
         self._out.append(Answer(len(pending)))
 
@@ -397,6 +413,7 @@ class Retry:
         found = [entry for entry in self.queue.of(fact.minion, fact.jid) if entry.state in (State.HELD, State.DEAD)]
         for entry in found:
             ttl = self.capture.ttl_of(self.queue.jobs[entry.jid])
+            entry.asker = fact.asker or entry.asker
             self.queue.renew(entry, self.queue.now + ttl, "an operator wants it tried again")
         self._ping(entry.minion for entry in found)
         self._out.append(Answer(len(found)))
@@ -454,6 +471,7 @@ _HANDLERS: dict[type, Callable[[Retry, Any], None]] = {
     Unreadable: Retry._unreadable,
     KeysRead: Retry._keys_read,
     Refused: Retry._refused,
+    OpeningFound: Retry._opening_found,
     Restored: Retry._restored,
     Adopted: Retry._adopted,
     EnqueueRequested: Retry._enqueue,
@@ -470,6 +488,7 @@ _TIMERS: dict[str, Callable[..., None]] = {
     "open": Retry._open_due,
     "note": Retry._note_due,
     "keys": Retry._check_keys,
+    "opening": Retry._opening_due,
     "end": Retry._end_due,
     "minion": lambda self, minion: self.replays.begin(minion),
     "company": Retry._company_due,

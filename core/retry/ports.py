@@ -4,6 +4,7 @@ What the engine reaches the world through. engines/job_retry.py wires the real o
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -35,7 +36,7 @@ class Ports:
     """
     ``cache`` and ``reader`` block and are used in one thread, ``store`` in another.
 
-    ``acks``: whether minions say when they begin a job.
+    ``acks``: whether minions say when they begin a job. ``wall``: Unix time as the clock on the wall has it.
     """
 
     bus: EventBus
@@ -46,3 +47,4 @@ class Ports:
     store: RetryStore
     clock: Clock
     acks: bool
+    wall: Callable[[], float] = time.time

@@ -31,7 +31,7 @@ class Publishing:
     """
     :param queue: what is owed.
     :param timers: the machine's; the keys ``("replay", id)`` are set here.
-    :param turns: whether replays are paused.
+    :param turns: whether replays are paused, and which job may be sent now.
     :param ends: how a replay ends.
     :param acks: whether minions say when they begin a job.
     """
@@ -43,6 +43,9 @@ class Publishing:
         """Have claims made durable of what may be published now."""
         claimed = []
         for entry, replay in self._queue.replays(jid, minions, Step.TO_SEND):
+            if not self._turns.may_be_sent(entry):
+                self._ends.land(entry)
+                continue
             replay.go(Step.CLAIMING)
             entry.claim(self._queue.now)
             self._queue.touch(entry)
@@ -55,6 +58,9 @@ class Publishing:
         for entry, replay in self._queue.replays(fact.jid, fact.minions, Step.CLAIMING):
             if self._turns.paused:
                 self._ends.not_received(entry, replay, "replays were paused before it was published", alive=True)
+                continue
+            if not self._turns.may_be_sent(entry):
+                self._ends.not_received(entry, replay, "its window closed before it was published", alive=True)
                 continue
             if self._queue.now - (entry.sent_at or 0.0) > STALE:
                 self._ends.not_received(entry, replay, "the store was slow to take the claim", alive=True)

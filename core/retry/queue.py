@@ -15,6 +15,7 @@ from saltext.jobs.core.retry.backlog import Backlog
 from saltext.jobs.core.retry.capture import matches
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, State
 from saltext.jobs.core.retry.facts import Announce, Effect, Save, Warn
+from saltext.jobs.core.retry.openings import Openings
 from saltext.jobs.core.retry.steps import Replay, Step
 from saltext.jobs.core.retry.timers import Timers
 from saltext.jobs.core.retry.verdict import Terms
@@ -29,11 +30,12 @@ class Queue:
 
     :param settings: the options under ``job_retry``.
     :param timers: the machine's; the keys ``("end", minion, jid)`` are set here.
+    :param openings: told of the jobs that come and go.
     :param acks: whether minions say when they begin a job.
     """
 
-    def __init__(self, settings: RetrySettings, timers: Timers, acks: bool) -> None:
-        self._settings, self._timers, self._acks = settings, timers, acks
+    def __init__(self, settings: RetrySettings, timers: Timers, openings: Openings, acks: bool) -> None:
+        self._settings, self._timers, self._openings, self._acks = settings, timers, openings, acks
         self.now = 0.0
         self.jobs: dict[str, Job] = {}
         self.backlogs: dict[str, Backlog] = {}
@@ -114,7 +116,9 @@ class Queue:
 
     def put(self, job: Job, entry: Entry) -> None:
         """Add an entry, and its job where it is new."""
-        self.jobs.setdefault(job.jid, job)
+        if job.jid not in self.jobs:
+            self.jobs[job.jid] = job
+            self._openings.add(job, self.now)
         self._dirty_jobs[job.jid] = None
         self._members.setdefault(job.jid, set()).add(entry.minion)
         self.backlogs.setdefault(entry.minion, Backlog()).entries[entry.jid] = entry
@@ -154,7 +158,8 @@ class Queue:
         members = self._members[entry.jid]
         members.discard(entry.minion)
         if not members:
-            del self._members[entry.jid], self.jobs[entry.jid]
+            del self._members[entry.jid]
+            self._openings.remove(self.jobs.pop(entry.jid))
             self._dirty_jobs[entry.jid] = None
 
     # -- an entry's way -----------------------------------------------------------------------------------------------

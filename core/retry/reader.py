@@ -22,15 +22,13 @@ from saltext.jobs.core.master.access import Access
 from saltext.jobs.core.master.job_cache import BATCH_MARK, OURS, JobCache, Publication
 from saltext.jobs.core.master.secrets import without_secrets
 from saltext.jobs.core.retry.capture import KILLS
-from saltext.jobs.core.retry.entry import Job, Limits
+from saltext.jobs.core.retry.entry import Asker, Job
 from saltext.jobs.core.retry.facts import JobRead, Kill, LookedUp
+from saltext.jobs.core.retry.limits import limits_of
 from saltext.jobs.core.retry.target import obstacle
-from saltext.jobs.core.settings import duration
 
 log = logging.getLogger(__name__)
 
-#: Longest time to live that a job may ask for, in seconds.
-_LONGEST_TTL = 10 * 365 * 86400.0
 #: Seconds for which the list of keys is believed.
 _KEYS_FRESH = 1.0
 
@@ -100,10 +98,18 @@ class JobReader:
         """Return who has returned a job. :raises JobCacheError: when the job cache cannot be read."""
         return LookedUp(jid, minions, self._cache.have_returned(jid, minions), only_returns=True)
 
-    def look_up(self, jid: str, minions: tuple[str, ...], load: Mapping[str, Any], publish: bool = False) -> LookedUp:
+    def look_up(
+        self,
+        jid: str,
+        minions: tuple[str, ...],
+        load: Mapping[str, Any],
+        publish: bool = False,
+        askers: Mapping[str, Asker] | None = None,
+    ) -> LookedUp:
         """
         Return what has become of a job since; with ``publish`` also when it was published last.
 
+        :param askers: who has asked by hand for a minion to get it, by minion.
         :raises JobCacheError: when the job cache cannot be read.
         """
         returned = self._cache.have_returned(jid, minions)
@@ -111,11 +117,30 @@ class JobReader:
         barred = frozenset(minion for minion in minions if minion not in accepted)
         owed = [minion for minion in minions if minion not in returned and minion not in barred]
         try:
-            denied = self._access.denials(load, owed)
+            denied, unsure = self._access_to(owed, load, askers or {})
         except Exception as exc:  # An eauth module raises whatever its client library raises.
-            raise JobCacheError(f"The access of {load.get('user')} cannot be checked: {exc}") from exc
+            raise JobCacheError(f"Who may publish job {jid} cannot be checked: {exc}") from exc
         publication = self._cache.publication(jid) if publish else None
-        return LookedUp(jid, minions, returned, barred, denied, last=publication.last if publication else None)
+        return LookedUp(jid, minions, returned, barred, denied, unsure, last=publication.last if publication else None)
+
+    def _access_to(
+        self, minions: list[str], load: Mapping[str, Any], askers: Mapping[str, Asker]
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        """
+        Return to which minions a job must not be sent, and of which that is not known, each with the reason.
+
+        The publisher must have the right, and so must who asked by hand: the latter vouches for a publisher of whom nobody
+        can tell.
+        """
+        publisher = self._access.of_publisher(load, minions)
+        denied = dict(publisher.denied)
+        unsure = {minion: why for minion, why in publisher.unsure.items() if minion not in askers}
+        for asker in {asker for asker in askers.values() if asker.limited}:
+            its = [minion for minion in minions if askers.get(minion) == asker]
+            standing = self._access.of_asker(asker.user, asker.eauth, load, its)
+            denied.update(standing.denied)
+            unsure.update(standing.unsure)
+        return denied, unsure
 
     def keys(self) -> tuple[frozenset[str], frozenset[str]]:
         """Return the minions whose key is accepted, and those with any key."""
@@ -179,40 +204,6 @@ def _first_argument(arg: Any) -> str | None:
         if is_plain(str(jid)):
             return str(jid)
     return None
-
-
-def limits_of(jid: str, metadata: Any) -> Limits:
-    """Return what a job says about itself. What is not accepted is named in the log and counts as not said."""
-    wish = metadata.get("job_retry") if isinstance(metadata, Mapping) else None
-    if wish is None:
-        return Limits()
-    if isinstance(wish, bool):
-        return Limits(off=not wish, given=wish)
-    try:
-        return _limits(wish)
-    except (ValueError, TypeError, AttributeError):
-        log.warning(
-            "Job %s: its metadata job_retry is %r; accepted is true, false, or a mapping with some of ttl (seconds, or 7d, "
-            "of at most 10 years), max_attempts (a whole number of at least 1) and retry_interrupted (true or false)",
-            jid,
-            wish,
-        )
-        return Limits()
-
-
-def _limits(wish: Mapping[str, Any]) -> Limits:
-    if not isinstance(wish, Mapping) or not set(wish) <= {"ttl", "max_attempts", "retry_interrupted"}:
-        raise ValueError(wish)
-    ttl = duration(wish["ttl"]) if "ttl" in wish else None
-    if ttl is not None and ttl > _LONGEST_TTL:
-        raise ValueError(ttl)
-    attempts = wish.get("max_attempts")
-    if attempts is not None and (isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1):
-        raise ValueError(attempts)
-    again = wish.get("retry_interrupted")
-    if again is not None and not isinstance(again, bool):
-        raise ValueError(again)
-    return Limits(given=True, ttl=ttl, max_attempts=attempts, retry_interrupted=again)
 
 
 def _digest(fun: Any, arg: Any) -> str:

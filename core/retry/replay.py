@@ -81,7 +81,7 @@ class Replays:
             self._turns.wake(minion, entry.next_at)  # no newer job overtakes it
         else:
             backlog.replay = Replay(entry.jid, Step.GATHERING, now)
-            self._company.add(entry.jid, minion, now + self._settings.window)
+            self._company.add(entry.jid, minion, now + self._settings.gather)
 
     # -- looks at the job cache ---------------------------------------------------------------------------------------
 
@@ -103,10 +103,13 @@ class Replays:
 
     def _look_up(self, jid: str, wanted: Iterable[str]) -> list[Effect]:
         minions, publish = tuple(minion for minion in wanted if self._queue.has(minion, jid)), False
+        askers = {}
         for entry, replay in self._queue.replays(jid, minions, *LOOKS):
             replay.go(LOOKS[replay.step])
             publish = publish or (replay.step is Step.LAST_LOOK and entry.state is State.CLAIMED)
-        return [LookUp(jid, minions, publish=publish)] if minions else []
+            if entry.asker is not None:
+                askers[entry.minion] = entry.asker
+        return [LookUp(jid, minions, publish=publish, askers=askers)] if minions else []
 
     def look_for_returns(self, jid: str, minions: Iterable[str]) -> Effect:
         """Look whether the job cache has returns of which nothing was heard."""
@@ -156,7 +159,7 @@ class Replays:
             elif replay.step is Step.LAST_LOOK:
                 self._vanished(entry, replay, fact.last)
             else:
-                self._may_be_sent(entry, replay, minion in fact.barred, fact.denied.get(minion, ""))
+                self._may_be_sent(entry, replay, fact)
 
     def _vanished(self, entry: Entry, replay: Replay, published: float | None) -> None:
         """The minion is there, and neither runs nor has returned the job, whose newest publish was at ``published``."""
@@ -172,10 +175,12 @@ class Replays:
         if entry.state in (State.PENDING, State.HELD) and entry.expires_at <= self._queue.now:
             self._ends.end(entry, State.EXPIRED, "its time to live has passed")
 
-    def _may_be_sent(self, entry: Entry, replay: Replay, barred: bool, denied: str) -> None:
-        if denied:
-            self._ends.end(entry, State.DEAD, denied)
-        elif barred:
+    def _may_be_sent(self, entry: Entry, replay: Replay, fact: LookedUp) -> None:
+        if entry.minion in fact.denied:
+            self._ends.end(entry, State.DEAD, fact.denied[entry.minion])
+        elif entry.minion in fact.unsure:
+            self._ends.end(entry, State.HELD, fact.unsure[entry.minion])
+        elif entry.minion in fact.barred:
             entry.next_at = self._queue.now + self._settings.backoff
             self._ends.back(entry, replay, alive=False)
         elif replay.step is Step.CHECKING:

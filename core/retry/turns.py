@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from saltext.jobs.core.retry.backlog import Backlog
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
+from saltext.jobs.core.retry.openings import Openings
 from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.steps import RESTING
 from saltext.jobs.core.retry.timers import Timers
@@ -27,11 +28,12 @@ class Turns:
     :param settings: the options under ``job_retry``.
     :param queue: what is owed.
     :param timers: the machine's; the keys ``("minion", id)`` and ``("replay", id)`` are set here.
+    :param openings: which jobs may be replayed now.
     :param paused: whether no replay begins.
     """
 
-    def __init__(self, settings: RetrySettings, queue: Queue, timers: Timers, paused: bool) -> None:
-        self._settings, self._queue, self._timers = settings, queue, timers
+    def __init__(self, settings: RetrySettings, queue: Queue, timers: Timers, openings: Openings, paused: bool) -> None:
+        self._settings, self._queue, self._timers, self._openings = settings, queue, timers, openings
         self.paused = paused
 
     def alive(self, minion: str, start: bool = False) -> None:
@@ -68,8 +70,19 @@ class Turns:
             (self._timers.set if anew else self._timers.no_later)(("minion", minion), at)
 
     def first(self, backlog: Backlog) -> Entry | None:
-        """Return what a minion gets first: what may be with it already, then the job that was published first."""
-        return min(backlog.waiting, key=self._turn, default=None)
+        """
+        Return what a minion gets first: what may be with it already, then the job that was published first.
+
+        One whose window is shut holds up no other.
+        """
+        eligible = [entry for entry in backlog.waiting if entry.state in UNDER_WAY or self.may_be_sent(entry)]
+        return min(eligible, key=self._turn, default=None)
+
+    def may_be_sent(self, entry: Entry) -> bool:
+        """Tell whether the window of an entry's job is open, or need not be."""
+        if entry.jid in self._queue.backlogs[entry.minion].at_any_time:
+            return True
+        return self._openings.may_be_sent(self._queue.jobs[entry.jid], self._queue.now)
 
     def _turn(self, entry: Entry) -> tuple[bool, float, str]:
         return entry.state is State.PENDING, self._queue.jobs[entry.jid].published_at, entry.jid

@@ -17,7 +17,7 @@ from saltext.jobs.core.engine.service import Verb
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.entry import Entry, Job
+from saltext.jobs.core.retry.entry import Asker, Entry, Job
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.reader import job_of
 
@@ -90,7 +90,7 @@ class Verbs:
         return facts.ReplayRequested(str(request.get("minion")))
 
     async def _retry(self, request: Request) -> facts.Fact:
-        return facts.RetryRequested(request.get("minion"), request.get("jid"))
+        return facts.RetryRequested(request.get("minion"), request.get("jid"), asker_of(request))
 
     async def _cancel(self, request: Request) -> facts.Fact:
         return facts.CancelRequested(request.get("minion"), request.get("jid"))
@@ -133,7 +133,7 @@ class Verbs:
         if read.job.obstacle and named is None:
             raise ValueError(f"Job {jid} cannot be delivered: {read.job.obstacle}; name the minions")
         reason = str(request.get("reason") or "by an operator")
-        return facts.EnqueueRequested(read.job, owed, reason, named=named is not None)
+        return facts.EnqueueRequested(read.job, owed, reason, named=named is not None, asker=asker_of(request))
 
     async def _adopt(self, request: Request) -> facts.Fact:
         owner = str(request.get("owner"))
@@ -154,6 +154,15 @@ class Verbs:
         self._loads.update({jid: load for jid, (_, load) in jobs.items()})
         taken = tuple(entry for entry in entries if entry.jid in jobs)
         return facts.Adopted(tuple(job for job, _ in jobs.values()), taken)
+
+
+def asker_of(request: Request) -> Asker | None:
+    """
+    Return who has asked by hand for a job to be delivered. Nobody where a batch does: its user is the job's.
+
+    :raises ValueError: when the request names somebody in another way than the runner does.
+    """
+    return Asker.from_record(request.get("asker"))
 
 
 def read_queue(ports: Ports, owner: str) -> tuple[dict[str, tuple[Job, dict[str, Any]]], list[Entry]]:

@@ -16,6 +16,7 @@ from saltext.jobs.core.windows import (
     Window,
     find_zone,
     is_open,
+    longest_break,
     next_period,
     parse_moment,
     parse_windows,
@@ -271,3 +272,16 @@ def test_the_next_opening_does_not_depend_on_when_it_is_asked_for(windows, now, 
     between = (now + found.opens) / 2
     again = next_period(windows, between, tz)
     assert (again.opens, again.closes) == (max(found.opens, between), found.closes)
+
+
+@pytest.mark.parametrize(
+    "text, hours",
+    [
+        ("00:00-24:00", 0),
+        ("02:00-05:00", 21),
+        ("Sat,Sun 02:00-05:00", 6 * 24 - 3),
+        ("Mon-Fri 22:00-06:00", 2 * 24 + 16),
+    ],
+)
+def test_the_longest_time_for_which_windows_stay_shut(text, hours):
+    assert longest_break(parse_windows(text)) == hours * 3600

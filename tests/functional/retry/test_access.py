@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import salt.utils.minions
 
-from saltext.jobs.core.master.access import Access
+from saltext.jobs.core.master.access import Access, Standing
 from tests.functional.retry.records import accept, load_of
 
 ACL = {"publisher_acl": {"bob": ["test.*", {"web*": ["state.apply"]}]}, "sudo_acl": True}
@@ -26,24 +26,24 @@ ACL = {"publisher_acl": {"bob": ["test.*", {"web*": ["state.apply"]}]}, "sudo_ac
 def test_the_access_of_a_publisher_is_checked_as_it_is_now(opts, user, fun, minions, denied):
     accept(opts, *minions)
     access = Access({**opts, **ACL})
-    assert sorted(access.denials(load_of(user=user, fun=fun, arg=[]), minions)) == denied
+    assert sorted(access.of_publisher(load_of(user=user, fun=fun, arg=[]), minions).denied) == denied
 
 
 def test_the_access_of_an_external_user_is_checked_as_it_is_now(opts):
     accept(opts, "web1")
     load = load_of(user="ann", fun="test.arg", arg=[], kwargs={"eauth": "pam", "username": "ann"})
-    assert Access({**opts, "external_auth": {"pam": {"ann": ["test.*"]}}}).denials(load, ["web1"]) == {}
-    assert "web1" in Access({**opts, "external_auth": {"pam": {"bob": ["test.*"]}}}).denials(load, ["web1"])
-    assert "web1" in Access({**opts, "external_auth": {}}).denials(load, ["web1"])
+    assert Access({**opts, "external_auth": {"pam": {"ann": ["test.*"]}}}).of_publisher(load, ["web1"]) == Standing()
+    assert "web1" in Access({**opts, "external_auth": {"pam": {"bob": ["test.*"]}}}).of_publisher(load, ["web1"]).denied
+    assert "web1" in Access({**opts, "external_auth": {}}).of_publisher(load, ["web1"]).denied
 
 
 @pytest.mark.parametrize("user", ["", "root", "master_user", "sudo_ann"])
 def test_those_who_may_do_everything_are_not_checked(opts, user):
-    assert Access({**opts, "user": "master_user"}).denials(load_of(user=user), ["a"]) == {}
+    assert Access({**opts, "user": "master_user"}).of_publisher(load_of(user=user), ["a"]) == Standing()
 
 
 def test_a_user_whom_no_access_list_governs_any_more_may_publish_nothing(opts):
-    denied = Access(opts).denials(load_of(user="ann"), ["a"])
+    denied = Access(opts).of_publisher(load_of(user="ann"), ["a"]).denied
     assert denied == {"a": "ann may not publish state.apply to it any more"}
 
 
@@ -58,5 +58,100 @@ def test_an_entry_of_an_access_list_is_matched_once_however_many_minions_are_ask
         lambda self, *args, **more: matched.append(args) or check(self, *args),
     )
     access = Access({**opts, **ACL})
-    assert sorted(access.denials(load_of(user="bob", fun="state.apply", arg=[]), minions)) == ["db1"]
+    assert sorted(access.of_publisher(load_of(user="bob", fun="state.apply", arg=[]), minions).denied) == ["db1"]
     assert len(matched) <= 2
+
+
+# -- what is known with a password only, and who asked by hand -----------------------------------------------------------
+
+LDAPISH = """
+def auth(username, password, **kwargs):
+    return True
+
+def groups(username, **kwargs):
+    if __opts__.get("auth.ldap.binddn"):
+        if __opts__.get("server_is_down"):
+            raise OSError("cannot connect")
+        return __opts__["known_groups"]
+    return ["admins"] if kwargs.get("password") else []
+"""
+RESTISH = """
+def auth(username, password, **kwargs):
+    return True
+
+def acl(username, **kwargs):
+    return ["state.*"] if kwargs["password"] else None
+"""
+BOUND = {"auth.ldap.binddn": "cn=salt", "auth.ldap.bindpw": "x"}
+
+
+@pytest.fixture
+def backends(opts, tmp_path):
+    folder = tmp_path / "ext" / "auth"
+    folder.mkdir(parents=True)
+    (folder / "ldap.py").write_text(LDAPISH)
+    (folder / "restish.py").write_text(RESTISH)
+    accept(opts, "a", "b")
+    return {**opts, "external_auth": {"ldap": {"admins%": ["state.*"], "eve": ["test.*"]}, "restish": {"^url": "x"}}}
+
+
+def of(load, **options):
+    return Access(options).of_publisher(load, ["a"])
+
+
+@pytest.mark.parametrize("eauth", ["ldap", "restish"])
+def test_rights_that_only_the_password_tells_are_not_known_and_not_denied(backends, eauth):
+    load = load_of(user="ann", kwargs={"eauth": eauth, "username": "ann"})
+    assert of(load, **backends) == Standing(
+        unsure={
+            "a": f"whether ann may still publish state.apply is not known: eauth {eauth} tells it with the password only"
+        }
+    )
+    by_token = load_of(user="ann")
+    assert set(of(by_token, **backends).unsure) == {"a"}
+
+
+def test_groups_are_known_where_the_master_may_ask_for_them(backends):
+    load = load_of(user="ann", kwargs={"eauth": "ldap", "username": "ann"})
+    assert of(load, **{**backends, **BOUND, "known_groups": ["admins"]}) == Standing()
+    assert set(of(load, **{**backends, **BOUND, "known_groups": ["staff"]}).denied) == {"a"}
+
+
+def test_a_server_that_is_down_denies_nothing_and_is_asked_again(backends):
+    load = load_of(user="ann", kwargs={"eauth": "ldap", "username": "ann"})
+    with pytest.raises(OSError):
+        of(load, **{**backends, **BOUND, "server_is_down": True})
+
+
+def test_a_backend_without_groups_that_is_gone_denies(opts):
+    load = load_of(user="ann", kwargs={"eauth": "sharedsecret", "username": "ann"})
+    assert set(of(load, **{**opts, "external_auth": {"sharedsecret": {"bob": [".*"]}}}).denied) == {"a"}
+
+
+def test_a_batch_of_the_reactor_is_the_masters_own_and_a_user_of_that_name_is_not(opts):
+    assert of(load_of(user="Reactor", batch=True), **opts) == Standing()
+    assert set(of(load_of(user="Reactor"), **opts).denied) == {"a"}
+
+
+@pytest.mark.parametrize(
+    "user, eauth, denied",
+    [
+        ("bob", "publisher_acl", []),
+        ("sudo_bob", "publisher_acl", []),
+        ("eve", "publisher_acl", ["web1"]),
+        ("root", "publisher_acl", ["web1"]),
+        ("bob", "pam", ["web1"]),
+        ("ann", "pam", []),
+        ("ann", "file", ["web1"]),
+        ("ann", "", []),
+        ("bob", "", ["web1"]),
+        ("root", "", ["web1"]),
+    ],
+)
+def test_who_asked_by_hand_is_looked_up_where_the_rights_were_and_never_by_the_bare_name(opts, user, eauth, denied):
+    accept(opts, "web1")
+    access = Access({**opts, **ACL, "external_auth": {"pam": {"ann": ["state.*"]}}})
+    standing = access.of_asker(user, eauth, load_of(arg=[]), ["web1"])
+    assert sorted(standing.denied) == denied
+    for reason in standing.denied.values():
+        assert reason == f"{user}, who asked for it by hand, may not publish state.apply to it any more"

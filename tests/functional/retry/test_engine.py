@@ -36,6 +36,23 @@ job_retry.start(**{options!r})
         ({"job_retry": {"trust_job_cache": True}, "master_job_cache": "local_cache"}, {}, ["RUNS"]),
         ({"job_retry": {"tll": 5}, "master_job_cache": "salt_cache"}, {}, ["CRITICAL", "'tll'", "5", "ttl", "WAITS"]),
         ({"job_retry": {"ttl": "soon"}, "master_job_cache": "salt_cache"}, {}, ["CRITICAL", "'soon'", "7d", "WAITS"]),
+        (
+            {"job_retry": {"window": "at night"}, "master_job_cache": "salt_cache"},
+            {},
+            ["CRITICAL", "window is 'at night'", "'Sat,Sun 02:00-05:00", "WAITS"],
+        ),
+        ({"job_retry": {"window": 2}, "master_job_cache": "salt_cache"}, {}, ["CRITICAL", "gather", "WAITS"]),
+        ({"job_retry": {"timezone": "Mars"}, "master_job_cache": "salt_cache"}, {}, ["CRITICAL", "'Mars'", "WAITS"]),
+        (
+            {"job_retry": {"window": "Sat 02:00-05:00"}, "master_job_cache": "salt_cache"},
+            {},
+            ["WARNING", "jobs will expire before it opens", "RUNS"],
+        ),
+        (
+            {"job_retry": {"window": "02:00-05:00", "timezone": "Europe/Berlin"}, "master_job_cache": "salt_cache"},
+            {},
+            ["RUNS"],
+        ),
         ({"job_retry": "yes", "master_job_cache": "salt_cache"}, {}, ["CRITICAL", "'yes'", "WAITS"]),
         ({"job_retry": True, "master_job_cache": "salt_cache", "job_cache": False}, {}, ["CRITICAL", "WAITS"]),
     ],

@@ -13,7 +13,8 @@ import salt.loader
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry.entry import Limits
 from saltext.jobs.core.retry.facts import Kill
-from saltext.jobs.core.retry.reader import JobReader, job_of, kill_of, limits_of
+from saltext.jobs.core.retry.limits import limits_of
+from saltext.jobs.core.retry.reader import JobReader, job_of, kill_of
 from tests.functional.retry.records import JID, accept, load_of, returners
 
 
@@ -124,6 +125,17 @@ def test_jobs_of_a_batch_and_jobs_without_stored_returns_are_kept_out():
         ({"max_attempts": 2, "retry_interrupted": True}, Limits(given=True, max_attempts=2, retry_interrupted=True)),
         ({"ttl": "soon"}, Limits()),
         ({"ttl": 1e15}, Limits()),
+        (
+            {"window": "Sat 02:00-05:00", "timezone": "UTC"},
+            Limits(given=True, window="Sat 02:00-05:00", timezone="UTC"),
+        ),
+        ({"window": ["02:00-05:00", "Sun 00:00-24:00"]}, Limits(given=True, window="02:00-05:00; Sun 00:00-24:00")),
+        ({"window": ""}, Limits(given=True, window="")),
+        ({"window": "at night"}, Limits()),
+        ({"window": 2}, Limits()),
+        ({"window": False}, Limits()),
+        ({"window": "02:00-05:00", "timezone": "Middle/Earth"}, Limits()),
+        ({"timezone": 5}, Limits()),
         ({"max_attempts": 0}, Limits()),
         ({"colour": "red"}, Limits()),
         ("yes", Limits()),
@@ -131,6 +143,13 @@ def test_jobs_of_a_batch_and_jobs_without_stored_returns_are_kept_out():
 )
 def test_what_a_job_says_about_itself(wish, limits):
     assert limits_of(JID, {"job_retry": wish}) == limits
+
+
+def test_a_bad_window_of_a_job_is_named_in_the_log_with_what_is_accepted(caplog):
+    limits_of(JID, {"job_retry": {"window": "Sax 02:00-05:00"}})
+    assert "'Sax'" in caplog.text
+    assert JID in caplog.text
+    assert "window (such as 'Sat,Sun 02:00-05:00'" in caplog.text
 
 
 def test_the_newest_publish_of_a_job_is_known(opts, job_cache):

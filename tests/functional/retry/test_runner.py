@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import getpass
+import time
 
 import pytest
 import salt.cache
@@ -13,8 +15,9 @@ from salt.exceptions import CommandExecutionError
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import Refused
+from saltext.jobs.core.retry.entry import Entry
 from saltext.jobs.core.retry.store import Changes, RetryStore
-from tests.functional.retry.records import JID, record_of, snapshot_of
+from tests.functional.retry.records import JID, load_of, record_of, snapshot_of
 
 
 @pytest.fixture
@@ -36,6 +39,8 @@ def test_the_queue_is_listed_without_arguments(opts, runner):
         "queued_at": "1970-01-01T00:01:40+00:00",
         "expires_at": "2286-11-20T17:46:40+00:00",
         "owner": "here_master",
+        "waits_for": None,
+        "opens_at": None,
     }
     assert runner["job_retry.list"](minion="b", jid=int(JID), state="pending,held") == rows[1:]
     assert runner["job_retry.list"](state="dead") == []
@@ -60,6 +65,37 @@ def test_the_queue_is_listed_without_arguments(opts, runner):
 def test_unusable_input_is_refused_before_anything_is_asked(runner, function, kwargs):
     with pytest.raises(Refused):
         runner[f"job_retry.{function}"](**kwargs)
+
+
+def window_that_opens_in(hours):
+    opens = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(hours=hours)
+    return f"{opens:%H:%M}-{opens + datetime.timedelta(hours=1):%H:%M}"
+
+
+def test_an_entry_outside_its_window_tells_what_it_waits_for_and_until_when(opts):
+    later, now = window_that_opens_in(3), window_that_opens_in(-0.5)
+    opts["job_retry"] = {"window": later, "timezone": "UTC"}
+    own = {"metadata": {"job_retry": {"window": now}}}
+    other = str(int(JID) + 1)
+    jobs = {JID: snapshot_of("a"), other: {**snapshot_of("a"), "load": load_of(jid=other, kwargs=own)}}
+    RetryStore(opts).write(Changes(jobs, {("a", jid): record_of("a", jid) for jid in jobs}))
+    runner = salt.loader.runner(opts)
+    first, second = runner["job_retry.list"]()
+    assert first["waits_for"] == f"its window {later} (UTC)"
+    opens = datetime.datetime.fromisoformat(first["opens_at"])
+    assert 2.9 < (opens - datetime.datetime.now(datetime.timezone.utc)).total_seconds() / 3600 <= 3
+    assert (second["waits_for"], second["opens_at"]) == (None, None)
+    assert runner["job_retry.show"]("a", JID)["waits_for"] == first["waits_for"]
+    stats = runner["job_retry.stats"]()
+    assert (stats["outside_window"], stats["opens_at"]) == (1, first["opens_at"])
+
+
+def test_a_window_that_opens_too_late_is_told_of(opts):
+    later = window_that_opens_in(3)
+    opts["engines"] = [{"job_retry": {"window": later, "timezone": "UTC"}}]
+    record = Entry("a", JID, 100.0, time.time() + 3600, "was away").as_record()
+    RetryStore(opts).write(Changes({JID: snapshot_of("a")}, {("a", JID): record}))
+    assert salt.loader.runner(opts)["job_retry.list"]()[0]["waits_for"].endswith("which opens after it expires")
 
 
 def test_an_entry_that_is_not_there_cannot_be_shown(runner):

@@ -18,7 +18,7 @@ from tests.integration.job_retry.desk import Ear, away, kill, lines, retry_maste
 from tests.missing import missing
 from tests.waiting import wait_for
 
-QUICK = {"settle": 0.1, "window": 0.1, "cooldown": 0.3, "backoff": 1.0}
+QUICK = {"settle": 0.1, "gather": 0.1, "cooldown": 0.3, "backoff": 1.0}
 
 
 @pytest.fixture(scope="module")

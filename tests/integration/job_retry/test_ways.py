@@ -9,6 +9,7 @@ The engine is a process of its own, so that a test can run it with another confi
 from __future__ import annotations
 
 import contextlib
+import datetime
 import pathlib
 import socket
 import types
@@ -68,8 +69,8 @@ def master(salt_factories, tmp_path_factory):
         engines=[],
         publisher_acl={SYSTEM_USER: ["cmd.run"]},
         sharedsecret=SECRET,
-        external_auth={"sharedsecret": {API_USER: ["cmd.run"]}},
-        netapi_enable_clients=["local_async"],
+        external_auth={"sharedsecret": {API_USER: ["cmd.run", {"@runner": ["job_retry.*"]}]}},
+        netapi_enable_clients=["local_async", "runner"],
         peer={"mallory": ["cmd.run"]},
         reactor=[{"ways/react": [str(folder / "reaction.sls")]}],
         runner_dirs=[str(folder / "runners")],
@@ -163,11 +164,15 @@ def publish_as(desk, user, command):
         client.destroy()
 
 
-def publish_by_api(master, command):
-    """Publish as salt-api does for a user of its own."""
+def call_api(master, **low):
+    """Ask for something as salt-api does for a user of its own."""
     api = salt.netapi.NetapiClient(salt.config.api_config(master.config_file))
-    credentials = {"eauth": "sharedsecret", "username": API_USER, "password": SECRET, "sharedsecret": SECRET}
-    return api.run({"client": "local_async", "tgt": "bert", "fun": "cmd.run", "arg": [command], **credentials})["jid"]
+    credentials = {"eauth": "sharedsecret", "username": API_USER, "password": SECRET}
+    return api.run({**low, **credentials})
+
+
+def publish_by_api(master, command):
+    return call_api(master, client="local_async", tgt="bert", fun="cmd.run", arg=[command])["jid"]
 
 
 def commands(desk):
@@ -201,7 +206,10 @@ def test_a_job_of_a_user_who_has_lost_the_permission_is_dead_and_says_so(desk, m
     by_system_user = publish_as(desk, SYSTEM_USER, f"echo system >> {ran}")
     by_api_user = publish_by_api(master, f"echo api >> {ran}")
     by_root = desk.publish("cmd.run", f"echo root >> {ran}", tgt="bert")
-    wait_for(lambda: len(desk.queue(state="pending")) == 3, what="all are queued")
+    unkept = desk.publish("cmd.run", f"echo by hand >> {ran}", tgt="bert", metadata={"job_retry": False})
+    assert call_api(master, client="runner", fun="job_retry.enqueue", arg=[unkept, "bert"]) == 1
+    assert desk.run("job_retry.show", "bert", unkept)["asked_for_by"] == API_USER
+    wait_for(lambda: len(desk.queue(state="pending")) == 4, what="all are queued")
     fewer = {
         "publisher_acl": {SYSTEM_USER: ["test.*"]},
         "external_auth": {"sharedsecret": {API_USER: ["test.*"]}},
@@ -214,7 +222,27 @@ def test_a_job_of_a_user_who_has_lost_the_permission_is_dead_and_says_so(desk, m
             entry = desk.run("job_retry.show", "bert", jid)
             assert (entry["user"], entry["attempts"]) == (user, 0)
             assert entry["reason"] == f"{user} may not publish cmd.run to it any more"
+        desk.await_state("bert", unkept, "dead")
+        reason = desk.run("job_retry.show", "bert", unkept)["reason"]
+        assert reason == f"{API_USER}, who asked for it by hand, may not publish cmd.run to it any more"
     assert ran.read_text().split() == ["root"]
+
+
+def test_outside_its_window_a_job_waits_until_an_operator_wants_it_now(desk, master, engine, bert, tmp_path):
+    ran, noon = tmp_path / "ran", datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(hours=6)
+    shut = {"window": f"{noon:%H:%M}-{noon + datetime.timedelta(hours=6):%H:%M}", "timezone": "UTC"}
+    with other_engine(master, engine, tmp_path, job_retry={**RETRY, **shut}):
+        waits = desk.publish("cmd.run", f"echo waits >> {ran}", tgt="bert")
+        at_any_time = {"job_retry": {"window": ""}}
+        goes = desk.publish("cmd.run", f"echo goes >> {ran}", tgt="bert", metadata=at_any_time)
+        wait_for(lambda: len(desk.queue(state="pending")) == 2, what="both are queued")
+        bert.start()
+        desk.await_return("bert", goes)
+        assert desk.state("bert", waits) == "pending"
+        assert desk.run("job_retry.replay", "bert") == 1
+        desk.await_return("bert", waits)
+        wait_for(lambda: not desk.queue(), what="the queue is empty")
+    assert ran.read_text().split() == ["goes", "waits"]
 
 
 def test_the_same_job_published_again_takes_the_place_of_the_older_one(desk, bert, tmp_path):

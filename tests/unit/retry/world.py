@@ -17,6 +17,7 @@ from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.retry.store import count_claim
 from saltext.jobs.core.settings import RetrySettings
+from saltext.jobs.core.windows import next_opening
 
 #: Seconds from a publish to its deadline, in this world.
 PATIENCE = 10.0
@@ -51,7 +52,10 @@ class World:
         self.killed = set()  # (minion, jid) whose process was killed
         self.delivered = set()  # (minion, jid) that the operator's own publish has reached
         self.runs = collections.Counter()
-        self.store_up = self.cache_up = True
+        self.store_up = self.cache_up = self.windows_known = True
+        self.denied, self.unsure = set(), set()  # users without a right any more, and those of whom nobody can tell
+        self.clock_ahead = 0.0  # seconds by which somebody has set the clock on the wall
+        self.published_at = []  # times of publishes
         self.stored = {}
         self.claims = {}
         self.notes = {}
@@ -229,7 +233,17 @@ class World:
                 return
             returned = frozenset(minion for minion in effect.minions if (minion, effect.jid) in self.returned)
             last = self.last.get(effect.jid) if effect.publish else None
-            self.tell(facts.LookedUp(effect.jid, effect.minions, returned, only_returns=effect.only_returns, last=last))
+            users = dict.fromkeys(effect.minions, "publisher") if not effect.only_returns else {}
+            users.update({name: asker.user for name, asker in effect.askers.items()})
+            told = {
+                which: {name: f"{user} is {which}" for name, user in users.items() if user in who}
+                for which, who in (("denied", self.denied), ("unsure", self.unsure))
+            }
+            self.tell(
+                facts.LookedUp(
+                    effect.jid, effect.minions, returned, only_returns=effect.only_returns, last=last, **told
+                )
+            )
 
         self.later(0.05, look)
 
@@ -273,6 +287,8 @@ class World:
             assert minion in self.claims[effect.jid], "published without a durable claim"
             assert (minion, effect.jid) not in self.known, "published although it is known to have begun"
 
+        self.published_at.append(self.now)
+
         def reach_master():
             self.last[effect.jid] = self.now
             self._deliver(effect.jid, effect.minions)
@@ -286,6 +302,14 @@ class World:
             self.tell(facts.SignOfLife(there, facts.Sign.ANSWER))
 
         self.later(0.2, pong)
+
+    def _findopening(self, effect):
+        ahead, times = self.clock_ahead, (None,)
+        if self.windows_known:
+            found = next_opening(None, effect.window, effect.timezone or "UTC", self.now + ahead)
+            times = found.opens - ahead, None if found.closes is None else found.closes - ahead
+        fact = facts.OpeningFound(effect.window, effect.timezone, *times)
+        self.later(0.0, lambda: self.tell(fact))
 
     def _checkkeys(self, effect):
         pass

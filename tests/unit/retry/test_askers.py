@@ -1,0 +1,118 @@
+"""Who asked by hand for a job to be delivered: that user's rights count at the replay."""
+
+from __future__ import annotations
+
+import pytest
+
+from saltext.jobs.core.retry import facts
+from saltext.jobs.core.retry.entry import Asker, Entry, State
+from tests.unit.retry.world import PATIENCE, World
+
+ANN, ROOT = Asker("ann", "pam", limited=True), Asker("root", "publisher_acl")
+
+
+def enqueued(asker=ANN):
+    """A world in which somebody has queued job j1 by hand for b, which is away."""
+    world = World(minions=("a", "b"), exclude=("state.*",))
+    world.stop("b")
+    world.publish("j1")
+    world.run(PATIENCE + 10)
+    assert world.machine.total == 0
+    job = world.published["j1"][0]
+    world.tell(facts.EnqueueRequested(job, ("b",), "by an operator", asker=asker))
+    world.run(30)
+    return world
+
+
+def back(world):
+    world.start("b")
+    world.run(30)
+    return world
+
+
+def test_an_enqueued_job_is_delivered_while_its_enqueuer_has_the_right():
+    assert back(enqueued()).runs["b", "j1"] == 1
+
+
+def test_an_enqueued_job_is_dead_once_its_enqueuer_has_lost_the_right():
+    world = enqueued()
+    world.denied.add("ann")
+    back(world)
+    assert (world.state("b", "j1"), world.machine.entry("b", "j1").reason) == (State.DEAD, "ann is denied")
+    assert world.effects(facts.Publish) == []
+
+
+def test_a_right_that_is_lost_while_the_minion_is_being_asked_counts():
+    world = enqueued()
+    world.start("b")
+    world.run_until(lambda: world.effects(facts.Ask))
+    world.denied.add("ann")
+    world.run(30)
+    assert world.state("b", "j1") is State.DEAD
+    assert world.effects(facts.Publish) == []
+
+
+def test_who_enqueued_is_known_after_a_restart_of_the_engine():
+    world = enqueued()
+    world.restart()
+    world.denied.add("ann")
+    back(world)
+    assert world.state("b", "j1") is State.DEAD
+
+
+def test_a_job_is_held_where_nobody_can_tell_whether_it_may_still_be_sent():
+    world = enqueued()
+    world.unsure.add("ann")
+    back(world)
+    assert (world.state("b", "j1"), world.machine.entry("b", "j1").reason) == (State.HELD, "ann is unsure")
+    assert world.effects(facts.Publish) == []
+
+
+def test_who_has_a_held_job_tried_again_vouches_for_it():
+    world = enqueued()
+    world.unsure.add("ann")
+    back(world)
+    world.tell(facts.RetryRequested("b", "j1", asker=ROOT))
+    world.run(60)
+    assert world.runs["b", "j1"] == 1
+
+
+def test_who_enqueues_an_entry_that_has_ended_takes_the_place_of_who_did_before():
+    world = enqueued()
+    world.denied.add("ann")
+    back(world)
+    world.tell(facts.EnqueueRequested(world.published["j1"][0], ("b",), "by an operator", asker=ROOT))
+    world.run(60)
+    assert world.runs["b", "j1"] == 1
+
+
+def test_whoever_enqueues_what_is_owed_already_changes_nothing():
+    world = World(minions=("a", "b"))
+    world.stop("b")
+    world.publish("j1")
+    world.run(PATIENCE + 10)
+    world.tell(facts.EnqueueRequested(world.published["j1"][0], ("b",), "by an operator", asker=ANN))
+    world.denied.add("ann")
+    back(world)
+    assert world.answers == [0]
+    assert world.runs["b", "j1"] == 1
+
+
+@pytest.mark.parametrize("asker", [None, ANN, ROOT])
+def test_who_asked_for_an_entry_is_stored_with_it(asker):
+    entry = Entry("b", "j1", 1.0, 2.0, "by an operator")
+    entry.asker = asker
+    assert Entry.from_record("b", "j1", entry.as_record()).asker == asker
+
+
+def test_entries_of_earlier_versions_name_nobody():
+    record = Entry("b", "j1", 1.0, 2.0, "was away").as_record()
+    del record["asker"]
+    assert Entry.from_record("b", "j1", record).asker is None
+
+
+@pytest.mark.parametrize("asker", ["ann", ["ann"], ["ann", "pam", "yes"], [1, "pam", True], {}])
+def test_an_entry_that_names_who_asked_in_another_way_is_not_believed(asker):
+    record = {**Entry("b", "j1", 1.0, 2.0, "was away").as_record(), "asker": asker}
+    with pytest.raises(ValueError):
+        Entry.from_record("b", "j1", record)
