@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
-import json
 import pathlib
 import re
-import urllib.error
 import urllib.request
 
 import pytest
 import salt.config
 import salt.runner
 
-from tests.functional.cache_servers import free_port
+from tests.integration.api import SECRET, Api, Denied, fronts, salt_api
 from tests.integration.conftest import COMMAND, make_master, minions
-from tests.missing import missing
 from tests.waiting import stretched, wait_for
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
-SECRET = "a long shared secret"
 
 ORCHESTRATION = """
 roll out:
@@ -52,8 +47,6 @@ def master(salt_factories, tmp_path_factory):
                 "watcher": [{"@runner": ["batch.status", "batch.list", "job_retry.list"]}],
             }
         },
-        rest_cherrypy={"port": free_port(), "host": "127.0.0.1", "disable_ssl": True},
-        netapi_enable_clients=["runner"],
         loop_interval=1,
         schedule={
             "nightly": {
@@ -63,6 +56,7 @@ def master(salt_factories, tmp_path_factory):
                 "seconds": 8,
             }
         },
+        **fronts("rest_cherrypy"),
     )
     daemon.states = states
     with daemon.started(), minions(daemon, "a1", "a2"):
@@ -71,36 +65,22 @@ def master(salt_factories, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def api(master):
-    if importlib.util.find_spec("cherrypy") is None:
-        missing("cherrypy is not installed")
-    daemon = master.salt_api_daemon()
-    with daemon.started():
-        yield lambda user: Api(master.config["rest_cherrypy"]["port"], user)
+    with salt_api(master):
+        yield lambda user: User(master, user)
 
 
-class Api:
-    """One user of salt-api."""
+class User(Api):
+    """One user of salt-api, logged in."""
 
-    def __init__(self, port, user):
-        self.url = f"http://127.0.0.1:{port}"
-        self.token = None
-        self.token = wait_for(lambda: self.log_in(user), what=f"{user} is logged in")
+    def __init__(self, master, user):
+        super().__init__(master, "rest_cherrypy")
+        self.token = self.log_in(user)
 
-    def log_in(self, user):
-        login = {"username": user, "password": SECRET, "sharedsecret": SECRET, "eauth": "sharedsecret"}
-        with contextlib.suppress(urllib.error.URLError):
-            return self.post("/login", login)["return"][0]["token"]
-        return None
-
-    def post(self, path, body):
-        headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        headers.update({"X-Auth-Token": self.token} if self.token else {})
-        request = urllib.request.Request(self.url + path, json.dumps(body).encode(), headers)
-        with urllib.request.urlopen(request, timeout=stretched(COMMAND)) as answer:
-            return json.load(answer)
+    def ask_api(self, call):
+        return self.post("/", [{"client": "runner", **call}], self.token)[0]
 
     def run(self, name, /, **kwarg):
-        return self.post("/", [{"client": "runner", "fun": name, "kwarg": kwarg}])["return"][0]
+        return self.ask_api({"fun": name, "kwarg": kwarg})
 
     def ask(self, name, jid):
         return self.run(name, jid=jid)
@@ -140,15 +120,14 @@ def test_a_batch_is_started_and_watched_over_the_api_and_shows_its_user(api, run
 def test_who_may_only_look_may_not_start(api):
     watcher = api("watcher")
     assert isinstance(watcher.run("batch.list"), list)
-    with pytest.raises(urllib.error.HTTPError) as refused:
+    with pytest.raises(Denied):
         watcher.run("batch.start", tgt="a*", fun="test.version", batch="1")
-    assert refused.value.code == 401
     assert not [batch for batch in watcher.run("batch.list") if batch["user"] == "watcher"]
 
 
 def test_who_may_start_batches_may_not_batch_what_he_may_not_publish(api):
     boss = api("boss")
-    with contextlib.suppress(urllib.error.HTTPError):
+    with contextlib.suppress(Denied):
         answer = boss.run("batch.start", tgt="a*", fun="cmd.run", batch="1", kwarg={"cmd": "id"})
         assert "jid" not in answer
     assert not [batch for batch in boss.run("batch.list") if batch["fun"] == "cmd.run"]
@@ -165,8 +144,7 @@ def test_who_may_start_batches_may_not_batch_what_he_may_not_publish(api):
     ],
 )
 def test_a_refusal_is_no_success_over_the_api(api, verb, kwarg, line):
-    call = {"client": "runner", "fun": verb, "kwarg": kwarg, "full_return": True}
-    answer = api("boss").post("/", [call])["return"][0]["data"]
+    answer = api("boss").ask_api({"fun": verb, "kwarg": kwarg, "full_return": True})["data"]
     assert (answer["success"], answer["retcode"]) == (False, 1)
     assert line in answer["return"]
     assert len(answer["return"].splitlines()) == 1
@@ -182,7 +160,7 @@ def test_a_batch_is_stopped_over_the_api(api):
 def test_the_retry_queue_is_listed_and_replayed_over_the_api(api):
     assert api("watcher").run("job_retry.list") is not None
     assert api("boss").run("job_retry.replay", minion="a1") == 0
-    with pytest.raises(urllib.error.HTTPError):
+    with pytest.raises(Denied):
         api("watcher").run("job_retry.replay", minion="a1")
 
 

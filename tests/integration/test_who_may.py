@@ -1,94 +1,153 @@
-"""Who may start, control and repeat jobs with the runners, by whichever way the call came, and under which name."""
+"""
+Who may start, control and repeat jobs with the runners, by whichever way the call came, and under which name.
+
+Each row of the table in docs/from_anywhere.md, on both front ends of salt-api where they can be used.
+"""
 
 from __future__ import annotations
 
-import http.server
 import json
-import threading
+import pathlib
+import shutil
 
 import pytest
-import salt.channel.client
 import salt.config
-import salt.runner
 
-from tests.integration.conftest import make_master, minions
+from tests.integration.api import FRONTS, SECRET, Api, Denied, Python, access_lists, fronts, salt_api
+from tests.integration.conftest import ask_runner, make_master, minions, salt_cli
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.story
 
-SECRET = "a long shared secret"
 RUNNERS = [{"@runner": ["batch.*", "job_retry.*"]}]
 #: Users of the API whose names mean something to Salt, with a right to our runners and to nothing else.
 NAMESAKES = ["root", "sudo_anna", "UNKNOWN", "Reactor"]
 USERS = {
     **dict.fromkeys(NAMESAKES, RUNNERS),
     "runs_runners_only": ["@runner"],
-    "boss": ["test.*", *RUNNERS],
+    "boss": ["test.*", {"@runner": ["batch.*", "job_retry.*", "state.orchestrate"]}],
     "of_a1": [{"a1": ["test.*"]}, *RUNNERS],
+    "watcher": [{"@runner": ["batch.status", "batch.list", "job_retry.list"]}],
+    "publisher": ["test.*"],
 }
+#: Backend and name of users who may call our runners, and publish nothing.
+NOBODIES = [
+    *(("sharedsecret", name) for name in (*NAMESAKES, "runs_runners_only")),
+    ("rest", "root"),
+    ("file", "root"),
+]
+BACKENDS = ["sharedsecret", "rest", "file"]
+#: An accepted minion that is away.
+AWAY = "a9"
 
+#: An engine of the master's configuration that starts a batch when it is let to.
+STARTER = """
+import pathlib, time
+import salt.runner
 
-class Lists(http.server.BaseHTTPRequestHandler):
-    """The server behind eauth ``rest``: it tells the access list with the password, and never without."""
-
-    def do_POST(self):
-        sent = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        good = SECRET.replace(" ", "+") in sent or SECRET.replace(" ", "%20") in sent
-        body = json.dumps(USERS["boss"] if "username=boss" in sent else RUNNERS).encode()
-        self.send_response(200 if good else 401)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *args):
-        pass
-
-
-@pytest.fixture(scope="module")
-def rest():
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Lists)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/acl"
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-@pytest.fixture(scope="module")
-def master(salt_factories, rest):
-    daemon = make_master(
-        salt_factories,
-        sharedsecret=SECRET,
-        external_auth={"sharedsecret": USERS, "rest": {"^url": rest}},
-        peer_run={"a[12]": ["batch.*", "job_retry.*"]},
-        batch_manager={"allow_peers": ["a2"]},
-    )
-    daemon.slow_stop = False
-    with daemon.started(), minions(daemon, "a1", "a2"):
-        yield daemon
+def start(gate):
+    while not pathlib.Path(gate).exists():
+        time.sleep(0.2)
+    client = salt.runner.RunnerClient(dict(__opts__))
+    client.cmd("batch.start", ["a1", "cmd.run_all", "id"], print_event=False)
+    while True:
+        time.sleep(60)
+"""
+REACTION = """
+start:
+  runner.batch.start:
+    - args: [{tgt: a1}, {fun: cmd.run_stdout}, {arg: [id]}]
+"""
+ORCHESTRATION = """
+roll out:
+  salt.runner:
+    - name: batch.start
+    - arg: [a1, {}]
+"""
 
 
 @pytest.fixture(scope="module")
-def opts(master):
-    return salt.config.client_config(master.config_file)
+def master(salt_factories, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("who")
+    for path, text in {
+        "passwords": "".join(f"{user}:{SECRET}\n" for user in USERS),
+        "modules/engines/starter.py": STARTER,
+        "reaction.sls": REACTION,
+        "states/harmless.sls": ORCHESTRATION.format("test.ping"),
+        "states/forbidden.sls": ORCHESTRATION.format("cmd.run, id"),
+    }.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    with access_lists(USERS) as rest:
+        daemon = make_master(
+            salt_factories,
+            sharedsecret=SECRET,
+            external_auth={
+                "sharedsecret": USERS,
+                "rest": {"^url": rest},
+                "file": {"^filename": str(folder / "passwords"), **USERS},
+            },
+            publisher_acl={"anna": ["test.*"]},
+            client_acl_verify=False,  # this machine need not have such a user
+            sudo_acl=True,
+            peer_run={"a[12]": ["batch.*", "job_retry.*"]},
+            batch_manager={"allow_peers": ["a2"]},
+            module_dirs=[str(folder / "modules")],
+            engines=[{"job_retry": {}}, {"batch_manager": {}}, {"starter": {"gate": str(folder / "gate")}}],
+            reactor=[{"tests/start": [str(folder / "reaction.sls")]}],
+            schedule={"nightly": {"function": "batch.start", "args": ["a1", "cmd.shell", "id"], "seconds": 10}},
+            loop_interval=1,
+            file_roots={"base": [str(folder / "states")]},
+            **fronts(*FRONTS),
+        )
+        daemon.slow_stop = False
+        daemon.folder = folder
+        with daemon.started(), minions(daemon, "a1", "a2"), salt_api(daemon):
+            keys = pathlib.Path(daemon.config["pki_dir"], "minions")
+            shutil.copyfile(keys / "a1", keys / AWAY)
+            for front in FRONTS:
+                Api(daemon, front).log_in("boss")  # it answers
+            yield daemon
+
+
+@pytest.fixture(scope="module", params=FRONTS)
+def front(master, request):
+    return Api(master, request.param)
+
+
+@pytest.fixture
+def api(front):
+    """Call a runner over a front end of salt-api; what the runner's event tells."""
+    return front.call
+
+
+@pytest.fixture
+def log_in(front):
+    """The token of a user's session."""
+    return lambda user: front.log_in(user, eauth="rest")
 
 
 @pytest.fixture(scope="module")
-def api(opts):
-    """Call a runner as salt-api does, whichever of its front ends it is; what the runner's event tells."""
-
-    def call(fun, /, *arg, eauth="sharedsecret", user=None, token=None, **kwarg):
-        who = {"token": token} if token else {"eauth": eauth, "username": user, "password": SECRET}
-        client = salt.runner.RunnerClient(dict(opts))
-        return client.cmd_sync({"fun": fun, "arg": list(arg), "kwarg": kwarg, **who}, full_return=True)["data"]
-
-    return call
+def python(master):
+    """The same with Salt's own client."""
+    return Python(salt.config.client_config(master.config_file)).call
 
 
-def batches(api):
-    return api("batch.list", user="boss")["return"]
+@pytest.fixture(scope="module")
+def jobs(master):
+    """Root's jobs of a function that no user may publish: a paused batch, one that failed, and a job that is owed."""
+
+    def start(*args):
+        return ask_runner(master, "batch.start", *args)["jid"]
+
+    failed, paused = start("a1", "cmd.run", "exit 1"), start("a*", "cmd.run", "id", "start_at=+1d")
+    assert ask_runner(master, "batch.pause", paused) is True
+    assert salt_cli(master, AWAY, "--async", "cmd.run", "id").returncode == 0
+    # It is asked to, since by itself the queue takes what is owed only when the minion has had its time.
+    owed = next(jid for jid, job in ask_runner(master, "jobs.list_jobs").items() if job["Target"] == AWAY)
+    ask_runner(master, "job_retry.enqueue", owed)
+    wait_for(lambda: ask_runner(master, "batch.status", failed)["finished"], what="the batch has ended")
+    return {"paused": paused, "failed": failed, "owed": owed}
 
 
 def is_refused(answer, word="may not"):
@@ -97,66 +156,147 @@ def is_refused(answer, word="may not"):
     return True
 
 
-@pytest.mark.parametrize("user", [*NAMESAKES, "runs_runners_only"])
-@pytest.mark.parametrize("verb", ["batch.start", "batch.run"])
-def test_a_right_to_the_runner_is_none_on_any_function_whatever_the_user_is_called(api, user, verb):
-    before = len(batches(api))
-    assert is_refused(api(verb, "*", "cmd.run", "id", user=user))
-    assert is_refused(api(verb, "*", "test.ping", user=user, __pub_user="root"))
-    assert len(batches(api)) == before
+def starts(jobs):
+    """Calls that have the master publish a job."""
+    return [
+        ("batch.start", ["a1", "cmd.run", "id"], {}),
+        ("batch.run", ["a1", "test.ping"], {"__pub_user": "root"}),
+        ("batch.retry", [jobs["failed"]], {}),
+        ("batch.resume", [jobs["paused"]], {}),
+        ("batch.stop", [jobs["paused"]], {"kill": True}),
+        ("job_retry.enqueue", [jobs["owed"]], {}),
+        ("job_retry.retry", [], {"minion": AWAY}),
+    ]
 
 
-def test_a_user_may_batch_what_he_may_publish_and_nothing_else(api):
-    assert is_refused(api("batch.start", "*", "cmd.run", "id", user="boss"))
-    started = api("batch.start", "*", "test.ping", user="boss")
-    assert started["return"]["user"] == "boss"
-    assert is_refused(api("batch.start", "*", "test.ping", user="of_a1"))
+def users_of(run):
+    """The users of all batches, by function."""
+    users = {}
+    for batch in run("batch.list", "limit=1000"):
+        users.setdefault(batch["fun"], set()).add(batch["user"])
+    return users
+
+
+# -- root, sudo, the master itself ------------------------------------------------------------------------------------
+
+
+def test_at_the_master_s_command_line_nothing_is_limited(run):
+    assert run("batch.run", "a1", "cmd.run", "exit 0")["user"] == "root"
+
+
+def test_who_came_by_sudo_may_start_what_publisher_acl_allows_and_stop_all(run, complaint, jobs, monkeypatch):
+    monkeypatch.setenv("SUDO_USER", "anna")
+    assert "sudo_anna may not publish cmd.run" in complaint("batch.start", "a1", "cmd.run", "id")
+    assert "sudo_anna may not publish cmd.run" in complaint("batch.retry", jobs["failed"])
+    assert run("batch.start", "a1", "test.ping")["user"] == "sudo_anna"
+    assert run("batch.pause", jobs["paused"]) is False  # it was
+    assert run("job_retry.replay", "a1") == 0
+
+
+def test_the_schedule_the_reactor_and_engines_of_the_master_start_what_they_like(master, run, command):
+    (master.folder / "gate").touch()
+    assert command("event.send", "tests/start").returncode == 0
+
+    wanted = {"cmd.run_all", "cmd.run_stdout", "cmd.shell"}
+    users = wait_for(lambda: wanted <= set(found := users_of(run)) and found, what="each has started one")
+    assert users["cmd.run_stdout"] == {"Reactor"}
+
+
+# -- users of the API -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("eauth", "user"), NOBODIES)
+def test_a_right_to_the_runners_starts_nothing_whatever_the_user_is_called(api, run, jobs, eauth, user):
+    calls = starts(jobs)
+    # Whatever starts jobs asks the same question: one name is tried with each, the others with a new job and an old one.
+    for verb, arg, kwarg in calls if (eauth, user) == NOBODIES[0] else [calls[0], calls[5]]:
+        assert is_refused(api(verb, *arg, eauth=eauth, user=user, **kwarg))
+    assert users_of(run)["cmd.run"] == {"root"}
+
+
+@pytest.mark.parametrize("eauth", BACKENDS)
+def test_a_user_may_start_what_he_may_publish_and_nothing_else(api, eauth):
+    assert is_refused(api("batch.start", "*", "cmd.run", "id", eauth=eauth, user="boss"))
+    assert api("batch.start", "a1", "test.ping", eauth=eauth, user="boss")["return"]["user"] == "boss"
+
+
+def test_a_user_may_start_on_his_own_minions_only(api):
+    assert is_refused(api("batch.start", "a*", "test.ping", user="of_a1"))
     assert api("batch.start", "a1", "test.ping", user="of_a1")["return"]["user"] == "of_a1"
 
 
-def test_a_list_that_is_known_with_the_password_only_is_the_limit(api):
-    assert is_refused(api("batch.start", "*", "test.ping", eauth="rest", user="root"))
-    assert is_refused(api("batch.start", "*", "cmd.run", "id", eauth="rest", user="boss"))
-    assert api("batch.start", "*", "test.ping", eauth="rest", user="boss")["return"]["user"] == "boss"
+# Of `rest`, since Salt keeps the lists in all tokens where that is configured, and the other backends give it none.
+def test_a_token_gives_what_its_user_has(api, log_in):
+    for user in ("root", "boss"):
+        assert is_refused(api("batch.start", "*", "cmd.run", "id", token=log_in(user)))
+    assert is_refused(api("batch.start", "*", "test.ping", token=log_in("root")))
+    assert api("batch.start", "a1", "test.ping", token=log_in("boss"))["return"]["user"] == "boss"
 
 
-def test_a_token_gives_what_its_user_has(api, opts):
-    # Of `rest`, since Salt keeps the lists in all tokens where that is configured, and the other backends give it none.
-    def token_of(user):
-        with salt.channel.client.ReqChannel.factory(dict(opts), crypt="clear") as channel:
-            load = {"cmd": "mk_token", "eauth": "rest", "username": user, "password": SECRET}
-            return channel.send(load)["token"]
+def test_who_may_call_the_runners_may_look_stop_and_pause_and_is_named(api, run, jobs):
+    def ask(verb, *arg, **kwarg):
+        answer = api(verb, *arg, user="root", **kwarg)
+        assert answer["success"], answer
+        return answer["return"]
 
-    assert is_refused(api("batch.start", "*", "cmd.run", "id", token=token_of("root")))
-    assert is_refused(api("batch.start", "*", "cmd.run", "id", token=token_of("boss")))
-    assert api("batch.start", "*", "test.ping", token=token_of("boss"))["return"]["user"] == "boss"
-
-
-def test_who_may_not_publish_a_job_may_not_repeat_resume_or_kill_it_either(api, run):
-    jid = run("batch.start", "a*", "cmd.run", "sleep 300", "batch=1")["jid"]
-    assert run("batch.pause", jid) is True
-    for user in ("boss", "root"):
-        assert is_refused(api("batch.resume", jid, user=user))
-        assert is_refused(api("batch.stop", jid, kill=True, user=user))
-        assert api("batch.status", jid, user=user)["return"]["state"] == "paused"
-    assert run("batch.stop", jid, "kill=True") is True
-    wait_for(lambda: run("batch.status", jid)["finished"], what="the batch has ended")
-    assert is_refused(api("batch.retry", jid, which="all", user="boss"))
-
-
-def test_a_user_may_stop_a_batch_without_killing_and_is_named(api, run):
-    jid = run("batch.start", "a*", "cmd.run", "sleep 5", "batch=1")["jid"]
-    assert api("batch.stop", jid, user="root")["return"] is True
+    jid = run("batch.start", "a*", "cmd.run", "id", "start_at=+1d")["jid"]
+    assert ask("batch.status", jid)["state"] == "paused"
+    assert jid in {batch["jid"] for batch in ask("batch.list")}
+    assert ask("job_retry.list", AWAY)[0]["jid"] == jobs["owed"]
+    assert ask("job_retry.replay", AWAY) == 1
+    assert ask("job_retry.pause") is True
+    assert ask("job_retry.resume") is True
+    assert ask("batch.pause", jid) is True
+    assert ask("batch.stop", jid) is True
     assert run("batch.status", jid)["stopped_by"] == "sharedsecret:root"
 
 
-def test_a_job_is_queued_by_hand_by_those_who_may_publish_it_and_for_its_own_minions_only(api, run, command):
-    jid = run("batch.run", "a1", "cmd.run", "exit 0", "batch=1")["jid"]
-    assert is_refused(api("job_retry.enqueue", jid, user="boss"))
-    assert is_refused(api("job_retry.enqueue", jid, minions="a2", user="root"))
-    refused = command("job_retry.enqueue", jid, "minions=a2")
-    assert refused.returncode == 1
-    assert f"Job {jid} was not published to a2" in refused.stderr
+def test_who_may_only_look_or_only_publish_may_not_call_the_other_verbs(api, jobs):
+    assert api("batch.status", jobs["paused"], user="watcher")["success"] is True
+    assert api("job_retry.list", user="watcher")["success"] is True
+    for user in ("watcher", "publisher"):
+        for verb, arg, kwarg in [*starts(jobs), ("batch.pause", [jobs["paused"]], {})][
+            :: 7 if user == "publisher" else 2
+        ]:
+            with pytest.raises(Denied):
+                api(verb, *arg, user=user, **kwarg)
+
+
+def test_an_orchestration_may_what_whoever_started_it_may(api, run):
+    assert api("state.orchestrate", "harmless", user="boss")["success"] is True
+    answer = api("state.orchestrate", "forbidden", user="boss")
+    assert answer["success"] is False
+    assert "boss may not publish cmd.run" in str(answer["return"])
+    assert users_of(run)["cmd.run"] == {"root"}
+
+
+def test_a_user_without_a_right_password_gets_nowhere(api):
+    with pytest.raises(Denied):
+        api("batch.list", user="boss", password="wrong")
+
+
+def test_salt_s_own_client_is_limited_in_the_same_way(python, jobs):
+    for eauth in BACKENDS:
+        assert is_refused(python("batch.start", "a1", "cmd.run", "id", eauth=eauth, user="root"))
+        assert python("batch.start", "a1", "test.ping", eauth=eauth, user="boss")["return"]["user"] == "boss"
+    with pytest.raises(Denied):
+        python("batch.pause", jobs["paused"], user="watcher")
+
+
+# -- key files, minions -----------------------------------------------------------------------------------------------
+
+
+def test_a_user_of_publisher_acl_may_start_what_it_allows_and_stop_all(master, python, jobs):
+    key = pathlib.Path(master.config["cachedir"], ".anna_key").read_text(encoding="utf-8")
+    for verb, arg, kwarg in starts(jobs)[::2]:
+        assert is_refused(python(verb, *arg, user="anna", key=key, **{**kwarg, "__pub_user": "anna"}))
+    assert python("batch.start", "a1", "test.ping", user="anna", key=key)["return"]["user"] == "anna"
+    assert python("batch.status", jobs["paused"], user="anna", key=key)["return"]["state"] == "paused"
+    assert python("batch.pause", jobs["paused"], user="anna", key=key)["return"] is False  # it was
+
+
+def test_a_job_is_queued_by_hand_for_its_own_minions_only(jobs, complaint):
+    assert f"Job {jobs['owed']} was not published to a2" in complaint("job_retry.enqueue", jobs["owed"], "minions=a2")
 
 
 def test_a_minion_may_start_a_batch_only_where_it_is_named(master, run):
@@ -167,12 +307,5 @@ def test_a_minion_may_start_a_batch_only_where_it_is_named(master, run):
     assert "may look at this, and change nothing" in str(ask("a2", "job_retry.pause"))
     assert isinstance(ask("a1", "batch.list"), (list, str))
     ask("a2", "batch.start", "a*", "test.echo", "by a peer")
-    wait_for(
-        lambda: [batch["user"] for batch in run("batch.list") if batch["fun"] == "test.echo"] == ["a2"],
-        what="the batch of the minion that may",
-    )
+    wait_for(lambda: users_of(run).get("test.echo") == {"a2"}, what="the batch of the minion that may")
     assert run("job_retry.stats")["paused"] is False
-
-
-def test_at_the_master_s_command_line_nothing_is_limited(run):
-    assert run("batch.run", "a*", "cmd.run", "exit 0", "batch=1")["user"] == "root"
