@@ -63,10 +63,12 @@ def return_of_the_absent(fleet: Fleet) -> None:
 def stop_and_kill(fleet: Fleet) -> None:
     """Start a batch of long sleeps, and kill it."""
     jid = fleet.run("batch.start", "*", "cmd.run", "sleep 600", f"batch={len(MINIONS)}")["jid"]
-    pids = wait_for(lambda: _pids(fleet, jid), _PATIENCE)
-    _expect(pids, f"a process on each minion for {jid}", "master", *MINIONS)
-    assert pids is not None
-    screen.say(f"the four jobs run as the processes {_list(pids)}")
+    jobs = wait_for(lambda: _processes(fleet, jid), _PATIENCE)
+    _expect(jobs, f"a process on each minion for {jid}", "master", *MINIONS)
+    assert jobs is not None
+    for minion, (pid, started) in sorted(jobs.items()):
+        screen.say(f"{minion}: the job is process {pid}, which has started {_list(started)}")
+    pids = {pid for job, started in jobs.values() for pid in (job, *started)}
     fleet.run("batch.stop", jid, "kill=True")
     gone = wait_for(lambda: not any(map(is_running, pids)), _PATIENCE)
     _expect(gone, f"no process to be left, and saw {_list(filter(is_running, pids))}", "master", *MINIONS)
@@ -108,13 +110,13 @@ def _entries(fleet: Fleet, jid: str) -> list[Mapping[str, Any]]:
     return [entry for entry in fleet.ask("job_retry.list") if entry["jid"] == jid]
 
 
-def _pids(fleet: Fleet, jid: str) -> set[int] | None:
-    """Return the processes of a job and what they have started, once there are some on every minion."""
-    jobs = fleet.salt("*", "saltutil.find_job", jid, quiet=True)
-    pids = [job["pid"] for job in jobs.values() if isinstance(job, dict) and job.get("pid")]
-    families = [family(pid) for pid in pids]
+def _processes(fleet: Fleet, jid: str) -> dict[str, tuple[int, set[int]]] | None:
+    """Return the process of a job on each minion, with those that it has started, once there are some everywhere."""
+    answers = fleet.salt("*", "saltutil.find_job", jid, quiet=True)
+    pids = {minion: job["pid"] for minion, job in answers.items() if isinstance(job, dict) and job.get("pid")}
+    jobs = {minion: (pid, family(pid) - {pid}) for minion, pid in pids.items()}
     # Besides the job's own process there is the shell's or the sleep's.
-    return set().union(*families) if len(pids) == len(MINIONS) and all(len(each) > 1 for each in families) else None
+    return jobs if len(jobs) == len(MINIONS) and all(started for _, started in jobs.values()) else None
 
 
 def _list(pids: Any) -> str:
