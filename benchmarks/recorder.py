@@ -1,21 +1,26 @@
 """
-What recording costs: python -m benchmarks.recorder [--returns N] [--outage SECONDS]
+What recording costs: python -m benchmarks.recorder [--returns N] [--outage SECONDS] [--postgresql]
 
 The recorder's own path (take in, spool, read, deliver) runs in this process against a returner that costs nothing, one after
 the other with what Salt does in a master worker for the same returns (``store_job`` with ``local_cache``), so that the
 figures can be compared. CPU time, not wall time. Then an outage of the returner at 200 returns a second, for its memory.
-It must never touch a master that runs: everything is in a temporary folder.
+With --postgresql, instead: a spool of N returns into a real server that this starts, by ``pgjsonb_bulk`` and, in the same
+run, by Salt's own ``pgjsonb``; the CPU time of the server counts too.
+
+It must never touch a master or a server that runs: everything is in a temporary folder.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import pathlib
 import resource
 import tempfile
 import time
 from unittest import mock
 
+import psutil
 import salt.config
 import salt.minion
 import salt.utils.jid
@@ -26,10 +31,13 @@ from saltext.jobs.core.disk.spool import Spool
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.engine.worker import Worker
+from saltext.jobs.core.master.returner import ReturnerModule
 from saltext.jobs.core.recorder.consumer import Consumer
 from saltext.jobs.core.recorder.files import Seen
 from saltext.jobs.core.recorder.intake import Intake
+from saltext.jobs.core.recorder.record import RETURN, Record, packed
 from saltext.jobs.core.settings import RecorderSettings, read_settings
+from tests.postgresql import PostgreSQL
 
 RATE = 200
 
@@ -48,6 +56,8 @@ class FreeReturner:
 
     def store_load(self, jid, load):
         self.store_return(load)
+
+    takes_many = False
 
     def has(self, function):
         return False
@@ -176,23 +186,91 @@ def measure_outage(folder, seconds):
     return figures
 
 
+class PostgresRig(Rig):
+    """A spool, and a real returner behind it."""
+
+    def __init__(self, folder, returner, options):
+        super().__init__(folder)
+        opts = salt.config.master_config(None)
+        opts.update(cachedir=str(folder), conf_file=str(folder / "master"), root_dir=str(folder), grains={}, **options)
+        settings = read_settings(RecorderSettings, JOB_RECORDER, {"returners": [returner]})
+        module = ReturnerModule(opts, returner)
+        self.spool = Spool(folder / "pg-spool", settings.spool_max_bytes)
+        self.consumer = Consumer(self.loop, Clock(), returner, module, self.spool, folder / returner, settings)
+
+
+def measure_postgresql(folder, server, returner, count):
+    """Deliver a spool that is there already."""
+    server.clear()
+    if returner == "pgjsonb":
+        server.make_tables()
+    (folder / returner).mkdir()
+    rig = PostgresRig(folder / returner, returner, {**server.options, "id": "bench"})
+    figures = {}
+
+    async def work():
+        data = [packed(Record(RETURN, item["jid"], item["id"], item), time.time()) for item in returns_of(count)]
+        for start in range(0, count, 1000):
+            rig.spool.append(data[start : start + 1000])
+        rig.consumer.kick()
+        begin, at_server, started = cpu(), server_cpu(server), time.monotonic()
+        while rig.consumer.delivered < count:
+            await compat.sleep(0.02)
+        wall = time.monotonic() - started
+        ours, its = (cpu() - begin) / count, (server_cpu(server) - at_server) / count
+        figures[f"{returner}: CPU per return, recorder + server"] = f"{ours * 1e6:.0f} + {its * 1e6:.0f} us"
+        figures[f"{returner}: returns per second of CPU time of two cores"] = f"{2 / (ours + its):.0f}"
+        figures[f"{returner}: returns per second by the clock, in this run"] = f"{count / wall:.0f}"
+
+    rig.run(work)
+    rig.close()
+    ((rows,),) = server.execute("SELECT count(*) FROM salt_returns")
+    assert rows == count, f"{rows} rows for {count} returns"
+    return figures
+
+
+def server_cpu(server):
+    """CPU time of all processes of a server, those that have ended too."""
+    times = [psutil.Process(server.process.pid).cpu_times()]
+    for child in psutil.Process(server.process.pid).children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times.append(child.cpu_times())
+    return times[0].children_user + times[0].children_system + sum(one.user + one.system for one in times)
+
+
+def in_postgresql(folder, count):
+    server = PostgreSQL("fsync=on", "shared_buffers=128MB")
+    try:
+        few = min(count, 1000)
+        return {
+            **measure_postgresql(folder, server, "pgjsonb_bulk", count),
+            **measure_postgresql(folder, server, "pgjsonb", few),
+        }
+    finally:
+        server.remove()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--returns", type=int, default=20_000)
     parser.add_argument("--outage", type=int, default=60)
+    parser.add_argument("--postgresql", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="sj-bench-") as name:
         folder = pathlib.Path(name)
         for part in ("ours", "salt", "outage"):
             (folder / part).mkdir()
-        figures = {
-            # First, while this process has taken no memory for anything else.
-            **measure_outage(folder / "outage", options.outage),
-            **measure_ours(folder / "ours", options.returns),
-            **measure_salt(folder / "salt", min(options.returns, 2000)),
-        }
+        if options.postgresql:
+            figures = in_postgresql(folder, options.returns)
+        else:
+            figures = {
+                # First, while this process has taken no memory for anything else.
+                **measure_outage(folder / "outage", options.outage),
+                **measure_ours(folder / "ours", options.returns),
+                **measure_salt(folder / "salt", min(options.returns, 2000)),
+            }
     for what, value in figures.items():
-        print(f"{what:50} {value}")
+        print(f"{what:60} {value}")
 
 
 if __name__ == "__main__":

@@ -291,12 +291,14 @@ class RecorderSettings:
     include: tuple[str, ...] = option(("*",), GLOBS)
     #: Functions whose jobs are not; replaces the default, which leaves out probes and presence pings.
     exclude: tuple[str, ...] = option(("saltutil.find_job", "saltutil.find_cached_job", "test.ping"), GLOBS)
+    #: Events that are recorded as well, by their tags.
+    events: tuple[str, ...] = option((), Check(_globs, "a list of globs over tags of events, such as ['salt/auth']"))
     #: Records that are written or delivered in one go; as many are held in memory for each returner.
-    max_batch: int = option(500, whole(1))
+    max_batch: int = option(1000, whole(1))
     #: How often a returner may refuse a record before it is set aside.
     max_attempts: int = option(5, whole(1))
     #: Seconds for which records are gathered before they are written.
-    flush_interval: float = option(0.5, seconds(0.05, 60))
+    flush_interval: float = option(0.2, seconds(0.05, 60))
     #: Bytes that the spool may take on disk; beyond it the oldest records are dropped.
     spool_max_bytes: int = option(1 << 30, whole(1 << 20))
     #: Seconds to look back in the job cache at a start and after events were lost; 0 for not at all.

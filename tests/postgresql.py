@@ -36,6 +36,12 @@ CREATE INDEX idx_salt_returns_jid ON salt_returns (jid);
 CREATE INDEX idx_salt_returns_fun ON salt_returns (fun);
 CREATE INDEX idx_salt_returns_return ON salt_returns USING gin (return) WITH (fastupdate=on);
 CREATE INDEX idx_salt_returns_full_ret ON salt_returns USING gin (full_ret) WITH (fastupdate=on);
+CREATE SEQUENCE seq_salt_events_id;
+CREATE TABLE salt_events (
+  id bigint NOT NULL UNIQUE DEFAULT nextval('seq_salt_events_id'), tag varchar(255) NOT NULL, data jsonb NOT NULL,
+  alter_time timestamp with time zone DEFAULT now(), master_id varchar(255) NOT NULL);
+CREATE INDEX idx_salt_events_tag ON salt_events (tag);
+CREATE INDEX idx_salt_events_data ON salt_events USING gin (data) WITH (fastupdate=on);
 """
 
 
@@ -56,9 +62,14 @@ def _unprivileged():
 
 
 class PostgreSQL:
-    """Use ``start`` and ``stop`` as often as you like, and ``remove`` at the end."""
+    """
+    Use ``start`` and ``stop`` as often as you like, and ``remove`` at the end.
 
-    def __init__(self):
+    :param settings: ``name=value`` of the server's configuration, instead of those that make it fast and small.
+    """
+
+    def __init__(self, *settings):
+        self.settings = settings or ("fsync=off", "shared_buffers=16MB")
         if importlib.util.find_spec("psycopg2") is None:
             missing("the Python module psycopg2 is not installed")
         self.initdb, self.postgres, self.user = _program("initdb"), _program("postgres"), _unprivileged()
@@ -69,7 +80,7 @@ class PostgreSQL:
             os.chown(self.folder, self.user.pw_uid, self.user.pw_gid)
         self._run([self.initdb, "-D", f"{self.folder}/data", "-U", "salt", "-A", "trust", "-E", "UTF8", "--no-sync"])
         self.start()
-        self.execute(SCHEMA)
+        self.make_tables()
 
     @property
     def options(self):
@@ -79,7 +90,7 @@ class PostgreSQL:
 
     def start(self):
         command = [self.postgres, "-D", f"{self.folder}/data", "-p", str(self.port), "-k", str(self.folder)]
-        command += ["-c", "listen_addresses=127.0.0.1", "-c", "fsync=off", "-c", "shared_buffers=16MB"]
+        command += ["-c", "listen_addresses=127.0.0.1", *(f"--{item}" for item in self.settings)]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, **self._as_user()
@@ -97,16 +108,16 @@ class PostgreSQL:
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def connect(self):
+    def connect(self, database="postgres"):
         import psycopg2
 
-        connection = psycopg2.connect(host="127.0.0.1", port=self.port, user="salt", dbname="postgres")
+        connection = psycopg2.connect(host="127.0.0.1", port=self.port, user="salt", dbname=database)
         connection.autocommit = True
         return connection
 
-    def execute(self, sql, *args):
+    def execute(self, sql, *args, database="postgres"):
         """Run statements, and return the rows of the last one if it has any."""
-        with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
+        with contextlib.closing(self.connect(database)) as connection, connection.cursor() as cursor:
             cursor.execute(sql, args)
             return cursor.fetchall() if cursor.description else None
 
@@ -116,6 +127,14 @@ class PostgreSQL:
 
     def empty(self):
         self.execute("TRUNCATE jids, salt_returns")
+
+    def make_tables(self):
+        """Make the tables as Salt documents them."""
+        self.execute(SCHEMA)
+
+    def clear(self):
+        """Remove all tables."""
+        self.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public; GRANT USAGE ON SCHEMA public TO public")
 
     def _as_user(self):
         return {"user": self.user.pw_uid, "group": self.user.pw_gid, "extra_groups": []} if self.user else {}

@@ -14,7 +14,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import salt.loader
@@ -58,15 +58,7 @@ class ReturnerModule:
         data = dict(ret)
         if self._ret_config:
             data["ret_config"] = self._ret_config
-        if self._lines is None:
-            self._store("returner", data)
-            return
-        self._lines.prepare(data)
-        try:
-            self._store("returner", data)
-        except BaseException:
-            self._lines.may_be_torn = True
-            raise
+        self._store_whole("returner", data, data)
 
     def store_load(self, jid: str, load: Mapping[str, Any]) -> None:
         """
@@ -77,6 +69,33 @@ class ReturnerModule:
         """
         if self.has("save_load"):
             self._store("save_load", jid, dict(load))
+
+    def store_event(self, tag: str, data: Mapping[str, Any]) -> None:
+        """Hand an event to the returner, if it takes events. Raises as ``store_return``."""
+        if self.has("event_return"):
+            event = {"tag": tag, "data": dict(data)}
+            self._store_whole("event_return", event, [event])
+
+    @property
+    def takes_many(self) -> bool:
+        """Whether the returner has ``store_many``, a function of this extension's own. Raises as ``has``."""
+        return self.has("store_many")
+
+    def store_many(self, records: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+        """
+        Hand many records to a returner that ``takes_many``.
+
+        :param records: dicts with ``kind`` (``load``, ``return``, ``event``), ``time`` (Unix time), ``data``, and ``jid``,
+            ``minion``, ``replaces`` or ``tag`` as far as the kind has them.
+        :return: ``{position: reason}`` of those that it can't store; all others are stored.
+        :raises Exception: when none is stored, or nobody knows. Records that are stored already may be given again.
+        """
+        found = self._store("store_many", list(records))
+        if not isinstance(found, Mapping):
+            raise Complained(
+                f"store_many of {self.name} returned {found!r}; wanted is a mapping of positions to reasons"
+            )
+        return {int(position): str(reason) for position, reason in found.items()}
 
     def has(self, function: str) -> bool:
         """Tell whether the returner has a function. :raises ReturnerAbsent: when there is no such returner."""
@@ -122,13 +141,26 @@ class ReturnerModule:
                 return found
             count *= 4
 
-    def _store(self, function: str, *args: Any) -> None:
+    def _store_whole(self, function: str, line: Mapping[str, Any], argument: Any) -> None:
+        """Store what ``rawfile_json`` makes one line of."""
+        if self._lines is None:
+            self._store(function, argument)
+            return
+        self._lines.prepare(line)
+        try:
+            self._store(function, argument)
+        except BaseException:
+            self._lines.may_be_torn = True
+            raise
+
+    def _store(self, function: str, *args: Any) -> Any:
         call = self._function(function)
         with _heard(logging.getLogger(call.__module__)) as complaints:
-            call(*args)
+            found = call(*args)
         if complaints:
             message, cause = complaints[0]
             raise Complained(message) from cause
+        return found
 
     def _function(self, function: str) -> Any:
         try:

@@ -37,6 +37,18 @@ def return_for_history(data: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in data.items() if name not in unwanted}
 
 
+def event_for_history(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an event carries as it is recorded elsewhere: secrets go from all mappings in it, however deep."""
+    unwanted = SECRETS | {"eauth"}
+
+    def cleaned(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {name: cleaned(item) for name, item in value.items() if name not in unwanted}
+        return [cleaned(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+    return {name: cleaned(item) for name, item in data.items() if name not in unwanted}
+
+
 def _without(load: Mapping[str, Any], unwanted: frozenset[str]) -> dict[str, Any]:
     kept = {name: value for name, value in load.items() if name not in unwanted}
     if isinstance(kept.get("kwargs"), Mapping):

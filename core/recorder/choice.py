@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from typing import Any
 
 #: How the functions of jobs begin that run in the master itself. Their arguments and returns are the operators' own, and
@@ -38,6 +39,15 @@ def digest(jid: str, minion: str = "", content: bytes = b"") -> int:
     named = f"{jid}\0{minion}".encode("utf-8", "replace")
     data = named + b"\0" + content if content else named
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")
+
+
+def any_of(globs: Iterable[str]) -> Callable[[str], bool]:
+    """Return what tells whether a tag matches one of ``globs``. It is called for every event on the bus."""
+    pattern = "|".join(fnmatch.translate(glob) for glob in globs)
+    if not pattern:
+        return lambda tag: False
+    match = re.compile(pattern).match
+    return lambda tag: match(tag) is not None
 
 
 class Recent:

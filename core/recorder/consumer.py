@@ -3,7 +3,8 @@ One returner's side of the recorder: reads the spool, delivers, notes what is do
 
 All of it happens in a Worker of its own, so that a returner that hangs holds up itself alone. It must never note a record
 as done that the returner did not take, and note nothing late: between the delivery and the note lies the one moment in
-which a crash makes a record come twice. After a restart a returner that can be read (``get_jid``) is asked first.
+which a crash makes a record come twice. After a restart a returner that can be read (``get_jid``) is asked first; one that
+takes many at once (``store_many``) takes what it has already without effect.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.master.quiet import Quiet
 from saltext.jobs.core.master.returner import Complained, ReturnerAbsent
+from saltext.jobs.core.recorder.bulk import attempts_in_bulk
 from saltext.jobs.core.recorder.files import Aside, Progress
 from saltext.jobs.core.recorder.pipeline import STOP_AFTER, Attempt, Failure, Pipeline, Refused, failure_of
-from saltext.jobs.core.recorder.record import LOAD, Record, taken_at, unpacked
+from saltext.jobs.core.recorder.record import EVENT, LOAD, RETURN, Record, entry_of, taken_at, unpacked
 from saltext.jobs.core.settings import RecorderSettings
 
 log = logging.getLogger(__name__)
@@ -44,6 +46,13 @@ class Target(Protocol):
     def store_return(self, ret: Mapping[str, Any]) -> None: ...
 
     def store_load(self, jid: str, load: Mapping[str, Any]) -> None: ...
+
+    def store_event(self, tag: str, data: Mapping[str, Any]) -> None: ...
+
+    @property
+    def takes_many(self) -> bool: ...
+
+    def store_many(self, records: Sequence[Mapping[str, Any]]) -> dict[int, str]: ...
 
     def has(self, function: str) -> bool: ...
 
@@ -195,7 +204,7 @@ class Consumer:
         numbers = self._pipeline.round(self._clock.now())
         if numbers:
             was_in_trouble = self._pipeline.trouble
-            attempts = self._deliver_all(numbers)
+            attempts = self._deliver_many(numbers) if self._takes_many() else self._deliver_all(numbers)
             self._put_all_aside(self._pipeline.settle(attempts, self._clock.now()))
             self._tell(was_in_trouble)
         self._note_base()
@@ -226,9 +235,42 @@ class Consumer:
                 break
         return attempts
 
-    def _done(self, number: int) -> None:
-        self._progress.mark(number)
-        self._held -= len(self._payloads.pop(number))
+    def _takes_many(self) -> bool:
+        try:
+            return self._module.takes_many
+        except Exception:  # One that cannot be loaded says so when it is handed a record.
+            return False
+
+    def _deliver_many(self, numbers: Sequence[int]) -> list[Attempt]:
+        return list(attempts_in_bulk(numbers, self._hand_over_many))
+
+    def _hand_over_many(self, numbers: Sequence[int]) -> Failure | Mapping[int, Failure]:
+        """Hand over records in one call, and note at once those that were taken."""
+        refused: dict[int, Failure] = {}
+        given: list[int] = []
+        entries: list[dict[str, Any]] = []
+        for number in numbers:
+            try:
+                record = unpacked(self._payloads[number])
+            except Exception as exc:  # Salt and msgpack raise many kinds for what is no record.
+                refused[number] = Failure(f"it cannot be read: {exc}"[:1000], is_fault=True)
+                continue
+            if record.to in ("", self.name):
+                given.append(number)
+                entries.append(entry_of(record, taken_at(self._payloads[number])))
+        try:
+            reasons = self._module.store_many(entries) if entries else {}
+        except Exception as exc:  # A returner raises whatever its client library raises.
+            return _failure(exc)
+        refused.update((given[position], Failure(reason, is_fault=True)) for position, reason in reasons.items())
+        self.delivered += len(given) - len(reasons)
+        self._done(*(number for number in numbers if number not in refused))
+        return refused
+
+    def _done(self, *numbers: int) -> None:
+        self._progress.mark(*numbers)
+        for number in numbers:
+            self._held -= len(self._payloads.pop(number))
 
     def _deliver(self, number: int, holders: dict[str, frozenset[str]]) -> Failure | None:
         try:
@@ -239,20 +281,20 @@ class Consumer:
                 self._hand_over(record)
             self.delivered += 1
         except Exception as exc:  # A returner raises whatever its client library raises.
-            if isinstance(exc, ReturnerAbsent):
-                return Failure(str(exc), is_fault=False)
-            return failure_of(exc.__cause__ if isinstance(exc, Complained) and exc.__cause__ else exc)
+            return _failure(exc)
         return None
 
     def _hand_over(self, record: Record) -> None:
         if record.kind == LOAD:
             self._module.store_load(record.jid, record.body)
+        elif record.kind == EVENT:
+            self._module.store_event(record.body["tag"], record.body["data"])
         else:
             self._module.store_return(record.body)
 
     def _has(self, record: Record, holders: dict[str, frozenset[str]]) -> bool:
         """Whether the returner has the record; False where it can't tell."""
-        if record.kind == LOAD or record.is_correction or not self._module.has("get_jid"):
+        if record.kind != RETURN or record.is_correction or not self._module.has("get_jid"):
             return False
         if record.jid not in holders:
             holders[record.jid] = frozenset(self._module.returns(record.jid))
@@ -313,10 +355,18 @@ class Consumer:
             log.info("The returner %s takes records again", self.name)
 
 
+def _failure(exc: Exception) -> Failure:
+    if isinstance(exc, ReturnerAbsent):
+        return Failure(str(exc), is_fault=False)
+    return failure_of(exc.__cause__ if isinstance(exc, Complained) and exc.__cause__ else exc)
+
+
 def _summary(payload: bytes) -> dict[str, Any]:
     """Return what is shown of a record: of what job and minion it is, and nothing of what it says."""
     try:
         record = unpacked(payload)
     except Exception as exc:  # Salt and msgpack raise many kinds for what is no record.
         return {"kind": f"unreadable: {str(exc)[:200]}"}
+    if record.kind == EVENT:
+        return {"kind": record.kind, "tag": record.body.get("tag")}
     return {"kind": record.kind, "jid": record.jid, "minion": record.minion}

@@ -63,10 +63,10 @@ class Progress:
         self._stream: io.FileIO | None = None
         self.rebase(self.base, self.done)
 
-    def mark(self, number: int) -> None:
-        """Note that a record is done, before anything else is."""
-        self.done.add(number)
-        self._guarded(lambda: self._append(number))
+    def mark(self, *numbers: int) -> None:
+        """Note that records are done, before anything else is."""
+        self.done.update(numbers)
+        self._guarded(lambda: self._append(numbers))
 
     def rebase(self, base: int, done: Iterable[int] = ()) -> None:
         """Start anew at ``base``; of the records above it, those in ``done`` are done."""
@@ -96,11 +96,11 @@ class Progress:
             numbers.append(number)
         return numbers
 
-    def _append(self, number: int) -> None:
+    def _append(self, numbers: Iterable[int]) -> None:
         if self._stream is None:
             self._rewrite()
             return
-        write_all(self._stream.fileno(), _marked(number))
+        write_all(self._stream.fileno(), b"".join(map(_marked, numbers)))
 
     def _rewrite(self) -> None:
         self.close()

@@ -27,7 +27,17 @@ from saltext.jobs.core.master import secrets
 from saltext.jobs.core.master.quiet import Quiet
 from saltext.jobs.core.recorder.choice import Recent, digest, is_wanted
 from saltext.jobs.core.recorder.files import Known, Seen
-from saltext.jobs.core.recorder.record import LOAD, REPLACES, RETURN, Record, content_of, packed, taken_at, unpacked
+from saltext.jobs.core.recorder.record import (
+    EVENT,
+    LOAD,
+    REPLACES,
+    RETURN,
+    Record,
+    content_of,
+    packed,
+    taken_at,
+    unpacked,
+)
 from saltext.jobs.core.settings import RecorderSettings
 
 log = logging.getLogger(__name__)
@@ -64,7 +74,7 @@ class Loads(Protocol):
 @dataclasses.dataclass(frozen=True)
 class _Waiting:
     jid: str
-    digests: tuple[int, int]
+    digests: tuple[int, ...]
     payload: bytes
 
 
@@ -127,8 +137,11 @@ class Intake:
         self._has_overflowed = self._is_busy = False
         self._last_error = float("-inf")
         self._quiet = Quiet(log)
+        self._last_event = 0.0
         #: Returns taken in since the start.
         self.accepted = 0
+        #: Events taken in, and dropped.
+        self.events = self.events_dropped = 0
 
     @property
     def has_room(self) -> bool:
@@ -194,6 +207,24 @@ class Intake:
                 minion,
             )
         return self._take(Record(RETURN, jid, minion, body), (item, content))
+
+    def accept_event(self, tag: str, data: Mapping[str, Any]) -> None:
+        """
+        Record an event as it came. What is lost of these is nowhere else, so that they are only counted.
+
+        They take no more than half of the spool: whoever can fire events must not be able to crowd returns out.
+        """
+        if self._bytes >= LIMIT // 2 or self._spool.size > self._settings.spool_max_bytes // 2:
+            self.events_dropped += 1
+            self._quiet.error("events", "The spool is half full, so that events are dropped (returns are not)")
+            return
+        # No two have the same time: by that a returner tells an event that comes twice from another one.
+        self._last_event = max(self._clock.now(), self._last_event + 2e-6)
+        body = {"tag": tag, "data": secrets.event_for_history(data)}
+        payload = packed(Record(EVENT, "", "", body), self._last_event)
+        self._waiting.append(_Waiting("", (), payload))
+        self._bytes += len(payload)
+        self.events += 1
 
     async def put_back(self, payloads: Sequence[bytes], returner: str) -> None:
         """
@@ -274,7 +305,7 @@ class Intake:
 
     def _due_jobs(self, now: float) -> dict[str, _Due]:
         """Return the jobs to look up: those with returns that nothing is known of, and those whose load is owed."""
-        with_returns = {item.jid for item in self._waiting}
+        with_returns = {item.jid for item in self._waiting if item.jid}
         due = {jid: _Due(b"", is_new=False) for jid in with_returns if jid not in self._jobs}
         for jid, owed in self._owed.items():
             if jid in with_returns or now - owed.since >= _LOAD_PATIENCE:
@@ -362,6 +393,8 @@ def _event_in(packed_event: bytes) -> dict[str, Any]:
 def _digests_of(payload: bytes) -> tuple[int, ...]:
     try:
         record = unpacked(payload)
+        if record.kind == EVENT:
+            return ()
         own = digest(record.jid, record.minion)
         return (own, digest(record.jid, record.minion, content_of(record.body))) if record.minion else (own,)
     except Exception as exc:  # Salt and msgpack raise many kinds for what is no record.

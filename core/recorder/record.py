@@ -1,4 +1,4 @@
-"""What the recorder keeps of a job: a load or a return, and its form in the spool."""
+"""What the recorder keeps: a load, a return or an event, and its form in the spool."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import salt.payload
 
 from saltext.jobs.core.master.events import retcode_of
 
-LOAD, RETURN = "load", "ret"
+LOAD, RETURN, EVENT = "load", "ret", "event"
 #: Field of a return that the job cache has otherwise than the event that was recorded before.
 REPLACES = "replaces"
 
@@ -22,7 +22,7 @@ _TIME = struct.Struct(">d")
 @dataclasses.dataclass(frozen=True)
 class Record:
     """
-    What goes to a returner: a load (``minion`` is empty) or a return.
+    What goes to a returner: a load (``minion`` is empty), a return, or an event (both are; ``body`` has tag and data).
 
     ``to`` names the one returner that it is for; empty when it is for all.
     """
@@ -56,6 +56,26 @@ def unpacked(payload: bytes) -> Record:
     if not isinstance(record.jid, str) or not isinstance(record.minion, str) or not isinstance(record.body, dict):
         raise ValueError("it is no record")
     return record
+
+
+def entry_of(record: Record, at: float) -> dict[str, Any]:
+    """
+    Return a record as ``store_many`` of a returner takes it: see ``returners/pgjsonb_bulk.py``.
+
+    :param at: when it was taken in, Unix time.
+    """
+    if record.kind == EVENT:
+        return {"kind": "event", "time": at, "tag": record.body["tag"], "data": record.body["data"]}
+    if record.kind == LOAD:
+        return {"kind": "load", "time": at, "jid": record.jid, "data": record.body}
+    return {
+        "kind": "return",
+        "time": at,
+        "jid": record.jid,
+        "minion": record.minion,
+        "replaces": record.is_correction,
+        "data": record.body,
+    }
 
 
 def content_of(data: Mapping[str, Any]) -> bytes:

@@ -27,6 +27,7 @@ from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.quiet import Quiet
+from saltext.jobs.core.recorder import choice
 from saltext.jobs.core.recorder.catch_up import CatchUp
 from saltext.jobs.core.recorder.consumer import Consumer
 from saltext.jobs.core.recorder.files import Seen
@@ -62,15 +63,17 @@ class RecorderShell:
 
     :param ports: what it works with.
     :param flush_interval: seconds for which records are gathered before they are written.
+    :param event_globs: globs over tags of events that are recorded as such.
     """
 
-    def __init__(self, ports: Ports, flush_interval: float) -> None:
+    def __init__(self, ports: Ports, flush_interval: float, event_globs: Sequence[str] = ()) -> None:
         self._ports, self._flush_interval = ports, flush_interval
         self._intake, self._catch_up = ports.intake, ports.catch_up
         self._consumers = {consumer.name: consumer for consumer in ports.consumers}
         verbs = {"stats": self._stats, "set_aside": self._set_aside, "redeliver": self._redeliver}
         self._service = Service(ports.loop, ports.inbox, verbs)
         self._wake = events.wake_tag(JOB_RECORDER)
+        self._is_asked_for = choice.any_of(event_globs)
         self._being_redelivered: set[str] = set()
         self._quiet = Quiet(log)
 
@@ -101,7 +104,7 @@ class RecorderShell:
     # -- the bus ------------------------------------------------------------------------------------------------------
 
     def wants(self, tag: str) -> bool:
-        return tag.startswith(events.JOB) or tag == self._wake
+        return tag.startswith(events.JOB) or tag == self._wake or self._is_asked_for(tag)
 
     def handle(self, tag: str, data: Any) -> None:
         if tag == self._wake:
@@ -112,6 +115,8 @@ class RecorderShell:
             self._intake.accept(fact.jid, fact.minion, data)
         elif isinstance(fact, events.JobPublished):
             self._intake.announce(fact.jid, data)
+        if self._is_asked_for(tag) and isinstance(data, Mapping):
+            self._intake.accept_event(tag, data)
         if self._intake.is_full:
             self._ports.loop.spawn_callback(self._write)
 
@@ -169,6 +174,8 @@ class RecorderShell:
         return {
             "recorded": self._intake.accepted,
             "unwritten": self._intake.waiting,
+            "events": self._intake.events,
+            "events_dropped": self._intake.events_dropped,
             "found_in_job_cache": self._catch_up.found,
             "spool_bytes": self._ports.spool.size,
             "returners": {consumer.name: consumer.stats(now) for consumer in self._chosen(request)},

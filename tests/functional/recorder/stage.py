@@ -54,7 +54,7 @@ class Returner:
     """Takes records, refuses some, or is down."""
 
     def __init__(self):
-        self.loads, self.taken = [], []
+        self.loads, self.taken, self.events = [], [], []
         self.is_down = False
         self.refuses = lambda ret: False
 
@@ -69,6 +69,13 @@ class Returner:
         if self.refuses(ret):
             raise ValueError("not such a thing")
         self.taken.append(ret)
+
+    def store_event(self, tag, data):
+        if self.is_down:
+            raise ConnectionError("down")
+        self.events.append((tag, data))
+
+    takes_many = False
 
     def has(self, function):
         return function == "get_jid"
@@ -129,7 +136,7 @@ class Stage:
             catch_up,
             [self.consumer],
         )
-        self.shell = RecorderShell(ports, self.settings.flush_interval)
+        self.shell = RecorderShell(ports, self.settings.flush_interval, self.settings.events)
         self.shell.start()
 
     def event(self, jid, minion, value, **more):

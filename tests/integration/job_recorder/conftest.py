@@ -17,7 +17,7 @@ def make_recorder_master(factories, returners, **options):
         master_job_cache="local_cache",
         job_retry=None,
         engines=[{"job_recorder": {}}],
-        job_recorder={"returners": returners, "flush_interval": 0.2},
+        job_recorder={"returners": returners, "events": ["salt/auth"]},
         **options,
     )
 
@@ -25,6 +25,7 @@ def make_recorder_master(factories, returners, **options):
 @pytest.fixture(scope="module")
 def postgresql():
     server = PostgreSQL()
+    server.execute("CREATE DATABASE bulk")
     yield server
     server.remove()
 
@@ -44,8 +45,8 @@ def file(tmp_path_factory):
 @pytest.fixture(scope="module")
 def master(salt_factories, postgresql, redis, file):
     history = {f"history.{name}": value for name, value in redis.options.items()}
-    options = {**postgresql.options, **history, "rawfile_json.filename": str(file)}
-    returners = ["pgjsonb", "rawfile_json", {"salt_cache": {"ret_config": "history"}}]
+    options = {**postgresql.options, **history, "rawfile_json.filename": str(file), "returner.pgjsonb_bulk.db": "bulk"}
+    returners = ["pgjsonb", "rawfile_json", {"salt_cache": {"ret_config": "history"}}, "pgjsonb_bulk"]
     with make_recorder_master(salt_factories, returners, **options).started() as daemon:
         yield daemon
 

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 
+import psycopg2
 import pytest
 import salt.cache
 
@@ -28,7 +29,7 @@ def raw_lines(file):
 
 
 def raw_returns(file, jids):
-    return sorted((line["jid"], line["id"]) for line in raw_lines(file) if line["jid"] in jids)
+    return sorted((line["jid"], line["id"]) for line in raw_lines(file) if line.get("jid") in jids)
 
 
 def redis_returns(redis, master, jids):
@@ -58,6 +59,14 @@ def descendants(pid):
     return []
 
 
+def bulk_returns(postgresql, jids):
+    """As ``pg_returns``, of the database of pgjsonb_bulk."""
+    with contextlib.suppress(psycopg2.errors.UndefinedTable):
+        rows = postgresql.execute("SELECT jid, id FROM salt_returns", database="bulk")
+        return sorted(row for row in rows if row[0] in jids)
+    return []
+
+
 def jids_of(load):
     return {jid for jid, _ in load.made}
 
@@ -83,9 +92,15 @@ def test_what_a_minion_returns_is_in_every_returner_with_its_complete_load(maste
     wait_for(lambda: raw_returns(file, {jid}) == [(jid, "rec-1")], what="a line in the file")
     wait_for(lambda: redis_returns(redis, master, {jid}) == [(jid, "rec-1")], what="a return in Redis")
     assert postgresql.execute("SELECT count(*) FROM jids") == [(1,)]
+    wait_for(lambda: bulk_returns(postgresql, {jid}) == [(jid, "rec-1")], what="a row in the other database")
+    assert postgresql.execute("SELECT load FROM jids", database="bulk") == [(stored,)]
+    ((minion,),) = postgresql.execute(
+        "SELECT DISTINCT data->>'id' FROM salt_events WHERE tag = 'salt/auth'", database="bulk"
+    )
+    assert minion == "rec-1"
     figures = run("job_recorder.stats")
-    assert set(figures["returners"]) == {"pgjsonb", "rawfile_json", "salt_cache@history"}
-    assert figures["returners"]["pgjsonb"]["delivered"] == 2
+    assert set(figures["returners"]) == {"pgjsonb", "rawfile_json", "salt_cache@history", "pgjsonb_bulk"}
+    assert figures["returners"]["pgjsonb"]["delivered"] == 2 + figures["events"]
     assert figures["returners"]["pgjsonb"]["queued"] == 0
 
 
@@ -159,6 +174,7 @@ def test_a_postgresql_that_stops_under_load_loses_nothing_and_holds_up_nobody(
     load.run(rate=100, seconds=10, while_running=lambda elapsed: disturb(elapsed + seconds - 2))
     wait_for(lambda: len(pg_returns(postgresql, jids_of(load))) >= len(load.made), what="all rows")
     assert pg_returns(postgresql, jids_of(load)) == sorted(load.made)
+    assert bulk_returns(postgresql, jids_of(load)) == sorted(load.made)
     assert redis_returns(redis, master, jids_of(load)) == sorted(load.made)
     figures = run("job_recorder.stats")["returners"]["pgjsonb"]
     assert (figures["queued"], figures["dropped"], figures["set_aside"], figures["trouble"]) == (0, 0, 0, None)
@@ -181,6 +197,8 @@ def test_an_engine_that_is_killed_under_load_loses_nothing_and_doubles_nothing(l
     load.run(rate=100, seconds=5)
     assert len(killed) == 2
     wait_for(lambda: len(pg_returns(postgresql, jids_of(load))) >= len(load.made), what="all rows")
+    wait_for(lambda: len(bulk_returns(postgresql, jids_of(load))) >= len(load.made), what="all rows, in bulk")
+    assert bulk_returns(postgresql, jids_of(load)) == sorted(load.made)
     wait_for(lambda: len(redis_returns(redis, master, jids_of(load))) >= len(load.made), what="all in Redis")
     wait_for(lambda: len(raw_returns(file, jids_of(load))) >= len(load.made), what="all lines")
     assert pg_returns(postgresql, jids_of(load)) == sorted(load.made)

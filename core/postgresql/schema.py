@@ -1,0 +1,146 @@
+"""
+The tables: made where they are missing, as Salt's pgjsonb documents them, and made ready for records that come twice.
+
+A record may come twice after a crash, so each table needs an index by which PostgreSQL can tell. It is made on tables that
+are there already; where that can't be done, nothing is stored until an operator has seen to it. It must never remove or
+change a row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import psycopg
+
+from saltext.jobs.core.errors import JobsError
+
+#: What tells two rows of a table apart.
+KEYS = {"jids": ("jid",), "salt_returns": ("jid", "id"), "salt_events": ("alter_time", "tag", "master_id")}
+#: The column by which a table is partitioned. A jid begins with the time.
+PARTITIONED_BY = {"jids": "jid", "salt_returns": "jid", "salt_events": "alter_time"}
+#: Partitioned tables have what is needed of them since then.
+_PARTITIONS_SINCE = 120000
+
+# jids compare byte by byte, so that months are ranges of them whatever the database's language.
+_COLUMNS = {
+    "jids": """
+        jid varchar(255) COLLATE "C" NOT NULL, load jsonb NOT NULL""",
+    "salt_returns": """
+        fun varchar(255) NOT NULL, jid varchar(255) COLLATE "C" NOT NULL, return jsonb NOT NULL, id varchar(255) NOT NULL,
+        success varchar(10) NOT NULL, full_ret jsonb NOT NULL, alter_time timestamp with time zone DEFAULT now()""",
+    "salt_events": """
+        id bigint NOT NULL DEFAULT nextval('seq_salt_events_id'), tag varchar(255) NOT NULL, data jsonb NOT NULL,
+        alter_time timestamp with time zone DEFAULT now(), master_id varchar(255) NOT NULL""",
+}
+_MORE = {
+    "jids": """
+        CREATE INDEX idx_jids_jsonb ON jids USING gin (load) WITH (fastupdate=on)""",
+    "salt_returns": """
+        CREATE INDEX idx_salt_returns_id ON salt_returns (id);
+        CREATE INDEX idx_salt_returns_fun ON salt_returns (fun);
+        CREATE INDEX idx_salt_returns_return ON salt_returns USING gin (return) WITH (fastupdate=on);
+        CREATE INDEX idx_salt_returns_full_ret ON salt_returns USING gin (full_ret) WITH (fastupdate=on)""",
+    "salt_events": """
+        CREATE INDEX idx_salt_events_id ON salt_events (id);
+        CREATE INDEX idx_salt_events_tag ON salt_events (tag);
+        CREATE INDEX idx_salt_events_data ON salt_events USING gin (data) WITH (fastupdate=on)""",
+}
+_BEFORE = {"salt_events": "CREATE SEQUENCE IF NOT EXISTS seq_salt_events_id"}
+
+#: A number for the advisory lock under which tables are made: several masters may begin at once.
+LOCK = 7305805921
+
+_HAS_INDEX = """
+    SELECT EXISTS (
+        SELECT FROM pg_index AS i
+        WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
+        AND (SELECT array_agg(a.attname::text ORDER BY a.attname) FROM unnest(i.indkey::int2[]) AS k
+             JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k) = %s::text[])
+"""
+
+
+class SchemaProblem(JobsError):
+    """A table can't be used as it is. The message says what an operator is to do."""
+
+
+def prepare(connection: psycopg.Connection[Any], table: str, partitions: bool) -> None:
+    """
+    Make a table ready: it exists, and has a unique index. Outside of a transaction; the connection commits by itself.
+
+    :param partitions: whether a table that is missing is made with a partition for each month.
+    :raises SchemaProblem: when it can't be made ready.
+    :raises psycopg.Error: whatever else goes wrong with the server.
+    """
+    try:
+        if not _exists(connection, table):
+            _create(connection, table, partitions)
+        if not _has_index(connection, table):
+            _add_index(connection, table)
+    except (psycopg.errors.InsufficientPrivilege, psycopg.errors.InvalidSchemaName) as exc:
+        raise SchemaProblem(
+            f"{str(exc).strip()}; make the table {table} and its index as the table's owner: {_index_of(table)}"
+        ) from exc
+
+
+def _exists(connection: psycopg.Connection[Any], table: str) -> bool:
+    found = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (table,)).fetchone()
+    return bool(found and found[0])
+
+
+def _has_index(connection: psycopg.Connection[Any], table: str) -> bool:
+    found = connection.execute(_HAS_INDEX, (table, sorted(KEYS[table]))).fetchone()
+    return bool(found and found[0])
+
+
+def _create(connection: psycopg.Connection[Any], table: str, partitions: bool) -> None:
+    is_partitioned = partitions and connection.info.server_version >= _PARTITIONS_SINCE
+    by = f" PARTITION BY RANGE ({PARTITIONED_BY[table]})" if is_partitioned else ""
+    # A name that was looked for stays unknown to this session until its next transaction, so another master may have been
+    # first nevertheless.
+    with contextlib.suppress(psycopg.errors.DuplicateTable), connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
+        statements = [f"CREATE TABLE {table} ({_COLUMNS[table]}){by}"]
+        if table in _BEFORE:
+            statements.insert(0, _BEFORE[table])
+        if is_partitioned:
+            # For jids that tell no time, or that of another month.
+            statements.append(f"CREATE TABLE {table}_default PARTITION OF {table} DEFAULT")
+        key = "PRIMARY KEY" if table == "jids" else "UNIQUE"
+        statements.append(f"ALTER TABLE {table} ADD {key} ({', '.join(KEYS[table])})")
+        for statement in (*statements, *_MORE[table].split(";")):
+            _run(connection, statement)
+
+
+def _add_index(connection: psycopg.Connection[Any], table: str) -> None:
+    # What an attempt that broke off has left is invalid, and in the way.
+    _run(connection, f"DROP INDEX IF EXISTS {_index_name(table)}")
+    try:
+        _run(connection, _index_of(table))
+    except psycopg.errors.UniqueViolation as exc:
+        _run(connection, f"DROP INDEX IF EXISTS {_index_name(table)}")
+        keys = ", ".join(KEYS[table])
+        raise SchemaProblem(
+            f"The table {table} has several rows with the same {keys}, so that records which come twice could not be told "
+            f"apart; nothing is stored until only one of each is left: DELETE FROM {table} AS a USING {table} AS b WHERE "
+            f"({', '.join(f'a.{key}' for key in KEYS[table])}) = ({', '.join(f'b.{key}' for key in KEYS[table])}) "
+            "AND a.ctid > b.ctid"
+        ) from exc
+    except (psycopg.errors.FeatureNotSupported, psycopg.errors.InvalidTableDefinition) as exc:
+        raise SchemaProblem(
+            f"The table {table} needs a unique index on ({', '.join(KEYS[table])}), which can't be made: {str(exc).strip()}"
+        ) from exc
+
+
+def _index_name(table: str) -> str:
+    return f"saltext_jobs_{table}"
+
+
+def _index_of(table: str) -> str:
+    # Concurrently, so that whoever else uses the table isn't held up.
+    return f"CREATE UNIQUE INDEX CONCURRENTLY {_index_name(table)} ON {table} ({', '.join(KEYS[table])})"
+
+
+def _run(connection: psycopg.Connection[Any], statement: str) -> None:
+    """Run a statement that is made of names of ours alone."""
+    connection.execute(statement.encode())

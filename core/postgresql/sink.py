@@ -1,0 +1,220 @@
+"""
+One connection to PostgreSQL that takes many records in one transaction.
+
+A record that it has already changes nothing, so whoever is not sure gives it again. All records of a call are stored or
+none is. It must never wait for a server without end: one that is frozen answers nothing, and its kernel goes on
+acknowledging.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import psycopg
+
+from saltext.jobs.core.errors import JobsError
+from saltext.jobs.core.postgresql import partitions, schema
+from saltext.jobs.core.postgresql.options import Options
+from saltext.jobs.core.postgresql.rows import Rows, rows_of
+
+log = logging.getLogger(__name__)
+
+#: Seconds for which an index on a large table may take.
+_INDEXING = 6 * 3600.0
+#: Seconds between two looks at partitions and at what is too old.
+_UPKEEP = 600.0
+#: Classes of SQLSTATE that blame the data beside those for which psycopg raises DataError or IntegrityError.
+_LIMIT_EXCEEDED = "54"
+
+_LOADS = """
+    INSERT INTO jids (jid, load)
+    SELECT jid, body FROM jsonb_to_recordset(%s::jsonb) AS r (jid text, body jsonb)
+    ON CONFLICT (jid) DO UPDATE SET load = EXCLUDED.load WHERE EXCLUDED.load->>'source' IS DISTINCT FROM 'event'
+"""
+_FROM_RETURNS = """
+    INSERT INTO salt_returns AS there (fun, jid, return, id, success, full_ret, alter_time)
+    SELECT fun, jid, coalesce(body->'return', 'null'), minion, success, body, to_timestamp(time)
+    FROM jsonb_to_recordset(%s::jsonb)
+        AS r (fun text, jid text, minion text, success text, time double precision, body jsonb)
+"""
+_RETURNS = f"{_FROM_RETURNS} ON CONFLICT (jid, id) DO NOTHING"
+# What was there stays readable beside what replaces it.
+_CORRECTIONS = f"""{_FROM_RETURNS}
+    ON CONFLICT (jid, id) DO UPDATE SET
+        fun = EXCLUDED.fun, return = EXCLUDED.return, success = EXCLUDED.success, alter_time = EXCLUDED.alter_time,
+        full_ret = EXCLUDED.full_ret || jsonb_build_object('replaced', there.full_ret - 'replaced')
+    WHERE there.full_ret - 'replaced' IS DISTINCT FROM EXCLUDED.full_ret
+"""
+_EVENTS = """
+    INSERT INTO salt_events (tag, data, alter_time, master_id)
+    SELECT tag, body, to_timestamp(time), %s
+    FROM jsonb_to_recordset(%s::jsonb) AS r (tag text, time double precision, body jsonb)
+    ON CONFLICT (alter_time, tag, master_id) DO NOTHING
+"""
+# A server whose own setting is to answer before anything is on the disk would lose what was taken for delivered.
+_DURABLE = "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
+
+
+class NoAnswer(JobsError):
+    """The server did not answer in time, so that nobody knows what it stored."""
+
+
+class Sink:
+    """
+    :param options: where the server is, and how it is used.
+    :param master_id: whose events these are.
+    :param clock: tells the time, for the months.
+    """
+
+    def __init__(self, options: Options, master_id: str, clock: Callable[[], float] = time.time) -> None:
+        self._options, self._master_id, self._clock = options, master_id, clock
+        self._connection: psycopg.Connection[Any] | None = None
+        self._ready: set[str] = set()
+        self._upkeep_at = 0.0
+
+    def take(self, records: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+        """
+        Store records, all in one transaction, and return ``{position: reason}`` of those that are no JSON.
+
+        :param records: as ``store_many`` of the returner takes them.
+        :raises psycopg.Error: of which ``DataError`` and ``IntegrityError`` blame a record.
+        :raises ValueError: when PostgreSQL's limits are exceeded, which blames a record too.
+        :raises JobsError: when the server does not answer, or a table needs an operator.
+        """
+        rows = rows_of(records)
+        try:
+            connection = self._connected()
+            self._prepare(connection, rows)
+            with self._limited(connection, self._options.timeout), connection.transaction():
+                self._store(connection, rows)
+            self._upkeep(connection)
+        except psycopg.Error as exc:
+            self.close()
+            raise _blamed(exc) from exc
+        except BaseException:
+            self.close()
+            raise
+        return rows.refused
+
+    def close(self) -> None:
+        """Disconnect. The next records connect anew."""
+        if self._connection is not None:
+            with contextlib.suppress(Exception):
+                self._connection.close()
+            self._connection = None
+
+    def _connected(self) -> psycopg.Connection[Any]:
+        if self._connection is None or self._connection.closed:
+            options = self._options
+            more = {name: getattr(options, name) for name in ("sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl")}
+            # Nothing is prepared and nothing kept in the session, so that a pooler may stand between.
+            self._connection = psycopg.connect(
+                host=options.host,
+                port=options.port,
+                user=options.user,
+                password=options.password,
+                dbname=options.db,
+                connect_timeout=max(2, int(options.connect_timeout)),
+                client_encoding="UTF8",
+                application_name="salt job_recorder",
+                autocommit=True,
+                prepare_threshold=None,
+                **{name: value for name, value in more.items() if value},
+            )
+        return self._connection
+
+    def _prepare(self, connection: psycopg.Connection[Any], rows: Rows) -> None:
+        needed = {
+            "jids": bool(rows.loads),
+            "salt_returns": bool(rows.returns or rows.corrections),
+            "salt_events": bool(rows.events),
+        }
+        for table in (name for name, is_needed in needed.items() if is_needed and name not in self._ready):
+            with self._limited(connection, _INDEXING):
+                schema.prepare(connection, table, self._options.partitions)
+            self._ready.add(table)
+            self._upkeep_of(connection, table)
+
+    def _store(self, connection: psycopg.Connection[Any], rows: Rows) -> None:
+        # The server gives up too; else it would go on with what is sent again.
+        connection.execute(f"SET LOCAL statement_timeout = {int(self._options.timeout * 1000)}".encode())
+        connection.execute(_DURABLE)
+        if rows.loads:
+            connection.execute(_LOADS, (_array(rows.loads.values()),))
+        if rows.returns:
+            connection.execute(_RETURNS, (_array(rows.returns),))
+        if rows.corrections:
+            connection.execute(_CORRECTIONS, (_array(rows.corrections.values()),))
+        if rows.events:
+            connection.execute(_EVENTS, (self._master_id, _array(rows.events)))
+
+    def _upkeep(self, connection: psycopg.Connection[Any]) -> None:
+        now = self._clock()
+        if now < self._upkeep_at:
+            return
+        left = [table for table in sorted(self._ready) if not self._upkeep_of(connection, table)]
+        self._upkeep_at = now if left else now + _UPKEEP
+
+    def _upkeep_of(self, connection: psycopg.Connection[Any], table: str) -> bool:
+        """Make partitions and remove what is old. Whatever the server has against that, records are stored all the same."""
+        now = datetime.datetime.fromtimestamp(self._clock(), datetime.timezone.utc)
+        try:
+            with self._limited(connection, self._options.timeout):
+                if partitions.is_by_month(connection, table):
+                    partitions.make_months(connection, table, now)
+                if self._options.keep_days:
+                    before = now - datetime.timedelta(days=self._options.keep_days)
+                    return partitions.remove_old(connection, table, before)
+        except psycopg.Error as exc:
+            if connection.closed:
+                raise
+            log.warning("The table %s cannot be looked after, trying again in %d s: %s", table, _UPKEEP, exc)
+        return True
+
+    @contextlib.contextmanager
+    def _limited(self, connection: psycopg.Connection[Any], seconds: float) -> Iterator[None]:
+        """Cut the connection if the block takes longer than ``seconds``. :raises NoAnswer: when it was."""
+        cut = threading.Event()
+        handle = os.dup(connection.fileno())
+
+        def give_up() -> None:
+            cut.set()
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(handle)) as it:
+                it.shutdown(socket.SHUT_RDWR)
+
+        timer = threading.Timer(seconds, give_up)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        except psycopg.Error as exc:
+            if cut.is_set():
+                raise NoAnswer(f"PostgreSQL at {self._options.host} did not answer within {seconds:g} seconds") from exc
+            raise
+        finally:
+            timer.cancel()
+            timer.join()
+            os.close(handle)
+
+
+def _array(texts: Iterable[str]) -> str:
+    return f"[{','.join(texts)}]"
+
+
+def _blamed(exc: psycopg.Error) -> Exception:
+    """Return the error to raise: one that says by its kind whether the data is to blame."""
+    if (exc.sqlstate or "").startswith(_LIMIT_EXCEEDED):
+        return ValueError(str(exc).strip())
+    if isinstance(exc, psycopg.errors.CheckViolation) and not exc.diag.constraint_name:
+        # A table whose partitions an operator makes has none for these rows.
+        return JobsError(str(exc).strip())
+    error: Exception = exc
+    return error

@@ -1,0 +1,53 @@
+"""
+How many records are handed over at once, to a returner that takes all of a call or none.
+
+Pure: stdlib only, no clock, no I/O. It must never let one record hold the others: when a call fails, it finds out whether it
+is the returner, by one record alone, and if not, which record it is, by halves.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from saltext.jobs.core.recorder.pipeline import STOP_AFTER, Attempt, Failure
+
+#: Hands records over. Returns why none of them was taken, or which were not and why.
+Take = Callable[[Sequence[int]], "Failure | Mapping[int, Failure]"]
+
+
+def attempts_in_bulk(numbers: Sequence[int], take: Take) -> Iterator[Attempt]:
+    """
+    Hand records over in as few calls as can be, and yield what came of each as soon as it is known.
+
+    After STOP_AFTER records in a row that failed alone, without being to blame, the returner is down: the others were not
+    tried, and are left out.
+    """
+    pieces: deque[Sequence[int]] = deque([numbers] if numbers else [])
+    failed_alone = 0
+    while pieces and failed_alone < STOP_AFTER:
+        piece = pieces.popleft()
+        if failed_alone and len(piece) > 1:
+            # The returner may be down: a whole piece would only take longer to tell.
+            pieces.appendleft(piece[1:])
+            piece = piece[:1]
+        found = take(piece)
+        if not isinstance(found, Failure):
+            failed_alone = 0
+            yield from (Attempt(number, found.get(number)) for number in piece)
+        elif len(piece) == 1:
+            failed_alone += not found.is_fault
+            yield Attempt(piece[0], found)
+        else:
+            pieces.extendleft(reversed(_divided(piece, found.is_fault)))
+
+
+def _divided(piece: Sequence[int], is_fault: bool) -> list[Sequence[int]]:
+    """Return the parts of a piece that failed, in the order to try them."""
+    if is_fault:
+        middle = len(piece) // 2
+        return [piece[:middle], piece[middle:]]
+    # One record alone shows whether the returner works. The last, since those that are refused again come first.
+    rest, last = piece[:-1], piece[-1:]
+    middle = (len(rest) + 1) // 2
+    return [part for part in (last, rest[:middle], rest[middle:]) if part]

@@ -1,0 +1,529 @@
+"""Many records at a time into a real PostgreSQL: those that come twice, are bad or old, and servers that die or hang."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import signal
+import socket
+import threading
+import time
+
+import pytest
+import salt.config
+
+from saltext.jobs.core.errors import JobsError, SettingsError
+from saltext.jobs.core.master.returner import ReturnerModule
+from saltext.jobs.core.postgresql.options import Options, read_options
+from saltext.jobs.core.recorder.pipeline import failure_of
+from tests.missing import missing
+from tests.postgresql import PostgreSQL
+from tests.waiting import stretched
+
+from .stage import JobCache, Stage
+
+with contextlib.suppress(ImportError):
+    import psycopg
+
+    from saltext.jobs.core.postgresql.sink import NoAnswer, Sink
+
+JID = "20260516101112131415"
+#: In the month of JID.
+NOW = datetime.datetime(2026, 5, 20, tzinfo=datetime.timezone.utc).timestamp()
+
+
+@pytest.fixture(scope="module")
+def postgresql():
+    if "psycopg" not in globals():
+        missing("the Python module psycopg is not installed")
+    server = PostgreSQL()
+    yield server
+    server.remove()
+
+
+@pytest.fixture(params=["Salt's tables", "our own tables"])
+def tables(request, postgresql):
+    """Empty tables as Salt documents them, or none."""
+    postgresql.start() if postgresql.process is None else None
+    postgresql.clear()
+    if request.param == "Salt's tables":
+        postgresql.make_tables()
+    return request.param
+
+
+@pytest.fixture
+def no_tables(postgresql):
+    postgresql.start() if postgresql.process is None else None
+    postgresql.clear()
+
+
+@pytest.fixture
+def options(postgresql):
+    return {"host": "127.0.0.1", "port": postgresql.port, "user": "salt", "password": "", "db": "postgres"}
+
+
+@pytest.fixture
+def sink(options):
+    made = []
+
+    def make(clock=lambda: NOW, **more):
+        made.append(Sink(Options(**{**options, **more}), "the-master", clock))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def a_return(minion="m1", jid=JID, value="x", replaces=False, **more):
+    data = {"id": minion, "jid": jid, "fun": "test.echo", "return": value, "retcode": 0, "success": True, **more}
+    data.update({"replaces": "event"} if replaces else {})
+    return {"kind": "return", "jid": jid, "minion": minion, "time": NOW, "replaces": replaces, "data": data}
+
+
+def a_load(jid=JID, **more):
+    return {"kind": "load", "jid": jid, "time": NOW, "data": {"jid": jid, "fun": "test.echo", "user": "anna", **more}}
+
+
+def an_event(tag="salt/auth", at=NOW, **data):
+    return {"kind": "event", "tag": tag, "time": at, "data": {"act": "accept", **data}}
+
+
+# -- what is stored ----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_stored_is_what_pgjsonb_stores(tables, sink, postgresql):
+    assert sink().take([a_load(), a_return(value={"a": [1, None, 2.5]}), a_return("m2", success=False)]) == {}
+    assert postgresql.execute("SELECT jid, load->>'user' FROM jids") == [(JID, "anna")]
+    rows = postgresql.execute("SELECT fun, jid, id, return, success, full_ret->'retcode' FROM salt_returns ORDER BY id")
+    assert rows == [
+        ("test.echo", JID, "m1", {"a": [1, None, 2.5]}, "true", 0),
+        ("test.echo", JID, "m2", "x", "false", 0),
+    ]
+
+
+def test_a_row_has_the_time_at_which_its_record_was_taken_in_however_late_it_is_stored(tables, sink, postgresql):
+    sink().take([a_return()])
+    assert postgresql.execute("SELECT extract(epoch FROM alter_time)::float8 FROM salt_returns") == [(NOW,)]
+
+
+def test_records_that_come_twice_change_nothing(tables, sink, postgresql):
+    records = [a_load(), a_return(), a_return("m2"), an_event(), an_event(at=NOW + 1), an_event("salt/key")]
+    one = sink()
+    one.take(records)
+    before = postgresql.execute("SELECT * FROM salt_returns ORDER BY id")
+    assert one.take([*records, *records]) == {}
+    sink().take(records)
+    assert postgresql.execute("SELECT * FROM salt_returns ORDER BY id") == before
+    assert postgresql.execute("SELECT count(*) FROM jids") == [(1,)]
+    assert postgresql.execute("SELECT tag FROM salt_events ORDER BY id") == [
+        ("salt/auth",),
+        ("salt/auth",),
+        ("salt/key",),
+    ]
+
+
+def test_a_genuine_return_replaces_a_forged_one_and_what_was_there_stays_readable(tables, sink, postgresql):
+    one = sink()
+    forged, genuine = a_return(value="forged", fun="test.no"), a_return(value="did it", replaces=True)
+    one.take([forged, genuine])
+    for _ in range(2):
+        one.take([genuine, forged])
+    query = "SELECT fun, return, full_ret->'return', full_ret->'replaced'->'return' FROM salt_returns"
+    assert postgresql.execute(query) == [("test.echo", "did it", "did it", "forged")]
+
+
+def test_a_load_that_only_an_event_tells_of_does_not_replace_the_one_of_the_job_cache(tables, sink, postgresql):
+    one = sink()
+    one.take([a_load(user="eve", source="event")])
+    one.take([a_load()])
+    one.take([a_load(user="eve", source="event")])
+    assert postgresql.execute("SELECT load->>'user' FROM jids") == [("anna",)]
+
+
+def test_events_are_stored_with_the_master_they_are_from(tables, sink, postgresql):
+    sink().take([an_event(result=True)])
+    rows = postgresql.execute("SELECT tag, data, master_id FROM salt_events")
+    assert rows == [("salt/auth", {"act": "accept", "result": True}, "the-master")]
+
+
+def test_what_json_has_not_got_is_stored_as_pgjsonb_would(tables, sink, postgresql):
+    assert sink().take([a_return(value={b"key": b"bytes", 1: "one", None: True})]) == {}
+    assert postgresql.execute("SELECT return FROM salt_returns") == [({"key": "bytes", "1": "one", "null": True},)]
+
+
+@pytest.mark.parametrize("fun", [["test.echo", "test.arg"], None, {"a": 1}, 7])
+def test_a_function_that_is_no_name_keeps_no_return_out(tables, sink, postgresql, fun):
+    assert sink().take([a_return(fun=fun)]) == {}
+    assert postgresql.returns() == [(JID, "m1")]
+
+
+# -- bad records -------------------------------------------------------------------------------------------------------
+
+DEEP = []
+for _ in range(900):
+    DEEP = [DEEP]
+
+
+@pytest.mark.parametrize("value", ["nul \0 character", {"nul\0": 1}, float("nan"), float("inf"), "half \ud800 pair"])
+def test_what_postgresql_cannot_hold_is_refused_before_it_is_sent(tables, sink, postgresql, value):
+    refused = sink().take([a_return("m1"), a_return("m2", value=value), a_return("m3")])
+    assert list(refused) == [1]
+    assert postgresql.returns() == [(JID, "m1"), (JID, "m3")]
+
+
+@pytest.mark.parametrize(
+    "value", ["back\\u0000slash", "\\\\u0000", "é\U0001f600", 10**40, 1e-30, DEEP, "'; DROP TABLE"]
+)
+def test_what_only_looks_bad_is_stored_as_it_is(tables, sink, postgresql, value):
+    assert sink().take([a_return(value=value)]) == {}
+    assert postgresql.execute("SELECT return FROM salt_returns") == [(value,)]
+
+
+def test_what_only_the_server_refuses_blames_the_data_and_nothing_is_stored(tables, sink, postgresql):
+    with pytest.raises(Exception, match="too long") as raised:
+        sink().take([a_return("m1"), a_return("m" * 300), a_load()])
+    assert failure_of(raised.value).is_fault
+    assert postgresql.returns() == []
+    assert postgresql.execute("SELECT count(*) FROM jids") == [(0,)]
+
+
+def test_what_exceeds_the_servers_limits_blames_the_data(tables, sink, postgresql):
+    one = sink()
+    one.take([a_return()])
+    postgresql.execute("ALTER TABLE salt_returns ALTER COLUMN id TYPE text")
+    with pytest.raises(ValueError, match="maximum size") as raised:
+        one.take([a_return("".join(chr(0x4E00 + (n * n * 7919) % 20000) for n in range(9000)))])
+    assert failure_of(raised.value).is_fault
+
+
+def test_a_master_that_is_refused_blames_no_data(no_tables, sink, postgresql):
+    postgresql.execute("CREATE ROLE reader LOGIN")
+    try:
+        with pytest.raises(JobsError, match="make the table salt_returns") as raised:
+            sink(user="reader").take([a_return()])
+        assert not failure_of(raised.value).is_fault
+    finally:
+        postgresql.execute("DROP ROLE reader")
+
+
+# -- tables that are there already -------------------------------------------------------------------------------------
+
+
+def test_a_table_with_rows_that_are_there_twice_is_left_alone_and_the_operator_is_told_what_to_do(
+    no_tables, sink, postgresql
+):
+    postgresql.make_tables()
+    row = "INSERT INTO salt_returns VALUES ('f', '1', '1', 'm1', 'true', '{}')"
+    postgresql.execute(f"{row}; {row}")
+    one = sink()
+    for _ in range(2):
+        with pytest.raises(JobsError, match="DELETE FROM salt_returns") as raised:
+            one.take([a_return()])
+        assert not failure_of(raised.value).is_fault
+    assert postgresql.returns() == [("1", "m1")] * 2
+    postgresql.execute(str(raised.value).partition("left: ")[2])
+    assert one.take([a_return()]) == {}
+    assert postgresql.returns() == [("1", "m1"), (JID, "m1")]
+
+
+def test_an_index_of_the_operators_own_will_do(no_tables, sink, postgresql):
+    postgresql.make_tables()
+    postgresql.execute("CREATE UNIQUE INDEX mine ON salt_returns (id, jid)")
+    sink().take([a_return()])
+    names = postgresql.execute("SELECT indexname FROM pg_indexes WHERE tablename = 'salt_returns'")
+    assert not [name for (name,) in names if name.startswith("saltext")]
+
+
+def test_an_index_whose_making_broke_off_is_made_anew(no_tables, sink, postgresql):
+    postgresql.make_tables()
+    postgresql.execute("CREATE UNIQUE INDEX saltext_jobs_salt_returns ON salt_returns (jid, id)")
+    postgresql.execute(
+        "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'saltext_jobs_salt_returns'::regclass"
+    )
+    one = sink()
+    one.take([a_return()])
+    one.take([a_return()])
+    assert postgresql.returns() == [(JID, "m1")]
+
+
+def test_two_masters_may_begin_at_the_same_time(no_tables, sink, postgresql):
+    failed = []
+
+    def begin(number):
+        try:
+            sink().take([a_load(), a_return(f"m{number}"), an_event(at=NOW + number)])
+        except Exception as exc:
+            failed.append(exc)
+
+    threads = [threading.Thread(target=begin, args=(number,)) for number in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert failed == []
+    assert len(postgresql.returns()) == 4
+
+
+# -- months ------------------------------------------------------------------------------------------------------------
+
+
+def partitions(postgresql, table):
+    rows = postgresql.execute(
+        "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = to_regclass(%s)", table
+    )
+    return sorted(name for (name,) in rows if "idx" not in name and "key" not in name)
+
+
+def test_tables_that_are_made_have_a_partition_for_this_month_and_the_next(no_tables, sink, postgresql):
+    sink().take([a_load(), a_return(), an_event()])
+    for table in ("jids", "salt_returns", "salt_events"):
+        assert partitions(postgresql, table) == [f"{table}_202605", f"{table}_202606", f"{table}_default"]
+        assert postgresql.execute(f"SELECT count(*) FROM {table}_202605") == [(1,)]
+
+
+def test_december_is_followed_by_january(no_tables, sink, postgresql):
+    december = datetime.datetime(2026, 12, 31, 23, 59, tzinfo=datetime.timezone.utc).timestamp()
+    sink(clock=lambda: december).take([a_return()])
+    assert partitions(postgresql, "salt_returns")[:2] == ["salt_returns_202612", "salt_returns_202701"]
+
+
+@pytest.mark.parametrize("jid", ["req", "99991231235959999999", "19700101000000000000", "日本", " "])
+def test_a_jid_of_any_time_or_none_has_a_place_and_makes_no_partition(no_tables, sink, postgresql, jid):
+    one = sink()
+    one.take([a_return(), a_return(jid=jid)])
+    one.take([a_return(jid=jid)])
+    assert len(partitions(postgresql, "salt_returns")) == 3
+    assert postgresql.execute("SELECT jid FROM salt_returns_default") == [(jid,)]
+
+
+def test_rows_of_a_month_that_came_before_it_move_to_its_partition(no_tables, sink, postgresql):
+    now = [NOW]
+    one = sink(clock=lambda: now[0])
+    one.take([a_return(jid="20260801000000000000"), a_return(jid="20260930000000000000")])
+    now[0] += 60 * 86400
+    one.take([a_return()])
+    assert "salt_returns_202608" in partitions(postgresql, "salt_returns")
+    assert postgresql.execute("SELECT jid FROM salt_returns_202608") == [("20260801000000000000",)]
+    assert postgresql.execute("SELECT jid FROM salt_returns_default") == [("20260930000000000000",)]
+
+
+def test_months_can_be_left_to_the_operator(no_tables, sink, postgresql):
+    sink(partitions=False).take([a_return()])
+    assert partitions(postgresql, "salt_returns") == []
+
+
+# -- what is old -------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_older_than_keep_days_goes_and_nothing_else(tables, sink, postgresql):
+    def jid_at(at):
+        return f"{datetime.datetime.fromtimestamp(at, datetime.timezone.utc):%Y%m%d%H%M%S%f}"
+
+    now = [NOW]
+    one = sink(clock=lambda: now[0], keep_days=100)
+    for month in range(6):
+        now[0] = NOW + month * 31 * 86400
+        jid = jid_at(now[0])
+        one.take([a_load(jid), {**a_return(jid=jid), "time": now[0]}, an_event(at=now[0])])
+    one.take([a_return(jid="999"), {**a_return(jid="20000101000000000000"), "time": now[0]}])
+    kept = [jid for (jid,) in postgresql.execute("SELECT jid FROM salt_returns ORDER BY jid")]
+    expected = [jid_at(NOW + month * 31 * 86400) for month in range(6) if (5 - month) * 31 <= 100]
+    # Partitions go as a whole, once their last day is too old.
+    assert kept[-len(expected) - 1 : -1] == expected
+    assert len(kept) <= len(expected) + 3
+    assert "20000101000000000000" in kept, "it is not long ago that it was stored"
+    assert len(postgresql.execute("SELECT 1 FROM jids")) in (len(expected), len(expected) + 1)
+    assert len(postgresql.execute("SELECT 1 FROM salt_events")) in (len(expected), len(expected) + 1)
+
+
+def test_a_table_that_is_locked_keeps_nothing_from_being_stored_for_long(no_tables, sink, postgresql):
+    now = [NOW]
+    one = sink(clock=lambda: now[0], keep_days=10)
+    one.take([a_return()])
+    with contextlib.closing(postgresql.connect()) as other:
+        other.autocommit = False
+        with other.cursor() as cursor:
+            cursor.execute("SELECT FROM salt_returns")
+            now[0] += 80 * 86400
+            begin = time.monotonic()
+            one.take([a_return("m2")])
+            assert time.monotonic() - begin < stretched(10)
+        other.rollback()
+    assert ("m2" in str(postgresql.returns())) is True
+
+
+# -- a server that is down, dies, hangs or comes back as another one ---------------------------------------------------
+
+
+def test_a_server_that_is_down_blames_no_data_and_is_found_when_it_is_back(tables, sink, postgresql):
+    one = sink()
+    one.take([a_return()])
+    postgresql.stop()
+    for _ in range(2):
+        with pytest.raises(Exception) as raised:
+            one.take([a_return("m2")])
+        assert not failure_of(raised.value).is_fault
+    postgresql.start()
+    assert one.take([a_return("m2")]) == {}
+    assert postgresql.returns() == [(JID, "m1"), (JID, "m2")]
+
+
+def test_a_server_that_is_frozen_is_given_up_after_the_time_that_is_set(tables, sink, postgresql):
+    one = sink(timeout=1.0)
+    one.take([a_return()])
+    backend = one._connection.info.backend_pid
+    os.kill(backend, signal.SIGSTOP)
+    try:
+        begin = time.monotonic()
+        with pytest.raises(NoAnswer, match="within 1 seconds") as raised:
+            one.take([a_return("m2")])
+        assert time.monotonic() - begin < stretched(10)
+        assert not failure_of(raised.value).is_fault
+    finally:
+        os.kill(backend, signal.SIGCONT)
+    one.take([a_return("m2")])
+    assert postgresql.returns() == [(JID, "m1"), (JID, "m2")]
+
+
+def test_a_server_that_takes_the_connection_and_says_nothing_is_given_up(sink):
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))
+        mute.listen()
+        begin = time.monotonic()
+        with pytest.raises(Exception) as raised:
+            sink(port=mute.getsockname()[1], connect_timeout=2.0).take([a_return()])
+        assert time.monotonic() - begin < stretched(10)
+        assert not failure_of(raised.value).is_fault
+
+
+def test_a_server_that_only_reads_blames_no_data(tables, sink, postgresql):
+    sink().take([a_return()])
+    postgresql.execute("CREATE ROLE standby LOGIN SUPERUSER; ALTER ROLE standby SET default_transaction_read_only = on")
+    try:
+        with pytest.raises(psycopg.Error, match="read-only") as raised:
+            sink(user="standby").take([a_return("m2")])
+        assert not failure_of(raised.value).is_fault
+    finally:
+        postgresql.execute("DROP ROLE standby")
+
+
+def test_what_is_stored_is_on_the_disk_of_a_server_that_would_answer_before(tables, sink, postgresql):
+    postgresql.execute("ALTER ROLE salt SET synchronous_commit = off")
+    try:
+        one = sink()
+        seen = []
+        store = one._store
+        one._store = lambda connection, rows: (
+            store(connection, rows),
+            seen.append(connection.execute("SHOW synchronous_commit").fetchone()[0]),
+        )
+        one.take([a_return()])
+        assert seen == ["on"]
+    finally:
+        postgresql.execute("ALTER ROLE salt RESET synchronous_commit")
+
+
+# -- through Salt's loader, behind the recorder ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def opts(tmp_path, postgresql):
+    made = salt.config.master_config(None)
+    made.update(cachedir=str(tmp_path / "cache"), root_dir=str(tmp_path), sock_dir=str(tmp_path / "sock"))
+    made.update(conf_file=str(tmp_path / "master"), pki_dir=str(tmp_path / "pki"), grains={}, id="the-master")
+    return {**made, **postgresql.options}
+
+
+def test_salts_own_options_will_do_and_ours_win(opts):
+    found = read_options({**opts, "returner.pgjsonb_bulk.keep_days": 9, "returner.pgjsonb_bulk": {"host": "db"}})
+    assert (found.host, found.port, found.password, found.keep_days) == (
+        "db",
+        opts["returner.pgjsonb.port"],
+        "",
+        9,
+    )
+
+
+@pytest.mark.parametrize("name, value", [("port", "x"), ("keep_days", -1), ("timeout", 0), ("nonsense", 1)])
+def test_an_option_that_is_not_accepted_is_named(opts, name, value):
+    with pytest.raises(SettingsError, match=name):
+        read_options({**opts, f"returner.pgjsonb_bulk.{name}": value})
+
+
+def test_it_is_a_returner_of_salts_too(tables, opts, postgresql):
+    module = ReturnerModule(opts, "pgjsonb_bulk")
+    assert module.takes_many
+    module.store_load(JID, {"user": "anna"})
+    module.store_return(a_return()["data"])
+    with pytest.raises(ValueError, match="NUL"):
+        module.store_return(a_return("m2", value="\0")["data"])
+    assert postgresql.returns() == [(JID, "m1")]
+
+
+@pytest.fixture
+def stage(tmp_path, tables, opts):
+    made = []
+
+    def start(**options):
+        if made:
+            made[-1].close()
+        cache = made[-1].job_cache if made else JobCache()
+        made.append(Stage(tmp_path, cache, ReturnerModule(opts, "pgjsonb_bulk"), catch_up=0, **options))
+        return made[-1]
+
+    yield start
+    made[-1].close()
+
+
+def stored(postgresql):
+    """(jid, minion) of every row; none where the table has not been made yet."""
+    ((is_there,),) = postgresql.execute("SELECT to_regclass('salt_returns') IS NOT NULL")
+    return postgresql.returns() if is_there else []
+
+
+def fill(stage, count, jid=JID, bad=()):
+    stage.job_cache.publish(jid, "cmd.run")
+    for number in range(count):
+        stage.event(jid, f"m{number}", "\0" if number in bad else {"text": "y" * 200, "number": number})
+
+
+def test_bad_records_hold_no_others_and_are_set_aside(stage, postgresql):
+    one = stage(max_attempts=1, events=["salt/auth"])
+    fill(one, 500, bad={7, 99})
+    # This one only the server refuses.
+    one.bus.bring("salt/job/" + "9" * 250 + "/ret/m", {"jid": "9" * 250, "id": "m", "return": 1, "fun": "x" * 900})
+    one.bus.bring("salt/auth", {"act": "accept", "id": "m1", "result": True, "token": "secret"})
+    assert one.until(lambda: len(stored(postgresql)) >= 498 and len(one.consumer._aside) >= 3)
+    assert len(stored(postgresql)) == 498
+    assert postgresql.execute("SELECT data->>'id', data ? 'token' FROM salt_events") == [("m1", False)]
+    figures = one.consumer.stats(time.time())
+    assert (figures["delivered"], figures["queued"], figures["trouble"]) == (500, 0, None)
+
+
+def test_a_server_that_is_killed_in_the_middle_of_batches_gets_each_record_once(stage, postgresql):
+    one = stage(max_batch=100, flush_interval=0.05)
+    fill(one, 100)
+    assert one.until(lambda: len(stored(postgresql)) == 100)
+    made = 100
+    for kill in range(2):
+        jid = f"2026051610111213141{kill}"
+        fill(one, 600, jid=jid)
+        made += 600 if jid != JID else 500
+        one.until(lambda before=made: len(stored(postgresql)) > before - 550, seconds=5)
+        postgresql.stop()
+        one.run(1.0)
+        assert one.consumer.stats(time.time())["set_aside"] == 0
+        postgresql.start()
+    assert one.until(lambda: len(stored(postgresql)) >= made, seconds=stretched(40))
+    rows = stored(postgresql)
+    assert len(rows) == len(set(rows)) == made
+
+
+def test_a_recorder_that_is_killed_after_a_delivery_delivers_again_without_effect(stage, postgresql):
+    one = stage()
+    fill(one, 300)
+    assert one.until(lambda: len(stored(postgresql)) == 300)
+    (one.folder / "returners" / "one" / "progress").unlink()
+    two = stage()
+    assert two.until(lambda: two.consumer.delivered >= 300)
+    assert len(stored(postgresql)) == 300

@@ -1,0 +1,102 @@
+"""How one record among a thousand is found that a returner refuses, and how a returner that is down is told from it."""
+
+from __future__ import annotations
+
+import pytest
+
+from saltext.jobs.core.recorder.bulk import attempts_in_bulk
+from saltext.jobs.core.recorder.pipeline import STOP_AFTER, Failure, Pipeline
+
+FAULT = Failure("DataError: bad text", is_fault=True)
+UNCLEAR = Failure("OperationalError: something", is_fault=False)
+
+
+class Server:
+    """Takes all records of a call or none."""
+
+    def __init__(self, bad=(), failure=FAULT, dies_after=None):
+        self.bad, self.failure, self.dies_after = set(bad), failure, dies_after
+        self.calls, self.taken = [], []
+
+    def take(self, numbers):
+        self.calls.append(len(numbers))
+        if self.dies_after is not None and len(self.calls) > self.dies_after:
+            return UNCLEAR
+        if self.bad & set(numbers):
+            return self.failure
+        self.taken += numbers
+        return {}
+
+
+def deliver(server, count=1000):
+    return list(attempts_in_bulk(range(count), server.take))
+
+
+def test_records_that_are_all_good_take_one_call():
+    server = Server()
+    assert {attempt.failure for attempt in deliver(server)} == {None}
+    assert server.calls == [1000]
+
+
+def test_nothing_takes_no_call():
+    server = Server()
+    assert deliver(server, 0) == []
+    assert server.calls == []
+
+
+@pytest.mark.parametrize("failure", [FAULT, UNCLEAR])
+@pytest.mark.parametrize("bad", [{0}, {999}, {500}, {3, 4, 700}])
+def test_bad_records_are_found_and_all_others_are_taken(bad, failure):
+    server = Server(bad, failure)
+    attempts = deliver(server)
+    assert {attempt.number for attempt in attempts if attempt.failure} == bad
+    assert sorted(server.taken) == sorted(set(range(1000)) - bad)
+    assert len(attempts) == 1000
+    assert len(server.calls) <= 40 * len(bad)
+
+
+def test_a_flood_of_bad_records_takes_no_more_than_two_calls_for_each():
+    server = Server(range(0, 1000, 2))
+    deliver(server)
+    assert len(server.taken) == 500
+    assert len(server.calls) <= 2000
+
+
+def test_a_returner_that_is_down_is_asked_a_few_times_only():
+    server = Server(dies_after=0)
+    attempts = deliver(server)
+    assert len(attempts) == STOP_AFTER
+    assert len(server.calls) == STOP_AFTER + 1
+
+
+def test_a_returner_that_goes_down_on_the_way_is_left_alone_soon():
+    server = Server({500}, dies_after=4)
+    attempts = deliver(server)
+    assert len(server.calls) <= 4 + STOP_AFTER + 1
+    assert {attempt.number for attempt in attempts if not attempt.failure} == set(server.taken)
+
+
+def test_what_the_returner_names_itself_costs_no_other_call():
+    calls = []
+
+    def take(numbers):
+        calls.append(len(numbers))
+        return {7: FAULT}
+
+    attempts = list(attempts_in_bulk(range(20), take))
+    assert [attempt.number for attempt in attempts if attempt.failure] == [7]
+    assert calls == [20]
+
+
+@pytest.mark.parametrize("failure", [FAULT, UNCLEAR])
+def test_a_bad_record_is_set_aside_in_the_end_and_the_returner_does_not_count_as_down_for_it(failure):
+    server, pipeline, now, refused = Server({5}, failure), Pipeline(100, tries=3), 0.0, []
+    for round_ in range(10):
+        for number in range(round_ * 50, round_ * 50 + 50):
+            pipeline.take(number, 1)
+        attempts = list(attempts_in_bulk(pipeline.round(now), server.take))
+        refused += pipeline.settle(attempts, now)
+        assert pipeline.trouble is None
+        now += 10
+    assert [one.number for one in refused] == [5]
+    assert sorted(server.taken) == [number for number in range(500) if number != 5]
