@@ -30,6 +30,8 @@ from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.master import events
 from saltext.jobs.core.settings import BatchSettings
+from saltext.jobs.core.store import records
+from saltext.jobs.core.store.store import store_of
 
 #: A return's payload, in bytes.
 PAYLOAD = 450
@@ -58,6 +60,13 @@ def return_event(jid: str, minion: str, payload: int = PAYLOAD) -> dict:
             "_stamp": "2026-05-16T10:11:12.131415",
         },
     }
+
+
+def store_returns(opts, jid: str, minions, payload: int = PAYLOAD) -> None:
+    """Put into the job cache what the master's workers store: that is not what is measured."""
+    store = store_of(opts)
+    for minion in minions:
+        store.store(f"{records.RETURNS}/{jid}", minion, {"return": "x" * payload, "retcode": 0, "success": True}, False)
 
 
 def raw(event: dict) -> bytes:
@@ -241,6 +250,19 @@ class Ours:
     def take(self, events):
         self.loop.run_sync(lambda: self.take_all(events))
 
+    def take_returns(self, jid, events):
+        """Take returns, some at a time as they come from a real bus, until each of them counts."""
+
+        async def until_counted():
+            left = len(self.shell.live[jid].batch.flights) - len(events)
+            for first in range(0, len(events), 50):
+                await self.take_all(events[first : first + 50])
+                await compat.sleep(0)
+            while jid in self.shell.live and len(self.shell.live[jid].batch.flights) > left:
+                await compat.sleep(0.005)
+
+        self.loop.run_sync(until_counted)
+
     def drain(self, jid):
         async def until_ended():
             while jid in self.shell.live:
@@ -265,11 +287,12 @@ def per_return(fleet: int, native_samples: int, our_samples: int, payload: int =
             for event in events:
                 native.take(event)
     with master_opts() as opts:
+        store_returns(opts, jid_of(1), minions, payload)
         ours = Ours(opts)
         ours.add(jid_of(1), minions, fleet)
         raws = [raw(return_event(jid_of(1), minion, payload)) for minion in minions[:our_samples]]
         with Meter() as mine:
-            ours.take(raws)
+            ours.take_returns(jid_of(1), raws)
         ours.close()
     count = len(events), len(raws)
     return (theirs.cpu / count[0], theirs.written / count[0]), (mine.cpu / count[1], mine.written / count[1])
@@ -303,6 +326,8 @@ def whole_run(fleet: int, size: int):
     results = []
     for side in (Native, Ours):
         with master_opts() as opts:
+            if side is Ours:
+                store_returns(opts, jid_of(1), minions)
             manager = side(opts)
             with Meter() as meter:
                 manager.add(jid_of(1), minions, size)

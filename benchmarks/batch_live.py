@@ -18,7 +18,7 @@ import time
 import salt.transport
 import salt.utils.event
 
-from benchmarks.batch import jid_of, master_opts, minions_of, return_event
+from benchmarks.batch import jid_of, master_opts, minions_of, return_event, store_returns
 from benchmarks.batch_ports import ports_of
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch.shell import BatchShell
@@ -93,6 +93,7 @@ def measure(count: int, size: int):
     )
     with master_opts() as opts, tempfile.TemporaryDirectory(prefix="sj-", dir="/tmp") as sockets:
         opts["sock_dir"] = sockets
+        store_returns(opts, jid, minions)
         ours, theirs = multiprocessing.Pipe()
         others = [
             multiprocessing.Process(target=serve_bus, args=(opts,), daemon=True),

@@ -21,6 +21,7 @@ import salt.utils.event
 
 from saltext.jobs.core import arguments, runner
 from saltext.jobs.core.batch import asked, catalog
+from saltext.jobs.core.batch import doctor as examination
 from saltext.jobs.core.batch import watch as watching
 from saltext.jobs.core.batch.flight import Outcome
 from saltext.jobs.core.engine import requests
@@ -349,6 +350,24 @@ def retry(jid, which="failed"):
     arguments.choice("which", which, asked.RETRIABLE)
     batch = catalog.Catalog(__opts__).need(arguments.jid(jid))
     return _start(asked.next_batch(__opts__, _caller(), batch, which))
+
+
+@runner.verb
+def doctor():
+    """
+    Return what an operator should know before relying on batches.
+
+    :return: a dict with engine (whether it runs), job_cache (the one that gets the returns), returns_proven (whether a
+        return has to be in the job cache before it counts), set_aside (jids of batches whose journals could not be read),
+        and findings: a sentence for each thing that may want a change.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run batch.doctor
+    """
+    return examination.examine(__opts__)
 
 
 def _start(spec):

@@ -53,8 +53,21 @@ FOR_SALT = [
 #: The modules of each wing that touch the master, the disk, a clock or the loop. All others are pure: facts in, effects out.
 SHELLS = {
     "batch": {
-        *("asked", "catalog", "effects", "grouping", "late", "live", "ports", "rollout", "shell", "store", "target"),
-        "watch",
+        *(
+            "asked",
+            "catalog",
+            "doctor",
+            "effects",
+            "grouping",
+            "hearing",
+            "late",
+            "live",
+            "ports",
+            "rollout",
+            "shell",
+            "store",
+        ),
+        *("target", "watch"),
     },
     "retry": {"checkpoint", "effects", "ports", "reader", "shell", "store", "verbs", "writer"},
     "recorder": {"catch_up", "consumer", "files", "intake", "record", "shell", "targets"},

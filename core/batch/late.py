@@ -1,8 +1,9 @@
 """
 Returns of batches that have ended: they correct the record of a minion that was given up before it returned.
 
-It must never bring an ended batch back to life: only what is recorded of a minion changes. Returns are gathered, looked at
-and written down in other threads, so that they cost the loop next to nothing however many there are.
+It must never bring an ended batch back to life: only what is recorded of a minion changes. Returns that were heard are
+gathered, looked for in the job cache and written down in other threads, so that they cost the loop next to nothing however
+many there are.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from saltext.jobs.core.batch import facts
+from saltext.jobs.core.batch.hearsay import MOST
 from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.errors import JobCacheError, StateError
 
@@ -19,6 +21,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds for which returns are gathered.
 GATHER = 1.0
+#: How often the job cache is looked at for a return that was heard, once in that time, before the event counts as forged.
+LOOKS = 5
 #: For how many batches, and of how many minions together, it is remembered whose return would change anything.
 _REMEMBERED = 100
 _MINIONS = 200_000
@@ -31,14 +35,22 @@ class LateReturns:
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
-        self._gathered: dict[str, dict[str, int]] = {}
+        self._gathered: dict[str, dict[str, tuple[int, int]]] = {}  # by jid and minion: retcode, looks in vain
         self._timer: Any = None
         #: ``{jid: minions}`` whose returns would change anything; used in the job cache's thread only.
         self._open: dict[str, set[str]] = {}
 
     def take(self, jid: str, minion: str, retcode: int) -> None:
-        """Take a return of an ended batch."""
-        self._gathered.setdefault(jid, {})[minion] = retcode
+        """Take a return of an ended batch that the bus tells of."""
+        self._gather(jid, minion, retcode, 0)
+
+    def expect(self, jid: str, minions: Iterable[str]) -> None:
+        """Returns of an ended batch were heard while it ran, and not found in the job cache yet, which is to prove them."""
+        for minion in minions:
+            self._gather(jid, minion, 1, 0)
+
+    def _gather(self, jid: str, minion: str, retcode: int, looks: int) -> None:
+        self._gathered.setdefault(jid, {}).setdefault(minion, (retcode, looks))
         if self._timer is None:
             self._timer = self._ports.loop.call_later(GATHER, self._write_down)
 
@@ -62,10 +74,11 @@ class LateReturns:
     def _write_down(self) -> None:
         self._timer = None
         gathered, self._gathered = self._gathered, {}
-        for jid, found in gathered.items():
-            self._ports.loop.spawn_callback(self._correct, jid, found)
+        for jid, heard in gathered.items():
+            self._ports.loop.spawn_callback(self._prove, jid, heard)
 
     async def _correct(self, jid: str, found: Mapping[str, int]) -> None:
+        """Write returns down that the job cache has."""
         try:
             late = await self._ports.cache_worker.call(self._choose, jid, found)
             if late:
@@ -75,11 +88,35 @@ class LateReturns:
         except (StateError, OSError) as exc:
             log.error("Late returns of batch %s are in the job cache only: %s", jid, exc)
 
+    async def _prove(self, jid: str, heard: Mapping[str, tuple[int, int]]) -> None:
+        """Write those returns down of all that were heard which the job cache has, and look for the others again."""
+        try:
+            found, missing = await self._ports.cache_worker.call(self._look_for, jid, heard)
+        except (StateError, JobCacheError, OSError) as exc:
+            log.error("Late returns of batch %s are looked for at the next start: %s", jid, exc)
+            return
+        if found:
+            await self._correct(jid, found)
+        for minion in missing:
+            retcode, looks = heard[minion]
+            if looks + 1 < LOOKS:
+                self._gather(jid, minion, retcode, looks + 1)
+
     # -- in the job cache's thread -------------------------------------------------------------------------------------
 
     def _look_up(self, jid: str) -> dict[str, int]:
         waiting = sorted(self._waiting(jid))
         return self._ports.cache.returned(jid, waiting) if waiting else {}
+
+    def _look_for(self, jid: str, heard: Mapping[str, tuple[int, int]]) -> tuple[dict[str, int], list[str]]:
+        """Return those returns of all that were heard which count, and the minions whose return is not there."""
+        wanted = [minion for minion in heard if minion in self._waiting(jid)]
+        if self._ports.cache.unproven:
+            return {minion: heard[minion][0] for minion in wanted}, []
+        found: dict[str, int] = {}
+        for first in range(0, len(wanted), MOST):
+            found.update(self._ports.cache.returned(jid, wanted[first : first + MOST]))
+        return found, [minion for minion in wanted if minion not in found]
 
     def _choose(self, jid: str, found: Mapping[str, int]) -> dict[str, int]:
         """Return what changes anything of what was found, once."""

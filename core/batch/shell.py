@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.effects import Effects
+from saltext.jobs.core.batch.hearing import Hearing
 from saltext.jobs.core.batch.late import LateReturns
 from saltext.jobs.core.batch.live import Live
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.summary import counts, summary
-from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.service import Service
@@ -48,7 +48,7 @@ class BatchShell:
     def __init__(self, ports: Ports, settings: BatchSettings) -> None:
         self._ports, self._settings = ports, settings
         self._effects = Effects(ports, self._close)
-        self._late = LateReturns(ports)
+        self._hearing, self._late = Hearing(ports), LateReturns(ports)
         verbs = {
             "start": self._start_batch,
             "stop": self._stop,
@@ -65,6 +65,8 @@ class BatchShell:
 
     def start(self) -> None:
         """Listen, and begin once the bus is heard: an answer that came before would be missed."""
+        if self._ports.cache.unproven:
+            log.warning("Returns count as the bus tells of them, forged ones too: %s", self._ports.cache.unproven)
         self._ports.bus.listen(self, on_ready=self._begin)
 
     def _begin(self) -> None:
@@ -78,6 +80,7 @@ class BatchShell:
         if self._timer is not None:
             self._ports.loop.remove_timeout(self._timer)
             self._timer = None
+        self._hearing.close()
         self._late.close()
         for live in self.live.values():
             live.close()
@@ -104,7 +107,7 @@ class BatchShell:
             self._ports.questions.heard(fact.jid, fact.minion, data.get("return"), fact.retcode)
             live = self.live.get(fact.jid)
             if live is not None and live.batch.wants_return(fact.minion):
-                live.step(facts.Returned(fact.minion, fact.retcode))
+                self._hearing.take(live, fact)
             elif fact.jid in self.ended:
                 self._late.take(fact.jid, fact.minion, fact.retcode)
             for seeking in [live for live in self._seeking if fact.minion in live.batch.presence.unseen]:
@@ -274,7 +277,7 @@ class BatchShell:
         try:
             batch, journal = store.open(jid)
         except StateError as exc:
-            aside = files.set_aside(store.journal_path(jid))
+            aside = store.set_aside(jid)
             log.error("Batch %s is set aside as %s and the others go on: %s", jid, aside, exc)
             return None
         return self._take_in(batch, journal)
@@ -288,6 +291,7 @@ class BatchShell:
         now = self._ports.wall()
         if self._ports.keep:
             self.ended.difference_update(self._ports.store.forget_ended(now - self._ports.keep))
+        self._ports.store.forget_aside(now)
         self._service.sweep(now)
 
     def _close(self, live: Live) -> None:
@@ -308,4 +312,5 @@ class BatchShell:
         live.close()
         del self.live[live.jid]
         self.ended.add(live.jid)
+        self._late.expect(live.jid, self._hearing.forget(live))
         log.info("Batch %s has ended: %s", live.jid, counts(live.batch))

@@ -3,6 +3,7 @@ The files of all batches: journals, and what Salt 3008 is shown.
 
     <cachedir>/saltext_jobs/batch_manager/batches/<jid>.journal    a batch that is not closed; the truth about it
     <cachedir>/saltext_jobs/batch_manager/batches/<jid>.ended      one that is
+    <cachedir>/saltext_jobs/batch_manager/batches/<jid>.journal.corrupt    a journal that could not be read
     <cachedir>/jobs/<jid_dir>/.batch.p                             all that Salt 3008 sees of it; written once
     <cachedir>/batch_active.p                                      Salt 3008's index of its own batches; only read
 
@@ -37,7 +38,9 @@ from saltext.jobs.core.ids import is_plain
 
 log = logging.getLogger(__name__)
 
-_OPEN, _ENDED = ".journal", ".ended"
+_OPEN, _ENDED, _ASIDE = ".journal", ".ended", ".journal.corrupt"
+#: Seconds for which a damaged journal is kept for whoever wants to look into it.
+KEPT_ASIDE = 30 * 86400.0
 
 
 def fold(content: journal.Content, path: pathlib.Path) -> Batch:
@@ -123,6 +126,25 @@ class BatchStore:
             self.journal_path(jid).unlink(missing_ok=True)
         except OSError as exc:
             log.error("Batch %s was refused, and its journal cannot be removed: %s", jid, exc)
+
+    def set_aside(self, jid: str) -> pathlib.Path:
+        """Rename a journal that cannot be read, so that it is not met again, and return its new path. :raises OSError:"""
+        aside = files.set_aside(self.journal_path(jid))
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(aside)  # it is kept from now on
+        return aside
+
+    def forget_aside(self, now: float) -> None:
+        """Remove the journals that were set aside long before ``now``, in Unix time."""
+        for jid in self.jids_aside():
+            path = self.folder / f"{jid}{_ASIDE}"
+            with contextlib.suppress(OSError):
+                if path.stat().st_mtime < now - KEPT_ASIDE:
+                    path.unlink()
+
+    def jids_aside(self) -> list[str]:
+        """Return the jids of batches whose journals were set aside, oldest first."""
+        return self._jids(_ASIDE)
 
     def sweep(self) -> None:
         """Remove the unfinished files that an engine has left which was killed. :raises OSError:"""

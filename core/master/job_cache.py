@@ -61,6 +61,18 @@ class JobCache:
         """Whether a later publish under the same jid leaves the load alone; local_cache and others overwrite it."""
         return self.master_name == OURS
 
+    @property
+    def unproven(self) -> str:
+        """
+        Why a return that the job cache has is no better evidence than the event that told of it; empty where it is better.
+
+        It is better where the master alone writes it, from what minions return (``salt.utils.job.store_job``): anybody can
+        fire an event, but a return is taken from the minion that has authenticated itself, or from a syndic.
+        """
+        if self._opts.get("ext_job_cache"):
+            return f"ext_job_cache is {self._opts['ext_job_cache']!r}: minions write to it themselves"
+        return "" if self._opts.get("job_cache", True) else "job_cache is False: no return is stored"
+
     def load(self, jid: str) -> dict[str, Any]:
         """Return the load of a job, ``{}`` where there is none. :raises JobCacheError: when it cannot be read."""
         return dict(self._mapping(f"The load of {jid}", self._call(self.name, "get_load", jid)))

@@ -28,7 +28,7 @@ class Ports:
     def __init__(self, store, loop):
         self.store, self.loop, self.clock, self.cache = store, loop, Clock(), self
         self.disk_worker, self.cache_worker = Worker(loop), Worker(loop)
-        self.returns = {}
+        self.returns, self.unproven = {}, ""
 
     def returned(self, jid, minions):
         return {minion: self.returns[minion] for minion in minions if minion in self.returns}
@@ -66,6 +66,12 @@ def ended(store, minions="abcd", jid=JID):
     store.end(jid)
 
 
+def hear(returns, minion, code=0, jid=JID):
+    """The bus tells of a return that the job cache has."""
+    returns._ports.returns[minion] = code
+    returns.take(jid, minion, code)
+
+
 def records(store):
     return journal.read(store.journal_path(JID, ended=True)).records
 
@@ -76,8 +82,8 @@ def completed(store):
 
 def test_a_late_return_corrects_the_record(ports, returns, loop):
     ended(ports.store)
-    returns.take(JID, "b", 0)
-    returns.take(JID, "c", 3)
+    hear(returns, "b")
+    hear(returns, "c", 3)
     run_until(loop, lambda: len(records(ports.store)) == 2, what="both are recorded")
     batch = ports.store.read(JID)
     assert {minion: (how.value, code) for minion, (how, _, code) in batch.outcomes.items() if minion in "bc"} == {
@@ -89,13 +95,40 @@ def test_a_late_return_corrects_the_record(ports, returns, loop):
 
 def test_only_the_first_late_return_of_a_minion_is_written(ports, returns, loop):
     ended(ports.store)
-    returns.take(JID, "b", 0)
+    hear(returns, "b")
     run_until(loop, lambda: records(ports.store), what="the first one is recorded")
     for minion, code in (("b", 1), ("b", 2), ("stranger", 0), ("c", 0)):
-        returns.take(JID, minion, code)
+        hear(returns, minion, code)
     # What is taken first is written first.
     run_until(loop, lambda: "c" in completed(ports.store), what="that of another minion is recorded")
     assert len(records(ports.store)) == 2
+
+
+def test_a_return_that_only_the_bus_tells_of_is_looked_for_a_few_times_and_then_forgotten(ports, returns, loop):
+    ended(ports.store)
+    looks, true = [], ports.returned
+    ports.returned = lambda jid, minions: looks.append(tuple(minions)) or true(jid, minions)
+    returns.take(JID, "b", 0)
+    run_until(loop, lambda: len(looks) == late.LOOKS, what="it was looked for")
+    hear(returns, "c")
+    run_until(loop, lambda: completed(ports.store) == {"c"}, what="one that is there is found")
+    assert looks == [("b",)] * late.LOOKS + [("c",)]
+
+
+def test_a_return_that_is_stored_after_it_was_heard_of_is_found(ports, returns, loop):
+    ended(ports.store)
+    returns.take(JID, "b", 0)
+    loop.call_later(0.02, lambda: ports.returns.update(b=5))
+    run_until(loop, lambda: records(ports.store), what="it is recorded")
+    assert ports.store.read(JID).outcomes["b"][2] == 5
+
+
+def test_where_the_job_cache_cannot_tell_a_return_counts_as_it_was_heard(ports, returns, loop):
+    ended(ports.store)
+    ports.unproven = "job_cache is False"
+    returns.take(JID, "b", 3)
+    run_until(loop, lambda: records(ports.store), what="it is recorded")
+    assert ports.store.read(JID).outcomes["b"][2] == 3
 
 
 def test_many_late_returns_leave_no_file_open_and_cost_the_loop_little(ports, returns, loop):
@@ -106,7 +139,7 @@ def test_many_late_returns_leave_no_file_open_and_cost_the_loop_little(ports, re
     before = len(os.listdir("/proc/self/fd"))
     spent = time.thread_time()
     for name in names[:1000]:
-        returns.take(JID, name, 0)
+        hear(returns, name)
     spent = time.thread_time() - spent
     run_until(loop, lambda: len(records(ports.store)) == 1000, what="all are recorded")
     assert spent < 0.1
@@ -128,8 +161,8 @@ def test_a_damaged_record_of_an_ended_batch_harms_no_other(ports, returns, loop)
     ports.store.journal_path("2", ended=True).write_bytes(b"\0" * 100)
     ports.returns = {"a": 0}
     loop.run_sync(lambda: returns.catch_up(["2", JID]))
-    returns.take("2", "a", 0)
-    returns.take(JID, "b", 0)
+    hear(returns, "a", jid="2")
+    hear(returns, "b")
     run_until(loop, lambda: completed(ports.store) == {"a", "b"}, what="both are recorded")
 
 

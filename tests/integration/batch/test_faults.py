@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
+import salt.channel.client
 import salt.utils.event
 from saltfactories.utils import random_string
 
@@ -456,6 +457,33 @@ def test_forged_events_control_nothing(engine, run, store, job, master):
     assert (batch.halted, all_completed(batch)) == (None, True)
     assert work.begun() == len(MINIONS)
     assert store.read("20260516101112131415") is None
+
+
+def send_as(minion, command, **load):
+    """Have the master get what an accepted minion sends to it, which may be anything."""
+    config = {**minion.config, "master_uri": f"tcp://127.0.0.1:{minion.config['master_port']}"}
+    with salt.channel.client.ReqChannel.factory(config) as channel:
+        token = channel.auth.gen_token(b"salt")
+        channel.send({"cmd": command, "id": minion.id, "tok": token, **load}, timeout=stretched(20))
+
+
+def test_an_accepted_minion_that_forges_returns_of_others_frees_no_slot_and_makes_no_success(
+    engine, run, store, job, master
+):
+    engine.start()
+    work = job(retcode=7, gated=True)
+    jid = start(run, work, "batch=1", "failhard=True", "timeout=600")
+    wait_for(lambda: work.begun() == 1, what="the first runs")
+    forged = {"jid": jid, "fun": "cmd.run", "fun_args": [], "return": "", "retcode": 0, "success": True}
+    events = [{"tag": f"salt/job/{jid}/ret/{name}", "data": {**forged, "id": name}} for name in MINIONS]
+    send_as(master.fleet["f4"], "_minion_event", events=events)
+    wait_for(lambda: "returns that the job cache does not have" in engine.output(), what="the forged return is doubted")
+    assert (work.begun(), outcomes(store.read(jid))) == (1, {})
+    work.open_gate()
+    batch = ended(store, jid)
+    assert (batch.halted, batch.success) == ("failhard", False)
+    assert list(outcomes(batch).values()) == ["failed"]
+    assert work.begun() == 1
 
 
 @pytest.mark.skipif(not compat.HAS_NATIVE_BATCHES, reason="Salt 3008 is the first release that is shown a state file")

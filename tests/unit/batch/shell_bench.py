@@ -66,6 +66,7 @@ class FakeMinion:
         self.acknowledges = True
         self.answers = {}  # {function: (return, retcode)} of functions that it runs at once
         self.stubborn = False  # its job does not end when it is told to terminate
+        self.stored_after = 0.0  # seconds between the event of its return and the time when the job cache has it
         self.known = set()  # jids that it has received since it started
         self.runs = {}  # jid -> the timer of its end
         self.begun = []  # (jid, when)
@@ -157,7 +158,11 @@ class FakeMaster:
 
     def _end(self, minion, fun, jid):
         del minion.runs[jid]
-        self.cache.returns.setdefault(jid, {})[minion.name] = minion.retcode
+        stored = self.cache.returns.setdefault(jid, {})
+        if minion.stored_after:
+            self._loop.call_later(minion.stored_after, stored.__setitem__, minion.name, minion.retcode)
+        else:
+            stored[minion.name] = minion.retcode
         self.returns(minion, jid, fun, "done", minion.retcode)
 
     def returns(self, minion, jid, fun, value, retcode=0):
@@ -169,6 +174,7 @@ class FakeCache:
     """A job cache in memory."""
 
     keeps_first_load = True
+    unproven = ""
 
     def __init__(self):
         self.returns, self.loads = {}, {}

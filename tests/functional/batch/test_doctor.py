@@ -1,0 +1,49 @@
+"""What ``batch.doctor`` finds."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from saltext.jobs.core.batch import doctor
+from saltext.jobs.core.batch.store import KEPT_ASIDE, BatchStore
+
+SIGNED = {"require_minion_sign_messages": True, "drop_messages_signature_fail": True}
+
+
+@pytest.fixture
+def opts(tmp_path):
+    return {"cachedir": str(tmp_path), "hash_type": "sha256", "master_job_cache": "salt_cache", **SIGNED}
+
+
+def test_a_master_without_the_engine_is_told_so(opts):
+    found = doctor.examine(opts)
+    assert (found["engine"], found["job_cache"], found["returns_proven"]) == (False, "salt_cache", True)
+    assert [finding.startswith("no batch_manager engine runs") for finding in found["findings"]] == [True]
+
+
+@pytest.mark.parametrize("unproven", [{"ext_job_cache": "redis"}, {"job_cache": False}])
+def test_where_forged_returns_count_it_says_so(opts, unproven):
+    found = doctor.examine({**opts, **unproven})
+    assert found["returns_proven"] is False
+    assert any("forges" in finding and next(iter(unproven)) in finding for finding in found["findings"])
+
+
+def test_it_says_how_to_keep_minions_from_returning_as_a_syndic(opts):
+    del opts["drop_messages_signature_fail"]
+    assert any("require_minion_sign_messages" in finding for finding in doctor.examine(opts)["findings"])
+
+
+def test_a_journal_that_was_set_aside_is_named_and_kept_for_thirty_days(opts):
+    store = BatchStore(opts)
+    store.folder.mkdir(parents=True)
+    store.journal_path("20260516101112131415").write_bytes(b"x")
+    os.utime(store.journal_path("20260516101112131415"), (1, 1))
+    aside = store.set_aside("20260516101112131415")
+    since = aside.stat().st_mtime
+    store.forget_aside(since + KEPT_ASIDE - 1)
+    assert doctor.examine(opts)["set_aside"] == ["20260516101112131415"]
+    store.forget_aside(since + KEPT_ASIDE + 1)
+    assert doctor.examine(opts)["set_aside"] == []
+    assert not aside.exists()

@@ -1,0 +1,153 @@
+"""A return on the bus is hearsay: the shell has the job cache prove it, for many returns at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
+
+
+def bench_of(tmp_path, *minions, **settings):
+    return ShellBench(tmp_path, minions, **settings)
+
+
+def forge(bench, minion, retcode=0, jid=JID):
+    """What any accepted minion can have its master fire in another's name."""
+    data = {"jid": jid, "id": minion, "fun": "state.apply", "return": True, "retcode": retcode, "success": not retcode}
+    bench.bus.deliver(f"salt/job/{jid}/ret/{minion}", data)
+
+
+def doubts(caplog):
+    return [line for line in caplog.messages if "does not have" in line]
+
+
+def test_a_forged_return_frees_no_slot_and_is_no_success(tmp_path, caplog):
+    minions = [FakeMinion(name, seconds=30, retcode=7) for name in "abc"]
+    with bench_of(tmp_path, *minions) as bench:
+        bench.begin("abc", "1", failhard=True)
+        bench.run(1)
+        for minion in "abc":
+            forge(bench, minion)
+        bench.run(10)
+        assert bench.states() == {}
+        assert len(doubts(caplog)) == 1
+        batch = bench.end()
+        assert (batch.halted, batch.success, bench.master.most) == ("failhard", False, 1)
+        assert bench.states() == {"a": "failed"}
+        assert bench.master.jobs() == ["a"]
+        assert not bench.bus.errors
+
+
+def test_what_a_genuine_return_says_is_what_the_job_cache_says(tmp_path):
+    with bench_of(tmp_path, FakeMinion("a", seconds=30, retcode=7), "b") as bench:
+        bench.begin("ab", "2")
+        bench.run(29.5)
+        for _ in range(20):
+            forge(bench, "a")
+            bench.run(0.1)
+        bench.end()
+        assert bench.states() == {"a": "failed", "b": "completed"}
+        assert bench.batch().outcomes["a"][2] == 7
+
+
+@pytest.mark.parametrize("seconds", [0.02, 0.2, 4.0])
+def test_a_return_that_is_stored_after_its_event_counts_then(tmp_path, seconds, caplog):
+    slow = FakeMinion("a", seconds=1)
+    slow.stored_after = seconds
+    with bench_of(tmp_path, slow, "b") as bench:
+        bench.begin("ab", "1", timeout=600.0)
+        bench.end(2.5 + 1.5 * seconds)
+        assert bench.states() == {"a": "completed", "b": "completed"}
+        assert not doubts(caplog)
+
+
+def test_many_returns_are_proven_by_one_look_up(tmp_path):
+    names = [f"m{number:03d}" for number in range(150)]
+    with bench_of(tmp_path, *names) as bench:
+        bench.begin(names, "150")
+        bench.end()
+        assert sum(map(len, bench.master.cache.looked)) == 150
+        assert len(bench.master.cache.looked) <= 3
+        assert set(bench.states().values()) == {"completed"}
+
+
+def test_a_slot_is_taken_again_as_soon_as_without_the_look_up_give_or_take_a_moment(tmp_path):
+    ends = {}
+    for unproven in ("", "it cannot tell"):
+        with bench_of(tmp_path / (unproven or "proven"), *(FakeMinion(name, seconds=5) for name in "abcd")) as bench:
+            bench.master.cache.unproven = unproven
+            bench.begin("abcd", "1")
+            ends[unproven] = bench.end().finished
+    assert ends[""] - ends["it cannot tell"] < 4 * 0.06
+
+
+def test_where_the_job_cache_cannot_tell_the_event_counts(tmp_path):
+    with bench_of(tmp_path, FakeMinion("a", seconds=10_000), "b") as bench:
+        bench.master.cache.unproven = "job_cache is False"
+        bench.begin("ab", "1")
+        bench.run(1)
+        forge(bench, "a", 3)
+        bench.run(0.5)
+        assert bench.states() == {"a": "failed"}
+        assert not bench.master.cache.looked
+
+
+def test_while_the_job_cache_is_down_nothing_counts_and_afterwards_all_of_it_does(tmp_path, caplog):
+    with bench_of(tmp_path, *"abcd") as bench:
+        bench.begin("abcd", "2", timeout=600.0)
+        bench.master.cache.failing = True
+        bench.run(30)
+        assert bench.states() == {}
+        bench.master.cache.failing = False
+        bench.end(20)
+        assert set(bench.states().values()) == {"completed"}
+        assert 1 <= sum("waits for the job cache" in line for line in caplog.messages) <= 3
+
+
+def test_a_job_cache_that_fails_in_a_way_that_nobody_foresaw_stops_no_batch(tmp_path):
+    with bench_of(tmp_path, *"ab") as bench:
+        bench.begin("ab", "1")
+        true, bench.master.cache.returned = bench.master.cache.returned, None  # calling it is a TypeError
+        bench.run(3)
+        bench.master.cache.returned = true
+        bench.end(20)
+        assert set(bench.states().values()) == {"completed"}
+
+
+def test_a_flood_of_forged_returns_costs_few_look_ups_and_few_lines(tmp_path, caplog):
+    with bench_of(tmp_path, *(FakeMinion(name, seconds=60) for name in "abcd"), "e") as bench:
+        bench.begin("abcde", "4", timeout=600.0)
+        for _ in range(1000):
+            for minion in "abcd":
+                forge(bench, minion)
+            bench.run(0.05)
+        assert len(bench.master.cache.looked) < 40
+        assert len(doubts(caplog)) <= 2
+        bench.end()
+        assert set(bench.states().values()) == {"completed"}
+
+
+def test_a_forged_return_of_a_minion_that_was_given_up_corrects_nothing(tmp_path):
+    with bench_of(tmp_path, FakeMinion("a", there=False), FakeMinion("b", seconds=500)) as bench:
+        bench.begin("ab", "2", timeout=5.0, gather_job_timeout=2.0)
+        bench.run(60)
+        assert bench.states() == {"a": "offline"}
+        forge(bench, "a")
+        bench.run(10)
+        assert bench.states() == {"a": "offline"}
+        bench.end()
+        forge(bench, "a")
+        bench.run(20)
+        assert bench.states() == {"a": "offline", "b": "completed"}
+
+
+def test_a_genuine_return_that_is_heard_while_the_batch_ends_corrects_its_record_all_the_same(tmp_path):
+    with bench_of(tmp_path, FakeMinion("a", there=False), FakeMinion("b", seconds=500)) as bench:
+        bench.begin("ab", "2", timeout=5.0, gather_job_timeout=2.0)
+        assert bench.run(1000, lambda: "b" in bench.states())
+        assert JID in bench.shell.live, "it has not been closed"
+        forge(bench, "a")
+        bench.master.cache.returns[JID]["a"] = 3
+        bench.end()
+        bench.run(20)
+        assert bench.states() == {"a": "failed", "b": "completed"}
