@@ -39,7 +39,7 @@ __all__ = [
     "sleep",
 ]
 
-_MAJOR = int(re.split(r"\D", str(salt.version.__version__))[0])
+_MAJOR = int(re.split(r"[^0-9]", str(salt.version.__version__))[0])
 
 #: Salt 3008 minions announce the start of a job when it was published with ``start_event=True``;
 #: older masters do not pass the wish on.

@@ -21,7 +21,8 @@ from saltext.jobs.core.windows import find_zone, parse_windows
 S = TypeVar("S")
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)")
+_RATE = re.compile(r"([0-9]{1,9})/(.+)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,6 +154,17 @@ def some_of(*names: str) -> Check:
         return chosen
 
     return Check(read, f"a list with some of {', '.join(names)}")
+
+
+def _rate(value: Any) -> tuple[int, float]:
+    match = _RATE.fullmatch(value) if isinstance(value, str) else None
+    if not match or duration(match[2]) <= 0:
+        raise ValueError(value)
+    return int(match[1]), duration(match[2])
+
+
+#: Accepts a rate, which is read as ``(count, seconds)``.
+RATE = Check(_rate, "a count and a time with / between them, such as 10/1h or 3/10m")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -303,6 +315,25 @@ class RecorderSettings:
     spool_max_bytes: int = option(1 << 30, whole(1 << 20))
     #: Seconds to look back in the job cache at a start and after events were lost; 0 for not at all.
     catch_up: float = option(3600.0, seconds(0))
+
+
+@dataclasses.dataclass(frozen=True)
+class ReactorSettings:
+    """Options under ``saltext_jobs_reactor:``: how often each file may do something, in any so many seconds."""
+
+    #: Batches that events start through start_batch.sls.
+    start_batch: tuple[int, float] = option((10, 3600.0), RATE)
+    #: Highstates that events start through batched_highstate.sls.
+    batched_highstate: tuple[int, float] = option((2, 3600.0), RATE)
+    #: Times that one batch is resumed through resume_batch.sls, and all of them together.
+    resume_batch: tuple[int, float] = option((5, 3600.0), RATE)
+    resume_batch_in_all: tuple[int, float] = option((60, 3600.0), RATE)
+    #: Replays of one minion through replay_on_minion_start.sls, and of all together.
+    replay: tuple[int, float] = option((3, 600.0), RATE)
+    replay_in_all: tuple[int, float] = option((1000, 600.0), RATE)
+    #: Messages of one batch or minion through notify.sls, and of all together.
+    notify: tuple[int, float] = option((3, 3600.0), RATE)
+    notify_in_all: tuple[int, float] = option((60, 3600.0), RATE)
 
 
 def engine_options(opts: Mapping[str, Any], engine: str) -> tuple[Any, Any]:

@@ -23,8 +23,8 @@ _LONG = {name[:3]: name for name in ("monday", "tuesday", "wednesday", "thursday
 _WINDOW = re.compile(
     r"(?:(?P<days>[a-z]+(?:\s*[,-]\s*[a-z]+)*)\s+)?(?P<opens>\S+?)\s*-\s*(?P<closes>\S+)", re.IGNORECASE
 )
-_TIME = re.compile(r"(\d{1,2}):(\d{2})")
-_MOMENT = re.compile(r"(\d{4}-\d{2}-\d{2})[ T](\d{2}:\d{2}(?::\d{2})?)\s*(Z|[+-]\d{2}:?\d{2})?")
+_TIME = re.compile(r"([0-9]{1,2}):([0-9]{2})")
+_MOMENT = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})[ T]([0-9]{2}:[0-9]{2}(?::[0-9]{2})?)\s*(Z|[+-][0-9]{2}:?[0-9]{2})?")
 _ACCEPTED = "accepted is such as '02:00-05:00', 'Sat,Sun 02:00-05:00' or 'Mon-Fri 22:00-06:00; Sat 00:00-24:00'"
 
 _DAY = 24 * 60  # minutes

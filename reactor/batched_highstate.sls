@@ -1,18 +1,24 @@
-# Applies the highstate to all minions, a tenth of them at a time, when an operator asks for it with an event:
-#
-#     salt-run event.send operations/highstate
-#
-# In the master's configuration (the directory is that of the installed package):
-#
-#     reactor:
-#       - operations/highstate:
-#         - /…/saltext/jobs/reactor/batched_highstate.sls
-#
-# Any accepted minion can fire an event with any tag. So nothing of the event is used here: whoever fires it starts this one
-# job, and no other. Do not map a frequent tag to this file, and do not read `data` in it.
-batched highstate:
-  runner.batch.start:
-    - args:
-      - tgt: '*'
-      - fun: state.apply
-      - batch: 10%
+#!py
+"""
+Applies the highstate to all minions, a tenth of them at a time, when an operator asks for it with an event:
+
+    salt-run event.send operations/highstate
+
+In the master's configuration (the directory is that of the installed package):
+
+    reactor:
+      - operations/highstate:
+        - /…/saltext/jobs/reactor/batched_highstate.sls
+
+Any accepted minion can fire an event with any tag. So nothing of the event is used here: whoever fires it starts this one
+job, and no other. It is started at most twice an hour; ``saltext_jobs_reactor: {batched_highstate: 6/1h}`` in the master's
+configuration changes that. Do not map a frequent tag to this file, and do not read ``data`` in it.
+"""
+
+from saltext.jobs.core.master.reactions import may_act
+
+
+def run():
+    if not may_act(__opts__, "batched_highstate"):
+        return {}
+    return {"batched highstate": {"runner.batch.start": [{"args": [{"tgt": "*"}, {"fun": "state.apply"}, {"batch": "10%"}]}]}}

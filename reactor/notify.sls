@@ -20,13 +20,17 @@ and name the function in the master's configuration:
 ``fun`` is a runner; ``kwarg`` are its arguments, as you write them; ``text`` is the name of the argument that gets the text.
 
 Minions can fire events with these tags too, so a message may be false: use it to inform people, never to trigger anything.
-It holds ids and counts in plain characters only, and never what a job returned.
+It holds ids and counts in plain characters only, and never what a job returned. About one batch, or one minion, there are at
+most three an hour, and about all together sixty; ``saltext_jobs_reactor: {notify: 10/1h, notify_in_all: 200/1h}`` in the master's
+configuration changes that.
 """
 
 import re
 
-_HALTED = re.compile(r"salt/batch/(\d{20})/halted")
-_DEAD = re.compile(r"salt/job_retry/([^/]+)/(\d{20})/dead")
+from saltext.jobs.core.master.reactions import may_act
+
+_HALTED = re.compile(r"salt/batch/([0-9]{20})/halted")
+_DEAD = re.compile(r"salt/job_retry/([^/]+)/([0-9]{20})/dead")
 # Nothing that means something to a shell, to YAML, to Jinja or to a chat.
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.:@, -]")
 
@@ -35,6 +39,9 @@ def run():
     wanted = __opts__.get("saltext_jobs_notify")
     text = _text() if isinstance(data, dict) else ""
     if not text or not isinstance(wanted, dict) or not isinstance(wanted.get("fun"), str):
+        return {}
+    # All that is said about a batch, or about a minion, counts together.
+    if not may_act(__opts__, "notify", (_HALTED.fullmatch(tag) or _DEAD.fullmatch(tag))[1]):
         return {}
     kwarg = {**(wanted.get("kwarg") or {}), wanted.get("text", "message"): text}
     return {"notify": {f"runner.{wanted['fun']}": [{"args": [{name: value} for name, value in kwarg.items()]}]}}

@@ -12,10 +12,16 @@ Map ``salt/minion/*/start`` to it:
 A minion can fire this event in another's name. At worst the other's queue is tried too early: what it has not received stays
 owed to it. The replay is for the minion that the tag names, and of the event's data only an ``id`` that is the same is used.
 
-Do not map other tags to it, least of all frequent ones (beacons, returns): every event runs a runner.
+A minion is replayed at most three times in ten minutes, and all together a thousand times;
+``saltext_jobs_reactor: {replay: 6/10m, replay_in_all: 5000/10m}`` in the master's configuration changes that. What is owed beyond
+it waits for the next sign of life.
+
+Do not map other tags to it, least of all frequent ones (beacons, returns).
 """
 
 import re
+
+from saltext.jobs.core.master.reactions import may_act
 
 _START = re.compile(r"salt/minion/([^/]+)/start")
 # No character here means anything in a target that is matched as a list.
@@ -26,5 +32,7 @@ def run():
     match = _START.fullmatch(tag)
     minion = match[1] if match else ""
     if not _ID.fullmatch(minion) or not isinstance(data, dict) or data.get("id") != minion:
+        return {}
+    if not may_act(__opts__, "replay", minion):
         return {}
     return {"replay": {"runner.job_retry.replay": [{"args": [{"minion": minion}]}]}}

@@ -13,14 +13,19 @@ Map a tag of your own to it:
 Any accepted minion can fire such an event and so resume a batch that you have paused. Do not use it where a pause must hold
 against your minions, and never map ``salt/batch/*/paused`` to it: a batch that paused for a reason would go on at once.
 
-Nothing of the event is used but the jid in its tag, which must be one; a jid that is no paused batch is refused by the runner.
+Nothing of the event is used but the jid in its tag, which must be one; a jid that is no paused batch is refused by the runner. A batch is resumed at most five times an hour, and all together sixty times;
+``saltext_jobs_reactor: {resume_batch: 10/1h, resume_batch_in_all: 100/1h}`` in the master's configuration changes that.
 """
 
 import re
 
-_TAG = re.compile(r"operations/resume/(\d{20})")
+from saltext.jobs.core.master.reactions import may_act
+
+_TAG = re.compile(r"operations/resume/([0-9]{20})")
 
 
 def run():
     match = _TAG.fullmatch(tag)
-    return {"resume": {"runner.batch.resume": [{"args": [{"jid": match[1]}]}]}} if match else {}
+    if not match or not may_act(__opts__, "resume_batch", match[1]):
+        return {}
+    return {"resume": {"runner.batch.resume": [{"args": [{"jid": match[1]}]}]}}

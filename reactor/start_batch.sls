@@ -20,16 +20,16 @@ Never map a tag to it that minions fire in their daily work (``salt/minion/*``, 
 
 Fields: ``tgt`` (a glob), ``fun`` (one of those listed), ``batch`` (a count, a percentage, or a ramp such as 1,10%,50%). Each is
 checked; an event in which one is missing or malformed, or that has another field, starts nothing. Arguments come from your
-configuration alone.
+configuration alone. At most ten batches an hour are started, whoever asks; ``saltext_jobs_reactor: {start_batch: 30/1h}`` in the
+master's configuration changes that.
 """
 
-import logging
 import re
 
-log = logging.getLogger(__name__)
+from saltext.jobs.core.master.reactions import ignore, may_act
 
 _TARGET = re.compile(r"[A-Za-z0-9*?][A-Za-z0-9_.*?-]{0,252}")
-_BATCH = re.compile(r"\d{1,6}%?(,\d{1,6}%?){0,9}")
+_BATCH = re.compile(r"[0-9]{1,6}%?(,[0-9]{1,6}%?){0,9}")
 _FIELDS = {"tgt", "fun", "batch"}
 
 
@@ -46,7 +46,9 @@ def run():
         or not _BATCH.fullmatch(str(batch))
         or fun not in allowed
     ):
-        log.warning("No batch is started, since the event is not as start_batch.sls says: %.200r", fields)
+        ignore("start_batch.sls", "No batch is started, since the event is not as start_batch.sls says: %.200r", fields)
+        return {}
+    if not may_act(__opts__, "start_batch"):
         return {}
     args = [{"tgt": tgt}, {"fun": fun}, {"batch": str(batch)}, {"kwarg": dict(allowed[fun] or {})}]
     return {"start batch": {"runner.batch.start": [{"args": args}]}}

@@ -258,7 +258,7 @@ def stats():
     keys = sorted(store.keys(jobs.LOADS))
     returns = sum(len(store.keys(f"{jobs.RETURNS}/{key}")) for key in keys)
     published = len(store.keys(jobs.PUBLISHED))
-    timed = [key for key in keys if key[:8].isdigit()]
+    timed = [key for key in keys if key[:8].isdigit() and key.isascii()]
     found = {"driver": store.driver.name, "jobs": len(keys), "published": published, "returns": returns}
     found["oldest"] = store.decode(timed[0]) if timed else None
     found["newest"] = store.decode(timed[-1]) if timed else None

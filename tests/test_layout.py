@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "returners": BASE | {"master", "store", "postgresql"},
     "engines": GROUND | {"batch", "retry", "recorder"},
     "runners": GROUND | {"arguments", "runner", "batch", "retry", "recorder"},
-    "reactor": set(),
+    "reactor": BASE | {"master"},
     "cache": BASE | {"disk"},
     "executors": BASE,
 }

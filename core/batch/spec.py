@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-_COUNT = re.compile(r"\d+")
-_PERCENT = re.compile(r"(\d+(?:\.\d+)?)%")
+_COUNT = re.compile(r"[0-9]+")
+_PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)%")
 
 PRESENCE = ("ping", "none")
 OFFLINE = ("skip", "fail", "queue")

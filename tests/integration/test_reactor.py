@@ -73,6 +73,7 @@ def master(salt_factories, chat):
             {"salt/job_retry/*/*/dead": [str(FOLDER / "notify.sls")]},
         ],
         saltext_jobs_start_batch={"test.sleep": {"length": 1}, "test.version": {}},
+        saltext_jobs_reactor={"start_batch": "8/1h", "replay": "50/10m", "notify": "50/1h"},
         saltext_jobs_notify={
             "fun": "http.query",
             "kwarg": {"url": f"http://127.0.0.1:{chat.server_port}/", "method": "POST"},
@@ -99,13 +100,19 @@ class Bus:
     def fire(self, tag, data):
         self.event.fire_event(data, tag)
 
+    def called_next(self):
+        """The next call that the reactor makes of a runner."""
+        deadline = Deadline(SOON)
+        while not deadline.is_over():
+            event = self.event.get_event(wait=1, full=True)
+            is_call = event and event["tag"].startswith("salt/run/") and event["tag"].endswith("/new")
+            if is_call and event["data"]["user"] == "Reactor":
+                return event["data"]
+        raise AssertionError("the reactor calls no runner")
+
     def called(self, fun, count=1):
         """The arguments of the next ``count`` calls that the reactor makes of a runner."""
-        calls, deadline = [], Deadline(SOON)
-        while len(calls) < count and not deadline.is_over():
-            event = self.event.get_event(wait=1, full=True)
-            if event and event["tag"].startswith("salt/run/") and event["tag"].endswith("/new"):
-                calls += [event["data"]] if event["data"]["user"] == "Reactor" else []
+        calls = [self.called_next() for _ in range(count)]
         assert [call["fun"] for call in calls] == [f"runner.{fun}"] * count, calls
         return calls
 
@@ -185,6 +192,19 @@ def test_a_function_that_is_not_listed_is_not_started(bus):
     bus.fire("operations/batch", {"tgt": "*", "fun": "test.version", "batch": "7"})
     (call,) = bus.called("batch.start")
     assert kwargs_of(call)["fun"] == "test.version"
+
+
+@pytest.mark.story
+def test_two_hundred_events_at_once_start_no_more_batches_than_the_limit_says(bus, master):
+    for _ in range(200):
+        bus.fire("operations/batch", {"tgt": "r*", "fun": "test.version", "batch": "1"})
+    bus.fire("salt/minion/last/start", {"id": "last"})  # when this is done, all before it are
+    while bus.called_next()["fun"] != "runner.job_retry.replay":
+        pass
+    batches = ask_runner(master, "batch.list", "limit=1000")
+    assert 1 <= len(batches) <= 8, batches
+    log = pathlib.Path(master.config["log_file"]).read_text(encoding="utf-8")
+    assert log.count("Events ask for start_batch more often") == 1
 
 
 # -- notify -----------------------------------------------------------------------------------------------------------

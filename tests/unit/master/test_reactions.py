@@ -1,0 +1,65 @@
+"""However many events there are, the reactor's files do no more than the limits say."""
+
+from __future__ import annotations
+
+import pytest
+
+from saltext.jobs.core.errors import SettingsError
+from saltext.jobs.core.master.reactions import Limiter, may_act
+from saltext.jobs.core.settings import ReactorSettings, read_settings
+
+
+class Steady:
+    seconds = 100.0
+
+    def __call__(self):
+        return self.seconds
+
+
+@pytest.fixture
+def steady():
+    return Steady()
+
+
+def test_two_hundred_events_at_once_do_as_much_as_the_limit_lets_them(steady):
+    limiter = Limiter(steady)
+    assert sum(may_act({}, "start_batch", limiter=limiter) for _ in range(200)) == 10
+
+
+def test_in_no_period_of_that_length_more_is_done_than_the_limit_says(steady):
+    limiter, done = Limiter(steady), []
+    for _ in range(2000):
+        steady.seconds += 0.7
+        if limiter.allows(("x", (3, 10))):
+            done.append(steady.seconds)
+    assert max(sum(start <= at < start + 10 for at in done) for start in done) == 3
+    assert len(done) > 2000 * 0.7 / 10 * 2.5
+
+
+def test_a_minion_has_its_own_limit_and_all_have_one_together(steady):
+    opts, limiter = {"saltext_jobs_reactor": {"replay": "2/10m", "replay_in_all": "5/10m"}}, Limiter(steady)
+    done = [(minion, may_act(opts, "replay", minion, limiter)) for minion in ("a", "a", "a", "b", "b", "c", "d")]
+    assert [minion for minion, acted in done if acted] == ["a", "a", "b", "b", "c"]
+    steady.seconds += 600
+    assert may_act(opts, "replay", "a", limiter)
+
+
+def test_made_up_names_take_a_bounded_room(steady):
+    limiter = Limiter(steady)
+    for number in range(20_000):
+        assert limiter.allows((number, (1, 10)))
+    assert len(limiter._done) <= 10_000
+
+
+def test_a_limit_of_nothing_lets_nothing_be_done(steady):
+    assert not may_act({"saltext_jobs_reactor": {"start_batch": "0/1h"}}, "start_batch", limiter=Limiter(steady))
+
+
+@pytest.mark.parametrize(
+    "value", ["10", 10, "10/", "/1h", "-1/1h", "10/0", "10/1w", "\u0661/1h", None, "1e3/1h", "1/nan"]
+)
+def test_a_limit_that_cannot_be_read_lets_nothing_be_done_and_is_named(steady, value, caplog):
+    opts = {"saltext_jobs_reactor": {"start_batch": value}}
+    assert not may_act(opts, "start_batch", limiter=Limiter(steady))
+    with pytest.raises(SettingsError, match="start_batch"):
+        read_settings(ReactorSettings, "saltext_jobs_reactor", opts["saltext_jobs_reactor"])
