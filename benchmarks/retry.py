@@ -83,10 +83,13 @@ class Fleet:
                 return
             getattr(self, kind)(*rest)
 
-    def question(self, jid, fun, minions):
+    def question(self, jid, fun, minions, kept):
         answers = {"saltutil.find_job": {}, "saltutil.find_cached_job": "enable cache_jobs"}
-        value = answers if isinstance(fun, list) else True
-        self.fire([self.ret(jid, fun, minion, value) for minion in minions if minion not in self.down])
+        value = answers if isinstance(fun, list) else [] if fun == "saltutil.running" else True
+        there = [minion for minion in minions if minion not in self.down]
+        if kept:
+            store(self.opts, jid, there, value)
+        self.fire([self.ret(jid, fun, minion, value) for minion in there])
 
     def job(self, jid, fun, minions):
         there = [minion for minion in minions if minion not in self.down]
@@ -103,11 +106,11 @@ class Fleet:
         self.outbox.put([tag.encode() + b"\n\n" + salt.payload.dumps(data) for tag, data in batch])
 
 
-def store(opts, jid, minions):
+def store(opts, jid, minions, value="done"):
     """Put returns into the job cache, as salt_cache would with localfs, without its locks."""
     folder = pathlib.Path(opts["cachedir"]) / "jobs" / "returns" / jid
     folder.mkdir(parents=True, exist_ok=True)
-    data = salt.payload.dumps({"return": "done", "retcode": 0, "success": True})
+    data = salt.payload.dumps({"return": value, "retcode": 0, "success": True})
     for minion in minions:
         (folder / f"{minion}.p").write_bytes(data)
 
@@ -135,10 +138,10 @@ class Publisher:
         self._jids += 1
         return str(self._jids)
 
-    async def publish(self, fun, arg, tgt, tgt_type="list", *, jid, question=False, **_more):
+    async def publish(self, fun, arg, tgt, tgt_type="list", *, jid, question=False, kept=False, **_more):
         self.publishes += 1
         self.times.append(time.monotonic())
-        self.fleet.put(("question" if question else "job", jid, fun, list(tgt)))
+        self.fleet.put(("question", jid, fun, list(tgt), kept) if question else ("job", jid, fun, list(tgt)))
         return frozenset(tgt)
 
     async def ping(self, tgt, tgt_type, *, ping_jid, user=None):

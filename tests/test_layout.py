@@ -69,7 +69,7 @@ SHELLS = {
         ),
         *("target", "watch"),
     },
-    "retry": {"checkpoint", "effects", "ports", "reader", "shell", "store", "verbs", "writer"},
+    "retry": {"answers", "checkpoint", "effects", "ports", "reader", "shell", "store", "verbs", "writer"},
     "recorder": {"catch_up", "consumer", "files", "intake", "record", "shell", "targets"},
 }
 #: What a pure module may import from outside its wing. Options that have been read, and windows of time, are plain values.

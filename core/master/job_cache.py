@@ -123,6 +123,28 @@ class JobCache:
         found = self._guard(OURS, f"list {bank}", lambda: store.driver.present(bank, keys))
         return frozenset(ids[key] for key in found)
 
+    @property
+    def tells_senders(self) -> bool:
+        """Whether a return in it came from the minion whose name it has: the master stores it itself, and checks that."""
+        return self.name == OURS and bool(self._opts.get("job_cache", True))
+
+    def answers(self, jid: str, minions: Iterable[str]) -> dict[str, Any]:
+        """
+        Return ``{minion: what it returned}`` of those of ``minions`` that have returned ``jid``, where it is ours.
+
+        :raises JobCacheError: when the cache cannot be read.
+        """
+        found = self._fetch_each(jid, list(minions))
+        return {
+            minion: data["return"] for minion, data in found.items() if isinstance(data, Mapping) and "return" in data
+        }
+
+    def forget(self, jid: str) -> None:
+        """Remove all of a job, where it is ours. :raises JobCacheError: when that fails."""
+        key = self._store.key_of(jid)
+        if key is not None:
+            self._guard(OURS, f"remove {jid}", lambda: records.drop(self._store, key))
+
     def publication(self, jid: str) -> Publication | None:
         """
         Return how this master published ``jid``, or None if it did not. Only our own job cache knows.

@@ -63,6 +63,7 @@ class Publisher:
         options: Mapping[str, Any] | None = None,
         timeout: float = 15.0,
         question: bool = False,
+        kept: bool = False,
     ) -> frozenset[str]:
         """
         Publish a job and return the minions that the master says it is for.
@@ -72,12 +73,13 @@ class Publisher:
         :param options: of the names in OPTIONS, those that the job has.
         :param timeout: seconds to wait for the master's answer.
         :param question: the answers are read from the bus only: none is announced or kept in the job cache.
+        :param kept: it is a question whose answers are kept in the job cache all the same, which tells who sent them.
         :raises PublishFailed: with ``certain`` where the master refused.
         :raises NoMinionMatched: when none of the target has an accepted key.
         """
         extra: dict[str, Any] = {name: options[name] for name in OPTIONS if options and options.get(name) is not None}
         if question:
-            extra["nocache"] = True
+            extra |= {} if kept else {"nocache": True}
         elif compat.HAS_START_EVENT:
             extra["start_event"] = True
         # The client reads its salt_user synchronously, before its first wait: no other publish can come between.

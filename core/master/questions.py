@@ -2,7 +2,8 @@
 Questions to minions and their answers: who is there, who runs a job, who has run it.
 
 Each question is one publish under a fresh jid (a minion ignores a jid that it has seen), and its answers are read from
-the bus. It must never guess: a minion that did not answer is silent, which is evidence of nothing.
+the bus, or from where they are kept: then what the bus says is no more than a hint that it is time to look there. It must
+never guess: a minion that did not answer is silent, which is evidence of nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.master.publisher import Publisher
@@ -59,6 +60,18 @@ class Found:
 
 #: Gets the id of a minion, and what it answered.
 Told = Callable[[str, Any], None]
+#: Seconds before an answer that the bus has told of is looked for where it is kept, and again where it was not there.
+_LOOKS = (0.3, 2.0)
+
+
+class Kept(Protocol):
+    """Where answers are kept under the names of those that sent them."""
+
+    async def read(self, jid: str, minions: frozenset[str]) -> Mapping[str, Any]:
+        """Return ``{minion: its answer}`` of those of ``minions`` whose answer to the question ``jid`` is there."""
+
+    async def forget(self, jid: str) -> None:
+        """Remove the question ``jid`` and its answers. Raises nothing."""
 
 
 class _Open:
@@ -154,13 +167,16 @@ class Questions:
         running = frozenset(minion for minion, value in valid.items() if value)
         return Probed(running, frozenset(valid) - running, asked - frozenset(valid))
 
-    async def find_running(self, minions: Iterable[str], timeout: float) -> dict[str, frozenset[str]]:
-        """Ask minions which jobs they run: ``{minion: jids}`` of those that answered. Raises as ``ping``."""
+    async def find_running(
+        self, minions: Iterable[str], timeout: float, kept: Kept | None = None
+    ) -> dict[str, frozenset[str]]:
+        """
+        Ask minions which jobs they run: ``{minion: jids}`` of those that answered. Raises as ``find_either``.
+
+        :param kept: as for ``find_either``.
+        """
         asked = frozenset(minions)
-        answers = await self._ask(
-            lambda fresh: self._publisher.publish("saltutil.running", [], list(asked), jid=fresh, question=True),
-            timeout,
-        )
+        answers = await self._ask_for(asked, "saltutil.running", [], timeout, kept)
         # The function returns a list of proc entries; anything else is an error text and no evidence.
         return {
             minion: frozenset(str(entry.get("jid")) for entry in value if isinstance(entry, Mapping))
@@ -168,20 +184,26 @@ class Questions:
             if minion in asked and isinstance(value, list)
         }
 
-    async def find_either(self, jid: str, minions: Iterable[str], timeout: float, target: str | None = None) -> Found:
+    async def find_either(
+        self,
+        jid: str,
+        minions: Iterable[str],
+        timeout: float,
+        target: str | None = None,
+        kept: Kept | None = None,
+    ) -> Found:
         """
         Ask minions in one publish whether they run ``jid``, or have run it, and whether a compound target matches them.
 
-        Returns and raises as ``ping``.
+        Returns as ``ping``, and raises so and whatever ``kept`` raises.
+
+        :param kept: where alone answers are believed; by default those of the bus are.
         """
         asked = frozenset(minions)
         functions, arguments = ["saltutil.find_job", "saltutil.find_cached_job"], [[jid], [jid]]
         if target is not None:
             functions, arguments = [*functions, "match.compound"], [*arguments, [target]]
-        answers = await self._ask(
-            lambda fresh: self._publisher.publish(functions, arguments, list(asked), jid=fresh, question=True),
-            timeout,
-        )
+        answers = await self._ask_for(asked, functions, arguments, timeout, kept)
         # A minion with multifunc_ordered answers by position.
         told = {
             minion: (_part(value, functions[0], 0), _part(value, functions[1], 1))
@@ -201,8 +223,20 @@ class Questions:
         )
         return Found(running, ran, idle, asked - frozenset(told), unmatched)
 
+    async def _ask_for(
+        self, asked: frozenset[str], fun: str | list[str], arg: list[Any], timeout: float, kept: Kept | None
+    ) -> Answers:
+        def publish(jid: str) -> Awaitable[frozenset[str]]:
+            return self._publisher.publish(fun, arg, list(asked), jid=jid, question=True, kept=kept is not None)
+
+        return await self._ask(publish, timeout, kept=kept)
+
     async def _ask(
-        self, publish: Callable[[str], Awaitable[frozenset[str]]], timeout: float, told: Told | None = None
+        self,
+        publish: Callable[[str], Awaitable[frozenset[str]]],
+        timeout: float,
+        told: Told | None = None,
+        kept: Kept | None = None,
     ) -> Answers:
         jid = self._publisher.new_jid()
         question = self._open[jid] = _Open(told)
@@ -212,9 +246,30 @@ class Questions:
             timer = self._loop.call_later(timeout, question.settle)
             await question.settled
             self._loop.remove_timeout(timer)
+            if kept is not None:
+                return Answers(question.matched, await self._read(kept, jid, question))
         finally:
             del self._open[jid]
         return Answers(question.matched, question.given, question.failed)
+
+    async def _read(self, kept: Kept, jid: str, question: _Open) -> Mapping[str, Any]:
+        """
+        Return the answers that are kept, also those that the bus has not told of.
+
+        One that is not there yet is looked for once more: it is stored after its event, or was forged.
+        """
+        found: dict[str, Any] = {}
+        wanted = question.matched or frozenset()
+        try:
+            for wait in _LOOKS if wanted else ():
+                await compat.sleep(wait)
+                found.update(await kept.read(jid, wanted))
+                wanted = frozenset(question.given) & wanted - found.keys()
+                if not wanted:
+                    break
+        finally:
+            self._loop.spawn_callback(kept.forget, jid)
+        return found
 
 
 def _part(value: Mapping[Any, Any], function: str, position: int) -> Any:

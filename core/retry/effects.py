@@ -16,6 +16,7 @@ from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import JobCacheError, PublishFailed
 from saltext.jobs.core.master import events
 from saltext.jobs.core.retry import facts, target
+from saltext.jobs.core.retry.answers import KeptAnswers
 from saltext.jobs.core.retry.entry import Job
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.ports import Ports
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds for which the event of a publish of ours is expected.
 _ECHO = 60.0
+#: Seconds for which answers to a ping are gathered into one sign of life.
+_HEARD = 0.1
 #: Seconds for which key events are gathered into one look at the keys.
 KEYS_PAUSE = 1.0
 
@@ -63,6 +66,9 @@ class Effects:
         self._with, self._step = context, context.step
         self._keys_asked = False
         self._echoes = Echoes(context.ports.clock)
+        cache = context.ports.cache
+        # An answer that is not the minion's own could end what the minion is owed, or have it run a job twice.
+        self._kept = KeptAnswers(cache, context.cache_worker) if cache.tells_senders else None
 
     def is_echo(self, jid: str, tgt: Any) -> bool:
         """Tell whether an event of a publish is that of a publish that was made here."""
@@ -152,9 +158,9 @@ class Effects:
         async def ask() -> None:
             try:
                 said = await self._with.ports.questions.find_either(
-                    effect.jid, effect.minions, self._with.timeout, self._expression(effect.jid)
+                    effect.jid, effect.minions, self._with.timeout, self._expression(effect.jid), self._kept
                 )
-            except PublishFailed as exc:
+            except (PublishFailed, JobCacheError) as exc:
                 log.warning("%d minions could not be asked about job %s: %s", len(effect.minions), effect.jid, exc)
                 self._step(facts.Asked(effect.jid, unasked=frozenset(effect.minions)))
                 return
@@ -175,8 +181,9 @@ class Effects:
     def _inquire(self, effect: facts.Inquire) -> None:
         async def inquire() -> None:
             try:
-                running = await self._with.ports.questions.find_running(effect.minions, self._with.timeout)
-            except PublishFailed as exc:
+                questions, timeout = self._with.ports.questions, self._with.timeout
+                running = await questions.find_running(effect.minions, timeout, self._kept)
+            except (PublishFailed, JobCacheError) as exc:
                 log.warning("%d minions could not be asked which jobs they run: %s", len(effect.minions), exc)
                 self._step(facts.Surveyed(effect.number, unasked=frozenset(effect.minions)))
             else:
@@ -245,14 +252,25 @@ class Effects:
             log.warning("The job cache shows the replay of job %s and not the job itself: %s", jid, exc)
 
     def _ping(self, effect: facts.Ping) -> None:
+        asked, there = frozenset(effect.minions), list[str]()
+
+        def tell() -> None:
+            minions = tuple(there)
+            there.clear()
+            self._step(facts.SignOfLife(minions, facts.Sign.ANSWER))
+
+        def heard(minion: str, _value: Any) -> None:
+            # Nobody waits for those that do not answer.
+            if minion in asked:
+                if not there:
+                    self._with.loop.call_later(_HEARD, tell)
+                there.append(minion)
+
         async def ping() -> None:
             try:
-                answers = await self._with.ports.questions.ping(list(effect.minions), "list", self._with.timeout)
+                await self._with.ports.questions.ping(list(asked), "list", self._with.timeout, told=heard)
             except PublishFailed as exc:
                 log.warning("Minions with a queue could not be pinged: %s", exc)
-            else:
-                there = tuple(minion for minion in effect.minions if minion in answers.given)
-                self._step(facts.SignOfLife(there, facts.Sign.ANSWER))
 
         self._with.loop.spawn_callback(ping)
 

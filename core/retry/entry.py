@@ -28,6 +28,8 @@ class State(str, enum.Enum):
     CANCELLED = "cancelled"  # by an operator, a newer job, or with the minion's key
     DEAD = "dead"  # given up, for the reason that its history names
 
+    __hash__ = str.__hash__  # that of an Enum is written in Python, and states are looked up for each event
+
 
 #: To which states an entry may go from each.
 TRANSITIONS: Mapping[State, frozenset[State]] = {

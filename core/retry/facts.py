@@ -400,7 +400,7 @@ class Publish:
 
 @dataclass(frozen=True)
 class Ping:
-    """Ask these minions whether they are there; give a SignOfLife for those that answer. One publish."""
+    """Ask these minions whether they are there; give a SignOfLife of those that answer, soon after they do. One publish."""
 
     minions: tuple[str, ...]
 

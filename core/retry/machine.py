@@ -269,7 +269,7 @@ class Retry:
         if start:
             self._remember_start(fact.minions)
         for minion in fact.minions:
-            self.turns.alive(minion, start)
+            self.turns.alive(minion, start, settled=fact.sign is Sign.ANSWER)
 
     def _remember_start(self, minions: Iterable[str]) -> None:
         """Remember for a while that minions have started. Two generations, so that none has to be looked through."""

@@ -69,6 +69,8 @@ class Openings:
 
     def may_be_sent(self, job: Job, now: float) -> bool:
         """Tell whether a job may be replayed at ``now``."""
+        if not self._jobs:
+            return True  # as a rule no job has a window
         hours = hours_of(job.limits, self._settings)
         return hours is None or _is_open(self._found.get(hours), now)
 

@@ -35,6 +35,8 @@ class Step(enum.Enum):
     GRACE = "grace"  # the minion does not run the job: its return may be on the way
     LAST_LOOK = "last look"  # its return is looked for once more
 
+    __hash__ = object.__hash__  # that of an Enum is written in Python, and steps are looked up for each event
+
 
 #: To which steps a replay may go from each.
 TRANSITIONS: Mapping[Step, frozenset[Step]] = {

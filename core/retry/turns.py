@@ -36,8 +36,13 @@ class Turns:
         self._settings, self._queue, self._timers, self._openings = settings, queue, timers, openings
         self.paused = paused
 
-    def alive(self, minion: str, start: bool = False) -> None:
-        """A minion is there: send it soon what it is owed. ``start``: it has just started."""
+    def alive(self, minion: str, start: bool = False, settled: bool = False) -> None:
+        """
+        A minion is there: send it soon what it is owed.
+
+        :param start: it has just started.
+        :param settled: it has answered a question, so that it need not be given time to settle.
+        """
         backlog = self._queue.backlogs.get(minion)
         if backlog is None:
             return
@@ -48,7 +53,7 @@ class Turns:
                 entry.next_at = 0.0
         if backlog.replay is None:
             # The jitter spreads a fleet that starts at once; it is the same for a minion each time.
-            spread = 1.0 + zlib.crc32(minion.encode()) / 2**32
+            spread = 0.0 if settled else 1.0 + zlib.crc32(minion.encode()) / 2**32
             self.wake(minion, self._queue.now + self._settings.settle * spread, anew=start and self._may_delay(backlog))
         elif start and backlog.replay.step in RESTING:
             self._timers.set(("replay", minion), self._queue.now + self._settings.settle)

@@ -111,9 +111,13 @@ class Ear:
         self._done.set()
         self._thread.join()
 
+    def tags(self, glob):
+        """The tags like this of all events so far."""
+        return fnmatch.filter(list(self._tags), glob)
+
     def count(self, glob):
         """How many events with such a tag there were."""
-        return len(fnmatch.filter(list(self._tags), glob))
+        return len(self.tags(glob))
 
     def _listen(self):
         with salt.utils.event.get_master_event(self._opts, self._opts["sock_dir"], listen=True) as bus:

@@ -6,6 +6,7 @@ import contextlib
 import pathlib
 import signal
 import subprocess
+import time
 
 import psutil
 import pytest
@@ -16,7 +17,7 @@ from saltext.jobs.core.engine.requests import engine_dir
 from tests.integration.faults import CountedJob, EngineProcess
 from tests.integration.job_retry.desk import Ear, away, kill, lines, retry_master, retry_minion
 from tests.missing import missing
-from tests.waiting import wait_for
+from tests.waiting import Deadline, wait_for
 
 QUICK = {"settle": 0.1, "gather": 0.1, "cooldown": 0.3, "backoff": 1.0}
 
@@ -121,6 +122,27 @@ def test_an_engine_that_is_killed_at_each_step_of_replaying_delivers_each_job_on
 
 
 # -- the minion dies ---------------------------------------------------------------------------------------------------
+
+
+def test_an_engine_that_is_killed_every_few_seconds_delivers_all_the_same(master, desk, engine, bert, counted):
+    with retry_minion(master, "anna") as anna:
+        kill(anna)
+        engine.start()
+        jobs = [counted(f"short{number}", tgt="*") for number in range(2)]
+        wait_for(lambda: len(desk.queue(state="pending")) == 4, what=lambda: f"all are queued: {desk.queue()}")
+        engine.kill()
+        bert.start()
+        for _ in range(20):
+            engine.start()
+            life = Deadline(5)
+            while desk.queue(minion="bert") and not life.is_over():
+                time.sleep(0.1)
+            engine.kill()
+            if not desk.queue(minion="bert"):
+                break
+        assert [job.begun() for _, job in jobs] == [1, 1]
+        assert set(desk.queue()) == {("anna", jid) for jid, _ in jobs}
+        desk.run("job_retry.cancel", minion="anna")
 
 
 def test_a_minion_killed_before_the_job_reaches_it_uses_up_no_attempt(desk, engine, bert, counted):

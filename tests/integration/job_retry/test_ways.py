@@ -26,7 +26,7 @@ from salt.exceptions import CommandExecutionError
 
 from tests.integration.conftest import make_master, make_minion, salt_run
 from tests.integration.faults import EngineProcess
-from tests.integration.job_retry.desk import OPTIONS, TIMES, kill, lines
+from tests.integration.job_retry.desk import OPTIONS, TIMES, Ear, kill, lines
 from tests.waiting import stretched, wait_for
 
 SECRET = "a long shared secret"
@@ -370,6 +370,36 @@ def test_an_accepted_minion_that_forges_loads_and_targets_gets_nobody_a_job(desk
         desk.await_return("bert", jid)
     assert sorted(ran.read_text().split()) == ["later", "owed"]
     assert desk.run("jobs.list_job", owed)["Arguments"] == [f"echo owed >> {ran}"]
+
+
+def test_an_accepted_minion_that_answers_for_another_ends_nothing_and_runs_nothing(desk, mallory, bert, tmp_path):
+    ran = tmp_path / "ran"
+    jid = desk.publish("cmd.run", f"echo x >> {ran}", tgt="bert")
+    desk.await_state("bert", jid, "pending")
+    asked, forged = [], {"jid": jid, "fun": "cmd.run", "return": "forged", "retcode": 0, "success": True}
+
+    def answer(tag):
+        _, job, question, kind = tag.split("/")[:4]
+        if (job, kind) == ("job", "new") and question != jid:
+            asked.append(question)
+            answers = {"saltutil.find_job": {}, "saltutil.find_cached_job": forged}
+            data = {"jid": question, "id": "bert", "fun": list(answers), "return": answers, "retcode": 0}
+            event = {"tag": f"salt/job/{question}/ret/bert", "data": data}
+            mallory("_minion_event", events=[event])
+
+    with Ear(desk.master) as ear:
+        mallory("_minion_event", events=[{"tag": "salt/minion/bert/start", "data": {"id": "bert"}}])
+        wait_for(lambda: ear.count("salt/job/*/new"), what="bert is asked")
+        for tag in ear.tags("salt/job/*/new"):
+            answer(f"/{tag}".lstrip("/"))
+        wait_for(lambda: desk.run("job_retry.stats")["states"] == {"pending": 1}, what="nothing is concluded")
+    assert asked
+    assert "bert" not in (desk.returned(jid) or {})
+    bert.start()
+    desk.await_return("bert", jid)
+    wait_for(lambda: not desk.queue(), what="the queue is empty")
+    assert lines(ran) == 1
+    assert (desk.returned(jid) or {})["bert"] != "forged"
 
 
 def test_only_presence_or_an_operator_gets_a_minion_its_jobs_where_that_is_wanted(desk, master, engine, bert, tmp_path):

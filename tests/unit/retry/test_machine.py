@@ -350,7 +350,7 @@ def test_where_minions_do_not_say_that_they_begin_they_are_asked_a_second_after_
     world = away(acks=False, duration=30.0)
     world.start("b")
     world.run_until(lambda: world.effects(facts.Publish))
-    world.run(2)
+    world.run(2.5)
     assert world.state("b", "j1") is State.RUNNING
     world.start("b")
     world.run(600)
@@ -366,7 +366,7 @@ def test_a_job_that_has_not_begun_when_it_is_asked_about_so_soon_is_asked_about_
     world.run_until(lambda: world.effects(facts.Publish))
     world.run(2.5)
     assert world.state("b", "j1") is State.SENT
-    world.run(3)
+    world.run(3.5)
     assert world.state("b", "j1") is State.RUNNING
     world.run(60)
     assert world.machine.total == 0

@@ -9,7 +9,7 @@ import pytest
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import State
 from tests.unit.retry.test_machine import away
-from tests.unit.retry.world import World
+from tests.unit.retry.world import PATIENCE, World
 
 
 @pytest.mark.parametrize("acks", [True, False])
@@ -284,3 +284,28 @@ def test_a_long_job_is_asked_about_the_less_often_the_longer_it_runs():
     assert len(world.effects(facts.Ask)) - before <= 7
     world.run(600)
     assert (world.machine.total, world.runs["b", "j1"]) == (0, 1)
+
+
+# -- an engine that lives for moments ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seconds", [4.0, 5.0, 7.0])
+def test_an_engine_that_is_killed_every_few_seconds_delivers_all_the_same(seconds):
+    names = tuple(f"m{n}" for n in range(20))
+    world = World(minions=(*names, "gone"), duration=3.0)
+    for name in world.minions:
+        world.stop(name)
+    for jid in ("j1", "j2", "j3"):
+        world.publish(jid)
+    world.run(PATIENCE + 10)
+    assert world.machine.total == 3 * 21
+    for name in names:
+        world.start(name)
+    for _ in range(int(120 / seconds)):
+        world.restart()
+        world.run(seconds)
+    assert {key for key, runs in world.runs.items() if runs} == {
+        (name, jid) for name in names for jid in ("j1", "j2", "j3")
+    }
+    assert set(world.runs.values()) == {1}
+    assert {entry.minion for entry in world.machine.entries()} == {"gone"}

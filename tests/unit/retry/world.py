@@ -23,8 +23,8 @@ from saltext.jobs.core.windows import next_opening
 PATIENCE = 10.0
 #: Seconds by which a checkpoint lies before the present.
 MARGIN = 60.0
-#: Seconds for which a question waits.
-ANSWERS = 5.0
+#: Seconds for which a question waits, and until its answers are in the job cache.
+ANSWERS, PROOF = 5.0, 0.3
 
 
 class Minion:
@@ -260,7 +260,7 @@ class World:
         def answered():
             self.returned |= {(name, effect.jid) for name in ran}
             silent = set(effect.minions) - running - ran - idle
-            wait = ANSWERS if silent else 0.1
+            wait = PROOF + (ANSWERS if silent else 0.1)
             sets = [frozenset(names) for names in (running, ran, idle, silent)]
             unmatched = frozenset(name for name in idle if (name, effect.jid) in self.unmatched)
             self.later(wait, lambda: self.tell(facts.Asked(effect.jid, *sets, unmatched=unmatched)))
@@ -276,7 +276,7 @@ class World:
             running.update({name: frozenset(self.minions[name].running) for name in there})
 
         def answered():
-            wait = ANSWERS if set(effect.minions) - running.keys() else 0.1
+            wait = PROOF + (ANSWERS if set(effect.minions) - running.keys() else 0.1)
             self.later(wait, lambda: self.tell(facts.Surveyed(effect.number, running)))
 
         self.later(0.1, asked)

@@ -1,0 +1,41 @@
+"""
+Answers to questions as the job cache has them. An event can be forged by any accepted minion; what the master has stored
+as a return, it has stored under the name of the minion whose key it came with.
+
+Where the job cache does not tell who sent a return (the master does not store it, or another job cache than ours is
+trusted), the events are believed. The job cache is used in its Worker.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from saltext.jobs.core.engine.worker import Worker
+from saltext.jobs.core.errors import JobCacheError
+from saltext.jobs.core.master.job_cache import JobCache
+
+log = logging.getLogger(__name__)
+
+
+class KeptAnswers:
+    """
+    :param cache: the job cache.
+    :param worker: where it is used.
+    """
+
+    def __init__(self, cache: JobCache, worker: Worker) -> None:
+        self._cache, self._worker = cache, worker
+
+    async def read(self, jid: str, minions: frozenset[str]) -> Mapping[str, Any]:
+        """Return ``{minion: its answer}`` of those that have answered. :raises JobCacheError: when it cannot be read."""
+        found: Mapping[str, Any] = await self._worker.call(self._cache.answers, jid, minions)
+        return found
+
+    async def forget(self, jid: str) -> None:
+        """Remove a question that is over: nobody wants to find it among the jobs."""
+        try:
+            await self._worker.call(self._cache.forget, jid)
+        except JobCacheError as exc:
+            log.debug("The question %s stays in the job cache for its time: %s", jid, exc)

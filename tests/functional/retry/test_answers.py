@@ -1,0 +1,165 @@
+"""Answers to the engine's questions count by what the job cache has of them: events can be forged."""
+
+from __future__ import annotations
+
+import pytest
+
+from saltext.jobs.core.errors import JobCacheError
+from saltext.jobs.core.master import events
+from saltext.jobs.core.retry.entry import State
+from saltext.jobs.core.retry.store import Changes, RetryStore
+from tests.functional.retry.records import JID, accept, load_of, record_of, returners, snapshot_of
+from tests.functional.retry.test_shell import Stage
+
+EITHER = ["saltutil.find_job", "saltutil.find_cached_job"]
+IDLE = {EITHER[0]: {}, EITHER[1]: {}}
+RUNNING = {EITHER[0]: {"jid": JID}, EITHER[1]: {}}
+RAN = {EITHER[0]: {}, EITHER[1]: {"jid": JID, "return": "forged", "retcode": 0}}
+
+
+class Questioned(Stage):
+    """A shell whose minion a is owed a job; questions are seen, and answered by the test."""
+
+    def __init__(self, opts, job_cache):
+        super().__init__(opts, job_cache)
+        accept(opts, "a")
+        job_cache.keep_load(JID, load_of(), ["a"])
+        RetryStore(opts).write(Changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
+        self.asked, self.sent = [], []
+        publish = self.publisher.publish
+
+        async def seen(fun, arg, tgt, tgt_type="list", *, jid, kept=False, **more):
+            if fun == EITHER:
+                self.asked.append((jid, kept))
+            elif fun == "state.apply":
+                self.sent.append(jid)
+            return await publish(fun, arg, tgt, tgt_type, jid=jid, **more)
+
+        self.publisher.publish = seen
+
+    def ask(self):
+        """Have the minion start, and return the jid under which it is asked about its job."""
+        self.start()
+        self.bus.tell("salt/minion/a/start", {"id": "a"})
+        self.until(lambda: self.asked)
+        jid, kept = self.asked[0]
+        assert kept
+        return jid
+
+    def store(self, jid, value):
+        """Store a return as the master does when a minion sends it."""
+        returners(self.opts)["salt_cache.returner"]({"jid": jid, "id": "a", "return": value, "fun": EITHER})
+
+    def event(self, jid, value):
+        """What an accepted minion can put on the bus."""
+        self.bus.tell(f"salt/job/{jid}/ret/a", {"jid": jid, "id": "a", "fun": EITHER, "return": value, "retcode": 0})
+
+    def is_over(self):
+        backlog = self.shell.machine.backlogs.get("a")
+        return backlog is None or backlog.replay is None or self.state("a") is not State.PENDING or self.sent
+
+
+@pytest.fixture
+def stage(opts, job_cache):
+    made = Questioned(opts, job_cache)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("value", [IDLE, RUNNING, RAN], ids=["idle", "running", "ran"])
+def test_an_answer_of_which_only_an_event_tells_does_not_count(stage, job_cache, value):
+    jid = stage.ask()
+    stage.event(jid, value)
+    stage.until(stage.is_over)
+    assert stage.state("a") is State.PENDING
+    assert stage.sent == []
+    assert job_cache.have_returned(JID, ["a"]) == frozenset()
+    assert stage.shell.machine.backlogs["a"].false_signs == 1
+
+
+def test_the_answer_that_the_job_cache_has_counts_whatever_the_events_say(stage, job_cache):
+    jid = stage.ask()
+    stage.event(jid, RAN)
+    stage.store(jid, IDLE)
+    stage.until(lambda: stage.sent)
+    assert stage.sent == [JID]
+    assert job_cache.have_returned(JID, ["a"]) == frozenset()
+
+
+def test_an_answer_whose_event_was_lost_counts(stage):
+    jid = stage.ask()
+    stage.store(jid, IDLE)
+    stage.until(lambda: stage.sent)
+
+
+def test_an_answer_that_is_stored_a_moment_after_its_event_counts(stage):
+    jid = stage.ask()
+    stage.event(jid, IDLE)
+    stage.loop.call_later(1.0, lambda: stage.store(jid, IDLE))
+    stage.until(lambda: stage.sent)
+
+
+def test_a_return_that_the_minion_has_kept_is_fetched(stage, job_cache):
+    jid = stage.ask()
+    stage.store(jid, RAN)
+    stage.event(jid, RAN)
+    stage.until(lambda: stage.state("a") is None)
+    assert job_cache.have_returned(JID, ["a"]) == {"a"}
+
+
+def test_a_question_does_not_stay_among_the_jobs(stage, job_cache):
+    jid = stage.ask()
+    job_cache.keep_load(jid, load_of(jid=jid, fun=EITHER), ["a"])
+    stage.store(jid, IDLE)
+    stage.event(jid, IDLE)
+    stage.until(lambda: stage.sent)
+    stage.until(lambda: not job_cache.load(jid) and not job_cache.answers(jid, ["a"]))
+    assert job_cache.publication(jid) is None
+
+
+def test_where_the_answers_cannot_be_read_the_minion_counts_as_not_asked(stage, monkeypatch):
+    def refuse(*_):
+        raise JobCacheError("the server is away")
+
+    jid = stage.ask()
+    monkeypatch.setattr(stage.cache, "answers", refuse)
+    stage.event(jid, IDLE)
+    stage.until(lambda: stage.shell.machine.backlogs["a"].replay.step.value == "gathering")
+    assert stage.shell.machine.backlogs["a"].false_signs == 0
+
+
+def test_a_forged_answer_keeps_nobody_from_being_owed_a_job(opts, job_cache):
+    stage = Stage(opts, job_cache)
+    accept(opts, "a")
+    job_cache.keep_load(JID, load_of(), ["a"])
+    jids, publish = [], stage.publisher.publish
+
+    async def seen(fun, *args, jid, **more):
+        if fun == "saltutil.running":
+            jids.append(jid)
+        return await publish(fun, *args, jid=jid, **more)
+
+    stage.publisher.publish = seen
+    stage.start()
+    stage.bus.tell(f"salt/job/{JID}/new", {"jid": JID, "fun": "state.apply", "minions": ["a"]})
+    stage.until(lambda: jids)
+    data = {"jid": jids[0], "id": "a", "fun": "saltutil.running", "return": [{"jid": JID}], "retcode": 0}
+    stage.bus.tell(f"salt/job/{jids[0]}/ret/a", data)
+    stage.until(lambda: stage.state("a") is State.PENDING)
+    assert events.retry_tag("a", JID, "queued") in [tag for tag, _ in stage.bus.fired]
+    stage.close()
+
+
+@pytest.mark.parametrize(
+    "more, tells",
+    [
+        ({}, True),
+        ({"master_job_cache": "local_cache"}, False),
+        ({"ext_job_cache": "redis"}, False),
+        ({"job_cache": False}, False),
+    ],
+)
+def test_who_sent_a_return_is_told_where_the_master_stores_it_in_our_job_cache(opts, more, tells):
+    from saltext.jobs.core.master.job_cache import JobCache
+
+    assert JobCache({**opts, **more}).tells_senders is tells
