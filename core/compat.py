@@ -28,6 +28,7 @@ __all__ = [
     "HAS_NATIVE_BATCHES",
     "HAS_PLAIN_BUS",
     "HAS_START_EVENT",
+    "SENDS_COMPOUND_WITHOUT_DATA",
     "Future",
     "IOLoop",
     "close_channel",
@@ -48,6 +49,10 @@ HAS_START_EVENT = _MAJOR >= 3008
 #: Salt 3008 runs a batch manager of its own beside ours.
 HAS_NATIVE_BATCHES = _MAJOR >= 3008
 
+
+#: With ``minion_data_cache: False`` a compound target goes to the minions, which know themselves whether it matches. The
+#: master of Salt 3008 fails over it (``CkMinions._check_compound_minions``), and says that it matches no minion.
+SENDS_COMPOUND_WITHOUT_DATA = _MAJOR < 3008
 
 #: The event bus is a stream of msgpack frames on the publisher's socket. That of Salt 3006 changed its form between patch
 #: releases, and its own client is fast.

@@ -12,6 +12,7 @@ from typing import Any
 
 import salt.utils.minions
 
+from saltext.jobs.core import compat
 from saltext.jobs.core.master.minion_data import values_of
 
 #: What stands for a type of target in a compound one.
@@ -39,6 +40,12 @@ def doubts_about(
     unsure = frozenset(minions) - values_of(opts, "grains", "id", minions).keys()
     if not unsure:
         return unsure, ""
+    if not opts.get("minion_data_cache", True) and not compat.SENDS_COMPOUND_WITHOUT_DATA:
+        raise ValueError(
+            f"the master has no grains and pillar of {len(unsure)} minions, so only they can tell whether {tgt_type} "
+            f"{tgt!r} matches them, and this release of Salt sends them no such target with minion_data_cache: False; "
+            "set that to True, or name the minions"
+        )
     if words is not None:
         return unsure, " ".join(words)
     letter, text = _LETTERS.get(tgt_type), str(tgt)

@@ -67,6 +67,21 @@ class EngineProcess:
         return self._log.read_text(errors="replace")
 
 
+def freeze(daemon):
+    """Have a daemon stand still with all its processes, and return them for ``thaw``."""
+    processes = [psutil.Process(daemon.pid), *psutil.Process(daemon.pid).children(recursive=True)]
+    for process in processes:
+        process.suspend()
+    return processes
+
+
+def thaw(processes):
+    """Let them go on."""
+    for process in processes:
+        if process.is_running():
+            process.resume()
+
+
 class CountedJob:
     """
     A shell job that writes a line when it begins and one when it ends, whichever minion runs it.

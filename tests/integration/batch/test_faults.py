@@ -6,9 +6,9 @@ import os
 import pathlib
 import re
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 
-import psutil
 import pytest
 import salt.channel.client
 import salt.utils.event
@@ -18,9 +18,9 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.batch.store import BatchStore
 from tests.integration.batch.conftest import batch_master, timeouts
 from tests.integration.conftest import salt_run
-from tests.integration.faults import CountedJob, EngineProcess
+from tests.integration.faults import CountedJob, EngineProcess, freeze, thaw
 from tests.missing import missing
-from tests.waiting import stretched, wait_for
+from tests.waiting import Deadline, stretched, wait_for
 
 MINIONS = ("f1", "f2", "f3", "f4")
 SLOW_LISTENERS = {"pub_server_write_queue_size": 500}
@@ -131,6 +131,23 @@ def test_whenever_the_engine_is_killed_each_minion_runs_the_job_once(engine, run
     assert work.most_at_once() <= 2
 
 
+def test_an_engine_that_is_killed_every_two_seconds_ends_its_batch_and_sends_to_nobody_twice(engine, run, store, job):
+    work, lives = job(1), 1
+    engine.start()
+    jid = start(run, work, "batch=1", *timeouts(5))
+    while not store.read(jid).finished:
+        end = Deadline(2)
+        while not end.is_over() and not store.read(jid).finished:
+            time.sleep(0.1)
+        engine.kill()
+        engine.start()
+        lives += 1
+        # Four jobs of a second, one after the other: each life of the engine gets one of them done, or finds out that it is.
+        assert lives <= 3 * len(MINIONS), store.read(jid).outcomes
+    assert all_completed(store.read(jid))
+    assert (work.begun(), work.most_at_once()) == (len(MINIONS), 1)
+
+
 @pytest.mark.parametrize("point", ["ping", "question"])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_an_engine_killed_around_a_question_asks_again_and_sends_to_nobody_twice(engine, run, store, job, when, point):
@@ -207,6 +224,28 @@ def test_a_batch_that_no_engine_takes_is_withdrawn_and_says_so(complaint, store,
     assert not list(store.folder.parent.glob("requests/*.request"))
 
 
+def test_without_an_engine_status_watch_and_stop_say_so(engine, run, command, store, job):
+    engine.start()
+    work = job(gated=True)
+    jid = start(run, work, "batch=1")
+    wait_for(work.begun, what="the first has begun")
+    engine.kill()
+    assert run("batch.status", jid)["engine"] is False
+    watched = command("batch.watch", jid, "timeout=1")
+    assert (watched.returncode, "(no engine)" in watched.stderr) == (1, True), watched
+    stopped = command("batch.stop", jid, "--log-level=warning")  # as it is by default, and here is not
+    assert (stopped.data, "engine is not running" in stopped.stderr) == (True, True), stopped
+    work.open_gate()
+    engine.start()
+    assert ended(store, jid).state == "halted"
+
+
+def test_a_batch_that_hands_minions_over_is_refused_where_nobody_could_take_them(engine, complaint, job):
+    engine.start()
+    told = complaint("batch.start", "f*", "cmd.run", job().command, "offline=queue")
+    assert "job_retry" in told, told
+
+
 # -- minions -----------------------------------------------------------------------------------------------------------
 
 
@@ -224,7 +263,7 @@ def test_a_frozen_minion_is_given_up_and_its_late_return_still_counts(engine, ru
     work = job(stretched(6))
     jid = start(run, work, "batch=1", *timeouts(2), tgt="f1")
     wait_for(work.begun, what="the job has begun")
-    frozen = frozen_minion(master.fleet["f1"])
+    frozen = freeze(master.fleet["f1"])
     try:
         batch = wait_for(
             lambda: (batch := store.read(jid)) and "f1" in batch.outcomes and batch, what="f1 has been given up"
@@ -235,20 +274,6 @@ def test_a_frozen_minion_is_given_up_and_its_late_return_still_counts(engine, ru
         thaw(frozen)
     wait_for(lambda: all_completed(store.read(jid)), what="the late return is recorded")
     assert run("batch.status", jid)["completed"] == 1
-
-
-def frozen_minion(daemon):
-    """Freeze a minion with all its processes."""
-    processes = [psutil.Process(daemon.pid), *psutil.Process(daemon.pid).children(recursive=True)]
-    for process in processes:
-        process.suspend()
-    return processes
-
-
-def thaw(processes):
-    for process in processes:
-        if process.is_running():
-            process.resume()
 
 
 def test_a_minion_that_dies_in_mid_job_frees_its_slot_in_the_end(engine, run, store, job, master):
