@@ -110,7 +110,8 @@ def start(tgt, fun, *args, **options):
 @runner.verb
 def run(tgt, fun, *args, **options):
     """
-    Start a batch, wait until it ends, and return its summary, with ``retcode`` 0 if all went well, and else 1 and ``Error``.
+    Start a batch, wait until it ends, and return its summary, with a ``verdict``: a sentence that also says how many minions
+    were left out. ``retcode`` is 0 if all went well, and else 1, with ``Error``.
 
     For orchestration: the ``salt.runner`` state that calls it fails if the batch did not succeed, or could not be started.
     Takes what ``batch.start`` takes.
@@ -384,8 +385,10 @@ def _follow(jid, timeout, display):
 def _request(verb, who, jid, **more):
     request = {"do": verb, "jid": jid, "user": who.name, **more}
     answer = requests.ask(__opts__, BATCH_MANAGER, request, _STOP_PATIENCE, keep=True)
-    # With no engine nothing is published, and the request is the first thing that it will see.
-    return True if answer is None else answer
+    if answer is None:  # nothing is published meanwhile, and the request is the first thing that an engine will see
+        runner.note(globals(), f"No engine: the {verb} is carried out when the {BATCH_MANAGER} engine runs again")
+        return True
+    return answer
 
 
 def _stop_native(jid, state, kill):

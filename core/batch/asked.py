@@ -146,7 +146,9 @@ def next_batch(opts: Mapping[str, Any], who: Caller, batch: Batch, which: str) -
     data.update(jid=_new_jid(opts), tgt=list(chosen), tgt_type="list", user=who.name, parent=spec.jid, start_at=None)
     data.update(minions=chosen, sizes=sizes_of(spec.batch, len(chosen)))
     data.update(unsure=spec.unsure.intersection(chosen))
-    if spec.max_failures is not None:  # a percentage is one of the minions of this batch
+    if (
+        spec.failures_allowed is not None and spec.max_failures is not None
+    ):  # a percentage is one of this batch's minions
         data.update(failures_allowed=failures_allowed(spec.max_failures, len(chosen)))
     if spec.groups:
         data.update(rollout.layout_again(spec, chosen))

@@ -105,17 +105,8 @@ class Catalog:
 
 def with_retcode(found: Mapping[str, Any]) -> Summary:
     """
-    Add what makes callers fail when a batch did not succeed: ``retcode`` for ``salt-run``, and ``Error`` for the
-    salt.runner state (``salt.states.saltmod.runner``).
+    Add how a batch ended: ``verdict``, a sentence, which is the last line of what is printed; and what makes callers fail
+    when it did not succeed: ``retcode`` for ``salt-run``, and ``Error`` for the salt.runner state (``saltmod.runner``).
     """
-    good = found.get("success", not found["halted"] and not found["failed"])
-    if good:
-        return {**found, "retcode": 0}
-    wrong = [
-        f"{found[name]} {name}"
-        for name in ("failed", "lost", "timed_out", "offline", "killed", "pending")
-        if found.get(name)
-    ]
-    reason = f" ({found['halted_reason']})" if found["halted_reason"] else ""
-    error = f"Batch {found['jid']} is {found['state']}{reason}: {', '.join(wrong)} of {found['total']} minions"
-    return {**found, "retcode": 1, "Error": error}
+    good, verdict = summary.verdict(found)
+    return {**found, "verdict": verdict, "retcode": 0} | ({} if good else {"retcode": 1, "Error": verdict})

@@ -172,7 +172,7 @@ class InFlight(Kept):
         """Minions do not run the job, they say. One that may be just about to begin is asked again."""
         for minion in self.of(minions, Phase.PROBING):
             flight = self.flights[minion]
-            flight.idle, flight.runs = flight.idle + 1, 0
+            flight.idle, flight.runs, flight.asked = flight.idle + 1, 0, 0
             if flight.idle >= IDLE_ANSWERS or (flight.kills and flight.seen):
                 self._move(minion, Phase.GRACE, now + self.spec.gather_job_timeout)
             else:

@@ -44,7 +44,7 @@ class Outcomes(Kept):
     membership: Membership
     ended: dict[str, Ended] = kept(dict, _write, _read, name="outcomes")
     budget_used: int = kept(int)
-    group_used: list[int] = kept(list)  # of the budget, by group
+    group_used: list[int] = kept(list, list, list)  # of the budget, by group
     counts: collections.Counter[Outcome] = made(collections.Counter)
     completed: collections.Counter[int] = made(collections.Counter)  # by group
     changed: set[int] = made(set)  # groups whose failures have changed since they were judged

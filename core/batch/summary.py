@@ -73,6 +73,25 @@ def summary(batch: Batch, now: float) -> dict[str, Any]:
     }
 
 
+def verdict(found: Mapping[str, Any]) -> tuple[bool, str]:
+    """
+    Return whether a batch that has ended did succeed, and a sentence that says so, and how many minions were left out.
+
+    :param found: its summary, ours or that of a native one.
+    """
+    good = bool(found.get("success", not found["halted"] and not found["failed"]))
+    if good:
+        left_out = f"; {found['offline']} not there and left out" if found.get("offline") else ""
+        return True, f"Batch {found['jid']}: {found['completed']} of {found['total']} minions completed{left_out}"
+    names = ("failed", "lost", "timed_out", "offline", "killed", "pending")
+    wrong = ", ".join(f"{found[name]} {name}" for name in names if found.get(name))
+    reason = f" ({found['halted_reason']})" if found["halted_reason"] else ""
+    return (
+        False,
+        f"Batch {found['jid']} is {found['state']}{reason}: {wrong or 'nothing ran'} of {found['total']} minions",
+    )
+
+
 def _grouping(batch: Batch) -> dict[str, Any]:
     """Return what is told of groups, where there are any; the present one's name is among the counts."""
     if not batch.spec.groups:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 import salt.config
 
-from saltext.jobs.core.batch.asked import new_batch
+from saltext.jobs.core.batch.asked import new_batch, next_batch
+from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master.caller import Caller
+from tests.unit.batch.bench import Bench
 
 pytestmark = pytest.mark.story
 
@@ -88,3 +90,47 @@ def test_a_minion_is_refused_unless_it_is_named(opts):
     assert asked_for(opts, "web2", who=Caller("web1", (), peer=True)).user == "web1"
     with pytest.raises(Refused, match="The minion web2"):
         asked_for(opts, "web1", who=Caller("web2", (), peer=True))
+
+
+# -- once more, where a batch did not succeed --------------------------------------------------------------------------
+
+
+def failed(count, of=100, **given):
+    """A batch of so many minions that has ended, of which so many failed."""
+    names = [f"m{number:03d}" for number in range(of)]
+    bench = Bench(names, "100%", **given)
+    for number, name in enumerate(names):
+        if bench.batch.is_publishing():
+            bench.sent()
+        bench.returns(name, retcode=int(number < count))
+    assert bench.batch.finished
+    return bench.batch
+
+
+def test_a_budget_in_per_cent_is_counted_anew_over_the_minions_of_a_retry(opts):
+    parent = failed(10, max_failures="20%", failures_allowed=20.0)
+    spec = next_batch(opts, ROOT, parent, "failed")
+    assert (len(spec.minions), spec.max_failures, spec.failures_allowed) == (10, "20%", 2.0)
+    again = Batch(spec, 0.0)
+    assert again.record.budget_used == 0
+
+
+def test_a_budget_that_is_a_count_stays_that_count_and_begins_at_nothing(opts):
+    parent = failed(10, max_failures=20, failures_allowed=20.0)
+    assert next_batch(opts, ROOT, parent, "failed").failures_allowed == 20.0
+
+
+def test_a_batch_without_a_budget_is_tried_again_without_one(opts):
+    assert next_batch(opts, ROOT, failed(10), "failed").failures_allowed is None
+
+
+def test_the_budgets_of_groups_are_counted_anew_over_what_is_left_of_each(opts):
+    groups = (("eu", 60), ("us", 40))
+    parent = failed(10, groups=groups, by="grains:region", max_failures="50%", group_failures_allowed=(30.0, 20.0))
+    spec = next_batch(opts, ROOT, parent, "failed")
+    assert (spec.groups, spec.group_failures_allowed, spec.failures_allowed) == ((("eu", 10),), (5.0,), None)
+
+
+def test_sizes_in_per_cent_are_counted_anew_too(opts):
+    parent = failed(10)
+    assert (parent.spec.sizes, next_batch(opts, ROOT, parent, "failed").sizes) == ((100,), (10,))

@@ -136,6 +136,13 @@ def test_an_absent_minion_is_left_out(finish):
     assert (summary["completed"], summary["offline"], summary["success"]) == (3, 1, True)
 
 
+def test_the_last_line_of_a_run_and_of_a_watch_says_how_many_were_left_out(command):
+    ran = command("batch.run", "b*", "test.ping", "batch=4")
+    assert ran.data["verdict"].endswith("3 of 4 minions completed; 1 not there and left out")
+    watched = command("batch.watch", ran.data["jid"])
+    assert watched.data["verdict"] == ran.data["verdict"]
+
+
 def test_an_absent_minion_can_count_as_failed(command, run):
     jid = run("batch.start", "b*", "test.ping", "batch=4", "offline=fail")["jid"]
     done = command("batch.wait", jid)

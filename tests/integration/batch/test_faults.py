@@ -205,13 +205,18 @@ def test_returns_that_came_while_the_engine_was_dead_are_found_in_the_job_cache(
     assert [question for question in questions.values() if jid in question["Arguments"]] == [], "nobody was asked"
 
 
-def test_a_request_made_while_no_engine_runs_is_honoured_before_anything_is_published(engine, run, store, job):
+def test_a_request_made_while_no_engine_runs_says_so_and_is_honoured_before_anything_is_published(
+    engine, run, command, store, job
+):
     engine.start()
     work = job(2)
     jid = start(run, work, "batch=1")
     wait_for(work.begun, what="the first has begun")
     engine.kill()
-    assert run("batch.stop", jid) is True
+    assert run("batch.status", jid)["engine"] is False
+    asked = command("batch.stop", jid)
+    assert asked.data is True
+    assert "No engine: the stop is carried out when the batch_manager engine runs again" in asked.stderr
     engine.start()
     batch = ended(store, jid)
     assert (batch.state, work.begun()) == ("halted", 1)

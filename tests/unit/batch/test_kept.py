@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 
 import pytest
@@ -94,3 +95,12 @@ def test_a_flight_goes_only_where_the_table_lets_it():
 def test_no_two_parts_of_a_batch_give_a_field_the_same_name_in_a_snapshot():
     names = [name for part in parts(Batch(spec(), BEGIN)) for name in part.values()]
     assert len(names) == len(set(names))
+
+
+def test_a_snapshot_does_not_change_with_the_batch():
+    bench = Bench("abcd", "2", groups=(("x", 2), ("y", 2)))
+    snapshot = bench.batch.snapshot()
+    before = copy.deepcopy(snapshot)
+    bench.sent()
+    bench.returns("a", retcode=1)
+    assert snapshot == before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch import summary as batch_summary
 from saltext.jobs.core.batch.watch import Display, progress_line
 from tests.unit.batch.bench import BEGIN, Bench
@@ -30,6 +31,55 @@ def test_the_counts_add_up():
     numbers = batch_summary.counts(bench.batch)
     assert (numbers["completed"], numbers["failed"], numbers["active"], numbers["pending"]) == (1, 1, 3, 1)
     assert sum(value for name, value in numbers.items() if name not in ("total", "state")) == numbers["total"] == 6
+
+
+def verdict_of(bench):
+    return batch_summary.verdict(batch_summary.summary(bench.batch, bench.now))
+
+
+def test_the_verdict_on_a_batch_says_how_many_were_left_out():
+    bench = Bench("abcd", "4", presence="ping")
+    bench.present("ab")
+    bench.sent()
+    bench.returns("a", "b")
+    good, said = verdict_of(bench)
+    assert (good, said.partition(": ")[2]) == (
+        True,
+        "2 of 4 minions completed; 2 not there and left out",
+    )
+
+
+def test_the_verdict_on_a_batch_that_all_completed_says_no_more_than_that():
+    bench = Bench("ab", "2")
+    bench.sent()
+    bench.returns("a", "b")
+    assert verdict_of(bench)[1].endswith("2 of 2 minions completed")
+
+
+def test_the_verdict_on_a_batch_that_did_not_succeed_says_what_went_wrong():
+    bench = Bench("abcd", "1", failhard=True)
+    bench.sent()
+    bench.returns("a", retcode=3)
+    good, said = verdict_of(bench)
+    assert (good, said.partition(" is ")[2]) == (False, "halted (failhard): 1 failed, 3 pending of 4 minions")
+    nobody = Bench("ab", "2", presence="ping", offline="skip")
+    nobody.present()
+    assert verdict_of(nobody)[1].endswith("is complete: 2 offline of 2 minions")
+
+
+def test_the_verdict_is_the_last_line_that_is_printed():
+    bench = Bench("ab", "2")
+    keys = {*batch_summary.summary(bench.batch, bench.now), "retcode", "Error", "engine", "group_number", "groups"}
+    assert max(keys | {"verdict"}) == "verdict", "Salt prints a mapping in the order of its keys"
+
+
+def test_whoever_stopped_a_batch_is_named_in_its_status():
+    bench = Bench("ab", "1")
+    bench.sent()
+    assert batch_summary.summary(bench.batch, bench.now)["stopped_by"] is None
+    bench.tell(facts.StopRequested(kill=False, user="ann"))
+    assert batch_summary.summary(bench.batch, bench.now)["stopped_by"] == "ann"
+    assert batch_summary.summary(bench.replayed(), bench.now)["stopped_by"] == "ann"
 
 
 def test_age_counts_from_the_last_progress_and_not_from_the_last_tick():

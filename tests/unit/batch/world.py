@@ -1,9 +1,11 @@
 """
-A made-up world for one batch, with its own ground truth: what each minion really received, ran and returned.
+A made-up world for one batch, with its own ground truth (``truth.py``): what each minion really received, ran and returned.
 
 Everything is drawn from a seed. The engine dies before and after any effect and finds its journal again; publishes are
-refused, lost or unanswered; events are lost, late and forged; minions die, restart, come late, forget to acknowledge, or say
-twice that they do not run a job that they are about to begin; the disk is full for a while; operators pause and stop.
+refused, lost or unanswered; events are lost, late and forged. Minions die, restart, come late, forget to acknowledge, leave
+questions unanswered, or say twice that they do not run a job that they are about to begin. Jobs hang, and do not end when
+they are told to. The target does not match all whom it may match. Windows open and shut; checks are passed, not passed or
+not answered. The disk is full for a while. Operators pause, stop and approve.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.facts import fact_of, record_of
 from saltext.jobs.core.batch.machine import Batch
 from tests.unit.batch.bench import BEGIN, spec
+from tests.unit.batch.truth import Truth
 
 #: Facts after which a world is taken to be stuck.
 _LONGEST = 6000
@@ -29,12 +32,25 @@ class Minion:
         self.name, self.life = name, life
         self.up = life not in ("dead", "late")
         self.seconds = chance.choice([0.1, 3.0, 25.0, 90.0])
+        self.stubborn = chance.random() < 0.3  # does not end its job when it is told to terminate
         self.retcode = int(chance.random() < 0.1)
         self.received = False  # in this life of its process
         self.running = False
         self.queued = False  # received, and waits for its turn on the minion
         self.runs = 0
         self.known_to_have_begun = False  # the engine has heard of it
+        self.matches = True  # the target matches it
+        self.ignored = 0  # questions in a row that it has left unanswered
+        self.intended = 0.0  # when the engine last wanted to send it the job
+        self.idle_said = 0  # answers that it does not run the job, which the engine has heard since
+        self.woken = False  # it began its job a while after it had received it
+        self.signals = 0  # kills that the engine has wanted
+        self.deafness = 0  # kills that it did not get
+
+    @property
+    def excused(self):
+        """Whether the engine cannot know that it runs its job: it had said twice that it does not when it began."""
+        return self.woken and self.idle_said > 1
 
 
 class World:
@@ -45,7 +61,7 @@ class World:
     def __init__(self, seed):
         self.chance = chance = random.Random(seed)
         names = "abcdefgh"[: chance.randint(1, 8)]
-        lives = ["well"] * 6 + ["dead", "late", "dies", "restarts", "mute", "sleeper"]
+        lives = ["well"] * 6 + ["dead", "late", "dies", "restarts", "mute", "sleeper", "shy"]
         self.minions = {name: Minion(name, chance.choice(lives), chance) for name in names}
         self.calm = chance.random() < 0.2  # nothing goes wrong but minions
         self.trouble = 0 if self.calm else chance.randint(0, 25)  # how often something may go wrong yet
@@ -61,19 +77,20 @@ class World:
             "failures_allowed": chance.choice([None, None, 2.0]),
             "acks": chance.random() < 0.7,
         }
+        options.update(self._more_options(names))
         self.spec = spec(names, options.pop("batch"), **options)
+        self.hangs()
         self.now, self.count = BEGIN, itertools.count()
         self.agenda = []  # heap of (time, number, action)
         self.cache = {}  # what the job cache holds
         self.most_over = 0
-        self.woken = 0  # sleepers that began after the engine had reason to give them up
         self.steps = 0
         self.down_until = 0.0
         self.full_until = 0.0
         self.batch = Batch(self.spec, self.now)
         self.snapshot, self.journal = self.batch.snapshot(), []
         self.life = 0  # of the engine
-        self.stopped = False
+        self.truth = Truth(self)
         self.tell(facts.Tick())
         for minion in self.minions.values():
             if minion.life == "late":
@@ -82,7 +99,43 @@ class World:
             self.at(chance.uniform(0, 60), self.request, facts.StopRequested(chance.random() < 0.5))
         if chance.random() < 0.3:
             self.at(chance.uniform(0, 40), self.request, facts.PauseRequested())
-            self.at(chance.uniform(40, 90), self.request, facts.ResumeRequested())
+
+    def _more_options(self, names):
+        """What a rollout may have besides: groups, a window, a check, a limit, and minions that may not match."""
+        chance, more = self.chance, {}
+        if chance.random() < 0.3 and len(names) > 1:
+            first = chance.randint(1, len(names) - 1)
+            more["groups"] = (("eu", first), ("us", len(names) - first))
+            more["by"] = "grains:region"
+            if chance.random() < 0.4:
+                more["failures_allowed"] = None
+                more["group_failures_allowed"] = (float(chance.randint(0, 2)), 1.0)
+        if chance.random() < 0.2:
+            more["window"] = "as is_open says"
+            self.opens, self.every, self.length = (
+                chance.uniform(0, 60),
+                chance.choice([50.0, 300.0]),
+                chance.choice([10, 40]),
+            )
+        if chance.random() < 0.3:
+            kind = chance.choice(["function", "runner", "approve"])
+            more["check"] = {"kind": kind, "fun": "" if kind == "approve" else "a.check", "arg": [], "kwargs": {}}
+            more["check_timeout"] = 20.0
+            more["approve_timeout"] = chance.choice([None, 200.0])
+        if chance.random() < 0.25:
+            more["max_runtime"] = chance.choice([10.0, 30.0])
+        if chance.random() < 0.2:
+            more["unsure"] = frozenset(name for name in names if chance.random() < 0.5)
+            more["condition"] = "G@role:db"
+            for name in sorted(more["unsure"]):
+                self.minions[name].matches = chance.random() < 0.5
+        return more
+
+    def hangs(self):
+        """Where a job may run for so long and no longer, some hang."""
+        for minion in self.minions.values() if self.spec.max_runtime else ():
+            if self.chance.random() < 0.3:
+                minion.seconds = 5000.0  # it may survive as many kills as it is sent
 
     # -- time and the engine ------------------------------------------------------------------------------------------
 
@@ -102,7 +155,10 @@ class World:
         self.steps += 1
         if self.steps > _LONGEST:
             raise AssertionError(f"the batch is stuck: {self.batch.snapshot()}")
+        stage = self.batch.checks.stage
         effects = self.batch.step(fact, self.now)
+        self.truth.told(fact, stage)
+        self.truth.wants(effects, isinstance(fact, facts.Recovered))
         self.journal.append(record_of(fact, self.now))
         if self.chance.random() < 0.05:
             self.snapshot, self.journal = self.batch.snapshot(), []
@@ -143,7 +199,8 @@ class World:
         if self.now < self.down_until:
             self.at(self.down_until - self.now + 0.01, self.request, fact)
         elif self.batch.accepts(fact):
-            self.stopped = self.stopped or isinstance(fact, facts.StopRequested)
+            if isinstance(fact, facts.PauseRequested):
+                self.at(self.chance.uniform(5, 60), self.request, facts.ResumeRequested())
             self.tell(fact)
 
     def run(self):
@@ -189,16 +246,20 @@ class World:
             self.later(1.0, facts.PublishFailed(outcome, certain=outcome == "refused"))
 
     def deliver(self, effect):
+        tgt, tgt_type = self.spec.target_for(effect.minions)
+        if self.spec.unsure & set(effect.minions):
+            assert tgt_type == "compound" and self.spec.condition in tgt, "the minion cannot decide for itself"
         for name in effect.minions:
             delay = self.chance.choice([0.01, 0.01, 2.0])
-            self.at(delay, self.receive, self.minions[name])
+            if self.minions[name].matches:
+                self.at(delay, self.receive, self.minions[name])
 
     def do_gather(self, effect):
         if self.goes_wrong(0.1):
             self.later(1.0, facts.PingFailed("busy"))
             return
         asked = effect.minions or tuple(self.minions)
-        answering = [name for name in asked if self.minions[name].up]
+        answering = [name for name in asked if self.minions[name].up and self.minions[name].matches]
         early = [name for name in answering if self.chance.random() < 0.7]
         if early:
             self.later(0.2, facts.Seen(tuple(early)))
@@ -216,20 +277,58 @@ class World:
             self.later(1.0, facts.Probed(unasked=effect.minions))
             return
         asked = [self.minions[name] for name in effect.minions]
-        up = [minion for minion in asked if minion.up]
+        silent = [minion for minion in asked if not self.answers(minion)]
+        up = [minion for minion in asked if minion not in silent]
         half = self.chance.randint(0, len(up))
         for delay, part in ((0.2, up[:half]), (0.6, up[half:])):
             running = tuple(minion.name for minion in part if minion.running)
             idle = tuple(minion.name for minion in part if not minion.running)
             if part:
                 self.later(delay, facts.Probed(running, idle))
-        self.later(5.0, facts.Probed(silent=tuple(minion.name for minion in asked if not minion.up)))
+        self.later(5.0, facts.Probed(silent=tuple(minion.name for minion in silent)))
+
+    def answers(self, minion):
+        """Whether a minion answers a question; a shy one leaves two in a row unanswered at most, as the engine hears it."""
+        shy = minion.life == "shy" and minion.ignored < 2 and self.chance.random() < 0.7
+        return minion.up and not shy
 
     def do_kill(self, effect):
         for name in effect.minions:
-            if self.minions[name].up and self.chance.random() < 0.7:
-                self.minions[name].running = False
+            minion = self.minions[name]
+            deaf = self.chance.random() < 0.3 and minion.deafness < 3
+            minion.deafness += deaf
+            if minion.running and minion.up and not deaf and not (effect.gently and minion.stubborn):
+                minion.running = False
+                if effect.gently and self.chance.random() < 0.5:
+                    self.put_out(minion, 143)
         self.later(0.1, facts.KillSent(effect.minions, effect.gently))
+
+    def do_announce(self, effect):
+        bored = self.spec.approve_timeout is not None and self.chance.random() < 0.3
+        if effect.kind == "check" and effect.details["kind"] == "approve" and not bored:
+            stage = effect.details["stage"]
+            self.at(self.chance.uniform(1, 60), self.request, facts.Approved(stage + self.chance.choice([0, 0, 1])))
+            self.at(self.chance.uniform(60, 150), self.request, facts.Approved(stage))
+
+    def do_check(self, effect):
+        if self.goes_wrong(0.2):
+            return  # nobody answers
+        passed = self.chance.random() < 0.9
+        self.later(self.chance.choice([0.1, 3.0, 15.0]), facts.Checked(effect.stage, passed, "" if passed else "no"))
+
+    def do_findopening(self, _effect):
+        if self.goes_wrong(0.2):
+            self.later(0.01, facts.OpeningFound(None, trouble="the zone is not known"))
+            return
+        past = (self.now - BEGIN - self.opens) % self.every
+        begins = self.now - past if self.now >= BEGIN + self.opens else BEGIN + self.opens
+        if self.now >= begins + self.length:
+            begins += self.every
+        self.later(0.01, facts.OpeningFound(begins, begins + self.length))
+
+    def is_open(self, now):
+        """Whether the window is open."""
+        return now >= BEGIN + self.opens and (now - BEGIN - self.opens) % self.every < self.length
 
     def do_queue(self, effect):
         refused = self.chance.random() < 0.2
@@ -256,7 +355,7 @@ class World:
         minion.queued = False
         minion.runs += 1
         minion.running = True
-        self.woken += woken
+        minion.woken = woken
         assert not (minion.runs > 1 and minion.known_to_have_begun), f"{minion.name} runs twice, and that was known"
         self.check()
         if self.spec.acks and minion.life != "mute" and not self.goes_wrong(0.2):
@@ -270,9 +369,15 @@ class World:
         if not minion.running or minion.runs != run:
             return
         minion.running = False
-        self.cache[minion.name] = minion.retcode
+        self.put_out(minion, minion.retcode)
+
+    def put_out(self, minion, retcode):
+        """A minion returns: the job cache has it, and the bus tells of it, mostly."""
+        self.cache.setdefault(minion.name, retcode)
         if not self.goes_wrong(0.3):
-            self.at(self.chance.choice([0.01, 4.0]), self.hear, minion, facts.Returned(minion.name, minion.retcode))
+            found = (minion.name, self.cache[minion.name])
+            fact = self.chance.choice([facts.Returned(*found), facts.LookedUp((), (found,))])
+            self.at(self.chance.choice([0.01, 4.0]), self.hear, minion, fact)
 
     def fall(self, minion):
         """A minion's process ends, and its job with it."""
@@ -291,7 +396,7 @@ class World:
         """An event crosses the bus; whether the engine is there to hear it is another matter."""
         if self.now < self.down_until:
             return
-        if isinstance(fact, (facts.Acknowledged, facts.Returned)):
+        if isinstance(fact, (facts.Acknowledged, facts.Returned, facts.LookedUp)):
             minion.known_to_have_begun = True
         if not isinstance(fact, facts.Started) or self.batch.wants_start(minion.name):
             self.tell(fact)
@@ -305,8 +410,9 @@ class World:
     def check(self):
         """The limit is held, but for jobs that begin after the minion has said twice that it does not run them."""
         running = sum(minion.running for minion in self.minions.values())
+        excused = sum(minion.running and minion.excused for minion in self.minions.values())
         limit = max(self.spec.sizes)
-        assert running <= limit + self.woken, f"{running} run, and {limit} may"
+        assert running <= limit + excused, f"{running} run, and {limit} may"
 
     def verdict(self):
         """The counts equal the truth, and nobody is forgotten."""
@@ -315,15 +421,7 @@ class World:
         assert sum(batch.counts.values()) + batch.count_pending() == len(self.minions)
         told = collections.Counter(states.values())
         assert told == {outcome.value: count for outcome, count in batch.counts.items() if count}
-        for name, retcode in self.cache.items():
-            assert states.get(name) == ("failed" if retcode else "completed"), (name, states.get(name))
-        for name, state in states.items():
-            if state == "completed":
-                assert name in self.cache, f"{name} has completed nothing"
-        if batch.halted is None:
-            assert not batch.count_pending()
-            for minion in self.minions.values():
-                assert minion.runs or minion.life != "well" or not self.calm, f"{minion.name} is forgotten"
+        self.truth.verdict(states)
 
 
 def live_through(seed):

@@ -1,0 +1,139 @@
+"""
+What really is the case in a made-up world, and what a batch must therefore not do: judged after each fact that it takes.
+
+Nothing here is asked of the batch's own book-keeping but its stage, its phase of life, and what it wants done.
+"""
+
+from __future__ import annotations
+
+from saltext.jobs.core.batch import facts
+
+
+class Truth:
+    """
+    :param world: the world, with its spec and its minions.
+    """
+
+    def __init__(self, world):
+        self.world, self.spec = world, world.spec
+        self.stage = 0
+        self.checked = set()  # stages whose check was passed, or that were approved
+        self.asked = set()  # stages whose check has begun
+        self.failed = set()  # minions of whose failure the batch was told
+        self.refused = False  # a check was not passed
+        group = iter([name for name, count in self.spec.groups for _ in range(count)])
+        self.group_of = {name: next(group, "") for name in self.spec.minions}
+
+    # -- what is told -------------------------------------------------------------------------------------------------
+
+    def told(self, fact, before):
+        """The batch has taken a fact; ``before``: the stage under check until then."""
+        found = fact.found if isinstance(fact, facts.LookedUp) else ()
+        if isinstance(fact, facts.Returned):
+            found = ((fact.minion, fact.retcode),)
+        self.failed.update(name for name, retcode in found if retcode and name in self.world.minions)
+        if isinstance(fact, facts.Probed):
+            for name in fact.idle:
+                self.world.minions[name].idle_said += 1
+            for name in (*fact.idle, *fact.running):
+                self.world.minions[name].ignored = 0
+            for name in fact.silent:
+                self.world.minions[name].ignored += 1
+        if isinstance(fact, facts.Checked) and fact.stage == before:
+            self._answered(fact)
+        if isinstance(fact, facts.Approved):
+            self.checked.add(fact.stage)
+
+    def _answered(self, fact):
+        if fact.passed:
+            self.checked.add(fact.stage)
+        else:
+            assert self.world.batch.halted or self.world.batch.finished, "it goes on after a check that was not passed"
+            self.refused = True
+
+    # -- what is wanted -----------------------------------------------------------------------------------------------
+
+    def wants(self, effects, recovered):
+        """The batch wants something done, at this moment. ``recovered``: because an engine has started."""
+        for effect in effects:
+            if isinstance(effect, (facts.Publish, facts.Gather)):
+                self._is_open(effect)
+            if isinstance(effect, facts.Check):
+                self._checks(effect, recovered)
+            if isinstance(effect, facts.Publish):
+                self._publishes(effect)
+            if isinstance(effect, facts.Kill):
+                self._kills(effect)
+            if isinstance(effect, facts.Queue):
+                assert not self.spec.unsure & set(effect.minions), (
+                    "a minion may not match the target, and is handed over"
+                )
+        if self.world.batch.pace.stage != self.stage:
+            self._moves_on()
+
+    def _is_open(self, effect):
+        if self.spec.window:
+            assert self.world.is_open(self.world.now), f"its window is shut: {effect}"
+
+    def _checks(self, effect, recovered):
+        if not (recovered and effect.stage in self.asked):  # one that had begun is asked again at once
+            self._is_open(effect)
+        self.asked.add(effect.stage)
+        for name in effect.minions:
+            assert self.world.cache.get(name) == 0, f"{name} is asked in a check, and has not completed"
+
+    def _kills(self, effect):
+        for name in effect.minions:
+            minion = self.world.minions[name]
+            if not self.world.batch.killing:
+                limit = self.spec.max_runtime
+                assert limit is not None, f"{name} is killed, and nobody wanted that"
+                assert self.world.now - minion.intended >= limit, f"{name} is killed before its time"
+                assert effect.gently or minion.signals, f"{name} is killed before it was told to terminate"
+            minion.signals += 1
+
+    def _publishes(self, effect):
+        assert not self.refused, "it sends on although a check was not passed"
+        if self.spec.failures_allowed is not None:
+            assert len(self.failed) <= self.spec.failures_allowed, f"{self.failed} failed, and it sends on"
+        for name in effect.minions:
+            minion = self.world.minions[name]
+            minion.intended, minion.idle_said = self.world.now, 0
+        places = [name for name, _ in self.spec.groups]
+        turn = max((places.index(self.group_of[name]) for name in effect.minions), default=0) if places else 0
+        for group, allowed in zip(places[:turn], self.spec.group_failures_allowed, strict=False):
+            failed = {name for name in self.failed if self.group_of[name] == group}
+            assert len(failed) <= allowed, f"{failed} of group {group} failed, and the next one begins"
+
+    def _moves_on(self):
+        """Another stage has begun: all of the one before has ended, and was checked."""
+        if self.spec.check:
+            assert self.stage in self.checked, f"stage {self.stage} was not checked"
+        self.stage = self.world.batch.pace.stage
+        for minion in self.world.minions.values():
+            assert not minion.running or minion.excused, f"{minion.name} still runs, and the next stage begins"
+
+    # -- in the end ---------------------------------------------------------------------------------------------------
+
+    def verdict(self, states):
+        """``states``: how each minion has ended, according to the batch."""
+        world = self.world
+        for name, state in states.items():
+            minion = world.minions[name]
+            if state == "completed":
+                assert name in world.cache, f"{name} has completed nothing"
+            if state in ("timed_out", "killed"):
+                assert minion.signals, f"{name} was never killed"
+            if not minion.matches:
+                assert not minion.runs and state not in ("completed", "lost", "timed_out"), (name, state)
+        for name, retcode in world.cache.items():
+            expected = ("failed", "timed_out") if retcode else ("completed",)
+            assert states.get(name) in expected, (name, states.get(name))
+            if states[name] == "timed_out":
+                assert world.minions[name].signals, f"{name} failed by itself"
+        if world.batch.halted is None:
+            assert not world.batch.count_pending()
+            for minion in world.minions.values():
+                assert minion.runs or minion.life != "well" or not world.calm or not minion.matches, (
+                    f"{minion.name} is forgotten"
+                )
