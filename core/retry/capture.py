@@ -85,7 +85,6 @@ class Stage(enum.Enum):
 class _Open:
     __slots__ = (
         "again",
-        "asked",
         "asking",
         "begun",
         "idle",
@@ -95,6 +94,7 @@ class _Open:
         "signal",
         "stage",
         "survey",
+        "surveyed",
         "waited_for",
     )
 
@@ -105,7 +105,7 @@ class _Open:
         self.signal = False  # the bus says that it is a signal to another job: that cannot wait
         self.asking: set[str] = set()
         self.survey = 0  # the number of the survey that it takes part in
-        self.asked = False  # it has been surveyed
+        self.surveyed: set[str] = set()  # minions that have been asked since its deadline
         self.idle: set[str] = set()  # minions that are there, but do not run it
         self.begun: set[str] = set()  # minions that have said that they begin it
         self.again: float | None = None  # when it was published again meanwhile, as the bus says
@@ -290,7 +290,7 @@ class Capture:
         if fact.last == job.waited_for or wait < _SLACK:
             return False
         job.waited_for = fact.last
-        job.asked, job.idle = False, set()
+        job.surveyed, job.idle = set(), set()
         self._later(fact.jid, now + wait)
         return True
 
@@ -299,9 +299,9 @@ class Capture:
         note = self.notes.get(fact.jid, Note(0.0))
         missing = fact.missing.difference(known, note.settled)
         outcomes = self._forget(fact.jid, (note.begun | note.killed.keys()) - missing)
-        if not job.asked and missing:
-            outcomes += self._note(job.job, job.begun & missing, ())
-            job.stage, job.asking = Stage.TO_ASK, set(missing)
+        if unasked := missing - job.surveyed:  # also one of a further publish whose deadline has passed unseen
+            outcomes += self._note(job.job, job.begun & unasked, ())
+            job.stage, job.asking = Stage.TO_ASK, set(unasked)
             return [*outcomes, Survey()]
         there, begun = missing & job.idle, missing & job.idle & note.begun
         outcomes += self._explain(job, begun, State.HELD, "it was begun and ended without a return")
@@ -366,10 +366,11 @@ class Capture:
         if job.asking & fact.unasked:
             self._later(jid, now + AGAIN)
             return []
-        asked, job.asking, job.asked = job.asking, set(), True
+        asked, job.asking = job.asking, set()
+        job.surveyed |= asked
         running = {minion for minion in asked if jid in fact.running.get(minion, ())}
         silent = asked - fact.running.keys()
-        job.idle = asked - running - silent
+        job.idle |= asked - running - silent
         outcomes = self._note(job.job, running, ())
         begun = silent & self.notes[jid].begun if jid in self.notes else set()
         reason = "it did not return the job and does not answer"

@@ -1,20 +1,29 @@
 """
 A world that is against the retry machine: events are lost, forged and late, the engine dies at any effect, the store and the
-job cache fail for a while, minions go down and jobs die, and operators publish further parts, kill, cancel and enqueue.
+job cache fail for a while, minions go down and jobs die, windows open and close, users lose their rights, and operators
+publish further parts, kill, cancel, enqueue and retry.
 
 What has really happened stands beside it, so that each run can be judged: see ``judge``.
 """
 
 from __future__ import annotations
 
+import datetime
 import random
 
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.entry import State
+from saltext.jobs.core.retry.entry import Asker, Limits, State
+from saltext.jobs.core.windows import is_open, parse_windows
 from tests.unit.retry.world import World
 
 #: Seconds from the publish of a kill until it must have been taken note of, while the engine can read the job cache.
 KILL_NOTED = 8.0
+#: Seconds from the loss of a right until it must count.
+RIGHT_NOTED = 30.0
+#: A window that is open for half of the time.
+HALF_HOURS = "; ".join(f"{hour:02}:10-{hour:02}:40" for hour in range(24))
+#: Those who enqueue by hand.
+USERS = ("ann", "bob")
 
 
 class Adversary(World):
@@ -27,6 +36,8 @@ class Adversary(World):
         self.again = set()  # (minion, jid) that an operator wants run again
         self.gone = set()  # (minion, jid) that an operator does not want delivered
         self.killed_at = {}  # (minion, jid) -> when an operator last killed it
+        self.urged = {}  # minion -> the jobs that an operator wanted it to get at once, at some time
+        self.revoked = {}  # user -> when a right was last lost
         self.up_since = 0.0
         self._die_at = None  # the number of the effect at which the engine dies
         names = tuple("abcd"[: self.random.randint(1, 4)])
@@ -34,6 +45,8 @@ class Adversary(World):
             minions=names,
             acks=self.random.random() < 0.5,
             duration=self.random.choice([0.05, 1.0, 8.0, 40.0, 400.0]),
+            window=self.random.choice(["", "", HALF_HOURS]),
+            timezone="UTC",
             ttl=1e6,
             keep=1e6,
             backoff=self.random.choice([2.0, 60.0]),
@@ -41,6 +54,33 @@ class Adversary(World):
         )
         for minion in self.minions.values():
             minion.cache_jobs = self.random.random() < 0.3
+
+    # -- windows and rights -------------------------------------------------------------------------------------------
+
+    def _forbid(self, minion, jid):
+        """Assert that a job may be published now: in its window, and by those who asked for it."""
+        limits = self.published[jid][0].limits
+        window = self.settings.window if limits.window is None else limits.window
+        shut = window and not is_open(parse_windows(window), self.now, datetime.timezone.utc)
+        assert not shut or jid in self.urged.get(minion, ()), f"{minion} gets {jid} outside its window"
+        asker = self.machine.entry(minion, jid).asker
+        for user in ("publisher", asker.user if asker else "publisher"):
+            late = self.now > self.revoked.get(user, float("inf")) + RIGHT_NOTED
+            assert not late or user not in self.denied, f"{minion} gets {jid}, and {user} has lost the right"
+
+    def do_revoke(self):
+        """A user loses a right, or gets it back; or it cannot be known for a while."""
+        user = self.random.choice(["publisher", *USERS])
+        for users in self.random.choice([(self.denied,), (self.denied,), (self.unsure,)]):
+            if user in users:
+                users.discard(user)
+            else:
+                users.add(user)
+                self.revoked[user] = self.now
+
+    def do_window_trouble(self):
+        """Nobody can tell when windows open, for a while."""
+        self.windows_known = not self.windows_known
 
     # -- misfortunes --------------------------------------------------------------------------------------------------
 
@@ -105,6 +145,7 @@ class Adversary(World):
                 self.known.discard(key)
                 self.begun.discard(key)
             assert key not in self.begun, f"{key} is published although it is known to have begun"
+            self._forbid(*key)
         super()._publish(effect)
 
     # -- what happens -------------------------------------------------------------------------------------------------
@@ -127,6 +168,7 @@ class Adversary(World):
             "crash",
         ]
         kinds += ["die_at", "die_at", "gap", "store", "cache", "urge", "enqueue", "process"]
+        kinds += ["revoke", "window_trouble", "retry"]
         getattr(self, f"do_{choice(kinds)}")()
         self.run(choice([0.01, 0.2, 1.0, 5.0, 15.0, 60.0, 700.0]) * self.random.random())
 
@@ -137,7 +179,9 @@ class Adversary(World):
         return self.random.choice(sorted(self.published)) if self.published else None
 
     def do_publish(self):
-        self.publish(f"j{len(self.published)}", targets=self._some())
+        windows = [None, None, None, "", HALF_HOURS]
+        limits = Limits(given=True, window=self.random.choice(windows), timezone="UTC")
+        self.publish(f"j{len(self.published)}", targets=self._some(), limits=limits)
 
     def do_part(self):
         """A further publish under a jid: the next part of the minions, as ``salt -b`` does; never to the same ones."""
@@ -194,11 +238,28 @@ class Adversary(World):
         self.gone -= {(name, jid) for name in owed}
         for name in owed:
             self.killed_at.pop((name, jid), None)
-        self.tell(facts.EnqueueRequested(job, owed, "by an operator"))
+        self.tell(facts.EnqueueRequested(job, owed, "by an operator", asker=self._asker()))
+
+    def _asker(self):
+        return Asker(self.random.choice(USERS), "pam", limited=True)
+
+    def do_retry(self):
+        """An operator wants held and dead entries of a job tried again, whatever is known of them."""
+        jid = self._job()
+        if jid and self.machine:
+            wanted = {
+                (e.minion, jid) for e in self.machine.entries() if e.jid == jid and e.state in (State.HELD, State.DEAD)
+            }
+            self.again |= wanted
+            for key in wanted:
+                self.killed_at.pop(key, None)
+            self.tell(facts.RetryRequested(jid=jid, asker=self._asker()))
 
     def do_urge(self):
         if self.machine:
-            self.tell(facts.ReplayRequested(self.random.choice(sorted(self.minions))))
+            name = self.random.choice(sorted(self.minions))
+            self.urged.setdefault(name, set()).update(self.published)
+            self.tell(facts.ReplayRequested(name))
 
     def do_forge(self):
         """Events of an accepted minion that lies about others; of what it can say about a beginning, see ``docs``."""
@@ -236,7 +297,7 @@ class Adversary(World):
         for _ in range(steps):
             self.act()
         self.store_up = self.cache_up = True
-        self._die_at, self.lossy = None, 0.0
+        self._die_at, self.lossy, self.windows_known = None, 0.0, True
         if self.machine is None:
             self.boot()
         self._notice()

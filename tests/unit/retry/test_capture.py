@@ -347,3 +347,18 @@ def test_an_enqueue_while_the_minion_is_asked_makes_one_entry():
     world.run(30)
     assert world.machine.total == 1
     assert world.machine.entry("b", "j1").history[0][2] == "by an operator"
+
+
+def test_a_further_publish_that_could_not_be_read_before_its_deadline_is_not_lost():
+    world = World(minions=("a", "b"), duration=1e6)
+    world.minions["a"].seen.add("j1")  # it is there, and has not got the job
+    world.stop("b")
+    world.publish("j1", targets=("a",))
+    world.run_until(lambda: world.effects(facts.Inquire))
+    world.cache_up = False
+    world.run(5)
+    world.publish("j1", targets=("b",))
+    world.run(PATIENCE + 30)
+    world.cache_up = True
+    world.run(60)
+    assert world.state("b", "j1") is State.PENDING

@@ -233,12 +233,14 @@ class World:
                 return
             returned = frozenset(minion for minion in effect.minions if (minion, effect.jid) in self.returned)
             last = self.last.get(effect.jid) if effect.publish else None
-            users = dict.fromkeys(effect.minions, "publisher") if not effect.only_returns else {}
-            users.update({name: asker.user for name, asker in effect.askers.items()})
-            told = {
-                which: {name: f"{user} is {which}" for name, user in users.items() if user in who}
-                for which, who in (("denied", self.denied), ("unsure", self.unsure))
-            }
+            told = {"denied": {}, "unsure": {}}
+            for name in () if effect.only_returns else effect.minions:
+                asker = effect.askers[name].user if name in effect.askers else None
+                users = [(user, "denied") for user in ("publisher", asker) if user in self.denied]
+                # Who asked by hand vouches for a publisher of whom nobody can tell.
+                users += [(user, "unsure") for user in (asker or "publisher",) if user in self.unsure]
+                for user, which in users[:1]:
+                    told[which][name] = f"{user} is {which}"
             self.tell(
                 facts.LookedUp(
                     effect.jid, effect.minions, returned, only_returns=effect.only_returns, last=last, **told
