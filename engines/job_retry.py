@@ -22,7 +22,7 @@ from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.master.bus import Bus
-from saltext.jobs.core.master.job_cache import OURS, JobCache
+from saltext.jobs.core.master.job_cache import KEEP_MINIONS, OURS, JobCache
 from saltext.jobs.core.master.publisher import Publisher
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.retry.ports import Ports
@@ -85,6 +85,13 @@ def _settings(switch, options):
         )
     if not __opts__.get("job_cache", True) and not __opts__.get("ext_job_cache"):
         raise SettingsError("job_cache is False; accepted is True, since without returns nobody knows what has run")
+    if cache not in KEEP_MINIONS:
+        log.warning(
+            "%s: of Salt's job caches only %s keep for which minions a job is; if %s does not, nothing is ever queued",
+            JOB_RETRY,
+            ", ".join(sorted(KEEP_MINIONS)),
+            cache,
+        )
     if settings.window and longest_break(parse_windows(settings.window)) >= settings.ttl:
         log.warning(
             "%s: a job is owed for %d s (ttl), and the window %r stays shut for longer: jobs will expire before it opens",

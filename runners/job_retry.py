@@ -116,7 +116,8 @@ def stats():
 
     Returns a dict with ``entries``, ``jobs`` and ``minions`` (counts), ``states``, ``functions`` and ``owners`` (counts of
     entries by name), ``oldest`` (when the oldest entry was queued, ISO 8601, UTC), ``paused`` and ``engine`` (whether it
-    runs on this master). ``outside_window`` counts the entries that wait for a window to open, of which the first does
+    runs on this master). ``set_aside`` names the records of the queue that were damaged, and are kept in the bank
+    ``job_retry/corrupt``. ``outside_window`` counts the entries that wait for a window to open, of which the first does
     ``opens_at``.
 
     CLI Example:
@@ -146,6 +147,7 @@ def stats():
         "functions": dict(functions),
         "owners": dict(owners),
         "oldest": _iso(oldest),
+        "set_aside": _set_aside(),
         "outside_window": outside,
         "opens_at": _iso(min(openings, default=None)),
         "paused": _is_paused(),
@@ -345,6 +347,13 @@ def _entries(minion, jid):
             if snapshot:
                 for entry in store.entries(name, snapshot, minion):
                     yield entry, snapshot
+    except StateError as exc:
+        raise Refused(f"The retry queue cannot be read: {exc}") from exc
+
+
+def _set_aside():
+    try:
+        return RetryStore(__opts__, read_only=True).set_aside()
     except StateError as exc:
         raise Refused(f"The retry queue cannot be read: {exc}") from exc
 

@@ -30,7 +30,7 @@ from saltext.jobs.core.store.drivers import Undecodable
 from saltext.jobs.core.store.publication import Publication
 from saltext.jobs.core.store.store import Store, store_of
 
-__all__ = ["BATCH_MARK", "OURS", "JobCache", "Publication", "load_of"]
+__all__ = ["BATCH_MARK", "KEEP_MINIONS", "OURS", "JobCache", "Publication", "load_of"]
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 OURS = "salt_cache"
 #: Job caches that give a return back as it was stored.
 EXACT = frozenset((OURS, "local_cache"))
+#: The job caches of Salt's releases that keep for which minions a job is.
+KEEP_MINIONS = frozenset({OURS, "local_cache", "couchbase"})
 #: Seconds within which a job may be published again under its jid.
 _AGAIN_WITHIN = 2 * 86400.0
 #: Key in the load of a job that the batch_manager engine publishes: the batch decides who gets it, and when.

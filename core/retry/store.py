@@ -144,7 +144,7 @@ class RetryStore:
                 if self._is_away():
                     raise
                 log.error("Job %s cannot be replayed: its snapshot is set aside: %s", jid, exc)
-                self._set_aside(JOBS, jid)
+                self._put_aside(JOBS, jid)
                 continue
             if owner is None or snapshot["owner"] == owner:
                 yield jid, snapshot
@@ -176,7 +176,7 @@ class RetryStore:
                 if self._is_away():
                     raise StateError(f"The retry queue cannot be read: {exc}") from exc
                 log.error("The entry of %s for job %s is set aside; the job is held: %s", name, jid, exc)
-                self._set_aside(self._queue(name), jid)
+                self._put_aside(self._queue(name), jid)
                 entry = _unknown(name, jid, snapshot)
                 if not self._read_only:
                     self._do("store", self._queue(name), jid, entry.as_record())
@@ -194,8 +194,12 @@ class RetryStore:
                 if self._is_away():
                     raise StateError(f"The retry queue cannot be read: {exc}") from exc
                 log.error("The note about job %s is set aside: %s", jid, exc)
-                self._set_aside(NOTES, jid)
+                self._put_aside(NOTES, jid)
         return found
+
+    def set_aside(self) -> list[str]:
+        """Return the names of the records that could not be used. :raises StateError: when the store cannot be read."""
+        return sorted(self._do("list", ASIDE) or ())
 
     def _claims(self, jid: str) -> dict[str, Any]:
         try:
@@ -216,7 +220,7 @@ class RetryStore:
         value = self._do("fetch", OWNERS, owner)
         return float(value) if isinstance(value, (int, float)) else 0.0
 
-    def _set_aside(self, bank: str, key: str) -> None:
+    def _put_aside(self, bank: str, key: str) -> None:
         """Move a record that cannot be used out of the way, and keep a copy of it where that is possible."""
         if self._read_only:
             return

@@ -34,6 +34,11 @@ job_retry.start(**{options!r})
         ({"job_retry": {"ttl": "2d"}, "master_job_cache": "salt_cache"}, {"rate": 5}, ["RUNS"]),
         ({"job_retry": True, "master_job_cache": "local_cache"}, {}, ["CRITICAL", "'local_cache'", "WAITS"]),
         ({"job_retry": {"trust_job_cache": True}, "master_job_cache": "local_cache"}, {}, ["RUNS"]),
+        (
+            {"job_retry": {"trust_job_cache": True}, "master_job_cache": "redis"},
+            {},
+            ["WARNING", "if redis does not, nothing is ever queued", "RUNS"],
+        ),
         ({"job_retry": {"tll": 5}, "master_job_cache": "salt_cache"}, {}, ["CRITICAL", "'tll'", "5", "ttl", "WAITS"]),
         ({"job_retry": {"ttl": "soon"}, "master_job_cache": "salt_cache"}, {}, ["CRITICAL", "'soon'", "7d", "WAITS"]),
         (

@@ -110,6 +110,7 @@ def test_a_corrupt_snapshot_is_set_aside_and_harms_no_other(opts, caplog):
     assert [jid for jid, _ in store.snapshots()] == ["2"]
     assert [jid for jid, _ in store.snapshots()] == ["2"]
     assert salt.cache.Cache(opts).list("job_retry/corrupt") == ["job_retry.jobs.1"]
+    assert salt.loader.runner(opts)["job_retry.stats"]()["set_aside"] == ["job_retry.jobs.1"]
 
 
 def test_a_runner_changes_nothing_when_it_reads(opts):
