@@ -69,11 +69,18 @@ class JobCache:
         Why a return that the job cache has is no better evidence than the event that told of it; empty where it is better.
 
         It is better where the master alone writes it, from what minions return (``salt.utils.job.store_job``): anybody can
-        fire an event, but a return is taken from the minion that has authenticated itself, or from a syndic.
+        fire an event, but a return is taken from the minion that has authenticated itself, or from a syndic. And it can be
+        asked only where a minion's return is read by itself: others read all returns of the job each time.
         """
         if self._opts.get("ext_job_cache"):
             return f"ext_job_cache is {self._opts['ext_job_cache']!r}: minions write to it themselves"
-        return "" if self._opts.get("job_cache", True) else "job_cache is False: no return is stored"
+        if not self._opts.get("job_cache", True):
+            return "job_cache is False: no return is stored"
+        if self.master_name not in EXACT:
+            return f"master_job_cache is {self.master_name!r}, which gives all returns of a job or none"
+        if self._opts.get("cluster_id"):
+            return "cluster_id is set: the masters of a cluster store what each other's events tell of"
+        return ""
 
     def load(self, jid: str) -> dict[str, Any]:
         """Return the load of a job, ``{}`` where there is none. :raises JobCacheError: when it cannot be read."""

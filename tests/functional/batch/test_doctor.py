@@ -9,6 +9,12 @@ import pytest
 from saltext.jobs.core.batch import doctor
 from saltext.jobs.core.batch.store import KEPT_ASIDE, BatchStore
 
+UNPROVEN = [
+    {"ext_job_cache": "redis"},
+    {"job_cache": False},
+    {"master_job_cache": "mysql"},
+    {"cluster_id": "one"},
+]
 SIGNED = {"require_minion_sign_messages": True, "drop_messages_signature_fail": True}
 
 
@@ -23,11 +29,16 @@ def test_a_master_without_the_engine_is_told_so(opts):
     assert [finding.startswith("no batch_manager engine runs") for finding in found["findings"]] == [True]
 
 
-@pytest.mark.parametrize("unproven", [{"ext_job_cache": "redis"}, {"job_cache": False}])
+@pytest.mark.parametrize("unproven", UNPROVEN)
 def test_where_forged_returns_count_it_says_so(opts, unproven):
     found = doctor.examine({**opts, **unproven})
     assert found["returns_proven"] is False
     assert any("forges" in finding and next(iter(unproven)) in finding for finding in found["findings"])
+
+
+def test_salt_s_own_job_cache_proves_returns_too(opts):
+    del opts["master_job_cache"]
+    assert doctor.examine(opts)["returns_proven"] is True
 
 
 def test_it_says_how_to_keep_minions_from_returning_as_a_syndic(opts):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from saltext.jobs.core.disk.journal import Journal
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 
 
@@ -151,3 +152,42 @@ def test_a_genuine_return_that_is_heard_while_the_batch_ends_corrects_its_record
         bench.end()
         bench.run(20)
         assert bench.states() == {"a": "failed", "b": "completed"}
+
+
+def test_a_return_that_was_heard_before_the_engine_died_is_found_by_the_next_one(tmp_path):
+    with bench_of(tmp_path, *"ab") as bench:
+        bench.begin("ab", "1", timeout=600.0)
+        assert bench.run(5, lambda: "a" in bench.master.cache.returns.get(JID, {}))
+        assert bench.states() == {}, "it was heard, and is not proven yet"
+        bench.restart()
+        bench.end(10)
+        assert bench.states() == {"a": "completed", "b": "completed"}
+
+
+def test_the_disk_is_full_when_a_return_is_proven_and_nothing_is_forgotten(tmp_path, monkeypatch):
+    true = Journal.append
+
+    def full(self, record):
+        raise OSError("no space left")
+
+    with bench_of(tmp_path, *"abc") as bench:
+        bench.begin("abc", "1", timeout=600.0)
+        monkeypatch.setattr(Journal, "append", full)
+        bench.run(4)  # until a rewrite is tried, which would succeed
+        assert bench.master.jobs() == ["a"]
+        monkeypatch.setattr(Journal, "append", true)
+        bench.end(60)
+        assert set(bench.states().values()) == {"completed"}
+        assert bench.master.most == 1
+
+
+@pytest.mark.parametrize("retcode", [float("inf"), 10**30, "no", [1], {"a": float("nan")}])
+def test_whatever_stands_in_a_forged_or_genuine_return_stops_nothing(tmp_path, retcode):
+    with bench_of(tmp_path, *"ab") as bench:
+        bench.begin("ab", "1", timeout=600.0)
+        for minion in "abx":
+            data = {"jid": JID, "id": minion, "fun": 7, "return": b"\xff", "retcode": retcode}
+            bench.bus.deliver(f"salt/job/{JID}/ret/{minion}", data)
+        bench.end(30)
+        assert set(bench.states().values()) == {"completed"}
+        assert not bench.bus.errors
