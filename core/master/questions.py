@@ -26,12 +26,14 @@ class Answers:
 
     ``matched``: the minions that the master says the question went to. ``given``: ``{minion: return}`` of those that
     answered; the return is whatever the function returned, and comes from the minion itself. ``failed``: ``{minion:
-    retcode}`` of those of them whose retcode is not 0.
+    retcode}`` of those of them whose retcode is not 0. ``unproven``: those whose answer the bus has told of
+    and that is not where answers are kept.
     """
 
     matched: frozenset[str]
     given: Mapping[str, Any]
     failed: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    unproven: frozenset[str] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +50,8 @@ class Found:
     """
     Of the minions that were asked about a job: those that run it, ``{minion: return data}`` of those that have run it and
     keep its return (``cache_jobs``), those that know nothing of it, and those that said nothing. ``unmatched`` are those
-    that say that the target does not match them.
+    that say that the target does not match them. ``unproven`` are those of the silent ones of whose answer
+    the bus has told.
     """
 
     running: frozenset[str]
@@ -56,6 +59,7 @@ class Found:
     idle: frozenset[str]
     silent: frozenset[str]
     unmatched: frozenset[str] = frozenset()
+    unproven: frozenset[str] = frozenset()
 
 
 #: Gets the id of a minion, and what it answered.
@@ -221,7 +225,7 @@ class Questions:
         unmatched = frozenset(
             m for m in idle if target is not None and _part(answers.given[m], "match.compound", 2) is False
         )
-        return Found(running, ran, idle, asked - frozenset(told), unmatched)
+        return Found(running, ran, idle, asked - frozenset(told), unmatched, answers.unproven & asked)
 
     async def _ask_for(
         self, asked: frozenset[str], fun: str | list[str], arg: list[Any], timeout: float, kept: Kept | None
@@ -247,7 +251,8 @@ class Questions:
             await question.settled
             self._loop.remove_timeout(timer)
             if kept is not None:
-                return Answers(question.matched, await self._read(kept, jid, question))
+                given = await self._read(kept, jid, question)
+                return Answers(question.matched, given, unproven=frozenset(question.given) - given.keys())
         finally:
             del self._open[jid]
         return Answers(question.matched, question.given, question.failed)

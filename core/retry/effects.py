@@ -167,7 +167,11 @@ class Effects:
             ran = await self._store_returns(effect.jid, said.ran)
             # One whose return cannot be stored now is asked again.
             unasked = frozenset(said.ran) - ran
-            self._step(facts.Asked(effect.jid, said.running, ran, said.idle, said.silent, unasked, said.unmatched))
+            self._step(
+                facts.Asked(
+                    effect.jid, said.running, ran, said.idle, said.silent, unasked, said.unmatched, said.unproven
+                )
+            )
 
         self._with.loop.spawn_callback(ask)
 

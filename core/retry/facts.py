@@ -137,8 +137,8 @@ class LookedUp:
 class Asked:
     """
     What minions say about a job: they run it, have run it (``ran``: their return is in the job cache now), or neither
-    (``idle``; of these ``unmatched`` are those that the job's target does not match). ``silent`` said nothing; ``unasked``
-    could not be asked.
+    (``idle``; of these ``unmatched`` are those that the job's target does not match). ``silent`` said nothing, as far as is
+    proven; of these ``unproven`` seem to have answered. ``unasked`` could not be asked.
     """
 
     jid: str
@@ -148,6 +148,7 @@ class Asked:
     silent: frozenset[str] = frozenset()
     unasked: frozenset[str] = frozenset()
     unmatched: frozenset[str] = frozenset()
+    unproven: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ log = logging.getLogger(__name__)
 
 #: Longest time to live that a job may ask for, in seconds.
 _LONGEST_TTL = 10 * 365 * 86400.0
+#: Most characters of a window: whoever may publish a job decides about it, and it is read again and again.
+_LONGEST_WINDOW = 1000
 _KNOWN = frozenset({"ttl", "max_attempts", "retry_interrupted", "window", "timezone"})
 
 
@@ -30,9 +32,9 @@ def limits_of(jid: str, metadata: Any) -> Limits:
         return _limits(wish)
     except (ValueError, TypeError, AttributeError) as exc:
         log.warning(
-            "Job %s: its metadata job_retry is %r (%s); accepted is true, false, or a mapping with some of ttl (seconds, or "
-            "7d, of at most 10 years), max_attempts (a whole number of at least 1), retry_interrupted (true or false), "
-            "window (such as 'Sat,Sun 02:00-05:00', or '' for any time) and timezone (such as 'Europe/Berlin')",
+            "Job %s: its metadata job_retry is %.500r (%.200s); accepted is true, false, or a mapping with some of ttl "
+            "(seconds, or 7d, of at most 10 years), max_attempts (a whole number of at least 1), retry_interrupted (true or "
+            "false), window (such as 'Sat,Sun 02:00-05:00', or '' for any time) and timezone (such as 'Europe/Berlin')",
             jid,
             wish,
             exc,
@@ -56,8 +58,10 @@ def _limits(wish: Mapping[str, Any]) -> Limits:
         raise ValueError(f"its retry_interrupted is {again!r}")
     window, timezone = wish.get("window"), wish.get("timezone")
     if window:
+        window = "; ".join(window) if isinstance(window, (list, tuple)) else window
+        if isinstance(window, str) and len(window) > _LONGEST_WINDOW:
+            raise ValueError(f"its window has more than {_LONGEST_WINDOW} characters")
         parse_windows(window)
-        window = window if isinstance(window, str) else "; ".join(window)
     elif window not in (None, ""):
         raise ValueError(f"its window is {window!r}")
     if timezone:

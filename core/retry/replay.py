@@ -223,7 +223,11 @@ class Replays:
             else:
                 self._idle(entry, replay)
         for entry, replay in self._queue.replays(fact.jid, fact.silent, *asking):
-            self._silent(entry, replay)
+            if entry.minion in fact.unproven and replay.step is Step.PROBING:
+                # Forged, or the job cache is slow to take it: nothing is concluded about a job that may have been begun.
+                self._look_again(replay, Step.DOUBTED, entry.minion, AGAIN)
+            else:
+                self._silent(entry, replay)
 
     @staticmethod
     def _may_have_begun(entry: Entry) -> bool:

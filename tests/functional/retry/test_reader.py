@@ -132,6 +132,8 @@ def test_jobs_of_a_batch_and_jobs_without_stored_returns_are_kept_out():
         ({"window": ["02:00-05:00", "Sun 00:00-24:00"]}, Limits(given=True, window="02:00-05:00; Sun 00:00-24:00")),
         ({"window": ""}, Limits(given=True, window="")),
         ({"window": "at night"}, Limits()),
+        ({"window": "; ".join(["02:00-05:00"] * 100)}, Limits()),
+        ({"window": [2]}, Limits()),
         ({"window": 2}, Limits()),
         ({"window": False}, Limits()),
         ({"window": "02:00-05:00", "timezone": "Middle/Earth"}, Limits()),

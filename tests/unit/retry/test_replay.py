@@ -309,3 +309,26 @@ def test_an_engine_that_is_killed_every_few_seconds_delivers_all_the_same(second
     }
     assert set(world.runs.values()) == {1}
     assert {entry.minion for entry in world.machine.entries()} == {"gone"}
+
+
+def test_an_answer_that_is_not_proven_concludes_nothing_about_a_job_that_may_have_begun():
+    world = away(acks=False, duration=1e6)
+    world.minions["b"].seen.add("j1")
+    world.minions["b"].up = True
+    world.tell(facts.ReplayRequested("b"))
+    world.run_until(lambda: world.effects(facts.Publish))
+    asked = len(world.effects(facts.Ask))
+    world.minions["b"].up = False
+    world.run_until(lambda: len(world.effects(facts.Ask)) > asked)
+    world.tell(facts.Asked("j1", silent=frozenset("b"), unproven=frozenset("b")))
+    assert world.state("b", "j1") is State.SENT
+    assert world.machine.entry("b", "j1").lost == 0
+
+
+def test_before_a_job_is_sent_an_answer_that_is_not_proven_is_silence():
+    world = away()
+    world.tell(facts.ReplayRequested("b"))
+    world.run_until(lambda: world.effects(facts.Ask))
+    world.tell(facts.Asked("j1", silent=frozenset("b"), unproven=frozenset("b")))
+    assert world.machine.backlogs["b"].false_signs == 1
+    assert world.effects(facts.Publish) == []
