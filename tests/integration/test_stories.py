@@ -131,21 +131,24 @@ def test_a_killed_batch_leaves_no_process_and_starts_none(run, fleet):
     assert not processes_of(fleet, jid)
 
 
-def test_engines_stop_within_two_seconds_and_go_on_where_they_were(run, salt, master, fleet, tmp_path):
+def test_engines_stop_within_two_seconds_and_go_on_where_they_were(run, master, fleet, tmp_path):
     trace, gate = tmp_path / "trace", tmp_path / "gate"
     # The job waits for the gate, so that no minion returns while there is no master to take its return.
     command = f"echo {{{{ grains.id }}}} >> {trace}; until test -e {gate}; do sleep 0.1; done"
     jid = run("batch.start", "*", "cmd.run", command, "template=jinja", "batch=1")["jid"]
-    wait_for(lambda: trace.exists(), what="the first minion runs the job")
+    wait_for(lambda: trace.exists() and trace.read_text(), what="the first minion runs the job")
+    (busy,) = trace.read_text().split()
+    # The others are down meanwhile: one of Salt 3007 that connects again may hang for good in closing a zmq context. The
+    # process of a job returns on its own.
+    others = [daemon for name, daemon in fleet.items() if name != busy]
+    for daemon in others:
+        daemon.terminate()
     os.kill(master.pid, signal.SIGTERM)
     wait_for(lambda: not any(alive(master).values()), what="no engine is left", seconds=2)
     master.terminate()
     master.start()
-    wait_for(
-        lambda: salt("*", "test.ping").data == dict.fromkeys(MINIONS, True),
-        what="the minions are back",
-        seconds=120,
-    )
+    for daemon in others:
+        daemon.start()
     standing = run("batch.status", jid)
     assert (standing["state"], standing["active"], standing["pending"]) == ("running", 1, 3)
     gate.touch()
