@@ -1,7 +1,7 @@
 """
-From what an operator has asked for to the Spec of a new batch: options, target, access.
+Makes the Spec of a new batch from what an operator typed: reads the options, matches the target, checks the access.
 
-Each option stands once, in ``_READERS`` with how it is read; its default is that of the Spec. Blocks.
+Each option is listed once, with the function that reads it; one that is not given has the default of the Spec. Blocks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from saltext.jobs.core.settings import BatchSettings, engine_options, read_setti
 
 #: The size of a batch for which none is given.
 BATCH = "10%"
-#: Which minions a retry is for.
+#: In which states a minion has to be for a retry to include it.
 RETRIABLE = {
     "failed": {"failed"},
     "lost": {"lost"},
@@ -87,7 +87,7 @@ def new_batch(
 
     :param opts: the master's options.
     :param who: who asks.
-    :param given: options, and keyword arguments of the function.
+    :param given: the keyword arguments of batch.start: our options, and whatever is meant for the function.
     :raises Refused: for bad input, and where ``who`` may not publish the job to these minions.
     """
     settings = _settings(opts)
@@ -126,10 +126,10 @@ def new_batch(
 
 def next_batch(opts: Mapping[str, Any], who: Caller, batch: Batch, which: str) -> Spec:
     """
-    Return the batch that runs a batch's job again where it did not succeed.
+    Return a new batch of the same job, for minions of ``batch`` on which it did not succeed.
 
-    :param which: a key of RETRIABLE.
-    :raises Refused: when there is no such minion, or ``who`` may not publish the job to them.
+    :param which: for which of them: a key of RETRIABLE.
+    :raises Refused: when there are none, or ``who`` may not publish the job to them.
     """
     spec = batch.spec
     states = RETRIABLE[which] - ({"pending"} if not batch.finished else set())
@@ -157,9 +157,9 @@ def next_batch(opts: Mapping[str, Any], who: Caller, batch: Batch, which: str) -
 
 def _split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """
-    Return our options and the function's keyword arguments. An option that is None is not given.
+    Divide keyword arguments into our options and those of the function. An option that is None counts as not given.
 
-    :raises Refused: for a name so close to one of ours that it must be a slip; ``kwarg`` takes any.
+    :raises Refused: for a name so close to one of ours that it must be mistyped; in ``kwarg`` any name is accepted.
     """
     options = {name: value for name, value in given.items() if name in OPTIONS and value is not None}
     kwargs = {name: value for name, value in given.items() if name not in OPTIONS}

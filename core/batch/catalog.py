@@ -1,5 +1,5 @@
 """
-All batches that there are, ours and those of Salt 3008's own manager, as the runner shows them. It writes nothing.
+Looks up batches for the runner: ours, in their journals, and those of Salt 3008's own manager. It must never write anything.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Catalog:
         return sorted(found, key=lambda item: str(item["jid"]))
 
     def newest(self, limit: int, state: str | None) -> list[Summary]:
-        """Return the summaries of up to ``limit`` batches, newest first; of those in one state where ``state`` is given."""
+        """Return the summaries of up to ``limit`` batches, newest first. ``state``: only of those that are in this state."""
         # Every file of Salt's own is looked at when a state is asked for.
         states = self._store.native_states(limit if state is None else sys.maxsize)
         foreign = {str(found["jid"]): summary.native_summary(found, time.time()) for found in states}
@@ -90,11 +90,11 @@ class Catalog:
         return result
 
     def _summary(self, batch: Batch) -> Summary:
-        # Whether anybody drives it; of no interest once it has ended.
+        # Whether its engine runs; that does not matter once it has ended.
         return {**summary.summary(batch, time.time()), "engine": None if batch.finished else self.engine}
 
     def _listed(self, jid: str) -> Summary | None:
-        """Return a summary for a list, in which a damaged batch is left out."""
+        """Return the summary of a batch; None where it is damaged, with a line in the log: the list is shown without it."""
         try:
             batch = self._store.read(jid)
         except StateError as exc:
