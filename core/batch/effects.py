@@ -308,7 +308,7 @@ class _Gathering:
         self._timer: Any = None
 
     def add(self, minion: str, answer: bool) -> None:
-        self._answers[minion] = answer
+        self._answers[minion] = answer or self._answers.get(minion, False)  # of two answers one may be forged
         if self._timer is None:
             self._timer = self._loop.call_later(GATHER, self._hand_on_all)
 

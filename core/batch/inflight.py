@@ -26,6 +26,7 @@ IDLE_ANSWERS = 2
 KILL_PAUSE = 1.0
 #: Seconds between a request to terminate and that question: a job may have to clear up.
 TERM_PAUSE = 10.0
+_IN_DOUBT = (Phase.PROBING, Phase.ASKED, Phase.GRACE, Phase.FINAL)
 
 
 def _write(flights: Mapping[str, Flight]) -> dict[str, list[Any]]:
@@ -71,6 +72,14 @@ class InFlight(Kept):
     def of(self, minions: Iterable[str], phase: Phase) -> list[str]:
         """Return those of some minions that are in flight and in this phase."""
         return [minion for minion in minions if self.is_in(minion, phase)]
+
+    def in_doubt(self, minions: Iterable[str]) -> list[str]:
+        """
+        Return those of some minions of which it is being found out whether they run the job.
+
+        Also those that have answered that they do not: that could be forged, and a minion that says both does run it.
+        """
+        return [minion for minion in minions if minion in self.flights and self.flights[minion].phase in _IN_DOUBT]
 
     def next_due(self) -> float | None:
         """Return when minions are next overdue, or None."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from saltext.jobs.core.batch import attendance, kills, returns
 from saltext.jobs.core.batch.facts import Announce, Effect, LookedUp, LookUp, Probe, Probed, Returned, Tick
-from saltext.jobs.core.batch.flight import Flight, Outcome, Phase
+from saltext.jobs.core.batch.flight import Flight, Outcome
 from saltext.jobs.core.batch.inflight import IDLE_ANSWERS
 from saltext.jobs.core.batch.state import State
 
@@ -48,7 +48,7 @@ def looked_up(batch: State, fact: LookedUp, now: float) -> list[Effect]:
 def probed(batch: State, fact: Probed, now: float) -> list[Effect]:
     """Minions were asked whether they run the job."""
     to_kill, to_terminate = [], []
-    for minion in batch.inflight.of(fact.running, Phase.PROBING):
+    for minion in batch.inflight.in_doubt(fact.running):
         batch.inflight.seen_running(minion, now)
         too_long, killed = batch.inflight.has_run_too_long(minion, now), batch.flights[minion].kills
         if too_long and not killed and not batch.killing:

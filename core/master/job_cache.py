@@ -134,8 +134,8 @@ class JobCache:
 
     @property
     def tells_senders(self) -> bool:
-        """Whether a return in it came from the minion whose name it has: the master stores it itself, and checks that."""
-        return self.name == OURS and bool(self._opts.get("job_cache", True))
+        """Whether it tells more of who sent a return than the event does, and what was returned can be read for each."""
+        return self.name == OURS and not self.unproven
 
     def answers(self, jid: str, minions: Iterable[str]) -> dict[str, Any]:
         """

@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from saltext.jobs.core.batch import facts
+from saltext.jobs.core.batch.flight import Phase
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.state import POLICY
 from tests.unit.batch.bench import Bench, kinds, published
@@ -180,3 +181,20 @@ def test_a_journal_of_another_policy_leads_to_questions_and_not_to_a_second_run(
     bench.probed(idle="d")
     assert published(bench.looked(bench.wait(12))) == ["d"]
     assert bench.states() == {"a": "completed", "b": "active", "c": "completed", "d": "active"}
+
+
+def test_a_minion_that_says_both_that_it_runs_the_job_and_that_it_does_not_does_run_it():
+    bench = Bench("ab", "1")
+    bench.sent()
+    bench.until_probe(62)
+    bench.probed(idle="a")
+    bench.probed(running="a")
+    assert bench.batch.flights["a"].phase is Phase.RUNNING
+    bench.until_probe(62)
+    bench.probed(idle="a")
+    bench.until_probe(12)
+    bench.probed(idle="a")
+    assert bench.batch.flights["a"].phase is Phase.GRACE
+    bench.probed(running="a")
+    assert bench.batch.flights["a"].phase is Phase.RUNNING
+    assert not published(bench.wait(30))
