@@ -112,7 +112,9 @@ def save_load(jid, clear_load, minions=None, recurse_count=0):
     if key is None:
         return
     if not isinstance(clear_load, dict):
-        log.warning("Refusing the load of jid %s: it is a %s and no dictionary", jid, type(clear_load).__name__)
+        store.quiet.warning(
+            key, "Refusing the load of jid %s: it is a %s and no dictionary", jid, type(clear_load).__name__
+        )
     elif minions is not None:
         records.publish(store, key, without_secrets(clear_load), minions, __opts__.get("id"))
     elif not records.is_published(store, key):
@@ -130,7 +132,9 @@ def _reported_minions(load):
         found = salt.utils.minions.CkMinions(__opts__).check_minions(load["tgt"], load.get("tgt_type", "glob"))
         return found["minions"]
     except Exception as exc:
-        log.warning("Cannot tell which minions the target %.200r means: %s", load["tgt"], exc)
+        store_of(__opts__).quiet.warning(
+            "target", "Cannot tell which minions the target %.200r means: %s", load["tgt"], exc
+        )
         return []
 
 

@@ -16,7 +16,7 @@ from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.engine.alarm import Alarm
 from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.master.events import JobReturned
-from saltext.jobs.core.master.quiet import Quiet
+from saltext.jobs.core.quiet import Quiet
 
 log = logging.getLogger(__name__)
 

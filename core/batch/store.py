@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import math
 import os
 import pathlib
 from collections.abc import Iterable, Mapping
@@ -203,8 +204,8 @@ class BatchStore:
         """Return the state of a batch of Salt 3008 or its CLI; None where there is none, it is unreadable, or ours."""
         if not is_plain(jid) or self._is_ours(jid):
             return None
-        state = _native_state(self.native_path(jid))
-        return state if state and state.get("driver") != DRIVER else None
+        state = self._native_state(self.native_path(jid))
+        return state if state and state["driver"] != DRIVER else None
 
     def native_states(self, limit: int) -> list[dict[str, Any]]:
         """Return the states of the ``limit`` batches not of ours whose ``.batch.p`` was written last, the latest first."""
@@ -213,10 +214,8 @@ class BatchStore:
             with contextlib.suppress(OSError):
                 found.append((path.stat().st_mtime, str(path)))
         ours = {*self.open_jids(), *self.ended_jids()}
-        states = (_native_state(pathlib.Path(path)) for _, path in sorted(found, reverse=True))
-        foreign = (
-            state for state in states if state and state.get("driver") != DRIVER and state.get("jid") not in ours
-        )
+        states = (self._native_state(pathlib.Path(path)) for _, path in sorted(found, reverse=True))
+        foreign = (state for state in states if state and state["driver"] != DRIVER and state["jid"] not in ours)
         return list(itertools.islice(foreign, limit))
 
     def native_jids(self) -> list[str]:
@@ -235,14 +234,37 @@ class BatchStore:
         with contextlib.suppress(OSError):
             path.parent.rmdir()
 
+    def _native_state(self, path: pathlib.Path) -> dict[str, Any] | None:
+        """Return the state in a ``.batch.p``; None where it is unreadable, malformed or that of another job."""
+        try:
+            state = files.read_msgpack(path)
+        except (StateError, OSError) as exc:
+            log.debug("Passed over: %s", exc)
+            return None
+        if not _is_state(state) or self.native_path(state["jid"]) != path:
+            log.debug("Passed over: %s is no state of a batch", path)
+            return None
+        return {**state, "driver": state.get("driver")}
+
     def _is_ours(self, jid: str) -> bool:
         return any(self.journal_path(jid, ended).exists() for ended in (False, True, False))
 
 
-def _native_state(path: pathlib.Path) -> dict[str, Any] | None:
-    try:
-        state = files.read_msgpack(path)
-    except (StateError, OSError) as exc:
-        log.debug("Passed over: %s", exc)
-        return None
-    return state if isinstance(state, dict) else None
+def _is_state(state: Any) -> bool:
+    """
+    Tell whether this has the form of the state of a batch that Salt 3008's own manager or its CLI drives.
+
+    The manager writes down what an event ``salt/batch/<jid>/new`` brings, which any accepted minion can fire.
+    """
+    if not isinstance(state, Mapping):
+        return False
+    words = (state.get(name) for name in ("fun", "tgt_type", "driver", "user", "halted_reason"))
+    times = (state.get(name) for name in ("created", "last_progress"))
+    groups = [state.get(name) or () for name in ("all_minions", "pending", "active", "done", "failed")]
+    return (
+        is_plain(state.get("jid"))
+        and all(word is None or isinstance(word, str) for word in words)
+        and all(time is None or (type(time) in (int, float) and math.isfinite(time)) for time in times)
+        and all(isinstance(group, (list, tuple, Mapping)) and all(map(is_plain, group)) for group in groups)
+        and all(isinstance(state.get(name) or {}, Mapping) for name in ("active", "done"))
+    )

@@ -21,8 +21,8 @@ import salt.utils.event
 from saltext.jobs.core import compat
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.beat import Beat
-from saltext.jobs.core.master.quiet import Quiet
 from saltext.jobs.core.master.stream import Stream
+from saltext.jobs.core.quiet import Quiet
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from salt.exceptions import SaltCacheError
 from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.ids import TIME_ZONES, is_plain, jid_time
 from saltext.jobs.core.master.events import retcode_of
-from saltext.jobs.core.master.quiet import Quiet
+from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.store import records
 from saltext.jobs.core.store.drivers import Undecodable
 from saltext.jobs.core.store.publication import Publication

@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 from saltext.jobs.core.errors import SettingsError
-from saltext.jobs.core.master.quiet import Quiet
+from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.settings import ReactorSettings, read_settings
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.master.events import retcode_of
-from saltext.jobs.core.master.quiet import Quiet
+from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.recorder.files import Seen
 from saltext.jobs.core.recorder.intake import Intake
 

@@ -23,7 +23,7 @@ import salt.payload
 
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.spool import write_all
-from saltext.jobs.core.master.quiet import Quiet
+from saltext.jobs.core.quiet import Quiet
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.master import secrets
-from saltext.jobs.core.master.quiet import Quiet
+from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.recorder.choice import Recent, digest, is_wanted
 from saltext.jobs.core.recorder.files import Known, Seen
 from saltext.jobs.core.recorder.record import (

@@ -26,7 +26,7 @@ from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.bus import Bus
-from saltext.jobs.core.master.quiet import Quiet
+from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.recorder import choice
 from saltext.jobs.core.recorder.catch_up import CatchUp
 from saltext.jobs.core.recorder.consumer import Consumer

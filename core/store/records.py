@@ -124,7 +124,9 @@ def load_of(store: Store, key: str) -> dict[str, Any]:
         return {}
     known = _publication_in(record, key)
     if known and not known.vouches_for(load):
-        log.error("The load of job %s is not the one that master %s published: it is not believed", key, known.by)
+        store.quiet.error(
+            key, "The load of job %s is not the one that master %s published: it is not believed", key, known.by
+        )
         return {}
     # Where nobody could tell whom the job was meant for, those who answered.
     minions = ids_in(listed) or {store.decode(name) for name in store.keys(f"{RETURNS}/{key}")}
@@ -224,7 +226,7 @@ def add_return(store: Store, jid: str, minion: str, load: Mapping[str, Any]) -> 
         if first == {}:  # the disk was full, or the power went
             store.store(bank, minion, record, store.sync_all)
             return True
-    _report_second_return(first, load, record)
+    _report_second_return(store, first, load, record)
     return False
 
 
@@ -234,7 +236,7 @@ def _index_returns(store: Store, jid: str, minion: str) -> None:
         store.store(MINIONS, jid, [minion])
 
 
-def _report_second_return(first: Any, load: Mapping[str, Any], record: dict[str, Any]) -> None:
+def _report_second_return(store: Store, first: Any, load: Mapping[str, Any], record: dict[str, Any]) -> None:
     again = salt.payload.loads(salt.payload.dumps(record))
     if not isinstance(first, dict):
         first = {"return": first}
@@ -242,7 +244,8 @@ def _report_second_return(first: Any, load: Mapping[str, Any], record: dict[str,
     if not differing:
         log.debug("Minion %s returned the same again for jid %s", load["id"], load["jid"])
         return
-    log.warning(
+    store.quiet.warning(
+        f"{load['id']} {load['jid']}",
         "Minion %s returned again for jid %s, and differently in %s. The first return is kept. Either two minions "
         "share the id, or somebody sends an old return again",
         load["id"],

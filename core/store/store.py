@@ -15,6 +15,7 @@ from typing import Any
 import salt.payload
 
 from saltext.jobs.core import compat
+from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.store.drivers import Driver, loading
 from saltext.jobs.core.store.etcd import Etcd
 from saltext.jobs.core.store.keys import Keys, plain
@@ -25,6 +26,8 @@ from saltext.jobs.core.store.mysql import Mysql
 from saltext.jobs.core.store.redis import Redis
 
 log = logging.getLogger(__name__)
+
+_QUIET = Quiet(log)
 
 _DRIVERS: dict[str, type[Driver]] = {
     "localfs": Local,
@@ -49,6 +52,8 @@ class Store:
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
         self.settings = _settings(opts)
+        #: For what a minion can have logged at will.
+        self.quiet = Quiet(log)
         self.pid = os.getpid()
         self.cachedir: str = opts["cachedir"]
         name = opts.get("cache") or "localfs"
@@ -68,7 +73,13 @@ class Store:
         """Return the driver's key for the jid or minion id ``value``; None, after a warning, where it is refused."""
         key = self.key_of(value)
         if key is None:
-            log.warning("Refusing %s %.300r: the driver %s cannot take it as a key", what, value, self.driver.name)
+            self.quiet.warning(
+                f"{what} {value!r:.100}",
+                "Refusing %s %.300r: the driver %s cannot take it as a key",
+                what,
+                value,
+                self.driver.name,
+            )
         return key
 
     def lock(self, *names: str) -> AbstractContextManager[None]:
@@ -82,7 +93,9 @@ def plain_minions(jid: str, minions: Iterable[Any] | None) -> set[str]:
     usable = {minion for minion in named if isinstance(minion, str) and plain(minion)}
     refused = [minion for minion in named if not isinstance(minion, str) or minion not in usable]
     if refused:
-        log.warning("Refusing %d minion ids of jid %s, such as %.300r", len(refused), jid, refused[0])
+        _QUIET.warning(
+            f"{jid!r:.100}", "Refusing %d minion ids of jid %s, such as %.300r", len(refused), jid, refused[0]
+        )
     return usable
 
 

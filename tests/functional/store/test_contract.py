@@ -23,6 +23,7 @@ import salt.utils.jid
 import salt.version
 from salt.exceptions import SaltCacheError
 
+from saltext.jobs.core import quiet
 from saltext.jobs.core.store import drivers, records, retention
 from saltext.jobs.core.store.drivers import Outage
 from saltext.jobs.core.store.publication import digest
@@ -111,6 +112,11 @@ def in_processes(count, work):
 
 class Contract:
     driver = None
+
+    @pytest.fixture(autouse=True)
+    def loud(self, monkeypatch):
+        """Each warning is looked at here, however often one like it was there before."""
+        monkeypatch.setattr(quiet, "PAUSE", 0.0)
 
     @pytest.fixture
     def opts(self, cache_servers, tmp_path):  # noqa: F811
@@ -440,6 +446,12 @@ class Contract:
                 assert call(hostile) == answer, hostile
                 assert "Refusing" in caplog.text, hostile
         assert written() == before
+
+    def test_whoever_sends_nothing_but_hostile_names_does_not_fill_the_log(self, job_cache, caplog, monkeypatch):
+        monkeypatch.setattr(quiet, "PAUSE", 60.0)
+        for number in range(300):
+            assert job_cache.returner(a_return(f"../{number}")) is False
+        assert 1 <= len([record for record in caplog.records if record.levelno >= logging.WARNING]) <= 25
 
     def test_hostile_ids_in_a_list_of_minions_are_left_out(self, job_cache, caplog):
         job_cache.save_minions(JID, ["web1", "../../etc", 7, None])
