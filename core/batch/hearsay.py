@@ -18,8 +18,8 @@ PAUSE = 0.03
 SPARING = 4.0
 LONGEST_PAUSE = 5.0
 #: Seconds before each further look for a return that the job cache did not have. After the last one the event is taken to be
-#: forged.
-AGAIN = (0.1, 0.3, 1.0, 3.0)
+#: forged. The third look is for mmap_cache, which may hide what another process has stored for a quarter of a second.
+AGAIN = (0.1, 0.15, 0.5, 1.0, 3.0)
 #: Seconds between two looks for a minion in whose name events were forged, while they keep coming.
 DOUBTED = 5.0
 #: Most minions in one look-up: so many returns are read one by one, more would have all returns of the job read.

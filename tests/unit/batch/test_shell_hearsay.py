@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from saltext.jobs.core.disk.journal import Journal
@@ -190,4 +192,33 @@ def test_whatever_stands_in_a_forged_or_genuine_return_stops_nothing(tmp_path, r
             bench.bus.deliver(f"salt/job/{JID}/ret/{minion}", data)
         bench.end(30)
         assert set(bench.states().values()) == {"completed"}
+        assert not bench.bus.errors
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_whatever_is_forged_and_whatever_fails_the_record_is_what_minions_have_stored(tmp_path, seed):
+    chance = random.Random(seed)
+    minions = [
+        FakeMinion(name, seconds=chance.choice([0.1, 3, 40]), retcode=chance.choice([0, 0, 7])) for name in "abcdef"
+    ]
+    for minion in minions:
+        minion.acknowledges = chance.random() < 0.5
+        minion.stored_after = chance.choice([0.0, 0.0, 0.05, 2.0])
+    with bench_of(tmp_path, *minions) as bench:
+        bench.begin("abcdef", "2", timeout=5.0, gather_job_timeout=2.0)
+        for _ in range(200):
+            if bench.run(chance.uniform(0, 0.5), lambda: JID in bench.shell.ended):
+                break
+            for _ in range(chance.randint(0, 5)):
+                forge(bench, chance.choice("abcdefx"), chance.choice([0, 0, 1, float("nan")]))
+            if chance.random() < 0.05:
+                bench.restart(after=chance.choice([0.0, 3.0]))
+            bench.master.cache.failing = chance.random() < 0.05
+        bench.master.cache.failing = False
+        bench.end()
+        bench.run(30)
+        truth = {minion.name: "failed" if minion.retcode else "completed" for minion in minions}
+        assert bench.states() == truth
+        assert bench.master.most <= 2
+        assert all(len(minion.begun) == 1 for minion in minions)
         assert not bench.bus.errors
