@@ -6,7 +6,7 @@ Pure: stdlib only. It decides nothing.
 
 from __future__ import annotations
 
-from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, State
+from saltext.jobs.core.retry.entry import ENDED, Entry
 from saltext.jobs.core.retry.steps import Replay
 
 
@@ -30,8 +30,3 @@ class Backlog:
     def open(self) -> int:
         """How much of it has not ended."""
         return sum(entry.state not in ENDED for entry in self.entries.values())
-
-    @property
-    def waiting(self) -> list[Entry]:
-        """What it is still to get, or may be getting."""
-        return [entry for entry in self.entries.values() if entry.state is State.PENDING or entry.state in UNDER_WAY]

@@ -80,14 +80,17 @@ class Turns:
 
         One whose window is shut holds up no other.
         """
-        eligible = [entry for entry in backlog.waiting if entry.state in UNDER_WAY or self.may_be_sent(entry)]
-        return min(eligible, key=self._turn, default=None)
+        first, least = None, None
+        for entry in backlog.entries.values():
+            under_way = entry.state in UNDER_WAY
+            if under_way or (entry.state is State.PENDING and self.may_be_sent(entry)):
+                turn = not under_way, self._queue.jobs[entry.jid].published_at, entry.jid
+                if least is None or turn < least:
+                    first, least = entry, turn
+        return first
 
     def may_be_sent(self, entry: Entry) -> bool:
         """Tell whether the window of an entry's job is open, or need not be."""
         if entry.jid in self._queue.backlogs[entry.minion].at_any_time:
             return True
         return self._openings.may_be_sent(self._queue.jobs[entry.jid], self._queue.now)
-
-    def _turn(self, entry: Entry) -> tuple[bool, float, str]:
-        return entry.state is State.PENDING, self._queue.jobs[entry.jid].published_at, entry.jid
