@@ -347,7 +347,8 @@ def missing(minions):
 def foreign(count):
     """Events that are of no use."""
     stage = Stage(10)
-    stage.build()
+    stage.build().start()
+    stage.go_on(lambda: stage.bus.listener is not None, 30)
     data = Fleet.ret("20260516101112131415", "state.apply", "somebody", {"x" * 10: "y" * 300})
     kinds = [
         data,
