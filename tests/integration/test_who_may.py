@@ -13,6 +13,7 @@ import shutil
 import pytest
 import salt.config
 
+from saltext.jobs.core import compat
 from tests.integration.api import FRONTS, SECRET, Api, Denied, Python, access_lists, fronts, salt_api
 from tests.integration.conftest import ask_runner, make_master, minions, salt_cli
 from tests.waiting import wait_for
@@ -309,3 +310,25 @@ def test_a_minion_may_start_a_batch_only_where_it_is_named(master, run):
     ask("a2", "batch.start", "a*", "test.echo", "by a peer")
     wait_for(lambda: users_of(run).get("test.echo") == {"a2"}, what="the batch of the minion that may")
     assert run("job_retry.stats")["paused"] is False
+
+
+# -- nobody knows who -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(
+    not compat.HAS_NATIVE_BATCHES, reason="Salt 3008 is the first release that has master_async_mworker"
+)
+def test_where_it_cannot_be_told_who_asks_nothing_is_done_and_all_may_be_looked_at(salt_factories):
+    daemon = make_master(
+        salt_factories,
+        sharedsecret=SECRET,
+        external_auth={"sharedsecret": USERS},
+        master_async_mworker=True,
+        engines=[{"batch_manager": {}}],
+        job_retry=False,
+    )
+    daemon.slow_stop = False
+    with daemon.started():
+        call = Python(salt.config.client_config(daemon.config_file)).call
+        assert is_refused(call("batch.start", "*", "test.ping", user="boss"), "cannot be told who has asked")
+        assert call("batch.list", user="boss")["return"] == []
