@@ -1,11 +1,15 @@
 """
-What recording costs: python -m benchmarks.recorder [--returns N] [--outage SECONDS] [--postgresql]
+What recording costs: python -m benchmarks.recorder [--returns N] [--outage SECONDS] [--postgresql | --bus]
 
 The recorder's own path (take in, spool, read, deliver) runs in this process against a returner that costs nothing, one after
 the other with what Salt does in a master worker for the same returns (``store_job`` with ``local_cache``), so that the
 figures can be compared. CPU time, not wall time. Then an outage of the returner at 200 returns a second, for its memory.
 With --postgresql, instead: a spool of N returns into a real server that this starts, by ``pgjsonb_bulk`` and, in the same
 run, by Salt's own ``pgjsonb``; the CPU time of the server counts too.
+
+With --bus, instead: the whole way, from Salt's own publisher through its socket, the spool and the disk to a returner that
+costs nothing, --rate events a second for --seconds; then the same through Salt's own client. CPU time of this process; it
+must lose nothing, which is counted.
 
 It must never touch a master or a server that runs: everything is in a temporary folder.
 """
@@ -14,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import multiprocessing
 import pathlib
 import resource
 import tempfile
@@ -23,6 +28,7 @@ from unittest import mock
 import psutil
 import salt.config
 import salt.minion
+import salt.utils.event
 import salt.utils.jid
 import salt.utils.job
 
@@ -30,13 +36,18 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.disk.spool import Spool
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RECORDER
+from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.engine.worker import Worker
+from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.returner import ReturnerModule
+from saltext.jobs.core.recorder.catch_up import CatchUp
 from saltext.jobs.core.recorder.consumer import Consumer
 from saltext.jobs.core.recorder.files import Seen
 from saltext.jobs.core.recorder.intake import Intake
 from saltext.jobs.core.recorder.record import RETURN, Record, packed
+from saltext.jobs.core.recorder.shell import Ports, RecorderShell
 from saltext.jobs.core.settings import RecorderSettings, read_settings
+from tests.event_bus import event_bus
 from tests.postgresql import PostgreSQL
 
 RATE = 200
@@ -55,7 +66,8 @@ class FreeReturner:
         self.taken += 1
 
     def store_load(self, jid, load):
-        self.store_return(load)
+        if self.is_down:
+            raise ConnectionError("down")
 
     takes_many = False
 
@@ -74,10 +86,10 @@ class Rig:
 
     def __init__(self, folder):
         self.loop = compat.new_loop()
-        settings = read_settings(RecorderSettings, JOB_RECORDER, {"returners": ["none"]})
+        self.settings = settings = read_settings(RecorderSettings, JOB_RECORDER, {"returners": ["none"], "audit": 0})
         clock = Clock()
         self.disk, self.returner = Worker(self.loop), FreeReturner()
-        spool = Spool(folder / "spool", settings.spool_max_bytes)
+        self.spool = spool = Spool(folder / "spool", settings.spool_max_bytes)
         seen = Seen(folder / "seen", settings.catch_up)
         self.intake = Intake(settings, clock, spool, seen, self.returner, self.disk)
         self.consumer = Consumer(self.loop, clock, "none", self.returner, spool, folder / "none", settings)
@@ -250,11 +262,92 @@ def in_postgresql(folder, count):
         server.remove()
 
 
+class NoJobs:
+    """A job cache in which nothing is found."""
+
+    def jids_since(self, since):
+        return {}
+
+    def returns(self, jid):
+        return {}
+
+
+def measure_bus(folder, options, is_direct):
+    opts = salt.config.master_config(None)
+    opts.update(
+        cachedir=str(folder), sock_dir=str(folder), root_dir=str(folder), id="bench", conf_file=str(folder / "m")
+    )
+    count = options.rate * options.seconds
+    context = multiprocessing.get_context("spawn")
+    go = context.Event()
+    firing = context.Process(target=fire, args=(opts, options.rate, count, go))
+    with event_bus(folder):
+        firing.start()
+        return heard(folder, opts, is_direct, count, firing, go)
+
+
+def heard(folder, opts, is_direct, count, firing, go):
+    rig = Rig(folder)
+    seen = Seen(folder / "seen", 3600.0)
+    catch_up = CatchUp(rig.loop, Clock(), rig.intake, seen, rig.disk, NoJobs(), True, 0)
+    bus = Bus(opts, rig.loop, JOB_RECORDER, is_direct)
+    inbox, consumers = Inbox(opts, JOB_RECORDER), [rig.consumer]
+    shell = RecorderShell(
+        Ports(rig.loop, Clock(), bus, inbox, rig.disk, rig.spool, seen, rig.intake, catch_up, consumers), rig.settings
+    )
+    figures = {}
+
+    async def work():
+        shell.start()
+        while not bus.is_heard:
+            await compat.sleep(0.05)
+        begin, started = cpu(), time.monotonic()
+        go.set()
+        while firing.is_alive():
+            await compat.sleep(0.1)
+        fired, last = time.monotonic() - started, -1
+        while last < rig.intake.accepted:
+            last = rig.intake.accepted
+            await compat.sleep(2.0)
+        way = "straight" if is_direct else "through Salt's own client"
+        figures[f"{way}: CPU per event, bus to returner"] = f"{(cpu() - begin) / count * 1e6:.0f} us"
+        figures[f"{way}: events fired a second, for {fired:.0f} s"] = f"{count / fired:.0f}"
+        lost = f"{count - rig.intake.accepted}; not delivered {rig.intake.accepted - rig.returner.taken}"
+        figures[f"{way}: lost, of {count}"] = lost
+
+    rig.loop.run_sync(work)
+    shell.close()
+    rig.loop.close(all_fds=True)
+    return figures
+
+
+def fire(opts, rate, count, go):
+    """Fire events of returns at a steady rate, in a process of its own, once it may."""
+    go.wait()
+    with salt.utils.event.get_master_event(opts, opts["sock_dir"], listen=False) as event:
+        started = time.monotonic()
+        for number, data in enumerate(returns_of(count, size=250)):
+            event.fire_event(data, f"salt/job/{data['jid']}/ret/{data['id']}")
+            if number % 20 == 0:
+                time.sleep(max(0.0, started + number / rate - time.monotonic()))
+
+
+def on_the_bus(folder, options):
+    figures = {}
+    for is_direct in (True, False):
+        (folder / str(is_direct)).mkdir()
+        figures.update(measure_bus(folder / str(is_direct), options, is_direct))
+    return figures
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--returns", type=int, default=20_000)
     parser.add_argument("--outage", type=int, default=60)
     parser.add_argument("--postgresql", action="store_true")
+    parser.add_argument("--bus", action="store_true")
+    parser.add_argument("--rate", type=int, default=2000)
+    parser.add_argument("--seconds", type=int, default=60)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="sj-bench-") as name:
         folder = pathlib.Path(name)
@@ -262,6 +355,8 @@ def main():
             (folder / part).mkdir()
         if options.postgresql:
             figures = in_postgresql(folder, options.returns)
+        elif options.bus:
+            figures = on_the_bus(folder, options)
         else:
             figures = {
                 # First, while this process has taken no memory for anything else.

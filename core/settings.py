@@ -315,6 +315,8 @@ class RecorderSettings:
     spool_max_bytes: int = option(1 << 30, whole(1 << 20))
     #: Seconds to look back in the job cache at a start and after events were lost; 0 for not at all.
     catch_up: float = option(3600.0, seconds(0))
+    #: Seconds between two looks into the job cache without a sign that events were lost; 0 for none.
+    audit: float = option(1800.0, seconds(0))
 
 
 @dataclasses.dataclass(frozen=True)

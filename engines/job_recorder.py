@@ -86,4 +86,4 @@ def _wired(opts, settings, loop):
     ]
     bus, inbox = Bus(opts, loop, JOB_RECORDER), Inbox(opts, JOB_RECORDER)
     ports = Ports(loop, clock, bus, inbox, disk, spool, seen, intake, catch_up, consumers)
-    return RecorderShell(ports, settings.flush_interval, settings.events)
+    return RecorderShell(ports, settings)

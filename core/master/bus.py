@@ -33,8 +33,8 @@ BEAT = 2.0
 FIRST_BEATS = 0.1
 #: Seconds between two beats after which this process must have stood still, and may have been cut off meanwhile.
 STALL = 3 * BEAT
-#: Beats without an echo after which the subscription is made anew.
-PATIENCE = 10
+#: Seconds without an echo of a beat after which the subscription is made anew.
+PATIENCE = 10 * BEAT
 
 _TAG_END = b"\n\n"
 
@@ -57,14 +57,24 @@ class Bus:
     :param opts: the master's options.
     :param loop: the engine's tornado loop.
     :param name: the engine's name, for its beat.
+    :param is_direct: whether to read the publisher's socket, and to use Salt's own client only where that is not heard.
+    :param patience: seconds of silence after which the subscription is made anew.
     """
 
-    def __init__(self, opts: Mapping[str, Any], loop: Any, name: str) -> None:
+    def __init__(
+        self,
+        opts: Mapping[str, Any],
+        loop: Any,
+        name: str,
+        is_direct: bool = compat.HAS_PLAIN_BUS,
+        patience: float = PATIENCE,
+    ) -> None:
         self._opts, self._loop = dict(opts), loop
         self._listener: Listener | None = None
         self._beat_tag = events.beat_tag(name, os.getpid())
         self._beat = Beat()
-        self._is_direct = compat.HAS_PLAIN_BUS
+        #: Whether the publisher's socket is read.
+        self.is_direct, self._patience = is_direct, patience
         self._beaten = time.monotonic()
         self._on_ready: Callable[[], None] | None = None
         self._subscription: Any = None
@@ -77,6 +87,11 @@ class Bus:
         self._listener, self._on_ready = listener, on_ready
         self._subscribe()
         self._next_beat()
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether events come through."""
+        return self._beat.heard > 0
 
     def fire(self, tag: str, data: dict[str, Any]) -> None:
         """Put an event on the bus. Best effort: a bus that is down is logged, and does not stop the engine."""
@@ -97,7 +112,7 @@ class Bus:
 
     def _subscribe(self) -> None:
         self._publisher = self._connect(listen=False)
-        if self._is_direct:
+        if self.is_direct:
             self._subscription = Stream(self._loop, self._opts, self._take, self._beat.skip)
         else:
             self._subscription = self._connect(listen=True)
@@ -130,8 +145,8 @@ class Bus:
         if stall > STALL and self._beat.heard:
             self._report_gap(f"this process stood still for {stall:.0f} seconds")
         pause = BEAT if self._beat.heard else FIRST_BEATS
-        if self._beat.unheard * pause >= PATIENCE * BEAT:
-            log.warning("The event bus has been silent for %d seconds: subscribing anew", PATIENCE * BEAT)
+        if self._beat.unheard * pause >= self._patience:
+            log.warning("The event bus has been silent for %d seconds: subscribing anew", self._patience)
             self._reconnect()
         self.fire(self._beat_tag, self._beat.make())
         self._timer = self._loop.call_later(pause, self._next_beat)
@@ -140,7 +155,7 @@ class Bus:
         for handle in (self._subscription, self._publisher):
             handle.destroy()
         # A release whose bus is not as compat knows it is read through Salt's own client.
-        self._is_direct = self._is_direct and self._beat.heard > 0
+        self.is_direct = self.is_direct and self._beat.heard > 0
         # Whatever was fired meanwhile is lost, even if no beat was.
         self._beat.skip()
         self._subscribe()

@@ -32,6 +32,7 @@ from saltext.jobs.core.recorder.catch_up import CatchUp
 from saltext.jobs.core.recorder.consumer import Consumer
 from saltext.jobs.core.recorder.files import Seen
 from saltext.jobs.core.recorder.intake import Intake
+from saltext.jobs.core.settings import RecorderSettings
 
 log = logging.getLogger(__name__)
 
@@ -62,18 +63,17 @@ class RecorderShell:
     The job_recorder engine's work; an engine.process.App and a bus.Listener.
 
     :param ports: what it works with.
-    :param flush_interval: seconds for which records are gathered before they are written.
-    :param event_globs: globs over tags of events that are recorded as such.
+    :param settings: the recorder's options.
     """
 
-    def __init__(self, ports: Ports, flush_interval: float, event_globs: Sequence[str] = ()) -> None:
-        self._ports, self._flush_interval = ports, flush_interval
+    def __init__(self, ports: Ports, settings: RecorderSettings) -> None:
+        self._ports, self._flush_interval, self._audit_interval = ports, settings.flush_interval, settings.audit
         self._intake, self._catch_up = ports.intake, ports.catch_up
         self._consumers = {consumer.name: consumer for consumer in ports.consumers}
         verbs = {"stats": self._stats, "set_aside": self._set_aside, "redeliver": self._redeliver}
         self._service = Service(ports.loop, ports.inbox, verbs)
         self._wake = events.wake_tag(JOB_RECORDER)
-        self._is_asked_for = choice.any_of(event_globs)
+        self._is_asked_for = choice.any_of(settings.events)
         self._being_redelivered: set[str] = set()
         self._quiet = Quiet(log)
 
@@ -89,6 +89,7 @@ class RecorderShell:
         self._ports.bus.listen(self, self._catch_up.begin)
         self._flush()
         self._tick()
+        self._next_audit()
 
     def close(self) -> None:
         """End. What is in memory goes to the spool first: with ``job_cache: False`` it is nowhere else."""
@@ -138,6 +139,15 @@ class RecorderShell:
         if self._intake.disputed:
             self._catch_up.settle(self._intake.disputed)
             self._intake.disputed.clear()
+
+    def _next_audit(self) -> None:
+        """Look into the job cache now and then: a return can be lost before it is an event, or in an unnoticed gap."""
+        if self._audit_interval:
+            self._ports.loop.call_later(self._audit_interval, self._audit)
+
+    def _audit(self) -> None:
+        self._catch_up.begin()
+        self._next_audit()
 
     def _kick(self) -> None:
         for consumer in self._consumers.values():

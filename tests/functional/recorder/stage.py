@@ -136,7 +136,7 @@ class Stage:
             catch_up,
             [self.consumer],
         )
-        self.shell = RecorderShell(ports, self.settings.flush_interval, self.settings.events)
+        self.shell = RecorderShell(ports, self.settings)
         self.shell.start()
 
     def event(self, jid, minion, value, **more):

@@ -201,6 +201,80 @@ def test_what_the_bus_did_not_bring_is_found(make, jid):
     assert stage.returner.loads[0][0] == jid
 
 
+def test_what_was_lost_without_a_sign_is_found_by_an_audit(make, jid):
+    stage = make(audit=0.2)
+    stage.event(jid, "m1", "forged")
+    stage.job_cache.publish(jid, "cmd.run")
+    stage.job_cache.give_back(jid, "m1", "did it")
+    stage.job_cache.give_back(jid, "m2", "x")
+    assert stage.until(lambda: len(stage.returns) == 3)
+    stage.run(0.5)
+    assert stage.returns == [(jid, "m1", "forged"), (jid, "m1", "did it"), (jid, "m2", "x")]
+    assert [ret.get("replaces") for ret in stage.returner.taken] == [None, "event", None]
+
+
+def test_no_audit_takes_place_where_none_is_wanted(make, jid):
+    stage = make(audit=0)
+    stage.run(0.3)
+    stage.job_cache.publish(jid, "cmd.run")
+    stage.job_cache.give_back(jid, "m1", "x")
+    stage.run(0.5)
+    assert stage.returns == []
+
+
+# -- events ------------------------------------------------------------------------------------------------------------
+
+
+def test_events_are_recorded_where_their_tags_are_asked_for_in_order_and_without_secrets(make):
+    stage = make(events=["salt/auth", "salt/batch/*"])
+    for tag in ("salt/auth", "salt/authority", "salt/batch/1/new", "minion/refresh/m1", "xsalt/batch/1/new"):
+        stage.bus.bring(tag, {"id": "m1", "load": [{"token": "s3cret", "user": "anna"}]})
+    assert stage.until(lambda: len(stage.returner.events) == 2)
+    stage.run(0.2)
+    stored = {"id": "m1", "load": [{"user": "anna"}]}
+    assert stage.returner.events == [("salt/auth", stored), ("salt/batch/1/new", stored)]
+
+
+def test_no_event_is_recorded_unless_it_is_asked_for(stage):
+    stage.bus.bring("salt/auth", {"id": "m1"})
+    stage.run(0.3)
+    assert stage.returner.events == []
+
+
+def test_the_event_of_a_return_can_be_both(make, jid):
+    stage = make(events=["salt/job/*"])
+    stage.job_cache.publish(jid, "cmd.run")
+    stage.event(jid, "m1", "x")
+    assert stage.until(lambda: stage.returns and stage.returner.events)
+
+
+@pytest.mark.parametrize("data", ["text", None, 7, ["a"]])
+def test_an_event_that_carries_no_mapping_is_passed_over(make, data):
+    stage = make(events=["*"])
+    stage.bus.bring("some/tag", data)
+    stage.run(0.2)
+    assert stage.returner.events == []
+
+
+def test_a_flood_of_events_crowds_no_return_out(make, jid):
+    stage = make(events=["flood"], spool_max_bytes=1 << 20)
+    stage.returner.is_down = True
+    stage.job_cache.publish(jid, "cmd.run")
+    stage.event(jid, "m1", "first")
+    stage.run(0.3)
+    for number in range(300):
+        stage.bus.bring("flood", {"text": "x" * 10_000, "number": number})
+        if number % 20 == 0:
+            stage.run(0.1)
+    stage.event(jid, "m2", "last")
+    stage.run(0.3)
+    stage.returner.is_down = False
+    assert stage.until(lambda: len(stage.returns) == 2)
+    assert stage.intake.events_dropped > 100
+    assert len(stage.returner.events) == stage.intake.events
+    assert stage.consumer.dropped == 0
+
+
 @pytest.mark.parametrize(("options", "count"), [({}, 0), ({"include": ["*", "runner.*"]}, 1)])
 def test_jobs_of_the_master_itself_are_recorded_on_request_only(make, jid, options, count):
     stage = make(**options)

@@ -1,0 +1,98 @@
+"""Hearing Salt's own event bus, directly and through Salt's own client."""
+
+from __future__ import annotations
+
+import pathlib
+import time
+
+import pytest
+import salt.utils.event
+
+from saltext.jobs.core import compat
+from saltext.jobs.core.master.bus import Bus
+from tests.event_bus import event_bus, options
+from tests.waiting import SOON, stretched
+
+
+class Ears:
+    """Hears what begins with ``wanted/``."""
+
+    def __init__(self):
+        self.heard, self.gaps = [], 0
+
+    def wants(self, tag):
+        return tag.startswith("wanted/")
+
+    def handle(self, tag, data):
+        self.heard.append((tag, data["number"]))
+
+    def on_gap(self):
+        self.gaps += 1
+
+
+@pytest.fixture
+def opts(salt_factories_default_root_dir, request):
+    folder = salt_factories_default_root_dir / f"bus{abs(hash(request.node.name)) % 100_000}"
+    folder.mkdir()
+    return options(folder)
+
+
+@pytest.fixture
+def loop(opts):
+    with event_bus(opts["sock_dir"]):
+        made = compat.new_loop()
+        yield made
+        made.close(all_fds=True)
+
+
+@pytest.fixture
+def until(loop):
+    def run(condition):
+        deadline = time.monotonic() + stretched(SOON)
+
+        async def wait():
+            while not condition() and time.monotonic() < deadline:
+                await compat.sleep(0.02)
+            return bool(condition())
+
+        return loop.run_sync(wait)
+
+    return run
+
+
+@pytest.fixture
+def fire(opts):
+    with salt.utils.event.get_master_event(opts, opts["sock_dir"], listen=False) as event:
+        yield lambda tag, number: event.fire_event({"number": number}, tag)
+
+
+@pytest.mark.parametrize("is_direct", [compat.HAS_PLAIN_BUS, False], ids=["as the release wants", "Salt's own client"])
+def test_what_is_wanted_is_heard_in_order(opts, loop, until, fire, is_direct):
+    ears, ready, bus = Ears(), [], Bus(opts, loop, "test", is_direct)
+    bus.listen(ears, lambda: ready.append(True))
+    assert until(lambda: ready)
+    for number in range(200):
+        fire("wanted/one" if number % 2 else "other/one", number)
+    assert until(lambda: len(ears.heard) == 100)
+    assert ears.heard == [("wanted/one", number) for number in range(1, 200, 2)]
+    assert ears.gaps == 0
+    bus.close()
+
+
+@pytest.mark.skipif(not compat.HAS_PLAIN_BUS, reason="this release's bus is never read directly")
+def test_a_bus_that_cannot_be_read_directly_is_heard_through_salts_own_client(opts, loop, until, fire):
+    # Nobody serves that socket: as a release would be whose publisher has it elsewhere, or speaks another language there.
+    path = pathlib.Path(opts["sock_dir"], "master_event_pub.ipc")
+    hidden = path.rename(path.with_suffix(".hidden"))
+    ears, ready = Ears(), []
+    bus = Bus(opts, loop, "test", is_direct=True, patience=1.0)
+    bus.listen(ears, lambda: ready.append(True))
+    loop.run_sync(lambda: compat.sleep(0.5))
+    assert not ready
+    loop.run_sync(lambda: compat.sleep(1.0))
+    hidden.rename(path)
+    assert until(lambda: ready)
+    assert not bus.is_direct
+    fire("wanted/one", 7)
+    assert until(lambda: ears.heard == [("wanted/one", 7)])
+    bus.close()
