@@ -25,10 +25,11 @@ from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.engine.requests import Inbox, engine_dir
 from saltext.jobs.core.engine.worker import Worker
-from saltext.jobs.core.errors import SettingsError
+from saltext.jobs.core.errors import SettingsError, StateError
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import EXACT
 from saltext.jobs.core.master.returner import ReturnerModule
+from saltext.jobs.core.recorder.carry_over import carry_over
 from saltext.jobs.core.recorder.catch_up import CatchUp
 from saltext.jobs.core.recorder.consumer import Consumer
 from saltext.jobs.core.recorder.files import Seen
@@ -59,12 +60,17 @@ def start(**options):
         log.critical("The job_recorder engine does not start: %s", exc)
         engine.wait_for_the_end()
         return
-    engine.run(__opts__, JOB_RECORDER, lambda loop: _wired(__opts__, settings, loop))
+    try:
+        engine.run(__opts__, JOB_RECORDER, lambda loop: _wired(__opts__, settings, loop))
+    except StateError as exc:
+        log.critical("The job_recorder engine does not start: %s", exc)
+        engine.wait_for_the_end()
 
 
 def _wired(opts, settings, loop):
     clock, disk = Clock(), Worker(loop)
     folder = engine_dir(opts, JOB_RECORDER)
+    carry_over(folder)
     spool = Spool(folder / "spool", settings.spool_max_bytes)
     seen = Seen(folder / "seen", settings.catch_up)
     job_cache = opts.get("ext_job_cache") or opts.get("master_job_cache", "local_cache")

@@ -71,7 +71,7 @@ SHELLS = {
         *("target", "watch"),
     },
     "retry": {"answers", "checkpoint", "effects", "ports", "reader", "shell", "store", "verbs", "writer"},
-    "recorder": {"catch_up", "consumer", "files", "intake", "record", "shell", "targets"},
+    "recorder": {"carry_over", "catch_up", "consumer", "files", "intake", "record", "shell", "targets"},
 }
 #: What a pure module may import from outside its wing. Options that have been read, and windows of time, are plain values.
 VALUES = {"errors", "settings", "windows"}

@@ -36,7 +36,8 @@ _MARK = b"\xa5SjR"
 #: Mark, number, length, checksum of the three and of the payload.
 _FRAME = struct.Struct(">4sQII")
 _CHECKED = struct.Struct(">QI")
-_SUFFIX = ".spool"
+#: How the name of a segment ends, after the number of its first record.
+SUFFIX = ".spool"
 #: What a file takes on a disk is a multiple of this.
 _BLOCK = 4096
 #: Bytes that are searched at a time for the next intact frame.
@@ -44,7 +45,7 @@ _SEARCHED = 1 << 20
 #: A segment is closed at this size, or at an eighth of the log's bound where that is less.
 _SEGMENT_BYTES = 8 << 20
 #: No record is longer; a frame that says so is damaged.
-_LONGEST = 1 << 30
+LONGEST = 1 << 30
 
 
 class Spool:
@@ -90,7 +91,7 @@ class Spool:
         """
         if not payloads:
             return
-        data = b"".join(_framed(number, payload) for number, payload in enumerate(payloads, self.next))
+        data = b"".join(framed(number, payload) for number, payload in enumerate(payloads, self.next))
         tail, first = self._writable()
         size = self._sizes[first]
         try:
@@ -155,7 +156,7 @@ class Spool:
             return sum(size for other, size in self._sizes.items() if other < first)
 
     def path(self, first: int) -> pathlib.Path:
-        return self._folder / f"{first:020d}{_SUFFIX}"
+        return self._folder / f"{first:020d}{SUFFIX}"
 
     def close(self) -> None:
         if self._tail is not None:
@@ -163,10 +164,10 @@ class Spool:
             self._tail = None
 
     def _recover(self) -> None:
-        names = sorted(name for name in os.listdir(self._folder) if name.endswith(_SUFFIX))
+        names = sorted(name for name in os.listdir(self._folder) if name.endswith(SUFFIX))
         for name in names:
-            if _is_number(name[: -len(_SUFFIX)]):
-                self._sizes[int(name[: -len(_SUFFIX)])] = (self._folder / name).stat().st_size
+            if _is_number(name[: -len(SUFFIX)]):
+                self._sizes[int(name[: -len(SUFFIX)])] = (self._folder / name).stat().st_size
         if self._sizes:
             last = max(self._sizes)
             self.next = self._cut_torn_end(last)
@@ -315,7 +316,8 @@ def _is_number(name: str) -> bool:
     return name.isascii() and name.isdigit()
 
 
-def _framed(number: int, payload: bytes) -> bytes:
+def framed(number: int, payload: bytes) -> bytes:
+    """Return a record as it stands in a segment."""
     checksum = zlib.crc32(payload, zlib.crc32(_CHECKED.pack(number, len(payload))))
     return _FRAME.pack(_MARK, number, len(payload), checksum) + payload
 
@@ -341,7 +343,7 @@ def _frame(stream: BinaryIO) -> tuple[int, bytes] | None:
     if len(header) < _FRAME.size:
         return None
     mark, number, length, checksum = _FRAME.unpack(header)
-    if mark != _MARK or not 0 < length <= _LONGEST:
+    if mark != _MARK or not 0 < length <= LONGEST:
         return None
     payload = stream.read(length)
     if len(payload) < length or zlib.crc32(payload, zlib.crc32(_CHECKED.pack(number, length))) != checksum:

@@ -100,12 +100,12 @@ class Progress:
         if self._stream is None:
             self._rewrite()
             return
-        write_all(self._stream.fileno(), b"".join(map(_marked, numbers)))
+        write_all(self._stream.fileno(), b"".join(map(marked, numbers)))
 
     def _rewrite(self) -> None:
         self.close()
         numbers = [self.base, *sorted(self.done)]
-        files.write_atomic(self._path, b"".join(map(_marked, numbers)), durable=True)
+        files.write_atomic(self._path, b"".join(map(marked, numbers)), durable=True)
         self._stream = io.FileIO(self._path, "a")
 
     def _guarded(self, write: Callable[[], None]) -> None:
@@ -117,7 +117,8 @@ class Progress:
             self._quiet.error("progress", "%s cannot be written: %s", self._path, exc)
 
 
-def _marked(number: int) -> bytes:
+def marked(number: int) -> bytes:
+    """Return a number as it stands in a progress file."""
     return _MARKED.pack(number, zlib.crc32(_NUMBER.pack(number)))
 
 
