@@ -58,7 +58,7 @@ POINTS = {
         "kill": Point(publisher.Publisher, "kill_job"),
         "state file": Point(batch_store.BatchStore, "write_native"),
         "request removal": Point(requests.Inbox, "answer"),
-        "announcement": Point(bus.Bus, "fire"),
+        "announcement": Point(bus.Bus, "fire", lambda self, tag, data: tag.startswith("salt/batch/")),
         "end": Point(batch_store.BatchStore, "end"),
     },
     "job_retry": {

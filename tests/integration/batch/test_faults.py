@@ -110,7 +110,7 @@ DEATHS = [
     "after publish 1",  # published, outcome not recorded
     "before publish 2",
     "after publish 2",
-    "before announcement 4",
+    "before announcement 2",
     "before end 1",
     "after end 1",
 ]
