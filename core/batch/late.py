@@ -37,6 +37,7 @@ class LateReturns:
         self._ports = ports
         self._gathered: dict[str, dict[str, tuple[int, int]]] = {}  # by jid and minion: retcode, looks in vain
         self._timer: Any = None
+        self._closed = False
         #: ``{jid: minions}`` whose returns would change anything; used in the job cache's thread only.
         self._open: dict[str, set[str]] = {}
 
@@ -51,7 +52,7 @@ class LateReturns:
 
     def _gather(self, jid: str, minion: str, retcode: int, looks: int) -> None:
         self._gathered.setdefault(jid, {}).setdefault(minion, (retcode, looks))
-        if self._timer is None:
+        if self._timer is None and not self._closed:
             self._timer = self._ports.loop.call_later(GATHER, self._write_down)
 
     async def catch_up(self, jids: Iterable[str]) -> None:
@@ -67,6 +68,7 @@ class LateReturns:
 
     def close(self) -> None:
         """Gather no more. What is not written down is in the job cache, and found at the next start."""
+        self._closed = True
         if self._timer is not None:
             self._ports.loop.remove_timeout(self._timer)
             self._timer = None

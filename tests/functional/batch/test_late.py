@@ -123,6 +123,16 @@ def test_a_return_that_is_stored_after_it_was_heard_of_is_found(ports, returns, 
     assert ports.store.read(JID).outcomes["b"][2] == 5
 
 
+def test_an_engine_that_ends_looks_for_nothing_any_more(ports, returns, loop):
+    ended(ports.store)
+    looks, true = [], ports.returned
+    ports.returned = lambda jid, minions: looks.append(returns.close()) or true(jid, minions)
+    returns.take(JID, "b", 0)
+    run_until(loop, lambda: looks, what="it was looked for, and the engine ends meanwhile")
+    loop.run_sync(lambda: compat.sleep(5 * late.GATHER))
+    assert len(looks) == 1
+
+
 def test_where_the_job_cache_cannot_tell_a_return_counts_as_it_was_heard(ports, returns, loop):
     ended(ports.store)
     ports.unproven = "job_cache is False"
