@@ -197,6 +197,8 @@ def _write(opts: Mapping[str, Any], engine: str, request: Mapping[str, Any]) -> 
 
 
 def _wake(opts: Mapping[str, Any], engine: str) -> None:
+    if not is_running(opts, engine):
+        return  # It looks for requests when it starts.
     with salt.utils.event.get_master_event(dict(opts), opts["sock_dir"], listen=False) as bus:
         bus.fire_event({}, events.wake_tag(engine))
 

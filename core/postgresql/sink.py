@@ -97,15 +97,18 @@ class Sink:
                 self._store(connection, rows)
             self._upkeep(connection)
         except psycopg.Error as exc:
-            self.close()
-            raise _blamed(exc) from exc
+            blamed = _blamed(exc)
+            if not isinstance(blamed, (psycopg.DataError, psycopg.IntegrityError, ValueError)):
+                self.close()
+            raise blamed from exc
         except BaseException:
             self.close()
             raise
         return rows.refused
 
     def close(self) -> None:
-        """Disconnect. The next records connect anew."""
+        """Disconnect. The next records connect anew, and the tables are looked at again: it may be another server."""
+        self._ready.clear()
         if self._connection is not None:
             with contextlib.suppress(Exception):
                 self._connection.close()

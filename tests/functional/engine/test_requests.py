@@ -20,8 +20,7 @@ ENGINE = "batch_manager"
 
 
 @pytest.fixture
-def opts(tmp_path, monkeypatch):
-    monkeypatch.setattr(requests, "_wake", lambda opts, engine: None)  # there is no bus here
+def opts(tmp_path):
     return {"cachedir": str(tmp_path / "cache"), "sock_dir": str(tmp_path)}
 
 

@@ -18,8 +18,7 @@ from saltext.jobs.core.errors import StateError
 
 
 @pytest.fixture
-def opts(tmp_path, monkeypatch):
-    monkeypatch.setattr(requests, "_wake", lambda opts, engine: None)  # there is no bus here
+def opts(tmp_path):
     return {"cachedir": str(tmp_path / "cache"), "sock_dir": str(tmp_path)}
 
 

@@ -368,6 +368,27 @@ def test_a_server_that_is_down_blames_no_data_and_is_found_when_it_is_back(table
     assert postgresql.returns() == [(JID, "m1"), (JID, "m2")]
 
 
+def test_tables_that_are_gone_are_made_again(no_tables, sink, postgresql):
+    one = sink()
+    one.take([a_return()])
+    postgresql.execute("DROP TABLE salt_returns")
+    with pytest.raises(psycopg.Error) as raised:
+        one.take([a_return("m2")])
+    assert not failure_of(raised.value).is_fault
+    one.take([a_return("m2")])
+    assert postgresql.returns() == [(JID, "m2")]
+
+
+def test_a_bad_record_costs_no_connection(tables, sink, postgresql):
+    one = sink()
+    one.take([a_return()])
+    before = one._connection.info.backend_pid
+    with pytest.raises(psycopg.DataError):
+        one.take([a_return("m" * 300)])
+    one.take([a_return("m2")])
+    assert one._connection.info.backend_pid == before
+
+
 def test_a_server_that_is_frozen_is_given_up_after_the_time_that_is_set(tables, sink, postgresql):
     one = sink(timeout=1.0)
     one.take([a_return()])
