@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import itertools
 import os
 import signal
 import socket
 import threading
 import time
 
+import hypothesis
 import pytest
 import salt.config
+from hypothesis import strategies as st
 
 from saltext.jobs.core.errors import JobsError, SettingsError
 from saltext.jobs.core.master.returner import ReturnerModule
@@ -206,6 +209,41 @@ def test_a_master_that_is_refused_blames_no_data(no_tables, sink, postgresql):
         assert not failure_of(raised.value).is_fault
     finally:
         postgresql.execute("DROP ROLE reader")
+
+
+leaf = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | st.text(st.characters(), max_size=30)
+    | st.binary(max_size=20)
+)
+anything = st.recursive(
+    leaf, lambda part: st.lists(part, max_size=4) | st.dictionaries(leaf, part, max_size=4), max_leaves=12
+)
+fields = st.sampled_from(["return", "fun", "success", "retcode", "id", "jid", "replaced"]) | st.text(max_size=5)
+
+
+def test_whatever_msgpack_carries_is_stored_or_refused_and_costs_no_connection(no_tables, sink):
+    one, count = sink(), itertools.count()
+    one.take([a_load(), a_return(), an_event()])
+    backend = one._connection.info.backend_pid
+
+    @hypothesis.settings(max_examples=80, deadline=None, derandomize=True)
+    @hypothesis.given(st.dictionaries(fields, anything, max_size=6), st.text(min_size=1, max_size=20), st.booleans())
+    def give(data, name, replaces):
+        number = next(count)
+        ret = {**a_return(name, jid=f"2026{number:016d}", replaces=replaces), "data": data}
+        for record in (
+            ret,
+            {**a_load(f"load{number}"), "data": data},
+            {**an_event(name, NOW + 1 + number), "data": data},
+        ):
+            assert set(one.take([record])) <= {0}
+        assert one._connection.info.backend_pid == backend
+
+    give()
 
 
 # -- tables that are there already -------------------------------------------------------------------------------------
