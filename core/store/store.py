@@ -74,7 +74,7 @@ class Store:
         key = self.key_of(value)
         if key is None:
             self.quiet.warning(
-                f"{what} {value!r:.100}",
+                what,
                 "Refusing %s %.300r: the driver %s cannot take it as a key",
                 what,
                 value,
@@ -93,9 +93,7 @@ def plain_minions(jid: str, minions: Iterable[Any] | None) -> set[str]:
     usable = {minion for minion in named if isinstance(minion, str) and plain(minion)}
     refused = [minion for minion in named if not isinstance(minion, str) or minion not in usable]
     if refused:
-        _QUIET.warning(
-            f"{jid!r:.100}", "Refusing %d minion ids of jid %s, such as %.300r", len(refused), jid, refused[0]
-        )
+        _QUIET.warning("minion ids", "Refusing %d minion ids of jid %s, such as %.300r", len(refused), jid, refused[0])
     return usable
 
 
