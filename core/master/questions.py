@@ -66,6 +66,9 @@ class Found:
 Told = Callable[[str, Any], None]
 #: Seconds before an answer that the bus has told of is looked for where it is kept, and again where it was not there.
 _LOOKS = (0.3, 2.0)
+#: Seconds without a further answer after which those that have not answered in time count as silent, and how many times its
+#: time a question may take: a master that stores the answers of very many minions takes longer than a minion to answer.
+_QUIET, _LONGEST = 2.0, 6.0
 
 
 class Kept(Protocol):
@@ -87,6 +90,8 @@ class _Open:
         self.given: dict[str, Any] = {}
         self.failed: dict[str, int] = {}
         self.settled: Any = compat.Future()
+        self.heard = False  # an answer has come since its time was last looked at
+        self.timer: Any = None
 
     def settle_if_complete(self) -> None:
         if self.matched is not None and self.matched <= self.given.keys():
@@ -116,6 +121,7 @@ class Questions:
         question = self._open.get(jid)
         if question is not None:
             question.given[minion] = value
+            question.heard = True
             if retcode:
                 question.failed[minion] = retcode
             if question.told is not None:
@@ -247,15 +253,27 @@ class Questions:
         try:
             question.matched = await publish(jid)
             question.settle_if_complete()
-            timer = self._loop.call_later(timeout, question.settle)
+            if kept is None:
+                question.timer = self._loop.call_later(timeout, question.settle)
+            else:
+                until = self._loop.time() + timeout * _LONGEST
+                question.timer = self._loop.call_later(timeout, self._settle_when_quiet, question, until)
             await question.settled
-            self._loop.remove_timeout(timer)
+            self._loop.remove_timeout(question.timer)
             if kept is not None:
                 given = await self._read(kept, jid, question)
                 return Answers(question.matched, given, unproven=frozenset(question.given) - given.keys())
         finally:
             del self._open[jid]
         return Answers(question.matched, question.given, question.failed)
+
+    def _settle_when_quiet(self, question: _Open, until: float) -> None:
+        """End a question whose time is over, unless answers go on to come and it is not yet ``until``."""
+        if question.heard and self._loop.time() < until:
+            question.heard = False
+            question.timer = self._loop.call_later(_QUIET, self._settle_when_quiet, question, until)
+        else:
+            question.settle()
 
     async def _read(self, kept: Kept, jid: str, question: _Open) -> Mapping[str, Any]:
         """

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from saltext.jobs.core import compat
 from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.master import events
+from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.store import Changes, RetryStore
 from tests.functional.retry.records import JID, accept, load_of, record_of, returners, snapshot_of
-from tests.functional.retry.test_shell import Stage
+from tests.functional.retry.test_shell import Publisher, Stage
 
 EITHER = ["saltutil.find_job", "saltutil.find_cached_job"]
 IDLE = {EITHER[0]: {}, EITHER[1]: {}}
@@ -163,3 +165,27 @@ def test_who_sent_a_return_is_told_where_the_master_stores_it_in_our_job_cache(o
     from saltext.jobs.core.master.job_cache import JobCache
 
     assert JobCache({**opts, **more}).tells_senders is tells
+
+
+def test_a_minion_is_not_silent_while_the_answers_of_others_still_come():
+    loop, stored = compat.new_loop(), {}
+    questions = Questions(loop, Publisher())
+
+    class Stored:
+        async def read(self, jid, minions):
+            return dict(stored)
+
+        async def forget(self, jid):
+            pass
+
+    def answer(minion):
+        stored[minion] = IDLE
+        questions.heard("20260516102000000000", minion, IDLE)
+
+    try:
+        for after, minion in ((0.3, "a"), (1.5, "b")):
+            loop.call_later(after, answer, minion)
+        found = loop.run_sync(lambda: questions.find_either(JID, "abc", 0.5, kept=Stored()))
+    finally:
+        loop.close()
+    assert (found.idle, found.silent) == (frozenset("ab"), frozenset("c"))
