@@ -6,7 +6,7 @@ fast as the master answers, with crafted and random fields. The file JIDS has th
 At its end it prints what it has sent.
 
 What Salt itself lets a minion do is left out: to store a return of others under a jid of theirs, as a syndic does or, on
-Salt 3008, one that has resources; to have Salt 3008's own manager start a batch; and to take itself off the master.
+Salt 3008, one that has resources; and to take itself off the master.
 """
 
 from __future__ import annotations

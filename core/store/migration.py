@@ -1,0 +1,167 @@
+"""
+Copies jobs of another job cache into the store: loads, minions, returns and end times.
+
+What is there already is not written again, so that it may be interrupted and run while the master stores jobs. It must never
+mark a job as published: only this master's publish does that.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import salt.payload
+import salt.utils.jid
+from salt.exceptions import SaltDeserializationError
+
+from saltext.jobs.core.store import publication, records
+from saltext.jobs.core.store.store import Store, plain_minions
+
+log = logging.getLogger(__name__)
+
+Load = dict[str, Any]
+
+
+class Source:
+    """
+    A job cache to read from.
+
+    :param functions: those of a returner, by their names without the returner's: ``get_jids``, ``get_load``, ``get_jid``,
+        and ``get_endtime`` where it has that.
+    """
+
+    def __init__(self, functions: Mapping[str, Callable[..., Any]]) -> None:
+        self._functions = functions
+
+    def jids(self) -> Iterable[str]:
+        """Return the jids of all jobs. Raises whatever the returner does."""
+        found: Iterable[str] = self._functions["get_jids"]()
+        return found
+
+    def load(self, jid: str) -> Any:
+        """Return the load of a job, with ``Minions``."""
+        return self._functions["get_load"](jid)
+
+    def returns(self, jid: str) -> Any:
+        """Return ``{minion: return}`` of a job."""
+        return self._functions["get_jid"](jid)
+
+    def end_time(self, jid: str) -> Any:
+        """Return when a job ended, or None."""
+        return self._functions["get_endtime"](jid) if "get_endtime" in self._functions else None
+
+
+class LocalCache(Source):
+    """
+    The files of ``local_cache``, read more patiently than that returner does: its ``get_jids`` ends at the first load that
+    is none, and its ``get_jid`` tries for ever to read a return that is broken.
+
+    :param functions: as above; used for the end time only.
+    :param opts: the master's options.
+    """
+
+    def __init__(self, functions: Mapping[str, Callable[..., Any]], opts: Mapping[str, Any]) -> None:
+        super().__init__(functions)
+        self._root, self._hash = os.path.join(opts["cachedir"], "jobs"), opts["hash_type"]
+
+    def jids(self) -> Iterator[str]:
+        """Yield the jids that have a load."""
+        for top in os.listdir(self._root) if os.path.isdir(self._root) else ():
+            for name in os.listdir(os.path.join(self._root, top)) if len(top) == 2 else ():
+                folder = os.path.join(self._root, top, name)
+                if os.path.isfile(os.path.join(folder, ".load.p")) and os.path.isfile(os.path.join(folder, "jid")):
+                    with open(os.path.join(folder, "jid"), encoding="utf-8", errors="replace") as handle:
+                        yield handle.read()
+
+    def load(self, jid: str) -> Any:
+        """Return what ``get_load`` does, also of a job without a list of minions."""
+        folder = self._folder(jid)
+        load = _read(os.path.join(folder, ".load.p"))
+        minions: set[str] = set()
+        for name in os.listdir(folder):
+            if name == ".minions.p" or (name.startswith(".minions.") and name.endswith(".p")):
+                path = os.path.join(folder, name)
+                try:
+                    minions |= publication.ids_in(_read(path))
+                except (OSError, ValueError, SaltDeserializationError) as exc:
+                    log.error("Left out, since %s cannot be read: %s", path, exc)
+        return {**load, "Minions": sorted(minions)} if isinstance(load, dict) and minions else load
+
+    def returns(self, jid: str) -> dict[str, Any]:
+        """Return what ``get_jid`` does, without what cannot be read."""
+        folder = self._folder(jid)
+        found: dict[str, Any] = {}
+        for minion in os.listdir(folder) if os.path.isdir(folder) else ():
+            path = os.path.join(folder, minion, "return.p")
+            if minion.startswith(".") or not os.path.isfile(path):
+                continue
+            try:
+                record = _read(path)
+                found[minion] = record if isinstance(record, dict) and "return" in record else {"return": record}
+                if os.path.isfile(os.path.join(folder, minion, "out.p")):
+                    found[minion]["out"] = _read(os.path.join(folder, minion, "out.p"))
+            except (OSError, ValueError, SaltDeserializationError) as exc:
+                log.error("Left out, since %s cannot be read: %s", path, exc)
+                found.pop(minion, None)
+        return found
+
+    def _folder(self, jid: str) -> str:
+        return str(salt.utils.jid.jid_dir(jid, self._root, self._hash))
+
+
+def _read(path: str) -> Any:
+    with open(path, "rb") as handle:
+        return salt.payload.load(handle)
+
+
+def copy(store: Store, source: Source, jid: str, clean: Callable[[Load], Load], dry_run: bool) -> dict[str, int]:
+    """
+    Copy what of one job is not there, and return how many ``loads``, ``returns`` and ``endtimes`` that were.
+
+    :param clean: returns a load without its secrets.
+    :param dry_run: write nothing.
+    :raises ValueError: when the job cannot be copied, with the reason.
+    :raises SaltCacheError: when the store cannot be used.
+    """
+    key = store.key(jid, "jid")
+    if key is None:
+        raise ValueError(f"the driver {store.driver.name} cannot take this jid")
+    load, returns = source.load(jid) or {}, source.returns(jid) or {}
+    if not isinstance(load, dict) or not isinstance(returns, dict):
+        raise ValueError(f"its load is a {type(load).__name__}, its returns are a {type(returns).__name__}")
+    end = source.end_time(jid)
+    bank = f"{records.RETURNS}/{key}"
+    minions = plain_minions(key, load.get("Minions"))
+    with store.lock(key):
+        here = set(store.keys(bank))
+        wanted = {store.key(minion, "minion id"): record for minion, record in returns.items()}
+        new = {minion: record for minion, record in wanted.items() if minion is not None and minion not in here}
+        new_load = bool(load) and _is_better(store, key, load)
+        new_end = bool(end) and not store.contains(records.ENDTIMES, key)
+        if not dry_run:
+            if new_end:
+                store.store(records.ENDTIMES, key, end)
+            if minions and (new_load or not records.minions_of(store, key)):
+                records.add_minions(store, key, minions)
+    # Under the locks that the returner takes: the master may be storing the same return.
+    for minion, record in () if dry_run else new.items():
+        with store.lock(key, minion):
+            store.driver.store_new(bank, minion, record)
+    # Last, so that a run that was interrupted is not taken for a whole copy.
+    if new_load and not dry_run:
+        with store.lock(key):
+            if _is_better(store, key, load):
+                stored = clean(load)
+                stored.pop("Minions", None)
+                store.store(records.LOADS, key, stored)
+    return {"loads": int(new_load), "returns": len(new), "endtimes": int(new_end)}
+
+
+def _is_better(store: Store, key: str, load: Load) -> bool:
+    """Whether ``load`` is what the job was published with, and the load that is there, if any, is not."""
+    if records.is_published(store, key):
+        return False
+    there = records.load_of(store, key)
+    return not there or ("tgt" in load and "tgt" not in there)

@@ -1,0 +1,151 @@
+"""
+Finds what in the job cache is unreadable or does not fit together, and repairs what can be.
+
+It must never remove what may be a job that is being published, nor anything that only cannot be read now.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from salt.exceptions import SaltCacheError
+
+from saltext.jobs.core.store import drivers, records
+from saltext.jobs.core.store.store import Store
+
+# What is younger may be a job that is being published, or a return that is just being stored.
+SETTLED_SECONDS = 300
+
+Load = dict[str, Any]
+Fix = Callable[[], bool]
+
+
+class Verification:
+    """
+    :param store: what is looked at.
+    :param clean: returns a load without its secrets.
+    :param repair: repair what can be; without it nothing is written.
+    """
+
+    def __init__(self, store: Store, clean: Callable[[Load], Load], repair: bool) -> None:
+        self._store, self._clean, self._repair = store, clean, repair
+        self._problems: list[dict[str, Any]] = []
+        self._returns = 0
+
+    def run(self, told: Callable[[int, int], None]) -> dict[str, Any]:
+        """
+        Look at every job, and return ``jobs``, ``returns`` (counts) and ``problems``: dicts with jid, problem, minion,
+        detail and repaired.
+
+        :param told: gets how many jobs have been looked at, and how many there are.
+        :raises Outage: when the store cannot be used.
+        """
+        loads = sorted(self._store.keys(records.LOADS))
+        for count, key in enumerate(loads, 1):
+            self._look_at_load(key)
+            self._look_at_returns(key, self._expected(key))
+            told(count, len(loads))
+        self._look_for_jobs_without_load(set(loads))
+        return {"jobs": len(loads), "returns": self._returns, "problems": self._problems}
+
+    def _note(
+        self, problem: str, key: str, fix: Fix | None = None, minion: str | None = None, detail: Any = None
+    ) -> None:
+        """Note a problem; ``fix()``, which tells whether it did, is called if repairing was asked for."""
+        repaired = bool(self._repair and fix is not None and fix())
+        self._problems.append(
+            {
+                "jid": self._store.decode(key),
+                "problem": problem,
+                "minion": minion and self._store.decode(minion),
+                "detail": None if detail is None else str(detail),
+                "repaired": repaired,
+            }
+        )
+
+    def _read(self, bank: str, key: str) -> tuple[Any, SaltCacheError | None]:
+        """Return the value, and why it cannot be read."""
+        try:
+            return self._store.fetch(bank, key), None
+        except drivers.Outage:
+            raise
+        except SaltCacheError as exc:
+            return None, exc
+
+    def _set_aside(self, bank: str, key: str, kind: type, *lock: str) -> bool:
+        with self._store.lock(*lock):
+            return bool(records.set_aside(self._store, bank, key, kind))
+
+    def _look_at_load(self, key: str) -> None:
+        load, error = self._read(records.LOADS, key)
+        if error or not isinstance(load, dict):
+            self._note(
+                "unreadable-load",
+                key,
+                (lambda: self._set_aside(records.LOADS, key, dict, key)) if _is_damage(error) else None,
+                detail=error or f"it is a {type(load).__name__}",
+            )
+        elif self._clean(load) != load:
+            self._note("secrets-in-load", key, lambda: bool(records.replace_load(self._store, key, self._clean)))
+
+    def _expected(self, key: str) -> set[str] | None:
+        """Return the minions that the job was published to; None where that is not known."""
+        minions, error = self._read(records.MINIONS, key)
+        if not minions and not error:
+            return None
+        if error or not (isinstance(minions, list) and all(isinstance(name, str) for name in minions)):
+            fix = (lambda: self._write_minions(key)) if _is_damage(error) else None
+            self._note("unreadable-minions", key, fix, detail=error)
+            return None
+        return set(minions) if self._store.contains(records.PUBLISHED, key) else None
+
+    def _write_minions(self, key: str) -> bool:
+        answered = {self._store.decode(name) for name in self._store.keys(f"{records.RETURNS}/{key}")}
+        with self._store.lock(key):
+            records.set_aside(self._store, records.MINIONS, key, list)
+            records.add_minions(self._store, key, answered, always=True)
+        return True
+
+    def _look_at_returns(self, key: str, expected: set[str] | None) -> None:
+        bank = f"{records.RETURNS}/{key}"
+        for minion in sorted(self._store.keys(bank)):
+            self._returns += 1
+            _, error = self._read(bank, minion)
+            if error:
+                fix = self._fix_of_return(bank, key, minion) if isinstance(error, drivers.Undecodable) else None
+                self._note("unreadable-return", key, fix, minion, error)
+            elif expected is not None and self._store.decode(minion) not in expected:
+                self._note("unexpected-return", key, minion=minion)
+
+    def _fix_of_return(self, bank: str, key: str, minion: str) -> Fix:
+        return lambda: self._set_aside(bank, minion, object, key, minion)
+
+    def _look_for_jobs_without_load(self, loads: set[str]) -> None:
+        left = {key for bank in records.BANKS[1:] for key in self._store.keys(bank)}
+        left = left.union(self._store.driver.banks(records.RETURNS)) - loads
+        for key in sorted(left):
+            if self._store.contains(records.LOADS, key):
+                continue  # published meanwhile
+            if self._is_settled(key):
+                self._note("no-load", key, self._fix_of_rest(key))
+
+    def _fix_of_rest(self, key: str) -> Fix:
+        return lambda: self._drop(key)
+
+    def _is_settled(self, key: str) -> bool:
+        written = records.last_written(self._store, key)
+        return written is None or time.time() - written > SETTLED_SECONDS
+
+    def _drop(self, key: str) -> bool:
+        with self._store.lock(key):
+            if self._store.contains(records.LOADS, key) or not self._is_settled(key):
+                return False
+            records.drop(self._store, key)
+            return True
+
+
+def _is_damage(error: SaltCacheError | None) -> bool:
+    """Whether it is the record that is wrong, and not the access to it."""
+    return error is None or isinstance(error, drivers.Undecodable)
