@@ -301,8 +301,10 @@ class RecorderSettings:
     )
     #: Functions whose jobs are recorded.
     include: tuple[str, ...] = option(("*",), GLOBS)
-    #: Functions whose jobs are not; replaces the default, which leaves out probes and presence pings.
-    exclude: tuple[str, ...] = option(("saltutil.find_job", "saltutil.find_cached_job", "test.ping"), GLOBS)
+    #: Functions whose jobs are not; replaces the default, which leaves out the questions of the engines and presence pings.
+    exclude: tuple[str, ...] = option(
+        ("saltutil.find_job", "saltutil.find_cached_job", "saltutil.running", "match.compound", "test.ping"), GLOBS
+    )
     #: Events that are recorded as well, by their tags.
     events: tuple[str, ...] = option((), Check(_globs, "a list of globs over tags of events, such as ['salt/auth']"))
     #: Records that are written or delivered in one go; as many are held in memory for each returner.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.recorder.choice import Recent, digest, is_wanted
+from saltext.jobs.core.settings import RecorderSettings
 
 # -- what is recorded -------------------------------------------------------------------------------------------------
 
@@ -35,6 +36,21 @@ NONE = ()
 )
 def test_functions_are_chosen_by_globs(fun, include, exclude, wanted):
     assert is_wanted(fun, include, exclude) is wanted
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "test.ping",
+        "saltutil.running",
+        "saltutil.find_job",
+        ["saltutil.find_job", "saltutil.find_cached_job"],
+        ["saltutil.find_job", "saltutil.find_cached_job", "match.compound"],
+    ],
+)
+def test_what_the_engines_ask_minions_is_left_out_by_default(question):
+    settings = RecorderSettings()
+    assert not is_wanted(question, settings.include, settings.exclude)
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------
