@@ -215,11 +215,8 @@ class Effects:
             options = load.get("kwargs")
             try:
                 tgt, tgt_type = target.narrowed(load, effect.minions, effect.named)
-                if not self._with.compound:
-                    tgt, tgt_type = (
-                        list(effect.minions),
-                        "list",
-                    )  # each has said itself that the job's target matches it
+                if not self._with.compound:  # each has said itself that the job's target matches it
+                    tgt, tgt_type = list(effect.minions), "list"
             except ValueError as exc:
                 self._step(facts.Refused(effect.jid, str(exc)))
                 return
