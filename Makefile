@@ -41,9 +41,10 @@ PYTHONS_3006 := Python 3.10 or 3.11
 HAS_COMPILER := $(shell for c in "$${CC:-}" cc gcc clang; do command -v "$$c" >/dev/null && { echo yes; break; }; done; true)
 DEMO_VENV := $(if $(HAS_COMPILER),.venv,.venv-3007)
 
-# Integration tests wait more than they work, so that more of their files run at a time than there are cores.
+# Integration tests wait more than they work, so that more of their files run at a time than there are cores. They take
+# longest and begin first; the short ones fill what they leave.
 WORKERS ?= 4
-PYTEST = python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+PYTEST = python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: help demo test test-all test-slow releases $(RELEASES:%=test-%) lint docs-tables clean
 

@@ -32,7 +32,9 @@ def _port(value: Any) -> int:
 
 
 def _seconds(value: Any) -> float:
-    return float(_LIMITS.read(int(value) if isinstance(value, str) and value.isdecimal() else value))
+    return float(
+        _LIMITS.read(int(value) if isinstance(value, str) and value.isascii() and value.isdecimal() else value)
+    )
 
 
 _LIMITS = seconds(1, 3600)

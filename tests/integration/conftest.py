@@ -28,19 +28,25 @@ def _patient(options):
     return {name: stretched(value) if name in _TIMEOUTS else value for name, value in options.items()}
 
 
+def _quiet(role):
+    """Options by which a daemon logs no debugging, in its file and to pytest: that takes a tenth of the tests' CPU time."""
+    return {"log_level_logfile": "info", f"pytest-{role}": {"log": {"level": "warning"}}}
+
+
 def make_master(factories, name=None, **overrides):
     """A master daemon, not started, with the configuration of the README and ``overrides`` on top."""
     return factories.salt_master_daemon(
         name or random_string("m-", uppercase=False),
         defaults={"open_mode": True},
-        overrides=_patient({**MASTER, **overrides}),
+        overrides=_patient({**MASTER, **_quiet("master"), **overrides}),
         extra_cli_arguments_after_first_start_failure=["--log-level=info"],
     )
 
 
 def make_minion(master, name, **overrides):
     """A minion daemon of ``master``, not started."""
-    return master.salt_minion_daemon(name, overrides=_patient(overrides), defaults={"log_level": "info"})
+    options = {**_quiet("minion"), **overrides}
+    return master.salt_minion_daemon(name, overrides=_patient(options), defaults={"log_level": "info"})
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ VERBS = {
         "start",
         "run",
         "status",
+        "doctor",
         "list_active",
         "list",
         "minions",
