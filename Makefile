@@ -42,9 +42,10 @@ HAS_COMPILER := $(shell for c in "$${CC:-}" cc gcc clang; do command -v "$$c" >/
 DEMO_VENV := $(if $(HAS_COMPILER),.venv,.venv-3007)
 
 # Integration tests wait more than they work, so that more of their files run at a time than there are cores. They take
-# longest and begin first; the short ones fill what they leave.
+# longest and begin first (tests/conftest.py); the short ones fill what they leave.
 WORKERS ?= 4
-PYTEST = python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+PYTEST = python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+LONGEST_FIRST = --no-loadscope-reorder
 
 .PHONY: help demo test test-all test-slow releases $(RELEASES:%=test-%) lint docs-tables clean
 
@@ -55,7 +56,7 @@ demo: $(DEMO_VENV)/.installed
 	@$(DEMO_VENV)/bin/python -m demo
 
 test: .venv/.installed
-	.venv/bin/$(PYTEST) -m 'not slow'
+	.venv/bin/$(PYTEST) -m 'not slow' $(LONGEST_FIRST)
 
 test-all: test test-slow $(RELEASES:%=test-%)
 
@@ -63,7 +64,7 @@ test-slow: .venv/.installed
 	.venv/bin/$(PYTEST) -m slow
 
 $(RELEASES:%=test-%): test-%: .venv-%/.installed
-	.venv-$*/bin/$(PYTEST) -m story
+	.venv-$*/bin/$(PYTEST) -m story $(LONGEST_FIRST)
 
 # For .ci/run.
 releases:

@@ -426,6 +426,8 @@ def main():
         process = multiprocessing.get_context("spawn").Process(target=run_figure, args=(name, args))
         process.start()
         process.join()
+        if process.exitcode:
+            raise SystemExit(f"{name} failed")
 
 
 def run_figure(name, args):

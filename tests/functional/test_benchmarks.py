@@ -1,0 +1,33 @@
+"""Each benchmark runs, in its smallest form: a figure that can no longer be taken is found here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+ROOT = __file__.rsplit("/tests/", 1)[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words, last",
+    [
+        (["-c", "from benchmarks.batch import whole_run; print(whole_run(50, 10))"], "[("),
+        (["-c", "from benchmarks.batch import per_return; print(per_return(50, 3, 50))"], "(("),
+        (["-c", "from benchmarks.batch import per_unrelated_event; print(per_unrelated_event(2, 10, 3, 3))"], "("),
+        (["-m", "benchmarks.batch_live", "100", "20"], "100 minions at 20"),
+        (["-m", "benchmarks.job_cache", "--jobs", "20", "--returns", "10", "--drivers", "localfs"], "| removal"),
+        (["-m", "benchmarks.recorder", "--returns", "50", "--outage", "1"], ""),
+        (["-m", "benchmarks.retry", "missing", "--minions", "5"], "  only storing"),
+        (["-m", "benchmarks.retry", "foreign"], "an event"),
+        (["-m", "benchmarks.retry", "big", "--entries", "50"], "  resident"),
+    ],
+    ids=lambda value: " ".join(value[1:3]).removeprefix("benchmarks.") if isinstance(value, list) else "",
+)
+def test_a_benchmark_still_runs(words, last, tmp_path):
+    run = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert run.returncode == 0, run.stderr[-2000:]
+    lines = run.stdout.strip().splitlines()
+    assert lines and lines[-1].startswith(last), run.stdout
