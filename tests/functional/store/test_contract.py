@@ -30,6 +30,7 @@ from saltext.jobs.core.store.publication import digest
 from saltext.jobs.core.store.retention import sweep
 from saltext.jobs.core.store.store import _STORES, Store, store_of
 from tests.functional.cache_servers import cache_servers, disk_usage, driver_options  # noqa: F401 (a fixture)
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.story  # drivers differ between the releases
 TAGS = itertools.count()
@@ -900,9 +901,10 @@ class TestMmapCache(Contract):
         assert disk_usage(os.path.join(opts["cachedir"], "jobs")) < jobs / 1000 * 10**9
         assert len(os.listdir("/proc/self/fd")) - before < 400
         reader = salt.cache.Cache(opts)  # as the cluster runners read it
-        assert reader.list(f"jobs/returns/{jid}") == ["web1"]
+        # It sees only after a moment what others have written.
+        wait_for(lambda: reader.list(f"jobs/returns/{jid}") == ["web1"], what="the return is listed")
         assert reader.fetch(f"jobs/returns/{jid}", "web1")["return"] is True
-        assert len(reader.list("jobs/loads")) == jobs
+        wait_for(lambda: len(reader.list("jobs/loads")) == jobs, what="all loads are listed")
         assert len(job_cache.get_jids()) == jobs
 
 
