@@ -33,8 +33,11 @@ def salt_factories_config():
 
 
 def pytest_collection_modifyitems(items):
-    """Let the files that take longest, those with daemons, begin first: the others then fill what they leave."""
-    items.sort(key=lambda item: "integration" not in item.path.parts)
+    """
+    Let the files that take longest begin first, so that the others fill what they leave: those with daemons, and of these
+    the ones about the whole, which stand outside the wings' folders.
+    """
+    items.sort(key=lambda item: ("integration" not in item.path.parts, len(item.path.parts)))
 
 
 def pytest_unconfigure():
