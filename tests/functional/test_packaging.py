@@ -122,19 +122,23 @@ def test_the_wheel_leaves_room_for_other_extensions(wheel):
         assert not {"saltext/__init__.py", "saltext/jobs/__init__.py"} & set(archive.namelist())
 
 
-@pytest.fixture
-def fresh(tmp_path):
-    """Make a virtual environment, install the given requirements with what they need from the index, return its bin."""
+def install(folder, *arguments):
+    """Install requirements with what they need from the index into a virtual environment, made if need be; its bin."""
+    if not (folder / "v").exists():
+        run(sys.executable, "-m", "venv", folder / "v")
+    # The newest Salt would do; this pins the one that the suite runs on, so that each release is looked at.
+    constraint = folder / "constraint"
+    constraint.write_text(f"salt=={salt.version.__version__}\n")
+    run(folder / "v/bin/pip", "install", "-qq", *arguments, PIP_CONSTRAINT=str(constraint))
+    return folder / "v/bin"
 
-    def make(*arguments):
-        run(sys.executable, "-m", "venv", tmp_path / "v")
-        # The newest Salt would do; this pins the one that the suite runs on, so that each release is looked at.
-        constraint = tmp_path / "constraint"
-        constraint.write_text(f"salt=={salt.version.__version__}\n")
-        run(tmp_path / "v/bin/pip", "install", "-qq", *arguments, PIP_CONSTRAINT=str(constraint))
-        return tmp_path / "v/bin"
 
-    return make
+@pytest.fixture(scope="module")
+def fresh(wheel, tmp_path_factory):
+    """A virtual environment in which the wheel is installed, without extras."""
+    folder = tmp_path_factory.mktemp("fresh")
+    install(folder, wheel)
+    return folder
 
 
 def documented(binaries, config, runner):
@@ -160,21 +164,21 @@ def check(binaries, config, root, without=()):
 
 
 @pytest.mark.slow
-def test_the_wheel_loads_in_a_fresh_environment(wheel, fresh, master_config):
-    binaries = fresh(f"{wheel}[postgresql]")
+def test_module_dirs_wins_over_the_installed_package(fresh, master_config, source):
+    # Without an extra all is there that needs none.
+    check(fresh / "v/bin", master_config(module_dirs=[str(source)]), source, without=["returners/pgjsonb_bulk"])
+
+
+@pytest.mark.slow
+def test_the_wheel_loads_in_a_fresh_environment(fresh, wheel, master_config):
+    binaries = install(fresh, f"{wheel}[postgresql]")
     package = run(binaries / "python", "-c", "import saltext.jobs.core as c; print(c.__path__[0])").strip()
     check(binaries, master_config(), pathlib.Path(package).parent)
 
 
 @pytest.mark.slow
-def test_an_editable_install_loads_the_sources(source, fresh, master_config):
-    check(fresh("--editable", f"{source}[postgresql]"), master_config(), source)
-
-
-@pytest.mark.slow
-def test_module_dirs_wins_over_the_installed_package(wheel, fresh, master_config, source):
-    # Without an extra all is there that needs none.
-    check(fresh(wheel), master_config(module_dirs=[str(source)]), source, without=["returners/pgjsonb_bulk"])
+def test_an_editable_install_loads_the_sources(source, tmp_path, master_config):
+    check(install(tmp_path, "--editable", f"{source}[postgresql]"), master_config(), source)
 
 
 def test_the_suite_itself_runs_on_this_checkout(master_config):
