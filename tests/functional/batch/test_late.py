@@ -35,13 +35,6 @@ class Ports:
 
 
 @pytest.fixture
-def loop():
-    made = compat.new_loop()
-    yield made
-    made.close(all_fds=True)
-
-
-@pytest.fixture
 def ports(tmp_path, loop):
     made = Ports(BatchStore({"cachedir": str(tmp_path), "hash_type": "sha256"}), loop)
     yield made

@@ -21,13 +21,6 @@ from tests.unit.batch.bench import kinds, spec
 
 
 @pytest.fixture
-def loop():
-    made = compat.new_loop()
-    yield made
-    made.close(all_fds=True)
-
-
-@pytest.fixture
 def disk(loop):
     worker = Worker(loop)
     yield worker

@@ -23,13 +23,6 @@ def opts(tmp_path):
 
 
 @pytest.fixture
-def loop():
-    loop = compat.new_loop()
-    yield loop
-    loop.close(all_fds=True)
-
-
-@pytest.fixture
 def replies(opts, loop):
     """Leaves requests, has a service with some verbs take them, and returns their replies in order."""
 

@@ -69,13 +69,6 @@ def key(tmp_path):
 
 
 @pytest.fixture
-def loop():
-    made = compat.new_loop()
-    yield made
-    made.close(all_fds=True)
-
-
-@pytest.fixture
 def publish(master, key, tmp_path, loop):
     (tmp_path / "publish_pull.ipc").touch()
     opts = salt.config.master_config(None)

@@ -55,13 +55,6 @@ def folder(salt_factories_default_root_dir, request):
 
 
 @pytest.fixture
-def loop():
-    loop = compat.new_loop()
-    yield loop
-    loop.close(all_fds=True)
-
-
-@pytest.fixture
 def until(loop):
     def run(condition, seconds=20):
         deadline = time.monotonic() + seconds
