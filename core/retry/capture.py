@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 
 from saltext.jobs.core.retry.entry import Job, State
 from saltext.jobs.core.retry.facts import JobRead, Kill, Published, Read, SaveNote, Surveyed, Unreadable, Warn
-from saltext.jobs.core.retry.notes import Note
+from saltext.jobs.core.retry.note import Note
+from saltext.jobs.core.retry.notes import Notes
 from saltext.jobs.core.retry.timers import Timers
 
 if TYPE_CHECKING:
@@ -119,14 +120,14 @@ class Capture:
 
     :param settings: the options under ``job_retry``.
     :param patience: seconds from a publish to its deadline.
-    :param timers: the machine's; the keys ``("open", jid)`` and ``("note", jid)`` are used here.
+    :param timers: the machine's; the keys ``("open", jid)`` are used here.
     """
 
     def __init__(self, settings: RetrySettings, patience: float, timers: Timers) -> None:
         self._settings, self._patience, self._timers = settings, patience, timers
         self.open: dict[str, _Open] = {}
         self.closed: dict[str, float] = {}  # jid -> the newest publish that has been settled
-        self.notes: dict[str, Note] = {}
+        self.notes = Notes(timers)
         self._surveys = 0
 
     # -- what needs no second look ------------------------------------------------------------------------------------
@@ -163,13 +164,12 @@ class Capture:
         included = all(matches(fun, self._settings.include) for fun in job.funs)
         return included and not any(matches(fun, self._settings.exclude) for fun in job.funs)
 
-    # -- notes --------------------------------------------------------------------------------------------------------
+    # -- minions without an entry -------------------------------------------------------------------------------------
 
     def restore(self, notes: Mapping[str, Note], now: float) -> None:
         """Take up what the store holds. What became of a kill may not have been found out yet."""
         for jid, note in notes.items():
-            self.notes[jid] = note
-            self._timers.set(("note", jid), note.until)
+            self.notes.restore(jid, note)
             if note.killed:
                 self._look_now(jid, now)
 
@@ -180,46 +180,11 @@ class Capture:
 
     def settled(self, job: Job, minion: str) -> list[Outcome]:
         """Note that a minion is not owed a job any more: its entry is removed, and no return will come."""
-        return self._note(job, (), (minion,))
-
-    def _note(self, job: Job, begun: Iterable[str], settled: Iterable[str]) -> list[Outcome]:
-        note = self.notes.get(job.jid) or Note(job.published_at + self.ttl_of(job))
-        before = len(note.begun) + len(note.settled)
-        note.begun.update(begun)
-        note.settled.update(settled)
-        if len(note.begun) + len(note.settled) == before:
-            return []
-        self.notes[job.jid] = note
-        self._timers.set(("note", job.jid), note.until)
-        return [SaveNote(job.jid)]
-
-    def _forget(self, jid: str, minions: Iterable[str]) -> list[Outcome]:
-        """Strike minions off the note about a job: they have returned it, or have an entry."""
-        note = self.notes.get(jid)
-        gone = (note.begun | note.killed.keys()).intersection(minions) if note else set()
-        if note is None or not gone:
-            return []
-        note.begun -= gone
-        note.killed = {minion: user for minion, user in note.killed.items() if minion not in gone}
-        if not note:
-            del self.notes[jid]
-            self._timers.cancel(("note", jid))
-        return [SaveNote(jid)]
-
-    def note_due(self, jid: str) -> list[Outcome]:
-        """Forget a note about a job that nobody can be owed any more."""
-        note = self.notes.pop(jid, None)
-        if note is None:
-            return []
-        if not note.begun:
-            return [SaveNote(jid)]
-        some = ", ".join(sorted(note.begun)[:5])
-        message = f"{len(note.begun)} minions have begun job {jid} and not returned it in its time to live: {some}"
-        return [SaveNote(jid), Warn(message)]
+        return [*self.notes.add(job.jid, self._end_of(job), settled=(minion,))]
 
     def recheck(self, now: float) -> None:
         """Look again at the jobs that minions had begun: what has become of them?"""
-        for jid, note in self.notes.items():
+        for jid, note in self.notes.by_jid.items():
             if note.begun:
                 self._look_now(jid, now)
 
@@ -233,6 +198,10 @@ class Capture:
     def ttl_of(self, job: Job) -> float:
         """Return for how many seconds a job is owed."""
         return self._settings.ttl if job.limits.ttl is None else job.limits.ttl
+
+    def _end_of(self, job: Job) -> float:
+        """Return the Unix time until which a job is owed."""
+        return job.published_at + self.ttl_of(job)
 
     # -- a job's way --------------------------------------------------------------------------------------------------
 
@@ -275,7 +244,7 @@ class Capture:
             return self._drop(fact.jid, now)
         # The bus heard it then; the record's time is that of another process, whose clock may have been set.
         job.job = dataclasses.replace(fact.job, published_at=min(fact.job.published_at, job.published_at))
-        if now >= job.job.published_at + self.ttl_of(job.job):
+        if now >= self._end_of(job.job):
             return self._drop(fact.jid, now)
         if fact.last <= self.closed.get(fact.jid, -1.0):
             self._close(fact.jid, now)
@@ -296,18 +265,18 @@ class Capture:
 
     def _judge(self, job: _Open, fact: JobRead, known: Iterable[str], now: float) -> list[Outcome]:
         assert job.job is not None
-        note = self.notes.get(fact.jid, Note(0.0))
+        note = self.notes.get(fact.jid)
         missing = fact.missing.difference(known, note.settled)
-        outcomes = self._forget(fact.jid, (note.begun | note.killed.keys()) - missing)
+        outcomes: list[Outcome] = [*self.notes.strike(fact.jid, (note.begun | note.killed.keys()) - missing)]
         if unasked := missing - job.surveyed:  # also one of a further publish whose deadline has passed unseen
-            outcomes += self._note(job.job, job.begun & unasked, ())
+            outcomes += self.notes.add(fact.jid, self._end_of(job.job), job.begun & unasked)
             job.stage, job.asking = Stage.TO_ASK, set(unasked)
             return [*outcomes, Survey()]
         there, begun = missing & job.idle, missing & job.idle & note.begun
         outcomes += self._explain(job, begun, State.HELD, "it was begun and ended without a return")
         reason = "it is there, but has neither run nor returned the job"
         outcomes += self._explain(job, there - begun, State.PENDING, reason, alive=True)
-        outcomes += self._forget(fact.jid, there)
+        outcomes += self.notes.strike(fact.jid, there)
         self._close(fact.jid, now)
         return outcomes
 
@@ -316,7 +285,7 @@ class Capture:
     ) -> list[Outcome]:
         """Return who is owed the job: minions on which an operator has killed it get a cancelled entry, in his name."""
         assert job.job is not None
-        note = self.notes.get(job.job.jid, Note(0.0))
+        note = self.notes.get(job.job.jid)
         outcomes: list[Outcome] = []
         left = sorted(set(minions) - note.killed.keys())
         for minion in sorted(set(minions) & note.killed.keys()):
@@ -331,14 +300,13 @@ class Capture:
         jids = [kill.jid]
         if not kill.jid:
             waiting = {jid for jid, job in self.open.items() if not job.signal}
-            jids = sorted(waiting.union(jid for jid, note in self.notes.items() if note.begun))
+            jids = sorted(waiting.union(jid for jid, note in self.notes.by_jid.items() if note.begun))
+        outcomes: list[Outcome] = [kill]
         for jid in jids:
             # This is stored before the signal counts as settled; the look sorts out those who have returned the job.
-            note = self.notes.setdefault(jid, Note(now + self._settings.ttl))
-            note.killed.update(dict.fromkeys(sorted(kill.minions), kill.user))
-            self._timers.set(("note", jid), note.until)
+            outcomes += self.notes.kill(jid, now + self._settings.ttl, kill.minions, kill.user)
             self._look_now(jid, now)
-        return [kill, *(SaveNote(jid) for jid in jids)]
+        return outcomes
 
     # -- surveys ------------------------------------------------------------------------------------------------------
 
@@ -371,12 +339,12 @@ class Capture:
         running = {minion for minion in asked if jid in fact.running.get(minion, ())}
         silent = asked - fact.running.keys()
         job.idle |= asked - running - silent
-        outcomes = self._note(job.job, running, ())
-        begun = silent & self.notes[jid].begun if jid in self.notes else set()
+        outcomes: list[Outcome] = [*self.notes.add(jid, self._end_of(job.job), running)]
+        begun = silent & self.notes.get(jid).begun
         reason = "it did not return the job and does not answer"
         outcomes += self._explain(job, silent - begun, State.PENDING, reason)
         outcomes += self._explain(job, begun, State.RUNNING, "it has begun the job, and does not answer")
-        outcomes += self._forget(jid, silent)
+        outcomes += self.notes.strike(jid, silent)
         if job.idle:
             self._later(jid, now + GRACE)
         else:
@@ -403,10 +371,7 @@ class Capture:
     def _drop(self, jid: str, now: float) -> list[Outcome]:
         """Close a job that nobody can be owed."""
         self._close(jid, now)
-        if self.notes.pop(jid, None) is None:
-            return []
-        self._timers.cancel(("note", jid))
-        return [SaveNote(jid)]
+        return [*self.notes.drop(jid)]
 
     def _close(self, jid: str, now: float) -> None:
         job = self.open.pop(jid)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from saltext.jobs.core.retry.entry import Asker, Entry, Job
-from saltext.jobs.core.retry.notes import Note
+from saltext.jobs.core.retry.note import Note
 
 # -- facts: from the bus, and so never more than a hint ---------------------------------------------------------------
 

@@ -2,13 +2,15 @@
 The retry machine: facts in, effects out, time as an argument. Which part takes which fact is told at the end of this file.
 The parts, which are as pure, return what follows; this file passes it on:
 
-    capture.py  who is owed a job                      queue.py    what is owed, until when, and what is stored
-    entry.py    the states of an entry                 backlog.py  what one minion is owed
-    turns.py    when a replay begins                   replay.py   looks, questions, and what follows from them
-    publishing.py  from the turn to send to a receipt  ends.py     how a replay ends
-    steps.py    the steps of a replay                  verdict.py  what is concluded where no return comes
-    looks.py    looks at the job cache that are shared outbox.py   what is published, how fast
-    timers.py   what is due when                   openings.py  which jobs may be replayed now
+    capture.py     who has missed a job                notes.py     what is known of minions without an entry
+    owing.py       entries come, end and go            requests.py  what operators ask for
+    queue.py       what is owed, and what is stored    entry.py     the states of an entry
+    backlog.py     what one minion is owed             presence.py  signs of life, and pings
+    turns.py       when a replay begins                openings.py  which jobs may be replayed now
+    replay.py      looks and questions                 steps.py     the steps of a replay
+    publishing.py  from the turn to send to a receipt  ends.py      how a replay ends
+    verdict.py     what is concluded without a return  looks.py     looks at the job cache that are shared
+    outbox.py      what is published, how fast         timers.py    what is due when
 
 Pure: stdlib only, no clock, no I/O. It must never send a job to a minion while that minion has another one of its queue
 under way, nor one of which it is known that it was begun, unless ``retry_interrupted`` asks for that.
@@ -26,9 +28,8 @@ from typing import TYPE_CHECKING, Any
 from saltext.jobs.core.retry.backlog import Backlog
 from saltext.jobs.core.retry.capture import AGAIN, Capture, Outcome, Owed, Survey
 from saltext.jobs.core.retry.ends import Ends
-from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, State
+from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job
 from saltext.jobs.core.retry.facts import (
-    TRIGGERED_BY,
     Acknowledged,
     Adopted,
     Answer,
@@ -58,32 +59,29 @@ from saltext.jobs.core.retry.facts import (
     ReturnHeard,
     SendFailed,
     Sent,
-    Sign,
     SignOfLife,
     Surveyed,
     Tick,
     Unreadable,
-    Warn,
 )
 from saltext.jobs.core.retry.looks import Hearsay
-from saltext.jobs.core.retry.notes import Note
+from saltext.jobs.core.retry.note import Note
 from saltext.jobs.core.retry.openings import Openings
 from saltext.jobs.core.retry.outbox import Kind, Outbox
+from saltext.jobs.core.retry.owing import Owing
+from saltext.jobs.core.retry.presence import Presence
 from saltext.jobs.core.retry.publishing import Publishing
 from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.replay import Replays
+from saltext.jobs.core.retry.requests import Requests
 from saltext.jobs.core.retry.timers import Timers
 from saltext.jobs.core.retry.turns import Turns
 
 if TYPE_CHECKING:
     from saltext.jobs.core.settings import RetrySettings
 
-#: Seconds for which it is remembered that a minion started.
-_JUST_STARTED = 60.0
 #: Seconds for which jobs are gathered into one survey.
 _GATHER = 0.5
-#: Seconds before keys that were not found are looked for again.
-_KEYS_AGAIN = 30.0
 
 
 class Retry:
@@ -110,11 +108,10 @@ class Retry:
             settings, self.queue, self.outbox, self._timers, self.turns, self.ends, self.publishing, heard
         )
         self.capture = Capture(settings, patience, self._timers)
+        self.presence = Presence(settings, self.queue, self.turns, self.outbox)
+        self.owing = Owing(self.queue, self.capture, self._timers, self.turns, self.ends, self.presence)
+        self.requests = Requests(self.queue, self.capture, self.turns, self.ends, self.owing, self.presence)
         self._out: list[Effect] = []  # of the present step
-        self._started: dict[str, float] = {}  # minion -> when it started, since ``_generation``
-        self._started_before: dict[str, float] = {}  # likewise, in the time before that
-        self._generation = 0.0
-        self._keyless: set[str] = set()  # minions whose key was not found when the keys were last read
 
     # -- what the shell asks ------------------------------------------------------------------------------------------
 
@@ -165,7 +162,7 @@ class Retry:
 
     def note(self, jid: str) -> Note | None:
         """Return the note about a job."""
-        return self.capture.notes.get(jid)
+        return self.capture.notes.by_jid.get(jid)
 
     # -- the main path ------------------------------------------------------------------------------------------------
 
@@ -212,7 +209,7 @@ class Retry:
         self._follow(self.capture.due(jid))
 
     def _note_due(self, jid: str) -> None:
-        self._follow(self.capture.note_due(jid))
+        self._follow(self.capture.notes.due(jid))
 
     def _follow(self, outcomes: Iterable[Outcome]) -> None:
         """Do what follows from what has become of a published job."""
@@ -220,66 +217,17 @@ class Retry:
             if isinstance(outcome, Survey):
                 self._timers.no_later(("survey",), self.queue.now + _GATHER)
             elif isinstance(outcome, Owed):
-                self._owe(outcome)
+                self.owing.owe(outcome)
             elif isinstance(outcome, Kill):
-                self._killed(outcome)
+                self.owing.killed(outcome)
             else:
                 self._out.append(outcome)
-
-    def _owe(self, owed: Owed) -> None:
-        job, state, reason = owed.job, owed.state, owed.reason
-        if job.obstacle and state is State.PENDING:
-            state, reason = State.DEAD, job.obstacle
-        self._add(job, owed.minions, reason, job.published_at + self.capture.ttl_of(job), state)
-        for minion in owed.minions:
-            # It may have started while it was asked.
-            if owed.alive or self._has_just_started(minion):
-                self.turns.alive(minion)
-
-    def _killed(self, kill: Kill) -> None:
-        for minion in sorted(kill.minions):
-            for entry in self.queue.of(minion, kill.jid or None):
-                if entry.state in UNDER_WAY or (kill.jid and entry.state not in ENDED):
-                    self.ends.end(entry, State.CANCELLED, f"killed by {kill.user}")
-
-    def _add(
-        self, job: Job, minions: Iterable[str], reason: str, expires_at: float, state: State = State.PENDING
-    ) -> list[Entry]:
-        """Queue a job for minions, and return its new entries."""
-        queued = self.queue.add(job, minions, reason, expires_at)
-        for entry in queued:
-            if state is State.RUNNING:
-                self.queue.move(entry, state, reason)
-            elif state is not State.PENDING:
-                self.ends.end(entry, state, reason)
-            for older in self.queue.superseded_by(entry):
-                self.ends.end(older, State.CANCELLED, f"the same job was published again: {job.jid}")
-        return queued
 
     def _acknowledged(self, fact: Acknowledged) -> None:
         if self.queue.has(fact.minion, fact.jid):
             self.replays.acknowledged(fact)
         else:
             self.capture.begun(fact.jid, fact.minion)
-
-    def _sign_of_life(self, fact: SignOfLife) -> None:
-        if TRIGGERED_BY[fact.sign].isdisjoint(self.settings.triggers):
-            return
-        start = fact.sign is Sign.START
-        if start:
-            self._remember_start(fact.minions)
-        for minion in fact.minions:
-            self.turns.alive(minion, start, settled=fact.sign is Sign.ANSWER)
-
-    def _remember_start(self, minions: Iterable[str]) -> None:
-        """Remember for a while that minions have started. Two generations, so that none has to be looked through."""
-        if self.queue.now > self._generation + _JUST_STARTED:
-            self._started_before, self._started, self._generation = self._started, {}, self.queue.now
-        self._started.update(dict.fromkeys(minions, self.queue.now))
-
-    def _has_just_started(self, minion: str) -> bool:
-        at = self._started.get(minion) or self._started_before.get(minion, 0.0)
-        return at > self.queue.now - _JUST_STARTED
 
     def _gap(self, _fact: Gap) -> None:
         for jid in list(self.queue.jobs):
@@ -289,7 +237,7 @@ class Retry:
                 self.replays.doubt(minion)
             elif any(entry.state in UNDER_WAY for entry in backlog.entries.values()):
                 self.turns.wake(minion, self.queue.now)
-        self._ping_all()
+        self.presence.ping_resting(self.queue.backlogs)
 
     def _sweep(self) -> None:
         self._timers.set(("sweep",), self.queue.now + self.settings.sweep)
@@ -298,13 +246,6 @@ class Retry:
             self._out.append(CheckKeys(tuple(self.queue.backlogs)))
             self._gap(Gap())
 
-    def _ping_all(self) -> None:
-        self._ping(minion for minion, backlog in self.queue.backlogs.items() if backlog.replay is None)
-
-    def _ping(self, minions: Iterable[str]) -> None:
-        """Find out who of these is there, as far as anything could be sent to them now."""
-        self.outbox.ping(minion for minion in minions if self.turns.first(self.queue.backlogs[minion]) is not None)
-
     def _opening_due(self, window: str, timezone: str) -> None:
         self._out.append(self.openings.due(window, timezone, self.queue.now))
 
@@ -312,7 +253,7 @@ class Retry:
         is_open, jids = self.openings.found(fact, self.queue.now)
         for jid in jids:
             if is_open:
-                self._ping(m for m in self.queue.minions_of(jid) if self.queue.backlogs[m].replay is None)
+                self.presence.ping_resting(self.queue.minions_of(jid))
             else:
                 self.ends.shut(jid)
 
@@ -330,115 +271,32 @@ class Retry:
         self.replays.unreadable(fact)
 
     def _keys_read(self, fact: KeysRead) -> None:
-        """A key is gone when it is not found twice; that all are gone at once says that they could not be read."""
-        known = self.queue.backlogs.keys()
-        gone = fact.gone & known
-        if len(known) > 1 and gone == known:
-            self._out.append(Warn(f"None of the {len(known)} minions with a queue has a key: that is not believed"))
-            return
-        suspects, self._keyless = self._keyless, set(gone)
-        for minion in sorted(gone & suspects):
-            for entry in self.queue.of(minion, None):
-                if entry.state not in ENDED:
-                    self.ends.end(entry, State.CANCELLED, "the minion's key was deleted")
-                self._remove(entry)
-        if self._keyless - suspects:
-            self._timers.set(("keys",), self.queue.now + _KEYS_AGAIN)
+        self._follow(self.owing.keys_read(fact))
 
     def _check_keys(self) -> None:
-        if self._keyless:
+        if self.owing.keyless:
             self._out.append(CheckKeys(tuple(self.queue.backlogs)))
-
-    def _remove(self, entry: Entry) -> None:
-        """Forget an entry that was not returned: it must not be queued again when its job is looked at."""
-        job = self.queue.jobs[entry.jid]
-        self.ends.remove(entry)
-        if self.queue.now < job.published_at + self.capture.ttl_of(job):
-            self._follow(self.capture.settled(job, entry.minion))
-
-    def _refused(self, fact: Refused) -> None:
-        """What cannot be stored cannot be claimed either, and so is never published."""
-        for minion in self.queue.minions_of(fact.jid):
-            entry = self.queue.entry(minion, fact.jid)
-            if entry is not None and entry.state not in ENDED:
-                self.ends.end(entry, State.DEAD, fact.reason)
 
     # -- facts from the store and from operators ----------------------------------------------------------------------
 
     def _restored(self, fact: Restored) -> None:
-        self._take_up(fact)
+        self.owing.take_up(fact)
+        self._timers.set(("sweep",), self.queue.now)
         self.capture.restore(fact.notes, self.queue.now)
         # What was read needs no writing.
         self.queue.take_changes()
 
     def _adopted(self, fact: Adopted) -> None:
-        self._out.append(Answer(self._take_up(fact)))
-
-    def _take_up(self, fact: Restored | Adopted) -> int:
-        jobs = {job.jid: job for job in fact.jobs}
-        new = [e for e in fact.entries if not self.queue.has(e.minion, e.jid) and e.jid in jobs]
-        for entry in new:
-            self.queue.put(jobs[entry.jid], entry)
-            if entry.state in UNDER_WAY:
-                self.turns.wake(entry.minion, self.queue.now)
+        self._answer(self.owing.take_up(fact))
         self._timers.set(("sweep",), self.queue.now)
-        return len(new)
-
-    def _enqueue(self, fact: EnqueueRequested) -> None:
-        ttl = self.capture.ttl_of(fact.job)
-        job = self.queue.jobs.get(fact.job.jid, fact.job)
-        minions = list(dict.fromkeys(fact.minions))
-        again = [entry for minion in minions if (entry := self.queue.entry(minion, job.jid)) and entry.state in ENDED]
-        for entry in again:
-            self.queue.renew(entry, self.queue.now + ttl, fact.reason)
-        new = [minion for minion in minions if not self.queue.has(minion, job.jid)]
-        queued = self._add(job, new, fact.reason, self.queue.now + ttl)
-        for entry in (*again, *queued):
-            entry.named, entry.asker = fact.named, fact.asker
-        self._ping(minion for minion in minions if minion in self.queue.backlogs)
-        self._out.append(Answer(len(queued) + len(again)))
-
-    def _replay(self, fact: ReplayRequested) -> None:
-        pending = [entry for entry in self.queue.of(fact.minion, None) if entry.state is State.PENDING]
-        for entry in pending:
-            entry.next_at = 0.0
-        if pending:
-            backlog = self.queue.backlogs[fact.minion]
-            backlog.not_before, backlog.urged = 0.0, self.queue.now
-            backlog.at_any_time.update(entry.jid for entry in pending)
-            self.turns.wake(fact.minion, self.queue.now)
-        self._out.append(Answer(len(pending)))
-
-    def _retry(self, fact: RetryRequested) -> None:
-        found = [entry for entry in self.queue.of(fact.minion, fact.jid) if entry.state in (State.HELD, State.DEAD)]
-        for entry in found:
-            ttl = self.capture.ttl_of(self.queue.jobs[entry.jid])
-            entry.asker = fact.asker or entry.asker
-            self.queue.renew(entry, self.queue.now + ttl, "an operator wants it tried again")
-        self._ping(entry.minion for entry in found)
-        self._out.append(Answer(len(found)))
-
-    def _cancel(self, fact: CancelRequested) -> None:
-        found = [entry for entry in self.queue.of(fact.minion, fact.jid) if entry.state not in ENDED]
-        for entry in found:
-            late = "; it may have been delivered" if entry.state in UNDER_WAY else ""
-            self.ends.end(entry, State.CANCELLED, f"by an operator{late}")
-        self._out.append(Answer(len(found)))
 
     def _purge(self, fact: PurgeRequested) -> None:
-        found = [entry for entry in self.queue.of(None, None) if entry.state.value in fact.states]
-        for entry in found:
-            self._remove(entry)
-        self._out.append(Answer(len(found)))
+        count, outcomes = self.requests.purge(fact)
+        self._follow(outcomes)
+        self._answer(count)
 
-    def _pause(self, _fact: PauseRequested) -> None:
-        self._out.append(Answer(not self.turns.paused))
-        self.ends.pause()
-
-    def _resume(self, _fact: ResumeRequested) -> None:
-        self._out.append(Answer(self.turns.paused))
-        self.turns.paused = False
-        self._ping_all()
+    def _answer(self, value: int | bool) -> None:
+        self._out.append(Answer(value))
 
     def _tick(self, _fact: Tick) -> None:
         pass  # what is due is done after every fact
@@ -448,7 +306,7 @@ class Retry:
         if entry is None or entry.state in UNDER_WAY:
             return
         if entry.state in ENDED:
-            self._remove(entry)
+            self._follow(self.owing.remove(entry))
             return
         # It expires if the job cache has no return of it, once that can be read.
         self._out.append(self.replays.look_for_returns(jid, (minion,)))
@@ -459,7 +317,7 @@ _HANDLERS: dict[type, Callable[[Retry, Any], None]] = {
     Published: Retry._published,
     ReturnHeard: lambda self, fact: self.replays.return_heard(fact),
     Acknowledged: Retry._acknowledged,
-    SignOfLife: Retry._sign_of_life,
+    SignOfLife: lambda self, fact: self.presence.sign_of_life(fact),
     Gap: Retry._gap,
     JobRead: Retry._job_read,
     LookedUp: lambda self, fact: self.replays.looked_up(fact),
@@ -470,17 +328,17 @@ _HANDLERS: dict[type, Callable[[Retry, Any], None]] = {
     SendFailed: lambda self, fact: self.publishing.send_failed(fact),
     Unreadable: Retry._unreadable,
     KeysRead: Retry._keys_read,
-    Refused: Retry._refused,
+    Refused: lambda self, fact: self.owing.refused(fact),
     OpeningFound: Retry._opening_found,
     Restored: Retry._restored,
     Adopted: Retry._adopted,
-    EnqueueRequested: Retry._enqueue,
-    ReplayRequested: Retry._replay,
-    RetryRequested: Retry._retry,
-    CancelRequested: Retry._cancel,
+    EnqueueRequested: lambda self, fact: self._answer(self.requests.enqueue(fact)),
+    ReplayRequested: lambda self, fact: self._answer(self.requests.replay(fact)),
+    RetryRequested: lambda self, fact: self._answer(self.requests.retry(fact)),
+    CancelRequested: lambda self, fact: self._answer(self.requests.cancel(fact)),
     PurgeRequested: Retry._purge,
-    PauseRequested: Retry._pause,
-    ResumeRequested: Retry._resume,
+    PauseRequested: lambda self, _fact: self._answer(self.requests.pause()),
+    ResumeRequested: lambda self, _fact: self._answer(self.requests.resume()),
     Tick: Retry._tick,
 }
 

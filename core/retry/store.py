@@ -37,7 +37,7 @@ from saltext.jobs.core.disk.local_banks import LocalBanks
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.retry.entry import Entry, State
-from saltext.jobs.core.retry.notes import Note
+from saltext.jobs.core.retry.note import Note
 from saltext.jobs.core.store.keys import Keys
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ import salt.loader
 
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.retry.entry import Entry, State
-from saltext.jobs.core.retry.notes import Note
+from saltext.jobs.core.retry.note import Note
 from saltext.jobs.core.retry.store import Changes, RetryStore
 from tests.functional.cache_servers import DRIVERS, driver_options
 from tests.functional.retry.records import JID, record_of, snapshot_of

@@ -14,7 +14,7 @@ import itertools
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, Job, State
 from saltext.jobs.core.retry.machine import Retry
-from saltext.jobs.core.retry.notes import Note
+from saltext.jobs.core.retry.note import Note
 from saltext.jobs.core.retry.store import count_claim
 from saltext.jobs.core.settings import RetrySettings
 from saltext.jobs.core.windows import next_opening

@@ -1,0 +1,118 @@
+"""
+Who is owed a job from now on, and who no longer is, with what follows from that for their replays. Part of the retry
+machine, and as pure as it.
+
+It must never let a job be owed anew to a minion whose entry an operator has removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from saltext.jobs.core.retry.capture import Capture, Outcome, Owed
+from saltext.jobs.core.retry.ends import Ends
+from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, State
+from saltext.jobs.core.retry.facts import Adopted, KeysRead, Kill, Refused, Restored, Warn
+from saltext.jobs.core.retry.presence import Presence
+from saltext.jobs.core.retry.queue import Queue
+from saltext.jobs.core.retry.timers import Timers
+from saltext.jobs.core.retry.turns import Turns
+
+#: Seconds before keys that were not found are looked for again.
+_KEYS_AGAIN = 30.0
+
+
+class Owing:
+    """
+    :param queue: what is owed.
+    :param capture: what is known of minions without an entry.
+    :param timers: the machine's; the key ``("keys",)`` is set here.
+    :param turns: when the next replay begins.
+    :param ends: how a replay ends.
+    :param presence: whether minions are there.
+    """
+
+    def __init__(
+        self, queue: Queue, capture: Capture, timers: Timers, turns: Turns, ends: Ends, presence: Presence
+    ) -> None:
+        self._queue, self._capture, self._timers, self._turns = queue, capture, timers, turns
+        self._ends, self._presence = ends, presence
+        self.keyless: set[str] = set()  # minions whose key was not found when the keys were last read
+
+    # -- entries come -------------------------------------------------------------------------------------------------
+
+    def owe(self, owed: Owed) -> None:
+        """Queue a job for the minions that have missed it."""
+        job, state, reason = owed.job, owed.state, owed.reason
+        if job.obstacle and state is State.PENDING:
+            state, reason = State.DEAD, job.obstacle
+        self.add(job, owed.minions, reason, job.published_at + self._capture.ttl_of(job), state)
+        for minion in owed.minions:
+            # It may have started while it was asked.
+            if owed.alive or self._presence.has_just_started(minion):
+                self._turns.alive(minion)
+
+    def add(
+        self, job: Job, minions: Iterable[str], reason: str, expires_at: float, state: State = State.PENDING
+    ) -> list[Entry]:
+        """Queue a job for minions, and return its new entries."""
+        queued = self._queue.add(job, minions, reason, expires_at)
+        for entry in queued:
+            if state is State.RUNNING:
+                self._queue.move(entry, state, reason)
+            elif state is not State.PENDING:
+                self._ends.end(entry, state, reason)
+            for older in self._queue.superseded_by(entry):
+                self._ends.end(older, State.CANCELLED, f"the same job was published again: {job.jid}")
+        return queued
+
+    def take_up(self, fact: Restored | Adopted) -> int:
+        """Take entries into the queue as they were stored. Returns how many of them are new."""
+        jobs = {job.jid: job for job in fact.jobs}
+        new = [e for e in fact.entries if not self._queue.has(e.minion, e.jid) and e.jid in jobs]
+        for entry in new:
+            self._queue.put(jobs[entry.jid], entry)
+            if entry.state in UNDER_WAY:
+                self._turns.wake(entry.minion, self._queue.now)
+        return len(new)
+
+    # -- entries end, and go ------------------------------------------------------------------------------------------
+
+    def killed(self, kill: Kill) -> None:
+        """Cancel what an operator has killed on these minions."""
+        for minion in sorted(kill.minions):
+            for entry in self._queue.of(minion, kill.jid or None):
+                if entry.state in UNDER_WAY or (kill.jid and entry.state not in ENDED):
+                    self._ends.end(entry, State.CANCELLED, f"killed by {kill.user}")
+
+    def refused(self, fact: Refused) -> None:
+        """What cannot be stored cannot be claimed either, and so is never published."""
+        for minion in self._queue.minions_of(fact.jid):
+            entry = self._queue.entry(minion, fact.jid)
+            if entry is not None and entry.state not in ENDED:
+                self._ends.end(entry, State.DEAD, fact.reason)
+
+    def remove(self, entry: Entry) -> list[Outcome]:
+        """Forget an entry that was not returned: it must not be queued again when its job is looked at."""
+        job = self._queue.jobs[entry.jid]
+        self._ends.remove(entry)
+        if self._queue.now < job.published_at + self._capture.ttl_of(job):
+            return self._capture.settled(job, entry.minion)
+        return []
+
+    def keys_read(self, fact: KeysRead) -> list[Outcome]:
+        """A key is gone when it is not found twice; that all are gone at once says that they could not be read."""
+        known = self._queue.backlogs.keys()
+        gone = fact.gone & known
+        if len(known) > 1 and gone == known:
+            return [Warn(f"None of the {len(known)} minions with a queue has a key: that is not believed")]
+        suspects, self.keyless = self.keyless, set(gone)
+        outcomes: list[Outcome] = []
+        for minion in sorted(gone & suspects):
+            for entry in self._queue.of(minion, None):
+                if entry.state not in ENDED:
+                    self._ends.end(entry, State.CANCELLED, "the minion's key was deleted")
+                outcomes += self.remove(entry)
+        if self.keyless - suspects:
+            self._timers.set(("keys",), self._queue.now + _KEYS_AGAIN)
+        return outcomes

@@ -1,0 +1,68 @@
+"""
+Whether minions are there: the signs of life that they show, and pings to those of which that is not known. Part of the
+retry machine, and as pure as it.
+
+It must never ping a minion that could not be sent anything now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from saltext.jobs.core.retry.facts import TRIGGERED_BY, Sign, SignOfLife
+from saltext.jobs.core.retry.outbox import Outbox
+from saltext.jobs.core.retry.queue import Queue
+from saltext.jobs.core.retry.turns import Turns
+
+if TYPE_CHECKING:
+    from saltext.jobs.core.settings import RetrySettings
+
+#: Seconds for which it is remembered that a minion started.
+_JUST_STARTED = 60.0
+
+
+class Presence:
+    """
+    :param settings: the options under ``job_retry``.
+    :param queue: what is owed.
+    :param turns: when the next replay begins.
+    :param outbox: what waits for its turn to be published.
+    """
+
+    def __init__(self, settings: RetrySettings, queue: Queue, turns: Turns, outbox: Outbox) -> None:
+        self._settings, self._queue, self._turns, self._outbox = settings, queue, turns, outbox
+        self._started: dict[str, float] = {}  # minion -> when it started, since ``_generation``
+        self._started_before: dict[str, float] = {}  # likewise, in the time before that
+        self._generation = 0.0
+
+    def sign_of_life(self, fact: SignOfLife) -> None:
+        """Send minions soon what they are owed, if the operator wants such a sign to count."""
+        if TRIGGERED_BY[fact.sign].isdisjoint(self._settings.triggers):
+            return
+        start = fact.sign is Sign.START
+        if start:
+            self._remember_start(fact.minions)
+        for minion in fact.minions:
+            self._turns.alive(minion, start, settled=fact.sign is Sign.ANSWER)
+
+    def _remember_start(self, minions: Iterable[str]) -> None:
+        """Remember for a while that minions have started. Two generations, so that none has to be looked through."""
+        now = self._queue.now
+        if now > self._generation + _JUST_STARTED:
+            self._started_before, self._started, self._generation = self._started, {}, now
+        self._started.update(dict.fromkeys(minions, now))
+
+    def has_just_started(self, minion: str) -> bool:
+        """Tell whether a minion started not long ago, whether or not it was owed anything then."""
+        at = self._started.get(minion) or self._started_before.get(minion, 0.0)
+        return at > self._queue.now - _JUST_STARTED
+
+    def ping(self, minions: Iterable[str]) -> None:
+        """Find out which of these is there, as far as anything could be sent to them now."""
+        backlogs = self._queue.backlogs
+        self._outbox.ping(minion for minion in minions if self._turns.first(backlogs[minion]) is not None)
+
+    def ping_resting(self, minions: Iterable[str]) -> None:
+        """Likewise, but leave out those that have a replay."""
+        self.ping(minion for minion in minions if self._queue.backlogs[minion].replay is None)
