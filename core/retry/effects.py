@@ -77,7 +77,7 @@ class Effects:
     def perform(self, effect: facts.Effect) -> None:
         """Begin what is to be done. What cannot even be begun is logged, and does not keep the next from being done."""
         try:
-            _PERFORM[type(effect)](self, effect)
+            PERFORM[type(effect)](self, effect)
         except Exception:
             log.exception("An effect could not be performed: %s", type(effect).__name__)
 
@@ -361,7 +361,7 @@ def _complain(exc: BaseException) -> None:
     log.warning("The job cache cannot be used now, and is tried again: %s", exc)
 
 
-_PERFORM: dict[type, Callable[[Effects, Any], None]] = {
+PERFORM: dict[type, Callable[[Effects, Any], None]] = {
     facts.Save: Effects._save,
     facts.SaveNote: Effects._save_note,
     facts.Read: Effects._read,

@@ -174,7 +174,7 @@ class Retry:
         """
         self.queue.now = max(now, self.queue.now)
         self._out = []
-        _HANDLERS[type(fact)](self, fact)
+        HANDLERS[type(fact)](self, fact)
         for key in self._timers.due(self.queue.now):
             _TIMERS[key[0]](self, *key[1:])
         self._release()
@@ -313,7 +313,7 @@ class Retry:
         self._timers.set(("end", minion, jid), self.queue.now + AGAIN)
 
 
-_HANDLERS: dict[type, Callable[[Retry, Any], None]] = {
+HANDLERS: dict[type, Callable[[Retry, Any], None]] = {
     Published: Retry._published,
     ReturnHeard: lambda self, fact: self.replays.return_heard(fact),
     Acknowledged: Retry._acknowledged,

@@ -98,7 +98,7 @@ class Adversary(World):
                     self.later(self.random.uniform(0.1, 30.0), self._reboot, engine=False)
                     return
             self.log.append(effect)
-            getattr(self, "_" + type(effect).__name__.lower())(effect)
+            getattr(self, "on_" + type(effect).__name__.lower())(effect)
         self._check()
 
     def _is_lost(self, fact):
@@ -135,7 +135,7 @@ class Adversary(World):
         self.up_since = self.now
         super().boot()
 
-    def _publish(self, effect):
+    def on_publish(self, effect):
         for minion in effect.minions:
             key = minion, effect.jid
             late = self.now > max(self.killed_at.get(key, float("inf")), self.up_since) + KILL_NOTED
@@ -146,7 +146,7 @@ class Adversary(World):
                 self.begun.discard(key)
             assert key not in self.begun, f"{key} is published although it is known to have begun"
             self._forbid(*key)
-        super()._publish(effect)
+        super().on_publish(effect)
 
     # -- what happens -------------------------------------------------------------------------------------------------
 

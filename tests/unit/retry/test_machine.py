@@ -279,7 +279,7 @@ def test_a_job_that_runs_there_already_is_not_sent():
 def test_no_sign_of_receipt_is_not_an_attempt():
     world = away()
     world.start("b")
-    world._deliver = lambda jid, names: None  # the publish is lost
+    world.deliver = lambda jid, names: None  # the publish is lost
     world.run(20)
     entry = world.machine.entry("b", "j1")
     assert (entry.state, entry.attempts, entry.tries) == (State.PENDING, 0, 1)
@@ -288,11 +288,11 @@ def test_no_sign_of_receipt_is_not_an_attempt():
 def test_a_publish_that_is_lost_is_tried_again_with_growing_pauses():
     world = away(backoff=10.0, cooldown=5.0, ttl=3000.0)
     world.start("b")
-    world._deliver = lambda jid, names: None
+    world.deliver = lambda jid, names: None
     world.run(600)
     times = world.machine.entry("b", "j1")
     assert 4 <= times.tries <= 8
-    del world._deliver
+    del world.deliver
     world.run(1200)
     assert world.runs["b", "j1"] == 1
 
@@ -361,8 +361,8 @@ def test_where_minions_do_not_say_that_they_begin_they_are_asked_a_second_after_
 def test_a_job_that_has_not_begun_when_it_is_asked_about_so_soon_is_asked_about_again():
     world = away(acks=False, duration=30.0)
     world.start("b")
-    deliver = world._deliver
-    world._deliver = lambda jid, names: world.later(2.5, lambda: deliver(jid, names), engine=False)
+    deliver = world.deliver
+    world.deliver = lambda jid, names: world.later(2.5, lambda: deliver(jid, names), engine=False)
     world.run_until(lambda: world.effects(facts.Publish))
     world.run(2.5)
     assert world.state("b", "j1") is State.SENT
@@ -384,11 +384,11 @@ def test_a_beginning_of_a_job_that_was_never_sent_is_not_believed():
 def test_a_late_beginning_that_still_runs_is_waited_for():
     world = away(acks=False, backoff=10.0, cooldown=5.0, duration=100.0)
     world.start("b")
-    world._deliver = lambda jid, names: None  # the publish is late
+    world.deliver = lambda jid, names: None  # the publish is late
     world.run_until(lambda: world.machine.entry("b", "j1").tries)
-    del world._deliver
+    del world.deliver
     assert world.state("b", "j1") is State.PENDING
-    world._deliver("j1", ("b",))
+    world.deliver("j1", ("b",))
     world.tell(facts.Acknowledged("b", "j1"))
     world.run(60)
     assert world.state("b", "j1") is State.RUNNING
@@ -426,13 +426,13 @@ def test_an_interrupted_job_is_run_again_where_that_is_wanted_until_it_is_dead()
 @pytest.mark.parametrize(("acks", "most"), [(True, 1), (False, 2)])
 def test_a_job_that_restarts_its_minion_does_not_loop(acks, most):
     world = away(acks=acks, cooldown=1.0, backoff=1.0)
-    deliver = world._deliver
+    deliver = world.deliver
 
     def restart_soon(jid, names):
         deliver(jid, names)
         world.later(0.3, lambda: world.start("b"), engine=False)
 
-    world._deliver = restart_soon
+    world.deliver = restart_soon
     world.start("b")
     world.run(600)
     assert 1 <= world.runs["b", "j1"] <= most
@@ -469,7 +469,7 @@ def test_a_forged_start_of_a_minion_that_runs_its_job_changes_nothing():
 def test_a_user_who_lost_the_right_to_publish_kills_the_entry():
     world = away()
     denied = {"b": "bob may not publish state.apply to it any more"}
-    world._lookup = lambda effect: world.tell(facts.LookedUp(effect.jid, effect.minions, denied=denied))
+    world.on_lookup = lambda effect: world.tell(facts.LookedUp(effect.jid, effect.minions, denied=denied))
     world.start("b")
     world.run(30)
     assert world.state("b", "j1") is State.DEAD
@@ -479,7 +479,7 @@ def test_a_user_who_lost_the_right_to_publish_kills_the_entry():
 
 def test_a_minion_whose_key_is_not_accepted_gets_nothing_and_keeps_its_entry():
     world = away()
-    world._lookup = lambda effect: world.tell(facts.LookedUp(effect.jid, effect.minions, barred=frozenset({"b"})))
+    world.on_lookup = lambda effect: world.tell(facts.LookedUp(effect.jid, effect.minions, barred=frozenset({"b"})))
     world.start("b")
     world.run(300)
     assert world.state("b", "j1") is State.PENDING
@@ -488,7 +488,7 @@ def test_a_minion_whose_key_is_not_accepted_gets_nothing_and_keeps_its_entry():
 
 def test_a_publish_that_the_master_refuses_is_tried_again():
     world = away(backoff=5.0, cooldown=1.0)
-    publish, refusals = world._publish, [2]
+    publish, refusals = world.on_publish, [2]
 
     def refuse(effect):
         if refusals[0]:
@@ -497,7 +497,7 @@ def test_a_publish_that_the_master_refuses_is_tried_again():
         else:
             publish(effect)
 
-    world._publish = refuse
+    world.on_publish = refuse
     world.start("b")
     world.run(120)
     assert world.runs["b", "j1"] == 1
@@ -507,10 +507,10 @@ def test_a_publish_without_confirmation_is_looked_into_and_not_repeated_blindly(
     world = away(duration=20.0)
 
     def lost_answer(effect):
-        world._deliver(effect.jid, effect.minions)
+        world.deliver(effect.jid, effect.minions)
         world.tell(facts.SendFailed(effect.jid, effect.minions, "time-out", certain=False))
 
-    world._publish = lost_answer
+    world.on_publish = lost_answer
     world.start("b")
     world.run(120)
     assert world.runs["b", "j1"] == 1
@@ -686,9 +686,9 @@ def test_a_job_can_be_queued_by_hand_once():
 def test_a_replay_now_ends_the_waiting():
     world = away(backoff=3600.0, ttl=9000.0)
     world.start("b")
-    world._deliver = lambda jid, names: None
+    world.deliver = lambda jid, names: None
     world.run(60)
-    del world._deliver
+    del world.deliver
     world.tell(facts.ReplayRequested("b"))
     world.run(15)
     assert world.answers == [1]

@@ -16,7 +16,7 @@ from tests.unit.retry.world import PATIENCE, World
 @pytest.mark.parametrize("delay", [0.05, 0.3, 0.9, 1.05, 1.2, 1.5, 2.5, 5.0])
 def test_a_job_that_takes_its_own_minion_down_does_not_loop(acks, delay):
     world = away(acks=acks, cooldown=1.0, backoff=1.0, duration=60.0)
-    deliver = world._deliver
+    deliver = world.deliver
 
     def go_down(jid, names):
         for name in names:
@@ -26,7 +26,7 @@ def test_a_job_that_takes_its_own_minion_down_does_not_loop(acks, delay):
                 world.later(delay, lambda name=name: world.stop(name), engine=False)
                 world.later(delay + 8.0, lambda name=name: world.start(name), engine=False)
 
-    world._deliver = go_down
+    world.deliver = go_down
     world.start("b")
     world.run(4 * 3600)
     assert 1 <= world.runs["b", "j1"] <= 2
@@ -35,13 +35,13 @@ def test_a_job_that_takes_its_own_minion_down_does_not_loop(acks, delay):
 
 def test_publishes_without_a_sign_of_receipt_are_counted_through_restarts_of_the_engine():
     world = away(acks=False, cooldown=1.0, backoff=1.0, duration=60.0)
-    deliver = world._deliver
+    deliver = world.deliver
 
     def go_down(jid, names):
         deliver(jid, names)
         world.later(0.5, lambda: world.stop("b"), engine=False)
 
-    world._deliver = go_down
+    world.deliver = go_down
     for _ in range(6):
         world.start("b")
         world.run(60)
@@ -53,7 +53,7 @@ def test_publishes_without_a_sign_of_receipt_are_counted_through_restarts_of_the
 
 def test_a_claim_of_which_no_publish_came_counts_for_nothing_however_often_the_engine_dies():
     world = away(cooldown=1.0, backoff=1.0)
-    world._publish = lambda effect: None  # the engine dies before it publishes
+    world.on_publish = lambda effect: None  # the engine dies before it publishes
     world.start("b")
     for _ in range(5):
         claims = len(world.effects(facts.Claim))
@@ -61,14 +61,14 @@ def test_a_claim_of_which_no_publish_came_counts_for_nothing_however_often_the_e
         world.run(1)
         assert world.claims["j1"], "the claim is durable"
         world.restart()
-    del world._publish
+    del world.on_publish
     world.run_until(lambda: ("b", "j1") not in world.stored)
     assert world.runs["b", "j1"] == 1
 
 
 def test_two_publishes_that_the_engine_did_not_live_to_hear_of_may_have_begun_the_job():
     world = away(cooldown=1.0, backoff=1.0)
-    world._deliver = lambda jid, names: None  # whether they reached the minion, nobody can tell
+    world.deliver = lambda jid, names: None  # whether they reached the minion, nobody can tell
     world.start("b")
     for _ in range(2):
         world.run_until(lambda: world.stored["b", "j1"]["state"] == "sent")
@@ -107,10 +107,10 @@ def test_no_newer_job_overtakes_one_that_waits_to_be_tried_again():
     world.publish("j1")
     world.publish("j2")
     world.run(60)
-    deliver, world._deliver = world._deliver, lambda jid, names: None  # the first publish is lost
+    deliver, world.deliver = world.deliver, lambda jid, names: None  # the first publish is lost
     world.start("b")
     world.run_until(lambda: world.machine.entry("b", "j1").tries)
-    world._deliver = deliver
+    world.deliver = deliver
     world.run(300)
     assert [effect.jid for effect in world.effects(facts.Publish)] == ["j1", "j1", "j2"]
 

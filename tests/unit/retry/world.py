@@ -146,7 +146,7 @@ class World:
             return
         for effect in self.machine.step(fact, self.now):
             self.log.append(effect)
-            getattr(self, "_" + type(effect).__name__.lower())(effect)
+            getattr(self, "on_" + type(effect).__name__.lower())(effect)
         self._check()
 
     def _check(self):
@@ -158,13 +158,13 @@ class World:
         total = sum(1 for _ in self.machine.entries())
         assert total == self.machine.total
 
-    def _save(self, effect):
+    def on_save(self, effect):
         for key in effect.entries:
             entry = self.machine.entry(*key)
             self._unsaved[key] = entry.as_record() if entry else None
         self.later(1.0, self._write)
 
-    def _savenote(self, effect):
+    def on_savenote(self, effect):
         note = self.machine.note(effect.jid)
         self._unsaved_notes[effect.jid] = note.as_record() if note else None
         self.later(1.0, self._write)
@@ -199,7 +199,7 @@ class World:
         self._waiting.append(call)
         self.later(0.01, self._write)
 
-    def _claim(self, effect):
+    def on_claim(self, effect):
         claims = self.machine.claims_of(effect.jid)
 
         def write():
@@ -211,10 +211,10 @@ class World:
 
         self.later(0.05, write)
 
-    def _answer(self, effect):
+    def on_answer(self, effect):
         self._when_durable(lambda: self.answers.append(effect.value))
 
-    def _read(self, effect):
+    def on_read(self, effect):
         def read():
             if not self.cache_up:
                 self.tell(facts.Unreadable(effect.jid))
@@ -226,7 +226,7 @@ class World:
 
         self.later(0.05, read)
 
-    def _lookup(self, effect):
+    def on_lookup(self, effect):
         def look():
             if not self.cache_up:
                 self.tell(facts.Unreadable(effect.jid, effect.minions))
@@ -249,7 +249,7 @@ class World:
 
         self.later(0.05, look)
 
-    def _ask(self, effect):
+    def on_ask(self, effect):
         running, ran, idle = set(), set(), set()
 
         def asked():
@@ -270,7 +270,7 @@ class World:
         self.later(0.1, asked)
         self.later(0.15, answered)
 
-    def _inquire(self, effect):
+    def on_inquire(self, effect):
         running = {}
 
         def asked():
@@ -284,7 +284,7 @@ class World:
         self.later(0.1, asked)
         self.later(0.15, answered)
 
-    def _publish(self, effect):
+    def on_publish(self, effect):
         for minion in effect.minions:
             assert minion in self.claims[effect.jid], "published without a durable claim"
             assert (minion, effect.jid) not in self.known, "published although it is known to have begun"
@@ -293,19 +293,19 @@ class World:
 
         def reach_master():
             self.last[effect.jid] = self.now
-            self._deliver(effect.jid, effect.minions)
+            self.deliver(effect.jid, effect.minions)
 
         self.later(0.05, reach_master, engine=False)
         self.later(0.2, lambda: self.tell(facts.Sent(effect.jid, effect.minions)))
 
-    def _ping(self, effect):
+    def on_ping(self, effect):
         def pong():
             there = tuple(name for name in effect.minions if self.minions[name].up)
             self.tell(facts.SignOfLife(there, facts.Sign.ANSWER))
 
         self.later(0.2, pong)
 
-    def _findopening(self, effect):
+    def on_findopening(self, effect):
         ahead, times = self.clock_ahead, (None,)
         if self.windows_known:
             found = next_opening(None, effect.window, effect.timezone or "UTC", self.now + ahead)
@@ -313,13 +313,13 @@ class World:
         fact = facts.OpeningFound(effect.window, effect.timezone, *times)
         self.later(0.0, lambda: self.tell(fact))
 
-    def _checkkeys(self, effect):
+    def on_checkkeys(self, effect):
         pass
 
-    def _announce(self, effect):
+    def on_announce(self, effect):
         pass
 
-    def _warn(self, effect):
+    def on_warn(self, effect):
         pass
 
     # -- minions ------------------------------------------------------------------------------------------------------
@@ -334,7 +334,7 @@ class World:
         self.last[jid] = self.now
         self.tell(facts.Published(jid, fun, self.now))
         self.delivered |= {(name, jid) for name in targets if self.minions[name].up}
-        self._deliver(jid, targets)
+        self.deliver(jid, targets)
 
     def kill(self, jid, targets=None, user="root"):
         """What an operator does with ``salt '*' saltutil.kill_job``: minions return nothing."""
@@ -347,7 +347,7 @@ class World:
             if self.minions[name].up and self.minions[name].running.pop(jid, None):
                 self.killed.add((name, jid))
 
-    def _deliver(self, jid, names):
+    def deliver(self, jid, names):
         for name in names:
             minion = self.minions[name]
             if not minion.up or jid in minion.seen:
