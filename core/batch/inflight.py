@@ -148,6 +148,11 @@ class InFlight(Kept):
         flight, limit = self.flights[minion], self.spec.max_runtime
         return flight.expired or (limit is not None and now >= flight.began + limit)
 
+    @staticmethod
+    def is_idle(flight: Flight) -> bool:
+        """Tell whether a minion has said often enough that it does not run the job."""
+        return flight.idle >= IDLE_ANSWERS
+
     # -- overdue minions ----------------------------------------------------------------------------------------------
 
     def overdue(self, now: float) -> tuple[list[str], list[str]]:
@@ -182,7 +187,7 @@ class InFlight(Kept):
         for minion in self.of(minions, Phase.PROBING):
             flight = self.flights[minion]
             flight.idle, flight.runs, flight.asked = flight.idle + 1, 0, 0
-            if flight.idle >= IDLE_ANSWERS or (flight.kills and flight.seen):
+            if self.is_idle(flight) or (flight.kills and flight.seen):
                 self._move(minion, Phase.GRACE, now + self.spec.gather_job_timeout)
             else:
                 self._ask_later(minion, now)

@@ -23,18 +23,23 @@ log = logging.getLogger(__name__)
 GATHER = 1.0
 #: How often the job cache is looked at for a return that was heard, once in that time, before the event counts as forged.
 LOOKS = 5
-#: For how many batches, and of how many minions together, it is remembered whose return would change anything.
-_REMEMBERED = 100
-_MINIONS = 200_000
+#: Batches and minions of which it is remembered at the most whose return would change anything.
+_REMEMBERED, _MINIONS = 100, 200_000
 
 
 class LateReturns:
     """
     :param ports: what is worked with.
+    :param gather: seconds for which returns are gathered.
+    :param most_batches: for how many batches it is remembered whose return would change anything …
+    :param most_minions: … and of how many minions together.
     """
 
-    def __init__(self, ports: Ports) -> None:
-        self._ports = ports
+    def __init__(
+        self, ports: Ports, gather: float = GATHER, most_batches: int = _REMEMBERED, most_minions: int = _MINIONS
+    ) -> None:
+        self._ports, self._gather_time = ports, gather
+        self._most_batches, self._most_minions = most_batches, most_minions
         self._gathered: dict[str, dict[str, tuple[int, int]]] = {}  # by jid and minion: retcode, looks in vain
         self._timer: Any = None
         self._closed = False
@@ -53,7 +58,7 @@ class LateReturns:
     def _gather(self, jid: str, minion: str, retcode: int, looks: int) -> None:
         self._gathered.setdefault(jid, {}).setdefault(minion, (retcode, looks))
         if self._timer is None and not self._closed:
-            self._timer = self._ports.loop.call_later(GATHER, self._write_down)
+            self._timer = self._ports.loop.call_later(self._gather_time, self._write_down)
 
     async def catch_up(self, jids: Iterable[str]) -> None:
         """Look for returns of ended batches that came while no engine was there to see them."""
@@ -133,8 +138,9 @@ class LateReturns:
             batch = self._ports.store.read(jid)
             minions = batch.spec.minions if batch is not None else ()
             self._open[jid] = {minion for minion in minions if batch is not None and batch.wants_return(minion)}
-            while len(self._open) > 1 and (
-                len(self._open) > _REMEMBERED or sum(map(len, self._open.values())) > _MINIONS
-            ):
+            while len(self._open) > 1 and self._are_too_many():
                 del self._open[next(iter(self._open))]
         return self._open[jid]
+
+    def _are_too_many(self) -> bool:
+        return len(self._open) > self._most_batches or sum(map(len, self._open.values())) > self._most_minions

@@ -69,6 +69,11 @@ class Live:
         """Whether something is still to be done because of a fact."""
         return self._working or bool(self._todo)
 
+    @property
+    def rewriting(self) -> bool:
+        """Whether the journal is being rewritten."""
+        return self._rewriting is not None
+
     def step(self, fact: facts.Fact) -> None:
         """Have the batch take a fact, and do what it calls for."""
         if self.gone:
@@ -117,7 +122,7 @@ class Live:
 
         :raises OSError: when the disk does not take it.
         """
-        while self._rewriting is not None:
+        while self.rewriting:
             await self._rewriting
         self._rewriting = compat.Future()
         try:
@@ -133,7 +138,7 @@ class Live:
 
     def tend(self) -> None:
         """Have the journal rewritten if it lacks a fact or has outgrown its snapshot. To be called again and again."""
-        if self._rewriting is None and (self.unwritten or self.journal.overgrown):
+        if not self.rewriting and (self.unwritten or self.journal.overgrown):
             self._loop.spawn_callback(self._try_to_rewrite)
 
     async def _try_to_rewrite(self) -> None:

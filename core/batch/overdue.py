@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from saltext.jobs.core.batch import attendance, kills, returns
 from saltext.jobs.core.batch.facts import Announce, Effect, LookedUp, LookUp, Probe, Probed, Returned, Tick
 from saltext.jobs.core.batch.flight import Flight, Outcome
-from saltext.jobs.core.batch.inflight import IDLE_ANSWERS
 from saltext.jobs.core.batch.state import State
 
 
@@ -84,7 +83,7 @@ def _never_got_it(batch: State, minion: str, flight: Flight) -> bool:
     Either its publish had no outcome; or it would have said that it began, and we would have heard that. In both cases
     the minion itself refuses a job that it has received all the same.
     """
-    if flight.seen or flight.kills or flight.idle < IDLE_ANSWERS:
+    if flight.seen or flight.kills or not batch.inflight.is_idle(flight):
         return False
     if flight.unknown:
         return True

@@ -22,7 +22,7 @@ from saltext.jobs.core.batch.facts import (
 )
 from saltext.jobs.core.batch.flight import Flight, Outcome
 from saltext.jobs.core.batch.inflight import InFlight
-from saltext.jobs.core.batch.kept import Kept, kept, made
+from saltext.jobs.core.batch.kept import Kept, kept
 from saltext.jobs.core.batch.outcomes import GUESSED, Ended, Outcomes
 from saltext.jobs.core.batch.pace import Pace
 from saltext.jobs.core.batch.pending import Pending
@@ -75,7 +75,6 @@ class State(Kept):
     stopped_by: str = kept(str)
     stepped_at: float = kept(float)  # when the last fact became known
     policy: int = kept(lambda: POLICY)
-    _parts: tuple[Kept, ...] = made(tuple)
 
     def __init__(self, spec: Spec, now: float) -> None:
         for field in dataclasses.fields(self):
@@ -86,8 +85,6 @@ class State(Kept):
         self.inflight, self.record, self.pace = InFlight(spec), Outcomes(spec, self.membership), Pace(spec)
         self.presence, self.publish_window = Presence(spec), PublishWindow(spec)
         self.schedule, self.checks = Schedule(spec), Checks(spec)
-        sending = (self.inflight, self.record, self.pace, self.presence, self.publish_window)
-        self._parts = (*sending, self.schedule, self.checks)
         self.pace.not_before = now
         self.waiting = Pending(spec.minions if spec.presence == "none" else (), self.membership)
         if spec.presence == "ping":
@@ -96,10 +93,16 @@ class State(Kept):
 
     # -- what is kept -------------------------------------------------------------------------------------------------
 
+    @property
+    def parts(self) -> tuple[Kept, ...]:
+        """Those that keep state of their own."""
+        sending = (self.inflight, self.record, self.pace, self.presence, self.publish_window)
+        return (*sending, self.schedule, self.checks)
+
     def snapshot(self) -> dict[str, Any]:
         """Return all that makes the batch, in plain values."""
         data = {"spec": self.spec.as_dict(), **self.values()}
-        for part in self._parts:
+        for part in self.parts:
             data.update(part.values())
         return data
 
@@ -111,7 +114,7 @@ class State(Kept):
         :raises ValueError, KeyError, TypeError: when it is none.
         """
         batch = cls(Spec.from_dict(data["spec"]), data["created"])
-        parts: tuple[Kept, ...] = (batch, *batch._parts)
+        parts: tuple[Kept, ...] = (batch, *batch.parts)
         for part in parts:
             part.load(data)
         batch.waiting = Pending(batch.waiting, batch.membership, batch.pace.group)

@@ -103,21 +103,29 @@ def progress_line(summary: Mapping[str, Any], width: int | None = None) -> str:
 
 
 def follow(
-    jid: str, look: Look, over: tuple[str, ...], timeout: float | None, display: Display | None
+    jid: str,
+    look: Look,
+    over: tuple[str, ...],
+    timeout: float | None,
+    display: Display | None,
+    poll: float = _POLL,
+    engine_patience: float = ENGINE_PATIENCE,
 ) -> dict[str, Any]:
     """
     Wait until a batch has ended and return its summary. Blocks.
 
-    :param look: returns how the batch stands; called every quarter of a second, or less often where it takes long.
+    :param look: returns how the batch stands.
     :param over: the states of a batch that has ended.
     :param timeout: seconds to wait; None for no limit.
     :param display: what shows the progress; None for nothing.
-    :raises Refused: when the time is up, when the wait is interrupted, and when no engine drives the batch for a minute.
+    :param poll: seconds between two looks; there are more where a look takes long.
+    :param engine_patience: seconds without an engine after which nobody waits any longer.
+    :raises Refused: when the time is up, when the wait is interrupted, and when no engine drives the batch for so long.
         The batch goes on.
     """
     try:
         with _interruptible():
-            return _follow(jid, look, over, timeout, display)
+            return _follow(jid, look, over, timeout, display, poll, engine_patience)
     except (KeyboardInterrupt, SystemExit):
         raise Refused(f"Batch {jid} goes on; salt-run batch.watch {jid} shows it again") from None
     finally:
@@ -126,7 +134,13 @@ def follow(
 
 
 def _follow(
-    jid: str, look: Look, over: tuple[str, ...], timeout: float | None, display: Display | None
+    jid: str,
+    look: Look,
+    over: tuple[str, ...],
+    timeout: float | None,
+    display: Display | None,
+    poll: float,
+    engine_patience: float,
 ) -> dict[str, Any]:
     began = driven = time.monotonic()
     while True:
@@ -140,10 +154,10 @@ def _follow(
         if timeout is not None and now - began >= timeout:
             raise Refused(f"Batch {jid} has not ended within {timeout:g} s; it goes on")
         driven = now if summary.get("engine") is not False else driven
-        if now - driven >= ENGINE_PATIENCE:
+        if now - driven >= engine_patience:
             raise Refused(f"No engine drives batch {jid}; it goes on when the batch_manager engine runs again")
         # A look at a large batch is not free: spend a tenth of the time on it at most.
-        time.sleep(max(_POLL, 9 * (now - looked)))
+        time.sleep(max(poll, 9 * (now - looked)))
 
 
 @contextlib.contextmanager

@@ -37,10 +37,11 @@ class RunnerCalls:
     """
     :param opts: the master's options.
     :param loop: the engine's tornado loop.
+    :param python: the interpreter, which must have Salt.
     """
 
-    def __init__(self, opts: Mapping[str, Any], loop: Any) -> None:
-        self._conf_file, self._loop = str(opts.get("conf_file") or "/etc/salt/master"), loop
+    def __init__(self, opts: Mapping[str, Any], loop: Any, python: str = sys.executable) -> None:
+        self._conf_file, self._loop, self._python = str(opts.get("conf_file") or "/etc/salt/master"), loop, python
 
     async def __call__(self, fun: str, words: Sequence[str], timeout: float) -> tuple[Any, bool | str]:
         """
@@ -52,7 +53,7 @@ class RunnerCalls:
         answer: Any = compat.Future()
 
         def call() -> None:
-            told = _run(self._conf_file, fun, words, timeout)
+            told = _run([self._python, "-c", _CHILD], self._conf_file, fun, words, timeout)
             self._loop.add_callback(answer.set_result, told)
 
         threading.Thread(target=call, daemon=True).start()
@@ -60,9 +61,11 @@ class RunnerCalls:
         return told
 
 
-def _run(conf_file: str, fun: str, words: Sequence[str], timeout: float) -> tuple[Any, bool | str]:
+def _run(
+    child: Sequence[str], conf_file: str, fun: str, words: Sequence[str], timeout: float
+) -> tuple[Any, bool | str]:
     # A little later than we kill it, it ends by itself: should the engine have died.
-    command = [sys.executable, "-c", _CHILD, str(math.ceil(timeout) + 5), conf_file, fun, *words]
+    command = [*child, str(math.ceil(timeout) + 5), conf_file, fun, *words]
     try:
         done = subprocess.run(command, capture_output=True, timeout=timeout, stdin=subprocess.DEVNULL, check=False)
         told = json.loads(done.stdout)

@@ -20,6 +20,20 @@ from tests.unit.batch.bench import Bench
 from tests.waiting import run_until
 
 JID = "20260516101112131415"
+GATHER = 0.01
+
+
+class Store(BatchStore):
+    """Notes which batches are read, and in which thread."""
+
+    def __init__(self, opts):
+        super().__init__(opts)
+        self.read_jids, self.threads = [], set()
+
+    def read(self, jid):
+        self.read_jids.append(jid)
+        self.threads.add(threading.current_thread())
+        return super().read(jid)
 
 
 class Ports:
@@ -36,16 +50,15 @@ class Ports:
 
 @pytest.fixture
 def ports(tmp_path, loop):
-    made = Ports(BatchStore({"cachedir": str(tmp_path), "hash_type": "sha256"}), loop)
+    made = Ports(Store({"cachedir": str(tmp_path), "hash_type": "sha256"}), loop)
     yield made
     made.disk_worker.close()
     made.cache_worker.close()
 
 
 @pytest.fixture
-def returns(ports, monkeypatch):
-    monkeypatch.setattr(late, "GATHER", 0.01)
-    made = LateReturns(ports)
+def returns(ports):
+    made = LateReturns(ports, gather=GATHER)
     yield made
     made.close()
 
@@ -59,9 +72,9 @@ def ended(store, minions="abcd", jid=JID):
     store.end(jid)
 
 
-def hear(returns, minion, code=0, jid=JID):
+def hear(ports, returns, minion, code=0, jid=JID):
     """The bus tells of a return that the job cache has."""
-    returns._ports.returns[minion] = code
+    ports.returns[minion] = code
     returns.take(jid, minion, code)
 
 
@@ -75,8 +88,8 @@ def completed(store):
 
 def test_a_late_return_corrects_the_record(ports, returns, loop):
     ended(ports.store)
-    hear(returns, "b")
-    hear(returns, "c", 3)
+    hear(ports, returns, "b")
+    hear(ports, returns, "c", 3)
     run_until(loop, lambda: len(records(ports.store)) == 2, what="both are recorded")
     batch = ports.store.read(JID)
     assert {minion: (how.value, code) for minion, (how, _, code) in batch.outcomes.items() if minion in "bc"} == {
@@ -88,10 +101,10 @@ def test_a_late_return_corrects_the_record(ports, returns, loop):
 
 def test_only_the_first_late_return_of_a_minion_is_written(ports, returns, loop):
     ended(ports.store)
-    hear(returns, "b")
+    hear(ports, returns, "b")
     run_until(loop, lambda: records(ports.store), what="the first one is recorded")
     for minion, code in (("b", 1), ("b", 2), ("stranger", 0), ("c", 0)):
-        hear(returns, minion, code)
+        hear(ports, returns, minion, code)
     # What is taken first is written first.
     run_until(loop, lambda: "c" in completed(ports.store), what="that of another minion is recorded")
     assert len(records(ports.store)) == 2
@@ -103,7 +116,7 @@ def test_a_return_that_only_the_bus_tells_of_is_looked_for_a_few_times_and_then_
     ports.returned = lambda jid, minions: looks.append(tuple(minions)) or true(jid, minions)
     returns.take(JID, "b", 0)
     run_until(loop, lambda: len(looks) == late.LOOKS, what="it was looked for")
-    hear(returns, "c")
+    hear(ports, returns, "c")
     run_until(loop, lambda: completed(ports.store) == {"c"}, what="one that is there is found")
     assert looks == [("b",)] * late.LOOKS + [("c",)]
 
@@ -122,7 +135,7 @@ def test_an_engine_that_ends_looks_for_nothing_any_more(ports, returns, loop):
     ports.returned = lambda jid, minions: looks.append(returns.close()) or true(jid, minions)
     returns.take(JID, "b", 0)
     run_until(loop, lambda: looks, what="it was looked for, and the engine ends meanwhile")
-    loop.run_sync(lambda: compat.sleep(5 * late.GATHER))
+    loop.run_sync(lambda: compat.sleep(5 * GATHER))
     assert len(looks) == 1
 
 
@@ -137,18 +150,17 @@ def test_where_the_job_cache_cannot_tell_a_return_counts_as_it_was_heard(ports, 
 def test_many_late_returns_leave_no_file_open_and_cost_the_loop_little(ports, returns, loop):
     names = [f"minion-{number:05d}" for number in range(5000)]
     ended(ports.store, names)
-    threads, true = set(), ports.store.read
-    ports.store.read = lambda jid: threads.add(threading.current_thread()) or true(jid)
+    ports.store.threads.clear()
     before = len(os.listdir("/proc/self/fd"))
     spent = time.thread_time()
     for name in names[:1000]:
-        hear(returns, name)
+        hear(ports, returns, name)
     spent = time.thread_time() - spent
     run_until(loop, lambda: len(records(ports.store)) == 1000, what="all are recorded")
     assert spent < 0.1
-    assert threading.main_thread() not in threads
+    assert threading.main_thread() not in ports.store.threads
     assert len(os.listdir("/proc/self/fd")) <= before
-    assert sum(how.value == "completed" for how, *_ in true(JID).outcomes.values()) == 1000
+    assert sum(how.value == "completed" for how, *_ in ports.store.read(JID).outcomes.values()) == 1000
 
 
 def test_returns_that_came_while_no_engine_ran_are_found_in_the_job_cache(ports, returns, loop):
@@ -164,18 +176,23 @@ def test_a_damaged_record_of_an_ended_batch_harms_no_other(ports, returns, loop)
     ports.store.journal_path("2", ended=True).write_bytes(b"\0" * 100)
     ports.returns = {"a": 0}
     loop.run_sync(lambda: returns.catch_up(["2", JID]))
-    hear(returns, "a", jid="2")
-    hear(returns, "b")
+    hear(ports, returns, "a", jid="2")
+    hear(ports, returns, "b")
     run_until(loop, lambda: completed(ports.store) == {"a", "b"}, what="both are recorded")
 
 
-def test_of_many_ended_batches_only_the_last_are_remembered(ports, returns, monkeypatch):
-    monkeypatch.setattr(late, "_REMEMBERED", 3)
-    for number in range(10):
-        returns._waiting(str(number))
-    assert list(returns._open) == ["7", "8", "9"]
-    monkeypatch.setattr(late, "_MINIONS", 5)
-    for number in (11, 12, 13):
-        ended(ports.store, jid=str(number))
-        returns._waiting(str(number))
-    assert list(returns._open) == ["13"]
+def test_of_many_ended_batches_only_the_last_are_remembered(ports, loop):
+    returns = LateReturns(ports, most_batches=3, most_minions=5)
+
+    def read_again(*jids):
+        ports.store.read_jids.clear()
+        loop.run_sync(lambda: returns.catch_up(jids))
+        return ports.store.read_jids
+
+    numbers = [str(number) for number in range(10)]
+    assert read_again(*numbers) == numbers
+    assert read_again("9", "8", "7", "6") == ["6"]
+    for jid in ("11", "12", "13"):
+        ended(ports.store, jid=jid)
+    assert read_again("11", "12", "13") == ["11", "12", "13"]
+    assert read_again("13", "12") == ["12"], "they have four minions each"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 
@@ -13,10 +12,10 @@ from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.live import Live
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.store import BatchStore
-from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.worker import Worker
+from tests.faults import failing_syncs, full_disk
 from tests.unit.batch.bench import kinds, spec
 
 
@@ -59,7 +58,7 @@ class Story:
         async def tended():
             self.live.tend()
             await compat.sleep(0)
-            while self.live._rewriting is not None or (self.live.busy and not self.live.unwritten):
+            while self.live.rewriting or (self.live.busy and not self.live.unwritten):
                 await compat.sleep(0.001)
 
         self._run(tended)
@@ -74,10 +73,6 @@ def story(store, loop, disk):
     loop.run_sync(made.live.rewrite)
     made.tell(facts.Tick())
     return made
-
-
-def full_disk(*_args, **_more):
-    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_a_publish_is_done_after_its_record_is_durable(store, loop, disk, monkeypatch):
@@ -101,11 +96,9 @@ def test_nothing_waits_for_the_disk_on_the_loop_s_thread(story, loop, monkeypatc
     assert threading.main_thread() not in threads
 
 
-def test_while_the_disk_takes_nothing_all_is_held_and_then_done(story, monkeypatch):
+def test_while_the_disk_takes_nothing_all_is_held_and_then_done(story):
     story.done.clear()
-    with monkeypatch.context() as full:
-        full.setattr(os, "write", full_disk)
-        full.setattr(files, "new_temporary", full_disk)
+    with full_disk():
         story.tell(facts.Published())
         story.tell(facts.Returned("a", 0))
         story.tend()
@@ -120,8 +113,7 @@ def test_while_the_disk_takes_nothing_all_is_held_and_then_done(story, monkeypat
 def test_a_sync_that_fails_holds_the_publish_until_all_is_rewritten(story, monkeypatch):
     story.tell(facts.Published())
     story.done.clear()
-    with monkeypatch.context() as broken:
-        broken.setattr(os, "fdatasync", full_disk)
+    with failing_syncs(monkeypatch):
         story.tell(facts.Returned("a", 0))
         assert (story.live.unwritten, story.done) == (True, [])
     story.tend()
@@ -159,8 +151,7 @@ def test_a_rewrite_that_may_not_outlive_a_power_cut_holds_what_follows_until_ano
     story.tell(facts.PauseRequested(reason))
     story.tell(facts.ResumeRequested("ann"))
     story.done.clear()
-    with monkeypatch.context() as broken:
-        broken.setattr(files, "sync_directory", full_disk)
+    with failing_syncs(monkeypatch, of_folders=True):
         story.tend()
         assert story.live.unwritten
         story.tell(facts.Returned("a", 0))
@@ -184,7 +175,7 @@ def test_a_journal_that_has_outgrown_its_snapshot_is_rewritten(story):
 
 def test_a_batch_that_the_disk_does_not_take_leaves_nothing(store, loop, disk, monkeypatch):
     made = Story(store, loop, disk)
-    monkeypatch.setattr(os, "fsync", full_disk)
-    with pytest.raises(OSError, match="No space"):
-        loop.run_sync(made.live.rewrite)
-    assert os.listdir(store.folder) == []
+    for fault in (full_disk(), failing_syncs(monkeypatch)):
+        with fault, pytest.raises(OSError, match=r"too large|Input/output"):
+            loop.run_sync(made.live.rewrite)
+        assert os.listdir(store.folder) == []

@@ -37,8 +37,12 @@ def call(tmp_path):
     config = tmp_path / "master"
     config.write_text(f"root_dir: {tmp_path}\nrunner_dirs: [{runners}]\nlog_file: {tmp_path / 'log'}\nuser: root\n")
     loop = compat.new_loop()
-    calls = RunnerCalls({"conf_file": str(config)}, loop)
-    yield lambda fun, *words, timeout=120.0: loop.run_sync(lambda: calls(fun, words, timeout))
+
+    def called(fun, *words, timeout=120.0, **more):
+        calls = RunnerCalls({"conf_file": str(config)}, loop, **more)
+        return loop.run_sync(lambda: calls(fun, words, timeout))
+
+    yield called
     loop.close(all_fds=True)
 
 
@@ -65,8 +69,7 @@ def test_a_runner_that_hangs_is_killed(call):
     assert time.monotonic() - began < 60
 
 
-def test_a_runner_that_cannot_be_called_is_no_success(call, monkeypatch):
-    monkeypatch.setattr("sys.executable", "/nonexistent/python")
-    value, success = call("survey.no")
+def test_a_runner_that_cannot_be_called_is_no_success(call):
+    value, success = call("survey.no", python="/nonexistent/python")
     assert value is None
     assert "cannot be called" in success

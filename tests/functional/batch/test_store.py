@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import pathlib
 
@@ -16,6 +15,7 @@ from saltext.jobs.core.batch import summary as batch_summary
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.errors import StateError
+from tests.faults import no_more_files
 from tests.unit.batch.bench import Bench
 
 JID = "20260516101112131415"
@@ -127,19 +127,14 @@ def test_however_a_journal_is_damaged_it_reads_as_an_error_or_as_the_batch_at_an
     assert store.open_jids() == [JID, "3"]
 
 
-def test_a_journal_that_cannot_be_read_at_this_moment_is_not_taken_for_a_damaged_one(store, monkeypatch):
+def test_a_journal_that_cannot_be_read_at_this_moment_is_not_taken_for_a_damaged_one(store):
     write(store, Bench("ab", "2"))
-    with monkeypatch.context() as broken:
-        broken.setattr("pathlib.Path.read_bytes", full_descriptor_table)
+    with no_more_files():
         with pytest.raises(OSError, match="Too many open files"):
             store.open(JID)
         with pytest.raises(StateError, match="cannot be read"):
             store.read(JID)
     assert store.open(JID)[0].spec.jid == JID
-
-
-def full_descriptor_table(_path):
-    raise OSError(errno.EMFILE, "Too many open files")
 
 
 @pytest.mark.parametrize("content", [b"", b"\xc1", salt.payload.dumps({"a": 1})])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import pathlib
 import signal
 import threading
 
@@ -15,6 +13,7 @@ from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.requests import Inbox, ask
 from saltext.jobs.core.errors import EngineAbsent, StateError
+from tests.faults import full_disk
 
 ENGINE = "batch_manager"
 
@@ -143,11 +142,10 @@ def test_a_request_that_is_being_carried_out_is_not_taken_a_second_time(opts, in
     assert list(inbox.take()) == []
 
 
-def test_a_request_whose_answer_could_not_be_written_is_taken_again(opts, inbox, monkeypatch):
+def test_a_request_whose_answer_could_not_be_written_is_taken_again(opts, inbox):
     requests.leave(opts, ENGINE, {"number": 1})
     ((request_id, _),) = inbox.take()
-    with monkeypatch.context() as broken, pytest.raises(OSError, match="full"):
-        broken.setattr(files, "write_msgpack", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    with full_disk(), pytest.raises(OSError, match="too large"):
         inbox.answer(request_id, True)
     assert [request for _, request in inbox.take()] == [{"number": 1, "again": True}]
 
@@ -230,11 +228,10 @@ def test_a_lock_that_is_something_else_is_named(tmp_path):
         files.is_held(tmp_path / "lock")
 
 
-def test_a_write_that_fails_leaves_the_old_content_and_no_litter(tmp_path, monkeypatch):
+def test_a_write_that_fails_leaves_the_old_content_and_no_litter(tmp_path):
     path = tmp_path / "file"
     files.write_msgpack(path, "old")
-    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("no")))
-    with pytest.raises(OSError, match="no"):
+    with full_disk(), pytest.raises(OSError, match="too large"):
         files.write_msgpack(path, "new")
     assert files.read_msgpack(path) == "old"
     assert [found.name for found in tmp_path.iterdir()] == ["file"]
@@ -253,21 +250,20 @@ def test_a_file_that_cannot_be_read_at_this_moment_is_not_taken_for_a_damaged_on
         files.read_msgpack(tmp_path / "folder")
 
 
-def test_a_request_that_cannot_be_read_at_this_moment_is_taken_later_and_keeps_no_other_one_waiting(opts, monkeypatch):
+def test_a_request_that_cannot_be_read_at_this_moment_is_taken_later_and_keeps_no_other_one_waiting(opts):
     inbox = Inbox(opts, ENGINE)
-    first, second = (requests._write(opts, ENGINE, {"do": name}) for name in ("first", "second"))
-    true = pathlib.Path.read_bytes
-
-    def refuse(path):
-        if path.stem == first.stem:
-            raise OSError(errno.EMFILE, "Too many open files")
-        return true(path)
-
-    with monkeypatch.context() as broken:
-        broken.setattr(pathlib.Path, "read_bytes", refuse)
-        assert [request["do"] for _, request in inbox.take()] == ["second"]
+    for name in ("first", "second"):
+        requests.leave(opts, ENGINE, {"do": name})
+    first, _ = sorted((requests.engine_dir(opts, ENGINE) / "requests").glob("*.request"))
+    content = first.read_bytes()
+    first.unlink()
+    first.mkdir()  # which cannot be read, and is none the less no damaged file
+    assert [request["do"] for _, request in inbox.take()] == ["second"]
+    taken = first.with_suffix(".taken")
+    taken.rmdir()
+    taken.write_bytes(content)
     assert [request["do"] for _, request in inbox.take()] == ["first"]
-    assert second.stem in inbox._underway
+    assert list(inbox.take()) == [], "both wait for their answers"
 
 
 def test_a_lock_has_one_holder_and_goes_with_it(tmp_path):

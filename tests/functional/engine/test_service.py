@@ -15,6 +15,7 @@ from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import StateError
+from tests.faults import full_disk
 
 
 @pytest.fixture
@@ -112,12 +113,11 @@ def test_a_failure_that_nobody_expected_leaves_its_traceback_in_the_log(replies,
     assert "'fail'" in record.getMessage()
 
 
-def test_a_reply_that_cannot_be_written_is_made_again_with_the_next_requests(opts, loop, monkeypatch):
+def test_a_reply_that_cannot_be_written_is_made_again_with_the_next_requests(opts, loop):
     asked = []
     service = Service(loop, Inbox(opts, JOB_RECORDER), {"note": asked.append})
     requests.leave(opts, JOB_RECORDER, {"do": "note"})
-    with monkeypatch.context() as full:
-        full.setattr(files, "write_msgpack", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    with full_disk():
         service.take()
     service.take()
     assert asked == [{"do": "note"}, {"do": "note", "again": True}]

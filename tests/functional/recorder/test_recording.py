@@ -16,6 +16,7 @@ from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.recorder.targets import check
 from saltext.jobs.core.settings import RecorderSettings, read_settings
+from tests.faults import full_disk
 from tests.private import not_private
 
 from .stage import Stage
@@ -397,7 +398,7 @@ def test_a_returner_whose_progress_is_lost_gets_what_is_spooled(make, jid):
     assert stage.consumer.stats(time.time())["dropped"] == 0
 
 
-def test_a_disk_that_is_full_at_the_start_keeps_nothing_from_being_delivered(make, jid, monkeypatch):
+def test_a_disk_that_is_full_at_the_start_keeps_nothing_from_being_delivered(make, jid):
     stage = make()
     stage.returner.is_down = True
     stage.event(jid, "m1", "x")
@@ -405,12 +406,7 @@ def test_a_disk_that_is_full_at_the_start_keeps_nothing_from_being_delivered(mak
     for path in (stage.folder / "seen").iterdir():
         path.write_bytes(b"")  # what was not written in time
 
-    def full(*_args, **_kwargs):
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as disk:
-        disk.setattr("saltext.jobs.core.recorder.files.write_all", full)
-        disk.setattr(files, "write_atomic", full)
+    with full_disk():
         stage = make()
         stage.run(0.5)
         stage = make()

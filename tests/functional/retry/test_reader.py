@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 import time
 
 import pytest
@@ -15,6 +15,7 @@ from saltext.jobs.core.retry.entry import Limits
 from saltext.jobs.core.retry.facts import Kill
 from saltext.jobs.core.retry.limits import limits_of
 from saltext.jobs.core.retry.reader import JobReader, job_of, kill_of
+from tests.faults import no_more_files
 from tests.functional.retry.records import JID, accept, load_of, returners
 
 
@@ -205,16 +206,12 @@ def test_a_job_cache_that_does_not_tell_for_whom_a_job_is_is_named_once(opts, ca
     assert caplog.text.count("does not tell for which minions a job is") == 1
 
 
-@pytest.mark.parametrize("trouble", [FileNotFoundError("gone"), OSError(24, "Too many open files")])
-def test_keys_that_cannot_be_read_are_not_taken_for_deleted(opts, job_cache, monkeypatch, trouble):
+def test_keys_that_cannot_be_read_are_not_taken_for_deleted(opts, job_cache):
     accept(opts, "a")
     reader = JobReader(opts, job_cache, trust=False)
     assert reader.without_key(("a",)) == frozenset()
-
-    def refuse(path="."):
-        raise trouble
-
-    monkeypatch.setattr(os, "listdir", refuse)
-    monkeypatch.setattr(os, "scandir", refuse)
-    with pytest.raises(OSError):
+    with no_more_files(), pytest.raises(OSError, match="Too many open files"):
+        reader.without_key(("a",))
+    shutil.rmtree(opts["pki_dir"])
+    with pytest.raises(OSError, match="No such file"):
         reader.without_key(("a",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 
 from salt.exceptions import CommandExecutionError
 
@@ -206,22 +207,28 @@ class FakeWorker:
 
 
 class FakeInbox:
-    """Requests in memory; ``replies`` are ``{id: (answer or refuse, value)}``."""
+    """Requests in memory; ``replies`` are ``{id: (answer or refuse, value)}``. While it is ``full``, it takes none."""
 
     engine = BATCH_MANAGER
 
     def __init__(self):
         self.waiting, self.replies = [], {}
+        self.full = False
 
     def take(self):
         while self.waiting:
             yield self.waiting.pop(0)
 
     def answer(self, request_id, value):
-        self.replies[request_id] = ("answer", value)
+        self._reply(request_id, "answer", value)
 
     def refuse(self, request_id, message):
-        self.replies[request_id] = ("refuse", message)
+        self._reply(request_id, "refuse", message)
+
+    def _reply(self, request_id, kind, value):
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.replies[request_id] = (kind, value)
 
     def sweep(self, now):
         pass
@@ -233,15 +240,16 @@ class ShellBench:
 
     :param root: a directory.
     :param minions: FakeMinions, or a string with a letter for each.
+    :param store: the class of the store.
     """
 
-    def __init__(self, root, minions="abcd", **settings):
+    def __init__(self, root, minions="abcd", store=BatchStore, **settings):
         minions = [FakeMinion(name) if isinstance(name, str) else name for name in minions]
         self.virtual = VirtualLoop()
         self.clock = Clock(BEGIN, self.virtual.steady)
         self.opts = {"cachedir": str(root), "id": "bench_master", "hash_type": "sha256"}
         engine_dir(self.opts, BATCH_MANAGER).joinpath("batches").mkdir(parents=True, exist_ok=True)
-        self.store = BatchStore(self.opts)
+        self.store = store(self.opts)
         self.settings = BatchSettings(**settings)
         self.inbox = FakeInbox()
         self.bus = FakeBus(self.virtual.loop)

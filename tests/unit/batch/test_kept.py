@@ -14,7 +14,7 @@ from tests.unit.batch.bench import BEGIN, Bench, spec
 
 
 def parts(batch):
-    return [batch, *batch._parts]
+    return [batch, *batch.parts]
 
 
 def test_an_attribute_that_is_not_declared_cannot_be_set():

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from saltext.jobs.core.disk.journal import Journal
+from tests.faults import full_disk
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 
 
@@ -166,18 +166,12 @@ def test_a_return_that_was_heard_before_the_engine_died_is_found_by_the_next_one
         assert bench.states() == {"a": "completed", "b": "completed"}
 
 
-def test_the_disk_is_full_when_a_return_is_proven_and_nothing_is_forgotten(tmp_path, monkeypatch):
-    true = Journal.append
-
-    def full(self, record):
-        raise OSError("no space left")
-
+def test_the_disk_is_full_when_a_return_is_proven_and_nothing_is_forgotten(tmp_path):
     with bench_of(tmp_path, *"abc") as bench:
         bench.begin("abc", "1", timeout=600.0)
-        monkeypatch.setattr(Journal, "append", full)
-        bench.run(4)  # until a rewrite is tried, which would succeed
-        assert bench.master.jobs() == ["a"]
-        monkeypatch.setattr(Journal, "append", true)
+        with full_disk(bench.store.journal_path(JID).stat().st_size):
+            bench.run(4)  # until a rewrite is tried, which may succeed
+            assert bench.master.jobs() == ["a"]
         bench.end(60)
         assert set(bench.states().values()) == {"completed"}
         assert bench.master.most == 1

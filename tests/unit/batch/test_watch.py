@@ -9,7 +9,6 @@ import threading
 
 import pytest
 
-from saltext.jobs.core.batch import watch
 from saltext.jobs.core.batch.watch import Display, follow, progress_line
 from saltext.jobs.core.errors import Refused
 
@@ -87,32 +86,30 @@ def answers(*summaries):
     return lambda: ((left.pop(0) if len(left) > 1 else left[0]), {})
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(watch, "_POLL", 0.01)
+def quickly(*summaries, timeout=None, display=None, **more):
+    """Follow a batch that stands as these say, one after the other."""
+    return follow("1", answers(*summaries), ("complete",), timeout, display, poll=0.01, **more)
 
 
 def test_a_batch_is_followed_to_its_end():
     over = {**SUMMARY, "state": "complete"}
-    assert follow("1", answers(SUMMARY, SUMMARY, over), ("complete",), None, None) == over
+    assert quickly(SUMMARY, SUMMARY, over) == over
 
 
 def test_the_wait_ends_when_its_time_is_up():
     with pytest.raises(Refused, match=r"has not ended within 0\.05 s; it goes on"):
-        follow("1", answers(SUMMARY), ("complete",), 0.05, None)
+        quickly(SUMMARY, timeout=0.05)
 
 
-def test_nobody_waits_for_ever_for_an_engine_that_is_gone(monkeypatch):
-    monkeypatch.setattr(watch, "ENGINE_PATIENCE", 0.05)
+def test_nobody_waits_for_ever_for_an_engine_that_is_gone():
     with pytest.raises(Refused, match="No engine drives batch 1"):
-        follow("1", answers({**SUMMARY, "engine": False}), ("complete",), None, None)
+        quickly({**SUMMARY, "engine": False}, engine_patience=0.05)
 
 
-def test_an_engine_that_comes_back_in_time_ends_no_wait(monkeypatch):
-    monkeypatch.setattr(watch, "ENGINE_PATIENCE", 0.5)
+def test_an_engine_that_comes_back_in_time_ends_no_wait():
     over = {**SUMMARY, "state": "complete"}
     away = {**SUMMARY, "engine": False}
-    assert follow("1", answers(away, SUMMARY, away, over), ("complete",), None, None) == over
+    assert quickly(away, SUMMARY, away, over, engine_patience=0.5) == over
 
 
 def test_ctrl_c_says_that_the_batch_goes_on_and_leaves_the_signal_as_it_was(capsys):
@@ -120,6 +117,6 @@ def test_ctrl_c_says_that_the_batch_goes_on_and_leaves_the_signal_as_it_was(caps
     timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(Refused, match="Batch 1 goes on"):
-        follow("1", answers(SUMMARY), ("complete",), 10, Display(Terminal()))
+        quickly(SUMMARY, timeout=10, display=Display(Terminal()))
     timer.join()
     assert signal.getsignal(signal.SIGINT) is before

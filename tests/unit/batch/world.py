@@ -56,9 +56,10 @@ class Minion:
 class World:
     """
     :param seed: of all chance.
+    :param machine: the class of the batch.
     """
 
-    def __init__(self, seed):
+    def __init__(self, seed, machine=Batch):
         self.chance = chance = random.Random(seed)
         names = "abcdefgh"[: chance.randint(1, 8)]
         lives = ["well"] * 6 + ["dead", "late", "dies", "restarts", "mute", "sleeper", "shy"]
@@ -87,7 +88,7 @@ class World:
         self.steps = 0
         self.down_until = 0.0
         self.full_until = 0.0
-        self.batch = Batch(self.spec, self.now)
+        self.batch = machine(self.spec, self.now)
         self.snapshot, self.journal = self.batch.snapshot(), []
         self.life = 0  # of the engine
         self.truth = Truth(self)
@@ -188,7 +189,7 @@ class World:
     def recover(self, life, young):
         if life != self.life:
             return
-        batch = Batch.restore(self.snapshot)
+        batch = type(self.batch).restore(self.snapshot)
         for record in self.journal:
             batch.step(*fact_of(record))
         assert batch.snapshot() == self.batch.snapshot(), "the journal stands for another state"
@@ -424,9 +425,9 @@ class World:
         self.truth.verdict(states)
 
 
-def live_through(seed):
+def live_through(seed, machine=Batch):
     """Run one world to its end and judge it."""
-    world = World(seed)
+    world = World(seed, machine)
     try:
         world.run()
         world.verdict()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import itertools
 import os
 import struct
 import zlib
@@ -14,18 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from saltext.jobs.core.disk import files, journal
+from saltext.jobs.core.disk import journal
 from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.errors import StateError
+from tests.faults import failing_syncs, full_disk
 
 
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "batches" / "j.journal"
-
-
-def full_disk(*_):
-    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def filled(path, *records):
@@ -207,22 +202,20 @@ def test_records_that_come_during_a_rewrite_are_in_the_old_file_and_in_the_new_o
     assert journal.read(path)[:2] == ({"second": True}, [["b"], ["c"], ["d"]])
 
 
-def test_a_rewrite_that_cannot_begin_changes_nothing(path, monkeypatch):
+def test_a_rewrite_that_cannot_begin_changes_nothing(path):
     opened = filled(path, ["a"])
-    monkeypatch.setattr(files, "new_temporary", full_disk)
-    with pytest.raises(OSError, match="No space"):
+    with full_disk(), pytest.raises(OSError, match="too large"):
         opened.begin_rewrite({"second": True})
     opened.append(["b"])
     assert journal.read(path)[:2] == ({"first": True}, [["a"], ["b"]])
 
 
-def test_a_rewrite_whose_new_file_does_not_take_a_record_is_given_up_and_the_old_file_is_complete(path, monkeypatch):
+def test_a_rewrite_whose_new_file_does_not_take_a_record_is_given_up_and_the_old_file_is_complete(path):
     opened = filled(path, ["a"])
-    opened.begin_rewrite({"second": True})
-    true, calls = os.write, itertools.count()
-    monkeypatch.setattr(os, "write", lambda *args: full_disk() if next(calls) == 1 else true(*args))
-    opened.append(["b"])
-    with pytest.raises(OSError, match="No space"):
+    opened.begin_rewrite({"second": "x" * 1000})
+    with full_disk(1000):  # the old file has room for the record, and the new one has not
+        opened.append(["b"])
+    with pytest.raises(OSError, match="too large"):
         opened.finish_rewrite()
     opened.append(["c"])
     assert journal.read(path)[:2] == ({"first": True}, [["a"], ["b"], ["c"]])
@@ -234,15 +227,13 @@ def test_a_record_that_only_the_old_file_takes_while_the_new_one_is_put_in_its_p
     true = os.replace
 
     def replace(*names):
-        calls, write = itertools.count(), os.write
-        with monkeypatch.context() as broken:
-            broken.setattr(os, "write", lambda *args: full_disk() if next(calls) else write(*args))
+        with full_disk(1000):
             opened.append(["b"])
         true(*names)
 
     monkeypatch.setattr(os, "replace", replace)
     with pytest.raises(OSError, match="lacks a record"):
-        opened.rewrite({"up to": "a"})
+        opened.rewrite({"up to": "a" * 1000})
     assert not opened.whole
     with pytest.raises(OSError, match="lacks a record"):
         opened.append(["c"])
@@ -253,10 +244,9 @@ def test_a_record_that_only_the_old_file_takes_while_the_new_one_is_put_in_its_p
     assert journal.read(path)[:2] == ({"up to": "c"}, [["d"]])
 
 
-def test_after_a_record_that_was_not_taken_no_other_one_is_until_the_journal_is_rewritten(path, monkeypatch):
+def test_after_a_record_that_was_not_taken_no_other_one_is_until_the_journal_is_rewritten(path):
     opened = filled(path, ["a"])
-    with monkeypatch.context() as broken, pytest.raises(OSError, match="No space"):
-        broken.setattr(os, "write", full_disk)
+    with full_disk(), pytest.raises(OSError, match="too large"):
         opened.append(["b"])
     for refused in (lambda: opened.append(["c"]), opened.sync):
         with pytest.raises(OSError, match="lacks a record"):
@@ -274,8 +264,7 @@ def test_after_a_record_that_was_not_taken_no_other_one_is_until_the_journal_is_
 
 def test_after_a_rename_that_may_not_be_durable_nothing_is_appended_before_a_rewrite(path, monkeypatch):
     opened = filled(path, ["a"])
-    with monkeypatch.context() as broken, pytest.raises(OSError, match="No space"):
-        broken.setattr(files, "sync_directory", full_disk)
+    with failing_syncs(monkeypatch, of_folders=True), pytest.raises(OSError, match="Input/output"):
         opened.rewrite({"second": True})
     with pytest.raises(OSError, match="not open"):
         opened.append(["b"])

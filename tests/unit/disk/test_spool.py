@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from saltext.jobs.core.disk.spool import Reader, Spool
 from saltext.jobs.core.recorder.files import Aside, Known, Progress, Seen
+from tests.faults import full_disk
 
 BIG = 1 << 30
 
@@ -250,30 +251,12 @@ def test_a_spool_whose_files_are_gone_goes_on_above_what_was_read(folder):
     assert Spool(folder, BIG).next == 501
 
 
-class FullDisk:
-    """Lets a few bytes through, and then nothing, as a full disk does."""
-
-    def __init__(self, monkeypatch, left):
-        self.left = left
-        self.write = os.write
-        monkeypatch.setattr("saltext.jobs.core.disk.spool.os.write", self)
-
-    def __call__(self, handle, data):
-        if not self.left:
-            raise OSError(28, "No space left on device")
-        part = bytes(data)[: self.left]
-        self.left -= len(part)
-        return self.write(handle, part)
-
-
-def test_an_append_that_fails_half_way_leaves_the_spool_as_it_was(folder, monkeypatch):
+def test_an_append_that_fails_half_way_leaves_the_spool_as_it_was(folder):
     spool = filled(folder, 20)
     before = only_segment(folder).read_bytes()
-    disk = FullDisk(monkeypatch, left=25)
-    with pytest.raises(OSError, match="No space"):
+    with full_disk(len(before) + 25), pytest.raises(OSError, match="too large"):
         spool.append(payloads(20, 10))
     assert only_segment(folder).read_bytes() == before
-    disk.left = BIG
     spool.append(payloads(20, 10))
     assert all_of(Reader(spool, 0)) == list(enumerate(payloads(0, 30)))
 

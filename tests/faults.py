@@ -1,0 +1,61 @@
+"""
+Faults that a test really causes, where that can be done, and else faults of the operating system that it lets on to.
+
+They hold for the whole process, threads and all, as long as the block runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import stat
+
+
+@contextlib.contextmanager
+def _limit(kind, value):
+    soft, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (value, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(kind, (soft, hard))
+
+
+def full_disk(most=0):
+    """
+    No file grows beyond ``most`` bytes: a write over that is cut, and one after it fails with EFBIG, "File too large".
+
+    Names can still be made and removed.
+    """
+    return _limit(resource.RLIMIT_FSIZE, most)
+
+
+def no_more_files():
+    """No file can be opened: each ``open`` fails with EMFILE, "Too many open files"."""
+    return _limit(resource.RLIMIT_NOFILE, 0)
+
+
+@contextlib.contextmanager
+def failing_syncs(monkeypatch, of_folders=False):
+    """
+    Nothing that was written is certain to outlive a power cut: each sync fails with EIO, "Input/output error".
+
+    No limit brings a disk to do that, so the system's own calls are replaced.
+
+    :param of_folders: only those of the names in a folder.
+    """
+
+    def failing(true):
+        def sync(handle):
+            if not of_folders or stat.S_ISDIR(os.fstat(handle).st_mode):
+                raise OSError(errno.EIO, "Input/output error")
+            true(handle)
+
+        return sync
+
+    with monkeypatch.context() as broken:
+        for name in ("fsync", "fdatasync"):
+            broken.setattr(os, name, failing(getattr(os, name)))
+        yield
