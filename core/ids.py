@@ -24,6 +24,8 @@ def is_plain(name: Any) -> bool:
         return False
     if "/" in name or "\\" in name or not name.isprintable():
         return False
+    if name.isascii():
+        return len(name) <= _LONGEST
     # A lone surrogate cannot be encoded; such a name comes from a broken or hostile sender only.
     return len(name.encode("utf-8", "replace")) <= _LONGEST and _is_encodable(name)
 

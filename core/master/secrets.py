@@ -15,6 +15,8 @@ from typing import Any
 SECRETS = frozenset(("token", "eauth_token", "password", "key", "tok", "sig"))
 #: What a return may not carry to a returner: it would choose the server to which the master's password is sent.
 ROUTING = frozenset(("ret_config", "ret_kwargs"))
+_NOT_IN_HISTORY = SECRETS | {"eauth"}
+_NOT_IN_RETURNS = _NOT_IN_HISTORY | ROUTING
 
 
 def without_secrets(load: Mapping[str, Any]) -> dict[str, Any]:
@@ -28,25 +30,23 @@ def without_secrets(load: Mapping[str, Any]) -> dict[str, Any]:
 
 def load_for_history(load: Mapping[str, Any]) -> dict[str, Any]:
     """Return a load as it is recorded elsewhere. ``eauth`` goes as well: nobody checks an access there."""
-    return _without(load, SECRETS | {"eauth"})
+    return _without(load, _NOT_IN_HISTORY)
 
 
 def return_for_history(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return a return as it is recorded elsewhere, without what would redirect the returner."""
-    unwanted = SECRETS | ROUTING | {"eauth"}
-    return {name: value for name, value in data.items() if name not in unwanted}
+    return {name: value for name, value in data.items() if name not in _NOT_IN_RETURNS}
 
 
 def event_for_history(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return what an event carries as it is recorded elsewhere: secrets go from all mappings in it, however deep."""
-    unwanted = SECRETS | {"eauth"}
 
     def cleaned(value: Any) -> Any:
         if isinstance(value, Mapping):
-            return {name: cleaned(item) for name, item in value.items() if name not in unwanted}
+            return {name: cleaned(item) for name, item in value.items() if name not in _NOT_IN_HISTORY}
         return [cleaned(item) for item in value] if isinstance(value, (list, tuple)) else value
 
-    return {name: cleaned(item) for name, item in data.items() if name not in unwanted}
+    return {name: cleaned(item) for name, item in data.items() if name not in _NOT_IN_HISTORY}
 
 
 def _without(load: Mapping[str, Any], unwanted: frozenset[str]) -> dict[str, Any]:

@@ -122,6 +122,59 @@ def test_a_large_event_is_heard(loop, publisher, ears, until):
     assert len(heard[0]) == (20 << 20) + len(b"large\n\n")
 
 
+class CountedLoop:
+    """An engine's loop that counts how often it was woken for the socket."""
+
+    def __init__(self, loop):
+        self._loop, self.woken = loop, 0
+
+    def __getattr__(self, name):
+        return getattr(self._loop, name)
+
+    def add_handler(self, handle, take, events):
+        def counted(*args):
+            self.woken += 1
+            take(*args)
+
+        self._loop.add_handler(handle, counted, events)
+
+
+def test_a_busy_bus_is_read_at_intervals_and_a_calm_one_at_once_again(loop, folder, publisher, until):
+    counted, heard = CountedLoop(loop), []
+    stream = Stream(counted, {"sock_dir": str(folder)}, heard.append, lambda: pytest.fail("nothing broke"))
+    assert until(publisher.has_listener)
+    count = 300
+
+    async def fire():
+        for number in range(count):
+            publisher.listener.sendall(frame(f"tag/{number}"))
+            await compat.sleep(0.001)
+
+    loop.run_sync(fire)
+    assert until(lambda: len(heard) == count)
+    assert counted.woken < count / 10
+    until(lambda: False, seconds=0.1)  # calm
+    woken = counted.woken
+    publisher.listener.sendall(frame("single"))
+    assert until(lambda: len(heard) == count + 1)
+    assert counted.woken == woken + 1
+    stream.destroy()
+
+
+def test_a_publisher_that_goes_while_the_bus_is_busy_is_noticed(publisher, ears, until):
+    heard, breaks = ears
+    for number in range(2):
+        publisher.listener.sendall(frame("tag"))
+        assert until(lambda wanted=number: len(heard) > wanted)
+    publisher.listener.sendall(b"".join(frame("tag") for _ in range(100)))
+    publisher.stop()
+    assert until(lambda: breaks == [102])
+    publisher.start()
+    assert until(publisher.has_listener)
+    publisher.listener.sendall(frame("next"))
+    assert until(lambda: len(heard) == 103)
+
+
 def test_a_publisher_that_comes_late_is_heard(loop, folder, until):
     heard = []
     stream = Stream(loop, {"sock_dir": str(folder)}, heard.append, lambda: pytest.fail("nothing broke"))
