@@ -18,10 +18,13 @@ class Quiet:
     """
     :param logger: where the lines go.
     :param steady: returns seconds that only ever rise.
+    :param pause: seconds between two lines about the same subject.
     """
 
-    def __init__(self, logger: logging.Logger, steady: Callable[[], float] = time.monotonic) -> None:
-        self._logger, self._steady = logger, steady
+    def __init__(
+        self, logger: logging.Logger, steady: Callable[[], float] = time.monotonic, pause: float = PAUSE
+    ) -> None:
+        self._logger, self._steady, self.pause = logger, steady, pause
         self._since = steady()
         self._silent: dict[Hashable, int] = {}  # subject -> how often it happened in this minute after its line
 
@@ -41,7 +44,7 @@ class Quiet:
         args: tuple[object, ...],
         exc_info: BaseException | None = None,
     ) -> None:
-        if self._steady() - self._since >= PAUSE:
+        if self._steady() - self._since >= self.pause:
             self._begin_minute()
         if subject not in self._silent and len(self._silent) >= _SUBJECTS:
             subject = None

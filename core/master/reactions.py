@@ -36,13 +36,14 @@ class Limiter:
 
     def __init__(self, steady: Callable[[], float] = time.monotonic) -> None:
         self._steady = steady
-        self._done: collections.OrderedDict[Hashable, collections.deque[float]] = collections.OrderedDict()
+        #: When each thing was done, the latest last.
+        self.done: collections.OrderedDict[Hashable, collections.deque[float]] = collections.OrderedDict()
 
     def allows(self, *limits: tuple[Hashable, tuple[int, float]]) -> bool:
         """Tell whether one more may be done by all of these limits, ``(key, (count, seconds))`` each; if so it counts."""
         now, kept = self._steady(), []
         for key, (count, seconds) in limits:
-            times = self._done.setdefault(key, collections.deque())
+            times = self.done.setdefault(key, collections.deque())
             while times and now - times[0] >= seconds:
                 times.popleft()
             kept.append((key, times))
@@ -50,9 +51,9 @@ class Limiter:
                 return False
         for key, times in kept:
             times.append(now)
-            self._done.move_to_end(key)
-        while len(self._done) > _KEYS:
-            self._done.popitem(last=False)
+            self.done.move_to_end(key)
+        while len(self.done) > _KEYS:
+            self.done.popitem(last=False)
         return True
 
 

@@ -58,6 +58,8 @@ class Driver:
     lists_banks = True
     #: Whether it keeps its files where local_cache keeps its own: ``jobs`` in the cache directory.
     in_jobs_folder = False
+    #: Seconds for which a server may be away before the caller is told.
+    patience = OUTAGE_SECONDS
     #: The longest key in bytes that the driver's own settings allow.
     longest = 255
     #: The size in bytes of a bank's index, where a bank has one.
@@ -201,7 +203,7 @@ class Driver:
     def _try(
         self, name: str, bank: str, key: str | None, work: Callable[[Any, dict[str, Any], dict[str, Any]], Any]
     ) -> Any:
-        """Do ``work`` with the driver. While its server is away it is tried again, for OUTAGE_SECONDS."""
+        """Do ``work`` with the driver. While its server is away it is tried again, for ``patience``."""
         began, tries = time.monotonic(), 0
         while True:
             try:
@@ -211,7 +213,7 @@ class Driver:
                 error, tries = self.error(name, bank, key, exc), tries + 1
                 if not isinstance(error, Undecodable):
                     self._opened = None  # some go on failing on a broken connection
-                if not isinstance(error, Outage) or time.monotonic() - began >= OUTAGE_SECONDS:
+                if not isinstance(error, Outage) or time.monotonic() - began >= self.patience:
                     raise error from exc
                 if tries > 1 and self._is_refusal(name):
                     raise SaltCacheError(f"{error}: the server is up and refuses just this") from exc

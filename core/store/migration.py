@@ -17,7 +17,7 @@ import salt.utils.jid
 from salt.exceptions import SaltDeserializationError
 
 from saltext.jobs.core.store import publication, records
-from saltext.jobs.core.store.store import Store, plain_minions
+from saltext.jobs.core.store.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ def copy(store: Store, source: Source, jid: str, clean: Callable[[Load], Load], 
         raise ValueError(f"its load is a {type(load).__name__}, its returns are a {type(returns).__name__}")
     end = source.end_time(jid)
     bank = f"{records.RETURNS}/{key}"
-    minions = plain_minions(key, load.get("Minions"))
+    minions = store.plain_minions(key, load.get("Minions"))
     with store.lock(key):
         here = set(store.keys(bank))
         wanted = {store.key(minion, "minion id"): record for minion, record in returns.items()}

@@ -34,7 +34,7 @@ from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.store.drivers import ABSENT, Undecodable
 from saltext.jobs.core.store.publication import Publication, digest, ids_in
-from saltext.jobs.core.store.store import Store, plain_minions
+from saltext.jobs.core.store.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ def publish(store: Store, key: str, load: Mapping[str, Any], minions: Iterable[A
     :param minions: the matched minions.
     :param master: this master's id.
     """
-    named = plain_minions(key, minions)
+    named = store.plain_minions(key, minions)
     with store.lock(key):
         record, there, listed = store.driver.read_all([(PUBLISHED, key), (LOADS, key), (MINIONS, key)])
         known = _publication_in(record, key)
@@ -93,7 +93,7 @@ def report(store: Store, key: str, load: Mapping[str, Any], minions: Iterable[An
 
     :param minions: whom it was meant for, as far as this master can know.
     """
-    usable = plain_minions(key, minions)
+    usable = store.plain_minions(key, minions)
     with store.lock(key):
         if is_published(store, key) or _load(store, key):
             return
@@ -176,7 +176,7 @@ def _publication_in(record: Any, key: str) -> Publication | None:
 
 def report_minions(store: Store, key: str, minions: Iterable[Any] | None) -> None:
     """Add minions that no publish of this master named, as a syndic reports them."""
-    reported = plain_minions(key, minions)
+    reported = store.plain_minions(key, minions)
     with store.lock(key):
         known = _publication(store, key)
         if known:

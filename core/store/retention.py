@@ -22,21 +22,22 @@ CLOCK_SKEW = 86400.0  # a jid further in the future says nothing about its age
 LARGE_BANK = 1000  # names; a smaller one is listed by every sweep
 
 
-def sweep(store: Store, keep: float, now: float) -> None:
+def sweep(store: Store, keep: float, now: float, large: int = LARGE_BANK) -> None:
     """
     Remove the jobs last written more than ``keep`` seconds before ``now``, and what is that old of jobs without a load.
 
+    :param large: names from which a bank is not listed by every sweep.
     :raises SaltCacheError: when the driver fails; the next sweep goes on.
     """
-    for jid in _perhaps_old(store, LOADS, keep, now):
+    for jid in _perhaps_old(store, LOADS, keep, now, large):
         _drop_if_old(store, jid, keep, now)
     for bank in (*BANKS[1:], RETURNS):
-        for jid in _perhaps_old(store, bank, keep, now):
+        for jid in _perhaps_old(store, bank, keep, now, large):
             if not store.contains(LOADS, jid):
                 _drop_if_old(store, jid, keep, now)
 
 
-def _perhaps_old(store: Store, bank: str, keep: float, now: float) -> list[str]:
+def _perhaps_old(store: Store, bank: str, keep: float, now: float, large: int) -> list[str]:
     """
     Return the jids in ``bank`` whose own time does not tell that they are fresh. As a rule there are none, and many jids.
 
@@ -51,7 +52,7 @@ def _perhaps_old(store: Store, bank: str, keep: float, now: float) -> list[str]:
         if first < low or last > high:
             jids = names if bank == RETURNS else store.keys(bank)
             return [jid for jid in jids if not low <= jid <= high]
-        if len(names) < LARGE_BANK:
+        if len(names) < large:
             return []
     store.swept[bank] = (at, first, last)
     return []

@@ -27,8 +27,6 @@ from saltext.jobs.core.store.redis import Redis
 
 log = logging.getLogger(__name__)
 
-_QUIET = Quiet(log)
-
 _DRIVERS: dict[str, type[Driver]] = {
     "localfs": Local,
     "redis": Redis,
@@ -48,16 +46,17 @@ class Store:
     The storage that ``cache:`` names. Keys are what :py:meth:`key` made of an id.
 
     :param opts: the master's options.
+    :param driver: the driver; the one that the options name, where none is given.
     """
 
-    def __init__(self, opts: Mapping[str, Any]) -> None:
+    def __init__(self, opts: Mapping[str, Any], driver: Driver | None = None) -> None:
         self.settings = _settings(opts)
         #: For what a minion can have logged at will.
         self.quiet = Quiet(log)
         self.pid = os.getpid()
         self.cachedir: str = opts["cachedir"]
         name = opts.get("cache") or "localfs"
-        self.driver = _DRIVERS.get(name, Driver)(opts)
+        self.driver = driver or _DRIVERS.get(name, Driver)(opts)
         self._keys = Keys(name, self.driver.longest)
         self._locks = Locks(self.cachedir)
         self.key_of, self.decode = self._keys.key, self._keys.decode
@@ -82,19 +81,20 @@ class Store:
             )
         return key
 
+    def plain_minions(self, jid: str, minions: Iterable[Any] | None) -> set[str]:
+        """Return the usable ids among ``minions``; of others a warning tells."""
+        named = [minions] if isinstance(minions, str) else list(minions or ())
+        usable = {minion for minion in named if isinstance(minion, str) and plain(minion)}
+        refused = [minion for minion in named if not isinstance(minion, str) or minion not in usable]
+        if refused:
+            self.quiet.warning(
+                "minion ids", "Refusing %d minion ids of jid %s, such as %.300r", len(refused), jid, refused[0]
+            )
+        return usable
+
     def lock(self, *names: str) -> AbstractContextManager[None]:
         """Hold what nobody else on this master may do at the same time, as with ``Locks.hold``: one at a time."""
         return self._locks.hold(*names)
-
-
-def plain_minions(jid: str, minions: Iterable[Any] | None) -> set[str]:
-    """Return the usable ids among ``minions``; of others a warning tells."""
-    named = [minions] if isinstance(minions, str) else list(minions or ())
-    usable = {minion for minion in named if isinstance(minion, str) and plain(minion)}
-    refused = [minion for minion in named if not isinstance(minion, str) or minion not in usable]
-    if refused:
-        _QUIET.warning("minion ids", "Refusing %d minion ids of jid %s, such as %.300r", len(refused), jid, refused[0])
-    return usable
 
 
 def store_of(opts: Any) -> Store:

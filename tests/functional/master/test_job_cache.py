@@ -9,6 +9,7 @@ import hypothesis.strategies as st
 import pytest
 import salt.cache
 import salt.config
+import salt.loader
 import salt.payload
 from hypothesis import HealthCheck, given, settings
 
@@ -112,12 +113,12 @@ def test_a_job_cache_that_is_down_is_no_empty_one(ours, monkeypatch):
 
 def test_a_job_whose_jid_lies_in_the_future_was_not_published(opts):
     opts["master_job_cache"] = "local_cache"
-    cache = JobCache(opts)
+    cache, returners = JobCache(opts), salt.loader.returners(opts, {})
     future = "99990101000000000000"
     load = {"fun": "test.ping", "tgt": "*", "tgt_type": "glob", "arg": [], "user": "root"}
     for jid in (JID, future):
-        cache._call("local_cache", "prep_jid", False, jid)
-        cache._call("local_cache", "save_load", jid, {**load, "jid": jid})
+        returners["local_cache.prep_jid"](False, jid)
+        returners["local_cache.save_load"](jid, {**load, "jid": jid})
     assert list(cache.published_since(0.0)) == [JID]
 
 

@@ -11,6 +11,7 @@ import time
 import pytest
 import salt.cache
 import salt.config
+import salt.loader
 import salt.utils.jid
 
 from saltext.jobs.core.master.returner import Complained, ReturnerAbsent, ReturnerModule, promoted
@@ -303,12 +304,12 @@ def test_two_configurations_in_one_process_never_mix(opts, tmp_path):
 
 
 def test_jobs_are_found_in_the_job_cache_by_their_time(opts):
-    module = ReturnerModule(opts, "local_cache")
+    module, source = ReturnerModule(opts, "local_cache"), salt.loader.returners(opts, {})
     now = salt.utils.jid.gen_jid({})
     for jid in (JID, now):
-        module._function("prep_jid")(passed_jid=jid)
-        module._function("save_load")(jid, a_load(jid), minions=["m1"])
-    module._function("returner")(a_return(jid=now, value=5))
+        source["local_cache.prep_jid"](passed_jid=jid)
+        source["local_cache.save_load"](jid, a_load(jid), minions=["m1"])
+    source["local_cache.returner"](a_return(jid=now, value=5))
     assert module.jids_since(time.time() - 60) == {now: "test.echo"}
     assert module.returns(now) == {"m1": {"return": 5, "retcode": 0, "success": True}}
 
@@ -316,9 +317,9 @@ def test_jobs_are_found_in_the_job_cache_by_their_time(opts):
 @pytest.mark.parametrize("forged", ["9999{:016d}", "99991231{:012d}", "{:d}"])
 @pytest.mark.parametrize("name", ["salt_cache", "local_cache"])
 def test_any_number_of_jids_that_tell_no_time_hides_no_job(opts, name, forged):
-    module = ReturnerModule(opts, name)
+    module, source = ReturnerModule(opts, name), salt.loader.returners(opts, {})
     now = salt.utils.jid.gen_jid({})
     for jid in (now, *(forged.format(number) for number in range(260))):
-        module._function("prep_jid")(passed_jid=jid)
-        module._function("save_load")(jid, a_load(jid))
+        source[f"{name}.prep_jid"](passed_jid=jid)
+        source[f"{name}.save_load"](jid, a_load(jid))
     assert module.jids_since(time.time() - 60) == {now: "test.echo"}

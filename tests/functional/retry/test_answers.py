@@ -7,6 +7,7 @@ import pytest
 from saltext.jobs.core import compat
 from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.master import events
+from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.store import Changes, RetryStore
@@ -119,15 +120,25 @@ def test_a_question_does_not_stay_among_the_jobs(stage, job_cache):
     assert job_cache.publication(jid) is None
 
 
-def test_where_the_answers_cannot_be_read_the_minion_counts_as_not_asked(stage, monkeypatch):
-    def refuse(*_):
-        raise JobCacheError("the server is away")
+class AwayCache(JobCache):
+    """A job cache whose server may be away just when answers are looked for."""
 
+    is_away = False
+
+    def answers(self, *args):
+        if self.is_away:
+            raise JobCacheError("the server is away")
+        return super().answers(*args)
+
+
+def test_where_the_answers_cannot_be_read_the_minion_counts_as_not_asked(opts):
+    stage = Questioned(opts, AwayCache(opts))
     jid = stage.ask()
-    monkeypatch.setattr(stage.cache, "answers", refuse)
+    stage.cache.is_away = True
     stage.event(jid, IDLE)
     stage.until(lambda: stage.shell.machine.backlogs["a"].replay.step.value == "gathering")
     assert stage.shell.machine.backlogs["a"].false_signs == 0
+    stage.close()
 
 
 def test_a_forged_answer_keeps_nobody_from_being_owed_a_job(opts, job_cache):

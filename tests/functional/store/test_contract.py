@@ -1,7 +1,8 @@
 """
 What every driver must give the job cache: one class of tests, inherited once per driver, against real storage.
 
-Nothing here may replace a part of the returner or of a driver; only the clock that the sweep looks at is set.
+Nothing here may replace a part of the returner or of a driver. The calls of a driver are watched, the clock that the sweep
+looks at is set, and for how long a server may be away.
 """
 
 from __future__ import annotations
@@ -23,12 +24,11 @@ import salt.utils.jid
 import salt.version
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core import quiet
-from saltext.jobs.core.store import drivers, records, retention
+from saltext.jobs.core.store import drivers, records
 from saltext.jobs.core.store.drivers import Outage
 from saltext.jobs.core.store.publication import digest
 from saltext.jobs.core.store.retention import sweep
-from saltext.jobs.core.store.store import _STORES, Store, store_of
+from saltext.jobs.core.store.store import Store, store_of
 from tests.functional.cache_servers import cache_servers, disk_usage, driver_options  # noqa: F401 (a fixture)
 from tests.waiting import wait_for
 
@@ -74,19 +74,15 @@ class Returner:
 
     @property
     def store(self):
-        """The store that the loaded functions work on, not one that is its like."""
-        self.loader["salt_cache.get_endtime"](JID)
-        before = len(_STORES)
-        store = store_of(self.opts)
-        assert store in [kept for _, kept in list(_STORES.values())[:before]]
-        return store
+        """The store that the loaded functions work on: those for the same settings are one."""
+        return store_of(self.opts)
 
     def fetch(self, bank, key):
         return salt.cache.Cache(self.opts).fetch(bank, key)
 
-    def sweep_in(self, seconds):
+    def sweep_in(self, seconds, **more):
         """Sweep as it will be done some time from now."""
-        sweep(self.store, self.opts["keep_jobs_seconds"], time.time() + seconds)
+        sweep(self.store, self.opts["keep_jobs_seconds"], time.time() + seconds, **more)
 
 
 def in_processes(count, work):
@@ -113,11 +109,6 @@ def in_processes(count, work):
 
 class Contract:
     driver = None
-
-    @pytest.fixture(autouse=True)
-    def loud(self, monkeypatch):
-        """Each warning is looked at here, however often one like it was there before."""
-        monkeypatch.setattr(quiet, "PAUSE", 0.0)
 
     @pytest.fixture
     def opts(self, cache_servers, tmp_path):  # noqa: F811
@@ -417,6 +408,8 @@ class Contract:
     # -- ids ----------------------------------------------------------------------------------------------
 
     def test_a_hostile_id_is_refused_everywhere_and_nothing_is_written(self, job_cache, opts, caplog):
+        job_cache.store.quiet.pause = 0.0  # each warning is looked at
+
         def written():
             found = []
             for folder, _, files in os.walk(os.path.dirname(opts["cachedir"])):
@@ -448,8 +441,7 @@ class Contract:
                 assert "Refusing" in caplog.text, hostile
         assert written() == before
 
-    def test_whoever_sends_nothing_but_hostile_names_does_not_fill_the_log(self, job_cache, caplog, monkeypatch):
-        monkeypatch.setattr(quiet, "PAUSE", 60.0)
+    def test_whoever_sends_nothing_but_hostile_names_does_not_fill_the_log(self, job_cache, caplog):
         for number in range(300):
             assert job_cache.returner(a_return(f"../{number}")) is False
         assert 1 <= len([record for record in caplog.records if record.levelno >= logging.WARNING]) <= 2
@@ -493,6 +485,7 @@ class Contract:
             assert job_cache.get_load(jid) == {**LOAD, "user": name, "Minions": [name]}
 
     def test_a_long_id_is_stored_whole_or_refused(self, job_cache, caplog):
+        job_cache.store.quiet.pause = 0.0  # each warning is looked at
         for length in (60, 64, 65, 200, 242, 243, 253, 254, 255):
             for end in ("a", "b"):
                 name = "m" * (length - 1) + end
@@ -634,16 +627,15 @@ class Contract:
                 setattr(store, name, noted)
         return called
 
-    def test_a_sweep_lists_a_large_bank_again_when_something_in_it_can_be_old(self, job_cache, monkeypatch):
-        monkeypatch.setattr(retention, "LARGE_BANK", 2)
+    def test_a_sweep_lists_a_large_bank_again_when_something_in_it_can_be_old(self, job_cache):
         for number in range(3):
             job_cache.save_load(now_jid(number), LOAD, minions=["web1"])
         called = self.watch(job_cache)
         for _ in range(3):
-            job_cache.clean_old_jobs()
+            job_cache.sweep_in(0, large=2)
         assert called.count(("raw_keys", "jobs/loads")) == 1
         job_cache.save_load(OLD, LOAD, minions=["web1"])
-        job_cache.sweep_in(3700)
+        job_cache.sweep_in(3700, large=2)
         assert job_cache.get_jids() == {}
 
     # -- the driver ---------------------------------------------------------------------------------------
@@ -674,10 +666,10 @@ class Contract:
 class ServerContract(Contract):
     """What is asked of a driver with a server on top."""
 
-    def test_a_server_that_is_gone_is_an_error_that_says_which(self, cache_servers, opts, monkeypatch):  # noqa: F811
+    def test_a_server_that_is_gone_is_an_error_that_says_which(self, cache_servers, opts):  # noqa: F811
         job_cache = Returner(opts)
         job_cache.save_load(JID, LOAD, minions=["web1"])
-        monkeypatch.setattr(drivers, "OUTAGE_SECONDS", 0.1)
+        job_cache.store.driver.patience = 0.1
         server = cache_servers(self.driver)
         server.stop()
         try:
@@ -978,10 +970,10 @@ class TestMysql(ServerContract):
 class TestEtcd(ServerContract):
     driver = "etcd"
 
-    def test_the_maintenance_process_survives_a_server_that_is_gone(self, cache_servers, opts, monkeypatch, caplog):  # noqa: F811
+    def test_the_maintenance_process_survives_a_server_that_is_gone(self, cache_servers, opts, caplog):  # noqa: F811
         job_cache = Returner(opts)
         job_cache.save_load(JID, LOAD, minions=["web1"])
-        monkeypatch.setattr(drivers, "OUTAGE_SECONDS", 0.1)
+        job_cache.store.driver.patience = 0.1
         server = cache_servers(self.driver)
         server.stop()
         try:

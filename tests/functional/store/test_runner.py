@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 
@@ -11,11 +12,14 @@ import salt.config
 import salt.loader
 import salt.payload
 import salt.utils.jid
-from salt.exceptions import CommandExecutionError, SaltException
+from salt.exceptions import CommandExecutionError
 
-from saltext.jobs.core.disk.local_banks import LocalBanks
+from saltext.jobs.core.master import secrets
 from saltext.jobs.core.store import records
-from saltext.jobs.core.store.store import store_of
+from saltext.jobs.core.store.local import Local
+from saltext.jobs.core.store.migration import LocalCache, copy
+from saltext.jobs.core.store.store import Store, store_of
+from saltext.jobs.core.store.verification import Verification
 from tests.functional.cache_servers import cache_servers, driver_options  # noqa: F401 (a fixture)
 
 TAGS = itertools.count(1000)
@@ -162,20 +166,23 @@ class TestMigrate:
         assert on_disk.ours("get_load", JIDS[0])["Minions"] == ["leaf1", "web1", "web2"]
 
     @pytest.mark.parametrize("writes", range(6))
-    def test_a_run_that_dies_anywhere_is_made_whole_by_the_next(self, on_disk, writes, monkeypatch):
+    def test_a_run_that_dies_anywhere_is_made_whole_by_the_next(self, on_disk, writes):
+        class Dying(Local):
+            left = writes
+
+            def store(self, *args, **more):
+                if not self.left:
+                    raise KeyboardInterrupt
+                self.left -= 1
+                super().store(*args, **more)
+
         on_disk.fill_source()
-        left, store = [writes], LocalBanks.store
-
-        def dies(self, *args):
-            if not left[0]:
-                raise KeyboardInterrupt
-            left[0] -= 1
-            return store(self, *args)
-
-        monkeypatch.setattr(LocalBanks, "store", dies)
-        with pytest.raises(SaltException, match="interrupted"):
-            on_disk.run("migrate")
-        monkeypatch.undo()
+        store = Store(on_disk.opts, Dying(on_disk.opts))
+        functions = {name: functools.partial(on_disk.source, name) for name in ("get_jids", "get_load", "get_jid")}
+        source = LocalCache(functions, on_disk.opts)
+        with pytest.raises(KeyboardInterrupt):
+            for jid in JIDS:
+                copy(store, source, jid, secrets.without_secrets, dry_run=False)
         assert on_disk.run("migrate")["failed"] == {}
         for jid in JIDS:
             wanted = on_disk.source("get_load", jid)
@@ -277,35 +284,40 @@ class TestVerify:
             ) as kept:
                 assert kept.read() == b"\xc1 what is left"
 
-    def test_what_is_whole_and_cannot_be_read_is_left_alone(self, on_disk, monkeypatch):
+    def verified(self, on_disk, driver):
+        """The problems that are found, and repaired, with another driver."""
+        found = Verification(Store(on_disk.opts, driver(on_disk.opts)), dict, True).run(lambda *_: None)
+        return found["problems"]
+
+    def test_what_is_whole_and_cannot_be_read_is_left_alone(self, on_disk):
+        class Refusing(Local):
+            def _read(self, bank, key):
+                raise self.error("fetch", bank, key, PermissionError(13, "Permission denied"))
+
+            fetch = _read
+
         on_disk.ours("save_load", JIDS[0], LOAD, minions=["web1", "web2"])
         on_disk.ours("returner", {"jid": JIDS[0], "id": "web1", "return": True})
-        fetch = LocalBanks.fetch
-
-        def refused(self, *args):
-            raise PermissionError(13, "Permission denied")
-
-        monkeypatch.setattr(LocalBanks, "fetch", refused)
-        found = self.problems(on_disk, repair=True)
-        assert {entry[0] for entry in found} == {"unreadable-load", "unreadable-minions", "unreadable-return"}
-        assert not any(entry[3] for entry in found)
-        monkeypatch.setattr(LocalBanks, "fetch", fetch)
+        found = self.verified(on_disk, Refusing)
+        kinds = {entry["problem"] for entry in found}
+        assert kinds == {"unreadable-load", "unreadable-minions", "unreadable-return"}
+        assert not any(entry["repaired"] for entry in found)
         assert on_disk.ours("get_load", JIDS[0]) == {**LOAD, "Minions": ["web1", "web2"]}
         assert list(on_disk.ours("get_jid", JIDS[0])) == ["web1"]
 
-    def test_what_is_whole_when_it_is_read_again_is_left_alone(self, on_disk, monkeypatch):
+    def test_what_is_whole_when_it_is_read_again_is_left_alone(self, on_disk):
+        once = set()
+
+        class DamagedOnce(Local):
+            def fetch(self, bank, key):
+                if (bank, key) in once or bank == "jobs/published":
+                    return super().fetch(bank, key)
+                once.add((bank, key))
+                raise self.error("fetch", bank, key, ValueError("for a moment"))
+
         on_disk.ours("save_load", JIDS[0], LOAD, minions=["web1"])
         on_disk.ours("returner", {"jid": JIDS[0], "id": "web1", "return": True})
-        fetch, once = LocalBanks.fetch, set()
-
-        def damaged_once(self, bank, key, *default):
-            if (bank, key) in once or bank == "jobs/published":
-                return fetch(self, bank, key, *default)
-            once.add((bank, key))
-            raise ValueError("for a moment")
-
-        monkeypatch.setattr(LocalBanks, "fetch", damaged_once)
-        self.problems(on_disk, repair=True)
+        assert len(self.verified(on_disk, DamagedOnce)) == len(once) > 1
         assert on_disk.ours("get_load", JIDS[0]) == {**LOAD, "Minions": ["web1"]}
         assert list(on_disk.ours("get_jid", JIDS[0])) == ["web1"]
 

@@ -48,7 +48,7 @@ def test_made_up_names_take_a_bounded_room(steady):
     limiter = Limiter(steady)
     for number in range(20_000):
         assert limiter.allows((number, (1, 10)))
-    assert len(limiter._done) <= 10_000
+    assert len(limiter.done) <= 10_000
 
 
 def test_a_limit_of_nothing_lets_nothing_be_done(steady):
