@@ -1,0 +1,150 @@
+"""
+Tests and benchmarks use the extension as it is: what they must vary is an argument, or an attribute of what they made. None
+replaces what a module or a class of ours has, and none reaches for what is private.
+
+What of the operating system, of Salt or of another library is replaced is not looked at here.
+"""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+
+import pytest
+
+CHECKOUT = pathlib.Path(__file__).resolve().parents[1]
+SOURCES = [
+    path
+    for folder in ("tests", "benchmarks")
+    for path in sorted((CHECKOUT / folder).rglob("*.py"))
+    if path != pathlib.Path(__file__).resolve()
+]
+OURS = "saltext.jobs"
+#: Files that may, and why.
+REPLACING = {
+    "tests/integration/run_engine.py": "a debugger's trap: an engine in a process of its own kills itself at a chosen call",
+}
+PRIVATE = {
+    "benchmarks/batch.py": "Salt 3008's own batch manager has nothing public to be driven by",
+    "tests/functional/batch/test_native.py": "the same",
+    "tests/functional/master/test_caller.py": "how Salt calls a runner in a process of its own",
+}
+
+
+def root(node):
+    """The name at the head of ``name.attribute.attribute``, or None."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def ours_in(tree):
+    """The names under which a file knows modules, classes and functions of ours."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(OURS):
+            names |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names |= {alias.asname or alias.name.split(".")[0] for alias in node.names if alias.name.startswith(OURS)}
+    return names
+
+
+def replaced_in(tree):
+    """Lines that give a module or a class of ours another attribute."""
+    ours = ours_in(tree)
+    for node in ast.walk(tree):
+        targets = []
+        if isinstance(node, (ast.Assign, ast.Delete)):
+            targets = node.targets
+        elif isinstance(node, (ast.AugAssign, ast.AnnAssign)):
+            targets = [node.target]
+        elif isinstance(node, ast.Call) and node.args:
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            first = node.args[0]
+            if called in ("setattr", "delattr", "setitem", "delitem", "object", "patch"):
+                named = isinstance(first, ast.Constant) and str(first.value).startswith(OURS)
+                if named or root(first) in ours:
+                    yield ast.unparse(node)
+        for target in targets:
+            for part in target.elts if isinstance(target, ast.Tuple) else [target]:
+                held = part.value if isinstance(part, ast.Subscript) else part
+                # Salt's loader, too, gives a module its __opts__.
+                if isinstance(held, ast.Attribute) and root(held) in ours and not held.attr.startswith("__"):
+                    yield ast.unparse(node)
+
+
+def private_in(tree):
+    """Lines that use what another object or module keeps to itself."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+            own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+            inherited = isinstance(node.value, ast.Call) and getattr(node.value.func, "id", "") == "super"
+            if not own and not inherited:
+                yield ast.unparse(node)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(OURS):
+            yield from (alias.name for alias in node.names if alias.name.startswith("_"))
+
+
+def code_in(path):
+    """The tree of a file, and those of the programs that it has as text."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    yield tree
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and f"from {OURS}" in node.value:
+            try:
+                yield ast.parse(node.value.replace("!r}", "}"))  # it may be a template
+            except SyntaxError:
+                continue  # prose
+
+
+def names_of(paths):
+    return [str(path.relative_to(CHECKOUT)) for path in paths]
+
+
+@pytest.mark.parametrize("name", names_of(SOURCES))
+def test_nothing_of_ours_is_replaced_and_nothing_private_is_used(name):
+    for tree in code_in(CHECKOUT / name):
+        assert name in REPLACING or not list(replaced_in(tree))
+        assert name in PRIVATE or not list(private_in(tree))
+
+
+def test_the_exceptions_are_files_that_need_one():
+    for name in REPLACING:
+        assert any(list(replaced_in(tree)) for tree in code_in(CHECKOUT / name))
+    for name in PRIVATE:
+        assert any(list(private_in(tree)) for tree in code_in(CHECKOUT / name))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from saltext.jobs.core import late\nlate.GATHER = 1",
+        "from saltext.jobs.core import late\ndel late.GATHER",
+        "from saltext.jobs.core import late as x\nx.y.Z.w = 1",
+        "from saltext.jobs.core.late import Late\nLate.take = None",
+        "from saltext.jobs.core.late import Late\nmonkeypatch.setattr(Late, 'take', None)",
+        "from saltext.jobs.core import late\nsetattr(late, 'GATHER', 1)",
+        "from saltext.jobs.core.late import TABLE\nmonkeypatch.setitem(TABLE, 'a', 1)",
+        "monkeypatch.setattr('saltext.jobs.core.late.GATHER', 1)",
+    ],
+)
+def test_what_replaces_something_of_ours_is_found(text):
+    assert list(replaced_in(ast.parse(text)))
+
+
+@pytest.mark.parametrize("text", ["late._open", "a.b()._c()", "from saltext.jobs.core.late import _MOST"])
+def test_what_uses_something_private_is_found(text):
+    assert list(private_in(ast.parse(text)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from saltext.jobs.core.late import Late\nmade = Late()\nmade.pause = 1",
+        "import os\nmonkeypatch.setattr(os, 'write', None)",
+        "class A:\n    def b(self):\n        return self._c + super()._d + self.__dict__",
+    ],
+)
+def test_what_a_test_may_do_is_not_found(text):
+    tree = ast.parse(text)
+    assert not list(replaced_in(tree)) + list(private_in(tree))
