@@ -2,7 +2,7 @@
 Master job cache over :py:class:`salt.cache.Cache`, on Salt 3006, 3007 and 3008.
 
 Set ``master_job_cache: salt_cache`` and every job goes to the storage that ``cache:`` names: localfs (the
-default), redis, mysql, etcd, consul, or mmap_cache on Salt 3008. The layout is that of Salt 3008's own
+default), sqlite, redis, mysql, etcd, consul, or mmap_cache on Salt 3008. The layout is that of Salt 3008's own
 ``salt_cache``; ``core/store/records.py`` describes it.
 
 This is what Salt calls, a short function each; the work is done in ``core/store``. Salt loads this file in many
@@ -202,9 +202,10 @@ def clean_old_jobs():
     Salt's maintenance process would die of an error, so a driver that fails is logged; the next sweep goes on.
     """
     keep = salt.utils.job.get_keep_jobs_seconds(__opts__)
-    if not keep:
-        return
     try:
-        retention.sweep(store_of(__opts__), keep, time.time())
+        store = store_of(__opts__)
+        if keep:
+            retention.sweep(store, keep, time.time())
+        store.driver.tidy()
     except SaltCacheError as exc:
         log.error("The job cache could not be cleaned: %s", exc)

@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import logging
 import os
+import sqlite3
 import time
 from typing import Any
 
 import salt.loader
 
 from saltext.jobs.core import arguments, runner
+from saltext.jobs.core.disk.salvage import Salvage
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master import secrets
 from saltext.jobs.core.store import drivers, migration, records
 from saltext.jobs.core.store import store as stores
+from saltext.jobs.core.store.sqlite import Sqlite
 from saltext.jobs.core.store.verification import Verification
 
 log = logging.getLogger(__name__)
@@ -141,7 +144,8 @@ def stats():
     """
     How many jobs and returns there are, the oldest and the newest job, and the bytes on disk.
 
-    ``bytes`` is None where the driver keeps its data elsewhere. With mmap_cache, ``bank_bytes`` is the size that the
+    ``bytes`` is None where the driver keeps its data elsewhere; with sqlite it is the size of the file with all that is in
+    it, and ``free_bytes`` what of that is free. With mmap_cache, ``bank_bytes`` is the size that the
     index of every job has by ``mmap_cache_size`` and ``mmap_cache_slot_size``; as it is written with holes, it takes
     a few pages only, which ``bytes`` shows. Tools that copy it must be told to keep the holes.
 
@@ -160,6 +164,8 @@ def stats():
     found["oldest"] = store.decode(timed[0]) if timed else None
     found["newest"] = store.decode(timed[-1]) if timed else None
     found["bytes"] = _bytes(store)
+    if isinstance(store.driver, Sqlite):
+        found["free_bytes"] = store.driver.banks_file.free_bytes()
     if store.driver.bank_bytes:
         found["bank_bytes"] = store.driver.bank_bytes
     return found
@@ -167,6 +173,8 @@ def stats():
 
 def _bytes(store):
     """What the banks really take on disk, holes left out; None for a driver that has a server."""
+    if isinstance(store.driver, Sqlite):
+        return store.driver.banks_file.file_bytes()
     if store.driver.name not in ("localfs", "mmap_cache"):
         return None
     taken = 0
@@ -178,6 +186,84 @@ def _bytes(store):
                 except FileNotFoundError:
                     continue  # removed meanwhile
     return taken
+
+
+# ---------------------------------------------------------------------------------------------------------
+# the file of cache: sqlite
+# ---------------------------------------------------------------------------------------------------------
+
+
+@runner.verb
+def backup(path):
+    """
+    Make a copy of the file in which ``cache: sqlite`` keeps everything, as it is at this moment. The master goes on.
+
+    To go back to a copy, stop the master, remove ``cache.sqlite-wal`` and ``cache.sqlite-shm`` from its cache directory, put
+    the copy in the place of ``cache.sqlite``, and start the master.
+
+    path
+        Where the copy is to be; nothing may be there.
+
+    Returns ``{"path", "bytes"}``.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run job_cache.backup /var/backups/salt/cache.sqlite
+    """
+    banks = _file_of_sqlite("backup")
+    if not isinstance(path, str) or not os.path.isabs(path):
+        raise Refused(f"path is {path!r}; accepted is the absolute path of a file")
+    try:
+        banks.backup(path)
+    except FileExistsError as exc:
+        raise Refused(f"{exc.filename2 or exc.filename} is there already; name a file that is not") from exc
+    except (OSError, sqlite3.Error) as exc:
+        raise Refused(f"The copy cannot be made: {exc}") from exc
+    return {"path": path, "bytes": os.stat(path).st_size}
+
+
+@runner.verb
+def recover(path=None):
+    """
+    Bring over what can be read of a file of ``cache: sqlite`` that was found damaged, and was set aside.
+
+    What is in the file in use stays as it is. The damaged file is left where it is; remove it when it is of no more use.
+
+    path
+        The file, ``<cachedir>/cache.sqlite.damaged-<time>``. Without it, all that lie there.
+
+    Returns ``{path: {"read", "written", "gaps"}}``: the records that could be read, those of them that were missing, and in
+    how many places nothing could be read; or ``{path: {"error"}}``.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run job_cache.recover
+    """
+    banks = _file_of_sqlite("recover")
+    if path is not None and (not isinstance(path, str) or not os.path.isfile(path) or path == banks.path):
+        raise Refused(f"path is {path!r}; accepted is the path of a file that was set aside")
+    done: dict[str, Any] = {}
+    for name in banks.damaged() if path is None else [path]:
+        salvage = Salvage(name, banks)
+        try:
+            salvage.run()
+            done[name] = {"read": salvage.read, "written": salvage.written, "gaps": salvage.gaps}
+        except sqlite3.Error as exc:
+            done[name] = {"error": f"nothing of it can be read: {exc}"}
+    if not done:
+        raise Refused(f"There is no damaged file beside {banks.path}")
+    return done
+
+
+def _file_of_sqlite(what):
+    driver = stores.Store(__opts__).driver
+    if not isinstance(driver, Sqlite):
+        raise Refused(f"job_cache.{what} is for cache: sqlite; the master has cache: {driver.name}")
+    return driver.banks_file
 
 
 # ---------------------------------------------------------------------------------------------------------

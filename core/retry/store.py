@@ -34,6 +34,7 @@ from typing import Any
 import salt.cache
 
 from saltext.jobs.core.disk.local_banks import LocalBanks
+from saltext.jobs.core.disk.sqlite_banks import banks_of
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.retry.entry import Entry, State
@@ -119,7 +120,7 @@ class RetryStore:
     @property
     def _durably(self) -> tuple[bool, ...]:
         # A server syncs by its own rules; a file survives a power cut only where that is asked for.
-        return (True,) if self._driver == "localfs" else ()
+        return (True,) if self._driver in ("localfs", "sqlite") else ()
 
     def _try(self, refused: dict[str, str], jid: str, name: str, bank: str, *args: Any) -> None:
         try:
@@ -246,6 +247,8 @@ class RetryStore:
     def _open(self) -> Any:
         if self._driver == "localfs":
             return LocalBanks(self._opts["cachedir"])
+        if self._driver == "sqlite":
+            return banks_of(self._opts)
         return salt.cache.Cache(self._opts, driver=self._driver)
 
     def _do(self, name: str, bank: str, *args: Any) -> Any:

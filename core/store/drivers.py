@@ -72,6 +72,10 @@ class Driver:
         self._opened: tuple[Any, dict[str, Any], dict[str, Any]] | None = None
         self._guard: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
 
+    def alone(self) -> contextlib.AbstractContextManager[None] | None:
+        """Return what keeps others from writing and makes all that is written in it one; None where there is none."""
+        return None
+
     def fetch(self, bank: str, key: str) -> Any:
         """Return the value; ``{}`` where there is none."""
         return self._call("fetch", bank, key)
@@ -117,6 +121,10 @@ class Driver:
             except SaltCacheError as exc:
                 yield key, exc
 
+    def fetch_all(self, bank: str) -> Iterator[tuple[str, Any]]:
+        """Do what ``fetch_each`` does, for all keys of a bank."""
+        return self.fetch_each(bank, self.keys(bank))
+
     def present(self, bank: str, keys: Iterable[str]) -> set[str]:
         """Return those of ``keys`` that have a value, without reading it."""
         return set(keys).intersection(self.keys(bank))
@@ -143,6 +151,9 @@ class Driver:
     def banks(self, bank: str) -> list[str]:
         """Return the names of the banks in ``bank``; none where the driver cannot tell."""
         return self.keys(bank)
+
+    def tidy(self) -> None:
+        """Do what a storage needs now and then; the sweep calls it. It keeps no writer waiting for long."""
 
     def raw_keys(self, bank: str) -> list[str]:
         """Return what ``keys`` does or, where that is faster, names that compare with other text as the keys do."""

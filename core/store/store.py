@@ -24,6 +24,7 @@ from saltext.jobs.core.store.locks import Locks
 from saltext.jobs.core.store.mmap import Mmap
 from saltext.jobs.core.store.mysql import Mysql
 from saltext.jobs.core.store.redis import Redis
+from saltext.jobs.core.store.sqlite import Sqlite
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +34,7 @@ _DRIVERS: dict[str, type[Driver]] = {
     "mysql": Mysql,
     "etcd": Etcd,
     "mmap_cache": Mmap,
+    "sqlite": Sqlite,
 }
 #: Stores of this process by the id of the options that they were made for, with those options: Salt has several.
 _STORES: dict[int, tuple[Any, Store]] = {}
@@ -94,7 +96,7 @@ class Store:
 
     def lock(self, *names: str) -> AbstractContextManager[None]:
         """Hold what nobody else on this master may do at the same time, as with ``Locks.hold``: one at a time."""
-        return self._locks.hold(*names)
+        return self.driver.alone() or self._locks.hold(*names)
 
 
 def store_of(opts: Any) -> Store:
@@ -147,6 +149,7 @@ def _settings(opts: Mapping[str, Any]) -> bytes:
         "etcd",
         "consul",
         "mmap_cache",
+        "sqlite",
         "extension_modules",
         "module_dirs",
     )

@@ -160,8 +160,8 @@ def driver_options(driver, servers, folder, request_tag):
     os.makedirs(own["cachedir"])
     if driver == "localfs":
         return {**own, "cache": "localfs"}
-    if driver == "mmap_cache":
-        return {**own, "cache": "mmap_cache"}
+    if driver in ("mmap_cache", "sqlite"):
+        return {**own, "cache": driver}
     options = dict(servers(driver).options)
     if driver == "redis":
         options["cache.redis.db"] = str(request_tag % 16)
@@ -172,7 +172,7 @@ def driver_options(driver, servers, folder, request_tag):
     return {**own, **options}
 
 
-DRIVERS = ("localfs", "mmap_cache", "redis", "mysql", "etcd")
+DRIVERS = ("localfs", "mmap_cache", "sqlite", "redis", "mysql", "etcd")
 SERVERS = {"redis": redis_server, "mysql": mysql_server, "etcd": etcd_server}
 
 

@@ -1,0 +1,113 @@
+"""
+Everything that Salt keeps in ``cache:``, in one SQLite file: jobs, minion data, the mine, tokens.
+
+.. code-block:: yaml
+
+    cache: sqlite
+    # sqlite_cache_path: /var/cache/salt/master/cache.sqlite
+    # sqlite_cache_synchronous: NORMAL    # or FULL: every write waits for the disk
+
+Nothing needs to be installed: SQLite is a part of Python. Several processes read and write at once; the file must be on a
+local disk. It is private to the user that the master runs as, since it holds pillars and tokens.
+
+A short function each; the work is done in ``core/disk/sqlite_banks.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+
+import salt.payload
+import salt.syspaths
+from salt.exceptions import SaltCacheError
+
+from saltext.jobs.core.disk import sqlite_banks
+from saltext.jobs.core.errors import StateError
+
+__virtualname__ = "sqlite"
+__func_alias__ = {"list_": "list"}
+
+
+def __virtual__():
+    return __virtualname__
+
+
+def init_kwargs(kwargs):
+    """The arguments that each function gets besides its own."""
+    return {"cachedir": _cachedir(kwargs.get("cachedir"))}
+
+
+def get_storage_id(kwargs):
+    """What tells this storage from others, for the cache in memory."""
+    return ("sqlite", _cachedir(kwargs.get("cachedir")))
+
+
+def store(bank, key, data, cachedir=None, expires=None):
+    """
+    Store ``data``, whatever Salt's serializer takes.
+
+    expires
+        In how many seconds it counts as absent; for ever without it.
+    """
+    with _errors("store", bank, key):
+        _banks(cachedir).store(bank, key, data, expires=expires or None)
+
+
+def fetch(bank, key, cachedir=None):
+    """The value; ``{}`` where there is none."""
+    with _errors("fetch", bank, key):
+        return _banks(cachedir).fetch(bank, key)
+
+
+def updated(bank, key, cachedir=None):
+    """The Unix time of the last write, in whole seconds; None where there is no value."""
+    with _errors("updated", bank, key):
+        found = _banks(cachedir).updated(bank, key)
+    return None if found is None else int(found)
+
+
+def flush(bank, key=None, cachedir=None):
+    """Remove a key; without one the bank, with all that is below it. Returns whether there was anything to remove."""
+    with _errors("flush", bank, key):
+        return _banks(cachedir).flush(bank, key)
+
+
+def list_(bank, cachedir=None):
+    """The names of the keys and the banks in ``bank``."""
+    with _errors("list", bank, None):
+        return _banks(cachedir).list(bank)
+
+
+def list_all(bank, cachedir=None, include_data=False):
+    """``{key: value}`` of a bank. The values cost next to nothing, so they are there whatever ``include_data`` says."""
+    with _errors("list", bank, None):
+        return {key: salt.payload.loads(value) for key, value in _banks(cachedir).items(bank)}
+
+
+def contains(bank, key=None, cachedir=None):
+    """Whether there is a value; without a key, whether there is the bank."""
+    with _errors("contains", bank, key):
+        return _banks(cachedir).contains(bank, key)
+
+
+def clean_expired(bank, cachedir=None):
+    """Remove from a bank what has expired."""
+    with _errors("clean", bank, None):
+        _banks(cachedir).clean_expired(bank)
+
+
+def _cachedir(given):
+    return given or __opts__.get("cachedir") or salt.syspaths.CACHE_DIR
+
+
+def _banks(cachedir):
+    return sqlite_banks.banks_of(__opts__, _cachedir(cachedir))
+
+
+@contextlib.contextmanager
+def _errors(what, bank, key):
+    try:
+        yield
+    except (sqlite3.Error, StateError, OSError, ValueError, TypeError, OverflowError) as exc:
+        raise SaltCacheError(f"The cache driver sqlite could not {what} bank={bank!r} key={key!r}: {exc}") from exc

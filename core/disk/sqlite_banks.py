@@ -1,0 +1,308 @@
+"""
+The banks of salt.cache in one SQLite file: ``cache: sqlite`` (cache/sqlite.py), the job cache and the retry queue.
+
+It behaves as the driver localfs does: a bank lists its keys and the banks in it, and stays when its last key goes; flushing
+a bank takes what is below it; a missing key fetches ``{}``. A value that has expired counts as absent. Functions and users
+of jobs are kept beside their loads, so that jobs are found by them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import salt.payload
+
+from saltext.jobs.core.disk.database import Database, database_at
+from saltext.jobs.core.errors import StateError
+
+LOADS = "jobs/loads"
+FILE = "cache.sqlite"
+RESERVE = 100  # free pages that are kept for what comes next
+CHUNK = 500  # keys or rows asked for at a time: a reader that stays in one query would keep -wal from being emptied
+
+_SYNC = ("NORMAL", "FULL")
+_OF = "bank = (SELECT id FROM banks WHERE name = ?)"
+_ALIVE = "(expires IS NULL OR expires > ?)"
+_ADD = "INSERT OR IGNORE INTO records (bank, key, updated, expires, fun, user, value) VALUES (?, ?, ?, ?, ?, ?, ?)"
+_PUT = """INSERT INTO records (bank, key, updated, expires, fun, user, value) VALUES (?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (bank, key) DO UPDATE SET updated = excluded.updated, expires = excluded.expires, fun = excluded.fun,
+    user = excluded.user, value = excluded.value"""
+
+
+def banks_of(opts: Mapping[str, Any], cachedir: str | None = None) -> SqliteBanks:
+    """
+    Return the banks that a master's options name.
+
+    :param cachedir: where another directory than the master's own is to be used; the option for the path is not for that.
+    :raises StateError: for an option that is not accepted.
+    """
+    home = str(opts.get("cachedir") or "")
+    path = opts.get("sqlite_cache_path")
+    if path is not None and (not isinstance(path, str) or not os.path.isabs(path)):
+        raise StateError(f"sqlite_cache_path is {path!r}; accepted is the absolute path of a file")
+    sync = opts.get("sqlite_cache_synchronous", _SYNC[0])
+    if sync not in _SYNC:
+        raise StateError(f"sqlite_cache_synchronous is {sync!r}; accepted is one of {', '.join(_SYNC)}")
+    if path is None or (cachedir is not None and cachedir != home):
+        path = os.path.join(cachedir or home, FILE)
+    return SqliteBanks(database_at(os.path.normpath(path), sync == "FULL"))
+
+
+class SqliteBanks:
+    """:param database: the file."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.path = database.path
+
+    def transaction(self, durable: bool = False) -> AbstractContextManager[sqlite3.Connection]:
+        """All that this thread does in the block is done as a whole, or not at all, and nobody else writes meanwhile."""
+        return self._database.transaction(durable)
+
+    # -- one value -------------------------------------------------------------------------------------------------
+
+    def store(self, bank: str, key: str, value: Any, durable: bool = False, expires: float | None = None) -> None:
+        """
+        Store a value.
+
+        :param durable: whether it must survive a power cut when this returns.
+        :param expires: in how many seconds it counts as absent.
+        :raises Exception: of sqlite3, or StateError; the old value is there then.
+        """
+        row = self._row(bank, key, value, expires)
+        with self.transaction(durable) as sql:
+            sql.execute(_PUT, (_bank_id(sql, plain_bank(bank)), *row))
+
+    def store_new(self, bank: str, key: str, value: Any, durable: bool = False) -> bool:
+        """Store a value where there is none, and tell whether that was so."""
+        row = self._row(bank, key, value, None)
+        with self.transaction(durable) as sql:
+            number = _bank_id(sql, plain_bank(bank))
+            sql.execute("DELETE FROM records WHERE bank = ? AND key = ? AND expires <= ?", (number, row[0], _now()))
+            return sql.execute(_ADD, (number, *row)).rowcount == 1
+
+    @staticmethod
+    def _row(bank: str, key: str, value: Any, expires: float | None) -> tuple[Any, ...]:
+        now = _now()
+        until = None if expires is None else now + int(float(expires) * 1000)
+        marks = job_marks(value) if plain_bank(bank) == LOADS else (None, None)
+        return (str(key), now, until, *marks, salt.payload.dumps(value, use_bin_type=True))
+
+    def fetch(self, bank: str, key: str, default: Any = None) -> Any:
+        """
+        Return a value; where there is none ``default``, or ``{}``.
+
+        :raises Exception: whatever msgpack raises for a broken value.
+        """
+        found = self._rows(f"SELECT value FROM records WHERE {_OF} AND key = ? AND {_ALIVE}", bank, str(key), _now())
+        if not found:
+            return {} if default is None else default
+        return salt.payload.loads(found[0][0])
+
+    def contains(self, bank: str, key: str | None = None) -> bool:
+        """Tell whether there is a value; without a key, whether there is the bank."""
+        if key is None:
+            name = plain_bank(bank)
+            query = "SELECT 1 FROM banks WHERE name = ? OR (name > ? AND name < ?) LIMIT 1"
+            return bool(self._database.read(query, (name, *_below(name))))
+        return bool(self._rows(f"SELECT 1 FROM records WHERE {_OF} AND key = ? AND {_ALIVE}", bank, str(key), _now()))
+
+    def updated(self, bank: str, key: str) -> float | None:
+        """Return the Unix time of the last write, None where there is no value."""
+        query = f"SELECT updated FROM records WHERE {_OF} AND key = ? AND {_ALIVE}"
+        found = self._rows(query, bank, str(key), _now())
+        return found[0][0] / 1000 if found else None
+
+    def flush(self, bank: str, key: str | None = None) -> bool:
+        """Remove a key; without one, the bank with all that is in it and below it. Returns whether there was anything."""
+        name = plain_bank(bank)
+        with self.transaction() as sql:
+            if key is not None:
+                return sql.execute(f"DELETE FROM records WHERE {_OF} AND key = ?", (name, str(key))).rowcount > 0
+            of = "name = ? OR (name > ? AND name < ?)"
+            where = (name, *_below(name))
+            sql.execute(f"DELETE FROM records WHERE bank IN (SELECT id FROM banks WHERE {of})", where)
+            return sql.execute(f"DELETE FROM banks WHERE {of}", where).rowcount > 0
+
+    def move(self, bank: str, key: str, to_bank: str, to_key: str) -> None:
+        """Give a value another place, whatever it holds, and replace what is there."""
+        with self.transaction() as sql:
+            place = (_bank_id(sql, plain_bank(to_bank)), str(to_key))
+            sql.execute("DELETE FROM records WHERE bank = ? AND key = ?", place)
+            sql.execute(
+                f"UPDATE records SET bank = ?, key = ?, fun = NULL, user = NULL WHERE {_OF} AND key = ?",
+                (*place, plain_bank(bank), str(key)),
+            )
+
+    # -- what there is ---------------------------------------------------------------------------------------------
+
+    def keys(self, bank: str) -> list[str]:
+        """Return the keys of a bank, in order."""
+        found = self._rows(f"SELECT key FROM records WHERE {_OF} AND {_ALIVE} ORDER BY key", bank, _now())
+        return [row[0] for row in found]
+
+    def banks(self, bank: str) -> list[str]:
+        """Return the names of the banks in a bank, in order."""
+        name = plain_bank(bank)
+        found = self._database.read("SELECT name FROM banks WHERE name > ? AND name < ? ORDER BY name", _below(name))
+        start = len(name) + 1
+        return list(dict.fromkeys(str(row[0])[start:].partition("/")[0] for row in found))
+
+    def outside(self, bank: str, low: str, high: str) -> list[str]:
+        """Return the keys of a bank that are before ``low`` or after ``high``."""
+        query = f"SELECT key FROM records WHERE {_OF} AND key {{}} ?"
+        return [
+            row[0] for sign, edge in (("<", low), (">", high)) for row in self._rows(query.format(sign), bank, edge)
+        ]
+
+    def banks_outside(self, bank: str, low: str, high: str) -> list[str]:
+        """Return the names of the banks in a bank that are before ``low`` or after ``high``."""
+        name = plain_bank(bank)
+        first, last = _below(name)
+        found: list[Any] = []
+        for edges in ((first, f"{name}/{low}"), (f"{name}/{high}", last)):
+            found += self._database.read("SELECT name FROM banks WHERE name > ? AND name < ?", edges)
+        names = dict.fromkeys(str(row[0])[len(name) + 1 :].partition("/")[0] for row in found)
+        return [name for name in names if not low <= name <= high]
+
+    def items(self, bank: str) -> Iterator[tuple[str, bytes]]:
+        """Yield the keys of a bank, in order, and their values as they are stored; what changes meanwhile may be there."""
+        query = f"SELECT key, value FROM records WHERE {_OF} AND key {{}} ? AND {_ALIVE} ORDER BY key LIMIT {CHUNK}"
+        rows = self._rows(query.format(">="), bank, "", _now())
+        while rows:
+            yield from rows
+            rows = self._rows(query.format(">"), bank, rows[-1][0], _now())
+
+    def pick(self, bank: str, keys: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        """Yield those of some keys that have a value, in the given order, with their values as they are stored."""
+        for part in _parts(list(keys)):
+            query = f"SELECT key, value FROM records WHERE {_OF} AND key IN ({_marks(part)}) AND {_ALIVE}"
+            found = dict(self._rows(query, bank, *part, _now()))
+            yield from ((key, found[key]) for key in part if key in found)
+
+    def present(self, bank: str, keys: Iterable[str]) -> set[str]:
+        """Return those of some keys that have a value."""
+        found: set[str] = set()
+        for part in _parts(list(keys)):
+            query = f"SELECT key FROM records WHERE {_OF} AND key IN ({_marks(part)}) AND {_ALIVE}"
+            found.update(row[0] for row in self._rows(query, bank, *part, _now()))
+        return found
+
+    def bank_updated(self, bank: str) -> float | None:
+        """Return the Unix time of the last write of any key in a bank; None where it has none."""
+        found = self._rows(f"SELECT max(updated) FROM records WHERE {_OF} AND {_ALIVE}", bank, _now())
+        return None if found[0][0] is None else found[0][0] / 1000
+
+    def clean_expired(self, bank: str) -> int:
+        """Remove what has expired in a bank, and return how many that was."""
+        with self.transaction() as sql:
+            return sql.execute(f"DELETE FROM records WHERE {_OF} AND expires <= ?", (plain_bank(bank), _now())).rowcount
+
+    # -- the file as a whole ---------------------------------------------------------------------------------------
+
+    def add_rows(self, rows: Sequence[tuple[Any, ...]]) -> int:
+        """Store (bank, key, updated, expires, fun, user, value) as they are, where there is nothing, and count those."""
+        with self.transaction() as sql:
+            return sum(sql.execute(_ADD, (_bank_id(sql, plain_bank(row[0])), *row[1:])).rowcount for row in rows)
+
+    def is_sound(self) -> bool:
+        """Read the whole file, and tell whether it is sound; where it is not, it has been set aside."""
+        return self._database.check()
+
+    def backup(self, path: str) -> None:
+        """Make a copy of this moment, while others write. :raises OSError: also where there is something."""
+        self._database.backup(path)
+
+    def file_bytes(self) -> int:
+        """Return the size of the file, with that of its log."""
+        size = 0
+        for name in (self.path, f"{self.path}-wal"):
+            with contextlib.suppress(FileNotFoundError):
+                size += os.stat(name).st_blocks * 512
+        return size
+
+    def free_bytes(self) -> int:
+        """Return how much of the file is free for new records."""
+        ((pages, size),) = self._database.read(
+            "SELECT freelist_count, page_size FROM pragma_freelist_count, pragma_page_size"
+        )
+        return int(pages * size)
+
+    def give_back(self, pages: int) -> int:
+        """Cut up to ``pages`` free pages off the file, as long as more than a tenth of it is free, and return how many."""
+        ((free, total),) = self._database.read(
+            "SELECT freelist_count, page_count FROM pragma_freelist_count, pragma_page_count"
+        )
+        count = min(pages, int(free) - max(RESERVE, int(total) // 10))
+        if count > 0:
+            self._database.shrink(count)
+        return max(count, 0)
+
+    def damaged(self) -> list[str]:
+        """Return the files that have been set aside, oldest first."""
+        folder, name = os.path.split(self.path)
+        found = (entry for entry in os.listdir(folder) if entry.startswith(f"{name}.damaged-"))
+        return [os.path.join(folder, entry) for entry in sorted(found) if not entry.endswith(("-wal", "-shm"))]
+
+    def _rows(self, query: str, bank: str, *values: Any) -> list[Any]:
+        return self._database.read(query, (plain_bank(bank), *values))
+
+    def list(self, bank: str) -> list[str]:
+        """Return the names of what is in a bank: keys, and banks in it."""
+        return list(dict.fromkeys((*self.keys(bank), *self.banks(bank))))
+
+
+# -- names and marks ---------------------------------------------------------------------------------------------------
+
+
+def plain_bank(bank: Any) -> str:
+    """Return the one name of a bank. :raises StateError: for what is none, or would lead out of the cache."""
+    if not isinstance(bank, str):
+        raise StateError(f"the bank is {bank!r}; accepted is a text")
+    if "//" not in bank and "." not in bank and bank and bank[0] != "/" != bank[-1]:
+        return bank
+    parts = [part for part in bank.split("/") if part not in ("", ".")]
+    if not parts or ".." in parts:
+        raise StateError(f"the bank is {bank!r}; accepted are names with slashes between them, and none that leads out")
+    return "/".join(parts)
+
+
+def _below(name: str) -> tuple[str, str]:
+    """Return between which names those of the banks in a bank are."""
+    return f"{name}/", f"{name}0"  # 0 comes after the slash
+
+
+def _bank_id(sql: sqlite3.Connection, name: str) -> int:
+    found = sql.execute("SELECT id FROM banks WHERE name = ?", (name,)).fetchone()
+    if found is not None:
+        return int(found[0])
+    return int(sql.execute("INSERT INTO banks (name) VALUES (?)", (name,)).lastrowid or 0)
+
+
+def job_marks(load: Any) -> tuple[str, str]:
+    """Return the function and the user of a load; of several functions their names with commas between them."""
+    if not isinstance(load, Mapping):
+        return "", ""
+    fun, user = load.get("fun"), load.get("user")
+    if isinstance(fun, (list, tuple)):
+        fun = ",".join(name for name in fun if isinstance(name, str))
+    return fun if isinstance(fun, str) else "", user if isinstance(user, str) else ""
+
+
+def _now() -> int:
+    return int(time.time() * 1000)
+
+
+def _parts(values: Sequence[str]) -> Iterator[list[str]]:
+    for start in range(0, len(values), CHUNK):
+        yield list(values[start : start + CHUNK])
+
+
+def _marks(values: Sequence[Any]) -> str:
+    return ",".join("?" * len(values))

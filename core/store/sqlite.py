@@ -1,0 +1,168 @@
+"""
+The driver sqlite (cache/sqlite.py), without the driver: its file, read and written by core/disk/sqlite_banks.py.
+
+What a publish stores, and what is removed of a job, is one transaction; so is whatever else is done under the lock of a job,
+which no other process of this machine enters meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import salt.payload
+from salt.exceptions import SaltCacheError
+
+from saltext.jobs.core.disk.sqlite_banks import SqliteBanks, banks_of
+from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.store.drivers import ABSENT, Driver, Outage, Undecodable
+
+Result = TypeVar("Result")
+
+#: By how many pages the file shrinks at a time, how often in one sweep, and the seconds in between, in which others write.
+PIECE_PAGES, PIECES, PAUSE = 200, 20, 0.02
+
+
+class Sqlite(Driver):
+    """The file of the driver sqlite. There is no server that could be away."""
+
+    def __init__(self, opts: Mapping[str, Any]) -> None:
+        super().__init__(opts)
+        self._made: SqliteBanks | None = None
+        self._checked = 0  # the process that has checked the file
+
+    @property
+    def banks_file(self) -> SqliteBanks:
+        """The file. :raises StateError: for an option that is not accepted."""
+        if self._made is None:
+            self._made = banks_of(self._opts)
+        return self._made
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        try:
+            with self.banks_file.transaction():
+                yield
+        except (sqlite3.Error, StateError, OSError) as exc:
+            raise self.error("write", "jobs", None, exc) from exc
+
+    def fetch(self, bank: str, key: str) -> Any:
+        return self._do(lambda banks: banks.fetch(bank, key), "fetch", bank, key)
+
+    def _read(self, bank: str, key: str) -> Any:
+        try:
+            return self._do(lambda banks: banks.fetch(bank, key, ABSENT), "fetch", bank, key)
+        except Undecodable as exc:
+            return exc
+
+    def fetch_each(self, bank: str, keys: Iterable[str]) -> Iterator[tuple[str, Any]]:
+        wanted = list(keys)
+        return self._decoded(bank, lambda banks: banks.pick(bank, wanted))
+
+    def fetch_all(self, bank: str) -> Iterator[tuple[str, Any]]:
+        return self._decoded(bank, lambda banks: banks.items(bank))
+
+    def _decoded(
+        self, bank: str, ask: Callable[[SqliteBanks], Iterator[tuple[str, bytes]]]
+    ) -> Iterator[tuple[str, Any]]:
+        found = self._do(lambda banks: iter(ask(banks)), "fetch", bank)
+        while (item := self._do(lambda banks: next(found, None), "fetch", bank)) is not None:
+            key, data = item
+            try:
+                value = salt.payload.loads(data)
+            except Exception as exc:  # msgpack raises many kinds for a broken value
+                value = self.error("fetch", bank, key, exc)
+            yield key, value
+
+    def contains(self, bank: str, key: str) -> bool:
+        return self._do(lambda banks: banks.contains(bank, key), "contains", bank, key)
+
+    def present(self, bank: str, keys: Iterable[str]) -> set[str]:
+        return self._do(lambda banks: banks.present(bank, keys), "contains", bank)
+
+    def updated(self, bank: str, key: str) -> float | None:
+        return self._do(lambda banks: banks.updated(bank, key), "updated", bank, key)
+
+    def bank_updated(self, bank: str) -> float | None:
+        return self._do(lambda banks: banks.bank_updated(bank), "updated", bank)
+
+    def store(self, bank: str, key: str, value: Any, durable: bool = False) -> None:
+        self._do(lambda banks: banks.store(bank, key, value, durable), "store", bank, key)
+
+    def store_new(self, bank: str, key: str, value: Any, durable: bool = False) -> bool:
+        return self._do(lambda banks: banks.store_new(bank, key, value, durable), "store", bank, key)
+
+    def store_all(self, items: Sequence[tuple[str, str, Any]], durable: bool = False) -> None:
+        def write(banks: SqliteBanks) -> None:
+            with banks.transaction(durable):
+                for item in items:
+                    banks.store(*item)
+
+        self._do(write, "store", *items[0][:2])
+
+    def set_aside(self, bank: str, key: str) -> bool:
+        """Also where it cannot be decoded: as the bytes that it is."""
+        self._do(
+            lambda banks: banks.move(bank, key, "jobs/corrupt", f"{bank.replace('/', '.')}.{key}"),
+            "set aside",
+            bank,
+            key,
+        )
+        return True
+
+    def flush(self, bank: str, key: str) -> None:
+        self._do(lambda banks: banks.flush(bank, key), "flush", bank, key)
+
+    def drop_bank(self, parent: str, name: str) -> None:
+        self._do(lambda banks: banks.flush(f"{parent}/{name}"), "flush", f"{parent}/{name}")
+
+    def remove(self, items: Sequence[tuple[str, str]], parent: str, name: str) -> None:
+        def write(banks: SqliteBanks) -> None:
+            with banks.transaction():
+                banks.flush(f"{parent}/{name}")
+                for item in items:
+                    banks.flush(*item)
+
+        self._do(write, "flush", f"{parent}/{name}")
+
+    def remove_older(self, items: Sequence[tuple[str, str]], parent: str, name: str, than: float) -> bool | None:
+        with self.alone():
+            return super().remove_older(items, parent, name, than)
+
+    def last_updated(self, items: Sequence[tuple[str, str]], bank: str) -> float | None:
+        times = [self.updated(*item) for item in items]
+        return max((at for at in (*times, self.bank_updated(bank)) if at), default=None)
+
+    def tidy(self) -> None:
+        """Check the file, once in the life of a process, and give back to the disk some of what is free in it."""
+        if self._checked != os.getpid():
+            self._checked = os.getpid()
+            self._do(lambda banks: banks.is_sound(), "check", "")
+        for _ in range(PIECES):
+            if not self._do(lambda banks: banks.give_back(PIECE_PAGES), "shrink", ""):
+                return
+            time.sleep(PAUSE)
+
+    def keys(self, bank: str) -> list[str]:
+        return self._do(lambda banks: banks.keys(bank), "list", bank)
+
+    def banks(self, bank: str) -> list[str]:
+        return self._do(lambda banks: banks.banks(bank), "list", bank)
+
+    def _do(self, call: Callable[[SqliteBanks], Result], name: str, bank: str, key: str | None = None) -> Result:
+        try:
+            return call(self.banks_file)
+        except SaltCacheError:
+            raise
+        except Exception as exc:  # SQLite, the disk, and msgpack raise many kinds
+            raise self.error(name, bank, key, exc) from exc
+
+    def error(self, name: str, bank: str, key: str | None, exc: Exception) -> SaltCacheError:
+        found = super().error(name, bank, key, exc)
+        if isinstance(exc, (StateError, sqlite3.OperationalError)) and not isinstance(found, Undecodable):
+            return Outage(str(found))
+        return found
