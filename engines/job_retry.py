@@ -22,15 +22,14 @@ from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.master.bus import Bus
-from saltext.jobs.core.master.job_cache import KEEP_MINIONS, OURS, JobCache
+from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.publisher import Publisher
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.retry.ports import Ports
+from saltext.jobs.core.retry.premises import doubts_about, settings_of
 from saltext.jobs.core.retry.reader import JobReader
 from saltext.jobs.core.retry.shell import RetryShell
 from saltext.jobs.core.retry.store import RetryStore
-from saltext.jobs.core.settings import RetrySettings, read_settings
-from saltext.jobs.core.windows import longest_break, parse_windows
 
 log = logging.getLogger(__name__)
 
@@ -76,27 +75,7 @@ def _ports(settings, loop):
 
 
 def _settings(switch, options):
-    settings = read_settings(RetrySettings, JOB_RETRY, switch, options)
-    cache = __opts__.get("master_job_cache")
-    if cache != OURS and not settings.trust_job_cache:
-        raise SettingsError(
-            f"master_job_cache is {cache!r}; accepted is {OURS}, which alone tells what this master has published, or any "
-            "other where job_retry has trust_job_cache: True because every accepted minion is trusted"
-        )
-    if not __opts__.get("job_cache", True) and not __opts__.get("ext_job_cache"):
-        raise SettingsError("job_cache is False; accepted is True, since without returns nobody knows what has run")
-    if cache not in KEEP_MINIONS:
-        log.warning(
-            "%s: of Salt's job caches only %s keep for which minions a job is; if %s does not, nothing is ever queued",
-            JOB_RETRY,
-            ", ".join(sorted(KEEP_MINIONS)),
-            cache,
-        )
-    if settings.window and longest_break(parse_windows(settings.window)) >= settings.ttl:
-        log.warning(
-            "%s: a job is owed for %d s (ttl), and the window %r stays shut for longer: jobs will expire before it opens",
-            JOB_RETRY,
-            settings.ttl,
-            settings.window,
-        )
+    settings = settings_of(__opts__, switch, options)
+    for doubt in doubts_about(__opts__, settings):
+        log.warning("%s: %s", JOB_RETRY, doubt)
     return settings

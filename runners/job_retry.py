@@ -23,6 +23,7 @@ from saltext.jobs.core.errors import Refused, SettingsError, StateError
 from saltext.jobs.core.master import caller
 from saltext.jobs.core.master.access import LOCAL
 from saltext.jobs.core.master.job_cache import JobCache
+from saltext.jobs.core.retry import doctor as examination
 from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.retry.waiting import Waiting
@@ -153,6 +154,25 @@ def stats():
         "paused": _is_paused(),
         "engine": requests.is_running(__opts__, JOB_RETRY),
     }
+
+
+@runner.verb
+def doctor():
+    """
+    Return what an operator should know before relying on the queue.
+
+    :return: a dict with engine (whether it runs), job_cache (the one that gets the returns), answers_proven (whether what a
+        minion says has to be in the job cache before it counts), set_aside (names of records that were damaged), refused
+        (``{jid: reason}`` of jobs that the store does not take), and findings: a sentence for each thing that may want a
+        change.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run job_retry.doctor
+    """
+    return examination.examine(__opts__)
 
 
 @runner.verb

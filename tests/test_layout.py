@@ -70,7 +70,21 @@ SHELLS = {
         ),
         *("target", "watch"),
     },
-    "retry": {"answers", "checkpoint", "effects", "ports", "reader", "shell", "store", "verbs", "writer"},
+    "retry": {
+        *(
+            "answers",
+            "checkpoint",
+            "doctor",
+            "effects",
+            "ports",
+            "premises",
+            "reader",
+            "shell",
+            "store",
+            "verbs",
+            "writer",
+        ),
+    },
     "recorder": {"carry_over", "catch_up", "consumer", "files", "intake", "record", "shell", "targets"},
 }
 #: What a pure module may import from outside its wing. Options that have been read, and windows of time, are plain values.

@@ -179,6 +179,15 @@ def waiting(opts: Mapping[str, Any], engine: str) -> list[dict[str, Any]]:
     return found
 
 
+def longest_wait(opts: Mapping[str, Any], engine: str) -> float:
+    """Return for how many seconds the oldest request has waited that an engine has not taken yet; 0 where none waits."""
+    now, waits = time.time(), [0.0]
+    for path in (engine_dir(opts, engine) / "requests").glob("*.request"):
+        with contextlib.suppress(OSError):
+            waits.append(now - path.stat().st_mtime)
+    return max(waits)
+
+
 def leave(opts: Mapping[str, Any], engine: str, request: Mapping[str, Any]) -> None:
     """
     Leave a request for an engine and wake it, without waiting for its answer.

@@ -198,6 +198,18 @@ class JobCache:
         latest = time.time() + TIME_ZONES
         return {jid: at for jid, at in times.items() if at is not None and since <= at <= latest}
 
+    def lacks_publications(self) -> bool:
+        """
+        Tell whether it has loads of jobs and no record of a publish, which ours alone makes. False where nobody can tell.
+
+        :raises JobCacheError: when the cache cannot be read.
+        """
+        if self.master_name != OURS:
+            return False
+        store = self._store
+        loads, published = self._guard(OURS, "list", lambda: [store.keys(records.LOADS), store.keys(records.PUBLISHED)])
+        return bool(loads) and not published
+
     def _readable_publication(self, jid: str) -> Publication | None:
         try:
             return self.publication(jid)

@@ -10,6 +10,7 @@ bank                       key       value
 ``job_retry/claims``       jid       ``{minion: Unix time}``: claims that may be newer than what the entries say
 ``job_retry/notes``        jid       what is known of minions without an entry (core/retry/notes.py), and the owner
 ``job_retry/owners``       owner     Unix time at which that master was last seen alive
+``job_retry/corrupt``      name      what could not be used, and what the driver has refused
 =========================  ========  ===========================================================================
 
 Where ``cache`` is mmap_cache, localfs is used: that driver reserves 94 MB for each bank, and there is one for each minion.
@@ -26,6 +27,8 @@ Blocks: use it in one Worker. It must never let one unreadable record keep anoth
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -50,8 +53,9 @@ NOTES = "job_retry/notes"
 OWNERS = "job_retry/owners"
 #: Key in OWNERS by which it is found out whether anything can be written.
 _PROBE = "writable"
-#: Where what cannot be used is put, key by key.
+#: Where what cannot be used is put, key by key; what the driver refuses is named there, by a digest.
 ASIDE = "job_retry/corrupt"
+_REFUSED = "refused."
 
 
 @dataclass
@@ -127,7 +131,11 @@ class RetryStore:
             self._do(name, bank, *args)
         except StateError as exc:
             self._do("store", OWNERS, _PROBE, 0.0)  # if that fails too, it is not the record's fault
-            refused.setdefault(jid, f"the store refuses it: {exc}")
+            reason = refused.setdefault(jid, f"the store refuses it: {exc}")
+            # Under a name that any driver takes: the jid itself may be what this one refuses.
+            name = f"{_REFUSED}{hashlib.blake2b(jid.encode(), digest_size=8).hexdigest()}"
+            with contextlib.suppress(StateError):
+                self._do("store", ASIDE, name, {"jid": jid, "reason": reason[:1000]})
 
     def snapshots(self, owner: str | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
         """
@@ -200,7 +208,12 @@ class RetryStore:
 
     def set_aside(self) -> list[str]:
         """Return the names of the records that could not be used. :raises StateError: when the store cannot be read."""
-        return sorted(self._do("list", ASIDE) or ())
+        return sorted(name for name in self._do("list", ASIDE) or () if not name.startswith(_REFUSED))
+
+    def refused(self) -> dict[str, str]:
+        """Return ``{jid: reason}`` of the jobs of which the driver refused something. Raises as ``set_aside``."""
+        names = [name for name in self._do("list", ASIDE) or () if name.startswith(_REFUSED)]
+        return {str(found["jid"]): str(found["reason"]) for name in names if (found := self._do("fetch", ASIDE, name))}
 
     def _claims(self, jid: str) -> dict[str, Any]:
         try:

@@ -29,6 +29,7 @@ VERBS = {
         "list",
         "show",
         "stats",
+        "doctor",
         "enqueue",
         "replay",
         "retry",

@@ -1,0 +1,95 @@
+"""
+What an operator should know about the engine and its surroundings before relying on the retry queue. It changes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from saltext.jobs.core import compat
+from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.findings import about_engine, about_returns
+from saltext.jobs.core.engine.names import JOB_RETRY
+from saltext.jobs.core.errors import JobCacheError, SettingsError, StateError
+from saltext.jobs.core.master.job_cache import OURS, JobCache
+from saltext.jobs.core.retry.premises import doubts_about, settings_of
+from saltext.jobs.core.retry.store import RetryStore
+from saltext.jobs.core.settings import engine_options
+
+#: Seconds without a heartbeat, which comes every ten, after which an engine that runs does not work.
+_SILENT = 60.0
+
+
+def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    Return how things stand.
+
+    :param opts: the master's options.
+    :return: engine (whether it runs), job_cache (the one that gets the returns), answers_proven (whether what a minion says
+        has to be in the job cache before it counts), set_aside (names of records of the queue that were damaged), refused
+        (``{jid: reason}`` of jobs that the store does not take), and findings: a sentence for each thing that an operator
+        may want to change.
+    """
+    store, cache = RetryStore(opts, read_only=True), JobCache(opts)
+    runs, aside, refused = requests.is_running(opts, JOB_RETRY), list[str](), dict[str, str]()
+    found = [*_about_options(opts), *about_engine(opts, JOB_RETRY)]
+    try:
+        aside, refused = store.set_aside(), store.refused()
+        silent_for = time.time() - store.last_beat(str(opts["id"]))
+        if runs and silent_for > _SILENT:
+            found.append(
+                f"the engine runs, and has shown no sign of life for {silent_for:.0f} s: look in the master's log"
+            )
+    except StateError as exc:
+        found.append(f"the queue cannot be read, and is not written either: {exc}")
+    if aside:
+        found.append(f"{len(aside)} records of the queue were damaged; they are kept in the bank job_retry/corrupt")
+    if refused:
+        some = ", ".join(sorted(refused)[:5])
+        found.append(f"{len(refused)} jobs are not kept, since the store refuses their records: {some}")
+    if (requests.engine_dir(opts, JOB_RETRY) / "paused").exists():
+        found.append("the queue is paused: nothing is delivered until job_retry.resume")
+    found += [*_about_job_cache(cache), *_about_keys(opts), *about_returns(opts, cache)]
+    return {
+        "engine": runs,
+        "job_cache": cache.name,
+        "answers_proven": cache.tells_senders,
+        "set_aside": aside,
+        "refused": refused,
+        "findings": found,
+    }
+
+
+def _about_options(opts: Mapping[str, Any]) -> list[str]:
+    switch, own = engine_options(opts, JOB_RETRY)
+    if switch is None or switch is False:
+        return [f"the engine is off: {JOB_RETRY} is not set to True in the master's configuration"]
+    try:
+        return doubts_about(opts, settings_of(opts, switch, own or None))
+    except SettingsError as exc:
+        return [f"the engine does not start: {exc}"]
+
+
+def _about_job_cache(cache: JobCache) -> list[str]:
+    try:
+        unknown = cache.lacks_publications()
+    except JobCacheError as exc:
+        return [f"the job cache cannot be read: {exc}"]
+    if cache.master_name != OURS:
+        return [f"master_job_cache is {cache.master_name!r}: whatever it says was published is believed"]
+    if unknown:
+        return [
+            "the job cache has jobs, and no record of a publish (jobs/published): the master writes it with another "
+            "salt_cache than this extension's, or was not started anew since that was installed"
+        ]
+    return []
+
+
+def _about_keys(opts: Mapping[str, Any]) -> list[str]:
+    try:
+        accepted, _ = compat.minion_keys(opts)
+    except OSError as exc:
+        return [f"the minions' keys cannot be read, so nothing is delivered: {exc}"]
+    return [] if accepted else ["no minion's key is accepted here, so nothing is ever delivered"]

@@ -1,0 +1,125 @@
+"""What ``job_retry.doctor`` finds."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import time
+
+import pytest
+
+from saltext.jobs.core.disk import files
+from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.names import JOB_RETRY
+from saltext.jobs.core.master.job_cache import JobCache
+from saltext.jobs.core.retry import doctor
+from saltext.jobs.core.retry.store import Changes, RetryStore
+from tests.functional.retry.records import JID, load_of, record_of, snapshot_of
+
+SIGNED = {"require_minion_sign_messages": True, "drop_messages_signature_fail": True}
+
+
+@pytest.fixture
+def opts(opts):
+    (pathlib.Path(opts["pki_dir"]) / "minions" / "a").write_text("x")
+    return {**opts, "job_retry": True, **SIGNED}
+
+
+@pytest.fixture
+def running(opts):
+    with files.single_holder(requests.lock_path(opts, JOB_RETRY)):
+        yield
+
+
+def finding(opts, part):
+    found = [sentence for sentence in doctor.examine(opts)["findings"] if part in sentence]
+    assert len(found) == 1, doctor.examine(opts)
+    return found[0]
+
+
+def test_nothing_is_found_where_all_is_well(opts, running):
+    RetryStore(opts).beat("here_master", time.time())
+    JobCache(opts).keep_load(JID, load_of(), ["a"])
+    assert doctor.examine(opts) == {
+        "engine": True,
+        "job_cache": "salt_cache",
+        "answers_proven": True,
+        "set_aside": [],
+        "refused": {},
+        "findings": [],
+    }
+
+
+@pytest.mark.parametrize(
+    "changes, part",
+    [
+        ({"job_retry": None}, "the engine is off"),
+        ({"job_retry": {"ttl": "soon"}}, "'soon'"),
+        ({"engines": [{"job_retry": {"rate": "fast"}}]}, "'fast'"),
+        ({"master_job_cache": "local_cache"}, "the engine does not start: master_job_cache is 'local_cache'"),
+        ({"job_retry": {"window": "Sat 02:00-05:00"}}, "jobs will expire before it opens"),
+        (
+            {"job_retry": {"trust_job_cache": True}, "master_job_cache": "local_cache"},
+            "whatever it says was published is believed",
+        ),
+        ({"ext_job_cache": "redis"}, "forges on the bus counts as genuine: ext_job_cache"),
+        ({"require_minion_sign_messages": False}, "minion_sign_messages"),
+    ],
+)
+def test_what_the_configuration_lacks_is_said(opts, changes, part):
+    finding({**opts, **changes}, part)
+
+
+def test_an_engine_that_does_not_run_is_told_of_with_what_waits_for_it(opts):
+    assert finding(opts, "no job_retry engine runs").endswith("master's log")
+    requests.leave(opts, JOB_RETRY, {"do": "pause"})
+    assert "waits until it does" in finding(opts, "no job_retry engine runs")
+
+
+def test_an_engine_that_runs_and_does_nothing_is_told_of(opts, running):
+    RetryStore(opts).beat("here_master", time.time() - 100)
+    assert "no sign of life for 1" in finding(opts, "has shown")
+    path = requests.engine_dir(opts, JOB_RETRY) / "requests" / "x.request"
+    files.write_msgpack(path, {"do": "pause"})
+    os.utime(path, (time.time() - 100, time.time() - 100))
+    assert "has not taken a request for 1" in finding(opts, "taken")
+
+
+def test_records_that_were_damaged_are_named(opts):
+    RetryStore(opts).write(Changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
+    path = pathlib.Path(opts["cachedir"]) / "job_retry" / "jobs" / f"{JID}.p"
+    path.write_bytes(b"\x05")
+    list(RetryStore(opts).snapshots())
+    assert doctor.examine(opts)["set_aside"] == [f"job_retry.jobs.{JID}"]
+    finding(opts, "were damaged")
+
+
+def test_a_job_whose_records_the_store_refuses_is_named_with_the_reason(opts):
+    long = "2" * 254
+    refused = RetryStore(opts).write(Changes({long: snapshot_of("a")}, {("a", long): record_of("a", long)}))
+    assert list(refused) == [long]
+    found = doctor.examine(opts)
+    assert found["set_aside"] == []
+    assert "File name too long" in found["refused"][long]
+    assert long in finding(opts, "the store refuses their records")
+
+
+def test_a_job_cache_without_a_record_of_a_publish_is_told_of(opts):
+    JobCache(opts).keep_load(JID, load_of(), ["a"])
+    (pathlib.Path(opts["cachedir"]) / "jobs" / "published" / f"{JID}.p").unlink()
+    finding(opts, "no record of a publish (jobs/published)")
+
+
+def test_keys_that_cannot_be_read_are_told_of_and_so_is_that_there_are_none(opts):
+    keys = pathlib.Path(opts["pki_dir"]) / "minions"
+    (keys / "a").unlink()
+    finding(opts, "no minion's key is accepted")
+    keys.rmdir()
+    finding(opts, "keys cannot be read")
+
+
+def test_a_pause_is_told_of(opts):
+    path = requests.engine_dir(opts, JOB_RETRY) / "paused"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"")
+    finding(opts, "the queue is paused")
