@@ -8,6 +8,7 @@ It must never hold policy: each name here is one fact about one or more releases
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import time
@@ -98,23 +99,32 @@ def minion_keys(opts: Any) -> tuple[frozenset[str], frozenset[str]]:
     """
     Return the minions whose key is accepted, and those that have a key in whatever state. Blocks.
 
-    Salt 3008 keeps keys in a cache of its own, earlier releases in directories; both through the same class, which takes a
-    directory that cannot be read for an empty one.
+    Salt 3008 can keep keys in another place than its directories; those are listed without its own class, which takes one
+    that cannot be read for an empty one, and opens each key.
 
-    :raises OSError: where the directory of the accepted keys cannot be read.
+    :raises OSError: where a directory of keys cannot be read.
     """
-    import salt.key
+    if _MAJOR >= 3008 and str(opts.get("keys.cache_driver") or "localfs_key") != "localfs_key":
+        import salt.key
 
-    in_files = str(opts.get("keys.cache_driver") or "localfs_key") == "localfs_key" or _MAJOR < 3008
-    pki_dir = opts.get("cluster_pki_dir") if opts.get("cluster_id") else None
-    folder = os.path.join(str(pki_dir or opts["pki_dir"]), "minions")
-    before = set(os.listdir(folder)) if in_files else set()
-    found = salt.key.Key(dict(opts)).list_keys()
-    names = frozenset(name for names in found.values() for name in names)
-    lost = {name for name in before - names if not name.startswith(".")}
-    if lost and lost & set(os.listdir(folder)):  # and were not deleted in this moment
-        raise OSError(f"The list of keys lacks {len(lost)} that are in {folder}")
-    return frozenset(found["minions"]), names
+        found = salt.key.Key(dict(opts)).list_keys()
+        return frozenset(found["minions"]), frozenset(name for names in found.values() for name in names)
+    pki_dir = str((opts.get("cluster_pki_dir") if opts.get("cluster_id") else None) or opts["pki_dir"])
+    accepted = _files_in(os.path.join(pki_dir, "minions"))
+    names = set(accepted)
+    for state in ("minions_pre", "minions_rejected", "minions_denied"):
+        with contextlib.suppress(FileNotFoundError):  # it is made with the first one
+            names |= _files_in(os.path.join(pki_dir, state))
+    return accepted, frozenset(names)
+
+
+def _files_in(folder: str) -> frozenset[str]:
+    with os.scandir(folder) as entries:
+        return frozenset(
+            entry.name
+            for entry in entries
+            if not entry.name.startswith(".") and entry.is_file(follow_symlinks=_MAJOR < 3008)
+        )
 
 
 def plain_opts(opts: Any) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from saltext.jobs.core.disk.local_banks import LocalBanks
 from saltext.jobs.core.store.drivers import ABSENT, Driver, Undecodable
 
 Result = TypeVar("Result")
+#: How many keys are looked for one by one: to list a bank of a large fleet takes as long as that.
+_FEW = 200
 
 
 class Local(Driver):
@@ -47,6 +49,12 @@ class Local(Driver):
                 continue
             if value is not ABSENT:
                 yield key, value
+
+    def present(self, bank: str, keys: Iterable[str]) -> set[str]:
+        wanted = set(keys)
+        if len(wanted) <= _FEW:
+            return {key for key in wanted if self.contains(bank, key)}
+        return super().present(bank, wanted)
 
     def contains(self, bank: str, key: str) -> bool:
         return self._do(self._banks.contains, "contains", bank, key)
