@@ -92,9 +92,8 @@ class Effects:
                     self._with.loads.pop(jid, None)
             else:
                 self._with.writer.put_job(jid, self._snapshot(job))
-        for minion, jid in effect.entries:
-            entry = self._with.machine.entry(minion, jid)
-            self._with.writer.put_entry(minion, jid, entry.as_record() if entry else None)
+        if effect.entries:
+            self._with.writer.put_entries(effect.entries)
 
     def _save_note(self, effect: facts.SaveNote) -> None:
         note = self._with.machine.note(effect.jid)

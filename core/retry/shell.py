@@ -63,7 +63,7 @@ class RetryShell:
         self.restored = False  # the queue has been taken up
         self._loads: dict[str, dict[str, Any]] = {}
         self._cache_worker, self._store_worker = Worker(loop), Worker(loop)
-        self.writer = Writer(loop, self._store_worker, ports.store, self._refused)
+        self.writer = Writer(loop, self._store_worker, ports.store, self._record_of, self._refused)
         self._alarm = Alarm(loop, ports.clock, self._tick)
         self._checkpoint = Checkpoint(folder / "checkpoint", ports.clock.now())
         self._reconciling = False
@@ -192,6 +192,10 @@ class RetryShell:
             del self._loads[jid]
         self._alarm.set(self.machine.next_due)
         return answer
+
+    def _record_of(self, minion: str, jid: str) -> dict[str, Any] | None:
+        entry = self.machine.entry(minion, jid)
+        return None if entry is None else entry.as_record()
 
     def _refused(self, jid: str, reason: str) -> None:
         self.step(facts.Refused(jid, reason))

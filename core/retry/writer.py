@@ -7,9 +7,11 @@ kept and written again until it does.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from saltext.jobs.core import compat
@@ -32,12 +34,23 @@ class Writer:
     :param loop: the engine's tornado loop; all methods are called on its thread.
     :param worker: the thread in which the store is used.
     :param store: where to.
+    :param record_of: returns the record of an entry by its minion and jid, or None where there is no such entry: what is
+        written is what an entry is by then.
     :param refused: called with (jid, reason) where the store refuses what belongs to a job; the rest it takes.
     """
 
-    def __init__(self, loop: Any, worker: Worker, store: RetryStore, refused: Callable[[str, str], None]) -> None:
-        self._loop, self._worker, self._store, self._refused = loop, worker, store, refused
+    def __init__(
+        self,
+        loop: Any,
+        worker: Worker,
+        store: RetryStore,
+        record_of: Callable[[str, str], dict[str, Any] | None],
+        refused: Callable[[str, str], None],
+    ) -> None:
+        self._loop, self._worker, self._store = loop, worker, store
+        self._record_of, self._refused = record_of, refused
         self._changes = Changes()
+        self._entries: dict[tuple[str, str], None] = {}  # that have changed
         self._waiting: list[Callable[[], None]] = []
         self._claimed: list[Callable[[], None]] = []
         self._busy = False
@@ -48,9 +61,9 @@ class Writer:
         self._changes.jobs[jid] = snapshot
         self._soon()
 
-    def put_entry(self, minion: str, jid: str, record: dict[str, Any] | None) -> None:
-        """Store the record of an entry; None removes it."""
-        self._changes.entries[minion, jid] = record
+    def put_entries(self, keys: Iterable[tuple[str, str]]) -> None:
+        """Store what has become of entries, by minion and jid."""
+        self._entries.update(dict.fromkeys(keys))
         self._soon()
 
     def put_note(self, jid: str, record: dict[str, Any] | None) -> None:
@@ -72,7 +85,11 @@ class Writer:
     @property
     def idle(self) -> bool:
         """Whether everything is stored."""
-        return not (self._busy or self._changes or self._waiting or self._claimed)
+        return not (self._busy or self._has_changes or self._waiting or self._claimed)
+
+    @property
+    def _has_changes(self) -> bool:
+        return bool(self._entries or self._changes)
 
     def _soon(self) -> None:
         # An entry often changes again within the second: then it is written once.
@@ -88,7 +105,7 @@ class Writer:
             self._loop.spawn_callback(self._write)
 
     async def _write(self) -> None:
-        while self._changes or self._waiting or self._claimed:
+        while self._has_changes or self._waiting or self._claimed:
             if self._claimed:
                 claims, self._changes.claims = self._changes.claims, {}
                 await self._write_one(Changes(claims=claims), "_claimed")
@@ -97,22 +114,25 @@ class Writer:
             else:
                 break
         self._busy = False
-        if self._changes:
+        if self._has_changes:
             self._soon()
 
     def _due(self) -> bool:
-        return self._timer is None and bool(self._changes)
+        return self._timer is None and self._has_changes
 
     def _take(self) -> Changes:
         """Take a part of the changes that is written quickly, so that a claim need not wait long."""
-        changes = self._changes
-        if len(changes.entries) <= _PART:
+        changes, keys = self._changes, list(itertools.islice(self._entries, _PART))
+        for key in keys:
+            del self._entries[key]
+        entries = {key: self._record_of(*key) for key in keys}
+        if not self._entries:
             self._changes = Changes()
-            return changes
-        keys = list(changes.entries)[:_PART]
+            return dataclasses.replace(changes, entries=entries)
+        # A job comes before its first entry, and goes after its last.
         part = Changes(
             jobs={jid: snapshot for jid, snapshot in changes.jobs.items() if snapshot is not None},
-            entries={key: changes.entries.pop(key) for key in keys},
+            entries=entries,
             notes=changes.notes,
         )
         changes.notes = {}
@@ -121,7 +141,7 @@ class Writer:
 
     async def _write_one(self, changes: Changes, waiting: str) -> None:
         # Those that wait for everything are called once nothing is left of what was put before them.
-        whole = waiting == "_claimed" or not self._changes
+        whole = waiting == "_claimed" or not self._has_changes
         calls: list[Callable[[], None]] = []
         if whole:
             calls = getattr(self, waiting)

@@ -30,16 +30,16 @@ class Loop:
 def test_what_the_disk_does_not_take_is_written_once_it_does(opts, caplog):
     helper, durable = Loop(), []
     worker = Worker(helper.loop)
-    writer = Writer(helper.loop, worker, RetryStore(opts), refuse_nothing)
+    writer = Writer(helper.loop, worker, RetryStore(opts), record_of, refuse_nothing)
     blocker = pathlib.Path(opts["cachedir"]) / "job_retry"
     blocker.write_text("no directory can be made here")
     writer.put_job(JID, snapshot_of("a"))
-    writer.put_entry("a", JID, record_of("a"))
+    writer.put_entries([("a", JID)])
     writer.when_durable(lambda: durable.append(True))
     with caplog.at_level(logging.WARNING):
         helper.until(lambda: "cannot be written" in caplog.text)
         assert durable == []
-        writer.put_entry("b", JID, record_of("b"))
+        writer.put_entries([("b", JID)])
         blocker.unlink()
         helper.until(lambda: bool(durable))
         helper.until(lambda: (blocker / "queue/b" / f"{JID}.p").exists())
@@ -55,11 +55,11 @@ def test_what_redis_does_not_take_is_written_once_it_is_back(opts, cache_servers
     helper, durable = Loop(), []
     worker = Worker(helper.loop)
     store = RetryStore({**opts, **server.options})
-    writer = Writer(helper.loop, worker, store, refuse_nothing)
+    writer = Writer(helper.loop, worker, store, record_of, refuse_nothing)
     store.beat("here_master", 1.0)
     server.stop()
     writer.put_job(JID, snapshot_of("a"))
-    writer.put_entry("a", JID, record_of("a"))
+    writer.put_entries([("a", JID)])
     writer.when_durable(lambda: durable.append(True))
     with caplog.at_level(logging.WARNING):
         helper.until(lambda: "cannot be written" in caplog.text)
@@ -74,11 +74,11 @@ def test_what_redis_does_not_take_is_written_once_it_is_back(opts, cache_servers
 def test_what_the_store_refuses_is_told_before_anybody_goes_on_with_it_and_the_rest_is_written(opts, caplog):
     helper, told = Loop(), []
     worker, store, long = Worker(helper.loop), RetryStore(opts), "9" * 254
-    writer = Writer(helper.loop, worker, store, lambda jid, reason: told.append(jid))
+    writer = Writer(helper.loop, worker, store, record_of, lambda jid, reason: told.append(jid))
     writer.put_job(long, snapshot_of("a"))
-    writer.put_entry("a", long, record_of("a", long))
+    writer.put_entries([("a", long)])
     writer.put_job(JID, snapshot_of("a"))
-    writer.put_entry("a", JID, record_of("a"))
+    writer.put_entries([("a", JID)])
     writer.when_durable(lambda: told.append("durable"))
     helper.until(lambda: "durable" in told)
     assert told == [long, "durable"]
@@ -87,5 +87,20 @@ def test_what_the_store_refuses_is_told_before_anybody_goes_on_with_it_and_the_r
     assert told[2:] == [long, "claimed"]
     assert [entry.jid for entry in store.entries(JID, store.snapshot(JID))] == [JID]
     assert "cannot be kept" in caplog.text
+    worker.close()
+    helper.loop.close()
+
+
+def test_an_entry_that_changes_again_before_it_is_written_is_written_as_it_is_by_then(opts):
+    helper, records, durable = Loop(), {("a", JID): {**record_of("a"), "attempts": 1}, ("b", JID): record_of("b")}, []
+    worker, store = Worker(helper.loop), RetryStore(opts)
+    writer = Writer(helper.loop, worker, store, lambda *key: records.get(key), refuse_nothing)
+    writer.put_job(JID, snapshot_of("a", "b"))
+    writer.put_entries(records)
+    records["a", JID] = {**record_of("a"), "attempts": 2}
+    del records["b", JID]
+    writer.when_durable(lambda: durable.append(True))
+    helper.until(lambda: bool(durable))
+    assert [(entry.minion, entry.attempts) for entry in store.entries(JID, store.snapshot(JID))] == [("a", 2)]
     worker.close()
     helper.loop.close()
