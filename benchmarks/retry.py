@@ -5,8 +5,8 @@ What job retry costs: the real engine code on a real loop, a real store and a re
     python benchmarks/retry.py return --minions 10000 --jobs 3
 
 The fleet is a process of its own, so that its CPU time is not the engine's. It gets each publish, and answers as Salt's
-minions do, with the bytes that the engine would read from the bus; it stores returns in the job cache as a master does. Only
-the bus in between is missing, and the master's own work. CPU time is that of all threads of the engine's process.
+minions do, on the socket on which the engine reads the bus of Salt 3007 and later; it stores returns in the job cache as a
+master does. Only the master's own work is missing. CPU time is that of all threads of the engine's process.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import queue
 import random
 import resource
 import shutil
+import socket
 import tempfile
 import threading
 import time
@@ -31,8 +32,9 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.questions import Questions
+from saltext.jobs.core.master.stream import Stream
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.entry import Entry
+from saltext.jobs.core.retry.entry import Entry, Job
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.reader import JobReader
 from saltext.jobs.core.retry.shell import RetryShell
@@ -50,10 +52,8 @@ class Fleet:
     """Minions that answer questions, run jobs at once and return them. Runs in its own process."""
 
     def __init__(self, opts, inbox, outbox, minions):
-        self.cache = JobCache(opts)
         self.opts, self.inbox, self.outbox = opts, inbox, outbox
         self.down = set(minions)
-        self.clock = []
 
     def run(self):
         while True:
@@ -103,7 +103,9 @@ class Fleet:
         return f"salt/job/{jid}/ret/{minion}", {**data, "_stamp": "2026-05-16T10:11:12.131415", "cmd": "_return"}
 
     def fire(self, batch):
-        self.outbox.put([tag.encode() + b"\n\n" + salt.payload.dumps(data) for tag, data in batch])
+        """Put events on the bus, in the form in which the publisher of Salt 3007 and later does."""
+        events = (tag.encode() + b"\n\n" + salt.payload.dumps(data) for tag, data in batch)
+        self.outbox.put(b"".join(salt.payload.dumps({"head": {}, "body": event}) for event in events))
 
 
 def store(opts, jid, minions, value="done"):
@@ -115,7 +117,10 @@ def store(opts, jid, minions, value="done"):
         (folder / f"{minion}.p").write_bytes(data)
 
 
-def run_fleet(opts, inbox, outbox, minions):
+def run_fleet(opts, listening, inbox, minions):
+    """Be the fleet. A slow engine delays no minion: what it has not read waits in a thread."""
+    outbox, (bus, _) = queue.Queue(), listening.accept()
+    threading.Thread(target=lambda: [bus.sendall(data) for data in iter(outbox.get, None)], daemon=True).start()
     Fleet(opts, inbox, outbox, minions).run()
 
 
@@ -151,17 +156,20 @@ class Publisher:
 class Bus:
     """Takes what the fleet fires; what the engine announces is packed, as firing it does."""
 
-    def __init__(self, loop):
-        self.loop, self.listener = loop, None
+    def __init__(self, loop, opts):
+        self.loop, self.opts, self.listener, self.stream = loop, opts, None, None
         self.announced = 0
         self.done_at = {}
 
     def listen(self, listener, on_ready):
         self.listener = listener
+        if os.path.exists(f"{self.opts['sock_dir']}/master_event_pub.ipc"):
+            self.stream = Stream(self.loop, self.opts, self.receive, lambda: None)
         self.loop.add_callback(on_ready)
 
     def close(self):
-        pass
+        if self.stream is not None:
+            self.stream.destroy()
 
     def fire(self, tag, data):
         salt.payload.dumps({**data, "_stamp": "2026-05-16T10:11:12.131415"})
@@ -191,15 +199,14 @@ class Stage:
         self.minions = [f"minion{n:05d}" for n in range(minions)]
         for minion in self.minions:
             (pathlib.Path(self.opts["pki_dir"]) / "minions" / minion).write_text("x")
-        self.settings = RetrySettings(**options)
+        self.settings, self.clock = RetrySettings(**options), Clock()
         self.loop = compat.new_loop()
-        self.to_fleet, self.from_fleet = multiprocessing.Queue(), multiprocessing.Queue()
-        self.fleet = None
+        self.to_fleet, self.fleet = multiprocessing.Queue(), None
 
     def build(self):
         """Make the engine; its bus and its publisher lead to the fleet."""
         self.publisher, cache = Publisher(self.to_fleet), JobCache(self.opts)
-        self.bus = Bus(self.loop)
+        self.bus = Bus(self.loop, self.opts)
         ports = Ports(
             bus=self.bus,
             publisher=self.publisher,
@@ -207,7 +214,7 @@ class Stage:
             cache=cache,
             reader=JobReader(self.opts, cache, trust=False),
             store=RetryStore(self.opts),
-            clock=Clock(),
+            clock=self.clock,
             acks=compat.HAS_START_EVENT,
         )
         self.shell = RetryShell(self.opts, self.settings, self.loop, ports)
@@ -239,22 +246,15 @@ class Stage:
         return until()
 
     def connect_fleet(self):
-        self.fleet = multiprocessing.Process(
-            target=run_fleet, args=(self.opts, self.to_fleet, self.from_fleet, self.minions), daemon=True
-        )
-        self.fleet.start()
-        threading.Thread(target=self._pump, daemon=True).start()
-
-    def _pump(self):
-        while True:
-            batch = self.from_fleet.get()
-            if batch is None:
-                return
-            for raw in batch:
-                self.loop.add_callback(self.bus.receive, raw)
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(f"{self.folder}/master_event_pub.ipc")
+            listening.listen(1)
+            self.fleet = multiprocessing.Process(
+                target=run_fleet, args=(self.opts, listening, self.to_fleet, self.minions), daemon=True
+            )
+            self.fleet.start()
 
     def close(self):
-        self.from_fleet.put(None)
         self.to_fleet.put(None)
         if self.fleet is not None:
             self.fleet.join(5)
@@ -297,6 +297,7 @@ def come_back(minions, jobs):
     report("  publishes, questions included", publishes)
     report("  CPU of the engine, s", round(spent, 1))
     report("  longest wait of a minion for its last job, s", round(max(waits), 1))
+    report("  resident memory, MB", round(memory()))
     report("  whole, s", round(time.monotonic() - begun, 1))
     stage.close()
 
@@ -365,6 +366,50 @@ def foreign(count):
     stage.close()
 
 
+def forged(minions, minutes=45, every=45):
+    """Somebody forges a start of each minion again and again: of those that are owed a job and away, and of others."""
+    for owed in (True, False):
+        signs = minions * minutes * 60 // every
+        spent, questions = forge(minions, owed, minutes, every)
+        what = "owed a job and away" if owed else "owed nothing"
+        report(f"{signs} forged starts of {minions} minions that are {what}, CPU s", round(spent, 1))
+        report("  each, CPU µs", round(spent / signs * 1e6, 1), questions=questions)
+
+
+def forge(minions, owed, minutes, every):
+    """Return (CPU seconds, questions). The machine's time is made up; minions that are asked say nothing."""
+    stage, now, asked, questions = Stage(1), 0.0, [], 0
+    stage.clock = Clock(0.0, lambda: now)
+    shell = stage.build()
+    names = [f"minion{n:05d}" for n in range(minions)]
+    job = Job("20260516101112131415", ("state.apply",), 0.0)
+    entries = [Entry(name, job.jid, 0.0, 1e6, "was away") for name in names]
+
+    def perform(effect):
+        if isinstance(effect, facts.LookUp):
+            asked.append((now, facts.LookedUp(effect.jid, effect.minions, frozenset())))
+        elif isinstance(effect, facts.Ask):
+            asked.append((now + 10.0, facts.Asked(effect.jid, silent=frozenset(effect.minions))))
+
+    shell._effects.perform = perform
+    shell.step(facts.Restored((job,), tuple(entries), {}) if owed else facts.Restored((), (), {}))
+    starts = [f"salt/minion/{name}/start".encode() + b"\n\n" + salt.payload.dumps({"id": name}) for name in names]
+    stage.bus.listener = shell
+    spent = cpu()
+    for second in range(minutes * 60):
+        now, at = float(second), second % every
+        for raw in starts[minions * at // every : minions * (at + 1) // every]:
+            stage.bus.receive(raw)
+        shell.step(facts.Tick())
+        while asked and asked[0][0] <= now:
+            answer = asked.pop(0)[1]
+            questions += isinstance(answer, facts.Asked)
+            shell.step(answer)
+    spent = cpu() - spent
+    stage.close()
+    return spent, questions
+
+
 def idle(seconds):
     """An engine with 1,000 entries whose minions are away."""
     stage = Stage(1000)
@@ -407,6 +452,7 @@ FIGURES = {
     "different": lambda args: different(args.minions, 20),
     "missing": lambda args: missing(args.minions),
     "foreign": lambda args: foreign(200_000),
+    "forged": lambda args: forged(args.minions),
     "idle": lambda args: idle(30),
     "big": lambda args: big(args.entries),
 }

@@ -76,8 +76,13 @@ class Fleet:
             daemon.stop()
         shutil.rmtree(self.root, ignore_errors=True)
 
-    def start_master(self) -> None:
-        """Start the master and wait until both engines run. :raises StepFailed: if they don't."""
+    def start_master(self, **options: Any) -> None:
+        """
+        Start the master and wait until both engines run.
+
+        :param options: further options of the master's.
+        :raises StepFailed: if they don't.
+        """
         publish, ret = self._ports
         self._start(
             "master",
@@ -90,6 +95,7 @@ class Fleet:
                 "timeout": 5,
                 "gather_job_timeout": 5,
                 **CONFIGURATION,
+                **options,
             },
         )
         for engine in ("batch_manager", "job_retry"):
