@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 
-_KINDS = ("cache", "engines", "returners", "runners")
+_KINDS = ("cache", "engines", "executors", "returners", "runners")
 
 
 def module_dirs() -> dict[str, list[str]]:

@@ -64,6 +64,7 @@ class Publisher:
         timeout: float = 15.0,
         question: bool = False,
         kept: bool = False,
+        once: Mapping[str, Any] | None = None,
     ) -> frozenset[str]:
         """
         Publish a job and return the minions that the master says it is for.
@@ -74,6 +75,7 @@ class Publisher:
         :param timeout: seconds to wait for the master's answer.
         :param question: the answers are read from the bus only: none is announced or kept in the job cache.
         :param kept: it is a question whose answers are kept in the job cache all the same, which tells who sent them.
+        :param once: what minions with the executor ``job_once`` are told besides (``keep``, ``rerun``: see there).
         :raises PublishFailed: with ``certain`` where the master refused.
         :raises NoMinionMatched: when none of the target has an accepted key.
         """
@@ -82,6 +84,7 @@ class Publisher:
             extra |= {} if kept else {"nocache": True}
         elif compat.HAS_START_EVENT:
             extra["start_event"] = True
+        extra["executor_opts"] = _with_wishes(extra.get("executor_opts"), question, once)
         # The client reads its salt_user synchronously, before its first wait: no other publish can come between.
         self._client.salt_user = self._allowed(user)
         try:
@@ -136,6 +139,18 @@ class Publisher:
             return user
         log.debug("Publishing as %s, since this master can't publish for %s", self._own_user, user)
         return str(self._own_user)
+
+
+def _with_wishes(given: Any, question: bool, once: Mapping[str, Any] | None) -> Any:
+    """
+    Return a job's executor options with what minions that have the executor ``job_once`` are to know; others ignore it.
+
+    A question is not recorded there. A job is acknowledged, also where the master's release knows no acknowledgement.
+    """
+    if given is not None and not isinstance(given, Mapping):
+        return given  # what a job says of itself in a form of its own stays as it is
+    wishes = {"question": True} if question else {"ack": True, **(once or {})}
+    return {**(given or {}), "job_once": wishes}
 
 
 def _is_refusal(exc: BaseException) -> bool:

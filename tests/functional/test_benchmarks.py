@@ -20,6 +20,7 @@ ROOT = __file__.rsplit("/tests/", 1)[0]
         (["-m", "benchmarks.batch_live", "100", "20"], "100 minions at 20"),
         (["-m", "benchmarks.job_cache", "--jobs", "20", "--returns", "10", "--drivers", "localfs"], "| removal"),
         (["-m", "benchmarks.recorder", "--returns", "50", "--outage", "1"], ""),
+        (["-m", "benchmarks.job_once", "--jobs", "5"], "a job that is refused"),
         (["-m", "benchmarks.retry", "missing", "--minions", "5"], "  only storing"),
         (["-m", "benchmarks.retry", "foreign"], "an event"),
         (["-m", "benchmarks.retry", "big", "--entries", "50"], "  resident"),

@@ -94,7 +94,7 @@ def metadata(wheel):
 def test_the_wheel_has_every_module_and_nothing_beside_the_package(wheel, source):
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
-    folders = (*module_dirs(), "core", "reactor")
+    folders = (*module_dirs(), "core", "minion", "reactor")
     assert names == {
         f"saltext/jobs/{path.relative_to(source)}"
         for folder in folders

@@ -1,0 +1,693 @@
+"""
+Runs a job once on this minion, however often it arrives: ``module_executors: [job_once, direct_call]``.
+
+Before the function runs, the jid is on the disk; after it, what came of it. A jid that was begun here before is not run
+again: the minion returns what it returned then, or says that the job was interrupted. The minion can be asked about jobs,
+with ``job_once.seen``, and ``saltutil.find_cached_job`` answers from the same records.
+
+This file stands alone, so that ``saltutil.sync_executors`` can bring it to a minion: it imports nothing but Salt. It must
+never let a job run of which the disk says that it was begun, nor keep one from running because the disk cannot be written,
+unless ``job_once_strict`` says so.
+
+On the disk, below ``<cachedir>/job_once/<minion>``: one file for each run of a job. Its name is the jid, and ``~2``, ``~3``
+where an interrupted job was run again on purpose; a link puts it there as a whole, so that one of two deliveries loses. Each
+line is a checksum and JSON: first the run itself, then one line for each function that ended. A line that is torn is as good
+as none. The file ``.since`` tells by its time since when no job has been run here without a record.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import re
+import threading
+import time
+import types
+import zlib
+
+import salt.exceptions
+import salt.minion
+import salt.payload
+import salt.utils.event
+import salt.utils.process
+import salt.version
+
+try:
+    import psutil
+except ImportError:  # Salt requires it, but not on every platform
+    psutil = None
+
+log = logging.getLogger(__name__)
+
+__virtualname__ = "job_once"
+
+#: Seconds for which a record is kept, unless ``job_once_keep`` or the master says longer.
+KEEP = 7 * 86400
+#: Most records, and bytes of all of them, that are kept: the oldest go first.
+MOST, MOST_BYTES = 20_000, 64 << 20
+#: Most bytes of one return, packed, that are kept.
+LARGEST = 1 << 20
+#: Seconds between two sweeps of the records. One of so many jobs sweeps besides, so that a flood is bounded too.
+SWEEP, SWEEP_ONE_OF = 3600, 500
+#: Seconds from the beginning of a job to each repeat of its acknowledgement, as long as it runs.
+REPEATS = (5, 20, 80, 320)
+#: What is never recorded: it is meant to be done as often as it is asked for, and it is what questions are made of.
+PASS = ("saltutil.", "sys.", "job_once.")
+#: The function that tells of a job of old, and those that are served here.
+CACHED = "saltutil.find_cached_job"
+SEEN, FORGET = "job_once.seen", "job_once.forget"
+#: Exceptions that Salt turns into a return each in its own way: they are raised again by name.
+RAISED = {
+    error.__name__: error
+    for error in (
+        salt.exceptions.CommandNotFoundError,
+        salt.exceptions.CommandExecutionError,
+        salt.exceptions.SaltInvocationError,
+        salt.exceptions.SaltClientError,
+        TypeError,
+    )
+}
+#: From this release on minions acknowledge jobs themselves.
+_ACKNOWLEDGES = 3008
+_RELEASE = int(re.split(r"[^0-9]", str(salt.version.__version__))[0])
+
+#: What the first line of a record tells.
+_ABOUT = ("jid", "fun", "at", "parts", "pid", "birth", "ordered")
+
+#: The job that this thread is at: Salt calls the executor once for each function of a job, in one thread.
+_at = threading.local()
+
+
+def execute(opts, data, func, args, kwargs):
+    """
+    Run a function, or return what it returned before. Called by the minion.
+
+    Returns None where the next executor of the list is to go on.
+    """
+    name = func if isinstance(func, str) else getattr(func, "name", "")
+    if name in (SEEN, FORGET):
+        return _serve(opts, name, args)
+    followers = _followers(opts, data)
+    if name == CACHED and args and data.get("jid"):
+        return _find_cached(Records(opts), followers, opts, data, func, args, kwargs)
+    if _passes(data):
+        return None if followers else func(*args, **kwargs)
+    if getattr(_at, "data", None) is not data:
+        _at.data, _at.job = data, _begin(opts, data)
+    job = _at.job
+    if job is None:
+        return None if followers else func(*args, **kwargs)
+    part, job.next = job.next, job.next + 1
+    if job.runs:
+        value = job.run(part, func, lambda: _follow(followers, opts, data, func, args, kwargs))
+    else:
+        value = job.again(part, func)
+    return _nothing(followers, args) if value is None and followers else value
+
+
+def allow_missing_func(function):
+    """Tell Salt that a function without an execution module is served here."""
+    return function in (SEEN, FORGET)
+
+
+# -- what Salt would do next ---------------------------------------------------------------------------------------------
+
+
+def _followers(opts, data):
+    """Return the names of the executors that come after this one for a job (``Minion._thread_return``)."""
+    names = data.get("module_executors")
+    if not names and opts.get("proxy"):
+        names = __proxy__.get("{}.module_executors".format(opts["proxy"].get("proxytype")), list)()
+    names = names or opts.get("module_executors") or []
+    names = [names] if isinstance(names, str) else list(names)
+    return names[names.index(__virtualname__) + 1 :] if __virtualname__ in names else []
+
+
+def _follow(followers, opts, data, func, args, kwargs):
+    """Run the function as the executors after this one would."""
+    if not followers:
+        return func(*args, **kwargs)
+    for follower in followers:
+        if f"{follower}.execute" not in __executors__:
+            raise salt.exceptions.SaltInvocationError(f"Executor '{follower}' is not available")
+        value = __executors__[f"{follower}.execute"](opts, data, func, args, kwargs)
+        if value is not None:
+            return value
+    return None
+
+
+def _nothing(followers, args):
+    """
+    Return None for a function that has returned None, so that no executor after this one runs it again.
+
+    Salt asks the next executor whenever one returns None. So each of those that come next gets a guard, for this process,
+    which lets calls with these arguments pass it by: their list is the same object for all executors of one call.
+    """
+    _at.done = args
+    loader = __executors__.value() if hasattr(__executors__, "value") else __executors__
+    for follower in followers:
+        name = f"{follower}.execute"
+        if name in loader and not hasattr(loader._dict[name], "passes_by"):  # which loads it
+            loader._dict[name] = _guarded(loader._dict[name])
+
+
+def _guarded(execute_next):
+    def guarded(opts, data, func, args, kwargs):
+        if getattr(_at, "done", None) is args:
+            return None
+        return execute_next(opts, data, func, args, kwargs)
+
+    guarded.passes_by = True
+    guarded.__module__ = execute_next.__module__
+    return guarded
+
+
+def _context(func):
+    """Return the context of the loader that a function comes from, where Salt looks for its retcode."""
+    loader = getattr(func, "loader", None)
+    return loader.pack["__context__"] if loader is not None else __context__
+
+
+# -- a job -------------------------------------------------------------------------------------------------------------
+
+
+def _options(data):
+    """Return what the master says to this executor about a job: ``ack``, ``keep`` (seconds), ``rerun``, ``question``."""
+    found = data.get("executor_opts")
+    found = found.get(__virtualname__) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _passes(data):
+    """Tell whether a job runs as if this executor were not there."""
+    if not data.get("jid") or _options(data).get("question"):
+        return True
+    functions = data["fun"] if isinstance(data["fun"], (list, tuple)) else [data["fun"]]
+    return all(str(function).startswith(PASS) for function in functions)
+
+
+def _begin(opts, data):
+    """Return the job that has arrived: recorded as begun now, or begun before. None where it cannot be recorded."""
+    records = Records(opts)
+    try:
+        return records.claim(data)
+    except OSError as exc:
+        # The time of a file can be set on a disk that is full: what runs without a record must not count as never seen.
+        records.begin_anew()
+        if opts.get("job_once_strict"):
+            raise salt.exceptions.CommandExecutionError(
+                f"Job {data['jid']} was not run, since it cannot be recorded in {records.folder}: {exc}. Without "
+                "job_once_strict in the minion's configuration it would run all the same."
+            ) from exc
+        log.warning("Job %s runs without a record in %s, and may run again: %s", data["jid"], records.folder, exc)
+        return None
+
+
+class Job:
+    """
+    A delivery of a job.
+
+    :param record: the newest record of the job.
+    :param runs: whether this delivery is the one that runs it.
+    """
+
+    def __init__(self, opts, data, records, record, runs):
+        self.opts, self.data, self.records, self.record, self.runs = opts, data, records, record, runs
+        self.next = 0  # the part that comes next
+
+    def run(self, part, func, call):
+        """Run one function of the job and record what came of it. Raises what the function raises."""
+        repeats = threading.Event()
+        if part == 0:
+            _acknowledge(self.opts, self.data, repeats)
+        try:
+            value = call()
+        except Exception as exc:
+            self.ended(part, {"raised": type(exc).__name__, "text": str(exc), "retcode": 1})
+            raise
+        except BaseException:
+            self.ended(part, {"interrupted": True})
+            raise
+        finally:
+            repeats.set()
+        if isinstance(value, types.GeneratorType):
+            return self.collected(part, func, value)
+        if isinstance(value, dict) and value.get("__no_return__"):
+            os.unlink(self.record.path)  # it waits in the minion's own queue of states, and will come again
+            return value
+        self.ended(part, self.outcome(value, func))
+        return value
+
+    def outcome(self, value, func):
+        """Return the record of what a function has returned."""
+        context = _context(func)
+        retcode = context.get("retcode") or 0
+        if not retcode and isinstance(value, dict) and not all(value.get(name, True) for name in ("result", "success")):
+            retcode = 1
+        done = f"Job {self.record.jid} has run here, {_when(time.time())}. What it returned"
+        try:
+            packed = zlib.compress(salt.payload.dumps(value), 1)
+        except Exception as exc:
+            return {"retcode": retcode, "lost": f"{done} could not be kept: {exc}"}
+        if len(packed) > LARGEST:
+            return {"retcode": retcode, "lost": f"{done} was too large to be kept: {len(packed)} bytes, packed."}
+        return {"retcode": retcode, "value": base64.b64encode(packed).decode()}
+
+    def collected(self, part, func, values):
+        """Hand on what a generator yields, and record what Salt makes of all of it."""
+        whole = {}
+        for value in values:
+            if isinstance(value, dict) and isinstance(whole, dict):
+                whole.update(value)
+            else:
+                whole = whole if isinstance(whole, list) else []
+                whole.append(value)
+            yield value
+        self.ended(part, self.outcome(whole, func))
+
+    def ended(self, part, outcome):
+        """Record what came of one function. A disk that is full costs the record its end, and the job nothing."""
+        try:
+            self.records.append(self.record, {**outcome, "part": part, "at": time.time()})
+            if part + 1 >= self.record.parts:
+                self.records.sweep()
+        except OSError as exc:
+            log.warning("The end of job %s could not be recorded: %s", self.record.jid, exc)
+
+    def again(self, part, func):
+        """Return what one function of a job returned before. Raises what it raised."""
+        context = _context(func)
+        context["retcode"] = 1
+        found = self.record.ended.get(part)
+        if found is None or "interrupted" in found:
+            return self.interrupted()
+        if "raised" in found:
+            text = found["text"]
+            if found["raised"] in RAISED:
+                raise RAISED[found["raised"]](text)
+            raise salt.exceptions.CommandExecutionError(f"{found['raised']}: {text}")
+        context["retcode"] = found["retcode"]
+        return _unpacked(found["value"]) if "value" in found else found["lost"]
+
+    def interrupted(self):
+        """Say that a job was begun and has not ended, and how to run it all the same."""
+        jid, minion = self.record.jid, self.opts["id"]
+        return (
+            f"Job {jid} was begun on this minion {_when(self.record.at)} and was interrupted; how far it came is not known. "
+            f"It is not run again. To run it all the same, publish it under a new jid, or let it be forgotten here with "
+            f"salt '{minion}' {FORGET} {jid} and publish it under this one (salt-run job_retry.retry, where it is queued)."
+        )
+
+
+def _when(at):
+    return time.strftime("at %Y-%m-%d %H:%M:%S UTC", time.gmtime(at))
+
+
+def _unpacked(text):
+    return salt.payload.loads(zlib.decompress(base64.b64decode(text)))
+
+
+# -- the acknowledgement -------------------------------------------------------------------------------------------------
+
+
+def _acknowledge(opts, data, ended):
+    """
+    Tell the master that this minion begins a job, where it has asked for that, and again while the job runs.
+
+    Salt 3008 does so itself, once; tag and payload are the same. Whether an event has reached the master no minion is told,
+    so it is repeated a few times; after the end the return tells the same.
+    """
+    natively = bool(data.get("start_event"))
+    if not natively and not _options(data).get("ack"):
+        return
+    names = ("jid", "fun", "tgt", "tgt_type", "user")
+    payload = {"id": opts["id"], **{name: data.get(name) for name in names}}
+    payload.update({name: data[name] for name in ("master_id", "metadata") if data.get(name)})
+    tag = f"salt/job/{data['jid']}/start/{opts['id']}"
+    if not natively or _RELEASE < _ACKNOWLEDGES:
+        _fire(opts, tag, payload)
+    repeat = threading.Thread(target=_repeat, args=(opts, tag, payload, ended), daemon=True)
+    with contextlib.suppress(RuntimeError):  # no more threads: the first one must do
+        repeat.start()
+
+
+def _repeat(opts, tag, payload, ended):
+    begun = time.monotonic()
+    for after in REPEATS:
+        if ended.wait(max(0.0, begun + after - time.monotonic())):
+            return
+        _fire(opts, tag, payload)
+
+
+def _fire(opts, tag, payload):
+    """Hand an event to the minion's main process, which sends it to the master if it can."""
+    try:
+        with salt.utils.event.MinionEvent(opts, listen=False) as bus:
+            bus.fire_event({"data": payload, "tag": tag, "events": None, "pretag": None}, "fire_master")
+    except Exception as exc:
+        log.debug("The beginning of job %s could not be told to the master: %s", payload["jid"], exc)
+
+
+# -- questions -----------------------------------------------------------------------------------------------------------
+
+
+def _serve(opts, name, args):
+    """
+    Answer what a minion with this executor can be asked, besides what execution modules offer.
+
+    ``job_once.seen JID...``: ``{jid: what is known}``, see ``Records.seen``. ``job_once.forget JID...``: drops the records
+    of jobs that do not run, so that they may be run again; returns ``{jid: whether there was one}``.
+    """
+    jids = [str(jid) for jid in args if not isinstance(jid, dict)]
+    if not jids:
+        raise salt.exceptions.SaltInvocationError(f"{name} takes one or more jids")
+    records = Records(opts)
+    if name == SEEN:
+        return {jid: records.seen(jid) for jid in jids}
+    return {jid: records.forget(jid) for jid in jids}
+
+
+def _find_cached(records, followers, opts, data, func, args, kwargs):
+    """Answer ``saltutil.find_cached_job`` with what the records say, besides what ``cache_jobs`` has kept."""
+    jid = str(args[0])
+    told = records.seen(jid)
+    found = _follow(followers, opts, data, func, args, kwargs)
+    answer = dict(found) if isinstance(found, dict) and found.get("jid") == jid else {"jid": jid}
+    for name in ("return", "retcode", "success", "fun"):
+        if name in told:
+            answer.setdefault(name, told.pop(name))
+    return {**answer, __virtualname__: told}
+
+
+# -- the records -----------------------------------------------------------------------------------------------------------
+
+
+class Record:
+    """
+    A run of a job, as its file tells it. ``at``: Unix time of its beginning; ``parts``: how many functions it has;
+    ``ended``: ``{part: outcome}`` of those that have ended.
+    """
+
+    def __init__(self, path, jid, fun="", at=0.0, parts=1, pid=0, birth="", ordered=False, ended=()):
+        self.path, self.jid, self.fun, self.at, self.parts, self.pid, self.birth = path, jid, fun, at, parts, pid, birth
+        self.ordered, self.ended = ordered, dict(ended)
+
+    @property
+    def state(self):
+        """``ended``, ``begun`` where its process is there, ``interrupted`` where it is not."""
+        if all("interrupted" not in self.ended.get(part, ("interrupted",)) for part in range(self.parts)):
+            return "ended"
+        cut = any("interrupted" in outcome for outcome in self.ended.values())
+        return "begun" if not cut and self.birth and _birth(self.pid) == self.birth else "interrupted"
+
+
+class Records:
+    """
+    :param opts: the minion's options. Records of proxies that share a ``cachedir`` are kept apart.
+    """
+
+    def __init__(self, opts):
+        self.opts = opts
+        self.folder = os.path.join(opts["cachedir"], __virtualname__, _plain(opts["id"]))
+        self._since = os.path.join(self.folder, ".since")
+        self._told = os.path.join(self.folder, ".keep")
+
+    def claim(self, data):
+        """
+        Return the Job for a delivery: recorded as begun now, or with the record of the run that was before.
+
+        Waits while that one runs, and then has what it returned. Raises OSError where it cannot be recorded.
+        """
+        resource = data.get("resource_target")
+        jid = str(data["jid"])
+        key = f"{jid}@{resource.get('id')}" if isinstance(resource, dict) else jid
+        options, pause = _options(data), 0.1
+        self._prepare(options.get("keep"))
+        while True:
+            found, number = self._newest(key)
+            rerun = found is not None and found.state == "interrupted" and bool(options.get("rerun"))
+            if found is None or rerun:
+                record = self._new(_file_of(self.folder, key, number + 1), jid, data)
+                if record is not None:
+                    return Job(self.opts, data, self, record, runs=True)
+            elif found.state != "begun":
+                log.info("Job %s was begun here before, %s; it is not run again", jid, _when(found.at))
+                return Job(self.opts, data, self, found, runs=False)
+            else:
+                time.sleep(pause)
+                pause = min(2 * pause, 5.0)
+
+    def seen(self, jid):
+        """
+        Return what is known of a job: a dict with ``state``.
+
+        ``never``: it was not begun here; ``recorded_for`` tells for how many seconds nothing has been begun here without a
+        record, since before that nobody knows. ``begun``: it runs. ``interrupted``: it was begun, and has no end. ``ended``:
+        with ``return`` (or a sentence that says why it was not kept), ``retcode``, ``success`` and ``ended_at``. All but
+        ``never`` have ``at`` (Unix time of the beginning, by this minion's clock) and ``fun``.
+        """
+        try:
+            found, _ = self._newest(jid)
+            since = os.stat(self._since).st_mtime
+        except OSError as exc:
+            return {"state": "unknown", "reason": str(exc)}
+        if found is None:
+            return {"state": "never", "recorded_for": max(0.0, time.time() - since)}
+        told = {"state": found.state, "at": found.at, "fun": found.fun}
+        if told["state"] == "ended":
+            told.update(_told_of(found))
+        return told
+
+    def append(self, record, line):
+        """Add a line to the record of a run, durably. :raises OSError: where that is not possible."""
+        with self._open(record.path, os.O_WRONLY | os.O_APPEND) as file:
+            _write(file, line)
+        record.ended[line["part"]] = line
+
+    def forget(self, jid):
+        """Drop the records of a job, unless it runs. Return whether there was one."""
+        found, number = self._newest(jid)
+        if found is None:
+            return False
+        if found.state == "begun":
+            raise salt.exceptions.CommandExecutionError(f"Job {jid} runs here, in process {found.pid}")
+        for each in range(number, 0, -1):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(_file_of(self.folder, jid, each))
+        return True
+
+    def begin_anew(self):
+        """Note that a job may have run here without a record."""
+        with contextlib.suppress(OSError):
+            os.utime(self._since)
+
+    def sweep(self):
+        """Drop what is old, or too much. Done once in a while; it reads only what it may have to drop."""
+        marker = os.path.join(self.folder, ".swept")
+        now = time.time()
+        with contextlib.suppress(FileNotFoundError):
+            if 0 <= now - os.stat(marker).st_mtime < SWEEP and int.from_bytes(os.urandom(2), "big") % SWEEP_ONE_OF:
+                return
+        with self._open(marker, os.O_WRONLY | os.O_CREAT):
+            os.utime(marker)
+        jobs, count, size = {}, 0, 0
+        with os.scandir(self.folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    about = entry.stat()
+                    if not entry.name.startswith("."):
+                        count, size = count + 1, size + about.st_size
+                        jobs.setdefault(entry.name.partition("~")[0], []).append(
+                            (about.st_mtime, about.st_size, entry.path)
+                        )
+                    elif entry.name.endswith(".new") and about.st_mtime < now - SWEEP:
+                        os.unlink(entry.path)  # its process died over it
+        old = now - self._keep()
+        for runs in sorted(jobs.values(), key=max):
+            at, _, newest = max(runs)
+            too_much = count > MOST or size > MOST_BYTES
+            if at >= old and not too_much:
+                break
+            record = _read(newest)
+            if record is not None and record.state == "begun":
+                continue
+            if at >= old:
+                self._dropped(at)
+            for _, bytes_of, path in sorted(runs, reverse=True):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+                count, size = count - 1, size - bytes_of
+
+    def _dropped(self, at):
+        """Note that a record was dropped early: of older jobs without a record nobody knows whether they were begun."""
+        if os.stat(self._since).st_mtime < at:
+            os.utime(self._since, (at, at))
+            log.warning("Records of jobs in %s were dropped early: there were more than are kept", self.folder)
+
+    def _keep(self):
+        """Return for how many seconds a record is kept: as the minion's options say, or as long as the master has told."""
+        keep = self.opts.get("job_once_keep", KEEP)
+        if isinstance(keep, bool) or not isinstance(keep, (int, float)) or keep < 0:
+            log.error("job_once_keep is %r and must be a number of seconds; %d is used", keep, KEEP)
+            keep = KEEP
+        with contextlib.suppress(OSError, ValueError), open(self._told, encoding="ascii") as file:
+            keep = max(keep, float(file.read()))
+        return keep
+
+    def _prepare(self, keep):
+        """Make what the records need, and note for how long the master wants them kept."""
+        if not os.path.exists(self._since):
+            os.makedirs(self.folder, mode=0o700, exist_ok=True)
+            with self._open(self._since, os.O_WRONLY | os.O_CREAT):
+                pass
+        if isinstance(keep, (int, float)) and not isinstance(keep, bool) and keep > self._keep():
+            temporary = f"{self._told}.{os.getpid()}.{threading.get_ident()}.new"
+            with self._open(temporary, os.O_WRONLY | os.O_CREAT) as file:
+                file.write(b"%d" % min(keep, 366 * 86400))
+            os.replace(temporary, self._told)
+
+    def _newest(self, key):
+        """Return the record of the newest run of a job, or None, and how many runs there were."""
+        number, newest = 0, None
+        while True:
+            record = _read(_file_of(self.folder, key, number + 1))
+            if record is None:
+                return newest, number
+            number, newest = number + 1, record
+
+    def _new(self, path, jid, data):
+        """Record that a job is begun now, durably. Returns None where another delivery was faster."""
+        functions = (
+            [str(name) for name in data["fun"]] if isinstance(data["fun"], (list, tuple)) else [str(data["fun"])]
+        )
+        about = {
+            "jid": jid,
+            "fun": ",".join(functions),
+            "at": time.time(),
+            "parts": len(functions) + _for_resources(data),
+            "pid": os.getpid(),
+            "birth": _birth(os.getpid()),
+            "ordered": bool(self.opts.get("multifunc_ordered")),
+        }
+        temporary = os.path.join(self.folder, f".{os.getpid()}.{threading.get_ident()}.new")
+        try:
+            with self._open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file:
+                _write(file, about)
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                return None
+            except OSError:  # a file system without links: a crash may leave an empty file, which counts as begun
+                with self._open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as file:
+                    _write(file, about)
+        except FileExistsError:
+            return None
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+        self._sync_folder()
+        return Record(path, **about)
+
+    def _sync_folder(self):
+        if hasattr(os, "O_DIRECTORY"):  # Windows cannot
+            folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+    @staticmethod
+    def _open(path, flags):
+        return os.fdopen(
+            os.open(path, flags | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0), 0o600), "wb", 0
+        )
+
+
+def _told_of(record):
+    """Return what an ended job returned, in the form in which Salt returns it."""
+    functions = record.fun.split(",")
+    if len(functions) == 1:
+        return _told_of_part(record.ended[0])
+    told = [_told_of_part(record.ended[part]) for part in range(record.parts)]
+    answer = {"ended_at": told[-1]["ended_at"]}
+    for name in ("return", "retcode", "success"):
+        values = [one[name] for one in told]
+        answer[name] = values if record.ordered else dict(zip(functions, values, strict=True))
+    return answer
+
+
+def _told_of_part(outcome):
+    told = {"ended_at": outcome["at"], "retcode": outcome["retcode"], "success": not outcome["retcode"]}
+    if "raised" in outcome:
+        return {**told, "return": f"ERROR: {outcome['text']}"}
+    return {**told, "return": _unpacked(outcome["value"]) if "value" in outcome else outcome["lost"]}
+
+
+def _for_resources(data):
+    """Return how many calls more than one a job has for resources of the minion, which Salt 3008 makes within one job."""
+    merged = getattr(salt.minion.Minion, "_MERGE_RESOURCE_FUNS", ())
+    if data.get("resource_target") or not isinstance(data["fun"], str) or data["fun"] not in merged:
+        return 0
+    return len(data.get("resource_targets") or ()) - bool(data.get("pure_resource_target"))
+
+
+def _file_of(folder, key, number):
+    return os.path.join(folder, _plain(key) if number == 1 else f"{_plain(key)}~{number}")
+
+
+def _plain(name):
+    """Return a name as a file's name, the same for the same name and for no other."""
+    name = str(name)
+    if re.fullmatch(r"[A-Za-z0-9_@-][A-Za-z0-9_.@-]{0,100}", name) and not name.endswith("."):
+        return name
+    return "=" + hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _write(file, line):
+    """Write a line that carries its checksum, and have it on the disk. It begins anew where the one before was torn."""
+    text = json.dumps(line).encode()
+    whole = b"\n%08x %s\n" % (zlib.crc32(text), text)
+    if file.write(whole) != len(whole):
+        raise OSError(28, "No space left on device")
+    os.fsync(file.fileno())
+
+
+def _read(path):
+    """Return the record that a file holds, or None where there is no file. One that tells nothing was begun by somebody."""
+    try:
+        with open(path, "rb") as file:
+            lines = [line for line in map(_line, file.read().split(b"\n")) if line is not None]
+            at = os.fstat(file.fileno()).st_mtime
+    except FileNotFoundError:
+        return None
+    if not lines or "pid" not in lines[0]:
+        return Record(path, os.path.basename(path), at=at)
+    about = {name: lines[0][name] for name in _ABOUT if name in lines[0]}
+    return Record(path, ended={line["part"]: line for line in lines[1:]}, **about)
+
+
+def _line(text):
+    checksum, _, text = text.partition(b" ")
+    return json.loads(text) if text and checksum == b"%08x" % zlib.crc32(text) else None
+
+
+def _birth(pid):
+    """Return what tells a process from a later one with its number, or an empty string where there is none that lives."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            boot = file.read().strip()
+        return "" if fields[0] in (b"Z", b"X") else f"{boot} {int(fields[19])}"
+    except (OSError, IndexError, ValueError):
+        pass
+    if psutil is not None:
+        try:
+            return f"{psutil.Process(pid).create_time():.0f}"
+        except psutil.Error:
+            return ""
+    return "there" if salt.utils.process.os_is_running(pid) else ""

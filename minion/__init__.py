@@ -1,0 +1,1 @@
+"""What a minion gets from the master: the folder for ``file_roots``."""

@@ -1,0 +1,1 @@
+../../executors/job_once.py

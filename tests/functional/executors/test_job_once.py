@@ -1,0 +1,547 @@
+"""The executor job_once through Salt's own loaders: what runs, what is returned, and what is on the disk meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pathlib
+import time
+
+import pytest
+import salt.exceptions
+import salt.utils.event
+
+from tests.functional.executors.conftest import Minion, new_jid
+from tests.waiting import wait_for
+
+EXECUTOR = pathlib.Path(__file__).resolve().parents[3] / "executors" / "job_once.py"
+
+
+@pytest.fixture
+def trace(minion):
+    return str(minion.trace)
+
+
+# -- once --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "retcode"),
+    [("done", 0), (None, 0), (None, 3), ({"a": [1, None, {"b": 2.5}]}, 0), (False, 0), ("", 7), ("ö" * 5000, 0)],
+)
+def test_a_job_that_arrives_again_is_not_run_and_returns_what_it_returned(minion, trace, jid, value, retcode):
+    first = minion.deliver(jid, "probe.give", trace, value, retcode)
+    minion.start()
+    assert first == minion.deliver(jid, "probe.give", trace, value, retcode) == (value, retcode)
+    assert minion.runs() == 1
+
+
+def test_another_job_with_the_same_function_is_run(minion, trace):
+    for _ in range(3):
+        minion.deliver(new_jid(), "probe.give", trace)
+    assert minion.runs() == 3
+
+
+@pytest.mark.parametrize("executors", [["job_once"], ["job_once", "direct_call"], ["job_once", "splay", "direct_call"]])
+def test_a_function_that_returns_nothing_runs_once_whatever_executors_follow(tmp_path, executors):
+    minion = Minion(tmp_path, module_executors=executors)
+    options = {"executor_opts": {"splaytime": 0.001}}
+    jids = [new_jid() for _ in range(3)]
+    for jid in (*jids, *jids):
+        assert minion.deliver(jid, "probe.give", str(minion.trace), **options) == (None, 0)
+    assert minion.runs() == 3
+
+
+def test_the_executors_of_the_job_itself_count(minion, trace, jid):
+    for _ in range(2):
+        minion.deliver(jid, "probe.give", trace, module_executors=["direct_call"])
+    assert minion.runs() == 2
+    minion.deliver(jid, "probe.give", trace, module_executors=["job_once"])
+    assert (minion.runs(), minion.seen(jid)[jid]["state"]) == (3, "ended")
+
+
+@pytest.mark.parametrize(
+    ("kind", "raised", "text"),
+    [
+        ("CommandExecutionError", salt.exceptions.CommandExecutionError, "no such thing"),
+        ("SaltInvocationError", salt.exceptions.SaltInvocationError, "no such thing"),
+        ("CommandNotFoundError", salt.exceptions.CommandNotFoundError, "no such thing"),
+        ("ZeroDivisionError", salt.exceptions.CommandExecutionError, "ZeroDivisionError: no such thing"),
+    ],
+)
+def test_what_a_function_raised_is_raised_again(minion, trace, jid, kind, raised, text):
+    with pytest.raises(Exception, match="no such thing") as first:
+        minion.deliver(jid, "probe.fail", trace, "no such thing", kind)
+    with pytest.raises(raised) as second:
+        minion.deliver(jid, "probe.fail", trace, "no such thing", kind)
+    assert (first.typename, str(second.value), minion.runs()) == (kind, text, 1)
+    told = minion.seen(jid)[jid]
+    assert (told["state"], told["retcode"], told["return"]) == ("ended", 1, "ERROR: no such thing")
+
+
+def test_what_a_function_yields_is_returned_as_a_whole_the_second_time(minion, trace, jid):
+    values, _ = minion.deliver(jid, "probe.steps", trace)
+    assert list(values) == [{"a": 1}, {"b": 2}]
+    assert minion.deliver(jid, "probe.steps", trace)[0] == {"a": 1, "b": 2}
+    assert minion.runs() == 1
+
+
+def test_a_job_of_several_functions_counts_as_one(minion, trace, jid):
+    def deliver():
+        data = {"jid": jid, "fun": ["probe.give", "probe.give", "probe.fail"], "arg": []}
+        first = minion.call(data, "probe.give", [trace, "one"])
+        second = minion.call(data, "probe.give", [trace, None, 4])
+        with pytest.raises(salt.exceptions.CommandExecutionError, match="three"):
+            minion.call(data, "probe.fail", [trace, "three"])
+        return first, second
+
+    assert deliver() == deliver() == (("one", 0), (None, 4))
+    assert minion.runs() == 3
+    assert minion.seen(jid)[jid]["state"] == "ended"
+
+
+def test_a_job_of_several_functions_that_was_cut_tells_which_of_them_it_did(minion, trace, jid):
+    data = {"jid": jid, "fun": ["probe.give", "probe.give"], "arg": []}
+    minion.call(data, "probe.give", [trace, "one"])
+    _age_process(minion)
+    again = dict(data)
+    assert minion.call(again, "probe.give", [trace, "one"]) == ("one", 0)
+    text, retcode = minion.call(again, "probe.give", [trace, "two"])
+    assert (retcode, minion.runs()) == (1, 1)
+    assert "interrupted" in text
+
+
+def test_a_state_run_that_the_minion_queues_for_itself_is_run_when_its_turn_comes(minion, trace, jid):
+    minion.deliver(jid, "probe.queued", trace)
+    assert minion.seen(jid)[jid]["state"] == "never"
+    minion.deliver(jid, "probe.give", trace, "state")
+    assert minion.runs() == 2
+
+
+@pytest.mark.parametrize("fun", ["saltutil.refresh_grains", "sys.list_modules"])
+def test_what_manages_the_minion_is_neither_recorded_nor_kept_from_running_again(minion, jid, fun):
+    minion.it.functions[fun]
+    minion.deliver(jid, "sys.list_functions", "test")
+    assert minion.records() == []
+    assert minion.deliver(jid, "sys.list_functions", "test")[0]
+
+
+def test_jobs_without_a_jid_and_questions_are_not_recorded(minion, trace, jid):
+    for _ in range(2):
+        assert minion.call({"fun": "probe.give", "arg": []}, "probe.give", [trace, "local"]) == ("local", 0)
+        minion.deliver(jid, "probe.give", trace, executor_opts={"job_once": {"question": True}})
+    assert (minion.runs(), minion.records()) == (4, [])
+
+
+@pytest.mark.parametrize("opts", ["text", ["a", "list"], {"job_once": "text"}, {"job_once": {"keep": "long"}}, None])
+def test_executor_options_of_any_form_harm_nothing(minion, trace, jid, opts):
+    assert minion.deliver(jid, "probe.give", trace, "done", executor_opts=opts) == ("done", 0)
+
+
+@pytest.mark.parametrize("jid", ["../../x", "a/b", "~2", "x~2", ".since", "ü", "=", "A" * 300, "req", "\ud800"])
+def test_any_jid_stays_in_the_folder_and_apart_from_others(minion, trace, jid):
+    others = ["x", "since", "2"]
+    for each in (*others, jid, jid, *others):
+        minion.deliver(each, "probe.give", trace, each.encode("utf-8", "replace"))
+    assert minion.runs() == 4
+    assert len(minion.records()) == 4
+
+
+# -- interrupted -------------------------------------------------------------------------------------------------------
+
+
+def test_an_interrupted_job_is_not_run_again_and_its_return_says_what_to_do(minion, trace, jid):
+    minion.interrupt(jid)
+    text, retcode = minion.deliver(jid, "probe.die", trace)
+    assert (retcode, minion.runs()) == (1, 1)
+    for part in (jid, "was interrupted", f"salt 'm1' job_once.forget {jid}", "new jid", "job_retry.retry"):
+        assert part in text
+    assert minion.seen(jid)[jid]["state"] == "interrupted"
+
+
+def test_an_interrupted_job_runs_again_once_where_the_master_says_so(minion, trace, jid):
+    minion.interrupt(jid)
+    again = {"executor_opts": {"job_once": {"rerun": True}}}
+    for _ in range(2):
+        assert minion.deliver(jid, "probe.give", trace, "second", **again) == ("second", 0)
+    assert minion.runs() == 2
+    assert minion.deliver(jid, "probe.give", trace) == ("second", 0)
+
+
+def test_a_job_that_has_ended_does_not_run_again_even_where_the_master_says_so(minion, trace, jid):
+    minion.deliver(jid, "probe.give", trace, "first")
+    assert minion.deliver(jid, "probe.give", trace, executor_opts={"job_once": {"rerun": True}})[0] == "first"
+    assert minion.runs() == 1
+
+
+def test_a_forgotten_job_runs_again_under_its_jid(minion, trace, jid):
+    minion.interrupt(jid)
+    assert minion.deliver(new_jid(), "job_once.forget", jid, "other")[0] == {jid: True, "other": False}
+    assert minion.deliver(jid, "probe.give", trace, "now") == ("now", 0)
+
+
+def test_a_job_that_runs_is_not_forgotten(minion, trace, jid):
+    process = minion.deliver_in_process(jid, "probe.wait", trace, str(minion.gate))
+    try:
+        wait_for(minion.runs, what="the job runs")
+        with pytest.raises(salt.exceptions.CommandExecutionError, match="runs here"):
+            minion.deliver(new_jid(), "job_once.forget", jid)
+    finally:
+        minion.gate.touch()
+        process.join()
+
+
+# -- at the same time --------------------------------------------------------------------------------------------------
+
+
+def test_of_many_deliveries_at_once_one_runs_and_all_return_the_same(minion, trace, jid):
+    processes = [minion.deliver_in_process(jid, "probe.wait", trace, str(minion.gate)) for _ in range(8)]
+    wait_for(minion.runs, what="one of them runs")
+    assert minion.seen(jid)[jid]["state"] == "begun"
+    minion.gate.touch()
+    for process in processes:
+        process.join()
+    assert {process.exitcode for process in processes} == {0}
+    assert minion.runs() == 1
+    assert minion.deliver(jid, "probe.wait", trace, str(minion.gate)) == ("gate open", 0)
+
+
+def test_a_delivery_that_waits_for_the_first_one_is_told_when_that_is_killed(minion, trace, jid):
+    first = minion.deliver_in_process(jid, "probe.wait", trace, str(minion.gate))
+    wait_for(minion.runs, what="the first runs")
+    second = minion.deliver_in_process(jid, "probe.wait", trace, str(minion.gate))
+    time.sleep(0.2)
+    assert second.is_alive()
+    first.kill()
+    first.join()
+    second.join()
+    assert (second.exitcode, minion.runs()) == (0, 1)
+
+
+def test_where_the_disk_has_no_links_one_delivery_still_wins(minion, trace, jid, monkeypatch):
+    def no_links(*_):
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", no_links)
+    processes = [minion.deliver_in_process(jid, "probe.give", trace, "done") for _ in range(4)]
+    for process in processes:
+        process.join()
+    assert minion.runs() == 1
+    assert minion.seen(jid)[jid]["return"] == "done"
+
+
+# -- on the disk -------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_is_on_the_disk_before_its_function_runs(minion, trace, jid, monkeypatch):
+    done = []
+    for name in ("fsync", "link"):
+        real = getattr(os, name)
+        monkeypatch.setattr(
+            os, name, lambda *args, name=name, real=real: (done.append((name, minion.runs())), real(*args))
+        )
+    minion.deliver(jid, "probe.give", trace)
+    # the file, its name, the folder; then the end
+    assert done == [("fsync", 0), ("link", 0), ("fsync", 0), ("fsync", 1)]
+
+
+def test_a_torn_end_leaves_an_interrupted_job_and_a_whole_file_for_the_next(minion, trace, jid):
+    minion.deliver(jid, "probe.give", trace, "first")
+    (path,) = minion.records()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])
+    _age_process(minion)
+    assert minion.seen(jid)[jid]["state"] == "interrupted"
+    assert minion.deliver(jid, "probe.give", trace)[1] == 1
+    assert minion.runs() == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"\x00" * 500, b"deadbeef {}", b'\n00000000 {"pid": 1}\n'])
+def test_a_record_that_cannot_be_read_counts_as_begun(minion, trace, jid, content):
+    minion.deliver(jid, "probe.give", trace)
+    minion.records()[0].write_bytes(content)
+    text, retcode = minion.deliver(jid, "probe.give", trace)
+    assert (retcode, minion.runs()) == (1, 1)
+    assert "interrupted" in text
+
+
+def test_only_the_minions_user_can_read_what_was_returned(minion, trace, jid):
+    minion.deliver(jid, "probe.give", trace, "secret")
+    (path,) = minion.records()
+    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+
+
+def test_a_return_that_is_too_large_is_not_kept_and_the_next_delivery_says_so(minion, trace, jid):
+    value, _ = minion.deliver(jid, "probe.give", trace, None, 5, 3 << 20)
+    assert len(value) == 3 << 20
+    text, retcode = minion.deliver(jid, "probe.give", trace, None, 5, 3 << 20)
+    assert (retcode, minion.runs()) == (5, 1)
+    assert "too large to be kept" in text
+    assert minion.records()[0].stat().st_size < 2000
+
+
+def test_a_full_disk_lets_the_job_run_with_one_warning(minion, trace, jid, monkeypatch, caplog):
+    _fill_the_disk(monkeypatch)
+    assert minion.deliver(jid, "probe.give", trace, "done") == ("done", 0)
+    assert [record.levelname for record in caplog.records if "without a record" in record.message] == ["WARNING"]
+    assert minion.records() == []
+
+
+def test_on_a_full_disk_a_strict_minion_refuses_and_says_why(tmp_path, jid, monkeypatch):
+    minion = Minion(tmp_path, job_once_strict=True)
+    _fill_the_disk(monkeypatch)
+    with pytest.raises(salt.exceptions.CommandExecutionError, match=r"was not run.*No space left.*job_once_strict"):
+        minion.deliver(jid, "probe.give", str(minion.trace))
+    assert minion.runs() == 0
+    monkeypatch.undo()
+    assert minion.deliver(jid, "probe.give", str(minion.trace), "later") == ("later", 0)
+
+
+def test_a_disk_that_fills_while_the_job_runs_costs_its_end_and_not_the_job(minion, trace, jid, monkeypatch, caplog):
+    minion.deliver(new_jid(), "probe.give", trace)
+    real, calls = os.fsync, []
+
+    def fail_at_the_end(fd):
+        calls.append(fd)
+        if len(calls) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", fail_at_the_end)
+    assert minion.deliver(jid, "probe.give", trace, "done") == ("done", 0)
+    assert "could not be recorded" in caplog.text
+
+
+# -- what is dropped ---------------------------------------------------------------------------------------------------
+
+
+def _sweep_now(minion):
+    """Have the next job sweep."""
+    for path in pathlib.Path(minion.opts["cachedir"], "job_once", "m1").glob(".swept"):
+        os.utime(path, (0, 0))
+    minion.deliver(new_jid(), "probe.give", str(minion.trace))
+
+
+def _age(path, days):
+    at = time.time() - days * 86400
+    os.utime(path, (at, at))
+
+
+def test_records_go_after_a_week(minion, trace):
+    jids = [new_jid() for _ in range(2)]
+    for jid, days in zip(jids, (6.9, 7.1), strict=True):
+        minion.deliver(jid, "probe.give", trace)
+        _age(minion.records()[-1], days)
+    _sweep_now(minion)
+    assert [minion.seen(jid)[jid]["state"] for jid in jids] == ["ended", "never"]
+
+
+def test_the_option_and_what_the_master_has_told_say_for_how_long(tmp_path):
+    minion = Minion(tmp_path, job_once_keep=3600)
+    jids = [new_jid() for _ in range(2)]
+    for jid, days in zip(jids, (9, 11), strict=True):
+        told = {"job_once": {"keep": 10 * 86400}}
+        minion.deliver(jid, "probe.give", str(minion.trace), executor_opts=told)
+        _age(minion.records()[-1], days)
+    _sweep_now(minion)
+    assert [minion.seen(jid)[jid]["state"] for jid in jids] == ["ended", "never"]
+
+
+@pytest.mark.parametrize("value", ["7d", -1, True, None])
+def test_an_option_that_is_no_number_of_seconds_is_complained_of_and_replaced(tmp_path, value, caplog):
+    minion = Minion(tmp_path, job_once_keep=value)
+    minion.deliver(new_jid(), "probe.give", str(minion.trace))
+    assert f"job_once_keep is {value!r} and must be a number of seconds" in caplog.text
+    assert len(minion.records()) == 1
+
+
+def test_the_runs_of_one_job_go_together(minion, trace, jid):
+    minion.interrupt(jid)
+    minion.deliver(jid, "probe.give", trace, executor_opts={"job_once": {"rerun": True}})
+    first, second = minion.records()
+    _age(first, 8)
+    _sweep_now(minion)
+    assert {first, second} <= set(minion.records())
+    _age(second, 8)
+    _age(first, 8)
+    _sweep_now(minion)
+    assert not {first, second} & set(minion.records())
+
+
+def test_a_job_that_still_runs_is_not_dropped(minion, trace, jid):
+    process = minion.deliver_in_process(jid, "probe.wait", trace, str(minion.gate))
+    try:
+        wait_for(minion.runs, what="the job runs")
+        _age(minion.records()[0], 30)
+        _sweep_now(minion)
+        assert minion.seen(jid)[jid]["state"] == "begun"
+    finally:
+        minion.gate.touch()
+        process.join()
+
+
+def test_there_are_never_more_records_than_the_bound_and_the_oldest_go(minion, trace):
+    module = minion.it.executors["job_once.execute"].func.__globals__
+    jids = [new_jid() for _ in range(6)]
+    minion.deliver(jids[0], "probe.give", trace)
+    before = minion.seen("none")["none"]["recorded_for"]
+    most, module["MOST"] = module["MOST"], 4
+    try:
+        for jid in reversed(jids[1:]):
+            minion.deliver(jid, "probe.give", trace)
+        for age, jid in enumerate(reversed(jids)):
+            (path,) = [path for path in minion.records() if path.name == jid]
+            _age(path, 0.01 * (age + 1))
+        _sweep_now(minion)
+    finally:
+        module["MOST"] = most
+    kept = [jid for jid in jids if minion.seen(jid)[jid]["state"] == "ended"]
+    assert kept == jids[-3:]
+    # It no longer claims to know about the time of what it has dropped.
+    assert before >= 0 and minion.seen("none")["none"]["recorded_for"] <= 0.01 * 86400 * 5
+
+
+# -- questions ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_minion_tells_of_many_jobs_at_once(minion, trace):
+    ended, cut, never = (new_jid() for _ in range(3))
+    minion.deliver(ended, "probe.give", trace, {"a": 1}, 2)
+    minion.interrupt(cut)
+    told = minion.seen(ended, cut, never)
+    assert {jid: about["state"] for jid, about in told.items()} == {ended: "ended", cut: "interrupted", never: "never"}
+    assert (told[ended]["return"], told[ended]["retcode"], told[ended]["success"]) == ({"a": 1}, 2, False)
+    assert told[ended]["fun"] == "probe.give" and told[ended]["at"] <= told[ended]["ended_at"] <= time.time()
+    assert 0 <= told[never]["recorded_for"] < 600
+
+
+def test_a_job_from_before_the_executor_came_is_not_said_to_be_unknown_for_longer_than_it_watches(minion, jid):
+    assert minion.seen(jid)[jid]["state"] == "unknown"  # it has not recorded anything yet
+    minion.deliver(new_jid(), "probe.give", str(minion.trace))
+    assert minion.seen(jid)[jid]["recorded_for"] < 60
+
+
+def test_a_job_without_a_record_ends_the_time_for_which_the_records_are_complete(minion, trace, jid, monkeypatch):
+    minion.deliver(new_jid(), "probe.give", trace)
+    since = pathlib.Path(minion.opts["cachedir"], "job_once", "m1", ".since")
+    _age(since, 3)
+    assert minion.seen(jid)[jid]["recorded_for"] > 2 * 86400
+    with monkeypatch.context() as patch:
+        _fill_the_disk(patch)
+        minion.deliver(jid, "probe.give", trace)
+    assert minion.seen(jid)[jid]["recorded_for"] < 60
+
+
+def test_find_cached_job_answers_from_the_records_without_cache_jobs(minion, trace, jid):
+    never = new_jid()
+    minion.deliver(jid, "probe.give", trace, "done", 3)
+    found = minion.deliver(new_jid(), "saltutil.find_cached_job", jid)[0]
+    assert (found["jid"], found["return"], found["retcode"], found["fun"]) == (jid, "done", 3, "probe.give")
+    assert found["job_once"]["state"] == "ended"
+    found = minion.deliver(new_jid(), "saltutil.find_cached_job", never)[0]
+    assert found.keys() == {"jid", "job_once"} and found["job_once"]["state"] == "never"
+
+
+def test_a_question_names_jids(minion):
+    with pytest.raises(salt.exceptions.SaltInvocationError, match="takes one or more jids"):
+        minion.seen()
+
+
+def test_several_functions_are_told_as_salt_returns_them(minion, trace, jid):
+    data = {"jid": jid, "fun": ["probe.give", "test.echo"], "arg": []}
+    minion.call(data, "probe.give", [trace, "one", 2])
+    minion.call(data, "test.echo", ["two"])
+    told = minion.seen(jid)[jid]
+    assert told["return"] == {"probe.give": "one", "test.echo": "two"}
+    assert told["retcode"] == {"probe.give": 2, "test.echo": 0}
+
+
+# -- the acknowledgement -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fired(monkeypatch):
+    """The events for the master, in order."""
+    events = []
+
+    class Bus:
+        def __init__(self, *_, **__):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def fire_event(self, data, tag):
+            assert tag == "fire_master"
+            events.append((data["tag"], data["data"]))
+
+    monkeypatch.setattr(salt.utils.event, "MinionEvent", Bus)
+    return events
+
+
+def test_the_master_is_told_where_it_has_asked_for_that(minion, trace, jid, fired):
+    wish = {"executor_opts": {"job_once": {"ack": True}}, "tgt": "*", "tgt_type": "glob", "user": "root"}
+    minion.deliver(jid, "probe.give", trace, **wish)
+    about = {"id": "m1", "jid": jid, "fun": "probe.give", "tgt": "*", "tgt_type": "glob", "user": "root"}
+    assert fired == [(f"salt/job/{jid}/start/m1", about)]
+    minion.deliver(jid, "probe.give", trace, **wish)
+    minion.deliver(new_jid(), "probe.give", trace)
+    assert len(fired) == 1
+
+
+def test_the_acknowledgement_is_repeated_while_the_job_runs_and_not_after(minion, trace, jid, fired):
+    module = minion.it.executors["job_once.execute"].func.__globals__
+    repeats, module["REPEATS"] = module["REPEATS"], (0.05, 0.1, 0.15)
+    try:
+        minion.deliver(jid, "test.sleep", 1, executor_opts={"job_once": {"ack": True}})
+        minion.deliver(new_jid(), "probe.give", trace, executor_opts={"job_once": {"ack": True}})
+        time.sleep(0.3)
+    finally:
+        module["REPEATS"] = repeats
+    assert [tag for tag, _ in fired].count(f"salt/job/{jid}/start/m1") == 4
+    assert len(fired) == 5
+
+
+# -- the file ----------------------------------------------------------------------------------------------------------
+
+
+def test_it_imports_nothing_of_this_extension():
+    assert "saltext" not in EXECUTOR.read_text()
+
+
+def test_it_works_as_a_file_that_salt_has_synced(tmp_path, jid):
+    folder = tmp_path / "extmods" / "executors"
+    folder.mkdir(parents=True)
+    (folder / "job_once.py").write_text(EXECUTOR.read_text())
+    minion = Minion(tmp_path)
+    assert minion.it.executors["job_once.execute"].func.__globals__["__file__"].startswith(str(folder))
+    for _ in range(2):
+        assert minion.deliver(jid, "probe.give", str(minion.trace)) == (None, 0)
+    assert minion.runs() == 1
+
+
+# -- helpers -----------------------------------------------------------------------------------------------------------
+
+
+def _age_process(minion):
+    """Have the newest record be that of a process that is gone."""
+    path = max(minion.records(), key=lambda path: path.stat().st_mtime)
+    module = minion.it.executors["job_once.execute"].func.__globals__
+    lines = [module["_line"](line) for line in path.read_bytes().split(b"\n")]
+    lines = [line for line in lines if line is not None]
+    lines[0]["birth"] = "another"
+    with path.open("wb", 0) as file:
+        for line in lines:
+            module["_write"](file, line)
+
+
+def _fill_the_disk(monkeypatch):
+    """Have what is synced from now on fail as on a full disk."""
+
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
