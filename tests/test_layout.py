@@ -72,7 +72,6 @@ SHELLS = {
     },
     "retry": {
         *(
-            "answers",
             "checkpoint",
             "doctor",
             "effects",

@@ -6,7 +6,17 @@ Part of the batch machine. It must never leave out a minion that has not been as
 
 from __future__ import annotations
 
-from saltext.jobs.core.batch.facts import Effect, Gather, Gathered, PingFailed, Queue, Queued, QueueRefused, Seen
+from saltext.jobs.core.batch.facts import (
+    Effect,
+    Gather,
+    Gathered,
+    Hinted,
+    PingFailed,
+    Queue,
+    Queued,
+    QueueRefused,
+    Seen,
+)
 from saltext.jobs.core.batch.flight import Outcome
 from saltext.jobs.core.batch.state import State
 
@@ -21,6 +31,16 @@ def ping(batch: State, now: float) -> list[Effect]:
 def seen(batch: State, fact: Seen, _now: float) -> list[Effect]:
     """Minions are there, and may be sent to if they were waited for."""
     batch.waiting.put_last(batch.presence.seen(fact.minions))
+    return []
+
+
+def hinted(batch: State, fact: Hinted, _now: float) -> list[Effect]:
+    """
+    Ping a minion once more before it is left out: the ping under way may have come too early for it. Once only, since
+    anybody can fire such events in its name.
+    """
+    if batch.presence.wants_hint(fact.minion):
+        batch.presence.hinted.add(fact.minion)
     return []
 
 

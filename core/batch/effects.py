@@ -19,6 +19,7 @@ from saltext.jobs.core.batch.live import Live
 from saltext.jobs.core.batch.plan import not_passed
 from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.summary import counts
+from saltext.jobs.core.engine.answers import KeptAnswers
 from saltext.jobs.core.errors import EngineAbsent, JobCacheError, NoMinionMatched, PublishFailed
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.job_cache import BATCH_MARK, load_of
@@ -46,6 +47,7 @@ class Effects:
 
     def __init__(self, ports: Ports, close: Callable[[Live], None]) -> None:
         self._ports, self._close_batch = ports, close
+        self._answers = KeptAnswers(ports.cache, ports.cache_worker)
 
     def perform(self, live: Live, effects: list[facts.Effect]) -> None:
         """Begin to carry out the effects of a batch, in their order. Whatever goes wrong becomes a fact."""
@@ -98,17 +100,26 @@ class Effects:
 
     # -- minions ------------------------------------------------------------------------------------------------------
 
+    @property
+    def _kept(self) -> KeptAnswers | None:
+        """Where answers are believed: the bus tells of whatever any minion says in the name of another."""
+        return None if self._ports.cache.unproven else self._answers
+
     async def _gather(self, live: Live, effect: facts.Gather) -> None:
         spec = live.batch.spec
         tgt, tgt_type = spec.target_for(effect.minions) if effect.minions else (spec.tgt, spec.tgt_type)
         answers = _Gathering(self._ports.loop, lambda found: live.step(facts.Seen(tuple(found))))
         try:
             await self._ports.questions.ping(
-                tgt, tgt_type, spec.gather_job_timeout, told=lambda minion, _: answers.add(minion, True)
+                tgt,
+                tgt_type,
+                spec.gather_job_timeout,
+                told=lambda minion, _: answers.add(minion, True),
+                kept=self._kept,
             )
         except NoMinionMatched:
             pass
-        except PublishFailed as exc:
+        except (PublishFailed, JobCacheError) as exc:
             live.step(facts.PingFailed(str(exc)))
             return
         live.step(facts.Gathered(tuple(sorted(answers.rest()))))
@@ -162,11 +173,11 @@ class Effects:
         minions, timeout = effect.minions, live.batch.spec.gather_job_timeout
         answers = _Gathering(self._ports.loop, lambda found: live.step(_probed(found)))
         try:
-            said = await self._ports.questions.find_job(live.jid, minions, timeout, told=answers.add)
+            said = await self._ports.questions.find_job(live.jid, minions, timeout, told=answers.add, kept=self._kept)
         except NoMinionMatched:
             live.step(facts.Probed(silent=minions))
             return
-        except PublishFailed as exc:
+        except (PublishFailed, JobCacheError) as exc:
             log.warning("Batch %s: %d minions could not be asked: %s", live.jid, len(minions), exc)
             live.step(facts.Probed(unasked=minions))
             return
@@ -207,10 +218,12 @@ class Effects:
             return "no minion of the stage has completed, so there is none to ask"
         try:
             answers = await self._ports.questions.call(
-                check["fun"], check["arg"], check["kwargs"], effect.minions, spec.check_timeout, spec.user
+                check["fun"], check["arg"], check["kwargs"], effect.minions, spec.check_timeout, spec.user, self._kept
             )
         except PublishFailed as exc:
             return f"it could not be published: {exc}"
+        except JobCacheError as exc:
+            return f"its answers could not be read: {exc}"
         wrong = {
             minion: reason
             for minion in effect.minions

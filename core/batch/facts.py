@@ -16,7 +16,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """Minions have shown a sign of life: an answer to a ping, a start, or a return of any job."""
+    """Minions are there: they have answered a ping, or shown another sign of life that is believed."""
 
     minions: tuple[str, ...]
 
@@ -52,7 +52,14 @@ class Acknowledged:
 
 @dataclasses.dataclass(frozen=True)
 class Started:
-    """A minion process has started: it is there, and has forgotten which jobs it has received."""
+    """A minion process has started, the bus tells: it has forgotten which jobs it has received."""
+
+    minion: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Hinted:
+    """The bus tells of a sign of life of a minion, and its answer to a ping would prove it."""
 
     minion: str
 
@@ -199,6 +206,7 @@ Fact = (
     | Returned
     | Acknowledged
     | Started
+    | Hinted
     | EventsLost
     | Published
     | PublishFailed
@@ -225,6 +233,7 @@ _NAMES: dict[type, str] = {
     Returned: "ret",
     Acknowledged: "ack",
     Started: "started",
+    Hinted: "hint",
     EventsLost: "gap",
     Published: "pub",
     PublishFailed: "pubfail",

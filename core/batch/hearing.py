@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 
 from saltext.jobs.core.batch import facts
-from saltext.jobs.core.batch.hearsay import Hearsay
 from saltext.jobs.core.batch.live import Live
 from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.engine.alarm import Alarm
 from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.master.events import JobReturned
+from saltext.jobs.core.master.hearsay import Hearsay
 from saltext.jobs.core.quiet import Quiet
 
 log = logging.getLogger(__name__)

@@ -81,6 +81,21 @@ class InFlight(Kept):
         """
         return [minion for minion in minions if minion in self.flights and self.flights[minion].phase in _IN_DOUBT]
 
+    def awaits_begin(self, minion: str) -> bool:
+        """Tell whether a minion was sent to, and is not known to have begun."""
+        flight = self.flights.get(minion)
+        return flight is not None and not flight.seen and flight.phase in (Phase.SENDING, Phase.SENT)
+
+    def is_in_doubt(self, minion: str) -> bool:
+        """Tell whether it is being found out what has become of a minion."""
+        flight = self.flights.get(minion)
+        return flight is not None and (flight.phase in _IN_DOUBT or flight.phase is Phase.LOOKING)
+
+    def relies_on_hearing(self, minion: str) -> bool:
+        """Tell whether a minion that does not say that it has begun is taken not to have received the job."""
+        flight = self.flights.get(minion)
+        return flight is not None and not flight.deaf
+
     def next_due(self) -> float | None:
         """Return when minions are next overdue, or None."""
         while self.due and self._stale(self.due[0]):
@@ -119,7 +134,7 @@ class InFlight(Kept):
 
     def seen_running(self, minion: str, now: float, begins: bool = False) -> None:
         """A minion says that it runs the job; ``begins``: that it has just begun."""
-        flight = self.flights[minion]
+        flight, doubted = self.flights[minion], self.is_in_doubt(minion)
         if begins and not flight.seen:
             flight.began = now
         flight.runs = 0 if begins else flight.runs + 1
@@ -128,6 +143,8 @@ class InFlight(Kept):
         due = self._next_look(minion, now)
         if begins and flight.kills and flight.due is not None:
             due = min(due, flight.due)  # it is asked whether the kill has worked, whatever it says now
+        if begins and doubted:
+            due = min(due, now + self.spec.gather_job_timeout)  # its own answer says whether that is so
         self._move(minion, Phase.RUNNING, due)
 
     def _next_look(self, minion: str, now: float) -> float:

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from saltext.jobs.core.batch import facts
-from saltext.jobs.core.batch.hearsay import MOST
 from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.errors import JobCacheError, StateError
+from saltext.jobs.core.master.hearsay import MOST
 
 log = logging.getLogger(__name__)
 

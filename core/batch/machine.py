@@ -86,6 +86,7 @@ def _closed(batch: State, _fact: facts.Closed, _now: float) -> list[Effect]:
 
 _HANDLERS: dict[type, Callable[[Any, Any, float], list[Effect]]] = {
     facts.Seen: attendance.seen,
+    facts.Hinted: attendance.hinted,
     facts.Gathered: attendance.gathered,
     facts.PingFailed: attendance.ping_failed,
     facts.Queued: attendance.queued,

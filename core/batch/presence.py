@@ -26,6 +26,8 @@ class Presence(Kept):
     gathering: bool = kept(bool)  # the first ping is not over: nothing is sent before
     pinging: bool = kept(bool)  # a ping is under way
     ping_at: float = kept(float)  # no ping before, in Unix time
+    hinted: set[str] = kept(set, sorted, set)  # those of whom the bus has told a sign of life since the last ping
+    heeded: set[str] = kept(set, sorted, set)  # those that were pinged once more for that
     settled_at: float = kept(float)  # nobody is given up before: the master is young, and minions are still connecting
 
     def doubt(self, minions: Iterable[str]) -> None:
@@ -39,6 +41,11 @@ class Presence(Kept):
             self.there.update(found)
         return found
 
+    def wants_hint(self, minion: str) -> bool:
+        """Tell whether it changes anything that the bus tells of a sign of life of a minion: during its last ping, once."""
+        last = self.pinging and self.unseen.get(minion, -1) + 1 >= self.spec.probe_attempts
+        return last and minion in self.unseen and minion not in self.hinted and minion not in self.heeded
+
     def was_there(self, minion: str) -> bool:
         """Tell whether a minion that was sent to is known to have been there: silence is no absence then."""
         return self.spec.presence == "ping" or minion in self.there
@@ -50,6 +57,7 @@ class Presence(Kept):
     def ping(self) -> tuple[str, ...]:
         """Begin a ping: return the minions to ask, none for the whole target."""
         self.pinging = True
+        self.hinted.clear()
         return () if self.gathering else tuple(self.unseen)
 
     def ping_over(self, now: float) -> list[str]:
@@ -61,7 +69,9 @@ class Presence(Kept):
             self.ping_at = now + self.spec.gather_job_timeout
             return []
         self.ping_at = now
-        given_up = [minion for minion, asked in self.unseen.items() if asked >= self.spec.probe_attempts]
+        silent = [minion for minion, asked in self.unseen.items() if asked >= self.spec.probe_attempts]
+        given_up = [minion for minion in silent if minion not in self.hinted or minion in self.heeded]
+        self.heeded.update(self.hinted.intersection(silent))
         for minion in given_up:
             del self.unseen[minion]
         return given_up

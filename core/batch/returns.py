@@ -1,14 +1,15 @@
 """
 What minions say of their own accord: that they have returned the job, begun it, or started anew.
 
-Part of the batch machine. Whether a minion has said it, was found out before it became a fact. Pure: stdlib only.
+Part of the batch machine. Whether a minion has returned was found out before it became a fact. That it has begun, or
+started anew, anybody can say in its name: it delays little, and makes no success. Pure: stdlib only.
 """
 
 from __future__ import annotations
 
-from saltext.jobs.core.batch import attendance, kills
-from saltext.jobs.core.batch.facts import Acknowledged, Effect, EventsLost, Returned, Seen, Started
-from saltext.jobs.core.batch.flight import Outcome, Phase
+from saltext.jobs.core.batch import kills
+from saltext.jobs.core.batch.facts import Acknowledged, Effect, EventsLost, Returned, Started
+from saltext.jobs.core.batch.flight import Outcome
 from saltext.jobs.core.batch.state import State
 
 
@@ -44,22 +45,23 @@ def _outcome_of(batch: State, fact: Returned) -> Outcome:
 def acknowledged(batch: State, fact: Acknowledged, now: float) -> list[Effect]:
     """A minion has begun. One that was given up, or put back, is in flight again."""
     minion = fact.minion
-    if batch.finished:
+    if not batch.wants_acknowledgement(minion):
         return []
-    if batch.record.is_guess(minion) and not batch.record.timed_out(minion):
+    if not batch.inflight.awaits_begin(minion):
+        batch.begun_after_all[minion] = batch.begun_after_all.get(minion, 0) + 1
+    if batch.record.is_guess(minion):
         batch.record.reopen(minion)
         batch.inflight.revive(minion, now)
     elif _has_received_it(batch, minion):
         batch.inflight.revive(minion, now)
-    if minion in batch.inflight and not batch.inflight.is_in(minion, Phase.KILLING):
-        batch.inflight.seen_running(minion, now, begins=True)
+    batch.inflight.seen_running(minion, now, begins=True)
     return kills.kill_what_was_late(batch)
 
 
-def started(batch: State, fact: Started, now: float) -> list[Effect]:
+def started(batch: State, fact: Started, _now: float) -> list[Effect]:
     """A minion's process has started."""
     batch.inflight.forget(fact.minion)
-    return attendance.seen(batch, Seen((fact.minion,)), now)
+    return []
 
 
 def events_lost(batch: State, _fact: EventsLost, _now: float) -> list[Effect]:

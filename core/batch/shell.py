@@ -66,7 +66,9 @@ class BatchShell:
     def start(self) -> None:
         """Listen, and begin once the bus is heard: an answer that came before would be missed."""
         if self._ports.cache.unproven:
-            log.warning("Returns count as the bus tells of them, forged ones too: %s", self._ports.cache.unproven)
+            log.warning(
+                "Returns and answers count as the bus tells of them, forged ones too: %s", self._ports.cache.unproven
+            )
         self._ports.bus.listen(self, on_ready=self._begin)
 
     def _begin(self) -> None:
@@ -95,7 +97,10 @@ class BatchShell:
             return tag == events.wake_tag(BATCH_MANAGER) or (bool(self.live) and events.is_start(tag))
         if jid in self.live or self._ports.questions.wants(jid) or jid in self.ended:
             return True
-        return bool(self._seeking) and self._seeks(events.returned_by(tag))
+        if not self._seeking:
+            return False
+        minion = events.returned_by(tag)
+        return any(self._seeks(live, minion) for live in self._seeking)
 
     def handle(self, tag: str, data: Any) -> None:
         """Take an event."""
@@ -104,24 +109,36 @@ class BatchShell:
             return
         fact = events.fact_of(tag, data)
         if isinstance(fact, events.JobReturned):
-            self._ports.questions.heard(fact.jid, fact.minion, data.get("return"), fact.retcode)
+            is_answer = self._ports.questions.wants(fact.jid)
+            if is_answer:
+                self._ports.questions.heard(fact.jid, fact.minion, data.get("return"), fact.retcode)
             live = self.live.get(fact.jid)
             if live is not None and live.batch.wants_return(fact.minion):
                 self._hearing.take(live, fact)
             elif fact.jid in self.ended:
                 self._late.take(fact.jid, fact.minion, fact.retcode)
-            for seeking in [live for live in self._seeking if fact.minion in live.batch.presence.unseen]:
-                seeking.step(facts.Seen((fact.minion,)))
+            if not is_answer or self._ports.cache.unproven:
+                self._may_be_there(fact.minion)
         elif isinstance(fact, events.JobStarted) and fact.jid in self.live:
-            self.live[fact.jid].step(facts.Acknowledged(fact.minion))
+            if self.live[fact.jid].batch.wants_acknowledgement(fact.minion):
+                self.live[fact.jid].step(facts.Acknowledged(fact.minion))
         elif isinstance(fact, events.MinionStarted):
             for live in list(self.live.values()):
                 if live.batch.wants_start(fact.minion):
                     live.step(facts.Started(fact.minion))
+            self._may_be_there(fact.minion)
 
-    def _seeks(self, minion: str | None) -> bool:
-        """Whether a batch waits for a sign of life of a minion."""
-        return any(minion in live.batch.presence.unseen for live in self._seeking)
+    def _may_be_there(self, minion: str) -> None:
+        """The bus tells of a sign of life of a minion, which its answer to a ping proves where answers are proven."""
+        for seeking in [live for live in self._seeking if self._seeks(live, minion)]:
+            seeking.step(facts.Seen((minion,)) if self._ports.cache.unproven else facts.Hinted(minion))
+
+    def _seeks(self, live: Live, minion: str | None) -> bool:
+        """Whether it matters to a batch that the bus tells of a sign of life of a minion."""
+        presence = live.batch.presence
+        if self._ports.cache.unproven:
+            return minion in presence.unseen
+        return minion is not None and presence.wants_hint(minion)
 
     def on_gap(self) -> None:
         """Events may have been lost: look for returns of every minion that a return would change."""

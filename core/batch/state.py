@@ -34,7 +34,10 @@ from saltext.jobs.core.batch.spec import Spec
 
 #: Of the policy by which facts are folded. A journal that an engine with another one has begun is folded by this one: then
 #: it is not known any more who was sent to.
-POLICY = 2
+POLICY = 3
+
+#: How often a minion that is in doubt, or was given up, is taken to have begun after all since the bus tells so.
+_BELIEVED = 3
 
 S = TypeVar("S", bound="State")
 
@@ -62,6 +65,7 @@ class State(Kept):
     waiting: Pending = kept(Pending, list, Pending, name="pending")
     tried: set[str] = kept(set, sorted, set)  # minions pending again that may have received the job
     resent: dict[str, int] = kept(dict, dict, dict)  # how often a minion is taken not to have received it
+    begun_after_all: dict[str, int] = kept(dict, dict, dict)  # how often that was said of a minion in doubt
     to_queue: dict[str, None] = kept(dict, list, dict.fromkeys)  # not handed over to the retry queue yet
     queue_refused: str = kept(str)  # why the retry queue did not take minions
     created: float = kept(float)
@@ -199,7 +203,22 @@ class State(Kept):
 
     def wants_start(self, minion: str) -> bool:
         """Whether it matters that a process of ``minion`` has started."""
-        return minion in self.inflight or minion in self.presence.unseen
+        return self.inflight.relies_on_hearing(minion)
+
+    def wants_acknowledgement(self, minion: str) -> bool:
+        """
+        Whether it changes anything that ``minion`` has begun, as the bus tells.
+
+        Anybody can say so in its name, as often as he likes: it moves a deadline once for each publish, and a minion in
+        doubt, or given up, is taken for one that has begun a few times only.
+        """
+        if self.finished:
+            return False
+        if self.inflight.awaits_begin(minion):
+            return True
+        given_up = minion in self.tried or (self.record.is_guess(minion) and not self.record.timed_out(minion))
+        open_to_doubt = given_up or self.inflight.is_in_doubt(minion)
+        return open_to_doubt and self.begun_after_all.get(minion, 0) < _BELIEVED
 
     def accepts(self, fact: Fact) -> bool:
         """Whether a request changes anything."""

@@ -28,7 +28,7 @@ def about_engine(opts: Mapping[str, Any], engine: str) -> list[str]:
 def about_returns(opts: Mapping[str, Any], cache: JobCache) -> list[str]:
     """Return how somebody could have a return counted that its minion did not make."""
     if cache.unproven:
-        return [f"a return that a minion forges on the bus counts as genuine: {cache.unproven}"]
+        return [f"a return or an answer that a minion forges on the bus counts as genuine: {cache.unproven}"]
     if opts.get("require_minion_sign_messages") and opts.get("drop_messages_signature_fail"):
         return []
     return [

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -121,6 +122,8 @@ class JobCache:
         :raises JobCacheError: when the cache cannot be read.
         """
         wanted = list(minions)
+        if self.name == "local_cache" and is_plain(jid):
+            return frozenset(minion for minion in filter(is_plain, wanted) if self._has_file(jid, minion))
         if self.name != OURS:
             return frozenset(self.returned(jid, wanted))
         store = self._store
@@ -132,24 +135,26 @@ class JobCache:
         found = self._guard(OURS, f"list {bank}", lambda: store.driver.present(bank, keys))
         return frozenset(ids[key] for key in found)
 
-    @property
-    def tells_senders(self) -> bool:
-        """Whether it tells more of who sent a return than the event does, and what was returned can be read for each."""
-        return self.name == OURS and not self.unproven
-
-    def answers(self, jid: str, minions: Iterable[str]) -> dict[str, Any]:
+    def answers(self, jid: str, minions: Iterable[str]) -> dict[str, tuple[Any, int]]:
         """
-        Return ``{minion: what it returned}`` of those of ``minions`` that have returned ``jid``, where it is ours.
+        Return ``{minion: (what it returned, retcode)}`` of those of ``minions`` that have returned ``jid``, where the job
+        cache tells who sent a return: see ``unproven``.
 
         :raises JobCacheError: when the cache cannot be read.
         """
-        found = self._fetch_each(jid, list(minions))
+        read = self._fetch_each if self.name == OURS else self._read_each
         return {
-            minion: data["return"] for minion, data in found.items() if isinstance(data, Mapping) and "return" in data
+            minion: (data["return"], retcode_of(data))
+            for minion, data in (read(jid, list(minions)) if is_plain(jid) else {}).items()
+            if isinstance(data, Mapping) and "return" in data
         }
 
     def forget(self, jid: str) -> None:
-        """Remove all of a job, where it is ours. :raises JobCacheError: when that fails."""
+        """Remove all of a job of our own, where the cache is ours or local_cache. :raises JobCacheError: when that fails."""
+        if self.name == "local_cache" and is_plain(jid):
+            # What is stored meanwhile Salt's maintenance removes in time.
+            shutil.rmtree(self._folder(jid), ignore_errors=True)
+            return
         key = self._store.key_of(jid)
         if key is not None:
             self._guard(OURS, f"remove {jid}", lambda: records.drop(self._store, key))
@@ -275,8 +280,7 @@ class JobCache:
 
     def _read_each(self, jid: str, minions: list[str]) -> dict[str, Any]:
         """Read the returns of some minions; local_cache itself would read those of all."""
-        jobs = os.path.join(self._opts["cachedir"], "jobs")
-        folder = salt.utils.jid.jid_dir(jid, jobs, self._opts.get("hash_type", "sha256"))
+        folder = self._folder(jid)
         found = {}
         for minion in filter(is_plain, minions):
             try:
@@ -292,6 +296,20 @@ class JobCache:
             # Earlier releases have stored what was returned and nothing else.
             found[minion] = value if isinstance(value, Mapping) and "return" in value else {"return": value}
         return found
+
+    def _has_file(self, jid: str, minion: str) -> bool:
+        try:
+            os.stat(os.path.join(self._folder(jid), minion, "return.p"))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as exc:
+            raise JobCacheError(f"{minion}'s return of {jid} cannot be looked for: {exc}") from exc
+        return True
+
+    def _folder(self, jid: str) -> str:
+        """Return where local_cache keeps a job."""
+        jobs = os.path.join(self._opts["cachedir"], "jobs")
+        return str(salt.utils.jid.jid_dir(jid, jobs, self._opts.get("hash_type", "sha256")))
 
     def _call(self, name: str, function: str, *args: Any) -> Any:
         call = self._function(name, function)

@@ -74,14 +74,15 @@ class Publisher:
         :param options: of the names in OPTIONS, those that the job has.
         :param timeout: seconds to wait for the master's answer.
         :param question: the answers are read from the bus only: none is announced or kept in the job cache.
-        :param kept: it is a question whose answers are kept in the job cache all the same, which tells who sent them.
+        :param kept: it is a question whose answers are kept in the job cache all the same, which tells who sent them. The
+            retry queue delivers it to nobody who was away.
         :param once: what minions with the executor ``job_once`` are told besides (``keep``, ``rerun``: see there).
         :raises PublishFailed: with ``certain`` where the master refused.
         :raises NoMinionMatched: when none of the target has an accepted key.
         """
         extra: dict[str, Any] = {name: options[name] for name in OPTIONS if options and options.get(name) is not None}
         if question:
-            extra |= {} if kept else {"nocache": True}
+            extra |= {"metadata": {"job_retry": False}} if kept else {"nocache": True}
         elif compat.HAS_START_EVENT:
             extra["start_event"] = True
         extra["executor_opts"] = _with_wishes(extra.get("executor_opts"), question, once)
@@ -107,17 +108,19 @@ class Publisher:
             raise NoMinionMatched(f"the master matched no minion with {_short(tgt)}")
         return frozenset(answer["minions"])
 
-    async def ping(self, tgt: Any, tgt_type: str, *, ping_jid: str, user: str | None = None) -> frozenset[str]:
+    async def ping(
+        self, tgt: Any, tgt_type: str, *, ping_jid: str, user: str | None = None, kept: bool = False
+    ) -> frozenset[str]:
         """Ask a target who is there; the answers come under ``ping_jid``. Returns and raises as ``publish``."""
-        return await self.publish("test.ping", [], tgt, tgt_type, jid=ping_jid, user=user, question=True)
+        return await self.publish("test.ping", [], tgt, tgt_type, jid=ping_jid, user=user, question=True, kept=kept)
 
-    async def find_job(self, jid: str, minions: Iterable[str], *, probe_jid: str) -> frozenset[str]:
+    async def find_job(self, jid: str, minions: Iterable[str], *, probe_jid: str, kept: bool = False) -> frozenset[str]:
         """
         Ask minions whether they run ``jid``; they answer under ``probe_jid``, which must be fresh.
 
         Returns and raises as ``publish``.
         """
-        return await self.publish("saltutil.find_job", [jid], list(minions), jid=probe_jid, question=True)
+        return await self.publish("saltutil.find_job", [jid], list(minions), jid=probe_jid, question=True, kept=kept)
 
     async def kill_job(
         self, jid: str, minions: Iterable[str], *, kill_jid: str, gently: bool = False

@@ -2,38 +2,22 @@
 Questions to minions and their answers: who is there, who runs a job, who has run it.
 
 Each question is one publish under a fresh jid (a minion ignores a jid that it has seen), and its answers are read from
-the bus, or from where they are kept: then what the bus says is no more than a hint that it is time to look there. It must
-never guess: a minion that did not answer is silent, which is evidence of nothing.
+the bus, or from where they are kept (``asking.py``): then what the bus says is no more than a hint that it is time to look
+there. It must never guess: a minion that did not answer is silent, which is evidence of nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import logging
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
-from saltext.jobs.core import compat
+from saltext.jobs.core.master.asking import Answer, Answers, Kept, Question, Told
 from saltext.jobs.core.master.publisher import Publisher
 
-log = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass(frozen=True)
-class Answers:
-    """
-    What came of a question.
-
-    ``matched``: the minions that the master says the question went to. ``given``: ``{minion: return}`` of those that
-    answered; the return is whatever the function returned, and comes from the minion itself. ``failed``: ``{minion:
-    retcode}`` of those of them whose retcode is not 0. ``unproven``: those whose answer the bus has told of
-    and that is not where answers are kept.
-    """
-
-    matched: frozenset[str]
-    given: Mapping[str, Any]
-    failed: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    unproven: frozenset[str] = frozenset()
+#: For how many times its time a ping takes late answers: a minion that is slow is there all the same.
+_LINGER = 3.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,55 +46,16 @@ class Found:
     unproven: frozenset[str] = frozenset()
 
 
-#: Gets the id of a minion, and what it answered.
-Told = Callable[[str, Any], None]
-#: Seconds before an answer that the bus has told of is looked for where it is kept, and again where it was not there.
-_LOOKS = (0.3, 2.0)
-#: Seconds without a further answer after which those that have not answered in time count as silent, and how many times its
-#: time a question may take: a master that stores the answers of very many minions takes longer than a minion to answer.
-_QUIET, _LONGEST = 2.0, 6.0
-
-
-class Kept(Protocol):
-    """Where answers are kept under the names of those that sent them."""
-
-    async def read(self, jid: str, minions: frozenset[str]) -> Mapping[str, Any]:
-        """Return ``{minion: its answer}`` of those of ``minions`` whose answer to the question ``jid`` is there."""
-
-    async def forget(self, jid: str) -> None:
-        """Remove the question ``jid`` and its answers. Raises nothing."""
-
-
-class _Open:
-    """A question that waits for answers."""
-
-    def __init__(self, told: Told | None) -> None:
-        self.told = told
-        self.matched: frozenset[str] | None = None
-        self.given: dict[str, Any] = {}
-        self.failed: dict[str, int] = {}
-        self.settled: Any = compat.Future()
-        self.heard = False  # an answer has come since its time was last looked at
-        self.timer: Any = None
-
-    def settle_if_complete(self) -> None:
-        if self.matched is not None and self.matched <= self.given.keys():
-            self.settle()
-
-    def settle(self) -> None:
-        if not self.settled.done():
-            self.settled.set_result(None)
-
-
 class Questions:
     """
     :param loop: the engine's tornado loop.
     :param publisher: what publishes the questions.
+    :param steady: returns seconds that only ever rise.
     """
 
-    def __init__(self, loop: Any, publisher: Publisher) -> None:
-        self._loop, self._publisher = loop, publisher
-        self._open: dict[str, _Open] = {}
+    def __init__(self, loop: Any, publisher: Publisher, steady: Callable[[], float] = time.monotonic) -> None:
+        self._loop, self._publisher, self._steady = loop, publisher, steady
+        self._open: dict[str, Question] = {}
 
     def wants(self, jid: str) -> bool:
         """Tell whether returns of ``jid`` are answers to an open question."""
@@ -120,23 +65,36 @@ class Questions:
         """Take the return of a minion as its answer."""
         question = self._open.get(jid)
         if question is not None:
-            question.given[minion] = value
-            question.heard = True
-            if retcode:
-                question.failed[minion] = retcode
-            if question.told is not None:
-                question.told(minion, value)
-            question.settle_if_complete()
+            question.heard(minion, value, retcode)
 
     async def ping(
-        self, tgt: Any, tgt_type: str, timeout: float, user: str | None = None, told: Told | None = None
+        self,
+        tgt: Any,
+        tgt_type: str,
+        timeout: float,
+        user: str | None = None,
+        told: Told | None = None,
+        kept: Kept | None = None,
     ) -> Answers:
         """
-        Ask who is there. Returns after ``timeout`` seconds, or once all have answered. Raises as Publisher.publish.
+        Ask who is there. Returns after ``timeout`` seconds, or once all have answered; with ``kept``, later answers are told
+        for a while. Raises as Publisher.publish, and whatever ``kept`` raises.
 
-        :param told: gets (minion, what it returned) of each answer as it comes.
+        :param told: gets (minion, what it returned) of each answer as soon as it counts; with ``kept`` it is always True.
+        :param kept: where alone answers are believed; by default those of the bus are.
         """
-        return await self._ask(lambda jid: self._publisher.ping(tgt, tgt_type, ping_jid=jid, user=user), timeout, told)
+
+        async def answered(place: Kept, jid: str, minions: frozenset[str]) -> Mapping[str, Answer]:
+            return dict.fromkeys(await place.answered(jid, minions), (True, 0))
+
+        return await self._ask(
+            lambda jid: self._publisher.ping(tgt, tgt_type, ping_jid=jid, user=user, kept=kept is not None),
+            timeout,
+            kept,
+            told,
+            answered,
+            linger=timeout * _LINGER if told is not None and kept is not None else 0.0,
+        )
 
     async def call(
         self,
@@ -146,21 +104,33 @@ class Questions:
         minions: Iterable[str],
         timeout: float,
         user: str | None = None,
+        kept: Kept | None = None,
     ) -> Answers:
-        """Have minions run a function, and wait for what it returns. Returns and raises as ``ping``."""
-        asked, arg = sorted(minions), list(arg)
+        """
+        Have minions run a function, and wait for what it returns, which stays where answers are kept. Returns and raises as
+        ``ping``.
+        """
+        asked, arg, stored = sorted(minions), list(arg), kept is not None
+        publish = self._publisher.publish
         return await self._ask(
-            lambda jid: self._publisher.publish(fun, arg, asked, jid=jid, user=user, kwarg=kwarg, question=True),
+            lambda jid: publish(fun, arg, asked, jid=jid, user=user, kwarg=kwarg, question=True, kept=stored),
             timeout,
+            kept,
+            forget=False,
         )
 
     async def find_job(
-        self, jid: str, minions: Iterable[str], timeout: float, told: Callable[[str, bool], None] | None = None
+        self,
+        jid: str,
+        minions: Iterable[str],
+        timeout: float,
+        told: Callable[[str, bool], None] | None = None,
+        kept: Kept | None = None,
     ) -> Probed:
         """
         Ask minions whether they run ``jid``. Returns and raises as ``ping``.
 
-        :param told: gets (minion, whether it runs the job) of each answer as it comes.
+        :param told: gets (minion, whether it runs the job) of each answer as soon as it counts.
         """
         asked = frozenset(minions)
 
@@ -168,8 +138,10 @@ class Questions:
             if told is not None and minion in asked and isinstance(value, dict):
                 told(minion, bool(value))
 
-        publish = self._publisher.find_job
-        answers = await self._ask(lambda fresh: publish(jid, asked, probe_jid=fresh), timeout, hear)
+        publish, stored = self._publisher.find_job, kept is not None
+        answers = await self._ask(
+            lambda fresh: publish(jid, asked, probe_jid=fresh, kept=stored), timeout, kept, told=hear
+        )
         # The function returns the job's proc entry, or {}; anything else is an error text and no evidence.
         valid = {
             minion: value for minion, value in answers.given.items() if minion in asked and isinstance(value, dict)
@@ -239,60 +211,46 @@ class Questions:
         def publish(jid: str) -> Awaitable[frozenset[str]]:
             return self._publisher.publish(fun, arg, list(asked), jid=jid, question=True, kept=kept is not None)
 
-        return await self._ask(publish, timeout, kept=kept)
+        return await self._ask(publish, timeout, kept)
 
     async def _ask(
         self,
         publish: Callable[[str], Awaitable[frozenset[str]]],
         timeout: float,
+        kept: Kept | None,
         told: Told | None = None,
-        kept: Kept | None = None,
+        read: Callable[[Kept, str, frozenset[str]], Awaitable[Mapping[str, Answer]]] | None = None,
+        forget: bool = True,
+        linger: float = 0.0,
     ) -> Answers:
+        """
+        :param read: reads answers where they are kept, if not all of each is to be read.
+        :param forget: whether nothing of it is to stay there.
+        :param linger: for how many seconds after its end late answers are told.
+        """
         jid = self._publisher.new_jid()
-        question = self._open[jid] = _Open(told)
-        try:
-            question.matched = await publish(jid)
-            question.settle_if_complete()
-            if kept is None:
-                question.timer = self._loop.call_later(timeout, question.settle)
-            else:
-                until = self._loop.time() + timeout * _LONGEST
-                question.timer = self._loop.call_later(timeout, self._settle_when_quiet, question, until)
-            await question.settled
-            self._loop.remove_timeout(question.timer)
-            if kept is not None:
-                given = await self._read(kept, jid, question)
-                return Answers(question.matched, given, unproven=frozenset(question.given) - given.keys())
-        finally:
+
+        def look(minions: frozenset[str]) -> Awaitable[Mapping[str, Answer]]:
+            assert kept is not None
+            return kept.read(jid, minions) if read is None else read(kept, jid, minions)
+
+        def close() -> None:
             del self._open[jid]
-        return Answers(question.matched, question.given, question.failed)
+            question.close()
+            if kept is not None and forget:
+                self._loop.spawn_callback(kept.forget, jid)
 
-    def _settle_when_quiet(self, question: _Open, until: float) -> None:
-        """End a question whose time is over, unless answers go on to come and it is not yet ``until``."""
-        if question.heard and self._loop.time() < until:
-            question.heard = False
-            question.timer = self._loop.call_later(_QUIET, self._settle_when_quiet, question, until)
-        else:
-            question.settle()
-
-    async def _read(self, kept: Kept, jid: str, question: _Open) -> Mapping[str, Any]:
-        """
-        Return the answers that are kept, also those that the bus has not told of.
-
-        One that is not there yet is looked for once more: it is stored after its event, or was forged.
-        """
-        found: dict[str, Any] = {}
-        wanted = question.matched or frozenset()
+        question = self._open[jid] = Question(self._loop, self._steady, look if kept is not None else None, told)
         try:
-            for wait in _LOOKS if wanted else ():
-                await compat.sleep(wait)
-                found.update(await kept.read(jid, wanted))
-                wanted = frozenset(question.given) & wanted - found.keys()
-                if not wanted:
-                    break
-        finally:
-            self._loop.spawn_callback(kept.forget, jid)
-        return found
+            answers = await question.ask(publish(jid), timeout)
+        except BaseException:
+            close()
+            raise
+        if linger:
+            self._loop.call_later(linger, close)
+        else:
+            close()
+        return answers
 
 
 def _part(value: Mapping[Any, Any], function: str, position: int) -> Any:

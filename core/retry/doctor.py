@@ -55,7 +55,7 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "engine": runs,
         "job_cache": cache.name,
-        "answers_proven": cache.tells_senders,
+        "answers_proven": not cache.unproven,
         "set_aside": aside,
         "refused": refused,
         "findings": found,

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.engine.answers import KeptAnswers
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import JobCacheError, PublishFailed
 from saltext.jobs.core.master import events
 from saltext.jobs.core.retry import facts, target
-from saltext.jobs.core.retry.answers import KeptAnswers
 from saltext.jobs.core.retry.entry import Job
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.ports import Ports
@@ -68,7 +68,7 @@ class Effects:
         self._echoes = Echoes(context.ports.clock)
         cache = context.ports.cache
         # An answer that is not the minion's own could end what the minion is owed, or have it run a job twice.
-        self._kept = KeptAnswers(cache, context.cache_worker) if cache.tells_senders else None
+        self._kept = None if cache.unproven else KeptAnswers(cache, context.cache_worker)
 
     def is_echo(self, jid: str, tgt: Any) -> bool:
         """Tell whether an event of a publish is that of a publish that was made here."""

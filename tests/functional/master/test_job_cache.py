@@ -122,6 +122,25 @@ def test_a_job_whose_jid_lies_in_the_future_was_not_published(opts):
     assert list(cache.published_since(0.0)) == [JID]
 
 
+def test_answers_are_read_alone_with_their_retcodes_and_a_question_can_be_forgotten(opts):
+    cache = JobCache(opts)
+    load = {"fun": "test.ping", "tgt": "*", "tgt_type": "glob", "arg": [], "user": "root"}
+    other = "20260516101112131416"
+    for jid in (JID, other):
+        cache.keep_load(jid, {**load, "jid": jid}, ["a", "b", "c"])
+        cache.store_return(
+            {"jid": jid, "id": "a", "fun": "test.ping", "return": {"x": 1}, "retcode": 0, "success": True}
+        )
+        cache.store_return({"jid": jid, "id": "b", "fun": "test.ping", "return": [], "retcode": 0, "success": False})
+    assert cache.answers(JID, ["a", "b", "c", "../a"]) == {"a": ({"x": 1}, 0), "b": ([], 1)}
+    assert cache.have_returned(JID, ["b", "c", "../a"]) == {"b"}
+    cache.forget(JID)
+    cache.forget(JID)
+    assert (cache.answers(JID, ["a"]), cache.have_returned(JID, ["a"]), cache.load(JID)) == ({}, frozenset(), {})
+    assert cache.load(other)["fun"] == "test.ping"
+    assert cache.have_returned(other, ["a"]) == {"a"}
+
+
 VALUES = st.recursive(
     st.none()
     | st.booleans()

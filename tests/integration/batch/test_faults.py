@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 import signal
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -54,7 +55,8 @@ def job(tmp_path):
 
 
 def start(run, work, *args, tgt="f*"):
-    return run("batch.start", tgt, "cmd.run", work.command, "presence=none", *args)["jid"]
+    args = args if any(arg.startswith("presence=") for arg in args) else ("presence=none", *args)
+    return run("batch.start", tgt, "cmd.run", work.command, *args)["jid"]
 
 
 def ended(store, jid):
@@ -514,6 +516,42 @@ def test_an_accepted_minion_that_forges_returns_of_others_frees_no_slot_and_make
     assert (batch.halted, batch.success) == ("failhard", False)
     assert list(outcomes(batch).values()) == ["failed"]
     assert work.begun() == 1
+
+
+def test_an_accepted_minion_that_answers_for_a_dead_one_does_not_make_it_present(engine, run, store, job, master):
+    engine.start()
+    work, asked = job(), set()
+    dead, liar = "f1", master.fleet["f4"]
+
+    def answer():
+        """Answer every question that the bus tells of, as a minion does that sees what is published."""
+        data = {"id": dead, "fun": "test.ping", "return": True, "retcode": 0, "success": True}
+        with salt.utils.event.get_master_event(master.config, master.config["sock_dir"], listen=True) as bus:
+            while not done.is_set():
+                event = bus.get_event(wait=0.2, full=True)
+                if event and re.fullmatch("salt/job/[0-9]+/new", event["tag"]) and event["data"]["fun"] == "test.ping":
+                    question = event["data"]["jid"]
+                    asked.add(question)
+                    forged = {"tag": f"salt/job/{question}/ret/{dead}", "data": {**data, "jid": question}}
+                    send_as(liar, "_minion_event", events=[forged])
+
+    done = threading.Event()
+    frozen = freeze(master.fleet[dead])
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            lying = pool.submit(answer)
+            try:
+                jid = start(run, work, "presence=ping", "batch=2", *timeouts(2), tgt="f[12]")
+                batch = ended(store, jid)
+            finally:
+                done.set()
+            lying.result()
+    finally:
+        thaw(frozen)
+    assert asked
+    assert outcomes(batch) == {"f1": "offline", "f2": "completed"}
+    assert work.begun() == 1
+    wait_for(lambda: not asked & set(run("jobs.list_jobs")), what="the questions are gone from the job cache")
 
 
 @pytest.mark.skipif(not compat.HAS_NATIVE_BATCHES, reason="Salt 3008 is the first release that is shown a state file")

@@ -90,7 +90,9 @@ class FakeMaster:
         self._jids += 1
         return f"20270101{self._jids:012d}"
 
-    async def publish(self, fun, arg, tgt, tgt_type="list", *, jid, question=False, **_):
+    async def publish(self, fun, arg, tgt, tgt_type="list", *, jid, question=False, kept=False, **_):
+        if kept:
+            self.cache.answered[jid] = {}
         names = sorted(self.keys) if tgt_type != "list" else list(tgt)
         matched = [name for name in names if name in self.keys]
         self.published.append((fun, tuple(names)))
@@ -104,11 +106,11 @@ class FakeMaster:
                 self._loop.call_later(minion.latency, self._receive, minion, fun, arg, jid)
         return frozenset(matched)
 
-    async def ping(self, tgt, tgt_type, *, ping_jid, user=None):
-        return await self.publish("test.ping", [], tgt, tgt_type, jid=ping_jid, question=True)
+    async def ping(self, tgt, tgt_type, *, ping_jid, user=None, kept=False):
+        return await self.publish("test.ping", [], tgt, tgt_type, jid=ping_jid, question=True, kept=kept)
 
-    async def find_job(self, jid, minions, *, probe_jid):
-        return await self.publish("saltutil.find_job", [jid], list(minions), jid=probe_jid, question=True)
+    async def find_job(self, jid, minions, *, probe_jid, kept=False):
+        return await self.publish("saltutil.find_job", [jid], list(minions), jid=probe_jid, question=True, kept=kept)
 
     async def kill_job(self, jid, minions, *, kill_jid, gently=False):
         fun = "saltutil.term_job" if gently else "saltutil.kill_job"
@@ -168,6 +170,7 @@ class FakeMaster:
 
     def returns(self, minion, jid, fun, value, retcode=0):
         data = {"jid": jid, "id": minion.name, "fun": fun, "return": value, "retcode": retcode, "success": not retcode}
+        self.cache.answered.get(jid, {})[minion.name] = (value, retcode)
         self._bus.deliver(f"salt/job/{jid}/ret/{minion.name}", data)
 
 
@@ -179,8 +182,10 @@ class FakeCache:
 
     def __init__(self):
         self.returns, self.loads = {}, {}
+        self.answered = {}  # {jid: {minion: (what it answered, retcode)}} of questions whose answers are stored
         self.failing = False
         self.looked = []
+        self.read = []  # the minions of each look for answers
 
     def returned(self, jid, minions):
         if self.failing:
@@ -189,6 +194,18 @@ class FakeCache:
         self.looked.append(tuple(minions))
         found = self.returns.get(jid, {})
         return {minion: found[minion] for minion in minions if minion in found}
+
+    def answers(self, jid, minions):
+        if self.failing:
+            raise JobCacheError("the job cache is down")
+        self.read.append(tuple(minions))
+        return {minion: answer for minion, answer in self.answered.get(jid, {}).items() if minion in minions}
+
+    def have_returned(self, jid, minions):
+        return frozenset(self.answers(jid, minions))
+
+    def forget(self, jid):
+        self.answered.pop(jid, None)
 
     def keep_load(self, jid, load, minions):
         if self.failing:
@@ -279,7 +296,7 @@ class ShellBench:
             wall=self.clock.now,
             bus=self.bus,
             publisher=self.master,
-            questions=Questions(loop, self.master),
+            questions=Questions(loop, self.master, self.virtual.steady),
             cache=self.master.cache,
             store=self.store,
             inbox=self.inbox,

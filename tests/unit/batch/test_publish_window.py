@@ -8,9 +8,9 @@ import random
 import pytest
 
 from saltext.jobs.core.batch import facts
-from saltext.jobs.core.batch.hearsay import Hearsay
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.publish_window import LONGEST_SECONDS, PublishWindow
+from saltext.jobs.core.master.hearsay import Hearsay
 from tests.unit.batch.bench import BEGIN, spec
 
 #: Seconds that a publish takes, and a look into the job cache for what the bus tells of.

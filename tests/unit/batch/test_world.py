@@ -104,12 +104,20 @@ class TheBudgetOfAGroupIsForgotten(Outcomes):
         return None if limit and "group" in limit else limit
 
 
+class WhoeverIsSaidToHaveBegunIsBelieved(InFlight):
+    __slots__ = ()
+
+    def awaits_begin(self, minion):
+        return minion in self.flights and not self.is_in(minion, Phase.KILLING)
+
+
 @pytest.mark.parametrize(
     ("name", "defect"),
     [
         ("inflight", OneIdleAnswerSuffices),
         ("inflight", OneSilenceSuffices),
         ("inflight", WhateverRunsHasRunForTooLong),
+        ("inflight", WhoeverIsSaidToHaveBegunIsBelieved),
         ("checks", ACheckIsNotWaitedFor),
         ("schedule", AWindowDoesNotShut),
         ("pace", AStageIsOverBeforeAllHaveEnded),

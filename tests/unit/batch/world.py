@@ -3,9 +3,10 @@ A made-up world for one batch, with its own ground truth (``truth.py``): what ea
 
 Everything is drawn from a seed. The engine dies before and after any effect and finds its journal again; publishes are
 refused, lost or unanswered; events are lost, late and forged. Minions die, restart, come late, forget to acknowledge, leave
-questions unanswered, or say twice that they do not run a job that they are about to begin. Jobs hang, and do not end when
-they are told to. The target does not match all whom it may match. Windows open and shut; checks are passed, not passed or
-not answered. The disk is full for a while. Operators pause, stop and approve.
+questions unanswered, or say twice that they do not run a job that they are about to begin. Somebody goes on saying in
+their names that they have begun, or started. Jobs hang, and do not end when they are told to. The target does not match
+all whom it may match. Windows open and shut; checks are passed, not passed or not answered. The disk is full for a while.
+Operators pause, stop and approve.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Minion:
         self.woken = False  # it began its job a while after it had received it
         self.signals = 0  # kills that the engine has wanted
         self.deafness = 0  # kills that it did not get
+        self.slandered = False  # somebody has said in its name that it has begun
 
     @property
     def excused(self):
@@ -100,6 +102,11 @@ class World:
             self.at(chance.uniform(0, 60), self.request, facts.StopRequested(chance.random() < 0.5))
         if chance.random() < 0.3:
             self.at(chance.uniform(0, 40), self.request, facts.PauseRequested())
+        self.forger = random.Random(f"{seed}, forged")
+        self.proven = self.forger.random() < 0.7  # a minion is there only if its answer to a ping says so
+        if not self.calm and self.forger.random() < 0.4:
+            victims = [self.forger.choice(names)] if self.forger.random() < 0.5 else sorted(names)
+            self.at(1.0, self.forge, victims, self.forger.choice([0.7, 3.0, 11.0]))
 
     def _more_options(self, names):
         """What a rollout may have besides: groups, a window, a check, a limit, and minions that may not match."""
@@ -392,6 +399,27 @@ class World:
     def come_up(self, minion):
         minion.up = True
         self.hear(minion, facts.Started(minion.name))
+        self.hear(minion, facts.Hinted(minion.name) if self.proven else facts.Seen((minion.name,)))
+
+    def forge(self, victims, pause):
+        """Somebody says in the names of others what he likes, without end."""
+        if self.batch.closed:
+            return
+        name = self.forger.choice(victims)
+        kind = self.forger.choice([facts.Acknowledged, facts.Started, facts.Hinted])
+        if self.now >= self.down_until and self.cares(kind(name)):
+            self.tell(kind(name))
+            self.minions[name].slandered |= kind is facts.Acknowledged
+        self.at(pause, self.forge, victims, pause)
+
+    def cares(self, fact):
+        """Whether the engine has the batch take an event."""
+        wanted = {
+            facts.Acknowledged: self.batch.wants_acknowledgement,
+            facts.Started: self.batch.wants_start,
+            facts.Hinted: self.batch.presence.wants_hint,
+        }
+        return type(fact) not in wanted or wanted[type(fact)](fact.minion)
 
     def hear(self, minion, fact):
         """An event crosses the bus; whether the engine is there to hear it is another matter."""
@@ -399,7 +427,7 @@ class World:
             return
         if isinstance(fact, (facts.Acknowledged, facts.Returned, facts.LookedUp)):
             minion.known_to_have_begun = True
-        if not isinstance(fact, facts.Started) or self.batch.wants_start(minion.name):
+        if self.cares(fact):
             self.tell(fact)
         if self.goes_wrong(0.05):
             forged = self.chance.choice("abcdefghxyz")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core.batch.hearsay import AGAIN, DOUBTED, LONGEST_PAUSE, MOST, PAUSE, SPARING, STORED, Hearsay
+from saltext.jobs.core.master.hearsay import AGAIN, DOUBTED, LONGEST_PAUSE, MOST, PAUSE, SPARING, STORED, Hearsay
 
 NOW = 1_000_000.0
 

@@ -2,18 +2,17 @@
 Answers to questions as the job cache has them. An event can be forged by any accepted minion; what the master has stored
 as a return, it has stored under the name of the minion whose key it came with.
 
-Where the job cache does not tell who sent a return (the master does not store it, or another job cache than ours is
-trusted), the events are believed. The job cache is used in its Worker.
+Only where ``JobCache.unproven`` is empty is that so; elsewhere the events are believed. The job cache is used in its Worker.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
 
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import JobCacheError
+from saltext.jobs.core.master.asking import Answer
 from saltext.jobs.core.master.job_cache import JobCache
 
 log = logging.getLogger(__name__)
@@ -21,6 +20,8 @@ log = logging.getLogger(__name__)
 
 class KeptAnswers:
     """
+    A ``Kept`` of questions.
+
     :param cache: the job cache.
     :param worker: where it is used.
     """
@@ -28,10 +29,14 @@ class KeptAnswers:
     def __init__(self, cache: JobCache, worker: Worker) -> None:
         self._cache, self._worker = cache, worker
 
-    async def read(self, jid: str, minions: frozenset[str]) -> Mapping[str, Any]:
-        """Return ``{minion: its answer}`` of those that have answered. :raises JobCacheError: when it cannot be read."""
-        found: Mapping[str, Any] = await self._worker.call(self._cache.answers, jid, minions)
+    async def read(self, jid: str, minions: frozenset[str]) -> Mapping[str, Answer]:
+        """Return ``{minion: (its answer, retcode)}`` of those that have answered. :raises JobCacheError: if that fails."""
+        found: Mapping[str, Answer] = await self._worker.call(self._cache.answers, jid, minions)
         return found
+
+    async def answered(self, jid: str, minions: frozenset[str]) -> frozenset[str]:
+        """Return those that have answered, whatever it was. :raises JobCacheError: if that fails."""
+        return await self._worker.call(self._cache.have_returned, jid, minions)
 
     async def forget(self, jid: str) -> None:
         """Remove a question that is over: nobody wants to find it among the jobs."""

@@ -1,0 +1,192 @@
+"""
+Answers to the batch's questions count by what the job cache has of them, and signs of life or of a beginning delay little:
+every accepted minion can have its master fire such events in another's name.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
+
+QUICK = {"timeout": 5.0, "gather_job_timeout": 2.0}
+
+
+def questions(bench, fun):
+    """The minions of each publish of a function."""
+    return ["".join(minions) for name, minions in bench.master.published if name == fun]
+
+
+class Liar:
+    """
+    Answers every question at once in the name of a minion, as another minion can.
+
+    :param lies: ``{function: what it says}``.
+    """
+
+    def __init__(self, bench, minion, **lies):
+        publish = bench.master.publish
+
+        async def overhear(fun, arg, tgt, tgt_type="list", *, jid, **more):
+            matched = await publish(fun, arg, tgt, tgt_type, jid=jid, **more)
+            name = fun.replace(".", "_")
+            if name in lies and minion in matched:
+                data = {"jid": jid, "id": minion, "fun": fun, "return": lies[name], "retcode": 0, "success": True}
+                bench.virtual.loop.call_later(0.001, bench.bus.deliver, f"salt/job/{jid}/ret/{minion}", data)
+            return matched
+
+        bench.master.publish = overhear
+
+
+def forge_without_end(bench, tag, data, seconds=1.0):
+    """Have an event fired again and again."""
+
+    def fire():
+        bench.bus.deliver(tag, data)
+        bench.virtual.loop.call_later(seconds, fire)
+
+    fire()
+
+
+def test_a_forged_answer_that_a_dead_minion_runs_the_job_keeps_no_slot(tmp_path):
+    with ShellBench(tmp_path, [FakeMinion("a", seconds=10_000), "b"]) as bench:
+        Liar(bench, "a", saltutil_find_job={"jid": JID})
+        bench.begin("ab", "1", **QUICK)
+        bench.run(1)
+        bench.master.minions["a"].there = False
+        bench.end(120)
+        assert bench.states() == {"a": "lost", "b": "completed"}
+
+
+def test_a_forged_answer_that_a_minion_does_not_run_the_job_frees_no_slot(tmp_path):
+    with ShellBench(tmp_path, [FakeMinion("a", seconds=60), "b"], probe_attempts=1000) as bench:
+        Liar(bench, "a", saltutil_find_job={})
+        bench.begin("ab", "1", **QUICK)
+        bench.run(1)
+        bench.master.minions["a"].latency = 10_000.0  # it is too busy to answer
+        bench.end()
+        assert bench.states() == {"a": "completed", "b": "completed"}
+        assert bench.master.most == 1
+
+
+def test_a_forged_answer_that_a_killed_job_has_ended_is_not_believed(tmp_path):
+    with ShellBench(tmp_path, [FakeMinion("a", seconds=60)], probe_attempts=1000) as bench:
+        Liar(bench, "a", saltutil_find_job={})
+        bench.begin("a", "1", **QUICK)
+        bench.run(1)
+        bench.master.minions["a"].latency = 10_000.0
+        bench.ask("stop", jid=JID, kill=True)
+        bench.end()
+        assert bench.states() == {"a": "completed"}
+
+
+@pytest.mark.parametrize("offline, state", [("skip", "offline"), ("queue", "offline")])
+def test_a_forged_answer_to_a_ping_makes_nobody_present(tmp_path, offline, state):
+    with ShellBench(tmp_path, [FakeMinion("a", there=False), "b"]) as bench:
+        Liar(bench, "a", test_ping=True)
+        bench.begin("ab", "2", presence="ping", offline=offline, **QUICK)
+        bench.end()
+        assert bench.states() == {"a": state, "b": "completed"}
+        assert bench.master.jobs() == ["b"]
+        assert bench.queued == (["a"] if offline == "queue" else [])
+
+
+def test_a_forged_answer_passes_no_check(tmp_path):
+    check = {"kind": "function", "fun": "app.healthy", "arg": [], "kwargs": {}}
+    minions = [FakeMinion("a"), FakeMinion("b")]
+    minions[0].answers["app.healthy"] = (False, 0)
+    with ShellBench(tmp_path, minions) as bench:
+        Liar(bench, "a", app_healthy=True)
+        bench.begin("ab", "1,100%", check=check, check_timeout=5.0)
+        assert "app.healthy: a: returned False" in bench.end().halted
+        assert "b" in bench.batch().pending()
+
+
+@pytest.mark.parametrize("presence", ["ping", "none"])
+def test_signs_of_a_beginning_that_somebody_forges_without_end_keep_no_slot(tmp_path, presence):
+    with ShellBench(tmp_path, [FakeMinion("a", seconds=10_000), "b"]) as bench:
+        bench.begin("ab", "1", presence=presence, **QUICK)
+        bench.run(1)
+        bench.master.minions["a"].there = False
+        forge_without_end(bench, f"salt/job/{JID}/start/a", {"id": "a", "jid": JID})
+        bench.end(300)
+        assert bench.states() == {"a": "lost", "b": "completed"}
+
+
+def test_signs_of_life_that_somebody_forges_without_end_make_nobody_present_and_keep_no_batch_waiting(tmp_path):
+    with ShellBench(tmp_path, [FakeMinion("a", there=False), "b"]) as bench:
+        forge_without_end(bench, "salt/minion/a/start", {"id": "a"})
+        other = "20260101000000000000"
+        forge_without_end(bench, f"salt/job/{other}/ret/a", {"id": "a", "jid": other, "fun": "x", "return": 1})
+        bench.begin("ab", "2", presence="ping", **QUICK)
+        bench.end(60)
+        assert bench.states() == {"a": "offline", "b": "completed"}
+        assert len(questions(bench, "test.ping")) == 4, "once more than without the events"
+
+
+def test_a_flood_of_forged_signs_writes_next_to_nothing_down(tmp_path):
+    with ShellBench(tmp_path, [FakeMinion("a", seconds=600), FakeMinion("b", there=False)]) as bench:
+        bench.begin("ab", "2", presence="ping", timeout=600.0, gather_job_timeout=2.0)
+        bench.run(3)
+        size = bench.store.journal_path(JID).stat().st_size
+        for _ in range(5000):
+            bench.bus.deliver(f"salt/job/{JID}/start/a", {"id": "a", "jid": JID})
+            for minion in "ab":
+                bench.bus.deliver(f"salt/minion/{minion}/start", {"id": minion})
+        assert bench.store.journal_path(JID).stat().st_size - size < 500
+
+
+def test_a_minion_that_starts_during_the_last_ping_is_pinged_once_more_and_sent_to(tmp_path):
+    with ShellBench(tmp_path, [FakeMinion("a", seconds=30), FakeMinion("b", there=False)]) as bench:
+        bench.begin("ab", "2", presence="ping", gather_job_timeout=10.0)
+        bench.run(25)
+        bench.master.restart_minion("b")
+        bench.end()
+        assert bench.states() == {"a": "completed", "b": "completed"}
+
+
+def test_where_the_job_cache_cannot_tell_who_answered_the_events_are_believed(tmp_path):
+    with ShellBench(tmp_path, [FakeMinion("a", there=False), "b"]) as bench:
+        bench.master.cache.unproven = "job_cache is False"
+        Liar(bench, "a", test_ping=True)
+        bench.begin("ab", "2", presence="ping", **QUICK)
+        bench.run(1)
+        assert "".join(sorted("".join(bench.master.jobs()))) == "ab"
+        assert not bench.master.cache.read
+
+
+def test_the_answers_of_many_are_proven_by_few_looks_and_leave_nothing_behind(tmp_path):
+    names = [f"m{number:03d}" for number in range(150)]
+    with ShellBench(tmp_path, [FakeMinion(name, seconds=20) for name in names]) as bench:
+        bench.begin(names, "150", presence="ping", **QUICK)
+        bench.end()
+        assert sum(map(len, bench.master.cache.read)) <= 3 * 150, "a ping, and two questions whether they run it"
+        assert len(bench.master.cache.read) <= 6
+        bench.run(60)
+        assert bench.master.cache.answered == {}
+
+
+def test_what_a_check_has_found_stays_in_the_job_cache(tmp_path):
+    check = {"kind": "function", "fun": "app.healthy", "arg": [], "kwargs": {}}
+    minions = [FakeMinion("a"), FakeMinion("b")]
+    for minion in minions:
+        minion.answers["app.healthy"] = (True, 0)
+    with ShellBench(tmp_path, minions) as bench:
+        bench.begin("ab", "1,100%", check=check, check_timeout=5.0)
+        assert bench.end().success
+        bench.run(60)
+        assert list(bench.master.cache.answered.values()) == [{"a": (True, 0)}]
+
+
+def test_a_job_cache_that_is_down_for_a_while_makes_nobody_absent_or_lost(tmp_path):
+    with ShellBench(tmp_path, [FakeMinion(name, seconds=40) for name in "ab"]) as bench:
+        bench.master.cache.failing = True
+        bench.begin("ab", "2", presence="ping", **QUICK)
+        bench.run(6)
+        bench.master.cache.failing = False
+        bench.run(20)
+        bench.master.cache.failing = True
+        bench.run(15)
+        bench.master.cache.failing = False
+        bench.end()
+        assert bench.states() == {"a": "completed", "b": "completed"}
