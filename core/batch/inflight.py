@@ -151,12 +151,12 @@ class InFlight(Kept):
         """
         Return when a minion that may run the job is overdue: after ``timeout``, or when it has run long enough.
 
-        One that keeps saying that it runs the job is asked less and less often.
+        One that keeps saying that it runs the job is asked less and less often, also one that no kill has ended.
         """
         flight, limit, wait = self.flights[minion], self.spec.max_runtime, self.spec.timeout
-        if flight.runs > 1 and not flight.kills:
+        if flight.runs > 1 and (not flight.kills or flight.kills >= self.spec.kill_attempts):
             wait = max(wait, min(wait * 2.0 ** min(flight.runs - 1, 30), LONGEST_CHECK))
-        if limit is None or flight.expired:
+        if limit is None or flight.kills:
             return now + wait
         return min(now + wait, max(now, flight.began + limit))
 
