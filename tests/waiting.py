@@ -93,6 +93,18 @@ def run_until(loop: Any, condition: Callable[[], T], seconds: float = SOON, what
     return wait_for(after_a_turn, seconds, what)
 
 
+def comes_true(loop: Any, condition: Callable[[], Any], seconds: float = SOON) -> bool:
+    """Run a tornado loop until ``condition()`` is true or the time is over, and return whether it is."""
+    deadline = Deadline(seconds)
+
+    async def wait() -> bool:
+        while not condition() and not deadline.is_over():
+            await compat.sleep(_POLL / 5)
+        return bool(condition())
+
+    return bool(loop.run_sync(wait))
+
+
 class Patience:
     """
     Seconds for pytest-salt-factories, which adds them to the time and compares the time with the sum until it is over:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 from saltext.jobs.core import compat
+from tests.waiting import comes_true
 
 
 @pytest.fixture
@@ -13,3 +16,9 @@ def loop():
     made = compat.new_loop()
     yield made
     made.close(all_fds=True)
+
+
+@pytest.fixture
+def until(loop):
+    """Runs the loop until a condition is true or the time is over, and tells whether it is."""
+    return functools.partial(comes_true, loop)

@@ -11,18 +11,6 @@ from saltext.jobs.core.quiet import Quiet
 log = logging.getLogger("test.quiet")
 
 
-class Steady:
-    seconds = 100.0
-
-    def __call__(self):
-        return self.seconds
-
-
-@pytest.fixture
-def steady():
-    return Steady()
-
-
 @pytest.fixture
 def lines(caplog):
     caplog.set_level(logging.DEBUG, logger=log.name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pathlib
 import threading
-import time
 
 import pytest
 import salt.utils.event
@@ -12,7 +11,6 @@ import salt.utils.event
 from saltext.jobs.core import compat
 from saltext.jobs.core.master.bus import Bus
 from tests.event_bus import event_bus, options
-from tests.waiting import SOON, stretched
 
 
 class Ears:
@@ -44,21 +42,6 @@ def loop(opts):
         made = compat.new_loop()
         yield made
         made.close(all_fds=True)
-
-
-@pytest.fixture
-def until(loop):
-    def run(condition):
-        deadline = time.monotonic() + stretched(SOON)
-
-        async def wait():
-            while not condition() and time.monotonic() < deadline:
-                await compat.sleep(0.02)
-            return bool(condition())
-
-        return loop.run_sync(wait)
-
-    return run
 
 
 @pytest.fixture

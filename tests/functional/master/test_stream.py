@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pathlib
 import socket
-import time
 
 import msgpack
 import pytest
@@ -52,21 +51,6 @@ def folder(salt_factories_default_root_dir, request):
     made = salt_factories_default_root_dir / f"stream{abs(hash(request.node.name)) % 100_000}"
     made.mkdir()
     return made
-
-
-@pytest.fixture
-def until(loop):
-    def run(condition, seconds=20):
-        deadline = time.monotonic() + seconds
-
-        async def wait():
-            while not condition() and time.monotonic() < deadline:
-                await compat.sleep(0.01)
-            return bool(condition())
-
-        return loop.run_sync(wait)
-
-    return run
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from saltext.jobs.core import compat
 from saltext.jobs.core.disk.spool import Spool
 from saltext.jobs.core.engine.alarm import Clock
@@ -16,6 +14,7 @@ from saltext.jobs.core.recorder.files import Seen
 from saltext.jobs.core.recorder.intake import Intake
 from saltext.jobs.core.recorder.shell import Ports, RecorderShell
 from saltext.jobs.core.settings import RecorderSettings, read_settings
+from tests.waiting import comes_true
 
 
 class JobCache:
@@ -146,14 +145,7 @@ class Stage:
 
     def until(self, condition, seconds=30):
         """Run the loop until a condition holds; tells whether it did."""
-        deadline = time.monotonic() + seconds
-
-        async def wait():
-            while not condition() and time.monotonic() < deadline:
-                await compat.sleep(0.02)
-            return bool(condition())
-
-        return self.loop.run_sync(wait)
+        return comes_true(self.loop, condition, seconds)
 
     def run(self, seconds):
         """Run the loop for so long."""

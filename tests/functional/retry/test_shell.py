@@ -18,7 +18,7 @@ from saltext.jobs.core.retry.shell import RetryShell
 from saltext.jobs.core.retry.store import Changes, RetryStore
 from saltext.jobs.core.settings import RetrySettings
 from tests.functional.retry.records import JID, accept, load_of, record_of, snapshot_of
-from tests.waiting import SOON, Deadline
+from tests.waiting import comes_true
 
 SIGNAL = "20260516101113000000"
 
@@ -85,17 +85,7 @@ class Stage:
         self.shell = RetryShell(self.opts, RetrySettings(), self.loop, ports)
 
     def until(self, condition):
-        deadline = Deadline(SOON)
-
-        def look():
-            if condition() or deadline.is_over():
-                self.loop.stop()
-            else:
-                self.loop.call_later(0.02, look)
-
-        self.loop.add_callback(look)
-        self.loop.start()
-        assert condition()
+        assert comes_true(self.loop, condition)
 
     def start(self):
         self.shell.start()

@@ -9,16 +9,6 @@ import pytest
 from saltext.jobs.core.engine.alarm import Alarm, Clock
 
 
-class Steady:
-    """A clock that only rises, as ``time.monotonic``; it begins anywhere."""
-
-    def __init__(self):
-        self.seconds = 500.0
-
-    def __call__(self):
-        return self.seconds
-
-
 class Loop:
     """Timers of a loop, by the steady clock."""
 
@@ -38,11 +28,6 @@ class Loop:
             self._steady.seconds = max(self._steady.seconds, due[0][0])
             self.timers.pop(due[0][1])[1]()
         self._steady.seconds = seconds
-
-
-@pytest.fixture
-def steady():
-    return Steady()
 
 
 @pytest.fixture

@@ -9,18 +9,6 @@ from saltext.jobs.core.master.reactions import Limiter, may_act
 from saltext.jobs.core.settings import ReactorSettings, read_settings
 
 
-class Steady:
-    seconds = 100.0
-
-    def __call__(self):
-        return self.seconds
-
-
-@pytest.fixture
-def steady():
-    return Steady()
-
-
 def test_two_hundred_events_at_once_do_as_much_as_the_limit_lets_them(steady):
     limiter = Limiter(steady)
     assert sum(may_act({}, "start_batch", limiter=limiter) for _ in range(200)) == 10
