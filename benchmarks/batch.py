@@ -22,10 +22,9 @@ import salt.payload
 import salt.utils.batch_manager
 import salt.utils.batch_state
 
-from benchmarks.batch_ports import ports_of
+from benchmarks.batch_ports import ports_of, spec_of
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch.shell import BatchShell
-from saltext.jobs.core.batch.spec import Spec, sizes_of
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.master import events
@@ -214,19 +213,7 @@ class Ours:
         return self.master.publishes
 
     def add(self, jid, minions, size):
-        spec = Spec(
-            jid=jid,
-            fun="state.apply",
-            arg=(),
-            kwargs={},
-            tgt="*",
-            tgt_type="glob",
-            minions=tuple(minions),
-            batch=str(size),
-            sizes=sizes_of(size, len(minions)),
-            presence="none",
-            timeout=3600.0,
-        )
+        spec = spec_of(jid, minions, size, presence="none", timeout=3600.0)
         self.inbox.waiting = [("bench", {"do": "start", "spec": spec.as_dict()})]
         self.inbox.unanswered = 1
         self.shell.handle(events.wake_tag(BATCH_MANAGER), {})

@@ -19,10 +19,9 @@ import salt.transport
 import salt.utils.event
 
 from benchmarks.batch import jid_of, master_opts, minions_of, return_event, store_returns
-from benchmarks.batch_ports import ports_of
+from benchmarks.batch_ports import ports_of, spec_of
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch.shell import BatchShell
-from saltext.jobs.core.batch.spec import Spec, sizes_of
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.master.bus import Bus
@@ -79,19 +78,7 @@ class Master:
 def measure(count: int, size: int):
     """Return (CPU seconds, publishes) of one batch of ``count`` minions at ``size``."""
     minions, jid = minions_of(count), jid_of(1)
-    spec = Spec(
-        jid=jid,
-        fun="state.apply",
-        arg=(),
-        kwargs={},
-        tgt="*",
-        tgt_type="glob",
-        minions=tuple(minions),
-        batch=str(size),
-        sizes=sizes_of(size, count),
-        timeout=600.0,
-        gather_job_timeout=60.0,
-    )
+    spec = spec_of(jid, minions, size, timeout=600.0, gather_job_timeout=60.0)
     with master_opts() as opts, tempfile.TemporaryDirectory(prefix="sj-", dir="/tmp") as sockets:
         opts["sock_dir"] = sockets
         store_returns(opts, jid, minions)

@@ -1,10 +1,14 @@
-"""The ports of a batch engine in a benchmark: all real but for the bus, the publisher and the inbox, which are given."""
+"""
+What benchmarks of the batch engine share: a batch, and the ports of an engine. All ports are real but for the bus, the
+publisher and the inbox, which are given.
+"""
 
 from __future__ import annotations
 
 import time
 
 from saltext.jobs.core.batch.ports import Ports
+from saltext.jobs.core.batch.spec import Spec, sizes_of
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.worker import Worker
@@ -17,6 +21,22 @@ class Cache(JobCache):
 
     def keep_load(self, *_):
         pass
+
+
+def spec_of(jid, minions, size, **more) -> Spec:
+    """A batch over these minions, ``size`` of them at a time."""
+    return Spec(
+        jid=jid,
+        fun="state.apply",
+        arg=(),
+        kwargs={},
+        tgt="*",
+        tgt_type="glob",
+        minions=tuple(minions),
+        batch=str(size),
+        sizes=sizes_of(size, len(minions)),
+        **more,
+    )
 
 
 def ports_of(opts, loop, *, bus, publisher, inbox) -> Ports:

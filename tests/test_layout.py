@@ -84,7 +84,7 @@ SHELLS = {
             "writer",
         ),
     },
-    "recorder": {"carry_over", "catch_up", "consumer", "files", "intake", "record", "shell", "targets"},
+    "recorder": {"carry_over", "catch_up", "consumer", "files", "intake", "record", "shell", "spool_writer", "targets"},
 }
 #: What a pure module may import from outside its wing. Options that have been read, and windows of time, are plain values.
 VALUES = {"errors", "settings", "windows"}

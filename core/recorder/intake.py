@@ -2,42 +2,35 @@
 What comes from the bus and from the job cache, on its way into the recorder's spool.
 
 The loop's thread takes a record in: check, strip, pack. A Worker of its own looks up the loads and writes the spool, a
-batch at a time. It must never wait for a returner, and never hold more than LIMIT bytes: what comes beyond that, because
-the disk takes nothing, is not kept but looked for in the job cache once the disk works again.
-
-Whether a job is recorded is said by its published load, as the job cache has it. What a return or an event says about its
-job is believed only where the job cache has no load.
+batch at a time (``spool_writer.py``). It must never wait for a returner, and never hold more than LIMIT bytes: what comes
+beyond that, because the disk takes nothing, is not kept but looked for in the job cache once the disk works again.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import salt.payload
 
 from saltext.jobs.core.disk.spool import Spool
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.worker import Worker
-from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.master import secrets
 from saltext.jobs.core.quiet import Quiet
-from saltext.jobs.core.recorder.choice import Recent, digest, is_wanted
+from saltext.jobs.core.recorder.choice import Recent, digest
 from saltext.jobs.core.recorder.files import Known, Seen
 from saltext.jobs.core.recorder.record import (
     EVENT,
-    LOAD,
     REPLACES,
     RETURN,
     Record,
     content_of,
     packed,
-    taken_at,
-    unpacked,
 )
+from saltext.jobs.core.recorder.spool_writer import Due, Loads, SpoolWriter, Verdicts, Waiting, event_in, load_in
 from saltext.jobs.core.settings import RecorderSettings
 
 log = logging.getLogger(__name__)
@@ -52,8 +45,6 @@ _RECENT = 100_000
 _JOBS = 20_000
 #: Seconds that an announced job's load may take to appear in the job cache.
 _LOAD_PATIENCE = 1.0
-#: Seconds for which the job cache is left alone after it failed.
-_CACHE_REST = 10.0
 #: Loads that may be owed at a time, and bytes that their events may take.
 _OWED, _OWED_BYTES = 20_000, 16 << 20
 #: Jobs of which a return may be in dispute at a time.
@@ -64,32 +55,10 @@ _QUIET = 60.0
 _RETRY = 1.0
 
 
-class Loads(Protocol):
-    """Where loads are looked up, as ``master.returner.ReturnerModule`` does it."""
-
-    def load(self, jid: str) -> dict[str, Any]:
-        """Return the load of a job, ``{}`` where there is none."""
-
-
-@dataclasses.dataclass(frozen=True)
-class _Waiting:
-    jid: str
-    digests: tuple[int, ...]
-    payload: bytes
-
-
 @dataclasses.dataclass(frozen=True)
 class _Owed:
     since: float
     event: bytes  # the packed event that announced the job, or nothing
-
-
-@dataclasses.dataclass(frozen=True)
-class _Due:
-    """A job that is to be looked up, whose load may have been recorded before."""
-
-    event: bytes
-    is_new: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,14 +67,6 @@ class Flushed:
 
     stored: bool = False
     missed: bool = False
-
-
-@dataclasses.dataclass
-class _Verdicts:
-    """What the job cache said about jobs: whether each is recorded, and which need not be asked about any more."""
-
-    wanted: dict[str, bool] = dataclasses.field(default_factory=dict)
-    settled: set[str] = dataclasses.field(default_factory=set)
 
 
 class Intake:
@@ -121,19 +82,19 @@ class Intake:
     def __init__(
         self, settings: RecorderSettings, clock: Clock, spool: Spool, seen: Seen, loads: Loads, worker: Worker
     ) -> None:
-        self._settings, self._clock, self._spool, self._seen, self._loads = settings, clock, spool, seen, loads
-        self._worker = worker
+        self._settings, self._clock, self._spool, self._worker = settings, clock, spool, worker
+        self._writer = SpoolWriter(settings, spool, seen, loads)
         self._recent = Recent(_RECENT)
         #: What was recorded before this process began.
         self.known: Known = Known(())
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[Waiting] = []
         self._bytes = 0
         self._owed: dict[str, _Owed] = {}
         self._owed_bytes = 0
         self._jobs: dict[str, bool] = {}
         #: Jobs of which two returns of one minion say different things: the job cache knows which is true.
         self.disputed: set[str] = set()
-        self._rest_until = self._retry_at = 0.0
+        self._retry_at = 0.0
         self._has_overflowed = self._is_busy = False
         self._last_error = float("-inf")
         self._quiet = Quiet(log)
@@ -159,7 +120,8 @@ class Intake:
         return len(self._waiting) >= self._settings.max_batch or self._bytes >= _BATCH_BYTES
 
     def wants(self, fun: Any) -> bool:
-        return is_wanted(fun, self._settings.include, self._settings.exclude)
+        """Tell whether jobs with this function are recorded."""
+        return self._writer.wants(fun)
 
     def has(self, jid: str, minion: str = "") -> bool:
         """Tell whether a return, or without a minion a load, was recorded."""
@@ -173,7 +135,7 @@ class Intake:
         """Record a job's load soon: from the job cache, or from its event where the job cache hasn't got it."""
         if jid in self._owed or self._jobs.get(jid) is False or self.has(jid):
             return
-        data = b"" if event is None else salt.payload.dumps(_load_in(event), use_bin_type=True)
+        data = b"" if event is None else salt.payload.dumps(load_in(event), use_bin_type=True)
         self._owed[jid] = _Owed(self._clock.now(), data)
         self._owed_bytes += len(data)
         while len(self._owed) > _OWED or self._owed_bytes > _OWED_BYTES:
@@ -222,7 +184,7 @@ class Intake:
         self._last_event = max(self._clock.now(), self._last_event + 2e-6)
         body = {"tag": tag, "data": secrets.event_for_history(data)}
         payload = packed(Record(EVENT, "", "", body), self._last_event)
-        self._waiting.append(_Waiting("", (), payload))
+        self._waiting.append(Waiting("", (), payload))
         self._bytes += len(payload)
         self.events += 1
 
@@ -232,8 +194,7 @@ class Intake:
 
         :raises OSError: when they can't be written; then none is there.
         """
-        frames = [packed(dataclasses.replace(unpacked(item), to=returner), taken_at(item)) for item in payloads]
-        await self._worker.call(self._spool.append, frames)
+        await self._worker.call(self._writer.put_back, payloads, returner)
 
     async def flush(self) -> Flushed:
         """Write what waits into the spool."""
@@ -244,7 +205,7 @@ class Intake:
         self._is_busy = True
         batch, self._waiting, self._bytes = self._waiting, [], 0
         try:
-            verdicts = await self._worker.call(self._store, batch, due, now)
+            verdicts = await self._worker.call(self._writer.store, batch, due, now)
         except OSError as exc:
             self._keep(batch, exc, now)
             return Flushed()
@@ -259,10 +220,10 @@ class Intake:
         The job cache is not asked any more; loads that are owed are found in it at the next start.
         """
         batch, self._waiting, self._bytes = self._waiting, [], 0
-        announced = {jid: _event_in(owed.event).get("fun") for jid, owed in self._owed.items() if owed.event}
+        announced = {jid: event_in(owed.event).get("fun") for jid, owed in self._owed.items() if owed.event}
         kept = [item for item in batch if item.jid not in announced or self.wants(announced[item.jid])]
         try:
-            self._write([], kept, self._clock.now())
+            self._writer.write([], kept, self._clock.now())
         except OSError as exc:
             log.critical("The recorder's spool takes nothing, and %d records in memory are lost: %s", len(kept), exc)
 
@@ -270,17 +231,9 @@ class Intake:
         """
         Return what is remembered; before anything is recorded.
 
-        What a crash kept from being remembered is in the spool's last segment.
-
         :raises OSError: when it can't be read.
         """
-        known = self._seen.load()
-        digests = [item for payload in self._spool.tail_payloads() for item in _digests_of(payload)]
-        forgotten = [item for item in digests if item not in known]
-        if not forgotten:
-            return known
-        self._remember(forgotten, self._clock.now())
-        return Known(itertools.chain(known, forgotten))
+        return self._writer.what_was_recorded(self._clock.now())
 
     def _is_known(self, item: int) -> bool:
         return item in self._recent or item in self.known
@@ -293,7 +246,7 @@ class Intake:
         for item in digests:
             self._recent.add(item)
         self.announce(record.jid)
-        self._waiting.append(_Waiting(record.jid, digests, payload))
+        self._waiting.append(Waiting(record.jid, digests, payload))
         self._bytes += len(payload)
         self.accepted += 1
         return True
@@ -303,16 +256,16 @@ class Intake:
         if owed is not None:
             self._owed_bytes -= len(owed.event)
 
-    def _due_jobs(self, now: float) -> dict[str, _Due]:
+    def _due_jobs(self, now: float) -> dict[str, Due]:
         """Return the jobs to look up: those with returns that nothing is known of, and those whose load is owed."""
         with_returns = {item.jid for item in self._waiting if item.jid}
-        due = {jid: _Due(b"", is_new=False) for jid in with_returns if jid not in self._jobs}
+        due = {jid: Due(b"", is_new=False) for jid in with_returns if jid not in self._jobs}
         for jid, owed in self._owed.items():
             if jid in with_returns or now - owed.since >= _LOAD_PATIENCE:
-                due[jid] = _Due(owed.event, is_new=True)
+                due[jid] = Due(owed.event, is_new=True)
         return due
 
-    def _keep(self, batch: list[_Waiting], exc: OSError, now: float) -> None:
+    def _keep(self, batch: list[Waiting], exc: OSError, now: float) -> None:
         self._waiting = batch + self._waiting
         self._bytes = sum(len(item.payload) for item in self._waiting)
         self._retry_at = now + _RETRY
@@ -320,7 +273,7 @@ class Intake:
             self._last_error = now
             log.critical("The recorder's spool takes nothing, %d records wait in memory: %s", len(self._waiting), exc)
 
-    def _settle(self, verdicts: _Verdicts) -> Flushed:
+    def _settle(self, verdicts: Verdicts) -> Flushed:
         for jid in verdicts.settled:
             self._forget_owed(jid)
             self._recent.add(digest(jid))
@@ -332,71 +285,3 @@ class Intake:
         if missed:
             log.warning("The spool works again: looking in the job cache for what could not be held meanwhile")
         return Flushed(stored=True, missed=missed)
-
-    # -- in the Worker's thread ---------------------------------------------------------------------------------------
-
-    def _store(self, batch: list[_Waiting], due: Mapping[str, _Due], now: float) -> _Verdicts:
-        """Look up jobs, and write loads and then returns. :raises OSError: when they can't be written."""
-        loads: list[Record] = []
-        verdicts = _Verdicts()
-        for jid, job in due.items():
-            found = self._look_up(jid, now)
-            if found is None:
-                continue
-            load = found or _event_in(job.event)
-            # A job of which nobody knows what it is, is recorded.
-            verdicts.wanted[jid] = wanted = not load or self.wants(load.get("fun"))
-            verdicts.settled.add(jid)
-            if load and wanted and job.is_new:
-                body = load if found else {**load, "source": "event"}
-                loads.append(Record(LOAD, jid, "", secrets.load_for_history(body)))
-        # While the job cache can't be asked about a job, its returns are recorded.
-        self._write(loads, [item for item in batch if verdicts.wanted.get(item.jid, True)], now)
-        return verdicts
-
-    def _write(self, loads: list[Record], returns: list[_Waiting], now: float) -> None:
-        frames = [packed(load, now) for load in loads] + [item.payload for item in returns]
-        digests = [digest(load.jid) for load in loads] + [item for waiting in returns for item in waiting.digests]
-        self._spool.append(frames)
-        self._spool.drop_oldest()
-        self._remember(digests, now)
-
-    def _remember(self, digests: Iterable[int], now: float) -> None:
-        try:
-            self._seen.add(digests, now)
-            self._seen.forget_old(now)
-        except OSError as exc:
-            # The records themselves are safe. After a restart some might be taken from the job cache once more.
-            self._quiet.error("seen", "What was recorded cannot be remembered: %s", exc)
-
-    def _look_up(self, jid: str, now: float) -> dict[str, Any] | None:
-        """Return the load, ``{}`` where there is none, and None where it is to be tried again."""
-        if now < self._rest_until:
-            return None
-        try:
-            return self._loads.load(jid) if is_plain(jid) else {}
-        except Exception as exc:  # A returner raises whatever its client library raises.
-            self._rest_until = now + _CACHE_REST
-            self._quiet.error("cache", "Loads cannot be read from the job cache: %s: %s", type(exc).__name__, exc)
-            return None
-
-
-def _load_in(event: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the event of a publish says about the job; its minions are as many as a fleet has, and not needed."""
-    return {name: value for name, value in event.items() if name not in ("minions", "missing")}
-
-
-def _event_in(packed_event: bytes) -> dict[str, Any]:
-    return dict(salt.payload.loads(packed_event, encoding="utf-8")) if packed_event else {}
-
-
-def _digests_of(payload: bytes) -> tuple[int, ...]:
-    try:
-        record = unpacked(payload)
-        if record.kind == EVENT:
-            return ()
-        own = digest(record.jid, record.minion)
-        return (own, digest(record.jid, record.minion, content_of(record.body))) if record.minion else (own,)
-    except Exception as exc:  # Salt and msgpack raise many kinds for what is no record.
-        log.error("A record in the spool cannot be read: %s", exc)
-        return ()

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 
 from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.master.job_cache import JobCache
+from tests.functional.options import options_in
 
 JID = "20260516101112131415"
 RETURNS = f"jobs/returns/{JID}"
@@ -22,17 +23,7 @@ RETURNS = f"jobs/returns/{JID}"
 
 @pytest.fixture(params=["salt_cache", "local_cache"])
 def opts(tmp_path, request):
-    opts = salt.config.master_config(None)
-    opts.update(
-        id="here_master",
-        cachedir=str(tmp_path / "cache"),
-        pki_dir=str(tmp_path / "pki"),
-        extension_modules=str(tmp_path / "ext"),
-        sock_dir=str(tmp_path / "sock"),
-        root_dir=str(tmp_path),
-        cluster_id=None,
-        master_job_cache=request.param,
-    )
+    opts = options_in(tmp_path, master_job_cache=request.param)
     (tmp_path / "cache").mkdir()
     return opts
 

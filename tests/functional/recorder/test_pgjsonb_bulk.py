@@ -13,13 +13,13 @@ import time
 
 import hypothesis
 import pytest
-import salt.config
 from hypothesis import strategies as st
 
 from saltext.jobs.core.errors import JobsError, SettingsError
 from saltext.jobs.core.master.returner import ReturnerModule
 from saltext.jobs.core.postgresql.options import Options, read_options
 from saltext.jobs.core.recorder.pipeline import failure_of
+from tests.functional.options import options_in
 from tests.missing import missing
 from tests.postgresql import PostgreSQL
 from tests.waiting import stretched
@@ -498,10 +498,7 @@ def test_what_is_stored_is_on_the_disk_of_a_server_that_would_answer_before(tabl
 
 @pytest.fixture
 def opts(tmp_path, postgresql):
-    made = salt.config.master_config(None)
-    made.update(cachedir=str(tmp_path / "cache"), root_dir=str(tmp_path), sock_dir=str(tmp_path / "sock"))
-    made.update(conf_file=str(tmp_path / "master"), pki_dir=str(tmp_path / "pki"), grains={}, id="the-master")
-    return {**made, **postgresql.options}
+    return options_in(tmp_path, id="the-master", **postgresql.options)
 
 
 def test_salts_own_options_will_do_and_ours_win(opts):

@@ -17,6 +17,7 @@ import salt.utils.jid
 from saltext.jobs.core.master.returner import Complained, ReturnerAbsent, ReturnerModule, promoted
 from saltext.jobs.core.recorder.pipeline import failure_of
 from tests.functional import cache_servers
+from tests.functional.options import options_in
 from tests.postgresql import PostgreSQL
 
 JID = "20260516101112131415"
@@ -31,10 +32,7 @@ def postgresql():
 
 @pytest.fixture
 def opts(tmp_path):
-    options = salt.config.master_config(None)
-    options.update(cachedir=str(tmp_path / "cache"), root_dir=str(tmp_path), sock_dir=str(tmp_path / "sock"))
-    options.update(conf_file=str(tmp_path / "master"), pki_dir=str(tmp_path / "pki"), grains={})
-    return options
+    return options_in(tmp_path)
 
 
 def a_return(minion="m1", jid=JID, value=None, **more):

@@ -1,0 +1,20 @@
+"""The options of a master that does not run, all of whose folders are below one of the test's own."""
+
+from __future__ import annotations
+
+import salt.config
+
+
+def options_in(folder, **more):
+    """Return Salt's defaults for a master, with these places and ``more``."""
+    opts = salt.config.master_config(None)
+    places = {
+        "cachedir": "cache",
+        "pki_dir": "pki",
+        "extension_modules": "ext",
+        "sock_dir": "sock",
+        "conf_file": "master",
+    }
+    opts.update({name: str(folder / place) for name, place in places.items()})
+    opts.update({"id": "here_master", "root_dir": str(folder), "cluster_id": None, "grains": {}, **more})
+    return opts
