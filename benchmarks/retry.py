@@ -203,8 +203,8 @@ class Stage:
         self.loop = compat.new_loop()
         self.to_fleet, self.fleet = multiprocessing.Queue(), None
 
-    def build(self):
-        """Make the engine; its bus and its publisher lead to the fleet."""
+    def build(self, kind=RetryShell):
+        """Make the engine, a shell of this kind; its bus and its publisher lead to the fleet."""
         self.publisher, cache = Publisher(self.to_fleet), JobCache(self.opts)
         self.bus = Bus(self.loop, self.opts)
         ports = Ports(
@@ -217,7 +217,7 @@ class Stage:
             clock=self.clock,
             acks=compat.HAS_START_EVENT,
         )
-        self.shell = RetryShell(self.opts, self.settings, self.loop, ports)
+        self.shell = kind(self.opts, self.settings, self.loop, ports)
         return self.shell
 
     def populate(self, jobs):
@@ -380,18 +380,21 @@ def forge(minions, owed, minutes, every):
     """Return (CPU seconds, questions). The machine's time is made up; minions that are asked say nothing."""
     stage, now, asked, questions = Stage(1), 0.0, [], 0
     stage.clock = Clock(0.0, lambda: now)
-    shell = stage.build()
     names = [f"minion{n:05d}" for n in range(minions)]
     job = Job("20260516101112131415", ("state.apply",), 0.0)
     entries = [Entry(name, job.jid, 0.0, 1e6, "was away") for name in names]
 
-    def perform(effect):
-        if isinstance(effect, facts.LookUp):
-            asked.append((now, facts.LookedUp(effect.jid, effect.minions, frozenset())))
-        elif isinstance(effect, facts.Ask):
-            asked.append((now + 10.0, facts.Asked(effect.jid, silent=frozenset(effect.minions))))
+    class Answered(RetryShell):
+        """What it looks up is not there, and whom it asks says nothing."""
 
-    shell._effects.perform = perform
+        def step(self, fact):
+            for effect in self.machine.step(fact, now):
+                if isinstance(effect, facts.LookUp):
+                    asked.append((now, facts.LookedUp(effect.jid, effect.minions, frozenset())))
+                elif isinstance(effect, facts.Ask):
+                    asked.append((now + 10.0, facts.Asked(effect.jid, silent=frozenset(effect.minions))))
+
+    shell = stage.build(Answered)
     shell.step(facts.Restored((job,), tuple(entries), {}) if owed else facts.Restored((), (), {}))
     starts = [f"salt/minion/{name}/start".encode() + b"\n\n" + salt.payload.dumps({"id": name}) for name in names]
     stage.bus.listener = shell

@@ -28,6 +28,8 @@ PRIVATE = {
     "benchmarks/batch.py": "Salt 3008's own batch manager has nothing public to be driven by",
     "tests/functional/batch/test_native.py": "the same",
     "tests/functional/master/test_caller.py": "how Salt calls a runner in a process of its own",
+    "tests/functional/executors/conftest.py": "how Salt's minion calls an executor",
+    "benchmarks/job_once.py": "the same",
 }
 
 

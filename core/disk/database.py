@@ -20,7 +20,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from saltext.jobs.core.disk.local_banks import make_folder, owner_for_root
@@ -87,10 +87,12 @@ class Database:
     """
     :param path: of the file; absolute.
     :param full_sync: whether every transaction must survive a power cut; otherwise those that ask for it.
+    :param mounts: returns what is mounted where, as ``/proc/self/mounts``; that file, where none is given.
     """
 
-    def __init__(self, path: str, full_sync: bool = False) -> None:
+    def __init__(self, path: str, full_sync: bool = False, mounts: Callable[[], str] | None = None) -> None:
         self.path = path
+        self._mounts = mounts or _mounts
         self._full_sync = full_sync
         self._pid = os.getpid()
         #: By thread. A thread that has the number of one that has ended takes its connection over.
@@ -269,7 +271,7 @@ class Database:
             with contextlib.suppress(FileNotFoundError):
                 if not stat.S_ISREG(os.lstat(self.path + name).st_mode):
                     raise StateError(f"{self.path}{name} is a link or no file: remove it, or set sqlite_cache_path")
-        kind = remote_file_system(os.path.realpath(os.path.dirname(self.path)), _mounts())
+        kind = remote_file_system(os.path.realpath(os.path.dirname(self.path)), self._mounts())
         if kind is not None:
             raise StateError(
                 f"{self.path} is on a network file system ({kind}), where SQLite cannot work: set sqlite_cache_path to a "

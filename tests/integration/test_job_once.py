@@ -97,14 +97,14 @@ def test_a_synced_executor_runs_a_job_once_and_returns_again_what_it_returned(de
 def test_a_job_of_several_functions_and_one_that_returns_nothing_run_once_too(desk, anna, tmp_path):
     trace = tmp_path / "trace"
     several = (["cmd.run", "test.echo"], [[f"echo x >> {trace}"], ["two"]])
-    jid = desk._client.run_job("anna", several[0], several[1], listen=False)["jid"]
+    jid = desk.client.run_job("anna", several[0], several[1], listen=False)["jid"]
     nothing = desk.publish("test.raise_exception", "CommandExecutionError", "on purpose", tgt="anna")
     for each in (jid, nothing):
         desk.await_return("anna", each)
     first = desk.returned(jid), desk.returned(nothing)
     restart(anna, desk)
     with Ear(desk.master) as ear:
-        desk._client.run_job("anna", several[0], several[1], jid=jid, listen=False)
+        desk.client.run_job("anna", several[0], several[1], jid=jid, listen=False)
         desk.publish("test.raise_exception", "CommandExecutionError", "on purpose", tgt="anna", jid=nothing)
         for each in (jid, nothing):
             wait_for(lambda each=each: ear.count(f"salt/job/{each}/ret/anna"), what="it returns again")

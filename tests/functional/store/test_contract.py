@@ -8,11 +8,13 @@ looks at is set, and for how long a server may be away.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import itertools
 import logging
 import multiprocessing
 import os
 import signal
+import sqlite3
 import threading
 import time
 
@@ -24,6 +26,7 @@ import salt.utils.jid
 import salt.version
 from salt.exceptions import SaltCacheError
 
+from saltext.jobs.core.disk.database import database_at
 from saltext.jobs.core.store import drivers, records
 from saltext.jobs.core.store.drivers import Outage
 from saltext.jobs.core.store.publication import digest
@@ -898,17 +901,24 @@ class TestSqlite(Contract):
         assert job_cache.store.driver.banks_file.free_bytes() < large / 2
         (sound,) = in_processes(1, lambda _: Returner(opts).store.driver.banks_file.is_sound())
         assert sound is True
-        job_cache.store.driver.banks_file._database.read("PRAGMA wal_checkpoint(TRUNCATE)")
+        database_at(path).read("PRAGMA wal_checkpoint(TRUNCATE)")
         with open(path, "r+b") as stream:
             stream.seek(4096 * 4)
             stream.write(b"\xff" * 4096)
         assert in_processes(1, lambda _: Returner(opts).clean_old_jobs()) == [None]
         assert len(job_cache.store.driver.banks_file.damaged()) == 1
 
-    def test_a_publish_is_stored_whole_or_not_at_all(self, job_cache, monkeypatch):
-        with monkeypatch.context() as patch, pytest.raises(SaltCacheError, match=f"sqlite.*{JID}"):
-            patch.setattr(records, "MINIONS", "../minions")  # what is stored between the load and the mark is refused
-            job_cache.save_load(JID, LOAD, minions=["web1"])
+    def test_a_publish_is_stored_whole_or_not_at_all(self, job_cache, opts):
+        job_cache.save_load(OLD, LOAD, minions=["web1"])
+        # What is stored between the load and the mark is refused.
+        refuse = f"""CREATE TRIGGER refuse BEFORE INSERT ON records WHEN NEW.key = '{JID}'
+            AND NEW.bank = (SELECT id FROM banks WHERE name = 'jobs/minions') BEGIN SELECT RAISE(ABORT, 'refused'); END"""
+        path = os.path.join(opts["cachedir"], "cache.sqlite")
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute(refuse)
+            with pytest.raises(SaltCacheError, match=f"sqlite.*{JID}.*refused"):
+                job_cache.save_load(JID, LOAD, minions=["web1"])
+            other.execute("DROP TRIGGER refuse")
         assert (job_cache.get_load(JID), job_cache.fetch("jobs/published", JID)) == ({}, {})
         job_cache.save_load(JID, LOAD, minions=["web1"])
         assert job_cache.get_load(JID) == {**LOAD, "Minions": ["web1"]}

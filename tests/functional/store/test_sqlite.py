@@ -24,9 +24,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.disk import database
-from saltext.jobs.core.disk.database import Database, remote_file_system
+from saltext.jobs.core.disk.database import Database, database_at, remote_file_system
 from saltext.jobs.core.disk.sqlite_banks import banks_of, job_marks
+from saltext.jobs.core.errors import StateError
 from tests.functional.store.test_contract import in_processes
 from tests.waiting import SOON, stretched, wait_for
 
@@ -152,7 +152,7 @@ class TestWhatSaltAsksOfADriver:
         assert os.path.exists(tmp_path / "cache.sqlite") and not os.path.exists(tmp_path / "x.sqlite")
 
     @pytest.mark.skipif(salt.version.__saltstack_version__.major < 3008, reason="came with Salt 3008")
-    def test_what_has_expired_is_not_there(self, cache, opts):
+    def test_what_has_expired_is_not_there(self, cache, opts, path):
         cache.store("tokens", "short", {"token": 1}, expires=1)
         cache.store("tokens", "long", {"token": 2}, expires=1000)
         cache.store("tokens", "ever", {"token": 3})
@@ -164,9 +164,9 @@ class TestWhatSaltAsksOfADriver:
         assert cache.fetch("tokens", "short") == {} and cache.updated("tokens", "short") is None
         assert sorted(cache.list("tokens")) == ["ever", "long"]
         rows = "SELECT count(*) FROM records"
-        assert banks_of(opts)._database.read(rows) == [(3,)]
+        assert database_at(path).read(rows) == [(3,)]
         cache.clean_expired("tokens")
-        assert banks_of(opts)._database.read(rows) == [(2,)]
+        assert database_at(path).read(rows) == [(2,)]
         assert cache.fetch("tokens", "long") == {"token": 2}
         cache.store("tokens", "long", "for ever")
         assert banks_of(opts).store_new("tokens", "long", 1) is False
@@ -300,10 +300,10 @@ class TestTheFile:
         mounts = "/dev/sda1 / ext4 rw 0 0\nserver:/x /var/cache/salt nfs4 rw 0 0\n//s/x /mnt/a\\040b cifs rw 0 0\n"
         assert remote_file_system(folder, mounts) == kind
 
-    def test_a_network_file_system_is_refused(self, opts, monkeypatch):
-        monkeypatch.setattr(database, "_mounts", lambda: "server:/x / nfs rw 0 0\n")
-        with pytest.raises(SaltCacheError, match=r"network file system \(nfs\).*sqlite_cache_path"):
-            salt.cache.Cache(opts).fetch("bank", "key")
+    def test_a_network_file_system_is_refused(self, path):
+        far = Database(path, mounts=lambda: "server:/x / nfs rw 0 0\n")
+        with pytest.raises(StateError, match=r"network file system \(nfs\).*sqlite_cache_path"):
+            far.read("SELECT 1")
 
     def test_a_file_that_is_taken_away_is_begun_anew(self, cache, path):
         cache.store("bank", "key", 1)
@@ -324,7 +324,7 @@ class TestTheFile:
         while banks.give_back(500):
             pass
         assert 0 < banks.free_bytes() <= 100 * 4096
-        banks._database.read("PRAGMA wal_checkpoint(TRUNCATE)")
+        database_at(path).read("PRAGMA wal_checkpoint(TRUNCATE)")
         assert os.stat(path).st_size < 1_000_000
 
 
@@ -458,13 +458,12 @@ class TestFaults:
         assert cache.fetch("bank", "after") == stored and len(cache.list("bank")) == stored + 2
         assert banks_of(opts).is_sound()
 
-    def test_a_database_that_may_not_grow_says_so(self, opts, cache):
-        banks = banks_of(opts)
+    def test_a_database_that_may_not_grow_says_so(self, opts, cache, path):
         cache.store("bank", "key", 1)
-        banks._database.read("PRAGMA max_page_count=40")
+        database_at(path).read("PRAGMA max_page_count=40")
         with pytest.raises(SaltCacheError, match="full"):
             cache.store("bank", "large", "x" * 1_000_000)
-        banks._database.read("PRAGMA max_page_count=1000000")
+        database_at(path).read("PRAGMA max_page_count=1000000")
         cache.store("bank", "large", "x" * 1_000_000)
         assert cache.fetch("bank", "key") == 1
 

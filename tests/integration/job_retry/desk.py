@@ -36,11 +36,11 @@ class Desk:
         self.master, self._alone = master, alone
         self.opts = dict(master.config)
         self._runners = salt.loader.runner(self.opts)
-        self._client = salt.client.LocalClient(mopts=self.opts)
+        self.client = salt.client.LocalClient(mopts=self.opts)
         self._bus = salt.utils.event.get_master_event(self.opts, self.opts["sock_dir"], listen=False)
 
     def close(self):
-        self._client.destroy()
+        self.client.destroy()
         self._bus.destroy()
 
     def run(self, function, *args, **kwargs):
@@ -54,12 +54,12 @@ class Desk:
 
     def publish(self, fun, *args, tgt="*", **options):
         """Publish a job as ``salt --async`` does, and return its jid."""
-        answer = self._client.run_job(tgt, fun, list(args), listen=False, **options)
+        answer = self.client.run_job(tgt, fun, list(args), listen=False, **options)
         return answer["jid"]
 
     def ask(self, tgt, fun, *args):
         """Run a function on one minion and return what it returns."""
-        return self._client.cmd(tgt, fun, list(args), timeout=stretched(15)).get(tgt)
+        return self.client.cmd(tgt, fun, list(args), timeout=stretched(15)).get(tgt)
 
     def queue(self, **selection):
         """The entries as ``{(minion, jid): state}``."""
