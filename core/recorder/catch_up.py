@@ -159,6 +159,8 @@ class CatchUp:
             return
         self._intake.announce(jid)
         for minion, data in missing.items():
+            if self._is_recorded(jid, minion, data):
+                continue  # the bus has brought it while the job cache was read
             self.found += self._intake.reconcile(jid, minion, rebuilt(jid, minion, data, load))
 
     def _read(self, jid: str) -> tuple[dict[str, Any], dict[str, Mapping[str, Any]]]:

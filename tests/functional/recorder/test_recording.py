@@ -202,6 +202,29 @@ def test_what_the_bus_did_not_bring_is_found(make, jid):
     assert stage.returner.loads[0][0] == jid
 
 
+def test_a_return_whose_event_comes_while_the_job_cache_is_read_is_recorded_once(make, jid, caplog):
+    stage = make()
+    read = stage.job_cache.load
+
+    def load(of):
+        """Read a load, of a job whose returns have been read; in that moment the bus brings the event of one."""
+        if not brought:
+            brought.append(of)
+            stage.loop.add_callback(stage.event, jid, "m1", "x")
+        return read(of)
+
+    brought, stage.job_cache.load = [], load
+    stage.job_cache.publish(jid, "cmd.run")
+    stage.job_cache.give_back(jid, "m1", "x")
+    stage.shell.on_gap()
+    assert stage.until(lambda: stage.returns)
+    stage.run(0.5)
+    assert brought
+    assert stage.returns == [(jid, "m1", "x")]
+    assert "replaces" not in stage.returner.taken[0]
+    assert "differed" not in caplog.text
+
+
 def test_what_was_lost_without_a_sign_is_found_by_an_audit(make, jid):
     stage = make(audit=0.2)
     stage.event(jid, "m1", "forged")
