@@ -19,7 +19,7 @@ import salt.loader
 from saltext.jobs.core import arguments, runner
 from saltext.jobs.core.disk.salvage import Salvage
 from saltext.jobs.core.errors import Refused
-from saltext.jobs.core.master import secrets
+from saltext.jobs.core.master import caller, secrets
 from saltext.jobs.core.store import drivers, migration, records
 from saltext.jobs.core.store import store as stores
 from saltext.jobs.core.store.sqlite import Sqlite
@@ -70,6 +70,7 @@ def migrate(source="local_cache", dry_run=False):
         salt-run job_cache.migrate source=local_cache dry_run=True
     """
     source, dry_run = arguments.plain("source", source), arguments.flag("dry_run", dry_run)
+    caller.require_no_peer(_caller())
     jobs = _source_called(source)
     store = stores.Store(__opts__)
     if not dry_run and __opts__.get("master_job_cache") == "local_cache" and store.driver.in_jobs_folder:
@@ -212,6 +213,7 @@ def backup(path):
 
         salt-run job_cache.backup /var/backups/salt/cache.sqlite
     """
+    _require_no_limit("backup")
     banks = _file_of_sqlite("backup")
     if not isinstance(path, str) or not os.path.isabs(path):
         raise Refused(f"path is {path!r}; accepted is the absolute path of a file")
@@ -243,6 +245,7 @@ def recover(path=None):
 
         salt-run job_cache.recover
     """
+    _require_no_limit("recover")
     banks = _file_of_sqlite("recover")
     if path is not None and (not isinstance(path, str) or not os.path.isfile(path) or path == banks.path):
         raise Refused(f"path is {path!r}; accepted is the path of a file that was set aside")
@@ -257,6 +260,17 @@ def recover(path=None):
     if not done:
         raise Refused(f"There is no damaged file beside {banks.path}")
     return done
+
+
+def _caller():
+    return caller.caller(__opts__, globals().get("__user__"))
+
+
+def _require_no_limit(what):
+    """Files are named as root names them: to whom that is given, everything is."""
+    who = _caller()
+    if who.peer or who.grants is not None:
+        raise Refused(f"{who.name} may not call job_cache.{what}: it is for the command line of the master")
 
 
 def _file_of_sqlite(what):
@@ -303,5 +317,7 @@ def verify(repair=False):
         salt-run job_cache.verify
         salt-run job_cache.verify repair=True
     """
-    found = Verification(stores.Store(__opts__), secrets.without_secrets, arguments.flag("repair", repair))
+    if arguments.flag("repair", repair):
+        caller.require_no_peer(_caller())
+    found = Verification(stores.Store(__opts__), secrets.without_secrets, repair)
     return found.run(_Progress("verifying jobs").tell)

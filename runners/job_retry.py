@@ -197,7 +197,7 @@ def enqueue(jid, minions=None):
     jid, named = arguments.jid(jid), None if minions is None else list(arguments.minions(minions))
     who = _caller()
     if who.grants is not None:
-        load = JobCache(__opts__).load(jid)
+        load = JobCache(__opts__).published_load(jid)
         caller.require_right(__opts__, who, load, named or load.get("Minions") or ())
     return _ask({"do": "enqueue", "jid": jid, "minions": named}, who)
 

@@ -9,6 +9,7 @@ on the stack, with what the authentication gave: the name, and the grants that c
 * ``ClearFuncs.runner``: a request with a password, a token or a key file. Its grants are the limit. The key files of the
   master's own user alone give none, and no limit.
 * ``RemoteFuncs.minion_runner``: a minion that ``peer_run`` lets call runners.
+  Either may call others in threads (``salt.parallel_runners``); a process of the master serves one request at a time.
 * Neither, in the master: its own schedule, reactor or engines, which its configuration has set up. No limit.
 * Outside the master: ``salt-run`` or Python of a user who may write the master's files. No limit but ``sudo_acl``.
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import threading
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -112,10 +114,14 @@ def _authenticated(opts: Mapping[str, Any], found: Mapping[str, Any]) -> Caller:
 
 
 def _stack() -> Iterator[types.FrameType]:
-    frame: types.FrameType | None = sys._getframe()
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
+    """Yield the frames of this call, and then those of all other threads: the one that has begun this is among them."""
+    others = dict(sys._current_frames())
+    others.pop(threading.get_ident(), None)
+    for innermost in (sys._getframe(), *others.values()):
+        frame: types.FrameType | None = innermost
+        while frame is not None:
+            yield frame
+            frame = frame.f_back
 
 
 def _codes(module: str, owner: str, *methods: str) -> list[types.CodeType]:

@@ -20,7 +20,7 @@ from tests.waiting import wait_for
 
 pytestmark = pytest.mark.story
 
-RUNNERS = [{"@runner": ["batch.*", "job_retry.*"]}]
+RUNNERS = [{"@runner": ["batch.*", "job_retry.*", "job_cache.*"]}]
 #: Users of the API whose names mean something to Salt, with a right to our runners and to nothing else.
 NAMESAKES = ["root", "sudo_anna", "UNKNOWN", "Reactor"]
 USERS = {
@@ -65,6 +65,15 @@ roll out:
     - name: batch.start
     - arg: [a1, {}]
 """
+#: Salt calls these runners in threads of their own.
+PARALLEL = """
+roll out:
+  salt.parallel_runners:
+    - runners:
+        one:
+          - name: batch.start
+          - kwarg: {arg: [a1, cmd.run, id]}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +85,7 @@ def master(salt_factories, tmp_path_factory):
         "reaction.sls": REACTION,
         "states/harmless.sls": ORCHESTRATION.format("test.ping"),
         "states/forbidden.sls": ORCHESTRATION.format("cmd.run, id"),
+        "states/parallel.sls": PARALLEL,
     }.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
@@ -91,7 +101,7 @@ def master(salt_factories, tmp_path_factory):
             publisher_acl={"anna": ["test.*"]},
             client_acl_verify=False,  # this machine need not have such a user
             sudo_acl=True,
-            peer_run={"a[12]": ["batch.*", "job_retry.*"]},
+            peer_run={"a[12]": ["batch.*", "job_retry.*", "job_cache.*"]},
             batch_manager={"allow_peers": ["a2"]},
             module_dirs=[str(folder / "modules")],
             engines=[{"job_retry": {}}, {"batch_manager": {}}, {"starter": {"gate": str(folder / "gate")}}],
@@ -252,6 +262,13 @@ def test_who_may_call_the_runners_may_look_stop_and_pause_and_is_named(api, run,
     assert run("batch.status", jid)["stopped_by"] == "sharedsecret:root"
 
 
+def test_no_user_of_the_api_names_files_of_the_master(api, tmp_path):
+    copy = tmp_path / "copy"
+    for verb in ("job_cache.backup", "job_cache.recover"):
+        assert is_refused(api(verb, str(copy), user="root"), "it is for the command line of the master")
+    assert not copy.exists()
+
+
 def test_who_may_only_look_or_only_publish_may_not_call_the_other_verbs(api, jobs):
     assert api("batch.status", jobs["paused"], user="watcher")["success"] is True
     assert api("job_retry.list", user="watcher")["success"] is True
@@ -265,9 +282,10 @@ def test_who_may_only_look_or_only_publish_may_not_call_the_other_verbs(api, job
 
 def test_an_orchestration_may_what_whoever_started_it_may(api, run):
     assert api("state.orchestrate", "harmless", user="boss")["success"] is True
-    answer = api("state.orchestrate", "forbidden", user="boss")
-    assert answer["success"] is False
-    assert "boss may not publish cmd.run" in str(answer["return"])
+    for forbidden in ("forbidden", "parallel"):
+        answer = api("state.orchestrate", forbidden, user="boss")
+        assert answer["success"] is False
+        assert "boss may not publish cmd.run" in str(answer["return"])
     assert users_of(run)["cmd.run"] == {"root"}
 
 
@@ -306,6 +324,8 @@ def test_a_minion_may_start_a_batch_only_where_it_is_named(master, run):
 
     assert "may look at this, and change nothing" in str(ask("a1", "batch.start", "a*", "test.ping"))
     assert "may look at this, and change nothing" in str(ask("a2", "job_retry.pause"))
+    assert "may look at this, and change nothing" in str(ask("a2", "job_cache.verify", True))
+    assert "may not call job_cache.recover" in str(ask("a2", "job_cache.recover"))
     assert isinstance(ask("a1", "batch.list"), (list, str))
     ask("a2", "batch.start", "a*", "test.echo", "by a peer")
     wait_for(lambda: users_of(run).get("test.echo") == {"a2"}, what="the batch of the minion that may")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import salt.master
 from salt.client.mixins import AsyncClientMixin
@@ -19,10 +21,18 @@ class Client:
         return caller({}, low["__user__"])
 
 
-def called_in_a_process_of_its_own(user):
+class ParallelClient(Client):
+    """One whose function calls another one in a thread, as ``salt.parallel_runners`` does."""
+
+    def low(self, fun, low, full_return=False):
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(super().low, fun, low).result()
+
+
+def called_in_a_process_of_its_own(user, client=Client):
     """As the master calls a runner for somebody, and ``salt-run --async`` for whoever types it."""
     return AsyncClientMixin._proc_function(
-        instance=Client(), opts={}, fun="batch.start", low={}, user=user, tag="t", jid="1", daemonize=False
+        instance=client(), opts={}, fun="batch.start", low={}, user=user, tag="t", jid="1", daemonize=False
     )
 
 
@@ -40,6 +50,11 @@ def test_outside_the_master_it_is_whoever_runs_the_command():
 def test_in_the_master_a_call_for_somebody_of_whom_nothing_is_known_is_refused(in_the_master, user):
     with pytest.raises(Refused, match="cannot be told who has asked"):
         called_in_a_process_of_its_own(user)
+
+
+def test_what_such_a_call_does_in_a_thread_is_no_call_of_the_master_s_own(in_the_master):
+    with pytest.raises(Refused, match="cannot be told who has asked"):
+        called_in_a_process_of_its_own("root", ParallelClient)
 
 
 def test_what_the_master_calls_itself_is_not_limited(in_the_master):
