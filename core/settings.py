@@ -136,6 +136,16 @@ WINDOW = Check(
     "gathered are the option gather)",
 )
 TIMEZONE = Check(_timezone, "a time zone of this system such as 'Europe/Berlin' or 'UTC', or '' for the master's own")
+
+
+def _folder(value: Any) -> str:
+    if not isinstance(value, str) or (value and not value.startswith(("/", "~"))):
+        raise ValueError(value)
+    return value
+
+
+#: Accepts a directory, or nothing.
+FOLDER = Check(_folder, "the full path of a directory, such as /var/lib/prometheus/node-exporter, or '' for none")
 #: Accepts a list of minion ids.
 IDS = Check(_ids, "a list of minion ids")
 #: Accepts True and False.
@@ -187,6 +197,8 @@ class BatchSettings:
     check_acl: bool = option(True, FLAG)
     #: Minions that may start and control batches where ``peer_run`` lets them: they run what they like, where they like.
     allow_peers: tuple[str, ...] = option((), IDS)
+    #: Directory into which the engine's figures are written for Prometheus, every 15 seconds.
+    metrics_dir: str = option("", FOLDER)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,6 +261,8 @@ class RetrySettings:
     trust_job_cache: bool = option(False, FLAG)
     #: Whether a job that had begun and was interrupted is run again, up to ``max_attempts``.
     retry_interrupted: bool = option(False, FLAG)
+    #: Directory into which the engine's figures are written for Prometheus, every 15 seconds.
+    metrics_dir: str = option("", FOLDER)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -319,6 +333,8 @@ class RecorderSettings:
     catch_up: float = option(3600.0, seconds(0))
     #: Seconds between two looks into the job cache without a sign that events were lost; 0 for none.
     audit: float = option(1800.0, seconds(0))
+    #: Directory into which the engine's figures are written for Prometheus, every 15 seconds.
+    metrics_dir: str = option("", FOLDER)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -55,7 +55,9 @@ def start(**options):
         log.critical("The %s engine does not start: %s", BATCH_MANAGER, exc)
         engine.wait_for_the_end()
         return
-    engine.run(__opts__, BATCH_MANAGER, lambda loop: BatchShell(_ports(loop, dict(__opts__)), settings))
+    engine.run(
+        __opts__, BATCH_MANAGER, lambda loop: BatchShell(_ports(loop, dict(__opts__)), settings), settings.metrics_dir
+    )
 
 
 def _ports(loop, opts):

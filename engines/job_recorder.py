@@ -61,7 +61,7 @@ def start(**options):
         engine.wait_for_the_end()
         return
     try:
-        engine.run(__opts__, JOB_RECORDER, lambda loop: _wired(__opts__, settings, loop))
+        engine.run(__opts__, JOB_RECORDER, lambda loop: _wired(__opts__, settings, loop), settings.metrics_dir)
     except StateError as exc:
         log.critical("The job_recorder engine does not start: %s", exc)
         engine.wait_for_the_end()

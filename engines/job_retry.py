@@ -57,7 +57,12 @@ def start(**options):
         log.critical("The %s engine does not start: %s", JOB_RETRY, exc)
         engine.wait_for_the_end()
         return
-    engine.run(__opts__, JOB_RETRY, lambda loop: RetryShell(__opts__, settings, loop, _ports(settings, loop)))
+    engine.run(
+        __opts__,
+        JOB_RETRY,
+        lambda loop: RetryShell(__opts__, settings, loop, _ports(settings, loop)),
+        settings.metrics_dir,
+    )
 
 
 def _ports(settings, loop):

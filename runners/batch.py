@@ -354,6 +354,23 @@ def retry(jid, which="failed"):
 
 
 @runner.verb
+def stats():
+    """
+    Return the figures of the batch_manager engine, as it writes them for Prometheus (option ``metrics_dir``).
+
+    A dict of figures by name; where there is one for each state or outcome, a dict of those. What is counted
+    (``…_total``) is counted from the start of the engine. Refused when no engine runs.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run batch.stats
+    """
+    return requests.ask(__opts__, BATCH_MANAGER, {"do": "metrics"})
+
+
+@runner.verb
 def doctor():
     """
     Return what an operator should know before relying on batches.

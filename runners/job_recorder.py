@@ -30,7 +30,9 @@ def stats(returner=None):
     ``spooled_bytes`` (what these take), ``lag`` (seconds since the oldest of them was taken in), ``dropped`` (records lost
     to ``spool_max_bytes`` or to damage), ``refused`` (records that it refused and is given again), ``set_aside`` (records
     that it refused and is not) and ``trouble`` (its last error, or None). Beside them: ``recorded`` (returns taken in),
-    ``unwritten`` (records in memory only), ``found_in_job_cache`` (returns that the bus did not bring) and ``spool_bytes``.
+    ``unwritten`` (records in memory only), ``found_in_job_cache`` (returns that the bus did not bring), ``spool_bytes``,
+    ``bus_gaps`` (how often events may have been lost) and ``loop_lag`` (seconds by which the engine was late within the last
+    minute).
 
     :param returner: show this one only.
 

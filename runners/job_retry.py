@@ -19,7 +19,7 @@ import time
 from saltext.jobs.core import arguments, runner
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
-from saltext.jobs.core.errors import Refused, SettingsError, StateError
+from saltext.jobs.core.errors import EngineAbsent, Refused, SettingsError, StateError
 from saltext.jobs.core.master import caller
 from saltext.jobs.core.master.access import LOCAL
 from saltext.jobs.core.master.job_cache import JobCache
@@ -119,7 +119,8 @@ def stats():
     entries by name), ``oldest`` (when the oldest entry was queued, ISO 8601, UTC), ``paused`` and ``engine`` (whether it
     runs on this master). ``set_aside`` names the records of the queue that were damaged, and are kept in the bank
     ``job_retry/corrupt``. ``outside_window`` counts the entries that wait for a window to open, of which the first does
-    ``opens_at``.
+    ``opens_at``. ``metrics`` are the figures of the engine, counted from its start, as it writes them for Prometheus
+    (option ``metrics_dir``); None where it does not answer.
 
     CLI Example:
 
@@ -153,7 +154,18 @@ def stats():
         "opens_at": _iso(min(openings, default=None)),
         "paused": _is_paused(),
         "engine": requests.is_running(__opts__, JOB_RETRY),
+        "metrics": _metrics(),
     }
+
+
+def _metrics():
+    if not requests.is_running(__opts__, JOB_RETRY):
+        return None
+    try:
+        return requests.ask(__opts__, JOB_RETRY, {"do": "metrics"})
+    except EngineAbsent as exc:
+        runner.note(globals(), str(exc))
+        return None
 
 
 @runner.verb

@@ -17,7 +17,7 @@ from tests.waiting import SOON, stretched
 CHECKOUT = pathlib.Path(__file__).resolve().parents[1]
 
 #: Modules of one file each, for everybody; they import no package of ours.
-BASE = {"compat", "errors", "ids", "quiet", "settings", "windows"}
+BASE = {"compat", "errors", "ids", "metrics", "quiet", "settings", "windows"}
 #: The packages that a wing is built on.
 GROUND = BASE | {"disk", "engine", "master", "store"}
 #: What each package, and each module that stands alone in core/, may import besides itself.
@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "errors": set(),
     "ids": set(),
     "loader": set(),
+    "metrics": set(),
     "quiet": set(),
     "settings": {"errors", "ids", "windows"},
     "windows": {"errors"},
@@ -87,7 +88,7 @@ SHELLS = {
     "recorder": {"carry_over", "catch_up", "consumer", "files", "intake", "record", "shell", "spool_writer", "targets"},
 }
 #: What a pure module may import from outside its wing. Options that have been read, and windows of time, are plain values.
-VALUES = {"errors", "settings", "windows"}
+VALUES = {"errors", "metrics", "settings", "windows"}
 #: What has a clock, a loop, a disk or a network.
 IMPURE = {"asyncio", "io", "multiprocessing", "os", "pathlib", "shutil", "socket", "subprocess", "threading", "time"}
 

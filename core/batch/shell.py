@@ -19,6 +19,7 @@ from saltext.jobs.core.batch.hearing import Hearing
 from saltext.jobs.core.batch.late import LateReturns
 from saltext.jobs.core.batch.live import Live
 from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.batch.metrics import Tally, metrics_of
 from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.summary import counts, summary
@@ -27,6 +28,7 @@ from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import JobCacheError, StateError
 from saltext.jobs.core.master import events
+from saltext.jobs.core.metrics import Metric, figures_of, of_bus, of_publisher
 from saltext.jobs.core.settings import BatchSettings
 
 log = logging.getLogger(__name__)
@@ -55,6 +57,7 @@ class BatchShell:
             "pause": self._pause,
             "resume": self._resume,
             "approve": self._approve,
+            "metrics": lambda request: figures_of(self.metrics()),
         }
         self._service = Service(ports.loop, ports.inbox, verbs)
         self._timer: Any = None  # of the next look after all batches
@@ -62,6 +65,7 @@ class BatchShell:
         self.ended: set[str] = set()
         self._seeking: dict[Live, None] = {}  # batches that wait for signs of life
         self._knows_ended = False
+        self._tally = Tally()
 
     def start(self) -> None:
         """Listen, and begin once the bus is heard: an answer that came before would be missed."""
@@ -76,6 +80,15 @@ class BatchShell:
         self._attempt("old temporary files", self._ports.store.sweep)
         self._maintain()
         log.info("Carrying on %d batches", len(self.live))
+
+    def metrics(self) -> list[Metric]:
+        """Return the engine's figures."""
+        ports, batches = self._ports, [live.batch for live in self.live.values()]
+        return [
+            *metrics_of(batches, self._tally, sum(live.journal.size for live in self.live.values()), ports.clock.now()),
+            *of_publisher("salt_batch", ports.publisher),
+            *of_bus("salt_batch", ports.bus),
+        ]
 
     def close(self) -> None:
         """Release everything. All that matters is in the journals."""
@@ -329,5 +342,6 @@ class BatchShell:
         live.close()
         del self.live[live.jid]
         self.ended.add(live.jid)
+        self._tally.add(live.batch)
         self._late.expect(live.jid, self._hearing.forget(live))
         log.info("Batch %s has ended: %s", live.jid, counts(live.batch))

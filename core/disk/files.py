@@ -63,10 +63,11 @@ def new_temporary(path: pathlib.Path) -> tuple[int, str]:
     return handle, temporary
 
 
-def write_atomic(path: pathlib.Path, data: bytes, durable: bool = False) -> None:
+def write_atomic(path: pathlib.Path, data: bytes, durable: bool = False, mode: int = 0o600) -> None:
     """
     Replace a file: a reader sees the old content or the new, and nobody but its owner may read it.
 
+    :param mode: other permissions, for what others are meant to read.
     :param durable: whether content and name must survive a power cut when this returns.
     :raises OSError: with the old content left as it was, unless it is the sync of the name that failed: then either may be
         there after a power cut.
@@ -76,6 +77,8 @@ def write_atomic(path: pathlib.Path, data: bytes, durable: bool = False) -> None
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
             stream.flush()
+            if mode != 0o600:
+                os.fchmod(stream.fileno(), mode)
             if durable:
                 os.fsync(stream.fileno())
         os.replace(temporary, path)

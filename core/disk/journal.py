@@ -140,6 +140,11 @@ class Journal:
         return self._file is not None and not self._lacks
 
     @property
+    def size(self) -> int:
+        """Its bytes on the disk."""
+        return 0 if self._file is None else self._file.length
+
+    @property
     def overgrown(self) -> bool:
         """Whether it is time to rewrite it: its size is bounded by a multiple of its snapshot's."""
         if self._file is None or self._next is not None:

@@ -12,7 +12,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import psutil
@@ -20,6 +20,8 @@ import psutil
 from saltext.jobs.core import compat
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.report import Report, folder_of
+from saltext.jobs.core.metrics import Metric
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +34,9 @@ class App(Protocol):
 
     def start(self) -> None:
         """Begin; called once, on the loop."""
+
+    def metrics(self) -> Sequence[Metric]:
+        """Return the engine's figures."""
 
     def close(self) -> None:
         """Release everything; called once, when the loop has stopped. What must survive is on disk already."""
@@ -51,13 +56,14 @@ def master_age() -> float:
         return math.inf  # it has just ended, and so will this process
 
 
-def run(opts: Mapping[str, Any], name: str, build: Callable[[Any], App]) -> None:
+def run(opts: Mapping[str, Any], name: str, build: Callable[[Any], App], metrics_dir: str = "") -> None:
     """
     Run an engine until its process is stopped.
 
     :param opts: the master's options.
     :param name: the engine's name.
     :param build: makes the engine's App for a loop.
+    :param metrics_dir: where the engine's figures are written for Prometheus; empty for nowhere.
     """
     with contextlib.ExitStack() as stack:
         _hold_lock(stack, opts, name)
@@ -65,6 +71,11 @@ def run(opts: Mapping[str, Any], name: str, build: Callable[[Any], App]) -> None
         app = build(loop)
         stack.callback(app.close)
         loop.add_callback(app.start)
+        folder = folder_of(metrics_dir)
+        if folder is not None:
+            report = Report(loop, folder, name, time.time, app.metrics)
+            stack.callback(report.close)
+            loop.add_callback(report.start)
         log.info("The %s engine runs", name)
         loop.start()
 

@@ -9,6 +9,7 @@ that events were lost.
 
 from __future__ import annotations
 
+import collections
 import logging
 import os
 import time
@@ -75,12 +76,15 @@ class Bus:
         self._beat = Beat()
         #: Whether the publisher's socket is read.
         self.is_direct, self._patience = is_direct, patience
-        self._beaten = time.monotonic()
+        self._beaten, self._pause = time.monotonic(), 0.0
         self._on_ready: Callable[[], None] | None = None
         self._subscription: Any = None
         self._publisher: Any = None
         self._timer: Any = None
         self._quiet = Quiet(log)
+        #: How often events may have been lost since the start.
+        self.gaps = 0
+        self._delays: collections.deque[float] = collections.deque([0.0], maxlen=int(60 / BEAT))
 
     def listen(self, listener: Listener, on_ready: Callable[[], None] | None = None) -> None:
         """Subscribe. Events may be missed until ``on_ready`` is called: then the bus has been heard."""
@@ -92,6 +96,11 @@ class Bus:
     def is_heard(self) -> bool:
         """Whether events come through."""
         return self._beat.heard > 0
+
+    @property
+    def lag(self) -> float:
+        """Seconds by which the loop was late at most within the last minute."""
+        return max(self._delays)
 
     def fire(self, tag: str, data: dict[str, Any]) -> None:
         """Put an event on the bus. Best effort: a bus that is down is logged, and does not stop the engine."""
@@ -144,7 +153,8 @@ class Bus:
         stall, self._beaten = time.monotonic() - self._beaten, time.monotonic()
         if stall > STALL and self._beat.heard:
             self._report_gap(f"this process stood still for {stall:.0f} seconds")
-        pause = BEAT if self._beat.heard else FIRST_BEATS
+        self._delays.append(max(0.0, stall - self._pause))
+        self._pause = pause = BEAT if self._beat.heard else FIRST_BEATS
         if self._beat.unheard * pause >= self._patience:
             log.warning("The event bus has been silent for %d seconds: subscribing anew", self._patience)
             self._reconnect()
@@ -171,6 +181,7 @@ class Bus:
             self._report_gap(f"{lost} beats did not come back")
 
     def _report_gap(self, why: str) -> None:
+        self.gaps += 1
         log.warning("Events may have been lost on the bus, so returns are looked for in the job cache: %s", why)
         if self._listener is not None:
             self._listener.on_gap()

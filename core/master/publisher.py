@@ -40,6 +40,8 @@ class Publisher:
         self._opts, self._loop = opts, loop
         self._client = KeepingClient(mopts=dict(opts), io_loop=loop, keep_loop=True)
         self._own_user = self._client.salt_user
+        #: Publishes that the master took since the start, questions included; those that failed; and the questions.
+        self.published = self.failed = self.questions = 0
 
     def close(self) -> None:
         """Release the client's sockets."""
@@ -103,9 +105,12 @@ class Publisher:
                 **extra,
             )
         except Exception as exc:
+            self.failed += 1
             raise PublishFailed(f"{type(exc).__name__}: {exc}", certain=_is_refusal(exc)) from exc
         if not answer or not answer.get("jid"):
             raise NoMinionMatched(f"the master matched no minion with {_short(tgt)}")
+        self.published += 1
+        self.questions += question
         return frozenset(answer["minions"])
 
     async def ping(

@@ -26,12 +26,14 @@ from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.bus import Bus
+from saltext.jobs.core.metrics import Metric, of_bus
 from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.recorder import choice
 from saltext.jobs.core.recorder.catch_up import CatchUp
 from saltext.jobs.core.recorder.consumer import Consumer
 from saltext.jobs.core.recorder.files import Seen
 from saltext.jobs.core.recorder.intake import Intake
+from saltext.jobs.core.recorder.metrics import metrics_of
 from saltext.jobs.core.settings import RecorderSettings
 
 log = logging.getLogger(__name__)
@@ -70,7 +72,11 @@ class RecorderShell:
         self._ports, self._flush_interval, self._audit_interval = ports, settings.flush_interval, settings.audit
         self._intake, self._catch_up = ports.intake, ports.catch_up
         self._consumers = {consumer.name: consumer for consumer in ports.consumers}
-        verbs = {"stats": self._stats, "set_aside": self._set_aside, "redeliver": self._redeliver}
+        verbs = {
+            "stats": self._stats,
+            "set_aside": self._set_aside,
+            "redeliver": self._redeliver,
+        }
         self._service = Service(ports.loop, ports.inbox, verbs)
         self._wake = events.wake_tag(JOB_RECORDER)
         self._is_asked_for = choice.any_of(settings.events)
@@ -90,6 +96,10 @@ class RecorderShell:
         self._flush()
         self._tick()
         self._next_audit()
+
+    def metrics(self) -> list[Metric]:
+        """Return the engine's figures."""
+        return [*metrics_of(self._stats({})), *of_bus("salt_job_recorder", self._ports.bus)]
 
     def close(self) -> None:
         """End. What is in memory goes to the spool first: with ``job_cache: False`` it is nowhere else."""
@@ -188,6 +198,8 @@ class RecorderShell:
             "events_dropped": self._intake.events_dropped,
             "found_in_job_cache": self._catch_up.found,
             "spool_bytes": self._ports.spool.size,
+            "bus_gaps": self._ports.bus.gaps,
+            "loop_lag": round(self._ports.bus.lag, 3),
             "returners": {consumer.name: consumer.stats(now) for consumer in self._chosen(request)},
         }
 

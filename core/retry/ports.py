@@ -27,6 +27,12 @@ class EventBus(Protocol):
     def fire(self, tag: str, data: dict[str, Any]) -> None:
         """Put an event on the bus."""
 
+    gaps: int
+
+    @property
+    def lag(self) -> float:
+        """Seconds by which the loop was late at most within the last minute."""
+
     def close(self) -> None:
         """Unsubscribe."""
 

@@ -8,6 +8,7 @@ is kept and written again, and what depends on it (a publish, an answer) waits t
 
 from __future__ import annotations
 
+import collections
 import logging
 import time
 from collections.abc import Mapping
@@ -23,10 +24,12 @@ from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import JobCacheError, StateError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.master import events
+from saltext.jobs.core.metrics import Metric, figures_of, of_bus, of_publisher
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.checkpoint import Checkpoint
 from saltext.jobs.core.retry.effects import Context, Effects
 from saltext.jobs.core.retry.machine import Retry
+from saltext.jobs.core.retry.metrics import metrics_of
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.verbs import Verbs, read_queue
 from saltext.jobs.core.retry.writer import Writer
@@ -84,11 +87,22 @@ class RetryShell:
         )
         self._effects = Effects(context)
         verbs = Verbs(self._owner, ports, self._cache_worker, self._store_worker, self._loads, paused, self._request)
-        self._service = Service(loop, Inbox(opts, JOB_RETRY), verbs.table())
+        table = {**verbs.table(), "metrics": lambda request: figures_of(self.metrics())}
+        self._service = Service(loop, Inbox(opts, JOB_RETRY), table)
+        self._told: collections.Counter[str] = collections.Counter()
 
     def start(self) -> None:
         """Listen, and begin once the bus is heard."""
         self._ports.bus.listen(self, lambda: self._loop.spawn_callback(self._begin))
+
+    def metrics(self) -> list[Metric]:
+        """Return the engine's figures."""
+        machine, ports = self.machine, self._ports
+        return [
+            *metrics_of(machine.entries(), self._told, machine.turns.paused, ports.clock.now()),
+            *of_publisher("salt_job_retry", ports.publisher),
+            *of_bus("salt_job_retry", ports.bus),
+        ]
 
     def close(self) -> None:
         """Release everything. What matters is in the store, or is found in the job cache from the checkpoint on."""
@@ -185,8 +199,10 @@ class RetryShell:
         for effect in self.machine.step(fact, self._ports.clock.now()):
             if isinstance(effect, facts.Answer):
                 answer = effect.value
-            else:
-                self._effects.perform(effect)
+                continue
+            if isinstance(effect, facts.Announce):
+                self._told[effect.kind] += 1
+            self._effects.perform(effect)
         jid = getattr(fact, "jid", None)
         if jid is not None and jid in self._loads and not self.machine.knows(jid):
             del self._loads[jid]

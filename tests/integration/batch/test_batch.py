@@ -24,8 +24,15 @@ ABSENT = "b9"
 
 
 @pytest.fixture(scope="module")
-def master(salt_factories):
-    with batch_master(salt_factories, *MINIONS, job_retry={"triggers": ["start"]}) as daemon:
+def collected(tmp_path_factory):
+    """The directory of the collector of metrics."""
+    return tmp_path_factory.mktemp("collected")
+
+
+@pytest.fixture(scope="module")
+def master(salt_factories, collected):
+    retry, batches = {"triggers": ["start"], "metrics_dir": str(collected)}, {"metrics_dir": str(collected)}
+    with batch_master(salt_factories, *MINIONS, job_retry=retry, batch_manager=batches) as daemon:
         keys = pathlib.Path(daemon.config["pki_dir"], "minions")
         (keys / ABSENT).write_bytes((keys / MINIONS[0]).read_bytes())
         yield daemon
@@ -68,6 +75,23 @@ def test_every_sub_batch_carries_every_option_of_the_job(run, tmp_path):
     )
     assert {json.loads(record)["id"] for record in records} == set(MINIONS)
     assert {json.loads(record)["metadata"]["ticket"] for record in records} == {"T1"}
+
+
+def test_the_figures_of_a_batch_reach_prometheus_and_the_runner(run, finish, collected):
+    before = run("batch.stats")["salt_batch_minions_total"]
+    assert finish("b[123]", "test.ping", "batch=2")["completed"] == 3
+    after = run("batch.stats")
+    assert after["salt_batch_minions_total"] == {**before, "completed": before["completed"] + 3}
+    assert after["salt_batch_publishes_total"] >= 2
+
+    def written(engine):
+        path = collected / f"saltext_jobs_{engine}.prom"
+        return path.read_text() if path.exists() else ""
+
+    line = f'salt_batch_minions_total{{outcome="completed"}} {before["completed"] + 3}\n'
+    wait_for(lambda: line in written("batch_manager"), seconds=45, what="the figures are written")
+    assert 'salt_job_retry_entries{state="held"} 0\n' in written("job_retry")
+    assert run("job_retry.stats")["metrics"]["salt_job_retry_entries"]["held"] == 0
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,81 @@
+"""
+Writes an engine's figures into a file that the textfile collector of Prometheus' node_exporter reads.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from saltext.jobs.core.disk import files
+from saltext.jobs.core.engine.worker import Worker
+from saltext.jobs.core.metrics import Metric, gauge, text_of
+from saltext.jobs.core.quiet import Quiet
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two writes of the file.
+INTERVAL = 15.0
+
+
+class Report:
+    """
+    Writes an engine's figures into a file, again and again.
+
+    :param loop: the engine's tornado loop.
+    :param folder: the directory that the collector reads. It must be there.
+    :param engine: the engine's name.
+    :param wall: returns Unix time.
+    :param collect: returns the figures; called on the loop.
+    """
+
+    def __init__(
+        self,
+        loop: Any,
+        folder: pathlib.Path,
+        engine: str,
+        wall: Callable[[], float],
+        collect: Callable[[], Sequence[Metric]],
+    ) -> None:
+        self._loop, self._wall, self._collect = loop, wall, collect
+        self._engine, self._path = engine, folder / f"saltext_jobs_{engine}.prom"
+        self._worker, self._quiet = Worker(loop), Quiet(log)
+        self._timer: Any = None
+
+    def start(self) -> None:
+        """Write the file now, and every INTERVAL seconds."""
+        self._timer = self._loop.call_later(INTERVAL, self.start)
+        self._loop.spawn_callback(self._write)
+
+    def close(self) -> None:
+        """Write no more. The file stays, and says when it was written last."""
+        if self._timer is not None:
+            self._loop.remove_timeout(self._timer)
+            self._timer = None
+        self._worker.close()
+
+    async def _write(self) -> None:
+        try:
+            written = gauge(
+                f"saltext_jobs_{self._engine}_written_timestamp_seconds", "When this file was written.", self._wall()
+            )
+            await self._worker.call(_replace, self._path, text_of([*self._collect(), written]))
+        except Exception as exc:
+            told = None if isinstance(exc, OSError) else exc
+            self._quiet.error("metrics", "The metrics cannot be written to %s: %s", self._path, exc, exc_info=told)
+
+
+def _replace(path: pathlib.Path, text: str) -> None:
+    # A directory that this made would be one that the collector may not enter.
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"there is no directory {path.parent}; make it, or correct metrics_dir")
+    # The collector runs as another user.
+    files.write_atomic(path, text.encode(), mode=0o644)
+
+
+def folder_of(metrics_dir: str) -> pathlib.Path | None:
+    """Return the directory that the option names, None where it is off."""
+    return pathlib.Path(os.path.expanduser(metrics_dir)) if metrics_dir else None

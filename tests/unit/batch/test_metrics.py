@@ -1,0 +1,51 @@
+"""The figures of the batch_manager engine, from batches in known states."""
+
+from __future__ import annotations
+
+from saltext.jobs.core.batch import facts
+from saltext.jobs.core.batch.metrics import Tally, metrics_of
+from saltext.jobs.core.metrics import figures_of
+from tests.unit.batch.bench import BEGIN, Bench
+
+
+def test_batches_and_minions_are_counted_where_they_stand():
+    running, paused = Bench("abcde", "2"), Bench("xyz", "1")
+    running.sent()
+    running.returns("a")
+    paused.tell(facts.PauseRequested("root"))
+    figures = figures_of(metrics_of([running.batch, paused.batch], Tally(), 4096, BEGIN))
+    assert figures["salt_batch_batches"] == {"running": 1, "paused": 1, "stopping": 0}
+    assert figures["salt_batch_in_flight_minions"] == len(running.batch.flights) + len(paused.batch.flights)
+    assert figures["salt_batch_pending_minions"] == running.batch.count_pending() + paused.batch.count_pending()
+    assert figures["salt_batch_journal_bytes"] == 4096
+
+
+def test_the_batch_that_waits_longest_is_told_unless_it_is_paused():
+    running, paused = Bench("ab", "1"), Bench("ab", "1")
+    running.sent()
+    paused.tell(facts.PauseRequested("root"))
+    assert figures_of(metrics_of([paused.batch], Tally(), 0, BEGIN + 500))["salt_batch_without_progress_seconds"] == 0
+    figures = figures_of(metrics_of([running.batch, paused.batch], Tally(), 0, BEGIN + 500))
+    assert figures["salt_batch_without_progress_seconds"] == BEGIN + 500 - running.batch.last_progress
+
+
+def test_no_batch_is_no_wait():
+    assert figures_of(metrics_of([], Tally(), 0, BEGIN))["salt_batch_without_progress_seconds"] == 0
+
+
+def test_an_ended_batch_is_counted_with_what_became_of_its_minions():
+    bench, tally = Bench("ab", "2"), Tally()
+    bench.sent(missed="b")
+    bench.returns("a")
+    assert bench.batch.state == "complete"
+    tally.add(bench.batch)
+    figures = figures_of(metrics_of([], tally, 0, BEGIN))
+    assert figures["salt_batch_ended_total"] == {"complete": 1, "halted": 0}
+    assert figures["salt_batch_minions_total"] == {
+        "completed": 1,
+        "failed": 0,
+        "lost": 0,
+        "offline": 1,
+        "killed": 0,
+        "timed_out": 0,
+    }

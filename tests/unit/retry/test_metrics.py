@@ -1,0 +1,38 @@
+"""The figures of the job_retry engine, from a queue in a known state."""
+
+from __future__ import annotations
+
+import math
+
+from saltext.jobs.core.metrics import figures_of
+from saltext.jobs.core.retry.metrics import metrics_of
+from tests.unit.retry.world import World
+
+
+def figures(world):
+    return figures_of(metrics_of(world.machine.entries(), {"sent": 3}, world.machine.turns.paused, world.now))
+
+
+def test_an_empty_queue_has_figures_too():
+    found = figures(World())
+    assert set(found["salt_job_retry_entries"].values()) == {0}
+    assert found["salt_job_retry_oldest_pending_seconds"] == 0
+    assert found["salt_job_retry_next_expiry_seconds"] == math.inf
+    assert found["salt_job_retry_told_total"] == dict.fromkeys(
+        ("queued", "done", "held", "expired", "cancelled", "dead"), 0
+    ) | {"sent": 3}
+
+
+def test_what_is_owed_is_counted_with_its_age():
+    world = World()
+    world.stop("b")
+    world.stop("c")
+    world.publish("j1")
+    world.publish("j2")
+    world.run(60)
+    entries = list(world.machine.entries())
+    found = figures(world)
+    assert found["salt_job_retry_entries"]["pending"] == len(entries) == 4
+    assert (found["salt_job_retry_minions"], found["salt_job_retry_jobs"]) == (2, 2)
+    assert found["salt_job_retry_oldest_pending_seconds"] == world.now - min(entry.queued_at for entry in entries)
+    assert found["salt_job_retry_next_expiry_seconds"] == min(entry.expires_at for entry in entries) - world.now

@@ -1,0 +1,40 @@
+"""The figures of an engine, in the text format of Prometheus and as a runner shows them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from saltext.jobs.core.metrics import counter, figures_of, gauge, text_of
+
+
+def test_a_figure_is_written_with_what_it_is():
+    assert text_of([counter("salt_batch_publishes_total", "Publishes.", 7)]) == (
+        "# HELP salt_batch_publishes_total Publishes.\n"
+        "# TYPE salt_batch_publishes_total counter\n"
+        "salt_batch_publishes_total 7\n"
+    )
+
+
+def test_a_figure_for_each_state_has_a_line_for_each():
+    text = text_of([gauge("salt_batch_batches", "Batches.", {"running": 2, "paused": 0}, "state")])
+    assert text.splitlines()[2:] == ['salt_batch_batches{state="running"} 2', 'salt_batch_batches{state="paused"} 0']
+
+
+def test_a_label_cannot_break_the_line():
+    text = text_of([gauge("lag_seconds", "Lag.", {'a"b\\c\nd': 1}, "returner")])
+    assert text.splitlines()[2:] == ['lag_seconds{returner="a\\"b\\\\c\\nd"} 1']
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(True, "1"), (0.25, "0.25"), (1732242000.5, "1732242000.5"), (2**53, "9.00719925474099e+15"), (math.inf, "+Inf")],
+)
+def test_numbers_are_written_as_prometheus_reads_them(value, written):
+    assert text_of([gauge("x", "X.", value)]).splitlines()[-1] == f"x {written}"
+
+
+def test_a_runner_shows_the_same_figures_by_name():
+    metrics = [counter("a_total", "A.", 3), gauge("b", "B.", {"held": 1, "dead": 2}, "state")]
+    assert figures_of(metrics) == {"a_total": 3, "b": {"held": 1, "dead": 2}}
