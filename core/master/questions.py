@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
+from saltext.jobs.core.master import once
 from saltext.jobs.core.master.asking import Answer, Answers, Kept, Question, Told
 from saltext.jobs.core.master.publisher import Publisher
 
@@ -35,7 +36,7 @@ class Found:
     Of the minions that were asked about a job: those that run it, ``{minion: return data}`` of those that have run it and
     keep its return (``cache_jobs``), those that know nothing of it, and those that said nothing. ``unmatched`` are those
     that say that the target does not match them. ``unproven`` are those of the silent ones of whose answer
-    the bus has told.
+    the bus has told. ``records``: what those say besides that have the executor ``job_once``.
     """
 
     running: frozenset[str]
@@ -44,6 +45,7 @@ class Found:
     silent: frozenset[str]
     unmatched: frozenset[str] = frozenset()
     unproven: frozenset[str] = frozenset()
+    records: Mapping[str, once.Record] = dataclasses.field(default_factory=dict)
 
 
 class Questions:
@@ -192,7 +194,10 @@ class Questions:
             for minion, value in answers.given.items()
             if minion in asked and isinstance(value, dict) and isinstance(_part(value, functions[0], 0), dict)
         }
-        running = frozenset(minion for minion, (entry, _) in told.items() if entry)
+        found = {minion: once.record_of(cached) for minion, (_, cached) in told.items()}
+        records = {minion: record for minion, record in found.items() if record is not None}
+        begun = {minion for minion, record in records.items() if record.state == "begun"}
+        running = frozenset(minion for minion, (entry, _) in told.items() if entry or minion in begun)
         ran = {
             minion: cached
             for minion, (_, cached) in told.items()
@@ -203,7 +208,7 @@ class Questions:
         unmatched = frozenset(
             m for m in idle if target is not None and _part(answers.given[m], "match.compound", 2) is False
         )
-        return Found(running, ran, idle, asked - frozenset(told), unmatched, answers.unproven & asked)
+        return Found(running, ran, idle, asked - frozenset(told), unmatched, answers.unproven & asked, records)
 
     async def _ask_for(
         self, asked: frozenset[str], fun: str | list[str], arg: list[Any], timeout: float, kept: Kept | None

@@ -15,11 +15,12 @@ from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.answers import KeptAnswers
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import JobCacheError, PublishFailed
-from saltext.jobs.core.master import events
+from saltext.jobs.core.master import events, once
 from saltext.jobs.core.retry import facts, target
 from saltext.jobs.core.retry.entry import Job
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.ports import Ports
+from saltext.jobs.core.retry.steps import Said
 from saltext.jobs.core.retry.writer import Writer
 from saltext.jobs.core.windows import next_opening
 
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds for which the event of a publish of ours is expected.
 _ECHO = 60.0
+#: What a minion's record of a job says, as the machine has it.
+_SAID = {"never": Said.NEVER, "interrupted": Said.INTERRUPTED}
 #: Seconds for which answers to a ping are gathered into one sign of life.
 _HEARD = 0.1
 #: Seconds for which key events are gathered into one look at the keys.
@@ -168,11 +171,27 @@ class Effects:
             unasked = frozenset(said.ran) - ran
             self._step(
                 facts.Asked(
-                    effect.jid, said.running, ran, said.idle, said.silent, unasked, said.unmatched, said.unproven
+                    effect.jid,
+                    said.running,
+                    ran,
+                    said.idle,
+                    said.silent,
+                    unasked,
+                    said.unmatched,
+                    said.unproven,
+                    self._said(effect.jid, said.records),
                 )
             )
 
         self._with.loop.spawn_callback(ask)
+
+    def _said(self, jid: str, records: Mapping[str, once.Record]) -> dict[str, Said]:
+        """Return what the records of minions tell about a job; nothing where they would not have it."""
+        job, load = self._with.machine.queue.jobs.get(jid), self._with.loads.get(jid)
+        if job is None or load is None or not once.is_recorded(job.funs, load.get("kwargs")):
+            return {}
+        age = self._with.ports.clock.now() - job.published_at
+        return {minion: _SAID.get(record.about(age), Said.NOT_SURE) for minion, record in records.items()}
 
     def _expression(self, jid: str) -> str | None:
         """Return the job's own target, where a minion may no longer match it."""
@@ -230,6 +249,7 @@ class Effects:
                     user=load.get("user"),
                     ret=load.get("ret") or "",
                     options=options if isinstance(options, Mapping) else None,
+                    once=self._wishes(effect),
                 )
             except PublishFailed as exc:
                 log.warning("Job %s could not be replayed to %d minions: %s", effect.jid, len(effect.minions), exc)
@@ -240,6 +260,12 @@ class Effects:
             await self._keep_load(effect.jid, load)
 
         self._with.loop.spawn_callback(publish)
+
+    def _wishes(self, effect: facts.Publish) -> dict[str, Any]:
+        """Return what minions with records are told: how long the job may be sent again, and whether it is to run again."""
+        job = self._with.machine.queue.jobs.get(effect.jid)
+        keep = {} if job is None else {"keep": self._with.machine.capture.ttl_of(job)}
+        return {**keep, "rerun": True} if effect.rerun else keep
 
     async def _keep_load(self, jid: str, load: Mapping[str, Any]) -> None:
         """Where publishing overwrites the load in the job cache, put the original one back."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from saltext.jobs.core.retry.entry import Asker, Entry, Job
 from saltext.jobs.core.retry.note import Note
+from saltext.jobs.core.retry.steps import Said
 
 # -- facts: from the bus, and so never more than a hint ---------------------------------------------------------------
 
@@ -138,7 +139,8 @@ class Asked:
     """
     What minions say about a job: they run it, have run it (``ran``: their return is in the job cache now), or neither
     (``idle``; of these ``unmatched`` are those that the job's target does not match). ``silent`` said nothing, as far as is
-    proven; of these ``unproven`` seem to have answered. ``unasked`` could not be asked.
+    proven; of these ``unproven`` seem to have answered. ``unasked`` could not be asked. ``said`` is what idle ones with
+    records of their own know of it.
     """
 
     jid: str
@@ -149,6 +151,7 @@ class Asked:
     unasked: frozenset[str] = frozenset()
     unmatched: frozenset[str] = frozenset()
     unproven: frozenset[str] = frozenset()
+    said: Mapping[str, Said] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -391,12 +394,14 @@ class Claim:
 class Publish:
     """
     Publish the job as it was, under its own jid, to those of these minions that its target still matches, and to the
-    ``named`` ones whatever it matches. Then give Sent or SendFailed. One publish.
+    ``named`` ones whatever it matches. ``rerun``: one that keeps records is to run it though it was interrupted there. Then
+    give Sent or SendFailed. One publish.
     """
 
     jid: str
     minions: tuple[str, ...]
     named: frozenset[str] = frozenset()
+    rerun: bool = False
 
 
 @dataclass(frozen=True)

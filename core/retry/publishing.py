@@ -11,7 +11,7 @@ from saltext.jobs.core.retry.ends import Ends
 from saltext.jobs.core.retry.entry import Entry, State
 from saltext.jobs.core.retry.facts import Claim, Claimed, Effect, Publish, SendFailed, Sent
 from saltext.jobs.core.retry.queue import Queue
-from saltext.jobs.core.retry.steps import Replay, Step
+from saltext.jobs.core.retry.steps import Replay, Said, Step
 from saltext.jobs.core.retry.timers import Timers
 from saltext.jobs.core.retry.turns import Turns
 
@@ -25,6 +25,8 @@ STILL_RUNNING = 60.0
 STALE = 10.0
 #: The reason where a minion has said so unasked.
 BEGUN = "the minion says that it has begun"
+#: The reason where its records say so.
+RECORDED = "the minion has a record that it has begun"
 
 
 class Publishing:
@@ -54,7 +56,7 @@ class Publishing:
 
     def claimed(self, fact: Claimed) -> list[Effect]:
         """Publish what is durably claimed."""
-        ready, named = [], set()
+        ready, named, rerun = [], set(), False
         for entry, replay in self._queue.replays(fact.jid, fact.minions, Step.CLAIMING):
             if self._turns.paused:
                 self._ends.not_received(entry, replay, "replays were paused before it was published", alive=True)
@@ -67,10 +69,11 @@ class Publishing:
                 continue
             replay.go(Step.SENDING)
             ready.append(entry.minion)
+            rerun = rerun or replay.said is Said.INTERRUPTED
             if entry.named:
                 named.add(entry.minion)
             self._queue.tell(entry, "sent")
-        return [Publish(fact.jid, tuple(ready), frozenset(named))] if ready else []
+        return [Publish(fact.jid, tuple(ready), frozenset(named), rerun)] if ready else []
 
     def sent(self, fact: Sent) -> None:
         """Wait for a sign of receipt."""
@@ -94,7 +97,8 @@ class Publishing:
         if entry.acknowledged:
             self.received(entry, replay, BEGUN)
         else:
-            self._timers.set(("replay", entry.minion), self._queue.now + (RECEIPT if self._acks else EARLY))
+            acks = self._acks or replay.said is not Said.NOTHING
+            self._timers.set(("replay", entry.minion), self._queue.now + (RECEIPT if acks else EARLY))
 
     def received(self, entry: Entry, replay: Replay, reason: str) -> None:
         """The minion has the job."""

@@ -27,9 +27,9 @@ from saltext.jobs.core.retry.facts import (
 )
 from saltext.jobs.core.retry.looks import HEARD, Gathering, Hearsay
 from saltext.jobs.core.retry.outbox import Outbox
-from saltext.jobs.core.retry.publishing import BEGUN, EARLY, RECEIPT, Publishing
+from saltext.jobs.core.retry.publishing import BEGUN, EARLY, RECEIPT, RECORDED, Publishing
 from saltext.jobs.core.retry.queue import Queue
-from saltext.jobs.core.retry.steps import LOOKS, PUBLISHED, QUESTIONS, RESTING, Replay, Step
+from saltext.jobs.core.retry.steps import LOOKS, PUBLISHED, QUESTIONS, RESTING, Replay, Said, Step
 from saltext.jobs.core.retry.timers import Timers
 from saltext.jobs.core.retry.turns import Turns
 
@@ -168,7 +168,11 @@ class Replays:
             self._ends.not_received(entry, replay, "the engine ended before it was published", alive=True)
             return
         unheard = self._ends.restarted(entry, replay) or replay.began > sent_at
-        self._ends.carry_out(entry, replay, verdict.vanished(entry, unheard, self._queue.terms_of(entry)))
+        if replay.said is Said.NEVER:
+            entry.acknowledged = False  # that was forged, or said before it began
+        elif replay.said is Said.INTERRUPTED:
+            self._publishing.note_receipt(entry, RECORDED)
+        self._ends.carry_out(entry, replay, verdict.vanished(entry, unheard, self._queue.terms_of(entry), replay.said))
 
     def _expire(self, entry: Entry) -> None:
         """End what is past its time, now that it is known that it was not returned."""
@@ -187,9 +191,16 @@ class Replays:
             self._ask(entry, replay, Step.TO_ASK)
         elif entry.acknowledged:
             self._begun_after_all(entry, replay)
+        elif replay.said is Said.INTERRUPTED and not self._may_run_again(entry):
+            self._publishing.note_receipt(entry, RECORDED)
+            self._ends.carry_out(entry, replay, verdict.interrupted(entry, self._queue.terms_of(entry)))
         else:
             replay.go(Step.TO_SEND)
             self._outbox.send(entry.jid, entry.minion)
+
+    def _may_run_again(self, entry: Entry) -> bool:
+        """Tell whether a job that was interrupted is to run again: it says so, or somebody has asked for it by hand."""
+        return entry.asker is not None or self._queue.terms_of(entry).retry_interrupted
 
     # -- questions and their answers ----------------------------------------------------------------------------------
 
@@ -218,6 +229,7 @@ class Replays:
             self._publishing.received(entry, replay, "the minion says that it runs it")
         for entry, replay in self._queue.replays(fact.jid, fact.idle, *asking):
             self._queue.backlogs[entry.minion].false_signs = 0
+            replay.said = fact.said.get(entry.minion, Said.NOTHING)
             if entry.minion in fact.unmatched and not entry.named and not self._may_have_begun(entry):
                 self._ends.end(entry, State.DEAD, "it no longer matches the job's target")
             else:
@@ -252,7 +264,7 @@ class Replays:
         if replay.step is Step.ASKING:
             self._ends.false_sign(entry, replay)
             return
-        decision = verdict.silent(entry, self._queue.now, self._queue.terms_of(entry))
+        decision = verdict.silent(entry, self._queue.now, self._queue.terms_of(entry), replay.said)
         if decision is None:
             self._publishing.let_run(entry, replay)
         else:

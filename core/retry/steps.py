@@ -94,13 +94,26 @@ PUBLISHED = RESTING | {
 }
 
 
-class Replay:
-    """The job that a minion is getting. ``began`` is Unix time in seconds."""
+class Said(enum.Enum):
+    """What the minion's own records say of the job, where it has the executor ``job_once``."""
 
-    __slots__ = ("began", "jid", "step")
+    NOTHING = "nothing"  # it has none, as far as is known, or they would not tell of this job
+    NOT_SURE = "not sure"  # it has them, and may have begun the job without a record
+    NEVER = "never"  # it has not begun the job
+    INTERRUPTED = "interrupted"  # it has begun the job, which ended without a return
+
+
+class Replay:
+    """
+    The job that a minion is getting. ``began`` is Unix time in seconds; ``said`` is what the minion answered last. One with
+    records refuses a job that it has begun before.
+    """
+
+    __slots__ = ("began", "jid", "said", "step")
 
     def __init__(self, jid: str, step: Step, began: float) -> None:
         self.jid, self.step, self.began = jid, step, began
+        self.said = Said.NOTHING
 
     def go(self, to: Step) -> None:
         """Go to another step. :raises ValueError: when the table does not know this way."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from saltext.jobs.core.retry.entry import Entry, State
+from saltext.jobs.core.retry.steps import Said
 
 #: Longest wait between two tries, in seconds.
 LONGEST_BACKOFF = 3600.0
@@ -49,24 +50,32 @@ class Decision:
     alive: bool = False
 
 
-def silent(entry: Entry, now: float, terms: Terms) -> Decision | None:
-    """The minion was asked about a job that may be with it, and said nothing. None: all stays as it is."""
+def silent(entry: Entry, now: float, terms: Terms, said: Said = Said.NOTHING) -> Decision | None:
+    """
+    The minion was asked about a job that may be with it, and said nothing. None: all stays as it is.
+
+    :param said: what its records said when it answered last. One that has them may be sent the job without a doubt.
+    """
     if entry.state is not State.RUNNING:
-        return not_received(entry, "no sign of receipt, and it does not answer", terms, begun=True)
+        begun = said is Said.NOTHING
+        return not_received(entry, "no sign of receipt, and it does not answer", terms, begun)
     if entry.expires_at <= now:
         return Decision(State.EXPIRED, "it was begun, but nothing more was heard of it in its time to live")
     return None
 
 
-def vanished(entry: Entry, unheard: bool, terms: Terms) -> Decision:
+def vanished(entry: Entry, unheard: bool, terms: Terms, said: Said = Said.NOTHING) -> Decision:
     """
     The minion is there, does not run the job, and has not returned it.
 
     :param unheard: whether it may have begun the job without that being heard: it started anew, or this engine did.
+    :param said: what its records say of the job, which nothing else outweighs.
     """
-    if entry.state is State.RUNNING or entry.acknowledged:
+    if said is Said.NEVER:
+        return not_received(entry, "the minion has never begun it", terms, begun=False, alive=True)
+    if said is Said.INTERRUPTED or entry.state is State.RUNNING or entry.acknowledged:
         return interrupted(entry, terms)
-    begun = unheard or not terms.acks
+    begun = said is Said.NOTHING and (unheard or not terms.acks)
     return not_received(entry, "no sign of receipt; the minion does not run it", terms, begun, alive=True)
 
 

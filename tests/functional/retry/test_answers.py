@@ -179,6 +179,30 @@ def test_who_sent_a_return_is_told_where_the_master_stores_it_and_it_can_be_read
     assert (not JobCache({**opts, **more}).unproven) is tells
 
 
+@pytest.mark.parametrize(
+    ("told", "state", "runs"),
+    [
+        ({"state": "never", "recorded_for": 1e6}, "never", False),
+        ({"state": "interrupted"}, "interrupted", False),
+        ({"state": "begun"}, "begun", True),
+        ({"state": "nonsense"}, None, False),
+        ("text", None, False),
+        (None, None, False),
+    ],
+)
+def test_what_a_minion_has_on_record_comes_with_its_answer(told, state, runs):
+    loop = compat.new_loop()
+    questions = Questions(loop, Publisher())
+    answer = {EITHER[0]: {}, EITHER[1]: {"jid": JID, "job_once": told}}
+    try:
+        loop.call_later(0.1, questions.heard, "20260516102000000000", "a", answer)
+        found = loop.run_sync(lambda: questions.find_either(JID, "a", 0.5))
+    finally:
+        loop.close()
+    assert {minion: record.state for minion, record in found.records.items()} == ({"a": state} if state else {})
+    assert (found.running, found.idle) == ((frozenset("a"), frozenset()) if runs else (frozenset(), frozenset("a")))
+
+
 def test_a_minion_is_not_silent_while_the_answers_of_others_still_come():
     loop, stored = compat.new_loop(), {}
     questions = Questions(loop, Publisher())

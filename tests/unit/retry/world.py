@@ -15,6 +15,7 @@ from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, Job, State
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.note import Note
+from saltext.jobs.core.retry.steps import Said
 from saltext.jobs.core.retry.store import count_claim
 from saltext.jobs.core.settings import RetrySettings
 from saltext.jobs.core.windows import next_opening
@@ -28,12 +29,17 @@ ANSWERS, PROOF = 5.0, 0.3
 
 
 class Minion:
-    """One minion: what it has seen and what it runs."""
+    """One minion: what it has seen and what it runs. One that ``keeps`` records refuses what it has begun."""
 
     def __init__(self, up=True, cache_jobs=False):
         self.up, self.cache_jobs = up, cache_jobs
         self.seen, self.running, self.ran = set(), {}, set()
         self.life = 0
+        self.keeps, self.begun = False, set()
+
+    def says(self, jid):
+        """What its records say of a job that it does not run."""
+        return Said.INTERRUPTED if jid in self.begun else Said.NEVER
 
 
 class World:
@@ -51,7 +57,7 @@ class World:
         self.unmatched = set()  # (minion, jid) whose target does not match the minion
         self.killed = set()  # (minion, jid) whose process was killed
         self.delivered = set()  # (minion, jid) that the operator's own publish has reached
-        self.runs = collections.Counter()
+        self.runs, self.refused = collections.Counter(), collections.Counter()
         self.store_up = self.cache_up = self.windows_known = True
         self.denied, self.unsure = set(), set()  # users without a right any more, and those of whom nobody can tell
         self.clock_ahead = 0.0  # seconds by which somebody has set the clock on the wall
@@ -256,7 +262,7 @@ class World:
             for name in effect.minions:
                 minion = self.minions[name]
                 if minion.up:
-                    kept = minion.cache_jobs and effect.jid in minion.ran
+                    kept = (minion.cache_jobs or minion.keeps) and effect.jid in minion.ran
                     (running if effect.jid in minion.running else ran if kept else idle).add(name)
 
         def answered():
@@ -265,7 +271,8 @@ class World:
             wait = PROOF + (ANSWERS if silent else 0.1)
             sets = [frozenset(names) for names in (running, ran, idle, silent)]
             unmatched = frozenset(name for name in idle if (name, effect.jid) in self.unmatched)
-            self.later(wait, lambda: self.tell(facts.Asked(effect.jid, *sets, unmatched=unmatched)))
+            said = {name: self.minions[name].says(effect.jid) for name in idle if self.minions[name].keeps}
+            self.later(wait, lambda: self.tell(facts.Asked(effect.jid, *sets, unmatched=unmatched, said=said)))
 
         self.later(0.1, asked)
         self.later(0.15, answered)
@@ -287,12 +294,16 @@ class World:
     def on_publish(self, effect):
         for minion in effect.minions:
             assert minion in self.claims[effect.jid], "published without a durable claim"
-            assert (minion, effect.jid) not in self.known, "published although it is known to have begun"
+            known = (minion, effect.jid) in self.known and not self.minions[minion].keeps
+            assert not known, "published although it is known to have begun"
 
         self.published_at.append(self.now)
 
         def reach_master():
             self.last[effect.jid] = self.now
+            if effect.rerun:
+                for minion in effect.minions:
+                    self.minions[minion].begun.discard(effect.jid)
             self.deliver(effect.jid, effect.minions)
 
         self.later(0.05, reach_master, engine=False)
@@ -354,6 +365,10 @@ class World:
                 continue
             assert (name, jid) not in self.returned, "run again although the job cache has its return"
             minion.seen.add(jid)
+            if minion.keeps and jid in minion.begun:
+                self.refused[name, jid] += 1
+                continue
+            minion.begun.add(jid)
             self.runs[name, jid] += 1
             minion.running[jid] = True
             life = minion.life

@@ -1,0 +1,60 @@
+"""
+What a minion with the executor ``job_once`` says of a job (executors/job_once.py), checked.
+
+It must never take what such a minion does not record for what it has not begun.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+#: The executor's name, and the key of its answers and options.
+NAME = "job_once"
+#: Functions that it lets pass without a record.
+_PASS = ("saltutil.", "sys.", "job_once.")
+#: Seconds by which the clock that a publish was recorded with may be wrong.
+_SKEW = 5.0
+_STATES = frozenset({"never", "begun", "interrupted", "ended", "unknown"})
+
+
+@dataclass(frozen=True)
+class Record:
+    """
+    What a minion has on its disk about a job.
+
+    ``state``: ``never``, ``begun``, ``interrupted``, ``ended``, or ``unknown`` where it cannot read its records.
+    ``complete_for``: for how many seconds it has recorded all that it has begun; 0 but where the state is ``never``.
+    """
+
+    state: str
+    complete_for: float = 0.0
+
+    def about(self, age: float) -> str:
+        """Return the state of a job that was first published ``age`` seconds ago: ``unknown`` if that may be unrecorded."""
+        return "unknown" if self.state == "never" and self.complete_for <= age + _SKEW else self.state
+
+
+def record_of(answer: Any) -> Record | None:
+    """Return what an answer of ``saltutil.find_cached_job`` says beside the return; None where the executor is missing."""
+    told = answer.get(NAME) if isinstance(answer, Mapping) else None
+    state = told.get("state") if isinstance(told, Mapping) else None
+    if not isinstance(told, Mapping) or not isinstance(state, str) or state not in _STATES:
+        return None
+    seconds = told.get("recorded_for")
+    known = isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and math.isfinite(seconds)
+    return Record(state, max(0.0, float(seconds)) if known and seconds is not None else 0.0)
+
+
+def is_recorded(funs: Iterable[str], options: Any) -> bool:
+    """
+    Tell whether a minion that has the executor records a job.
+
+    :param options: what travels with the job beside function and arguments.
+    """
+    executors = options.get("module_executors") if isinstance(options, Mapping) else None
+    if executors and NAME not in ([executors] if isinstance(executors, str) else executors):
+        return False
+    return not all(fun.startswith(_PASS) for fun in funs)

@@ -1,0 +1,39 @@
+"""What a minion's own records say of a job, and which jobs they have."""
+
+from __future__ import annotations
+
+import pytest
+
+from saltext.jobs.core.master.once import Record, is_recorded, record_of
+
+
+@pytest.mark.parametrize("answer", [None, "text", {}, {"job_once": "never"}, {"job_once": {"state": ["never"]}}])
+def test_an_answer_without_a_record_is_none(answer):
+    assert record_of(answer) is None
+
+
+@pytest.mark.parametrize("seconds", [None, "9", True, float("nan"), float("inf"), -3])
+def test_a_time_that_is_none_vouches_for_nothing(seconds):
+    assert record_of({"job_once": {"state": "never", "recorded_for": seconds}}) == Record("never", 0.0)
+
+
+def test_never_is_believed_of_a_job_that_is_younger_than_the_records():
+    record = record_of({"job_once": {"state": "never", "recorded_for": 100}})
+    assert [record.about(age) for age in (0.0, 90.0, 99.0, 1000.0)] == ["never", "never", "unknown", "unknown"]
+    assert Record("interrupted").about(1000.0) == "interrupted"
+
+
+@pytest.mark.parametrize(
+    ("funs", "options", "recorded"),
+    [
+        (["cmd.run"], None, True),
+        (["saltutil.sync_all"], {}, False),
+        (["sys.doc", "saltutil.sync_all"], {}, False),
+        (["saltutil.sync_all", "state.apply"], {}, True),
+        (["cmd.run"], {"module_executors": ["direct_call"]}, False),
+        (["cmd.run"], {"module_executors": "direct_call"}, False),
+        (["cmd.run"], {"module_executors": ["job_once", "sudo"]}, True),
+    ],
+)
+def test_what_the_executor_lets_pass_is_not_on_record(funs, options, recorded):
+    assert is_recorded(funs, options) is recorded

@@ -1,0 +1,123 @@
+"""What job retry makes of a minion's own records: one with the executor ``job_once`` can say whether it has begun a job."""
+
+from __future__ import annotations
+
+import pytest
+
+from saltext.jobs.core.retry import facts, verdict
+from saltext.jobs.core.retry.entry import State
+from saltext.jobs.core.retry.steps import Said
+from tests.unit.retry.test_machine import away
+from tests.unit.retry.test_verdict import AGAIN, ONCE, RUNNING, SENT, UNSAID, entry
+
+WITH_RECORDS = [Said.NEVER, Said.NOT_SURE]
+
+
+def keeper(**options):
+    """A world in which minion b keeps records, and is away; it is owed job j1."""
+    world = away(**{"cooldown": 1.0, "backoff": 1.0, **options})
+    world.minions["b"].keeps = True
+    return world
+
+
+# -- what is concluded -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("states", [SENT, RUNNING])
+@pytest.mark.parametrize("terms", [ONCE, UNSAID])
+def test_a_job_that_was_never_begun_is_sent_again_whatever_was_heard_of_it(states, terms):
+    it = entry(*states, lost=1, acknowledged=True)
+    decision = verdict.vanished(it, True, terms, Said.NEVER)
+    assert (decision.state, decision.received, decision.alive, decision.lost) == (State.PENDING, False, True, 1)
+
+
+def test_a_job_that_was_begun_is_held_though_nothing_was_heard_of_it():
+    assert verdict.vanished(entry(*SENT), False, ONCE, Said.INTERRUPTED).state is State.HELD
+    assert verdict.vanished(entry(*SENT), False, AGAIN, Said.INTERRUPTED).state is State.PENDING
+
+
+def test_a_minion_that_refuses_what_it_has_begun_is_sent_to_as_often_as_need_be():
+    for said in WITH_RECORDS:
+        assert verdict.silent(entry(*SENT, lost=5), 2.0, UNSAID, said).state is State.PENDING
+    assert verdict.vanished(entry(*SENT, lost=5), True, UNSAID, Said.NOT_SURE).state is State.PENDING
+    assert verdict.vanished(entry(*SENT, lost=5), True, UNSAID, Said.NOTHING).state is State.HELD
+
+
+# -- from start to end -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("acks", [True, False])
+@pytest.mark.parametrize("delay", [0.05, 0.3, 0.9, 1.05, 1.2, 1.5, 2.5, 5.0])
+def test_a_job_that_takes_its_own_minion_down_runs_once_and_is_held(acks, delay):
+    world = keeper(acks=acks, duration=60.0)
+    deliver = world.deliver
+
+    def go_down(jid, names):
+        runs = world.runs["b", jid]
+        deliver(jid, names)
+        if world.runs["b", jid] > runs:
+            world.later(delay, lambda: world.stop("b"), engine=False)
+            world.later(delay + 8.0, lambda: world.start("b"), engine=False)
+
+    world.deliver = go_down
+    world.start("b")
+    world.run(3600)
+    assert world.runs["b", "j1"] == 1
+    assert world.state("b", "j1") is State.HELD
+    assert world.refused["b", "j1"] == 0, "it is asked before it is sent to"
+
+
+@pytest.mark.parametrize("acks", [True, False])
+def test_nothing_is_held_that_never_reached_its_minion(acks):
+    world = keeper(acks=acks)
+    deliver, world.deliver = world.deliver, lambda jid, names: world.later(0.5, lambda: world.stop("b"), engine=False)
+    for _ in range(6):
+        world.start("b")
+        world.run(30)
+        assert world.state("b", "j1") is not State.HELD
+    world.deliver = deliver
+    world.start("b")
+    world.run_until(lambda: ("b", "j1") not in world.stored)
+    assert world.runs["b", "j1"] == 1
+
+
+def test_a_return_that_was_lost_is_fetched_without_cache_jobs():
+    world = keeper()
+    minion = world.minions["b"]
+    minion.begun.add("j1")
+    minion.ran.add("j1")
+    world.start("b")
+    world.run_until(lambda: ("b", "j1") not in world.stored)
+    assert world.runs["b", "j1"] == 0
+    assert ("b", "j1") in world.returned
+
+
+def test_a_job_that_was_interrupted_before_the_queue_had_it_is_held_and_not_sent():
+    world = keeper()
+    world.minions["b"].begun.add("j1")
+    world.start("b")
+    world.run_until(lambda: world.state("b", "j1") is State.HELD)
+    assert not world.effects(facts.Publish)
+    assert world.machine.entry("b", "j1").reason == "it was begun and ended without a return"
+
+
+def test_a_job_that_is_to_be_run_again_is_sent_with_the_word_that_lets_it():
+    world = keeper(retry_interrupted=True)
+    world.minions["b"].begun.add("j1")
+    world.start("b")
+    world.run_until(lambda: ("b", "j1") not in world.stored)
+    assert [effect.rerun for effect in world.effects(facts.Publish)] == [True]
+    assert world.runs["b", "j1"] == 1
+
+
+def test_a_forged_acknowledgement_holds_nothing_where_the_minion_keeps_records():
+    world = keeper()
+    deliver, world.deliver = world.deliver, lambda jid, names: None
+    world.start("b")
+    world.run_until(lambda: world.effects(facts.Publish))
+    world.tell(facts.Acknowledged("b", "j1"))
+    world.run(300)
+    assert world.state("b", "j1") is not State.HELD
+    world.deliver = deliver
+    world.run_until(lambda: ("b", "j1") not in world.stored)
+    assert world.runs["b", "j1"] == 1
