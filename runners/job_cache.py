@@ -20,10 +20,14 @@ from saltext.jobs.core import arguments, runner
 from saltext.jobs.core.disk.salvage import Salvage
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master import caller, secrets
+from saltext.jobs.core.settings import duration
 from saltext.jobs.core.store import drivers, migration, records
 from saltext.jobs.core.store import store as stores
+from saltext.jobs.core.store.search import OUTCOMES, Query
+from saltext.jobs.core.store.search import search as find_jobs
 from saltext.jobs.core.store.sqlite import Sqlite
 from saltext.jobs.core.store.verification import Verification
+from saltext.jobs.core.windows import parse_moment
 
 log = logging.getLogger(__name__)
 
@@ -127,12 +131,123 @@ class _Progress:
     def __init__(self, what):
         self._what, self._last = what, time.monotonic()
 
+    def count(self, number):
+        """Tell how many have been looked at, where nobody knows how many there are."""
+        if time.monotonic() - self._last >= PROGRESS_SECONDS:
+            self._last = time.monotonic()
+            runner.progress(globals(), f"{self._what}: {number} jobs looked at")
+
     def tell(self, count, total):
         if time.monotonic() - self._last < PROGRESS_SECONDS and count != total:
             return
         self._last = time.monotonic()
         log.info("job_cache: %s: %d of %d", self._what, count, total)
         runner.progress(globals(), f"{self._what}: {count} of {total}")
+
+
+# ---------------------------------------------------------------------------------------------------------
+# search
+# ---------------------------------------------------------------------------------------------------------
+
+
+@runner.verb
+def search(
+    search_function=None,
+    search_target=None,
+    search_metadata=None,
+    start_time=None,
+    end_time=None,
+    minion=None,
+    user=None,
+    outcome=None,
+    limit=20,
+    after=None,
+):
+    """
+    Find jobs, newest first. A job is shown where all fits that is given.
+
+    With ``cache: sqlite`` jobs are found by an index. Other drivers look at the time in the jid first: give
+    ``start_time`` where there are many jobs.
+
+    search_function
+        Its function: a glob such as ``state.*``, a list of them, or several with commas between them.
+
+    search_target
+        What it was published to, as it was written: globs likewise.
+
+    search_metadata
+        A dict. One of its values is to be that of the job's metadata.
+
+    start_time
+        Published then or later: ``-2h`` for the last two hours (also ``-90s``, ``-15m``, ``-7d``), or a date and time in
+        the master's zone such as ``'2026-11-28 02:00'``, or with one of its own, ``'2026-11-28T02:00:00Z'``.
+
+    end_time
+        Published then or earlier: likewise.
+
+    minion
+        The id of a minion that it was for, or that has returned.
+
+    user
+        Who published it: globs as above.
+
+    outcome
+        ``returned``, ``failed`` or ``missing``: of the minion that is named or, without one, of at least one minion.
+
+    limit
+        How many jobs to show, 20 unless told.
+
+    after
+        Go on after this place, which is ``next`` of the search before. Jobs that came meanwhile change nothing.
+
+    Returns ``{"jobs": [...], "next"}``. Each job has ``JID``, ``Function``, ``Arguments``, ``Target``, ``Target-type``,
+    ``User``, ``StartTime`` and ``Metadata``, as ``jobs.list_jobs`` shows them, and the counts ``Minions`` (0 where it is not
+    known for whom it was), ``Returned``, ``Failed`` and ``Missing``. ``next`` is None where there are no more.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run job_cache.search search_function='state.*' minion=web1 start_time=-2h
+        salt-run job_cache.search outcome=failed limit=5
+        salt-run job_cache.search user=anna after=20260516120000000000
+    """
+    store, now = stores.Store(__opts__), time.time()
+    key = None if minion is None else store.key_of(arguments.minion(minion))
+    if minion is not None and key is None:
+        raise Refused(f"minion is {minion!r}, which the driver {store.driver.name} cannot take as a key")
+    query = Query(
+        functions=_patterns("search_function", search_function),
+        targets=_patterns("search_target", search_target),
+        users=_patterns("user", user),
+        minion=key,
+        start=_moment("start_time", start_time, now),
+        end=_moment("end_time", end_time, now),
+        outcome=None if outcome is None else arguments.choice("outcome", outcome, OUTCOMES),
+        metadata=arguments.mapping("search_metadata", search_metadata),
+        limit=arguments.whole("limit", limit, 1),
+        after=None if after is None else arguments.word("after", after),
+    )
+    progress = _Progress("searching")
+    return arguments.accepted(find_jobs, store, query, progress.count)
+
+
+def _patterns(name, value):
+    return () if value is None else arguments.names(name, value)
+
+
+def _moment(name, value, now):
+    """Unix time of what an operator wrote; None for None."""
+    if value is None:
+        return None
+    text = str(value).strip()
+    try:
+        return now - duration(text[1:]) if text.startswith("-") else parse_moment(text, None)
+    except ValueError:
+        raise Refused(
+            f"{name} is {value!r}; accepted is a time ago such as -90s, -15m, -2h or -7d, or a date and time such as "
+            "'2026-11-28 02:00' or '2026-11-28T02:00:00+01:00'"
+        ) from None
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -54,12 +54,15 @@ _REMOTE = frozenset(
 ) | {"orangefs", "smb3", "smbfs", "fuse.ceph", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "virtiofs", "vboxsf"}
 _COMPANIONS = ("-wal", "-shm")
 
+#: What tells, in a query, the loads of which the jid does not begin with a date.
+UNDATED = "fun IS NOT NULL AND key NOT GLOB '" + 8 * "[0-9]" + "*'"
 _TABLES = (
     "CREATE TABLE banks (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
     # updated and expires in milliseconds of Unix time; fun and user of what is in jobs/loads, by which jobs are found.
     """CREATE TABLE records (id INTEGER PRIMARY KEY, bank INTEGER NOT NULL, key TEXT NOT NULL, updated INTEGER NOT NULL,
         expires INTEGER, fun TEXT, user TEXT, value BLOB NOT NULL, UNIQUE (bank, key))""",
     "CREATE INDEX records_by_fun ON records (fun, key) WHERE fun IS NOT NULL",
+    f"CREATE INDEX records_undated ON records (key) WHERE {UNDATED}",
     "CREATE INDEX records_by_user ON records (user, key) WHERE user IS NOT NULL",
 )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from typing import Any
 
 import salt.payload
 
-from saltext.jobs.core.disk.database import Database, database_at
+from saltext.jobs.core.disk.database import UNDATED, Database, database_at
 from saltext.jobs.core.errors import StateError
 
 LOADS = "jobs/loads"
@@ -26,6 +27,7 @@ FILE = "cache.sqlite"
 RESERVE = 100  # free pages that are kept for what comes next
 CHUNK = 500  # keys or rows asked for at a time: a reader that stays in one query would keep -wal from being emptied
 
+_DATED = re.compile("[0-9]{8}").match
 _SYNC = ("NORMAL", "FULL")
 _OF = "bank = (SELECT id FROM banks WHERE name = ?)"
 _ALIVE = "(expires IS NULL OR expires > ?)"
@@ -203,6 +205,48 @@ class SqliteBanks:
         """Remove what has expired in a bank, and return how many that was."""
         with self.transaction() as sql:
             return sql.execute(f"DELETE FROM records WHERE {_OF} AND expires <= ?", (plain_bank(bank), _now())).rowcount
+
+    # -- jobs ------------------------------------------------------------------------------------------------------
+
+    def jids(self, low: str, high: str, fun: str | None = None, user: str | None = None) -> Iterator[str]:
+        """
+        Yield the jids of loads from ``high`` down to ``low``, both included, of those that begin with a date.
+
+        :param fun: of the loads, where not of all; see ``job_marks``.
+        :param user: likewise; only one of the two counts, the function first.
+        """
+        of, value = ("fun", fun) if fun is not None else ("user", user) if user is not None else (_OF, LOADS)
+        where = _OF if of == _OF else f"{of} = ?"
+        query = f"SELECT key FROM records WHERE {where} AND key {{}} ? AND key >= ? ORDER BY key DESC LIMIT {CHUNK}"
+        rows = self._database.read(query.format("<="), (value, high, low))
+        while rows:
+            yield from (row[0] for row in rows if _DATED(row[0]))
+            rows = self._database.read(query.format("<"), (value, rows[-1][0], low))
+
+    def undated_jids(self) -> dict[str, float]:
+        """Return the jids of loads that do not begin with a date, with the Unix times of their last write."""
+        return {key: at / 1000 for key, at in self._database.read(f"SELECT key, updated FROM records WHERE {UNDATED}")}
+
+    def marks(self, name: str) -> list[str]:
+        """Return the different functions (``fun``) or users (``user``) of all loads: one look into the index for each."""
+        found: list[str] = []
+        query = f"SELECT min({name}) FROM records WHERE {name} > ?"
+        first = self._database.read(f"SELECT min({name}) FROM records WHERE {name} IS NOT NULL")
+        while first and first[0][0] is not None:
+            found.append(first[0][0])
+            first = self._database.read(query, (found[-1],))
+        return found
+
+    def with_minion(self, jids: Sequence[str], minion: str) -> set[str]:
+        """Return those of some jids of which the minion is in ``jobs/minions``, or may be, or has returned."""
+        name = minion.encode("utf-8", "surrogateescape")
+        found = {jid for jid, listed in self.pick("jobs/minions", jids) if name in listed}
+        for part in _parts([jid for jid in jids if jid not in found]):
+            query = f"""SELECT banks.name FROM banks JOIN records ON records.bank = banks.id AND records.key = ?
+                WHERE banks.name IN ({_marks(part)})"""
+            rows = self._database.read(query, (minion, *(f"jobs/returns/{jid}" for jid in part)))
+            found.update(str(row[0]).rpartition("/")[2] for row in rows)
+        return found
 
     # -- the file as a whole ---------------------------------------------------------------------------------------
 

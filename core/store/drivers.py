@@ -22,6 +22,7 @@ from salt.exceptions import SaltCacheError, SaltDeserializationError
 
 from saltext.jobs.core import compat
 
+LOADS = "jobs/loads"
 ABSENT = object()  # what ``read_all`` returns where there is no value
 ASIDE = "jobs/corrupt"  # the bank of records that were set aside
 OUTAGE_SECONDS = 3.0  # how long a server may be away before the caller is told
@@ -34,6 +35,10 @@ _AWAY = frozenset(
 _MYSQL_AWAY = frozenset((0, 1040, 1053, 2002, 2003, 2006, 2013, 2055))
 
 _DAMAGE = frozenset(("UnpackException", "OutOfData", "StackError", "FormatError", "ExtraData"))
+
+#: Tells whether a function or user is one that is looked for.
+Matches = Callable[[str], bool]
+Marks = Mapping[str, Matches | None]
 
 # One lock per process id: a lock that another thread held during a fork would never open in the child.
 _LOADING: dict[int, threading.Lock] = {}
@@ -56,6 +61,8 @@ class Driver:
 
     #: Whether the bank of the returns lists the jobs that have some.
     lists_banks = True
+    #: Whether it gives the newest jids without looking at the others.
+    orders_jids = False
     #: Whether it keeps its files where local_cache keeps its own: ``jobs`` in the cache directory.
     in_jobs_folder = False
     #: Seconds for which a server may be away before the caller is told.
@@ -151,6 +158,31 @@ class Driver:
     def banks(self, bank: str) -> list[str]:
         """Return the names of the banks in ``bank``; none where the driver cannot tell."""
         return self.keys(bank)
+
+    def jids(self, low: str, high: str, marks: Marks) -> Iterator[str]:
+        """
+        Yield the keys of the loads from ``high`` down to ``low``, of those that begin with a date.
+
+        :param marks: what function (``fun``) and user are to be, or None. A driver that cannot tell yields all.
+        """
+        yield from sorted((key for key in self.keys(LOADS) if has_date(key) and low <= key <= high), reverse=True)
+
+    def undated_jids(self) -> dict[str, float]:
+        """Return the keys of the loads that do not begin with a date, with the Unix times of their last write."""
+        found = {}
+        for key in self.keys(LOADS):
+            if not has_date(key):
+                try:
+                    found[key] = self.updated(LOADS, key) or 0.0
+                except Outage:
+                    raise
+                except SaltCacheError:
+                    found[key] = 0.0
+        return found
+
+    def with_minion(self, jids: Sequence[str], minion: str) -> set[str]:
+        """Return those of some jobs that may be for the minion, or have its return; all where that is not known at once."""
+        return set(jids)
 
     def tidy(self) -> None:
         """Do what a storage needs now and then; the sweep calls it. It keeps no writer waiting for long."""
@@ -266,6 +298,11 @@ class Driver:
         """Return the names of the driver's module."""
         names: dict[str, Any] = getattr(calls["store"], "__globals__", {})
         return names
+
+
+def has_date(key: str) -> bool:
+    """Tell whether a jid begins with a date, so that it tells when the job was published."""
+    return key[:8].isdigit() and len(key) > 7 and key[:8].isascii()
 
 
 def run(modules: Any, function: Any, *args: Any, **kwargs: Any) -> Any:

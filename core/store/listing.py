@@ -23,18 +23,19 @@ log = logging.getLogger(__name__)
 def all_jobs(store: Store, with_end: bool) -> dict[str, dict[str, Any]]:
     """Return ``{jid: description}`` of every job, with its ``EndTime`` if wanted and known."""
     jobs = {}
-    for key, load in _readable(store, LOADS, store.keys(LOADS)):
+    for key, load in readable(store, LOADS):
         if load and isinstance(load, dict):
             jid = store.decode(key)
-            jobs[jid] = _describe(salt.utils.jid.format_jid_instance, jid, load)
-    for key, end in _readable(store, ENDTIMES, store.keys(ENDTIMES)) if with_end else ():
+            jobs[jid] = describe(salt.utils.jid.format_jid_instance, jid, load)
+    for key, end in readable(store, ENDTIMES) if with_end else ():
         if end and store.decode(key) in jobs:
             jobs[store.decode(key)]["EndTime"] = end
     return jobs
 
 
-def _readable(store: Store, bank: str, keys: Iterable[str]) -> Iterator[tuple[str, Any]]:
-    for key, value in store.driver.fetch_each(bank, keys):
+def readable(store: Store, bank: str, keys: Iterable[str] | None = None) -> Iterator[tuple[str, Any]]:
+    """Yield (key, value) of some keys of a bank, or of all; of what cannot be read the log tells."""
+    for key, value in store.driver.fetch_all(bank) if keys is None else store.driver.fetch_each(bank, keys):
         if isinstance(value, SaltCacheError):
             log.error("Skipped in the job cache: %s", value)
         else:
@@ -46,12 +47,12 @@ def newest_jobs(store: Store, count: int, without_find_job: bool) -> list[dict[s
     found: list[dict[str, Any]] = []
     keys = _newest_first(store, count) if count > 0 else iter(())
     while len(found) < count and (some := list(itertools.islice(keys, 2 * count))):
-        for key, load in _readable(store, LOADS, some):
+        for key, load in readable(store, LOADS, some):
             if not load or not isinstance(load, dict):
                 continue
             if without_find_job and load.get("fun") == "saltutil.find_job":
                 continue
-            found.append(_describe(salt.utils.jid.format_jid_instance_ext, store.decode(key), load))
+            found.append(describe(salt.utils.jid.format_jid_instance_ext, store.decode(key), load))
             if len(found) == count:
                 break
     return found[::-1]
@@ -64,6 +65,11 @@ def _newest_first(store: Store, count: int) -> Iterator[str]:
     Few are asked for, as a rule, so the first ones are picked without sorting all of them. A jid with no time in
     it has its place by when it was written.
     """
+    if store.driver.orders_jids:
+        undated = ((jid_at(at), key) for key, at in store.driver.undated_jids().items())
+        dated = ((key, key) for key in store.driver.jids("", "~", {"fun": None, "user": None}))
+        yield from (key for _, key in heapq.merge(dated, sorted(undated, reverse=True), reverse=True))
+        return
     names = store.keys(LOADS)
     picked = heapq.nlargest(4 * count, names)
     rest = names
@@ -92,8 +98,8 @@ def jid_at(seconds: float) -> str:
     return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).strftime("%Y%m%d%H%M%S%f")
 
 
-def _describe(form: Callable[[str, Any], dict[str, Any]], jid: str, load: dict[str, Any]) -> dict[str, Any]:
-    """A custom jid of 20 characters may have no month, and a load whatever a minion put into it."""
+def describe(form: Callable[[str, Any], dict[str, Any]], jid: str, load: dict[str, Any]) -> dict[str, Any]:
+    """Return what Salt shows of a job. A jid of 20 characters may have no month, and a load holds whatever it holds."""
     try:
         return form(jid, load)
     except Exception as exc:

@@ -8,6 +8,7 @@ which no other process of this machine enters meanwhile.
 from __future__ import annotations
 
 import contextlib
+import heapq
 import os
 import sqlite3
 import time
@@ -19,16 +20,20 @@ from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.disk.sqlite_banks import SqliteBanks, banks_of
 from saltext.jobs.core.errors import StateError
-from saltext.jobs.core.store.drivers import ABSENT, Driver, Outage, Undecodable
+from saltext.jobs.core.store.drivers import ABSENT, Driver, Marks, Matches, Outage, Undecodable
 
 Result = TypeVar("Result")
 
 #: By how many pages the file shrinks at a time, how often in one sweep, and the seconds in between, in which others write.
+#: Functions or users that are looked for one by one; where more match, all jobs of the time are looked at.
+MOST_MARKS = 50
 PIECE_PAGES, PIECES, PAUSE = 200, 20, 0.02
 
 
 class Sqlite(Driver):
     """The file of the driver sqlite. There is no server that could be away."""
+
+    orders_jids = True
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
         super().__init__(opts)
@@ -136,6 +141,30 @@ class Sqlite(Driver):
     def last_updated(self, items: Sequence[tuple[str, str]], bank: str) -> float | None:
         times = [self.updated(*item) for item in items]
         return max((at for at in (*times, self.bank_updated(bank)) if at), default=None)
+
+    def jids(self, low: str, high: str, marks: Marks) -> Iterator[str]:
+        file = self._do(lambda banks: banks, "list", "")
+        rows: Iterator[str] = file.jids(low, high)
+        for name in ("fun", "user"):
+            found = self._matching(name, marks[name])
+            if found is not None:
+                rows = iter(heapq.merge(*(file.jids(low, high, **{name: value}) for value in found), reverse=True))
+                break
+        while (jid := self._do(lambda banks: next(rows, None), "list", "")) is not None:
+            yield jid
+
+    def _matching(self, name: str, wanted: Matches | None) -> list[str] | None:
+        """Return the functions or users that are wanted; None where these are not asked for, or too many."""
+        if wanted is None:
+            return None
+        found = [value for value in self._do(lambda banks: banks.marks(name), "list", "") if wanted(value)]
+        return found if len(found) <= MOST_MARKS else None
+
+    def undated_jids(self) -> dict[str, float]:
+        return self._do(lambda banks: banks.undated_jids(), "list", "")
+
+    def with_minion(self, jids: Sequence[str], minion: str) -> set[str]:
+        return self._do(lambda banks: banks.with_minion(jids, minion), "list", "")
 
     def tidy(self) -> None:
         """Check the file, once in the life of a process, and give back to the disk some of what is free in it."""

@@ -23,7 +23,7 @@ VERBS = {
         "watch",
         "retry",
     },
-    "job_cache": {"backup", "migrate", "recover", "stats", "verify"},
+    "job_cache": {"backup", "migrate", "recover", "search", "stats", "verify"},
     "job_recorder": {"stats", "set_aside", "redeliver"},
     "job_retry": {
         "list",

@@ -1,0 +1,189 @@
+"""
+Finds jobs by function, target, minion, user, time, outcome and metadata: newest first, a page at a time.
+
+What a driver has an index for, it finds by that; of the others the time of a job is looked at first, which its jid tells,
+and then its load. A job whose jid begins with no date has its place by when its load was written. A page goes on where the
+one before it ended, whatever has come meanwhile.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import heapq
+import itertools
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import salt.utils.jid
+from salt.exceptions import SaltCacheError
+
+from saltext.jobs.core.disk.sqlite_banks import job_marks
+from saltext.jobs.core.store import records
+from saltext.jobs.core.store.drivers import Matches, has_date
+from saltext.jobs.core.store.listing import describe, jid_at, readable
+from saltext.jobs.core.store.publication import ids_in
+from saltext.jobs.core.store.store import Store
+
+log = logging.getLogger(__name__)
+
+OUTCOMES = ("returned", "failed", "missing")
+_AT_ONCE = 200  # jobs looked at together
+_LAST = "~"  # comes after all that a jid has behind its time
+
+Told = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Query:
+    """What a job is to be; what is empty or None says nothing. Globs are those of ``fnmatch``."""
+
+    functions: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    users: tuple[str, ...] = ()
+    #: The key of a minion that the job is for, or that has returned.
+    minion: str | None = None
+    #: Unix times of the publish, both included.
+    start: float | None = None
+    end: float | None = None
+    #: One of OUTCOMES, of the minion or, without one, of at least one minion.
+    outcome: str | None = None
+    #: One of these values is to be in the job's metadata, as with ``jobs.list_jobs``.
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    limit: int = 20
+    #: The ``next`` of the page before.
+    after: str | None = None
+
+
+def search(store: Store, query: Query, told: Told = lambda count: None) -> dict[str, Any]:
+    """
+    Return ``{"jobs": [row], "next"}``: up to ``limit`` jobs, and what to hand over as ``after`` for those that follow; None
+    where there are no more.
+
+    A row has ``JID``, ``Function``, ``Arguments``, ``Target``, ``Target-type``, ``User``, ``StartTime`` and ``Metadata``, as
+    ``jobs.list_jobs`` shows them, and counts: ``Minions`` (0 where it is not known for whom the job was), ``Returned``,
+    ``Failed`` and ``Missing``.
+
+    :param told: gets how many jobs have been looked at.
+    :raises ValueError: for an ``after`` that is none.
+    :raises SaltCacheError: when the store cannot be read.
+    """
+    rows: list[dict[str, Any]] = []
+    seen = 0
+    found = _places(store, query)
+    while some := list(itertools.islice(found, _AT_ONCE)):
+        orders = {key: order for order, key in some}
+        for key, row in _matching(store, query, list(orders)):
+            rows.append(row)
+            if len(rows) == query.limit:
+                return {"jobs": rows, "next": _cursor(orders[key], key)}
+        seen += len(some)
+        told(seen)
+    return {"jobs": rows, "next": None}
+
+
+def _cursor(order: str, key: str) -> str:
+    return key if order == key else f"{order}/{key}"
+
+
+def _place(cursor: str) -> tuple[str, str]:
+    order, slash, key = cursor.partition("/")
+    if not has_date(order) or (slash and not key):
+        raise ValueError(
+            f"after is {cursor!r}; accepted is the next of an earlier search, or a jid that begins with a date"
+        )
+    return order, key or order
+
+
+def _places(store: Store, query: Query) -> Iterator[tuple[str, str]]:
+    """Yield (what it is ordered by, key) of the loads that may be meant, newest first."""
+    low = "" if query.start is None else jid_at(query.start)
+    high = _LAST if query.end is None else jid_at(query.end) + _LAST
+    before = (_LAST, "") if query.after is None else _place(query.after)
+    marks = {"fun": _functions(query.functions), "user": _globs(query.users)}
+    dated = ((key, key) for key in store.driver.jids(low, min(high, before[0]), marks))
+    written = ((jid_at(at), key) for key, at in store.driver.undated_jids().items())
+    others = sorted((place for place in written if low <= place[0] <= high), reverse=True)
+    return (place for place in heapq.merge(dated, others, reverse=True) if place < before)
+
+
+def _globs(patterns: tuple[str, ...]) -> Matches | None:
+    if not patterns:
+        return None
+    return lambda value: any(fnmatch.fnmatchcase(value, pattern) for pattern in patterns)
+
+
+def _functions(patterns: tuple[str, ...]) -> Matches | None:
+    """A job of several functions has them with commas between them."""
+    matches = _globs(patterns)
+    return matches and (lambda value: any(matches(name) for name in (value, *value.split(","))))
+
+
+def _matching(store: Store, query: Query, keys: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    if query.minion is not None:
+        meant = store.driver.with_minion(keys, query.minion)
+        keys = [key for key in keys if key in meant]
+    for key, load in readable(store, records.LOADS, keys):
+        if isinstance(load, dict) and load and _fits(query, load):
+            row = _row(store, query, key, load)
+            if row is not None:
+                yield key, row
+
+
+def _fits(query: Query, load: dict[str, Any]) -> bool:
+    fun, user = job_marks(load)
+    functions, users, targets = _functions(query.functions), _globs(query.users), _globs(query.targets)
+    if (functions and not functions(fun)) or (users and not users(user)):
+        return False
+    tgt = load.get("tgt")
+    if targets and not any(targets(str(item)) for item in (tgt if isinstance(tgt, (list, tuple)) else [tgt])):
+        return False
+    metadata = _metadata(load)
+    return not query.metadata or any(
+        name in metadata and metadata[name] == value for name, value in query.metadata.items()
+    )
+
+
+def _metadata(load: dict[str, Any]) -> Mapping[str, Any]:
+    kwargs, arg = load.get("kwargs"), load.get("arg")
+    places = [load, kwargs, *(arg if isinstance(arg, (list, tuple)) else ())]
+    for place in places:
+        if isinstance(place, Mapping) and isinstance(place.get("metadata"), Mapping):
+            found: Mapping[str, Any] = place["metadata"]
+            return found
+    return {}
+
+
+def _row(store: Store, query: Query, key: str, load: dict[str, Any]) -> dict[str, Any] | None:
+    """Return what is shown of a job; None where minion or outcome are not those that are asked for."""
+    (listed,) = store.driver.read_all([(records.MINIONS, key)])
+    minions = {store.key_of(minion) for minion in ids_in(listed)}
+    bank = f"{records.RETURNS}/{key}"
+    failed: set[str | None] = set()
+    returned: set[str | None] = set()
+    for minion, record in store.driver.fetch_each(bank, store.keys(bank)):
+        returned.add(minion)
+        if isinstance(record, SaltCacheError) or _has_failed(record):
+            failed.add(minion)
+    missing = minions - returned
+    if query.minion is not None and query.minion not in minions | returned:
+        return None
+    groups = {"returned": returned, "failed": failed, "missing": missing}
+    if query.outcome:
+        asked = groups[query.outcome]
+        if not asked or (query.minion is not None and query.minion not in asked):
+            return None
+    row = describe(salt.utils.jid.format_jid_instance_ext, store.decode(key), load)
+    row["Metadata"] = dict(_metadata(load))
+    row.update(Minions=len(minions), Returned=len(returned), Failed=len(failed), Missing=len(missing))
+    return row
+
+
+def _has_failed(record: Any) -> bool:
+    """Tell whether a return is one of a failure: success is False, or there is an exit code other than 0."""
+    if not isinstance(record, Mapping):
+        return False
+    code = record.get("retcode", 0)
+    codes = code.values() if isinstance(code, Mapping) else [code]
+    return record.get("success") is False or any(value not in (0, None) for value in codes)

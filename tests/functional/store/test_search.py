@@ -1,0 +1,229 @@
+"""The search of the job_cache runner, loaded by Salt: each driver finds what a look at every job would find."""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+import random
+import time
+
+import pytest
+import salt.config
+import salt.loader
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from salt.exceptions import SaltException
+
+from saltext.jobs.core.store import search as searching
+from saltext.jobs.core.store.listing import jid_at
+from tests.functional.cache_servers import cache_servers, driver_options  # noqa: F401 (a fixture)
+
+TAGS = itertools.count(2000)
+FUNCTIONS = ["test.ping", "test.echo", "state.apply", "state.highstate", "cmd.run"]
+NOW = time.time()
+
+
+class Jobs:
+    """A job cache with jobs of all kinds, and the same as plain dicts."""
+
+    def __init__(self, opts):
+        self.opts, self.jobs = opts, {}
+        self.run = salt.loader.runner(opts)
+        self.returners = salt.loader.returners(opts, {})
+
+    def add(self, jid, fun="test.ping", user="root", tgt="*", minions=("web1",), returns=None, metadata=None):
+        load = {"jid": jid, "fun": fun, "arg": ["x"], "tgt": tgt, "tgt_type": "glob", "user": user, "kwargs": {}}
+        if metadata is not None:
+            load["kwargs"]["metadata"] = metadata
+        self.returners["salt_cache.save_load"](jid, load, minions=list(minions))
+        for minion, code in (returns or {}).items():
+            self.returners["salt_cache.returner"](
+                {"jid": jid, "id": minion, "return": 1, "retcode": code, "success": True}
+            )
+        self.jobs[jid] = {**load, "minions": set(minions), "returns": dict(returns or {}), "metadata": metadata or {}}
+
+    def search(self, **query):
+        return self.run["job_cache.search"](**query)
+
+    def found(self, **query):
+        """The jids of all pages."""
+        found, after = [], None
+        while True:
+            page = self.search(after=after, **query)
+            found += [job["JID"] for job in page["jobs"]]
+            assert len(page["jobs"]) <= query.get("limit", 20)
+            after = page["next"]
+            if after is None:
+                return found
+
+
+@pytest.fixture(params=["localfs", "sqlite", "mysql"], scope="module")
+def jobs(request, cache_servers, tmp_path_factory):  # noqa: F811
+    folder = tmp_path_factory.mktemp(request.param)
+    own = driver_options(request.param, cache_servers, folder, next(TAGS))
+    made = Jobs({**salt.config.DEFAULT_MASTER_OPTS, "id": "m_master", "master_job_cache": "salt_cache", **own})
+    chance = random.Random(1)
+    minions = [f"web{number}" for number in range(6)] + ["db1", "web11"]
+    for number in range(150):
+        meant = chance.sample(minions, chance.randint(0, 5))
+        made.add(
+            jid_at(NOW - 60 * number) + ("_77" if number % 50 == 0 else ""),
+            chance.choice(FUNCTIONS),
+            chance.choice(["root", "sudo_anna", "ANNA", "bert"]),
+            chance.choice(["*", "web*", "db1"]),
+            meant,
+            {minion: chance.choice([0, 0, 2]) for minion in meant if chance.random() < 0.7},
+            chance.choice([None, {"ticket": chance.choice(["A", "B"])}, {"ticket": "C", "x": [1]}]),
+        )
+    return made
+
+
+GLOBS = ["test.*", "*.ping", "state.apply", "nothing.*", "*", "[ts]*e", "cmd.run,test.echo"]
+QUERIES = st.fixed_dictionaries(
+    {},
+    optional={
+        "search_function": st.sampled_from(GLOBS),
+        "search_target": st.sampled_from(["*", "web*", "db1", "w??[*]"]),
+        "user": st.sampled_from(["root", "*anna", "ANNA", "nobody"]),
+        "minion": st.sampled_from(["web1", "db1", "web11", "unknown"]),
+        "outcome": st.sampled_from(["returned", "failed", "missing"]),
+        "search_metadata": st.sampled_from([{"ticket": "A"}, {"ticket": "B", "x": [1]}, {"none": 1}]),
+        "start_time": st.sampled_from(["-10m", "-2h", "-3h"]),
+        "end_time": st.sampled_from(["-5m", "-1h"]),
+        "limit": st.sampled_from([15, 40, 1000]),
+    },
+)
+
+
+def wanted(jobs, query, now):
+    """What a look at every job finds."""
+
+    def fits(jid, job):
+        def like(name, value):
+            return name not in query or any(fnmatch.fnmatchcase(value, glob) for glob in query[name].split(","))
+
+        groups = {
+            "returned": set(job["returns"]),
+            "failed": {minion for minion, code in job["returns"].items() if code},
+            "missing": job["minions"] - set(job["returns"]),
+        }
+        asked = groups[query["outcome"]] if "outcome" in query else job["minions"]
+        metadata = query.get("search_metadata", {})
+        start, end = (
+            now - {"m": 60, "h": 3600}[query[name][-1]] * int(query[name][1:-1]) if name in query else None
+            for name in ("start_time", "end_time")
+        )
+        return (
+            like("search_function", job["fun"])
+            and like("search_target", job["tgt"])
+            and like("user", job["user"])
+            and ("minion" not in query or query["minion"] in asked)
+            and ("outcome" not in query or bool(asked))
+            and (not metadata or any(job["metadata"].get(name) == value for name, value in metadata.items()))
+            and (start is None or jid[:20] >= jid_at(start))
+            and (end is None or jid[:20] <= jid_at(end))
+        )
+
+    return [jid for jid in sorted(jobs, reverse=True) if fits(jid, jobs[jid])]
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(query=QUERIES)
+def test_it_finds_what_a_look_at_every_job_finds(jobs, query):
+    now = NOW + 30
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "time", lambda: now)  # the clock stands still while pages are asked for
+        found = jobs.found(**query)
+    assert found == wanted(jobs.jobs, query, now)
+
+
+class TestOneAtATime:
+    @pytest.fixture(params=["localfs", "sqlite"])
+    def jobs(self, request, tmp_path):
+        own = driver_options(request.param, None, tmp_path, 0)
+        return Jobs({**salt.config.DEFAULT_MASTER_OPTS, "id": "m_master", "master_job_cache": "salt_cache", **own})
+
+    def test_a_row_says_what_the_list_of_jobs_says_and_counts(self, jobs):
+        jid = "20260516120000000000"
+        jobs.add(jid, minions=["a", "b", "c", "d"], returns={"a": 0, "b": 1, "c": 0}, metadata={"ticket": 1})
+        (row,) = jobs.search()["jobs"]
+        assert row == {
+            "JID": jid,
+            "Function": "test.ping",
+            "Arguments": ["x"],
+            "Target": "*",
+            "Target-type": "glob",
+            "User": "root",
+            "StartTime": "2026, May 16 12:00:00.000000",
+            "Metadata": {"ticket": 1},
+            "Minions": 4,
+            "Returned": 3,
+            "Failed": 1,
+            "Missing": 1,
+        }
+
+    def test_pages_do_not_shift_while_jobs_come_and_go(self, jobs):
+        jids = [jid_at(NOW - number) for number in range(10)]
+        for jid in jids:
+            jobs.add(jid)
+        first = jobs.search(limit=4)
+        jobs.add(jid_at(NOW + 5))
+        jobs.returners["salt_cache.clean_old_jobs"]()
+        second = jobs.search(limit=4, after=first["next"])
+        assert [job["JID"] for job in first["jobs"] + second["jobs"]] == jids[:8]
+        assert [job["JID"] for job in jobs.search(limit=4, after=jids[7])["jobs"]] == jids[8:]
+
+    def test_a_jid_without_a_time_has_its_place_by_when_it_was_stored(self, jobs):
+        before, after = jid_at(time.time() - 60), jid_at(time.time() + 60)
+        for jid in (before, "deploy", "7-of-9", "٢٠٢٦٠٥١٦-x", after):
+            jobs.add(jid)
+        found = jobs.found(limit=1)
+        assert (found[0], found[-1]) == (after, before)
+        assert sorted(found[1:-1]) == sorted(["deploy", "7-of-9", "٢٠٢٦٠٥١٦-x"])
+        assert jobs.found(search_function="test.*") == found
+        assert jobs.found(start_time="-30s") == found[:-1]
+
+    def test_a_job_of_several_functions_is_found_by_each(self, jobs):
+        jobs.add("20260516120000000000", fun=["test.ping", "cmd.run"])
+        assert (
+            jobs.found(search_function="cmd.*") == jobs.found(search_function="test.ping") == ["20260516120000000000"]
+        )
+        assert jobs.found(search_function="state.*") == []
+
+    def test_more_functions_than_are_looked_for_one_by_one(self, jobs):
+        jids = [jid_at(NOW - number) for number in range(60)]
+        for number, jid in enumerate(jids):
+            jobs.add(jid, fun=f"mod{number}.run")
+        assert jobs.found(search_function="mod*") == jids
+        assert jobs.found(search_function="mod1*.run") == [jids[number] for number in (1, *range(10, 20))]
+
+    def test_a_job_that_was_republished_or_removed_is_found_as_it_is(self, jobs):
+        jid = "20260516120000000000"
+        jobs.returners["salt_cache.save_load"](jid, {"fun": "early.bird", "id": "web1", "jid": jid})
+        jobs.add(jid, fun="state.apply")
+        assert jobs.found(search_function="early.*") == []
+        assert jobs.found(search_function="state.*") == [jid]
+        searching.records.drop(_store(jobs), jid)
+        assert jobs.found() == jobs.found(search_function="state.*") == jobs.found(user="root") == []
+
+    @pytest.mark.parametrize(
+        ("query", "why"),
+        [
+            ({"start_time": "yesterday"}, "start_time is 'yesterday'; accepted is a time ago such as"),
+            ({"outcome": "lost"}, "outcome is 'lost'; accepted is one of returned, failed, missing"),
+            ({"limit": 0}, "limit is 0; accepted is a whole number of at least 1"),
+            ({"after": "x"}, "after is 'x'; accepted is the next of an earlier search"),
+            ({"minion": "../x"}, "minion is"),
+            ({"search_metadata": "x"}, "search_metadata is 'x'; accepted is a mapping"),
+            ({"fun": "x"}, "has no option fun"),
+        ],
+    )
+    def test_what_is_not_accepted_is_named(self, jobs, query, why):
+        with pytest.raises(SaltException, match=why):
+            jobs.search(**query)
+
+
+def _store(jobs):
+    from saltext.jobs.core.store.store import store_of
+
+    return store_of(jobs.opts)
