@@ -51,3 +51,8 @@ def jid_time(jid: str) -> float | None:
         return moment.replace(tzinfo=datetime.timezone.utc).timestamp()
     except (ValueError, TypeError, OverflowError):
         return None
+
+
+def jid_at(seconds: float) -> str:
+    """Return the jid of a job published at a Unix time."""
+    return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).strftime("%Y%m%d%H%M%S%f")

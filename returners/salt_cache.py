@@ -206,6 +206,7 @@ def clean_old_jobs():
         store = store_of(__opts__)
         if keep:
             retention.sweep(store, keep, time.time())
+        retention.trim(store, time.time())
         store.driver.tidy()
     except SaltCacheError as exc:
         log.error("The job cache could not be cleaned: %s", exc)

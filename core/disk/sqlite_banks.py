@@ -223,6 +223,51 @@ class SqliteBanks:
             yield from (row[0] for row in rows if _DATED(row[0]))
             rows = self._database.read(query.format("<"), (value, rows[-1][0], low))
 
+    def oldest_jids(self, count: int) -> list[str]:
+        """Return up to ``count`` jids of loads that begin with a date, oldest first."""
+        found: list[str] = []
+        query = f"SELECT key FROM records WHERE {_OF} AND key > ? AND key < ':' ORDER BY key LIMIT {CHUNK}"
+        rows = self._rows(query, LOADS, "0")
+        while rows and len(found) < count:
+            found += [row[0] for row in rows if _DATED(row[0])]
+            rows = self._rows(query, LOADS, rows[-1][0])
+        return found[:count]
+
+    def count(self, bank: str) -> int:
+        """Return how many keys a bank has."""
+        return int(self._rows(f"SELECT count(*) FROM records WHERE {_OF}", bank)[0][0])
+
+    def remove_older(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float) -> list[str]:
+        """
+        Remove the keys ``names`` of some banks, and the banks ``parent/name``, where nothing of a name was written since.
+
+        :param than: Unix time.
+        :return: those names of which there is nothing with a time.
+        """
+        own = {f"{parent}/{name}": name for name in names}
+        last: dict[str, int] = {}
+        with self.transaction() as sql:
+            numbers = [
+                row[0] for row in sql.execute(f"SELECT id FROM banks WHERE name IN ({_marks(banks)})", tuple(banks))
+            ]
+            where = f"bank IN ({_marks(numbers)}) AND key IN"
+            times = sql.execute(f"SELECT key, updated FROM records WHERE {where} ({_marks(names)})", (*numbers, *names))
+            found = sql.execute(
+                f"""SELECT banks.name, max(updated) FROM banks JOIN records ON records.bank = banks.id
+                WHERE banks.name IN ({_marks(names)}) GROUP BY banks.id""",
+                tuple(own),
+            )
+            for name, at in (*times, *((own[bank], at) for bank, at in found)):
+                last[name] = max(at, last.get(name, 0))
+            old = [name for name in names if name in last and last[name] / 1000 < than]
+            places = tuple(f"{parent}/{name}" for name in old)
+            sql.execute(
+                f"DELETE FROM records WHERE bank IN (SELECT id FROM banks WHERE name IN ({_marks(old)}))", places
+            )
+            sql.execute(f"DELETE FROM banks WHERE name IN ({_marks(old)})", places)
+            sql.execute(f"DELETE FROM records WHERE {where} ({_marks(old)})", (*numbers, *old))
+        return [name for name in names if name not in last]
+
     def undated_jids(self) -> dict[str, float]:
         """Return the jids of loads that do not begin with a date, with the Unix times of their last write."""
         return {key: at / 1000 for key, at in self._database.read(f"SELECT key, updated FROM records WHERE {UNDATED}")}
@@ -270,6 +315,13 @@ class SqliteBanks:
             with contextlib.suppress(FileNotFoundError):
                 size += os.stat(name).st_blocks * 512
         return size
+
+    def used_bytes(self) -> int:
+        """Return what is used of the file."""
+        ((pages, free, size),) = self._database.read(
+            "SELECT page_count, freelist_count, page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
+        )
+        return int((pages - free) * size)
 
     def free_bytes(self) -> int:
         """Return how much of the file is free for new records."""

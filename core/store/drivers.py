@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import heapq
 import os
 import socket
 import threading
@@ -21,6 +22,7 @@ import salt.cache
 from salt.exceptions import SaltCacheError, SaltDeserializationError
 
 from saltext.jobs.core import compat
+from saltext.jobs.core.ids import jid_at
 
 LOADS = "jobs/loads"
 ABSENT = object()  # what ``read_all`` returns where there is no value
@@ -61,6 +63,8 @@ class Driver:
 
     #: Whether the bank of the returns lists the jobs that have some.
     lists_banks = True
+    #: How many jobs are removed in one transaction.
+    removed_at_once = 1
     #: Whether it gives the newest jids without looking at the others.
     orders_jids = False
     #: Whether it keeps its files where local_cache keeps its own: ``jobs`` in the cache directory.
@@ -159,6 +163,24 @@ class Driver:
         """Return the names of the banks in ``bank``; none where the driver cannot tell."""
         return self.keys(bank)
 
+    def outside(self, bank: str, low: str, high: str, of_banks: bool) -> list[str] | None:
+        """Return the keys, or the banks, in a bank that are not between two names; None where that takes a list of all."""
+        return None
+
+    def count_loads(self) -> int:
+        """Return how many loads there are."""
+        return len(self.raw_keys(LOADS))
+
+    def oldest_jids(self, count: int) -> list[str]:
+        """Return the keys of the oldest loads, oldest first."""
+        undated = self.undated_jids()
+        keys = self.keys(LOADS)
+        return heapq.nsmallest(count, keys, lambda key: (jid_at(undated[key]) if key in undated else key, key))
+
+    def used_bytes(self) -> int | None:
+        """Return what all that is stored takes; None where that is not known at once."""
+        return None
+
     def jids(self, low: str, high: str, marks: Marks) -> Iterator[str]:
         """
         Yield the keys of the loads from ``high`` down to ``low``, of those that begin with a date.
@@ -214,12 +236,18 @@ class Driver:
         times = [self.updated(*item) for item in items if self.contains(*item)]
         return max((at for at in (*times, self.bank_updated(bank)) if at), default=None)
 
-    def remove_older(self, items: Sequence[tuple[str, str]], parent: str, name: str, than: float) -> bool | None:
+    def remove_older(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float) -> list[str]:
         """
-        Do what ``remove`` does, if the last write of any of it was before the Unix time ``than``.
+        Remove what ``remove`` does of each of some jobs, if the last write of any of it was before the Unix time ``than``.
 
-        Returns whether that was so; None where the driver cannot tell.
+        :param banks: in which the names of the jobs are keys.
+        :return: those names of which the driver cannot tell when they were written.
         """
+        return [
+            name for name in names if self._remove_older([(bank, name) for bank in banks], parent, name, than) is None
+        ]
+
+    def _remove_older(self, items: Sequence[tuple[str, str]], parent: str, name: str, than: float) -> bool | None:
         last = self.last_updated(items, f"{parent}/{name}")
         if last is None or last >= than:
             return None if last is None else False

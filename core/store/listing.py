@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import heapq
 import itertools
 import logging
@@ -13,6 +12,7 @@ from typing import Any
 import salt.utils.jid
 from salt.exceptions import SaltCacheError
 
+from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.store.drivers import Outage
 from saltext.jobs.core.store.records import ENDTIMES, LOADS
 from saltext.jobs.core.store.store import Store
@@ -91,11 +91,6 @@ def _written(store: Store, key: str) -> str:
         raise
     except SaltCacheError:
         return ""
-
-
-def jid_at(seconds: float) -> str:
-    """Return the jid of a job published at a Unix time."""
-    return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).strftime("%Y%m%d%H%M%S%f")
 
 
 def describe(form: Callable[[str, Any], dict[str, Any]], jid: str, load: dict[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import salt.payload
@@ -304,6 +304,6 @@ def drop(store: Store, jid: str) -> None:
     store.driver.remove([(bank, jid) for bank in reversed(BANKS)], RETURNS, jid)
 
 
-def drop_older(store: Store, jid: str, than: float) -> bool | None:
-    """As ``drop``, if nothing of the job was written since the Unix time ``than``; None where the driver cannot tell."""
-    return store.driver.remove_older([(bank, jid) for bank in reversed(BANKS)], RETURNS, jid, than)
+def drop_older(store: Store, jids: Sequence[str], than: float) -> list[str]:
+    """As ``drop``, those jobs that were last written before the Unix time ``than``; returns those of which nobody knows."""
+    return store.driver.remove_older(list(reversed(BANKS)), RETURNS, jids, than)

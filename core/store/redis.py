@@ -76,10 +76,10 @@ class Redis(Driver):
         members = self._members(bank)
         return super().bank_updated(bank) if members is None else self._last((), bank, members)
 
-    def remove_older(self, items: Sequence[tuple[str, str]], parent: str, name: str, than: float) -> bool | None:
+    def _remove_older(self, items: Sequence[tuple[str, str]], parent: str, name: str, than: float) -> bool | None:
         members = self._members(f"{parent}/{name}")
         if members is None:
-            return super().remove_older(items, parent, name, than)
+            return super()._remove_older(items, parent, name, than)
         last = self._last(items, f"{parent}/{name}", members)
         if last is None or last >= than:
             return None if last is None else False

@@ -1,5 +1,6 @@
 """
-Removes old jobs. A sweep with nothing to do reads no load: the time in a jid tells which jobs are certainly fresh.
+Removes old jobs, and those that are too many. A sweep with nothing to do reads no load: the time in a jid tells which jobs
+are certainly fresh.
 
 A job's time is that of its last write, so that a replay or a copy keeps it for the full time again.
 """
@@ -7,12 +8,13 @@ A job's time is that of its last write, so that a replay or a copy keeps it for 
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Iterator
 
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.ids import jid_time
+from saltext.jobs.core.ids import jid_at, jid_time
 from saltext.jobs.core.store.drivers import Outage
-from saltext.jobs.core.store.listing import jid_at
 from saltext.jobs.core.store.records import BANKS, LOADS, RETURNS, drop, drop_older
 from saltext.jobs.core.store.store import Store
 
@@ -20,6 +22,8 @@ log = logging.getLogger(__name__)
 
 CLOCK_SKEW = 86400.0  # a jid further in the future says nothing about its age
 LARGE_BANK = 1000  # names; a smaller one is listed by every sweep
+RUNNING = 3600.0  # seconds after its last write in which no job is removed for being too many: it may be running
+PAUSE = 0.01  # seconds between two transactions, in which others write
 
 
 def sweep(store: Store, keep: float, now: float, large: int = LARGE_BANK) -> None:
@@ -29,12 +33,59 @@ def sweep(store: Store, keep: float, now: float, large: int = LARGE_BANK) -> Non
     :param large: names from which a bank is not listed by every sweep.
     :raises SaltCacheError: when the driver fails; the next sweep goes on.
     """
-    for jid in _perhaps_old(store, LOADS, keep, now, large):
-        _drop_if_old(store, jid, keep, now)
+    _drop_old(store, _perhaps_old(store, LOADS, keep, now, large), keep, now)
     for bank in (*BANKS[1:], RETURNS):
-        for jid in _perhaps_old(store, bank, keep, now, large):
-            if not store.contains(LOADS, jid):
-                _drop_if_old(store, jid, keep, now)
+        jids = _perhaps_old(store, bank, keep, now, large)
+        with_load = store.driver.present(LOADS, jids) if jids else ()
+        _drop_old(store, [jid for jid in jids if jid not in with_load], keep, now)
+
+
+def trim(store: Store, now: float) -> None:
+    """
+    Remove the oldest jobs while there are more than the options allow, but none that may be running.
+
+    :raises SaltCacheError: when the driver fails; the next sweep goes on.
+    """
+    if store.max_jobs is not None:
+        excess = store.driver.count_loads() - store.max_jobs
+        if excess > 0:
+            _drop_old(store, store.driver.oldest_jids(excess), RUNNING, now)
+    if store.max_bytes is None:
+        return
+    used = store.driver.used_bytes()
+    if used is None:
+        store.quiet.error("max_bytes", "max_bytes is for cache: sqlite, and does nothing with %s", store.driver.name)
+        return
+    count = store.driver.count_loads()
+    while used > store.max_bytes and count:
+        # As many as are too many if all are of one size, in steps, since they are not.
+        part = max(1, min(count, int(count * (used - store.max_bytes) / used) // 2))
+        _drop_old(store, store.driver.oldest_jids(part), RUNNING, now)
+        left = store.driver.count_loads()
+        if left == count:
+            return  # all may be running
+        used, count = store.driver.used_bytes() or 0, left
+
+
+def _drop_old(store: Store, jids: list[str], keep: float, now: float) -> None:
+    """Remove those of some jobs that were last written more than ``keep`` seconds ago."""
+    for number, part in enumerate(_parts(jids, store.driver.removed_at_once)):
+        if number and store.driver.removed_at_once > 1:
+            time.sleep(PAUSE)
+        try:
+            with store.lock(part[0]):
+                for jid in drop_older(store, part, now - keep):
+                    if (jid_time(jid) or now) < now - keep:
+                        drop(store, jid)
+        except Outage:
+            raise
+        except SaltCacheError as exc:
+            log.error("Jobs could not be removed from the job cache (%s): %s", ", ".join(part[:3]), exc)
+
+
+def _parts(jids: list[str], size: int) -> Iterator[list[str]]:
+    for start in range(0, len(jids), size):
+        yield jids[start : start + size]
 
 
 def _perhaps_old(store: Store, bank: str, keep: float, now: float, large: int) -> list[str]:
@@ -45,6 +96,9 @@ def _perhaps_old(store: Store, bank: str, keep: float, now: float, large: int) -
     that was there the last time, nor one that was written since.
     """
     low, high = jid_at(max(0.0, now - keep)), jid_at(now + CLOCK_SKEW)
+    found = store.driver.outside(bank, low, high, of_banks=bank == RETURNS)
+    if found is not None:
+        return found
     at, first, last = store.swept.pop(bank, (0.0, low, high))
     if now - at >= keep or first < low or last > high:
         names = store.driver.banks(bank) if bank == RETURNS else store.driver.raw_keys(bank)
@@ -56,14 +110,3 @@ def _perhaps_old(store: Store, bank: str, keep: float, now: float, large: int) -
             return []
     store.swept[bank] = (at, first, last)
     return []
-
-
-def _drop_if_old(store: Store, jid: str, keep: float, now: float) -> None:
-    try:
-        with store.lock(jid):
-            if drop_older(store, jid, now - keep) is None and (jid_time(jid) or now) < now - keep:
-                drop(store, jid)
-    except Outage:
-        raise
-    except SaltCacheError as exc:
-        log.error("Job %s could not be removed from the job cache: %s", jid, exc)

@@ -20,9 +20,10 @@ import salt.utils.jid
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.disk.sqlite_banks import job_marks
+from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.store import records
 from saltext.jobs.core.store.drivers import Matches, has_date
-from saltext.jobs.core.store.listing import describe, jid_at, readable
+from saltext.jobs.core.store.listing import describe, readable
 from saltext.jobs.core.store.publication import ids_in
 from saltext.jobs.core.store.store import Store
 

@@ -20,7 +20,8 @@ from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.disk.sqlite_banks import SqliteBanks, banks_of
 from saltext.jobs.core.errors import StateError
-from saltext.jobs.core.store.drivers import ABSENT, Driver, Marks, Matches, Outage, Undecodable
+from saltext.jobs.core.ids import jid_at
+from saltext.jobs.core.store.drivers import ABSENT, LOADS, Driver, Marks, Matches, Outage, Undecodable
 
 Result = TypeVar("Result")
 
@@ -34,6 +35,7 @@ class Sqlite(Driver):
     """The file of the driver sqlite. There is no server that could be away."""
 
     orders_jids = True
+    removed_at_once = 100
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
         super().__init__(opts)
@@ -134,9 +136,24 @@ class Sqlite(Driver):
 
         self._do(write, "flush", f"{parent}/{name}")
 
-    def remove_older(self, items: Sequence[tuple[str, str]], parent: str, name: str, than: float) -> bool | None:
-        with self.alone():
-            return super().remove_older(items, parent, name, than)
+    def remove_older(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float) -> list[str]:
+        return self._do(lambda file: file.remove_older(banks, parent, names, than), "flush", parent)
+
+    def outside(self, bank: str, low: str, high: str, of_banks: bool) -> list[str] | None:
+        return self._do(
+            lambda banks: (banks.banks_outside if of_banks else banks.outside)(bank, low, high), "list", bank
+        )
+
+    def count_loads(self) -> int:
+        return self._do(lambda banks: banks.count(LOADS), "list", LOADS)
+
+    def oldest_jids(self, count: int) -> list[str]:
+        undated = [(jid_at(at), key) for key, at in self.undated_jids().items()]
+        dated = [(key, key) for key in self._do(lambda banks: banks.oldest_jids(count), "list", LOADS)]
+        return [key for _, key in heapq.nsmallest(count, undated + dated)]
+
+    def used_bytes(self) -> int | None:
+        return self._do(lambda banks: banks.used_bytes(), "measure", "")
 
     def last_updated(self, items: Sequence[tuple[str, str]], bank: str) -> float | None:
         times = [self.updated(*item) for item in items]

@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
+from types import MappingProxyType
 from typing import Any
 
 import salt.payload
@@ -41,6 +42,7 @@ _STORES: dict[int, tuple[Any, Store]] = {}
 _MOST_STORES = 8
 #: What ``sync`` may be: what of a job must survive a power cut once it is stored.
 _SYNC = ("publish", "all", "none")
+_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 class Store:
@@ -64,7 +66,7 @@ class Store:
         self.key_of, self.decode = self._keys.key, self._keys.decode
         self.fetch, self.contains, self.updated = self.driver.fetch, self.driver.contains, self.driver.updated
         self.store, self.flush, self.keys = self.driver.store, self.driver.flush, self.driver.keys
-        sync = _sync(opts)
+        sync, self.max_jobs, self.max_bytes = _own_options(opts)
         #: Whether what a publish stores, and whether everything, must survive a power cut.
         self.sync_publish, self.sync_all = sync != "none", sync == "all"
         #: What the last sweep saw of each large bank.
@@ -123,16 +125,37 @@ def store_of(opts: Any) -> Store:
         return store
 
 
-def _sync(opts: Mapping[str, Any]) -> str:
-    """Return the option ``salt_cache: {sync: …}``. What is not accepted is named in the log, and the default counts."""
+def _own_options(opts: Mapping[str, Any]) -> tuple[str, int | None, int | None]:
+    """
+    Return sync, max_jobs and max_bytes of the option ``salt_cache``.
+
+    What is not accepted is named in the log, and nothing of it counts.
+    """
     own = opts.get("salt_cache")
     if own is None or (isinstance(own, Mapping) and not own):
-        return _SYNC[0]
-    value = own.get("sync") if isinstance(own, Mapping) and list(own) == ["sync"] else None
-    if value in _SYNC:
-        return str(value)
-    log.error("The option salt_cache is %r; accepted is sync with one of: %s", own, ", ".join(_SYNC))
-    return _SYNC[0]
+        return _SYNC[0], None, None
+    if isinstance(own, Mapping) and own.keys() <= {"sync", "max_jobs", "max_bytes"}:
+        sync, jobs, size = own.get("sync", _SYNC[0]), _count(own.get("max_jobs")), _count(own.get("max_bytes"), _UNITS)
+        if sync in _SYNC and 0 not in (jobs, size):
+            return str(sync), jobs, size
+    log.error(
+        "The option salt_cache is %r; accepted are sync with one of: %s; max_jobs, a number of jobs; max_bytes, a number of "
+        "bytes or such as 500M or 20G",
+        own,
+        ", ".join(_SYNC),
+    )
+    return _SYNC[0], None, None
+
+
+def _count(value: Any, units: Mapping[str, int] = MappingProxyType({})) -> int | None:
+    """Return a whole number above 0; None for None, 0 for anything else."""
+    factor = 1
+    if isinstance(value, str) and value[-1:] in units:
+        value, factor = value[:-1], units[value[-1:]]
+        value = int(value) if value.isascii() and value.isdigit() else 0
+    if value is None:
+        return None
+    return max(0, value) * factor if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
 def _settings(opts: Mapping[str, Any]) -> bytes:

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from salt.exceptions import SaltException
 
+from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.store import search as searching
-from saltext.jobs.core.store.listing import jid_at
 from tests.functional.cache_servers import cache_servers, driver_options  # noqa: F401 (a fixture)
 
 TAGS = itertools.count(2000)
