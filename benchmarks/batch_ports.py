@@ -62,5 +62,5 @@ def ports_of(opts, loop, *, bus, publisher, inbox) -> Ports:
     )
 
 
-async def _no_runner(function, arguments, timeout):
+async def _no_runner(function, arguments, timeout, on_behalf):
     raise AssertionError(f"no benchmark calls a runner, but {function} was called")

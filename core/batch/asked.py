@@ -112,6 +112,7 @@ def new_batch(
         tgt_type=tgt_type,
         batch=str(batch),
         user=who.name,
+        on_behalf=who.limits(),
         check=check,
         **rollout.times_of(options),
         **rollout.layout_of(opts, options, batch, matched),
@@ -144,6 +145,7 @@ def next_batch(opts: Mapping[str, Any], who: Caller, batch: Batch, which: str) -
         rollout.require_runner(opts, who, spec.check["fun"], spec.check["arg"])
     data = spec.as_dict()
     data.update(jid=_new_jid(opts), tgt=list(chosen), tgt_type="list", user=who.name, parent=spec.jid, start_at=None)
+    data.update(on_behalf=who.limits())
     data.update(minions=chosen, sizes=sizes_of(spec.batch, len(chosen)))
     data.update(unsure=spec.unsure.intersection(chosen))
     if (

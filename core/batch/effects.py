@@ -203,9 +203,9 @@ class Effects:
 
     async def _ask_runner(self, live: Live, effect: facts.Check) -> str:
         """Return why the runner function does not let the batch go on, or nothing."""
-        check = live.batch.spec.check
+        spec, check = live.batch.spec, live.batch.spec.check
         words = [word.replace("{jid}", live.jid).replace("{stage}", str(effect.stage + 1)) for word in check["arg"]]
-        value, success = await self._ports.runner(check["fun"], words, live.batch.spec.check_timeout)
+        value, success = await self._ports.runner(check["fun"], words, spec.check_timeout, spec.on_behalf)
         if success is not True:
             error = str(value or "").strip().splitlines()[-1:]  # what a traceback ends with
             return ": ".join([str(success), *(line[:200] for line in error)])

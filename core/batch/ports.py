@@ -41,7 +41,7 @@ class Ports:
     inbox: Inbox
     cache_worker: Worker
     disk_worker: Worker
-    runner: Callable[[str, Sequence[str], float], Awaitable[tuple[Any, bool | str]]]
+    runner: Callable[[str, Sequence[str], float, Mapping[str, Any]], Awaitable[tuple[Any, bool | str]]]
     queue: Callable[[Mapping[str, Any]], Any]
     can_queue: Callable[[], bool]
     queue_worker: Worker

@@ -89,7 +89,8 @@ class Spec:
     (metadata, executors, …). ``groups`` are the name and the count of minions of each group, in order, where there are
     any; ``sizes`` then has all stages of the first group, those of the second and so on, and ``group_failures_allowed`` a
     budget for each, where that is a percentage. ``check`` has ``kind`` (function, runner or approve), ``fun``, ``arg``
-    and ``kwargs``; it is empty where nothing is checked.
+    and ``kwargs``; it is empty where nothing is checked. ``on_behalf`` says whose rights limit a runner function that is
+    called for it (``master.caller.Caller.limits``); it is empty where nothing does.
     """
 
     jid: str
@@ -132,6 +133,7 @@ class Spec:
     by: str = ""
     groups: tuple[tuple[str, int], ...] = ()
     group_failures_allowed: tuple[float, ...] = ()
+    on_behalf: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def target_for(self, minions: Iterable[str]) -> tuple[Any, str]:
         """

@@ -11,6 +11,7 @@ on the stack, with what the authentication gave: the name, and the grants that c
 * ``RemoteFuncs.minion_runner``: a minion that ``peer_run`` lets call runners.
   Either may call others in threads (``salt.parallel_runners``); a process of the master serves one request at a time.
 * Neither, in the master: its own schedule, reactor or engines, which its configuration has set up. No limit.
+* A process in which an engine calls a runner for somebody (``runner_call.py``): that one, with the grants of then.
 * Outside the master: ``salt-run`` or Python of a user who may write the master's files. No limit but ``sudo_acl``.
 
 It must never take a call whose origin it cannot tell for one of the master's own: such a call is refused.
@@ -51,6 +52,23 @@ class Caller:
     account: str = ""
     eauth: str = ""
 
+    def limits(self) -> dict[str, Any]:
+        """Return what ``act_for`` takes, in plain values; empty for a caller without limit."""
+        if self.grants is None:
+            return {}
+        return {"name": self.name, "grants": list(self.grants), "account": self.account, "eauth": self.eauth}
+
+
+class _Process:
+    """Whom this process acts for, if for one alone."""
+
+    acts_for: Caller | None = None
+
+
+def act_for(limits: Mapping[str, Any]) -> None:
+    """Let whatever this process calls from now on count as called by one with these limits."""
+    _Process.acts_for = Caller(**{**limits, "grants": tuple(limits["grants"])})
+
 
 def caller(opts: Mapping[str, Any], user: str | None) -> Caller:
     """
@@ -60,6 +78,8 @@ def caller(opts: Mapping[str, Any], user: str | None) -> Caller:
     :param user: what Salt has told the runner, if anything.
     :raises Refused: when the master got the call from outside and nothing says from whom.
     """
+    if _Process.acts_for is not None:
+        return _Process.acts_for
     remote = False
     for frame in _stack():
         code = frame.f_code

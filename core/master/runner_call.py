@@ -23,10 +23,13 @@ signal.alarm(int(sys.argv[1]))
 answer = os.dup(1)
 os.dup2(2, 1)
 import salt.config, salt.runner, salt.utils.args
-opts = salt.config.master_config(sys.argv[2])
-arg, kwarg = salt.utils.args.parse_input(sys.argv[4:], condition=False)
+opts, limits = salt.config.master_config(sys.argv[2]), json.loads(sys.argv[3])
+if limits:
+    from saltext.jobs.core.master import caller
+    caller.act_for(limits)
+arg, kwarg = salt.utils.args.parse_input(sys.argv[5:], condition=False)
 client = salt.runner.RunnerClient(opts)
-found = client.cmd(sys.argv[3], arg, kwarg=kwarg, print_event=False, full_return=True)
+found = client.cmd(sys.argv[4], arg, kwarg=kwarg, print_event=False, full_return=True)
 told = {"return": found.get("return"), "success": found.get("success")} if isinstance(found, dict) else {"return": found}
 os.write(answer, json.dumps(told, default=repr).encode())
 os._exit(0)
@@ -43,17 +46,21 @@ class RunnerCalls:
     def __init__(self, opts: Mapping[str, Any], loop: Any, python: str = sys.executable) -> None:
         self._conf_file, self._loop, self._python = str(opts.get("conf_file") or "/etc/salt/master"), loop, python
 
-    async def __call__(self, fun: str, words: Sequence[str], timeout: float) -> tuple[Any, bool | str]:
+    async def __call__(
+        self, fun: str, words: Sequence[str], timeout: float, on_behalf: Mapping[str, Any] | None = None
+    ) -> tuple[Any, bool | str]:
         """
         Call a runner function, and return what it returned with True, or something and why that is no success.
 
         :param words: its arguments, as on a command line.
         :param timeout: seconds after which the process is killed.
+        :param on_behalf: whose rights limit what our own runners do there, as ``Caller.limits``; empty for nobody's.
         """
         answer: Any = compat.Future()
 
         def call() -> None:
-            told = _run([self._python, "-c", _CHILD], self._conf_file, fun, words, timeout)
+            given = [self._conf_file, json.dumps(dict(on_behalf or {})), fun, *words]
+            told = _run([self._python, "-c", _CHILD], given, timeout)
             self._loop.add_callback(answer.set_result, told)
 
         threading.Thread(target=call, daemon=True).start()
@@ -61,11 +68,9 @@ class RunnerCalls:
         return told
 
 
-def _run(
-    child: Sequence[str], conf_file: str, fun: str, words: Sequence[str], timeout: float
-) -> tuple[Any, bool | str]:
+def _run(child: Sequence[str], given: Sequence[str], timeout: float) -> tuple[Any, bool | str]:
     # A little later than we kill it, it ends by itself: should the engine have died.
-    command = [*child, str(math.ceil(timeout) + 5), conf_file, fun, *words]
+    command = [*child, str(math.ceil(timeout) + 5), *given]
     try:
         done = subprocess.run(command, capture_output=True, timeout=timeout, stdin=subprocess.DEVNULL, check=False)
         told = json.loads(done.stdout)

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from saltext.jobs.core import compat
+from saltext.jobs.core.master.caller import Caller
 from saltext.jobs.core.master.runner_call import RunnerCalls
 
 RUNNER = """
@@ -21,6 +22,13 @@ def told(*args, **kwargs):
 
 def no():
     return False
+
+
+def who():
+    from saltext.jobs.core.master import caller
+
+    found = caller.caller(__opts__, "root")
+    return [found.name, found.grants, found.account, found.eauth]
 
 
 def broken():
@@ -38,9 +46,9 @@ def call(tmp_path):
     config.write_text(f"root_dir: {tmp_path}\nrunner_dirs: [{runners}]\nlog_file: {tmp_path / 'log'}\nuser: root\n")
     loop = compat.new_loop()
 
-    def called(fun, *words, timeout=120.0, **more):
+    def called(fun, *words, timeout=120.0, on_behalf=None, **more):
         calls = RunnerCalls({"conf_file": str(config)}, loop, **more)
-        return loop.run_sync(lambda: calls(fun, words, timeout))
+        return loop.run_sync(lambda: calls(fun, words, timeout, on_behalf))
 
     yield called
     loop.close(all_fds=True)
@@ -51,6 +59,14 @@ def test_a_runner_is_called_with_its_arguments_as_on_a_command_line(call):
         {"args": ["eu", 7, "--config-dir=/x"], "kwargs": {"site": "a b"}},
         True,
     )
+
+
+def test_what_is_called_for_somebody_has_the_rights_of_that_one(call):
+    anna = Caller("pam:root", ({"a*": ["test.*"]},), account="root", eauth="pam")
+    assert call("survey.who", on_behalf=anna.limits()) == (["pam:root", [{"a*": ["test.*"]}], "root", "pam"], True)
+    nobody = Caller("bert", ())
+    assert call("survey.who", on_behalf=nobody.limits()) == (["bert", [], "", ""], True)
+    assert call("survey.who", on_behalf=Caller("root").limits()) == (["root", None, "", ""], True)
 
 
 def test_false_is_an_answer(call):

@@ -311,7 +311,7 @@ class ShellBench:
             keep=86400.0,
         )
 
-    async def call_runner(self, fun, words, timeout):
+    async def call_runner(self, fun, words, timeout, on_behalf):
         self.called.append((fun, tuple(words)))
         return self.runners[fun]
 
