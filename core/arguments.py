@@ -1,5 +1,6 @@
 """
-What operators type, checked: the one place where the input of all runners becomes values.
+What operators type, checked: how each kind of value is read, for all runners. What only batches have (sizes, groups, checks)
+is read in ``core/batch/``.
 
 Each function takes the option's name and its value as Salt handed it over, returns the value to use, and raises ``Refused``
 with the name, the value and what is accepted. The command line reads everything as YAML, so a jid, a minion id or a target

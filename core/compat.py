@@ -99,8 +99,8 @@ def minion_keys(opts: Any) -> tuple[frozenset[str], frozenset[str]]:
     """
     Return the minions whose key is accepted, and those that have a key in whatever state. Blocks.
 
-    Salt 3008 can keep keys in another place than its directories; those are listed without its own class, which takes one
-    that cannot be read for an empty one, and opens each key.
+    Salt 3008 can keep keys in another place than its directories. The directories are listed without its class, which takes
+    one that cannot be read for an empty one, and opens each key.
 
     :raises OSError: where a directory of keys cannot be read.
     """

@@ -164,7 +164,7 @@ def is_open(windows: Iterable[Window], now: float, tz: datetime.tzinfo | None) -
 
 def next_period(windows: Sequence[Window], after: float, tz: datetime.tzinfo | None) -> Period:
     """
-    Return the first time that is not over at ``after`` in which windows are open without a break.
+    Return the next time in which windows are open without a break, or the present one.
 
     :param after: Unix time; it is the period's beginning where a window is open then.
     :param tz: the zone whose clock counts.
@@ -189,7 +189,7 @@ def longest_break(windows: Sequence[Window]) -> float:
 
 def next_opening(start_at: float | None, window: str, timezone: str, now: float) -> Period:
     """
-    Return the first time that is not over at ``now`` in which work may begin.
+    Return the next time in which work may begin, or the present one.
 
     :param start_at: not before that Unix time; None for at once.
     :param window: as ``parse_windows`` takes it; empty for any time.

@@ -1,1 +1,1 @@
-"""Long-running processes of the Salt master."""
+"""Executors, through which a minion runs functions."""

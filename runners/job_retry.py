@@ -237,7 +237,7 @@ def replay(minion):
 @runner.verb
 def retry(minion=None, jid=None):
     """
-    Let entries that are held or dead be tried again, and return their number.
+    Try entries again that are held or dead, and return their number.
 
     A held job may have been begun, and nobody knows how far it got: look before you run it again. It waits for its minion
     and for its window, as any other entry; ``job_retry.replay`` delivers it now.
@@ -262,7 +262,7 @@ def retry(minion=None, jid=None):
 @runner.verb
 def cancel(minion=None, jid=None):
     """
-    Let entries not be delivered, and return their number.
+    Cancel entries, so that they are not delivered, and return their number.
 
     An entry that is under way is cancelled too, but its minion may have the job already: kill it there with
     ``saltutil.kill_job``.

@@ -1,7 +1,8 @@
 """
 Performs what batches want done: publishes, questions, kills, look-ups, announcements. Each reports back as a fact.
 
-It holds no policy: what is tried again, and when, the machine says. Whatever blocks is done in a thread.
+It holds no policy about minions: whether one is sent to or asked again, and when, the machine says. What reaches no minion,
+such as a look into the job cache, is tried again here until it succeeds. Whatever blocks is done in a thread.
 """
 
 from __future__ import annotations

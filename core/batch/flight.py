@@ -21,7 +21,7 @@ class Outcome(str, enum.Enum):
     LOST = "lost"  # was there, does not run the job or says nothing, and has not returned
     OFFLINE = "offline"  # was not there
     KILLED = "killed"  # was killed by a stop, and has not returned
-    TIMED_OUT = "timed_out"  # was killed since it ran longer than ``max_runtime``, and has not returned with success
+    TIMED_OUT = "timed_out"  # ran longer than ``max_runtime``, was killed for that, and has not returned with success
 
 
 class Phase(str, enum.Enum):

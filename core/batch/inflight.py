@@ -231,7 +231,7 @@ class InFlight(Kept):
     # -- kills, and the start of an engine ----------------------------------------------------------------------------
 
     def kill(self, minions: Iterable[str], expired: bool = False) -> tuple[str, ...]:
-        """Minions are sent a kill; ``expired``: since they have run too long."""
+        """Minions are sent a kill; ``expired``: because they have run too long."""
         chosen = tuple(minions)
         for minion in chosen:
             flight = self.flights[minion]
@@ -261,7 +261,7 @@ class InFlight(Kept):
         """
         Nothing that was under way has an outcome, and the clock may be another one. What is known stays known.
 
-        :param doubtful_since: publishes since then may not have left the master, since it ended soon after.
+        :param doubtful_since: publishes after that time may not have left the master, which ended soon after.
         :return: the minions to be looked for, of whom those that were being asked are asked again if they have not
             returned; and those for which it is the last look.
         """

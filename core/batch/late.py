@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 #: Seconds for which returns are gathered.
 GATHER = 1.0
-#: How often the job cache is looked at for a return that was heard, once in that time, before the event counts as forged.
+#: Looks into the job cache for a return that was heard, one after each such time, before the event counts as forged.
 LOOKS = 5
 #: Batches and minions of which it is remembered at the most whose return would change anything.
 _REMEMBERED, _MINIONS = 100, 200_000
@@ -51,7 +51,7 @@ class LateReturns:
         self._gather(jid, minion, retcode, 0)
 
     def expect(self, jid: str, minions: Iterable[str]) -> None:
-        """Returns of an ended batch were heard while it ran, and not found in the job cache yet, which is to prove them."""
+        """Take returns that were heard while the batch ran, and that the job cache did not have by its end."""
         for minion in minions:
             self._gather(jid, minion, 1, 0)
 
@@ -85,7 +85,7 @@ class LateReturns:
             self._ports.loop.spawn_callback(self._prove, jid, heard)
 
     async def _correct(self, jid: str, found: Mapping[str, int]) -> None:
-        """Write returns down that the job cache has."""
+        """Write down returns that the job cache has."""
         try:
             late = await self._ports.cache_worker.call(self._choose, jid, found)
             if late:
@@ -96,7 +96,7 @@ class LateReturns:
             log.error("Late returns of batch %s are in the job cache only: %s", jid, exc)
 
     async def _prove(self, jid: str, heard: Mapping[str, tuple[int, int]]) -> None:
-        """Write those returns down of all that were heard which the job cache has, and look for the others again."""
+        """Write down the returns that the job cache has of those that were heard, and look for the others again."""
         try:
             found, missing = await self._ports.cache_worker.call(self._look_for, jid, heard)
         except (StateError, JobCacheError, OSError) as exc:
@@ -116,7 +116,7 @@ class LateReturns:
         return self._ports.cache.returned(jid, waiting) if waiting else {}
 
     def _look_for(self, jid: str, heard: Mapping[str, tuple[int, int]]) -> tuple[dict[str, int], list[str]]:
-        """Return those returns of all that were heard which count, and the minions whose return is not there."""
+        """Of the returns that were heard, return those that count, and the minions whose return is not there yet."""
         wanted = [minion for minion in heard if minion in self._waiting(jid)]
         if self._ports.cache.unproven:
             return {minion: heard[minion][0] for minion in wanted}, []
@@ -126,7 +126,7 @@ class LateReturns:
         return found, [minion for minion in wanted if minion not in found]
 
     def _choose(self, jid: str, found: Mapping[str, int]) -> dict[str, int]:
-        """Return what changes anything of what was found, once."""
+        """Of the returns that were found, return those that change the record. Each does so once."""
         waiting = self._waiting(jid)
         late = {minion: retcode for minion, retcode in found.items() if minion in waiting}
         waiting.difference_update(late)

@@ -137,7 +137,7 @@ class Live:
         self._work()
 
     def tend(self) -> None:
-        """Have the journal rewritten if it lacks a fact or has outgrown its snapshot. To be called again and again."""
+        """Have the journal rewritten if it lacks a fact or has outgrown its snapshot. To be called every few seconds."""
         if not self.rewriting and (self.unwritten or self.journal.overgrown):
             self._loop.spawn_callback(self._try_to_rewrite)
 

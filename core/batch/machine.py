@@ -60,7 +60,7 @@ class Batch(State):
         return effects + self._finish(now) if self.is_over() else effects
 
     def _go_on(self, now: float) -> list[Effect]:
-        """Find out who is there, and send to whom it is the turn of, unless something forbids it."""
+        """Find out who is there, and send to those whose turn it is, unless something forbids that."""
         if self.halted or self.paused:
             self.pace.publish_at = None
             return []

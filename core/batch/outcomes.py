@@ -75,7 +75,7 @@ class Outcomes(Kept):
         return minion in self.ended and self.ended[minion][2] is None
 
     def timed_out(self, minion: str) -> bool:
-        """Tell whether a minion was killed since it ran too long: it had begun, and does not begin again."""
+        """Tell whether a minion was killed for having run too long: it had begun, and does not begin again."""
         return minion in self.ended and self.ended[minion][0] is Outcome.TIMED_OUT
 
     def overdrawn(self, over: int | None = None) -> str | None:

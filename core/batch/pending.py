@@ -16,8 +16,8 @@ _ONE_GROUP = Membership((), ())
 
 class Pending:
     """
-    Ids in the order in which they are sent to, each once, group by group. What is done for one takes the same time for any
-    number of them.
+    Ids in the order in which they are sent to, each once, group by group.
+    Whatever is done with one id takes the same time, however many there are.
 
     :param minions: the first ones.
     :param membership: which group each is in; by default all are in one.

@@ -1,7 +1,7 @@
 """
-What the batch_manager engine's shell works with. Salt, the disk and the time are behind these, and nowhere else.
+What the batch_manager engine's shell works with: Salt, the disk, the time, and threads for what blocks.
 
-It must never do anything: it is wired by ``engines/batch_manager.py``, and by tests with things that only behave alike.
+It must never decide anything: it is wired by ``engines/batch_manager.py``, and by tests with things that only behave alike.
 """
 
 from __future__ import annotations

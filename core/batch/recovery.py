@@ -1,7 +1,7 @@
 """
-The start of an engine: what was under way has no outcome, and is found out.
+The start of an engine: the outcome of what was under way is not known, and is found out.
 
-Part of the batch machine. It must never send again to a minion whose publish has no outcome before that. Pure: stdlib only.
+Part of the batch machine. Before that it must never send again to a minion whose publish has no outcome. Pure: stdlib only.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Schedule(Kept):
         return True
 
     def found(self, opens: float | None, closes: float | None, trouble: str, now: float) -> None:
-        """Take the answer: the first time that is not over in which the batch may send; None where that is not known."""
+        """Take the answer: when the batch may send next, or that it may now; None where that is not known."""
         self.asking, self.opens, self.closes, self.trouble = False, opens, closes, trouble
         self.open = opens is not None and opens <= now + _SLACK and (closes is None or now < closes)
         if opens is None:

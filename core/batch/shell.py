@@ -235,7 +235,7 @@ class BatchShell:
         return answer
 
     def _completed(self, spec: Spec) -> Spec:
-        """Return what was asked for with what the engine's own options say. :raises ValueError: when it cannot be done."""
+        """Return the Spec with what the engine's own options decide. :raises ValueError: when it cannot be carried out."""
         if spec.offline == "queue" and not self._ports.can_queue():
             raise ValueError(
                 f"offline is 'queue', but no {JOB_RETRY} engine runs that could deliver the job to minions that are away; "

@@ -118,7 +118,7 @@ def follow(
     :param over: the states of a batch that has ended.
     :param timeout: seconds to wait; None for no limit.
     :param display: what shows the progress; None for nothing.
-    :param poll: seconds between two looks; there are more where a look takes long.
+    :param poll: least seconds between two looks; the wait is longer where a look takes long.
     :param engine_patience: seconds without an engine after which nobody waits any longer.
     :raises Refused: when the time is up, when the wait is interrupted, and when no engine drives the batch for so long.
         The batch goes on.

@@ -136,13 +136,13 @@ def _open_lock(path: pathlib.Path) -> int:
     except OSError as exc:
         if exc.errno == errno.ELOOP:
             raise StateError(
-                f"{path} is a symbolic link, which nobody but a stranger has put there: remove it"
+                f"{path} is a symbolic link, which this extension never makes: find out who did, and remove it"
             ) from exc
         raise
     found = os.fstat(handle)
     if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
         os.close(handle)
-        raise StateError(f"{path} is no file of its own, but has another name too, or is something else: remove it")
+        raise StateError(f"{path} is something else than a plain file with one name: remove it")
     _give_to_owner_of(path.parent, handle)
     return handle
 

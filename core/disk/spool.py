@@ -306,7 +306,7 @@ class Reader:
     def _go_to(self, number: int) -> None:
         if number <= self.next:
             return
-        if self.next >= self._spool.first:  # else they were dropped, which whoever reads is told by the figures
+        if self.next >= self._spool.first:  # else they were dropped, which the figures tell
             log.error("The spool is damaged: the records from %d to %d are lost", self.next, number - 1)
         self.lost += number - self.next
         self.next = number

@@ -1,9 +1,10 @@
 """
 The tag vocabulary: a bus event becomes a typed fact, and what we announce becomes a tag.
 
-The only place where a tag is spelled, and where the fields of an event or of a return are checked, once and for all
-engines: whoever gets a fact from here may rely on the types of its fields. It must never trust an event: an id in a payload
-that does not match the id in the tag, or an id that could not be a path component, makes no fact.
+Tags are spelled here (the executor and the reactor's files, which stand alone, spell their own), and the fields of an event
+or of a return are checked here, once and for all engines: whoever gets a fact from here may rely on the types of its fields.
+It must never trust an event: an id in a payload that does not match the id in the tag, or an id that could not be a path
+component, makes no fact.
 
 What we announce (payloads are flat dicts, ``_stamp`` is added by Salt):
 
@@ -11,10 +12,7 @@ What we announce (payloads are flat dicts, ``_stamp`` is added by Salt):
     jid, fun, tgt, tgt_type, user, total, batch_size
 ``salt/batch/<jid>/progress``
     jid, fun, user, the counts of ``batch.status`` (total, completed, active, pending, failed, lost, offline, killed,
-    timed_out) and
-    its state as ``status``.
-    At most one a second for each batch.
-    ``group`` too where the batch has groups.
+    timed_out), its state as ``status``, and ``group`` where the batch has groups. At most one a second for each batch.
 ``salt/batch/<jid>/paused``, ``resumed``
     jid, reason, user; ``opens_at`` (Unix time) where it waits for its window
 ``salt/batch/<jid>/check``, ``checked``

@@ -85,7 +85,7 @@ def remove_old(connection: psycopg.Connection[Any], table: str, before: datetime
 
 
 def _remove_rows(connection: psycopg.Connection[Any], place: str, table: str, before: datetime.datetime) -> bool:
-    # By the jid too, for which there is an index; of a partition for what fits nowhere else that is not enough.
+    # By the jid too, for which there is an index; but in the default partition are the jids that tell no time.
     tests = []
     if PARTITIONED_BY[table] == "jid" and place == table:
         tests.append(f"jid < '{before:%Y%m%d%H%M%S}'")

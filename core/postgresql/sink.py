@@ -167,7 +167,7 @@ class Sink:
         self._upkeep_at = now if left else now + _UPKEEP
 
     def _upkeep_of(self, connection: psycopg.Connection[Any], table: str) -> bool:
-        """Make partitions and remove what is old. Whatever the server has against that, records are stored all the same."""
+        """Make partitions and remove what is old. Where the server refuses that, records are stored all the same."""
         now = datetime.datetime.fromtimestamp(self._clock(), datetime.timezone.utc)
         try:
             with self._limited(connection, self._options.timeout):

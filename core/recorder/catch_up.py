@@ -80,7 +80,7 @@ class CatchUp:
         self.found = 0
 
     def begin(self) -> None:
-        """Look for all jobs of the time to look back, now or after the look that is under way."""
+        """Look for all jobs that are not too old to be looked for, now or after the look that is under way."""
         self._is_wanted = self._look_back > 0
         self._go()
 

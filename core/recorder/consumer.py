@@ -122,7 +122,7 @@ class Consumer:
     def close(self) -> None:
         self._is_closed = True
         self.kick()
-        # It may be in the middle of a delivery and note it yet: its files close with the process.
+        # It may be in the middle of a delivery, which it still has to note: its files close with the process.
         self._worker.close()
 
     @property

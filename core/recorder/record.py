@@ -13,7 +13,7 @@ import salt.payload
 from saltext.jobs.core.master.events import retcode_of
 
 LOAD, RETURN, EVENT = "load", "ret", "event"
-#: Field of a return that the job cache has otherwise than the event that was recorded before.
+#: Field of a return of which an event, recorded before, said something else than the job cache does.
 REPLACES = "replaces"
 
 _TIME = struct.Struct(">d")

@@ -1,4 +1,4 @@
-"""Whether the returners that are to be recorded to make sense on this master."""
+"""Whether the returners that ``returners:`` names can be recorded to on this master."""
 
 from __future__ import annotations
 

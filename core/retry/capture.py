@@ -206,7 +206,7 @@ class Capture:
     # -- a job's way --------------------------------------------------------------------------------------------------
 
     def published(self, fact: Published, now: float) -> None:
-        """Open a job. What it is the bus need not have said: then the job cache is asked at once."""
+        """Open a job. Where the bus has not said what it runs, the job cache is asked at once."""
         if fact.fun in NEVER - KILLS:
             return
         job = self.open.get(fact.jid)

@@ -106,14 +106,14 @@ class Ends:
             self._outbox.withdraw_ping(entry.minion)
 
     def pause(self) -> None:
-        """Let no replay begin, and none go on that has not claimed its job: nothing more is published."""
+        """Begin no replay, and end those that have not claimed their job: nothing more is published."""
         self._turns.paused = True
         for backlog in self._queue.backlogs.values():
             if backlog.replay is not None and backlog.replay.step in UNCLAIMED:
                 self.land(backlog.entries[backlog.replay.jid])
 
     def shut(self, jid: str) -> None:
-        """Let no replay of a job go on that has not claimed it: its window is shut."""
+        """End the replays of a job that have not claimed it: its window is shut."""
         for entry, _ in list(self._queue.replays(jid, self._queue.minions_of(jid), *UNCLAIMED)):
             if not self._turns.may_be_sent(entry):
                 self.land(entry)

@@ -237,7 +237,7 @@ class Retry:
                 self.replays.doubt(minion)
             elif any(entry.state in UNDER_WAY for entry in backlog.entries.values()):
                 self.turns.wake(minion, self.queue.now)
-        self.presence.ping_resting(self.queue.backlogs)
+        self.presence.ping_without_replay(self.queue.backlogs)
 
     def _sweep(self) -> None:
         self._timers.set(("sweep",), self.queue.now + self.settings.sweep)
@@ -253,7 +253,7 @@ class Retry:
         is_open, jids = self.openings.found(fact, self.queue.now)
         for jid in jids:
             if is_open:
-                self.presence.ping_resting(self.queue.minions_of(jid))
+                self.presence.ping_without_replay(self.queue.minions_of(jid))
             else:
                 self.ends.shut(jid)
 

@@ -75,7 +75,7 @@ class Openings:
         return hours is None or _is_open(self._found.get(hours), now)
 
     def due(self, window: str, timezone: str, now: float) -> FindOpening:
-        """Have it said when a window opens next."""
+        """Ask when a window opens next."""
         self._timers.set(("opening", window, timezone), now + _TROUBLED)  # where the answer does not come
         return FindOpening(window, timezone)
 
@@ -87,7 +87,7 @@ class Openings:
         if hours not in self._jobs:
             return False, []
         before, is_open = self._found.get(hours), _is_open(fact, now)
-        # One that was to open only now is new, whatever was foreseen.
+        # A window that opens only now is new, also where the answer before said that it would open by now.
         was_open = hours in self._open and _is_open(before, now)
         self._found[hours] = fact
         (self._open.add if is_open else self._open.discard)(hours)

@@ -64,7 +64,7 @@ class Outbox:
         self._waiting[Kind.SURVEY].setdefault("", {})
 
     def withdraw(self, jid: str, minion: str) -> None:
-        """Take a minion off the list for a job: neither ask it about the job nor publish it."""
+        """Take a minion off the list for a job: it is neither asked about the job nor sent it."""
         for kind in (Kind.QUESTION, Kind.JOB):
             self._drop(kind, jid, minion)
 

@@ -63,6 +63,6 @@ class Presence:
         backlogs = self._queue.backlogs
         self._outbox.ping(minion for minion in minions if self._turns.first(backlogs[minion]) is not None)
 
-    def ping_resting(self, minions: Iterable[str]) -> None:
+    def ping_without_replay(self, minions: Iterable[str]) -> None:
         """Likewise, but leave out those that have a replay."""
         self.ping(minion for minion in minions if self._queue.backlogs[minion].replay is None)

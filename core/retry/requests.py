@@ -103,5 +103,5 @@ class Requests:
     def resume(self) -> bool:
         """Let replays go on, and find out who is there for them."""
         is_new, self._turns.paused = self._turns.paused, False
-        self._presence.ping_resting(self._queue.backlogs)
+        self._presence.ping_without_replay(self._queue.backlogs)
         return is_new

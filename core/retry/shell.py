@@ -2,8 +2,9 @@
 Carries the retry queue out: feeds the machine facts from the bus, the job cache and operators, and has its effects
 performed (retry/effects.py).
 
-It holds no policy. What may block runs in a thread: one for the job cache, one for the store. What the store does not take
-is kept and written again, and what depends on it (a publish, an answer) waits that long.
+It holds no policy. What may wait for a server, or for many files, runs in a thread: one for the job cache, one for the
+store. What the store does not take is kept and written again, and what depends on it (a publish, an answer) waits that
+long.
 """
 
 from __future__ import annotations

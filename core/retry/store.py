@@ -8,7 +8,7 @@ bank                       key       value
 ``job_retry/jobs``         jid       the snapshot: owner, published_at, the load without secrets, the minions that
                                      have, or had, an entry
 ``job_retry/claims``       jid       ``{minion: Unix time}``: claims that may be newer than what the entries say
-``job_retry/notes``        jid       what is known of minions without an entry (core/retry/notes.py), and the owner
+``job_retry/notes``        jid       what is known of minions without an entry (core/retry/note.py), and the owner
 ``job_retry/owners``       owner     Unix time at which that master was last seen alive
 ``job_retry/corrupt``      name      what could not be used, and what the driver has refused
 =========================  ========  ===========================================================================

@@ -318,7 +318,7 @@ class Driver:
         return cache.modules, calls, fixed
 
     def _prepare(self, modules: Any, calls: dict[str, Any], fixed: dict[str, Any]) -> None:
-        """The first call of a driver sets its client up, which none does in a way that two threads could."""
+        """Make the first call, in which a driver sets its client up: no driver can do that in two threads at once."""
         run(modules, calls["contains"], "jobs/nocache", "first", **fixed)
 
     @staticmethod

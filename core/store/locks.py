@@ -30,7 +30,7 @@ class Locks:
 
     @contextlib.contextmanager
     def hold(self, *names: str) -> Iterator[None]:
-        """Nobody else on this master is in here with the same names. :raises SaltCacheError: when it cannot be held."""
+        """Keep whoever else on this master names the same out of the block. :raises SaltCacheError: when that fails."""
         number = zlib.crc32("\0".join(names).encode()) % FILES
         handle = self._file(number)
         try:

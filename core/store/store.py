@@ -97,7 +97,7 @@ class Store:
         return usable
 
     def lock(self, *names: str) -> AbstractContextManager[None]:
-        """Hold what nobody else on this master may do at the same time, as with ``Locks.hold``: one at a time."""
+        """Keep everybody else on this master from doing the same meanwhile, as ``Locks.hold``. Hold one lock at a time."""
         return self.driver.alone() or self._locks.hold(*names)
 
 
@@ -162,7 +162,7 @@ def _settings(opts: Mapping[str, Any]) -> bytes:
     """
     Return what of the options decides which driver is loaded and where it keeps its data.
 
-    Packed, since some releases make immutable lists of an option's lists, which are equal to none.
+    Packed, so that they can be compared: some releases make immutable lists of an option's lists, which equal no list.
     """
     kinds = (
         "salt_cache",
