@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import os
 import re
 import time
@@ -39,6 +40,7 @@ __all__ = [
     "new_loop",
     "plain_opts",
     "sleep",
+    "stamp",
 ]
 
 _MAJOR = int(re.split(r"[^0-9]", str(salt.version.__version__))[0])
@@ -73,6 +75,12 @@ def new_loop() -> Any:
         return loop
     asyncio.set_event_loop(asyncio.new_event_loop())
     return IOLoop.current()
+
+
+def stamp() -> str:
+    """Return the time as Salt writes it into an event; before Salt 3008 without a zone."""
+    now = datetime.datetime.now(datetime.timezone.utc)
+    return (now if _MAJOR >= 3008 else now.replace(tzinfo=None)).isoformat()
 
 
 async def close_channel(channel: Any) -> None:

@@ -36,17 +36,16 @@ def event_bus(folder):
 
 
 def main(folder):
+    import salt.channel.server
     import salt.utils.event
     import salt.utils.process
 
     opts = options(folder)
     manager = salt.utils.process.ProcessManager()
-    if hasattr(salt.utils.event, "EventPublisher"):  # Salt 3006
+    if hasattr(salt.channel.server, "MasterPubServerChannel"):
+        salt.channel.server.MasterPubServerChannel.factory(opts).pre_fork(manager)
+    else:  # Salt 3006; 3007 has this too, and does not use it
         manager.add_process(salt.utils.event.EventPublisher, args=(opts,))
-    else:
-        from salt.channel.server import MasterPubServerChannel
-
-        MasterPubServerChannel.factory(opts).pre_fork(manager)
     # Until whoever started this ends, however that ends.
     sys.stdin.read()
     os.killpg(0, signal.SIGKILL)

@@ -22,6 +22,7 @@ import salt.utils.event
 from saltext.jobs.core import compat
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.beat import Beat
+from saltext.jobs.core.master.sender import Sender
 from saltext.jobs.core.master.stream import Stream
 from saltext.jobs.core.quiet import Quiet
 
@@ -58,7 +59,7 @@ class Bus:
     :param opts: the master's options.
     :param loop: the engine's tornado loop.
     :param name: the engine's name, for its beat.
-    :param is_direct: whether to read the publisher's socket, and to use Salt's own client only where that is not heard.
+    :param is_direct: whether to use the publisher's sockets, and Salt's own client only where nothing is heard so.
     :param patience: seconds of silence after which the subscription is made anew.
     """
 
@@ -74,7 +75,7 @@ class Bus:
         self._listener: Listener | None = None
         self._beat_tag = events.beat_tag(name, os.getpid())
         self._beat = Beat()
-        #: Whether the publisher's socket is read.
+        #: Whether the publisher's sockets are used.
         self.is_direct, self._patience = is_direct, patience
         self._beaten, self._pause = time.monotonic(), 0.0
         self._on_ready: Callable[[], None] | None = None
@@ -120,10 +121,11 @@ class Bus:
         self._subscription = self._publisher = None
 
     def _subscribe(self) -> None:
-        self._publisher = self._connect(listen=False)
         if self.is_direct:
+            self._publisher = Sender(self._loop, self._opts)
             self._subscription = Stream(self._loop, self._opts, self._take, self._beat.skip)
         else:
+            self._publisher = self._connect(listen=False)
             self._subscription = self._connect(listen=True)
             self._subscription.set_event_handler(self._receive)
 

@@ -58,7 +58,7 @@ class Stream:
     def _connect(self) -> None:
         self._timer = None
         try:
-            self._socket = _connected(self._opts)
+            self._socket = connected(self._opts)
         except OSError as exc:
             log.debug("The event bus is not there yet: %s", exc)
             self._timer = self._loop.call_later(_RETRY, self._connect)
@@ -128,14 +128,20 @@ class Stream:
         return size > 0
 
 
-def _connected(opts: Mapping[str, Any]) -> socket.socket:
+def connected(opts: Mapping[str, Any], side: str = "pub") -> socket.socket:
+    """
+    Return a connection to the publisher that is never waited for.
+
+    :param side: ``pub``, where it is heard, or ``pull``, where events are given to it.
+    :raises OSError: when it is not there.
+    """
     if opts.get("ipc_mode") == "tcp":
-        made = socket.create_connection(("localhost", int(opts["tcp_master_pub_port"])), timeout=1.0)
+        made = socket.create_connection(("localhost", int(opts[f"tcp_master_{side}_port"])), timeout=1.0)
     else:
         made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             made.settimeout(1.0)
-            made.connect(os.path.join(opts["sock_dir"], "master_event_pub.ipc"))
+            made.connect(os.path.join(opts["sock_dir"], f"master_event_{side}.ipc"))
         except OSError:
             made.close()
             raise

@@ -78,3 +78,30 @@ def test_a_bus_that_cannot_be_read_directly_is_heard_through_salts_own_client(op
     fire("wanted/one", 7)
     assert until(lambda: ears.heard == [("wanted/one", 7)])
     bus.close()
+
+
+def test_what_is_fired_is_heard_whole_and_in_order_also_more_than_the_publisher_takes_at_once(opts, loop, until):
+    heard, bus = [], Bus(opts, loop, "test")
+
+    class Big(Ears):
+        def handle(self, tag, data):
+            heard.append((data["number"], len(data["more"]), "_stamp" in data))
+
+    ready = []
+    bus.listen(Big(), lambda: ready.append(True))
+    assert until(lambda: ready)
+    sizes = [0, 300_000] * 10
+    for number, size in enumerate(sizes):
+        bus.fire("wanted/one", {"number": number, "more": "x" * size})
+    assert until(lambda: len(heard) == len(sizes))
+    assert heard == [(number, size, True) for number, size in enumerate(sizes)]
+    bus.close()
+
+
+def test_what_is_fired_without_a_publisher_is_told_and_nothing_else(opts, until, loop, caplog):
+    bus = Bus({**opts, "sock_dir": opts["sock_dir"] + "/nowhere"}, loop, "test")
+    ready = []
+    bus.listen(Ears(), lambda: ready.append(True))
+    bus.fire("wanted/one", {"number": 1})
+    assert until(lambda: "Could not fire wanted/one" in caplog.text) or not compat.HAS_PLAIN_BUS
+    bus.close()

@@ -1,0 +1,126 @@
+"""Putting events on the bus through the publisher's socket: never waiting, and never half an event before a whole one."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import socket
+import struct
+import time
+
+import msgpack
+import pytest
+
+from saltext.jobs.core import compat
+from saltext.jobs.core.master.sender import Sender
+from tests.waiting import SOON, stretched
+
+pytestmark = pytest.mark.skipif(not compat.HAS_PLAIN_BUS, reason="this release's bus is never written directly")
+
+
+class Publisher:
+    """The publisher's side of the socket: one connection, and what came over it."""
+
+    def __init__(self, folder):
+        self.path = folder / "master_event_pull.ipc"
+        self.start()
+
+    def start(self):
+        pathlib.Path(self.path).unlink(missing_ok=True)
+        self.server, self.peer, self.data = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), None, b""
+        self.server.bind(str(self.path))
+        self.server.listen(5)
+        self.server.setblocking(False)
+
+    def stop(self):
+        for handle in (self.peer, self.server):
+            if handle is not None:
+                handle.close()
+
+    def read(self):
+        """Return the numbers of the events that came so far."""
+        with contextlib.suppress(BlockingIOError):
+            if self.peer is None:
+                self.peer, _ = self.server.accept()
+                self.peer.setblocking(False)
+            while more := self.peer.recv(1 << 20):
+                self.data += more
+        numbers, rest = [], self.data
+        while len(rest) >= 4 and len(rest) >= 4 + (size := struct.unpack(">I", rest[:4])[0]):
+            body = msgpack.unpackb(rest[4 : 4 + size])["body"]
+            numbers.append(msgpack.unpackb(body.partition(b"\n\n")[2])["number"])
+            rest = rest[4 + size :]
+        return numbers
+
+
+@pytest.fixture
+def folder(salt_factories_default_root_dir, request):
+    made = salt_factories_default_root_dir / f"sender{abs(hash(request.node.name)) % 100_000}"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture
+def publisher(folder):
+    made = Publisher(folder)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def sender(loop, folder):
+    made = Sender(loop, {"sock_dir": str(folder)})
+    yield made
+    made.destroy()
+
+
+@pytest.fixture
+def until(loop):
+    def run(condition):
+        deadline = time.monotonic() + stretched(SOON)
+
+        async def wait():
+            while not condition() and time.monotonic() < deadline:
+                await compat.sleep(0.01)
+            return bool(condition())
+
+        return loop.run_sync(wait)
+
+    return run
+
+
+def test_a_publisher_that_does_not_read_holds_nobody_up_and_gets_all_once_it_does(sender, publisher, until):
+    begun = time.monotonic()
+    for number in range(100):
+        sender.fire_event({"number": number, "more": "x" * 50_000}, "tag")
+    assert time.monotonic() - begun < stretched(5)
+    assert until(lambda: publisher.read() == list(range(100)))
+    sender.fire_event({"number": 100}, "tag")
+    assert until(lambda: publisher.read() == list(range(101)))
+
+
+def test_a_publisher_that_never_reads_is_given_up_at_some_point(sender, publisher):
+    with pytest.raises(BlockingIOError, match="does not read"):
+        for number in range(100):
+            sender.fire_event({"number": number, "more": "x" * 1_000_000}, "tag")
+
+
+def test_after_a_break_the_new_publisher_gets_whole_events_only(sender, publisher, until):
+    for number in range(20):
+        sender.fire_event({"number": number, "more": "x" * 50_000}, "tag")
+    publisher.read()
+    publisher.stop()
+    publisher.start()
+
+    def fire_and_read():
+        sender.fire_event({"number": 100}, "tag")
+        return publisher.read()
+
+    # What was fired before the break was noticed may be lost; nothing comes in halves.
+    assert until(fire_and_read)
+    assert set(publisher.read()) == {100}
+
+
+def test_without_a_publisher_an_event_is_refused(sender):
+    with pytest.raises(OSError):
+        sender.fire_event({"number": 1}, "tag")
