@@ -128,6 +128,11 @@ def is_start(tag: str) -> bool:
     return tag.startswith(MINION) and tag.endswith("/start")
 
 
+def started_by(tag: str) -> str | None:
+    """Return the minion of a ``salt/minion/<minion>/start`` tag, or None."""
+    return tag[len(MINION) : -len("/start")] if is_start(tag) else None
+
+
 def fact_of(tag: str, data: Any) -> BusFact | None:
     """
     Return the fact that an event states, or None where it states none or is not to be believed.

@@ -160,6 +160,17 @@ class Retry:
         """Tell whether the load of a job is still needed."""
         return jid in self.jobs or jid in self.capture.open
 
+    def wants_start(self, minion: str, now: float) -> bool:
+        """
+        Tell whether it matters now that a minion says that it has started. Anybody can say so of any id, again and again:
+        where nothing is owed that costs as good as nothing.
+        """
+        if minion in self.queue.backlogs:
+            return True
+        if self.capture.open:
+            self.presence.started(minion, now)
+        return False
+
     def note(self, jid: str) -> Note | None:
         """Return the note about a job."""
         return self.capture.notes.by_jid.get(jid)

@@ -18,8 +18,9 @@ from saltext.jobs.core.retry.turns import Turns
 if TYPE_CHECKING:
     from saltext.jobs.core.settings import RetrySettings
 
-#: Seconds for which it is remembered that a minion started.
-_JUST_STARTED = 60.0
+#: Seconds for which it is remembered that a minion started, and how many are remembered at least: ids can be made up.
+_JUST_STARTED, _MOST_STARTED = 60.0, 100_000
+_LONGEST_ID = 255
 
 
 class Presence:
@@ -38,20 +39,27 @@ class Presence:
 
     def sign_of_life(self, fact: SignOfLife) -> None:
         """Send minions soon what they are owed, if the operator wants such a sign to count."""
-        if TRIGGERED_BY[fact.sign].isdisjoint(self._settings.triggers):
+        if not self._counts(fact.sign):
             return
         start = fact.sign is Sign.START
-        if start:
-            self._remember_start(fact.minions)
         for minion in fact.minions:
+            if start:
+                self._remember_start(minion, self._queue.now)
             self._turns.alive(minion, start, settled=fact.sign is Sign.ANSWER)
 
-    def _remember_start(self, minions: Iterable[str]) -> None:
-        """Remember for a while that minions have started. Two generations, so that none has to be looked through."""
-        now = self._queue.now
-        if now > self._generation + _JUST_STARTED:
+    def _counts(self, sign: Sign) -> bool:
+        return not TRIGGERED_BY[sign].isdisjoint(self._settings.triggers)
+
+    def started(self, minion: str, now: float) -> None:
+        """A minion that is owed nothing says that it has started. It may be asked about a job just now, and miss that."""
+        if len(minion) <= _LONGEST_ID and self._counts(Sign.START):
+            self._remember_start(minion, now)
+
+    def _remember_start(self, minion: str, now: float) -> None:
+        # Two generations, so that none has to be looked through.
+        if now > self._generation + _JUST_STARTED or len(self._started) >= _MOST_STARTED:
             self._started_before, self._started, self._generation = self._started, {}, now
-        self._started.update(dict.fromkeys(minions, now))
+        self._started[minion] = now
 
     def has_just_started(self, minion: str) -> bool:
         """Tell whether a minion started not long ago, whether or not it was owed anything then."""

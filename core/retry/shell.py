@@ -148,7 +148,10 @@ class RetryShell:
         if beacon is not None:
             self._seen(beacon)
             return False
-        return tag.startswith(events.MINION) or tag in (events.PRESENCE, events.KEY, events.wake_tag(JOB_RETRY))
+        started = events.started_by(tag)
+        if started is not None:
+            return self.machine.wants_start(started, self._ports.clock.now())
+        return tag in (events.PRESENCE, events.KEY, events.wake_tag(JOB_RETRY))
 
     def _seen(self, minion: str) -> None:
         if minion in self.machine.backlogs:

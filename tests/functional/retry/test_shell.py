@@ -11,6 +11,7 @@ from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.questions import Questions
+from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.reader import JobReader
@@ -153,3 +154,23 @@ def test_a_corrupt_record_of_a_publish_keeps_no_engine_from_starting(stage, opts
     stage.bus.tell(events.wake_tag(JOB_RETRY), {})
     folder = requests.engine_dir(opts, JOB_RETRY) / "requests"
     stage.until(lambda: list(folder.glob("*.reply")))
+
+
+def test_a_start_of_a_minion_that_is_owed_nothing_is_not_even_decoded_and_remembered_only_while_a_job_is_open(stage):
+    stage.start()
+    machine, tag = stage.shell.machine, "salt/minion/stranger/start"
+    assert not stage.shell.wants(tag)
+    assert not machine.presence.has_just_started("stranger")
+    stage.shell.step(facts.Published(JID, "state.apply", stage.shell._ports.clock.now()))
+    assert not stage.shell.wants(tag)
+    assert machine.presence.has_just_started("stranger")
+    assert not stage.shell.wants(f"salt/minion/{'x' * 1000}/start")
+    assert not machine.presence.has_just_started("x" * 1000)
+
+
+def test_a_start_of_a_minion_that_is_owed_a_job_is_wanted(stage):
+    RetryStore(stage.opts).write(Changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
+    accept(stage.opts, "a")
+    stage.start()
+    assert stage.shell.wants("salt/minion/a/start")
+    assert not stage.shell.wants("salt/minion/a/stop")
