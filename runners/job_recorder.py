@@ -13,6 +13,7 @@ from saltext.jobs.core import arguments, runner
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.master import caller
+from saltext.jobs.core.recorder import doctor as examination
 
 __virtualname__ = JOB_RECORDER
 
@@ -44,6 +45,23 @@ def stats(returner=None):
         salt-run job_recorder.stats pgjsonb
     """
     return _ask("stats", returner)
+
+
+@runner.verb
+def doctor():
+    """
+    Return what an operator should know before relying on what is recorded.
+
+    :return: a dict with engine (whether it runs), returners (those that are recorded to), and findings: a sentence for each
+        thing that may want a change.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run job_recorder.doctor
+    """
+    return examination.examine(__opts__)
 
 
 @runner.verb

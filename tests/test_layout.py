@@ -85,7 +85,18 @@ SHELLS = {
             "writer",
         ),
     },
-    "recorder": {"carry_over", "catch_up", "consumer", "files", "intake", "record", "shell", "spool_writer", "targets"},
+    "recorder": {
+        "carry_over",
+        "catch_up",
+        "consumer",
+        "doctor",
+        "files",
+        "intake",
+        "record",
+        "shell",
+        "spool_writer",
+        "targets",
+    },
 }
 #: What a pure module may import from outside its wing. Options that have been read, and windows of time, are plain values.
 VALUES = {"errors", "metrics", "settings", "windows"}

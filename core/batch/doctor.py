@@ -9,7 +9,7 @@ from typing import Any
 
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import requests
-from saltext.jobs.core.engine.findings import about_engine, about_returns
+from saltext.jobs.core.engine.findings import about_returns, around
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.master.job_cache import JobCache
 
@@ -25,7 +25,7 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
     """
     store, cache = BatchStore(opts), JobCache(opts)
     aside = store.jids_aside()
-    found = about_engine(opts, BATCH_MANAGER) + about_returns(opts, cache)
+    found = around(opts, BATCH_MANAGER) + about_returns(opts, cache)
     if aside:
         found.append(f"the journals of {len(aside)} batches could not be read: see {store.folder}")
     return {

@@ -10,7 +10,7 @@ from typing import Any
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.engine import requests
-from saltext.jobs.core.engine.findings import about_engine, about_returns
+from saltext.jobs.core.engine.findings import about_returns, around
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import JobCacheError, SettingsError, StateError
 from saltext.jobs.core.master.job_cache import OURS, JobCache
@@ -34,7 +34,7 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
     """
     store, cache = RetryStore(opts, read_only=True), JobCache(opts)
     runs, aside, refused = requests.is_running(opts, JOB_RETRY), list[str](), dict[str, str]()
-    found = [*_about_options(opts), *about_engine(opts, JOB_RETRY)]
+    found = [*_about_options(opts), *around(opts, JOB_RETRY)]
     try:
         aside, refused = store.set_aside(), store.refused()
         silent_for = time.time() - store.last_beat(str(opts["id"]))

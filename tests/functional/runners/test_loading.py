@@ -12,6 +12,7 @@ VERBS = {
         "run",
         "status",
         "doctor",
+        "stats",
         "list_active",
         "list",
         "minions",
@@ -24,7 +25,7 @@ VERBS = {
         "retry",
     },
     "job_cache": {"backup", "migrate", "recover", "search", "stats", "verify"},
-    "job_recorder": {"stats", "set_aside", "redeliver"},
+    "job_recorder": {"doctor", "stats", "set_aside", "redeliver"},
     "job_retry": {
         "list",
         "show",

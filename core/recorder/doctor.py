@@ -1,0 +1,74 @@
+"""
+What an operator should know about the recorder and its surroundings before relying on it. It changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.findings import around
+from saltext.jobs.core.engine.names import JOB_RECORDER
+from saltext.jobs.core.errors import EngineAbsent, SettingsError
+from saltext.jobs.core.recorder.targets import check
+from saltext.jobs.core.settings import RecorderSettings, engine_options, read_settings
+
+#: Seconds that a returner may be behind before it is mentioned.
+_BEHIND = 60.0
+
+
+def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    Return how things stand.
+
+    :param opts: the master's options.
+    :return: engine (whether it runs), returners (those that are recorded to), and findings: a sentence for each thing that
+        an operator may want to change.
+    """
+    runs, found, returners = requests.is_running(opts, JOB_RECORDER), around(opts, JOB_RECORDER), list[str]()
+    try:
+        settings = read_settings(RecorderSettings, JOB_RECORDER, *engine_options(opts, JOB_RECORDER))
+        check(opts, settings)
+        returners = [choice.label for choice in settings.returners]
+        found += _about_options(opts, settings)
+    except SettingsError as exc:
+        found.append(f"the engine does not start: {exc}")
+    if runs:
+        found += _about_work(opts)
+    return {"engine": runs, "returners": returners, "findings": found}
+
+
+def _about_options(opts: Mapping[str, Any], settings: RecorderSettings) -> list[str]:
+    if opts.get("job_cache", True) is False or opts.get("ext_job_cache"):
+        return [
+            "this master stores no returns in a job cache of its own (job_cache: False, or ext_job_cache), so what a "
+            "crash or a gap on the bus takes is not found again"
+        ]
+    return [] if settings.catch_up else ["catch_up is 0: what a crash or a gap on the bus takes is not looked for"]
+
+
+def _about_work(opts: Mapping[str, Any]) -> list[str]:
+    try:
+        stats = requests.ask(opts, JOB_RECORDER, {"do": "stats", "returner": None})
+    except EngineAbsent as exc:
+        return [str(exc)]
+    found = []
+    for name, one in stats["returners"].items():
+        if one["trouble"]:
+            found.append(f"the returner {name} takes nothing, and {one['queued']} records wait: {one['trouble']}")
+        elif one["lag"] > _BEHIND:
+            found.append(
+                f"the returner {name} is {one['lag']:.0f} s behind, by {one['queued']} records: it is too slow"
+            )
+        if one["dropped"]:
+            found.append(
+                f"{one['dropped']} records for the returner {name} are lost since the engine's start: see to it, or raise "
+                "spool_max_bytes"
+            )
+        if one["set_aside"]:
+            found.append(
+                f"the returner {name} has refused {one['set_aside']} records: job_recorder.set_aside says why, "
+                "job_recorder.redeliver hands them over again"
+            )
+    return found

@@ -1,0 +1,66 @@
+"""What a doctor says of an engine's surroundings, whichever engine it is."""
+
+from __future__ import annotations
+
+import os
+import pwd
+
+import pytest
+
+from saltext.jobs.core.disk import files
+from saltext.jobs.core.engine import findings, requests
+from saltext.jobs.core.engine.names import JOB_RECORDER
+
+
+@pytest.fixture
+def opts(tmp_path):
+    made = {"cachedir": str(tmp_path), "id": "m", "user": pwd.getpwuid(os.geteuid()).pw_name}
+    with files.single_holder(requests.lock_path(made, JOB_RECORDER)):
+        yield made
+
+
+def around(opts, **more):
+    return findings.around({**opts, **more}, JOB_RECORDER)
+
+
+def test_nothing_is_found_where_all_is_well(opts):
+    assert around(opts) == []
+
+
+def test_files_of_somebody_else_are_named_with_the_command_that_mends_it(opts):
+    (finding,) = around(opts, user="nobody")
+    folder = requests.engine_dir(opts, JOB_RECORDER)
+    assert finding == f"{folder} does not belong to the master's user nobody: chown -R nobody {folder}"
+
+
+def test_a_user_that_does_not_exist_is_named(opts):
+    assert around(opts, user="no-such-user") == ["the master's user 'no-such-user' does not exist on this machine"]
+
+
+def test_a_disk_that_is_nearly_full_is_told(opts, monkeypatch):
+    real = os.statvfs
+    nearly = {"f_bavail": 100 << 8, "f_frsize": 4096, "f_files": 1000, "f_favail": 10}
+
+    def full(path):
+        return type("Disk", (), {**{name: getattr(real(path), name) for name in nearly}, **nearly})
+
+    monkeypatch.setattr(os, "statvfs", full)
+    space, inodes = around(opts)
+    assert "has 100 MB left" in space
+    assert "has 10 inodes left, of 1000" in inodes
+
+
+@pytest.mark.parametrize(
+    ("options", "stored"),
+    [
+        ({"event_return": "pgjsonb"}, True),
+        ({"event_return": ["pgjsonb"], "event_return_blacklist": ["salt/job/*"]}, True),
+        ({"event_return": ["pgjsonb"], "event_return_whitelist": ["*"]}, True),
+        ({"event_return": ["pgjsonb"], "event_return_blacklist": ["saltext/jobs/*/beat/*"]}, False),
+        ({"event_return": ["pgjsonb"], "event_return_whitelist": ["salt/auth"]}, False),
+        ({"event_return": ""}, False),
+    ],
+)
+def test_beats_that_a_database_of_events_would_store_are_told_with_the_line_that_keeps_them_out(opts, options, stored):
+    found = around(opts, **options)
+    assert [("event_return_blacklist: ['saltext/jobs/*/beat/*']" in finding) for finding in found] == [True] * stored

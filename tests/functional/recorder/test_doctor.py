@@ -1,0 +1,89 @@
+"""What ``job_recorder.doctor`` finds."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import threading
+import time
+
+import pytest
+
+from saltext.jobs.core.disk import files
+from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.names import JOB_RECORDER
+from saltext.jobs.core.recorder import doctor
+
+WELL = {"trouble": None, "queued": 0, "lag": 0.0, "dropped": 0, "set_aside": 0}
+
+
+@pytest.fixture
+def opts(tmp_path):
+    return {
+        "cachedir": str(tmp_path),
+        "sock_dir": str(tmp_path),
+        "id": "m",
+        "user": pwd.getpwuid(os.geteuid()).pw_name,
+        "job_recorder": {"returners": ["pgjsonb"]},
+    }
+
+
+@pytest.fixture
+def answering(opts):
+    """Stands in for the engine's process: holds its lock, and answers one request for its figures."""
+
+    def answer(figures):
+        inbox = requests.Inbox(opts, JOB_RECORDER)
+        over = threading.Event()
+
+        def serve():
+            while not over.is_set():
+                for request_id, request in inbox.take():
+                    assert request["do"] == "stats"
+                    inbox.answer(request_id, {"returners": {"pgjsonb": {**WELL, **figures}}})
+                time.sleep(0.01)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            with files.single_holder(requests.lock_path(opts, JOB_RECORDER)):
+                return doctor.examine(opts)
+        finally:
+            over.set()
+            thread.join()
+
+    return answer
+
+
+def test_nothing_is_found_where_all_is_well(answering):
+    assert answering({}) == {"engine": True, "returners": ["pgjsonb"], "findings": []}
+
+
+@pytest.mark.parametrize(
+    ("figures", "part"),
+    [
+        ({"trouble": "connection refused", "queued": 7}, "takes nothing, and 7 records wait: connection refused"),
+        ({"lag": 90.0, "queued": 5}, "is 90 s behind, by 5 records"),
+        ({"dropped": 3}, "3 records for the returner pgjsonb are lost"),
+        ({"set_aside": 2}, "has refused 2 records"),
+    ],
+)
+def test_what_is_wrong_with_a_returner_is_told(answering, figures, part):
+    (finding,) = answering(figures)["findings"]
+    assert part in finding
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ({}, "no job_recorder engine runs"),
+        ({"job_recorder": {}}, "the engine does not start: job_recorder: returners is not set"),
+        ({"job_recorder": {"returners": ["pgjsonb"], "max_batch": 0}}, "max_batch"),
+        ({"engines": [{"job_recorder": {"flush_interval": "soon"}}]}, "'soon'"),
+        ({"job_cache": False}, "stores no returns in a job cache of its own"),
+        ({"ext_job_cache": "redis"}, "stores no returns in a job cache of its own"),
+        ({"job_recorder": {"returners": ["pgjsonb"], "catch_up": 0}}, "catch_up is 0"),
+    ],
+)
+def test_what_keeps_the_recorder_from_its_work_is_told(opts, options, part):
+    assert [part in finding for finding in doctor.examine({**opts, **options})["findings"]].count(True) == 1
