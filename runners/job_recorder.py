@@ -69,8 +69,8 @@ def set_aside(returner=None, limit=100):
     """
     Return the records that a returner refused again and again, oldest first.
 
-    For each returner a list of mappings: ``name``, ``kind`` (``load`` or ``ret``), ``jid``, ``minion``, ``reason``,
-    ``tries`` and ``time`` (Unix time).
+    For each returner a list of mappings: ``name``, ``kind`` (``load``, ``ret`` or ``event``), ``jid`` and ``minion``, or the
+    ``tag`` of an event, ``reason``, ``tries`` and ``time`` (Unix time).
 
     :param returner: show this one only.
     :param limit: show at most so many of each, the newest.

@@ -1,8 +1,8 @@
 """
 Returns of batches that run, from what the bus tells to what counts: the job cache is asked whether it has them.
 
-It holds no policy: when it is asked, and for whom, is in ``hearsay.py``. Where the job cache is no better evidence than the
-event, a return that was heard counts as it is.
+It holds no policy: when it is asked, and for whom, is in ``core/master/hearsay.py``. Where the job cache is no better
+evidence than the event, a return that was heard counts as it is.
 """
 
 from __future__ import annotations
