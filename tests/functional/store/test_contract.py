@@ -110,6 +110,19 @@ def in_processes(count, work):
     return [collected[number] for number in range(count)]
 
 
+@pytest.fixture
+def synced(monkeypatch):
+    """What is synced from now on, by its path."""
+    paths, fsync = [], os.fsync
+
+    def noted(handle):
+        paths.append(os.readlink(f"/proc/self/fd/{handle}"))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    return paths
+
+
 class Contract:
     driver = None
 
@@ -853,14 +866,7 @@ class TestLocalfs(Contract):
     @pytest.mark.parametrize(
         ("sync", "publish", "back"), [(None, 3, 0), ("publish", 3, 0), ("all", 3, 1), ("none", 0, 0)]
     )
-    def test_what_a_publish_stores_survives_a_power_cut(self, opts, sync, publish, back, monkeypatch):
-        synced, fsync = [], os.fsync
-
-        def noted(handle):
-            synced.append(os.readlink(f"/proc/self/fd/{handle}"))
-            fsync(handle)
-
-        monkeypatch.setattr(os, "fsync", noted)
+    def test_what_a_publish_stores_survives_a_power_cut(self, opts, sync, publish, back, synced):
         job_cache = Returner({**opts, "salt_cache": {"sync": sync}} if sync else opts)
         job_cache.save_load(JID, LOAD, minions=["web1"])
         assert len(synced) == 2 * publish  # each file, and the directory with its name
@@ -979,14 +985,7 @@ class TestSqlite(Contract):
     @pytest.mark.parametrize(
         ("sync", "publish", "back"), [(None, 1, 0), ("publish", 1, 0), ("all", 1, 1), ("none", 0, 0)]
     )
-    def test_what_a_publish_stores_survives_a_power_cut(self, opts, sync, publish, back, monkeypatch):
-        synced, fsync = [], os.fsync
-
-        def noted(handle):
-            synced.append(os.readlink(f"/proc/self/fd/{handle}"))
-            fsync(handle)
-
-        monkeypatch.setattr(os, "fsync", noted)
+    def test_what_a_publish_stores_survives_a_power_cut(self, opts, sync, publish, back, synced):
         job_cache = Returner({**opts, "salt_cache": {"sync": sync}} if sync else opts)
         job_cache.save_load(JID, LOAD, minions=["web1"])
         assert synced == [f"{opts['cachedir']}/cache.sqlite-wal"] * publish

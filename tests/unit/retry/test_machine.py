@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import ENDED, TRANSITIONS, Entry, Job, Limits, State
-from tests.unit.retry.world import PATIENCE, World
+from tests.unit.retry.world import PATIENCE, World, forty_with_a_job_each
 
 
 def away(name="b", **options):
@@ -219,12 +219,7 @@ def test_minions_owed_the_same_job_are_one_publish():
 
 
 def test_publishes_keep_to_the_rate():
-    names = tuple(f"m{n}" for n in range(40))
-    world = World(minions=names, rate=2.0)
-    for name in names:
-        world.stop(name)
-        world.publish(f"j-{name}", targets=(name,))
-    world.run(120)
+    world, names = forty_with_a_job_each()
     before, begun = world.machine.publishes, world.now
     for name in names:
         world.start(name)

@@ -9,7 +9,7 @@ import pytest
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import State
 from tests.unit.retry.test_machine import away
-from tests.unit.retry.world import PATIENCE, World
+from tests.unit.retry.world import PATIENCE, World, forty_with_a_job_each
 
 
 @pytest.mark.parametrize("acks", [True, False])
@@ -116,12 +116,7 @@ def test_no_newer_job_overtakes_one_that_waits_to_be_tried_again():
 
 
 def test_a_pause_stops_whatever_has_not_been_published():
-    names = tuple(f"m{n}" for n in range(40))
-    world = World(minions=names, rate=2.0)
-    for name in names:
-        world.stop(name)
-        world.publish(f"j-{name}", targets=(name,))
-    world.run(120)
+    world, names = forty_with_a_job_each()
     for name in names:
         world.start(name)
     world.run(8)

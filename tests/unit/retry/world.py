@@ -416,3 +416,14 @@ class World:
         """Whether each job that was missed has run on each of its targets, or stands in the queue with a reason."""
         owed = {(name, jid) for jid, (_, targets, _) in self.published.items() for name in targets} - self.delivered
         return all(key in self.returned or self.state(*key) not in (None, State.DONE) for key in owed)
+
+
+def forty_with_a_job_each():
+    """Forty minions that are away, each of which is owed a job of its own; two publishes a second. Returns them too."""
+    names = tuple(f"m{n}" for n in range(40))
+    world = World(minions=names, rate=2.0)
+    for name in names:
+        world.stop(name)
+        world.publish(f"j-{name}", targets=(name,))
+    world.run(120)
+    return world, names
