@@ -22,7 +22,7 @@ from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.summary import counts
 from saltext.jobs.core.engine.answers import KeptAnswers
 from saltext.jobs.core.errors import EngineAbsent, JobCacheError, NoMinionMatched, PublishFailed
-from saltext.jobs.core.master import events
+from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.job_cache import BATCH_MARK, load_of
 from saltext.jobs.core.windows import next_opening
 
@@ -184,6 +184,27 @@ class Effects:
             return
         silent = tuple(minion for minion in minions if minion in said.silent)
         live.step(dataclasses.replace(_probed(answers.rest()), silent=silent))
+
+    async def _ask_records(self, live: Live, effect: facts.AskRecords) -> None:
+        spec, batch = live.batch.spec, live.batch
+        try:
+            said = await self._ports.questions.find_either(
+                live.jid, effect.minions, spec.gather_job_timeout, kept=self._kept
+            )
+            for minion, data in said.ran.items():
+                kept = {name: data[name] for name in ("return", "retcode", "success") if name in data}
+                load = {"jid": live.jid, "id": minion, "fun": spec.fun, **kept}
+                await self._ports.cache_worker.call(self._ports.cache.store_return, load)
+        except (NoMinionMatched, PublishFailed, JobCacheError) as exc:
+            log.info("Batch %s: what %d minions have on record is not known: %s", live.jid, len(effect.minions), exc)
+            return
+        if batch.started is None or not once.is_recorded([spec.fun], spec.options):
+            return
+        age = self._ports.clock.now() - batch.started
+        never = tuple(sorted(minion for minion in said.idle if minion in said.records))
+        never = tuple(minion for minion in never if said.records[minion].about(age) == "never")
+        if never:
+            live.step(facts.NeverBegun(never))
 
     async def _kill(self, live: Live, effect: facts.Kill) -> None:
         publisher = self._ports.publisher
@@ -371,6 +392,7 @@ _IN_TIME: dict[type, Callable[[Effects, Live, Any], Any]] = {
     facts.Publish: Effects._publish,
     facts.LookUp: Effects._look_up,
     facts.Probe: Effects._probe,
+    facts.AskRecords: Effects._ask_records,
     facts.Kill: Effects._kill,
     facts.Queue: Effects._queue,
     facts.Check: Effects._check,

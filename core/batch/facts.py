@@ -103,6 +103,13 @@ class Probed:
 
 
 @dataclasses.dataclass(frozen=True)
+class NeverBegun:
+    """The records of these minions say that they have not begun the job (the executor ``job_once``)."""
+
+    minions: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class KillSent:
     """A kill that was asked for has been tried. Whether it worked, only a probe tells."""
 
@@ -212,6 +219,7 @@ Fact = (
     | PublishFailed
     | LookedUp
     | Probed
+    | NeverBegun
     | KillSent
     | Queued
     | QueueRefused
@@ -239,6 +247,7 @@ _NAMES: dict[type, str] = {
     PublishFailed: "pubfail",
     LookedUp: "lookup",
     Probed: "probe",
+    NeverBegun: "never",
     KillSent: "kill",
     Queued: "queued",
     QueueRefused: "unqueued",
@@ -312,6 +321,16 @@ class Probe:
 
 
 @dataclasses.dataclass(frozen=True)
+class AskRecords:
+    """
+    Ask these minions, which do not run the job, what they have on record about it, and have the job cache take the returns
+    that they have kept. Report those that have NeverBegun, if any.
+    """
+
+    minions: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Kill:
     """Send the job's processes on these minions SIGKILL, or gently SIGTERM. After this you must report KillSent."""
 
@@ -357,4 +376,4 @@ class Close:
     """The batch has ended. After the effects before this one you must report Closed."""
 
 
-Effect = Gather | Publish | LookUp | Probe | Kill | Queue | FindOpening | Check | Announce | Close
+Effect = Gather | Publish | LookUp | Probe | AskRecords | Kill | Queue | FindOpening | Check | Announce | Close

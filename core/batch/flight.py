@@ -70,6 +70,7 @@ class Flight:
     expired: bool = False  # it was seen to run longer than it may, and is killed for that
     deaf: bool = False  # it may have begun without our hearing of it, or has forgotten that it received the job
     runs: int = 0  # answers in a row that it runs the job
+    never: bool = False  # its own records say that it has not begun the job
 
     def move(self, to: Phase, due: float | None = None) -> None:
         """Go to another phase, with the next thing to be done at ``due``. :raises ValueError: where the table forbids."""

@@ -139,7 +139,7 @@ class InFlight(Kept):
             flight.began = now
         flight.runs = 0 if begins else flight.runs + 1
         flight.since, flight.asked = now, 0
-        flight.seen, flight.idle, flight.unknown = True, 0, False
+        flight.seen, flight.idle, flight.unknown, flight.never = True, 0, False, False
         due = self._next_look(minion, now)
         if begins and flight.kills and flight.due is not None:
             due = min(due, flight.due)  # it is asked whether the kill has worked, whatever it says now
@@ -199,15 +199,28 @@ class InFlight(Kept):
             self._move(minion, Phase.PROBING)
         return to_ask, self.of(minions, Phase.FINAL)
 
-    def idle(self, minions: Iterable[str], now: float) -> None:
-        """Minions do not run the job, they say. One that may be just about to begin is asked again."""
+    def idle(self, minions: Iterable[str], now: float) -> tuple[str, ...]:
+        """
+        Minions do not run the job, they say. One that may be just about to begin is asked again.
+
+        Return those whose last look comes next.
+        """
+        believed = []
         for minion in self.of(minions, Phase.PROBING):
             flight = self.flights[minion]
             flight.idle, flight.runs, flight.asked = flight.idle + 1, 0, 0
             if self.is_idle(flight) or (flight.kills and flight.seen):
                 self._move(minion, Phase.GRACE, now + self.spec.gather_job_timeout)
+                believed.append(minion)
             else:
                 self._ask_later(minion, now)
+        return tuple(believed)
+
+    def never_begun(self, minions: Iterable[str]) -> None:
+        """The records of minions that do not run the job say that they have not begun it."""
+        for minion in minions:
+            if minion in self.flights and self.is_idle(self.flights[minion]):
+                self.flights[minion].never = True
 
     def silent(self, minions: Iterable[str], now: float) -> list[str]:
         """Minions did not answer: return those that were asked as often as they may be."""

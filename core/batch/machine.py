@@ -102,6 +102,7 @@ _HANDLERS: dict[type, Callable[[Any, Any, float], list[Effect]]] = {
     facts.Tick: overdue.ticked,
     facts.LookedUp: overdue.looked_up,
     facts.Probed: overdue.probed,
+    facts.NeverBegun: overdue.never_begun,
     facts.KillSent: kills.kill_sent,
     facts.StopRequested: verbs.stop,
     facts.PauseRequested: verbs.pause_requested,

@@ -9,7 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from saltext.jobs.core.batch import attendance, kills, returns
-from saltext.jobs.core.batch.facts import Announce, Effect, LookedUp, LookUp, Probe, Probed, Returned, Tick
+from saltext.jobs.core.batch.facts import (
+    Announce,
+    AskRecords,
+    Effect,
+    LookedUp,
+    LookUp,
+    NeverBegun,
+    Probe,
+    Probed,
+    Returned,
+    Tick,
+)
 from saltext.jobs.core.batch.flight import Flight, Outcome
 from saltext.jobs.core.batch.state import State
 
@@ -54,10 +65,19 @@ def probed(batch: State, fact: Probed, now: float) -> list[Effect]:
             to_terminate.append(minion)
         elif (too_long or batch.killing) and killed < batch.spec.kill_attempts:
             to_kill.append(minion)
-    batch.inflight.idle(fact.idle, now)
+    believed = batch.inflight.idle(fact.idle, now)
+    in_doubt = tuple(minion for minion in believed if not batch.flights[minion].kills)
     final = batch.inflight.silent(fact.silent, now)
     batch.inflight.unasked(fact.unasked, now)
-    return look_for(batch, final, last=True) + kills.terminate(batch, to_terminate) + kills.kill(batch, to_kill)
+    ask: list[Effect] = [AskRecords(in_doubt)] if in_doubt else []
+    effects = look_for(batch, final, last=True) + kills.terminate(batch, to_terminate) + kills.kill(batch, to_kill)
+    return effects + ask
+
+
+def never_begun(batch: State, fact: NeverBegun, _now: float) -> list[Effect]:
+    """Minions have no record of the job: believe that, unless they turn out to run it."""
+    batch.inflight.never_begun(fact.minions)
+    return []
 
 
 def _give_up(batch: State, minion: str, now: float) -> list[Effect]:
@@ -80,13 +100,15 @@ def _never_got_it(batch: State, minion: str, flight: Flight) -> bool:
     """
     Tell whether a minion that does not run the job, and has not returned it, is to get it once more.
 
-    Either its publish had no outcome; or it would have said that it began, and we would have heard that. In both cases
-    the minion itself refuses a job that it has received all the same.
+    Either its publish had no outcome; or its own records say so; or it would have said that it began, and we would have
+    heard that. In all cases the minion itself refuses a job that it has received all the same.
     """
-    if flight.seen or flight.kills or not batch.inflight.is_idle(flight):
+    if flight.kills or not batch.inflight.is_idle(flight) or (flight.seen and not flight.never):
         return False
     if flight.unknown:
         return True
     if minion in batch.spec.unsure:
         return False  # the target may not match it
+    if flight.never:
+        return batch.resent.get(minion, 0) < batch.spec.probe_attempts
     return batch.spec.acks and not flight.deaf and batch.resent.get(minion, 0) < batch.spec.probe_attempts

@@ -7,13 +7,17 @@ The executor comes from the master by way of ``file_roots`` and ``saltutil.sync_
 from __future__ import annotations
 
 import contextlib
+import os
 import pathlib
+import signal
+import subprocess
 
 import pytest
 
 import saltext.jobs.minion
 from tests.integration.faults import CountedJob
 from tests.integration.job_retry.desk import Desk, Ear, kill, retry_master, retry_minion
+from tests.missing import missing
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.story
@@ -139,3 +143,113 @@ def test_a_minion_acknowledges_what_the_engine_sends_on_every_release(desk, anna
         job.open_gate()
         desk.await_return("anna", jid)
     assert job.begun() == 1
+
+
+def test_a_job_that_takes_its_own_minion_down_at_once_runs_once(desk, anna, tmp_path):
+    kill(anna)
+    trace, group = tmp_path / "trace", tmp_path / "group"
+    jid = desk.publish("cmd.run", f"echo x >> {trace}; kill -9 -- -$(cat {group}); sleep 2", tgt="anna")
+    behind = desk.publish("cmd.run", f"echo y >> {trace}", tgt="anna")
+    wait_for(lambda: len(desk.queue(state="pending")) == 2, what="both wait")
+    with briefly(anna) as process:
+        group.write_text(str(process.pid))
+        wait_for(lambda: process.poll() is not None, what="it goes down")
+    anna.start()
+    desk.await_return("anna", behind)
+    wait_for(lambda: not desk.queue(state="pending,claimed,sent,running"), what="nothing waits any more")
+    assert sorted(trace.read_text().split()) == ["x", "y"]
+    assert desk.state("anna", jid) == "held"
+
+
+@contextlib.contextmanager
+def briefly(minion):
+    """Start a minion, do not wait until it is there, and kill it and all its processes at the end of the block."""
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(minion.cmdline(), start_new_session=True, **quiet)
+    try:
+        yield process
+    finally:
+        kill(process)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+START, ASKED, SENT = "salt/minion/anna/start", "salt/job/*/new", "salt/job_retry/anna/*/sent"
+#: Right after what a minion that flaps is killed.
+MOMENTS = 6 * (START, ASKED, SENT) + (SENT, SENT)
+
+
+@pytest.mark.slow
+def test_a_minion_that_flaps_twenty_times_in_a_minute_runs_no_job_twice(desk, anna, tmp_path):
+    kill(anna)
+    jobs = {}
+    for number in range(6):
+        job = CountedJob(tmp_path, f"job-{number}", seconds=1)
+        jobs[desk.publish("cmd.run", job.command, tgt="anna")] = job
+    wait_for(lambda: len(desk.queue(state="pending")) == len(jobs), what="all wait")
+    with Ear(desk.master) as ear:
+        for moment in MOMENTS:
+            if not desk.queue(state="pending,claimed,sent,running"):
+                break
+            before, started = ear.count(moment), ear.count(START)
+            with briefly(anna):
+                wait_for(lambda n=started: ear.count(START) > n, what="it has started")
+                wait_for(
+                    lambda m=moment, n=before: ear.count(m) > n or not desk.queue(state="pending,claimed,sent,running"),
+                    what=moment,
+                )
+        anna.start()
+        wait_for(lambda: set(desk.queue().values()) <= {"held"}, 180, "nothing waits any more")
+    held = {jid for _, jid in desk.queue()}
+    returned = {jid for jid in jobs if desk.returned(jid)}
+    assert held | returned == set(jobs)
+    assert max(job.begun() for job in jobs.values()) == 1
+    # What is held did begin, and so did what returned.
+    assert {job.begun() for job in jobs.values()} == {1}
+
+
+@pytest.fixture
+def full_disk(desk, anna):
+    """A file system of 64 kB over the minion's records, with nothing left of it."""
+    folder = pathlib.Path(anna.config["cachedir"], "job_once")
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(folder)], capture_output=True, check=False
+    )
+    if made.returncode:
+        missing(f"a small file system cannot be mounted: {made.stderr.decode().strip()}")
+    try:
+        (folder / "anna").mkdir()
+        with contextlib.suppress(OSError), (folder / "ballast").open("wb", buffering=0) as stream:
+            while True:
+                stream.write(bytes(4096))
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_on_a_full_disk_a_job_runs_with_a_warning(desk, anna, full_disk, tmp_path):
+    job = CountedJob(tmp_path, "trace")
+    jid = desk.publish("cmd.run", f"echo done; {job.command}", tgt="anna")
+    desk.await_return("anna", jid)
+    assert (desk.returned(jid), job.begun()) == ({"anna": "done"}, 1)
+    log = pathlib.Path(anna.config["log_file"]).read_text(errors="replace")
+    (line,) = [line for line in log.splitlines() if f"Job {jid} runs without a record" in line]
+    assert "[WARNING" in line and "No space left on device" in line
+
+
+def test_a_minion_whose_jobs_are_threads_runs_each_once(master, desk, tmp_path):
+    job, nap = CountedJob(tmp_path, "trace"), CountedJob(tmp_path, "nap", gated=True)
+    stack, otto = with_executor(master, desk, "otto", multiprocessing=False)
+    with stack:
+        ended = desk.publish("cmd.run", f"echo done; {job.command}", tgt="otto")
+        desk.await_return("otto", ended)
+        cut = desk.publish("cmd.run", nap.command, tgt="otto")
+        wait_for(nap.begun, what="it has begun")
+        restart(otto, desk)
+        for jid in (ended, cut):
+            desk.publish("cmd.run", job.command if jid == ended else nap.command, tgt="otto", jid=jid)
+        desk.await_return("otto", cut)
+        assert [seen(desk, "otto", jid)["state"] for jid in (ended, cut)] == ["ended", "interrupted"]
+    assert (job.begun(), nap.begun()) == (1, 1)
+    desk.run("job_retry.cancel", minion="otto")

@@ -121,7 +121,8 @@ class FakeMaster:
 
     def jobs(self):
         """The minions of each publish that was no question."""
-        return ["".join(minions) for fun, minions in self.published if not fun.startswith(("test.ping", "saltutil."))]
+        questions = ("test.ping", "saltutil.")
+        return ["".join(minions) for fun, minions in self.published if not str(fun).strip("[']").startswith(questions)]
 
     def restart_minion(self, name):
         """A minion's process starts anew: its jobs are gone, and it has forgotten which it has received."""
@@ -137,7 +138,9 @@ class FakeMaster:
         if not minion.there or jid in minion.known:
             return
         minion.known.add(jid)
-        if fun in minion.answers:
+        if isinstance(fun, list):
+            self.returns(minion, jid, fun, {name: minion.answers.get(name, ({}, 0))[0] for name in fun})
+        elif fun in minion.answers:
             self.returns(minion, jid, fun, *minion.answers[fun])
         elif fun == "test.ping":
             self.returns(minion, jid, fun, True)

@@ -24,6 +24,7 @@ any_fact = st.one_of(
     st.builds(facts.PublishFailed, st.just("no"), st.booleans()),
     st.builds(facts.LookedUp, groups, st.lists(st.tuples(names, st.integers(0, 1)), max_size=3).map(tuple)),
     st.builds(facts.Probed, groups, groups, groups, groups),
+    groups.map(facts.NeverBegun),
     st.just(facts.KillSent()),
     st.builds(facts.KillSent, groups, st.booleans()),
     groups.map(facts.Queued),

@@ -103,6 +103,7 @@ class World:
         if chance.random() < 0.3:
             self.at(chance.uniform(0, 40), self.request, facts.PauseRequested())
         self.forger = random.Random(f"{seed}, forged")
+        self.keepers = set(names) if seed % 7 == 3 else set()  # they refuse what they have begun before
         self.proven = self.forger.random() < 0.7  # a minion is there only if its answer to a ping says so
         if not self.calm and self.forger.random() < 0.4:
             victims = [self.forger.choice(names)] if self.forger.random() < 0.5 else sorted(names)
@@ -295,6 +296,13 @@ class World:
                 self.later(delay, facts.Probed(running, idle))
         self.later(5.0, facts.Probed(silent=tuple(minion.name for minion in silent)))
 
+    def do_askrecords(self, effect):
+        """Those that keep records know whether they have begun the job."""
+        keepers = [self.minions[name] for name in effect.minions if name in self.keepers]
+        never = tuple(minion.name for minion in keepers if minion.up and not minion.runs)
+        if never:
+            self.later(0.2, facts.NeverBegun(never))
+
     def answers(self, minion):
         """Whether a minion answers a question; a shy one leaves two in a row unanswered at most, as the engine hears it."""
         shy = minion.life == "shy" and minion.ignored < 2 and self.chance.random() < 0.7
@@ -361,6 +369,8 @@ class World:
         if not minion.up or not minion.received or minion.running:
             return
         minion.queued = False
+        if minion.runs and minion.name in self.keepers:
+            return
         minion.runs += 1
         minion.running = True
         minion.woken = woken

@@ -1,0 +1,72 @@
+"""What a batch makes of a minion's own records: one with the executor ``job_once`` can say that it has not begun a job."""
+
+from __future__ import annotations
+
+import pytest
+
+from saltext.jobs.core.batch import facts
+from tests.unit.batch.bench import Bench, published
+
+
+def given_up(bench, minion, never=True):
+    """A minion says twice that it does not run the job, then that it has never begun it; the effects of the last look."""
+    bench.until_probe(62)
+    bench.probed(idle=minion)
+    bench.until_probe(12)
+    assert facts.AskRecords((minion,)) in bench.probed(idle=minion)
+    if never:
+        bench.tell(facts.NeverBegun((minion,)))
+    return bench.looked(bench.wait(12))
+
+
+@pytest.mark.parametrize("acks", [True, False])
+def test_a_minion_that_has_never_begun_the_job_gets_it_once_more(acks):
+    bench = Bench("ab", "1", acks=acks)
+    bench.sent()
+    bench.tell(facts.EventsLost())
+    assert published(given_up(bench, "a"))
+    assert bench.state_of("a") in ("active", "pending")
+
+
+def test_without_records_a_minion_that_would_not_have_said_that_it_began_is_lost():
+    bench = Bench("a", "1")
+    bench.sent()
+    given_up(bench, "a", never=False)
+    assert bench.state_of("a") == "lost"
+
+
+def test_its_records_outweigh_a_forged_acknowledgement():
+    bench = Bench("a", "1", acks=True)
+    bench.sent()
+    bench.tell(facts.Acknowledged("a"))
+    assert published(given_up(bench, "a")) == ["a"]
+
+
+def test_a_minion_that_runs_the_job_after_all_is_not_sent_to_again():
+    bench = Bench("a", "1")
+    bench.sent()
+    bench.until_probe(62)
+    bench.probed(idle="a")
+    bench.until_probe(12)
+    bench.probed(idle="a")
+    bench.tell(facts.NeverBegun(("a",)))
+    bench.tell(facts.Acknowledged("a"))
+    assert bench.state_of("a") == "active"
+    assert not published(bench.wait(30))
+
+
+def test_a_minion_is_put_back_only_so_often():
+    bench = Bench("a", "1", probe_attempts=2)
+    bench.sent()
+    for _ in range(2):
+        assert published(given_up(bench, "a")) == ["a"]
+        bench.sent()
+    given_up(bench, "a")
+    assert bench.state_of("a") == "lost"
+
+
+def test_a_minion_that_was_killed_is_not_asked_for_its_records():
+    bench = Bench("a", "1", max_runtime=1.0)
+    bench.sent()
+    bench.tell(facts.NeverBegun(("a", "nobody")))  # of one that has not said that it is idle it counts for nothing
+    assert not bench.batch.flights["a"].never
