@@ -18,11 +18,10 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 
-import salt.payload
 import salt.syspaths
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.disk import sqlite_banks
+from saltext.jobs.core.disk import packed, sqlite_banks
 from saltext.jobs.core.errors import StateError
 
 __virtualname__ = "sqlite"
@@ -82,7 +81,7 @@ def list_(bank, cachedir=None):
 def list_all(bank, cachedir=None, include_data=False):
     """``{key: value}`` of a bank. The values cost next to nothing, so they are there whatever ``include_data`` says."""
     with _errors("list", bank, None):
-        return {key: salt.payload.loads(value) for key, value in _banks(cachedir).items(bank)}
+        return {key: packed.loads(value) for key, value in _banks(cachedir).items(bank)}
 
 
 def contains(bank, key=None, cachedir=None):

@@ -17,6 +17,8 @@ from typing import Any
 
 import salt.payload
 
+from saltext.jobs.core.disk import packed
+
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 #: Seconds by which the time of a file may be behind.
 _COARSE = 10.0
@@ -87,7 +89,7 @@ class LocalBanks:
                 data = stream.read()
         except (FileNotFoundError, NotADirectoryError):
             return {} if default is None else default
-        return salt.payload.loads(data)
+        return packed.loads(data)
 
     def contains(self, bank: str, key: str) -> bool:
         """Tell whether there is a value."""

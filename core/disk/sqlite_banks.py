@@ -19,12 +19,14 @@ from typing import Any
 
 import salt.payload
 
+from saltext.jobs.core.disk import packed
 from saltext.jobs.core.disk.database import UNDATED, Database, database_at
 from saltext.jobs.core.errors import StateError
 
 LOADS = "jobs/loads"
 FILE = "cache.sqlite"
 RESERVE = 100  # free pages that are kept for what comes next
+FEW = 40
 CHUNK = 500  # keys or rows asked for at a time: a reader that stays in one query would keep -wal from being emptied
 
 _DATED = re.compile("[0-9]{8}").match
@@ -105,7 +107,7 @@ class SqliteBanks:
         found = self._rows(f"SELECT value FROM records WHERE {_OF} AND key = ? AND {_ALIVE}", bank, str(key), _now())
         if not found:
             return {} if default is None else default
-        return salt.payload.loads(found[0][0])
+        return packed.loads(found[0][0])
 
     def contains(self, bank: str, key: str | None = None) -> bool:
         """Tell whether there is a value; without a key, whether there is the bank."""
@@ -217,11 +219,13 @@ class SqliteBanks:
         """
         of, value = ("fun", fun) if fun is not None else ("user", user) if user is not None else (_OF, LOADS)
         where = _OF if of == _OF else f"{of} = ?"
-        query = f"SELECT key FROM records WHERE {where} AND key {{}} ? AND key >= ? ORDER BY key DESC LIMIT {CHUNK}"
-        rows = self._database.read(query.format("<="), (value, high, low))
+        query = f"SELECT key FROM records WHERE {where} AND key {{}} ? AND key >= ? ORDER BY key DESC LIMIT ?"
+        rows = self._database.read(
+            query.format("<="), (value, high, low, FEW)
+        )  # who wants the newest wants few of them
         while rows:
             yield from (row[0] for row in rows if _DATED(row[0]))
-            rows = self._database.read(query.format("<"), (value, rows[-1][0], low))
+            rows = self._database.read(query.format("<"), (value, rows[-1][0], low, CHUNK))
 
     def oldest_jids(self, count: int) -> list[str]:
         """Return up to ``count`` jids of loads that begin with a date, oldest first."""
@@ -270,7 +274,12 @@ class SqliteBanks:
 
     def undated_jids(self) -> dict[str, float]:
         """Return the jids of loads that do not begin with a date, with the Unix times of their last write."""
-        return {key: at / 1000 for key, at in self._database.read(f"SELECT key, updated FROM records WHERE {UNDATED}")}
+        return {
+            key: at / 1000
+            for key, at in self._database.read(
+                f"SELECT key, updated FROM records INDEXED BY records_undated WHERE {UNDATED}"
+            )
+        }
 
     def marks(self, name: str) -> list[str]:
         """Return the different functions (``fun``) or users (``user``) of all loads: one look into the index for each."""

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import itertools
 import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-import salt.payload
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.disk.sqlite_banks import SqliteBanks, banks_of
+from saltext.jobs.core.disk import packed
+from saltext.jobs.core.disk.sqlite_banks import CHUNK, SqliteBanks, banks_of
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.store.drivers import ABSENT, LOADS, Driver, Marks, Matches, Outage, Undecodable
@@ -77,13 +78,13 @@ class Sqlite(Driver):
         self, bank: str, ask: Callable[[SqliteBanks], Iterator[tuple[str, bytes]]]
     ) -> Iterator[tuple[str, Any]]:
         found = self._do(lambda banks: iter(ask(banks)), "fetch", bank)
-        while (item := self._do(lambda banks: next(found, None), "fetch", bank)) is not None:
-            key, data = item
-            try:
-                value = salt.payload.loads(data)
-            except Exception as exc:  # msgpack raises many kinds for a broken value
-                value = self.error("fetch", bank, key, exc)
-            yield key, value
+        while some := self._do(lambda banks: list(itertools.islice(found, CHUNK)), "fetch", bank):
+            for key, data in some:
+                try:
+                    value = packed.loads(data)
+                except Exception as exc:  # msgpack raises many kinds for a broken value
+                    value = self.error("fetch", bank, key, exc)
+                yield key, value
 
     def contains(self, bank: str, key: str) -> bool:
         return self._do(lambda banks: banks.contains(bank, key), "contains", bank, key)
