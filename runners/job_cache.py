@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 __virtualname__ = "job_cache"
 
 PROGRESS_SECONDS = 2.0
+DRIVERS = ("localfs", "sqlite", "redis", "mysql", "etcd", "consul", "mmap_cache")
 
 
 def __virtual__():
@@ -46,9 +47,9 @@ def __virtual__():
 
 
 @runner.verb
-def migrate(source="local_cache", dry_run=False):
+def migrate(source="local_cache", dry_run=False, to=None, **more):
     """
-    Copy the jobs of another job cache into ``salt_cache``: loads, minions, returns and end times.
+    Copy the jobs of another job cache, or of another driver of ``cache:``, into ``salt_cache``.
 
     What is there already is not copied again, so an interrupted run is taken up by running it once more, and a run
     while the master stores jobs in either cache does no harm. Nothing is removed from the source. The copies count
@@ -57,14 +58,25 @@ def migrate(source="local_cache", dry_run=False):
     Set ``master_job_cache: salt_cache`` and restart the master first, where ``cache`` is localfs or mmap_cache: the
     sweep of ``local_cache`` walks the same directory and would remove what is copied there.
 
+    Between two drivers the marks of this master's publishes come along, so that job retry knows the jobs. Change ``cache:``
+    and restart the master first; its retry queue stays behind, so let that come to its end before.
+
     source
         The returner to read: local_cache, or any returner with get_jids, get_load and get_jid.
+
+    from
+        Instead of ``source``, the driver to read, as ``cache:`` names it: localfs, sqlite, redis, mysql, etcd, consul or
+        mmap_cache. Its options are those in the master's configuration.
+
+    to
+        The driver to copy to, with ``from``: the master's own unless told.
 
     dry_run
         Tell what would be copied and write nothing.
 
     Returns the number of jobs seen, of those that were not whole before (copied), and of loads, returns and end
-    times written; ``failed`` names the jobs that could not be copied, with the reason.
+    times written; ``failed`` names the jobs that could not be copied, with the reason. Between two drivers each job is
+    counted again at the end: ``lacking`` is the number of records that the target still lacks.
 
     CLI Example:
 
@@ -72,33 +84,62 @@ def migrate(source="local_cache", dry_run=False):
 
         salt-run job_cache.migrate
         salt-run job_cache.migrate source=local_cache dry_run=True
+        salt-run job_cache.migrate from=localfs to=sqlite
     """
     source, dry_run = arguments.plain("source", source), arguments.flag("dry_run", dry_run)
     caller.require_no_peer(_caller())
-    jobs = _source_called(source)
+    unknown = sorted(more.keys() - {"from"})
+    if unknown:
+        raise Refused(f"job_cache.migrate has no option {unknown[0]}; it accepts source, dry_run, from, to")
+    if more:
+        return _between(more["from"], to, dry_run)
+    if to is not None:
+        raise Refused("to is for a copy from another driver: name that with from, such as from=localfs to=sqlite")
     store = stores.Store(__opts__)
+    _refuse_the_folder_of_local_cache(store, dry_run)
+    jobs = _source_called(source)
+    try:
+        names = sorted(jobs.jids())
+    except Exception as exc:
+        raise Refused(f"The jobs of {source} cannot be listed: {exc}") from exc
+    return _copy_each(
+        source, store, names, dry_run, lambda jid: migration.copy(store, jobs, jid, secrets.without_secrets, dry_run)
+    )
+
+
+def _between(name, to, dry_run):
+    """Copy from one driver to another."""
+    target = __opts__.get("cache") or "localfs" if to is None else to
+    for option, driver in (("from", name), ("to", target)):
+        arguments.choice(option, driver, DRIVERS)
+    if name == target:
+        raise Refused(f"from and to are both {name!r}; name two drivers")
+    source, store = (stores.Store({**__opts__, "cache": driver}) for driver in (name, target))
+    _refuse_the_folder_of_local_cache(store, dry_run)
+    names = migration.jobs_in(source)
+    done = _copy_each(name, store, names, dry_run, lambda key: migration.copy_between(source, store, key, dry_run))
+    if not dry_run:
+        done["lacking"] = sum(migration.lacking(source, store, key) for key in names)
+    return done
+
+
+def _refuse_the_folder_of_local_cache(store, dry_run):
     if not dry_run and __opts__.get("master_job_cache") == "local_cache" and store.driver.in_jobs_folder:
         raise Refused(
             f"master_job_cache is local_cache, whose sweep would remove what is copied to cache: {store.driver.name}. "
             "Set master_job_cache: salt_cache, restart the master, and run this again"
         )
-    done: dict[str, Any] = {
-        "source": source,
-        "driver": store.driver.name,
-        "dry_run": dry_run,
-        "jobs": 0,
-        "copied": 0,
-    }
+
+
+def _copy_each(source, store, names, dry_run, copy):
+    """Copy job by job, and return what is told of it."""
+    done: dict[str, Any] = {"source": source, "driver": store.driver.name, "dry_run": dry_run, "jobs": 0, "copied": 0}
     done.update({"loads": 0, "returns": 0, "endtimes": 0, "failed": {}})
-    try:
-        names = sorted(jobs.jids())
-    except Exception as exc:
-        raise Refused(f"The jobs of {source} cannot be listed: {exc}") from exc
     progress = _Progress(f"copying the jobs of {source}")
     for jid in names:
         done["jobs"] += 1
         try:
-            written = migration.copy(store, jobs, jid, secrets.without_secrets, dry_run)
+            written = copy(jid)
         except drivers.Outage as exc:
             raise Refused(f"Stopped at job {jid}; run it again to go on: {exc}") from exc
         except Exception as exc:

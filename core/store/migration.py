@@ -14,9 +14,10 @@ from typing import Any
 
 import salt.payload
 import salt.utils.jid
-from salt.exceptions import SaltDeserializationError
+from salt.exceptions import SaltCacheError, SaltDeserializationError
 
 from saltext.jobs.core.store import publication, records
+from saltext.jobs.core.store.drivers import ABSENT
 from saltext.jobs.core.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -157,6 +158,84 @@ def copy(store: Store, source: Source, jid: str, clean: Callable[[Load], Load], 
                 stored.pop("Minions", None)
                 store.store(records.LOADS, key, stored)
     return {"loads": int(new_load), "returns": len(new), "endtimes": int(new_end)}
+
+
+def copy_between(source: Store, store: Store, key: str, dry_run: bool) -> dict[str, int]:
+    """
+    Copy what of one job is not there from one driver to another of the same master, and return how many ``loads``,
+    ``returns`` and ``endtimes`` that were.
+
+    What vouches for a load comes along with it: it is the same job of the same master.
+
+    :param key: of the job in ``source``.
+    :param dry_run: write nothing.
+    :raises ValueError: when a part of it cannot be copied, with the reason; the others have been.
+    :raises SaltCacheError: when one of the two cannot be used.
+    """
+    jid = source.decode(key)
+    there = store.key(jid, "jid")
+    if there is None:
+        raise ValueError(f"the driver {store.driver.name} cannot take this jid")
+    banks = (records.LOADS, records.PUBLISHED, records.MINIONS, records.ENDTIMES, records.NOCACHE)
+    load, mark, minions, end, nocache = source.driver.read_all([(bank, key) for bank in banks])
+    broken = [str(value) for value in (load, mark, minions, end, nocache) if isinstance(value, SaltCacheError)]
+    bank, count = f"{records.RETURNS}/{there}", 0
+    here = set(store.keys(bank))
+    for name, value in source.driver.fetch_each(f"{records.RETURNS}/{key}", source.keys(f"{records.RETURNS}/{key}")):
+        minion = store.key(source.decode(name), "minion id")
+        if minion is None or isinstance(value, SaltCacheError):
+            broken.append(
+                f"the return of {source.decode(name)} ({value if minion else 'the driver cannot take the id'})"
+            )
+        elif minion not in here:
+            count += 1
+            if not dry_run:
+                with store.lock(there, minion):
+                    store.driver.store_new(bank, minion, value)
+    done = {"loads": 0, "returns": count, "endtimes": 0}
+    with store.lock(there):
+        writes: list[tuple[str, str, Any]] = []
+        for place, value in ((records.ENDTIMES, end), (records.NOCACHE, nocache)):
+            if _is_whole(value) and not store.contains(place, there):
+                writes.append((place, there, value))
+                done["endtimes"] += place == records.ENDTIMES
+        # Where a publish has stored the job already, it knows better for whom it is.
+        if not records.is_published(store, there):
+            ids = publication.ids_in(minions)
+            if ids - records.minions_of(store, there) and not dry_run:
+                records.add_minions(store, there, ids)
+            if _is_whole(load) and (_is_whole(mark) or not records.load_of(store, there)):
+                done["loads"] = 1
+                if _is_whole(mark):
+                    writes.append((records.PUBLISHED, there, mark))
+                writes.append((records.LOADS, there, load))  # last: a run that was interrupted is not taken for whole
+        if writes and not dry_run:
+            store.driver.store_all(writes)
+    if broken:
+        raise ValueError("; ".join(broken))
+    return done
+
+
+def _is_whole(value: Any) -> bool:
+    return value is not ABSENT and not isinstance(value, SaltCacheError)
+
+
+def lacking(source: Store, store: Store, key: str) -> int:
+    """Return how many records of a job are in ``source`` and not in ``store``."""
+    jid = source.decode(key)
+    there = store.key_of(jid)
+    names = {source.decode(name) for name in source.keys(f"{records.RETURNS}/{key}")}
+    loads = int(source.contains(records.LOADS, key))
+    if there is None:
+        return len(names) + loads
+    found = {store.decode(name) for name in store.keys(f"{records.RETURNS}/{there}")}
+    return len(names - found) + int(loads and not store.contains(records.LOADS, there))
+
+
+def jobs_in(store: Store) -> list[str]:
+    """Return the keys of all jobs of which there is a load, a return or anything else."""
+    found = {key for bank in records.BANKS for key in store.keys(bank)}
+    return sorted(found.union(store.driver.banks(records.RETURNS)))
 
 
 def _is_better(store: Store, key: str, load: Load) -> bool:

@@ -333,3 +333,103 @@ class TestVerify:
         for function in ("stats", "verify"):
             with pytest.raises(CommandExecutionError, match="nonesuch"):
                 Master(opts).run(function)
+
+
+class TestBetweenDrivers:
+    """
+    Jobs that salt_cache has stored with one driver go to another.
+
+    What it was is written without a loader: in one process Salt gives the same module to two.
+    """
+
+    @staticmethod
+    def fill(store, jids):
+        for number, jid in enumerate(jids):
+            key = store.key(jid, "jid")
+            records.publish(store, key, {**LOAD, "jid": jid}, ["web1", "WEB1"], "m_master")
+            load = {"jid": jid, "id": "WEB1", "return": number, "retcode": 0, "success": True}
+            assert records.add_return(store, key, store.key("WEB1", "minion id"), load)
+            store.store(records.ENDTIMES, key, f"end {number}")
+
+    @staticmethod
+    def returns(store, jid, minion, value):
+        load = {"jid": jid, "id": minion, "return": value, "retcode": 0}
+        assert records.add_return(store, store.key(jid, "jid"), store.key(minion, "minion id"), load)
+
+    @pytest.fixture(params=[("localfs", "sqlite"), ("sqlite", "mysql"), ("mysql", "localfs")], ids="-".join)
+    def masters(self, request, cache_servers, tmp_path):  # noqa: F811
+        settings = {"cache": request.param[1]}
+        for driver in request.param:
+            (tmp_path / driver).mkdir()
+            settings = {**driver_options(driver, cache_servers, tmp_path / driver, next(TAGS)), **settings}
+        settings["cachedir"] = str(tmp_path)
+        opts = {
+            **salt.config.DEFAULT_MASTER_OPTS,
+            "id": "m_master",
+            "job_cache_store_endtime": True,
+            **OURS,
+            **settings,
+        }
+        first = Store({**opts, "cache": request.param[0]})
+        self.fill(first, (*JIDS, "Ends.p"))
+        records.report_minions(first, JIDS[0], ["added"])
+        self.returns(first, "lonely", "web1", 1)
+        return first, Master(opts)
+
+    def move(self, masters, **more):
+        first, second = masters
+        return second.run("migrate", **{"from": first.driver.name, "to": second.opts["cache"], **more})
+
+    def test_jobs_come_over_whole_with_what_vouches_for_them(self, masters):
+        first, second = masters
+        assert self.move(masters, dry_run=True)["loads"] == 5 and second.ours("get_jids") == {}
+        done = self.move(masters)
+        assert (done["jobs"], done["copied"], done["loads"], done["returns"], done["endtimes"]) == (6, 6, 5, 6, 5)
+        assert (done["failed"], done["lacking"]) == ({}, 0)
+        for jid in (*JIDS, "Ends.p", "lonely"):
+            key = first.key_of(jid)
+            assert second.ours("get_load", jid) == records.load_of(first, key)
+            assert second.ours("get_jid", jid) == records.returns_of(first, key) != {}
+            store = store_of(second.opts)
+            for bank in ("jobs/published", "jobs/endtimes"):
+                assert store.fetch(bank, store.key_of(jid)) == first.fetch(bank, key)
+        second.ours("save_load", JIDS[1], {**LOAD, "fun": "forged"})
+        assert second.ours("get_load", JIDS[1])["fun"] == "test.arg"
+
+    def test_a_second_run_copies_what_is_missing_and_takes_nothing_back(self, masters):
+        first, second = masters
+        second.ours("save_load", JIDS[0], {**LOAD, "fun": "test.newer", "jid": JIDS[0]}, minions=["web7"])
+        self.move(masters)
+        assert second.ours("get_load", JIDS[0])["fun"] == "test.newer"
+        assert second.ours("get_load", JIDS[0])["Minions"] == ["web7"]
+        again = self.move(masters)
+        assert (again["copied"], again["loads"], again["returns"], again["endtimes"]) == (0, 0, 0, 0)
+        self.returns(first, JIDS[3], "web1", "late")
+        once_more = self.move(masters)
+        assert (once_more["copied"], once_more["returns"], once_more["lacking"]) == (1, 1, 0)
+
+    @pytest.mark.parametrize(
+        ("options", "why"),
+        [
+            ({"from": "nonesuch"}, "from is 'nonesuch'; accepted is one of localfs"),
+            ({"from": "localfs", "to": "floppy"}, "to is 'floppy'; accepted is one of"),
+            ({"from": "localfs", "to": "localfs"}, "both 'localfs'"),
+            ({"to": "sqlite"}, "to is for a copy from another driver"),
+            ({"form": "localfs"}, "has no option form"),
+        ],
+    )
+    def test_what_is_not_accepted_is_named(self, on_disk, options, why):
+        with pytest.raises(CommandExecutionError, match=why):
+            on_disk.run("migrate", **options)
+
+    def test_a_record_that_cannot_be_read_is_told_of_and_holds_up_no_other(self, tmp_path):
+        opts = {**salt.config.DEFAULT_MASTER_OPTS, **OURS, **driver_options("localfs", None, tmp_path, 0)}
+        second = Master({**opts, "cache": "sqlite"})
+        self.fill(Store(opts), JIDS)
+        second.break_file("jobs/loads", JIDS[0])
+        second.break_file(f"jobs/returns/{JIDS[1]}", "WEB1")
+        done = second.run("migrate", **{"from": "localfs"})
+        assert set(done["failed"]) == set(JIDS[:2]) and done["lacking"] == 2
+        assert list(second.ours("get_jid", JIDS[0])) == ["WEB1"]
+        assert second.ours("get_load", JIDS[1])["fun"] == "test.arg"
+        assert set(second.ours("get_jids")) == set(JIDS[1:])
