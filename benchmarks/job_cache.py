@@ -6,9 +6,9 @@ What the job cache costs, side by side with Salt's own: CPU time of the calling 
     TMPDIR=/dev/shm python benchmarks/job_cache.py        the same without what the file system costs
 
 ``native`` is the ``salt_cache`` of Salt 3008 and ``local`` Salt's ``local_cache``; the columns are there where Salt has
-them. Every returner gets jobs of its own in a directory of its own, written beforehand in the layout that it reads.
-Redis is started for the run, from ``redis-server`` on the PATH, and its own CPU time is not counted; how often it is
-asked is. Nothing here may read or write the job cache of a master.
+them. ``sqlite`` is ours with ``cache: sqlite``, beside ours on localfs. Every returner gets jobs of its own in a directory
+of its own, written beforehand in the layout that it reads. Redis is started for the run, from ``redis-server`` on the PATH,
+and its own CPU time is not counted; how often it is asked is. Nothing here may read or write the job cache of a master.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import os
 import pathlib
 import shutil
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -39,7 +40,9 @@ LOAD["kwargs"] = {"delimiter": ":", "show_timeout": True, "metadata": {"ticket":
 RETURN = {"return": {"changes": "x" * 400}, "retcode": 0, "success": True}
 # What the figure of each other column is at least to be, in times of ours.
 WANTED = {"save_load": 4, "returner": 4, "get_jid": 1, "get_jids": 1, "get_jids_filter(20)": 50}
-WANTED.update({"first clean_old_jobs": "", "clean_old_jobs": 20, "removal": 1})
+WANTED.update(
+    {"first clean_old_jobs": "", "clean_old_jobs": 20, "removal": 1, "search by fun": "", "search by minion": ""}
+)
 
 
 def jids(count, offset_hours):
@@ -65,7 +68,7 @@ def options(folder, **more):
 
 def fill_banks(folder, names, big, returns, published, age=0):
     """The banks as localfs keeps them, with one return a job, and the job ``big`` with ``returns``."""
-    banks = {"loads": salt.payload.dumps({**LOAD, "jid": names[0]}), "minions": salt.payload.dumps(MINIONS)}
+    banks = {"loads": salt.payload.dumps({**LOAD, "jid": (names or big)[0]}), "minions": salt.payload.dumps(MINIONS)}
     if published:
         banks["published"] = salt.payload.dumps({"at": time.time(), "by": "m_master"})
     files = {f"{bank}/{jid}": value for bank, value in banks.items() for jid in [*names, *big]}
@@ -87,6 +90,40 @@ def make_old(folder, age, names):
             path = os.path.join(parent, name)
             if not wanted.isdisjoint((name, name[:-2], os.path.basename(parent))) or name == "jid":
                 os.utime(path, (then, then))
+
+
+def fill_sqlite(opts, names, big, returns, age=0):
+    """The file of the driver sqlite, by the store itself, in large transactions."""
+    store = importlib.import_module("saltext.jobs.core.store.store").store_of(opts)
+    banks = store.driver.banks_file
+    for start in range(0, len(names) + len(big), 5000):
+        with banks.transaction():
+            for jid in [*names, *big][start : start + 5000]:
+                banks.store("jobs/loads", jid, {**LOAD, "jid": jid})
+                banks.store("jobs/minions", jid, MINIONS)
+                banks.store("jobs/published", jid, {"at": time.time(), "by": "m_master"})
+                for number in range(returns) if jid in big else (1,):
+                    banks.store(f"jobs/returns/{jid}", f"web{number}", RETURN)
+    if age and names:
+        then, span = int((time.time() - age) * 1000), (names[0], names[-1])
+        with banks.transaction() as sql:
+            sql.execute("UPDATE records SET updated = ? WHERE key BETWEEN ? AND ?", (then, *span))
+            of_jobs = "SELECT id FROM banks WHERE name BETWEEN 'jobs/returns/' || ? AND 'jobs/returns/' || ?"
+            sql.execute(f"UPDATE records SET updated = ? WHERE bank IN ({of_jobs})", (then, *span))
+
+
+def disk(folder):
+    """The bytes that files take, and how many files and directories there are, log and memory of SQLite left out."""
+    taken = count = 0
+    if os.path.exists(f"{folder}/cache.sqlite"):
+        with contextlib.closing(sqlite3.connect(f"{folder}/cache.sqlite")) as sql:
+            sql.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    for parent, folders, files in os.walk(folder):
+        count += len(folders) + len(files)
+        for name in files:
+            if not name.endswith(("-wal", "-shm")):
+                taken += os.lstat(os.path.join(parent, name)).st_blocks * 512
+    return taken, count
 
 
 def fill_local_cache(folder, names, big, returns, age=0):
@@ -198,7 +235,14 @@ def figures(module, new, big, trips, make_old_jobs):
     removed = make_old_jobs()
     if hasattr(module, "store_of"):
         module.store_of(module.__opts__).swept.clear()  # it need not look for old jobs among those that it has seen
-    return {**found, "removal": measure(remove, trips)}
+    found["removal"] = measure(remove, trips)
+    if hasattr(module, "store_of"):
+        find, day = importlib.import_module("saltext.jobs.core.store.search"), time.time() - 86400
+        store = module.store_of(module.__opts__)
+        for name, query in {"fun": {"functions": ("state.*",)}, "minion": {"minion": "web2"}}.items():
+            wanted = find.Query(start=day, **query)
+            found[f"search by {name}"] = measure(lambda wanted=wanted: bool(find.search(store, wanted)), trips, 3)
+    return found
 
 
 def compare(driver, args, root, trips):
@@ -212,25 +256,30 @@ def compare(driver, args, root, trips):
         for column, name in RETURNERS.items():
             if column == "native" and salt.version.__saltstack_version__.major < 3008:
                 continue
-            if column == "local" and driver == "redis":
+            if column in ("local", "sqlite") and driver == "redis":
                 continue
             folder = root / driver / column
             folder.mkdir(parents=True)
+            own = options(folder, **more, **({"cache": "sqlite"} if column == "sqlite" else {}))
             if column == "local":
                 fill = functools.partial(fill_local_cache, folder)
+            elif column == "sqlite":
+                fill = functools.partial(fill_sqlite, own)
             elif driver == "redis":
                 fill = functools.partial(fill_redis, port, published=column == "ours")
             else:
                 fill = functools.partial(fill_banks, folder, published=column == "ours")
             if driver != "redis":
-                fill(names, big, args.returns)
+                fill(names, [], 0)
+                found.setdefault("disk", {})[column] = [size / len(names) for size in disk(folder)]
+                fill([], big, args.returns)
 
             def make_old_jobs(fill=fill):
                 fill(old, [], 0, age=60 * 3600)
                 return len(old)
 
-            new = jids(WRITES + 1, {"native": -0.2, "ours": -0.1}.get(column, -0.3))
-            module = returner(name, options(folder, **more))
+            new = jids(WRITES + 1, {"native": -0.2, "ours": -0.1, "sqlite": -0.05}.get(column, -0.3))
+            module = returner(name, own)
             found[column] = figures(module, new, big[0], trips, make_old_jobs)
             shutil.rmtree(folder)
     return found
@@ -240,6 +289,7 @@ RETURNERS = {
     "local": "salt.returners.local_cache",
     "native": "salt.returners.salt_cache",
     "ours": "saltext.jobs.returners.salt_cache",
+    "sqlite": "saltext.jobs.returners.salt_cache",
 }
 
 
@@ -266,7 +316,7 @@ def table(driver, found, args):
     """Markdown: milliseconds of CPU per call, and round trips where there are any."""
     columns = [column for column in RETURNERS if column in found]
     print(f"\n{driver}, {args.jobs:,} jobs, milliseconds of CPU per call (round trips)\n")
-    others = [column for column in columns if column != "ours"]
+    others = [column for column in columns if column not in ("ours", "sqlite")]
     print("| | " + " | ".join([*columns, *(f"{other} / ours" for other in others)]) + " | wanted |")
     print("|---|" + "---:|" * (len(columns) + len(others) + 1))
     for operation, wanted in WANTED.items():
@@ -276,10 +326,26 @@ def table(driver, found, args):
         }.get(operation, operation)
         cells = []
         for column in columns:
+            if operation not in found[column]:
+                cells.append("")
+                continue
             seconds, trips = found[column][operation]
             cells.append(f"{seconds * 1000:,.2f}" + (f" ({trips:,.0f})" if trips else ""))
-        ratios = [f"{found[other][operation][0] / found['ours'][operation][0]:,.1f}" for other in others]
+        ratios = [_times(found, other, operation) for other in others]
         print(f"| {shown} | " + " | ".join([*cells, *ratios]) + f" | {wanted} |")
+
+    for name, place in (("bytes a job", 0), ("files and directories a job", 1)) if "disk" in found else ():
+        cells = [
+            f"{found['disk'][column][place]:,.1f}" if place else f"{found['disk'][column][0]:,.0f}"
+            for column in columns
+        ]
+        print(f"| {name} | " + " | ".join([*cells, *("" for _ in others)]) + " | |")
+
+
+def _times(found, other, operation):
+    if operation not in found[other]:
+        return ""
+    return f"{found[other][operation][0] / found['ours'][operation][0]:,.1f}"
 
 
 def main():
