@@ -8,7 +8,8 @@ record; a record is a frame of mark, number, length, checksum and payload. What 
 * A power cut: everything whose append had returned, since an append ends with the data on the disk.
 * A full disk: an append that fails leaves the log as it was.
 * Damage: everything but the records that it hit. Reading goes on with the next intact frame, and the numbers of the frames
-  tell how many are lost.
+  tell how many are lost. What a minion has returned may look like a frame: a frame that is found so counts only with a
+  number for which the damage leaves room.
 
 One thread appends and trims; any thread may read. It must never read a whole segment into memory.
 """
@@ -134,7 +135,7 @@ class Spool:
             last = max(self._sizes, default=None)
         if last is not None:
             with self.path(last).open("rb") as stream:
-                for _, payload in _frames(stream):
+                for _, payload in _frames(stream, last):
                     yield payload
 
     def segment_of(self, number: int) -> int | None:
@@ -176,7 +177,7 @@ class Spool:
         """Return the number after the last record of a segment, and remove what comes behind that record."""
         following, end = first, 0
         with self.path(first).open("r+b") as stream:
-            for number, _ in _frames(stream):
+            for number, _ in _frames(stream, first):
                 following, end = number + 1, stream.tell()
             if end < self._sizes[first]:
                 log.warning("The spool %s ends in %d torn bytes: cut off", self.path(first), self._sizes[first] - end)
@@ -234,6 +235,7 @@ class Reader:
         self._first: int | None = None
         self._stream: BinaryIO | None = None
         self._offset = 0
+        self._following = 0  # the number of the record that stands there
 
     def read(self, count: int, max_bytes: int) -> list[tuple[int, bytes]]:
         """
@@ -278,8 +280,8 @@ class Reader:
             return None
         assert self._stream is not None
         self._stream.seek(self._offset)
-        for number, payload in _frames(self._stream):
-            self._offset = self._stream.tell()
+        for number, payload in _frames(self._stream, self._following):
+            self._offset, self._following = self._stream.tell(), number + 1
             if number >= self.next:
                 return number, payload
         return None
@@ -288,7 +290,7 @@ class Reader:
         first = self._spool.segment_of(self.next)
         if first is None:
             return False
-        self._first, self._offset = first, 0
+        self._first, self._following, self._offset = first, first, 0
         try:
             self._stream = self._spool.path(first).open("rb")
         except FileNotFoundError:
@@ -322,33 +324,56 @@ def framed(number: int, payload: bytes) -> bytes:
     return _FRAME.pack(_MARK, number, len(payload), checksum) + payload
 
 
-def _frames(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Yield (number, payload) of each intact frame from here on; the stream then stands behind that frame."""
-    start = stream.tell()
+def _frames(stream: BinaryIO, following: int) -> Iterator[tuple[int, bytes]]:
+    """
+    Yield (number, payload) of each intact frame from here on; the stream then stands behind that frame.
+
+    :param following: the number of the first one, should it be intact.
+    """
+    intact = start = stream.tell()
     while True:
-        frame = _frame(stream)
+        room = (start - intact) // (_FRAME.size + 1)  # for records, in what is damaged
+        frame = _frame(stream, range(following, following + room + 1))
         if frame is None:
-            start = _find_mark(stream, start + 1)
+            start = _next_start(stream, start, following)
             if start < 0:
                 return
             stream.seek(start)
             continue
-        start = stream.tell()
+        following = frame[0] + 1
+        intact = start = stream.tell()
         yield frame
 
 
-def _frame(stream: BinaryIO) -> tuple[int, bytes] | None:
-    """Return the frame that begins here, or None where none does."""
+def _frame(stream: BinaryIO, numbers: range) -> tuple[int, bytes] | None:
+    """Return the frame that begins here and has one of these numbers, or None where none does."""
     header = stream.read(_FRAME.size)
     if len(header) < _FRAME.size:
         return None
     mark, number, length, checksum = _FRAME.unpack(header)
-    if mark != _MARK or not 0 < length <= LONGEST:
+    if mark != _MARK or number not in numbers or not 0 < length <= LONGEST:
         return None
     payload = stream.read(length)
     if len(payload) < length or zlib.crc32(payload, zlib.crc32(_CHECKED.pack(number, length))) != checksum:
         return None
     return number, payload
+
+
+def _next_start(stream: BinaryIO, start: int, following: int) -> int:
+    """Return where the next frame may begin, after ``start``, where a damaged one stands, or -1."""
+    stream.seek(start)
+    header = stream.read(_FRAME.size)
+    if len(header) == _FRAME.size:
+        mark, number, length, _ = _FRAME.unpack(header)
+        behind: int = start + _FRAME.size + length
+        if mark == _MARK and number == following:
+            # If its length is right it is the payload that is damaged, and that is not to be searched.
+            if behind == stream.seek(0, io.SEEK_END):
+                return -1
+            stream.seek(behind)
+            if _frame(stream, range(number + 1, number + 2)) is not None:
+                return behind
+    return _find_mark(stream, start + 1)
 
 
 def _find_mark(stream: BinaryIO, start: int) -> int:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from saltext.jobs.core.disk.spool import Reader, Spool
+from saltext.jobs.core.disk.spool import Reader, Spool, framed
 from saltext.jobs.core.recorder.files import Aside, Known, Progress, Seen
 from tests.faults import full_disk
 
@@ -230,6 +230,55 @@ def test_a_payload_that_looks_like_a_frame_is_none(folder):
     flip(only_segment(folder / "outer"), 3)  # the first record
     found = all_of(Reader(spool, 0))
     assert found == [(1, frames), (2, b"b")]
+
+
+@pytest.mark.parametrize("number", [0, 2, 3, 4, 1 << 40, 2**64 - 1])
+@pytest.mark.parametrize("records", [3, 5])
+def test_what_looks_like_a_frame_in_a_damaged_record_is_none(folder, number, records):
+    spool = filled(folder, 2)
+    spool.append([b"x" * 30 + framed(number, b"forged") + b"y" * 30])
+    spool.append(payloads(3, records - 3))
+    spool.close()
+    data = bytearray(only_segment(folder).read_bytes())
+    data[data.index(b"x" * 30)] ^= 1
+    only_segment(folder).write_bytes(data)
+    intact = [(at, f"{at:010d}".encode()) for at in range(records) if at != 2]
+    again = Spool(folder, BIG)
+    assert all_of(Reader(again, 0)) == intact
+    assert again.next == intact[-1][0] + 1
+
+
+@pytest.mark.parametrize("number", [0, 1 << 40, 2**64 - 1])
+def test_what_looks_like_a_frame_in_a_torn_record_makes_no_number_that_never_was(folder, number):
+    spool = filled(folder, 2)
+    spool.append([b"x" * 30 + framed(number, b"forged") + b"y" * 30])
+    spool.close()
+    path = only_segment(folder)
+    os.truncate(path, path.stat().st_size - 10)
+    again = Spool(folder, BIG)
+    assert (again.next, all_of(Reader(again, 0))) == (2, list(enumerate(payloads(0, 2))))
+    again.append(payloads(2, 1))
+    assert all_of(Reader(again, 0)) == list(enumerate(payloads(0, 3)))
+
+
+@given(
+    st.lists(st.tuples(st.binary(max_size=40), st.integers(1000, 2**64 - 1)), min_size=1, max_size=8),
+    st.integers(0, 10**6),
+    st.integers(0, 7),
+)
+@settings(deadline=None, max_examples=150)
+def test_one_flipped_bit_costs_one_record_whatever_the_others_look_like(tmp_path_factory, records, at, bit):
+    folder = tmp_path_factory.mktemp("spool") / "spool"
+    given = [text + framed(number, text) + text for text, number in records]
+    spool = Spool(folder, BIG)
+    spool.append(given)
+    spool.close()
+    data = bytearray(only_segment(folder).read_bytes())
+    data[at % len(data)] ^= 1 << bit
+    only_segment(folder).write_bytes(data)
+    found = all_of(Reader(Spool(folder, BIG), 0))
+    assert len(found) == len(given) - 1
+    assert set(found) < set(enumerate(given))
 
 
 def test_a_segment_that_is_gone_is_counted(folder):
