@@ -10,8 +10,9 @@ How a record that a returner refuses (poison) is told from a returner that is do
   the record.
 * It also counts as refused when the error itself blames the data (``DataError``, ``TypeError``, …). Otherwise many bad
   records in a row would look like a returner that is down, for ever.
-* Any other failure says nothing about the record. After a few in a row the round ends, and the next one comes after a
-  pause and tries a few records only, other ones each time, so that one bad record can't hide that the returner is back.
+* Any other failure says nothing about the record. After a few in a row the round ends, and the next one tries a few records
+  only, other ones each time, so that one bad record can't hide that the returner is back. If none of a round was taken, the
+  next one comes after a pause.
 
 A record that was refused is parked: it takes no place from those that wait, and is tried again in longer and longer
 intervals, a few in a round. It is set aside after ``tries`` refusals, or at once when no more can be parked.
@@ -20,6 +21,7 @@ intervals, a few in a round. It is set aside after ``tries`` refusals, or at onc
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable
 
 #: Errors, by class name, that blame the record and not the returner. Database drivers share these names (PEP 249).
@@ -84,6 +86,7 @@ class _Pending:
     size: int
     tries: int = 0
     in_doubt: bool = False
+    has_failed: bool = False  # in a way that says nothing about it
     not_before: float = 0.0
 
 
@@ -149,14 +152,28 @@ class Pipeline:
         """
         if now < self._not_before:
             return ()
-        # Those that are parked come first, so that others that are taken after them show whose fault it is.
         parked = [number for number, record in self._parked.items() if record.not_before <= now]
         ready = parked[:_PARKED_IN_A_ROUND] + list(self._waiting)
         if not self.trouble or not ready:
-            return tuple(ready)
+            return self._in_turn(ready)
         start = self._turn % len(ready)
         self._turn += STOP_AFTER
         return tuple((ready[start:] + ready[:start])[:STOP_AFTER])
+
+    def _in_turn(self, ready: list[int]) -> tuple[int, ...]:
+        """
+        Return records in the order in which they are tried: each that has failed before has one beside it that has not.
+
+        So those that fail again can't end a round by themselves, and one that is taken behind them shows whose fault it is.
+        """
+        failed = [number for number in ready if number in self._parked or self._waiting[number].has_failed]
+        if not failed:
+            return tuple(ready)
+        fresh = [number for number in ready if number in self._waiting and not self._waiting[number].has_failed]
+        first, second = (fresh[: len(failed)], failed) if len(fresh) > len(failed) else (failed, fresh)
+        pairs = itertools.zip_longest(first, second)
+        mixed = [number for pair in pairs for number in pair if number is not None]
+        return (*mixed, *fresh[len(failed) :])
 
     def settle(self, attempts: Iterable[Attempt], now: float) -> tuple[Refused, ...]:
         """Take what came of a round. Returns the records to set aside."""
@@ -181,7 +198,7 @@ class Pipeline:
         is_refusal = others_taken or failure.is_fault
         if number in self._waiting and not is_refusal:
             # A connection that broke may have broken after the record was stored.
-            self._waiting[number].in_doubt = True
+            self._waiting[number].in_doubt = self._waiting[number].has_failed = True
             return []
         record = self._remove(number)
         record.in_doubt = record.in_doubt or not failure.is_fault
@@ -200,7 +217,7 @@ class Pipeline:
         self.trouble = blameless[-1] if blameless else None
         if any_taken or not blameless:
             self._fruitless = 0
-        if blameless:
+        if blameless and not any_taken:
             self._not_before = now + _pause(self._fruitless)
             self._fruitless += 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import sys
 
 import pytest
@@ -171,6 +172,25 @@ def test_a_bad_record_holds_up_nobody_behind_it():
     returner = Returner(pipeline_with(10), refuses={0})
     returner.round()
     assert returner.taken == list(range(1, 10))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_many_bad_records_that_look_like_a_returner_that_is_down_delay_others_by_seconds(seed):
+    chance = random.Random(seed)
+    bad = {number for number in range(2000) if chance.random() < 0.1}
+    returner, waiting, born, late = Returner(Pipeline(1000), refuses=bad, failure=DOWN), list(range(2000)), {}, []
+    for step in range(600):  # a tenth of a second each, with ten new records
+        now = step / 10
+        for number in waiting[: min(10, returner.pipeline.room)]:
+            returner.pipeline.take(waiting.pop(0), SIZE)
+            born[number] = now
+        due = returner.pipeline.due()
+        if due is not None and due <= now:
+            returner.now, known = now, len(returner.taken)
+            returner.round()
+            late += [now - born[number] for number in returner.taken[known:]]
+    assert sorted(returner.taken) == [number for number in range(2000) if number not in bad]
+    assert max(late) < 10
 
 
 @pytest.mark.parametrize("failure", [DOWN, FAULT])
