@@ -86,6 +86,8 @@ class Returner:
 class Bus:
     """Brings events to its listener, and nothing else."""
 
+    gaps, lag = 0, 0.0
+
     def __init__(self):
         self.listener = None
 
