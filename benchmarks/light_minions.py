@@ -117,13 +117,15 @@ class LightMinions:
         result = {"return": answer, "retcode": 0, "success": True}
         if isinstance(fun, list):
             result["retcode"], result["success"] = dict.fromkeys(fun, 0), dict.fromkeys(fun, True)
-        self._put(minion, {"cmd": "_return", "jid": jid, "fun": fun, "fun_args": load["arg"], **result})
+        what = f"returns of {'+'.join(fun) if isinstance(fun, list) else fun}"
+        self._put(minion, {"cmd": "_return", "jid": jid, "fun": fun, "fun_args": load["arg"], **result}, what)
 
     def _fire(self, minion, tag, data):
-        self._put(minion, {"cmd": "_minion_event", "pretag": None, "tag": tag, "data": data})
+        what = "starts" if tag.startswith("salt/minion/") else "begun jobs"
+        self._put(minion, {"cmd": "_minion_event", "pretag": None, "tag": tag, "data": data}, what)
 
-    def _put(self, minion, load):
-        self.sent[load["cmd"]] += 1
+    def _put(self, minion, load, what):
+        self.sent[what] += 1
         self._to_send.put_nowait((minion, load))
 
     async def _send(self, context):

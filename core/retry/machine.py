@@ -363,7 +363,7 @@ _TIMERS: dict[str, Callable[..., None]] = {
     "company": Retry._company_due,
     "look": Retry._look_due,
     "heard": lambda self, minion, jid: self.replays.heard_due(minion, jid),
-    "replay": lambda self, minion: self.replays.doubt(minion),
+    "replay": lambda self, minion: self.replays.overdue(minion),
     "sweep": Retry._sweep,
     "survey": lambda self: self.outbox.survey(),
     "rate": lambda self: None,

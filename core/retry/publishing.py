@@ -18,6 +18,9 @@ from saltext.jobs.core.retry.turns import Turns
 #: Seconds after a publish at which a minion that has shown no receipt is asked, and at which it is asked first where minions
 #: do not say that they begin a job.
 RECEIPT, EARLY = 4.0, 1.0
+#: Seconds without a receipt of any minion after which a master has taken in all that came, and seconds after a publish at
+#: which that is not waited for any longer.
+_QUIET, _LONGEST_RECEIPT = 2.0, 24.0
 #: Seconds after which a minion is asked at first whether it still runs a job.
 STILL_RUNNING = 60.0
 #: Seconds after which a claim that the store was slow to take is not published: what was looked up before it, and whether
@@ -40,6 +43,7 @@ class Publishing:
 
     def __init__(self, queue: Queue, timers: Timers, turns: Turns, ends: Ends, acks: bool) -> None:
         self._queue, self._timers, self._turns, self._ends, self._acks = queue, timers, turns, ends, acks
+        self._heard = 0.0  # when a minion that a job was published to last showed a receipt
 
     def claim(self, jid: str, minions: tuple[str, ...]) -> list[Effect]:
         """Have claims made durable of what may be published now."""
@@ -99,6 +103,23 @@ class Publishing:
         else:
             acks = self._acks or replay.said is not Said.NOTHING
             self._timers.set(("replay", entry.minion), self._queue.now + (RECEIPT if acks else EARLY))
+
+    def heard(self) -> None:
+        """A minion has shown a receipt."""
+        self._heard = self._queue.now
+
+    def may_come(self, entry: Entry, replay: Replay) -> bool:
+        """
+        Tell whether the receipt of a minion may still come: a busy master may have it and not have got to it, as long as it
+        hands on those of others. A question would have to wait behind it, and make the master busier.
+        """
+        if not self._acks or replay.step is not Step.SENT or self._ends.restarted(entry, replay):
+            return False
+        now = self._queue.now
+        if now > self._heard + _QUIET or now > (entry.sent_at or 0.0) + _LONGEST_RECEIPT:
+            return False
+        self._timers.set(("replay", entry.minion), now + _QUIET)
+        return True
 
     def received(self, entry: Entry, replay: Replay, reason: str) -> None:
         """The minion has the job."""

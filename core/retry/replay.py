@@ -93,6 +93,13 @@ class Replays:
             self._timers.cancel(("replay", minion))
             self._look_again(replay, Step.DOUBTED, minion, HEARD)
 
+    def overdue(self, minion: str) -> None:
+        """A minion has not shown in time that it got its job, or what has become of it."""
+        backlog = self._queue.backlogs.get(minion)
+        replay = backlog.replay if backlog else None
+        if backlog and replay and not self._publishing.may_come(backlog.entries[replay.jid], replay):
+            self.doubt(minion)
+
     def company_due(self, jid: str) -> list[Effect]:
         """Look up the minions that have gathered for a job."""
         return self._look_up(jid, self._company.take(jid))
@@ -130,6 +137,7 @@ class Replays:
     def return_heard(self, fact: ReturnHeard) -> None:
         """Look whether the job cache has a return that the bus told of."""
         if self._queue.has(fact.minion, fact.jid):
+            self._publishing.heard()
             self._heard.add(fact.minion, fact.jid)
             self._looks.add(fact.jid, fact.minion, self._queue.now + HEARD)
 
@@ -285,6 +293,7 @@ class Replays:
         replay = self._queue.replay(fact.minion, fact.jid, Step.TO_SEND, *PUBLISHED)
         if replay is None:
             return  # it counts before the job is sent again
+        self._publishing.heard()
         if replay.step is Step.SENT:
             self._publishing.received(entry, replay, BEGUN)
         elif replay.step is Step.TO_SEND:

@@ -23,7 +23,12 @@ ROOT = __file__.rsplit("/tests/", 1)[0]
         (["-m", "benchmarks.job_once", "--jobs", "5"], "a job that is refused"),
         (["-m", "benchmarks.retry", "missing", "--minions", "5"], "  only storing"),
         (["-m", "benchmarks.retry", "foreign"], "an event"),
+        (["-m", "benchmarks.retry", "forged", "--minions", "50"], "  each"),
         (["-m", "benchmarks.retry", "big", "--entries", "50"], "  resident"),
+        (
+            ["-m", "benchmarks.retry_live", "--minions", "10", "--jobs", "1", "--within", "1"],
+            "10 entries: 10 run, 0 of",
+        ),
     ],
     ids=lambda value: " ".join(value[1:3]).removeprefix("benchmarks.") if isinstance(value, list) else "",
 )

@@ -327,3 +327,50 @@ def test_before_a_job_is_sent_an_answer_that_is_not_proven_is_silence():
     world.tell(facts.Asked("j1", silent=frozenset("b"), unproven=frozenset("b")))
     assert world.machine.backlogs["b"].false_signs == 1
     assert world.effects(facts.Publish) == []
+
+
+def served_slowly(pause, lost=()):
+    """A world with six minions that get a job in one publish, and a master that hands their receipts on at intervals."""
+    names = "abcdef"
+    world = World(minions=names, duration=600.0)
+    for name in names:
+        world.stop(name)
+    world.publish("j1")
+    world.run(PATIENCE + 10)
+
+    def deliver(jid, minions):
+        for number, name in enumerate(sorted(minions), start=1):
+            world.minions[name].seen.add(jid)
+            world.minions[name].running[jid] = True
+            world.runs[name, jid] += 1
+            if name not in lost:
+                told = facts.Acknowledged(name, jid)
+                world.later(pause * number, lambda told=told: world.tell(told), engine=False)
+
+    world.deliver = deliver
+    for name in names:
+        world.start(name)
+    world.run_until(lambda: world.effects(facts.Publish))
+    return world, len(world.effects(facts.Ask))
+
+
+def test_while_receipts_of_others_still_come_no_minion_is_asked_for_its_own():
+    world, asked = served_slowly(1.5)
+    world.run(30)
+    assert len(world.effects(facts.Ask)) == asked
+    assert {world.state(name, "j1") for name in "abcdef"} == {State.RUNNING}
+
+
+def test_a_minion_without_a_receipt_is_asked_once_those_of_others_have_stopped():
+    world, _ = served_slowly(1.5, lost="c")
+    world.run(13)
+    (question,) = [effect for effect in world.effects(facts.Ask) if effect.minions == ("c",)]
+    assert question.jid == "j1"
+
+
+def test_receipts_without_an_end_which_can_be_forged_put_a_question_off_for_half_a_minute_at_most():
+    world, asked = served_slowly(1.5, lost="c")
+    for second in range(60):
+        world.later(second, lambda: world.tell(facts.ReturnHeard("a", "j1")), engine=False)
+    world.run(30)
+    assert ("c",) in [effect.minions for effect in world.effects(facts.Ask)[asked:]]
