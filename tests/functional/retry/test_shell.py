@@ -40,7 +40,7 @@ class Publisher:
         self.published.append((fun, tgt, tgt_type, question))
         return frozenset(tgt if isinstance(tgt, list) else ())
 
-    async def ping(self, tgt, tgt_type, *, ping_jid, user=None):
+    async def ping(self, tgt, tgt_type, *, ping_jid, **_more):
         return await self.publish("test.ping", [], tgt, jid=ping_jid, question=True)
 
 
