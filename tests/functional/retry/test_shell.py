@@ -72,7 +72,7 @@ class Stage:
     def __init__(self, opts, job_cache):
         self.opts = {**opts, "timeout": 1, "gather_job_timeout": 1}
         self.loop, self.publisher, self.cache = compat.new_loop(), Publisher(), job_cache
-        self.bus = Bus(self.loop)
+        self.bus, self.clock = Bus(self.loop), Clock()
         ports = Ports(
             bus=self.bus,
             publisher=self.publisher,
@@ -80,7 +80,7 @@ class Stage:
             cache=job_cache,
             reader=JobReader(self.opts, job_cache, trust=False),
             store=RetryStore(self.opts),
-            clock=Clock(),
+            clock=self.clock,
             acks=True,
         )
         self.shell = RetryShell(self.opts, RetrySettings(), self.loop, ports)
@@ -161,7 +161,7 @@ def test_a_start_of_a_minion_that_is_owed_nothing_is_not_even_decoded_and_rememb
     machine, tag = stage.shell.machine, "salt/minion/stranger/start"
     assert not stage.shell.wants(tag)
     assert not machine.presence.has_just_started("stranger")
-    stage.shell.step(facts.Published(JID, "state.apply", stage.shell._ports.clock.now()))
+    stage.shell.step(facts.Published(JID, "state.apply", stage.clock.now()))
     assert not stage.shell.wants(tag)
     assert machine.presence.has_just_started("stranger")
     assert not stage.shell.wants(f"salt/minion/{'x' * 1000}/start")
