@@ -21,6 +21,7 @@ from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import EngineAbsent, Refused, SettingsError, StateError
 from saltext.jobs.core.master import caller
+from saltext.jobs.core.master import coverage as records
 from saltext.jobs.core.master.access import LOCAL
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry import doctor as examination
@@ -185,6 +186,32 @@ def doctor():
         salt-run job_retry.doctor
     """
     return examination.examine(__opts__)
+
+
+@runner.verb
+def coverage(tgt="*", tgt_type="glob", timeout=None):
+    """
+    Return which minions have the executor ``job_once``, with which a job runs once whatever happens to them. Asks them.
+
+    tgt, tgt_type
+        Whom to ask, by default all.
+
+    timeout
+        Seconds to wait for answers, by default the master's ``timeout``.
+
+    :return: a dict with has (names of minions), lacks (``{minion: what is missing there}``) and silent (names of minions).
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run job_retry.coverage
+        salt-run job_retry.coverage 'web*'
+    """
+    caller.require_no_peer(_caller())
+    tgt, tgt_type = arguments.target(tgt, tgt_type)
+    seconds = arguments.seconds("timeout", __opts__["timeout"] if timeout is None else timeout, above=0)
+    return records.coverage(__opts__, tgt, tgt_type, max(1, round(seconds)))
 
 
 @runner.verb

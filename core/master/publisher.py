@@ -67,6 +67,7 @@ class Publisher:
         question: bool = False,
         kept: bool = False,
         once: Mapping[str, Any] | None = None,
+        natively: bool = True,
     ) -> frozenset[str]:
         """
         Publish a job and return the minions that the master says it is for.
@@ -79,13 +80,15 @@ class Publisher:
         :param kept: it is a question whose answers are kept in the job cache all the same, which tells who sent them. The
             retry queue delivers it to nobody who was away.
         :param once: what minions with the executor ``job_once`` are told besides (``keep``, ``rerun``: see there).
+        :param natively: whether minions of Salt 3008 are to acknowledge it by themselves. That can keep one that has just
+            started from beginning for a minute; those that have the executor acknowledge it without waiting.
         :raises PublishFailed: with ``certain`` where the master refused.
         :raises NoMinionMatched: when none of the target has an accepted key.
         """
         extra: dict[str, Any] = {name: options[name] for name in OPTIONS if options and options.get(name) is not None}
         if question:
             extra |= {"metadata": {"job_retry": False}} if kept else {"nocache": True}
-        elif compat.HAS_START_EVENT:
+        elif compat.HAS_START_EVENT and natively:
             extra["start_event"] = True
         extra["executor_opts"] = _with_wishes(extra.get("executor_opts"), question, once)
         # The client reads its salt_user synchronously, before its first wait: no other publish can come between.

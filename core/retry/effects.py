@@ -250,6 +250,7 @@ class Effects:
                     ret=load.get("ret") or "",
                     options=options if isinstance(options, Mapping) else None,
                     once=self._wishes(effect),
+                    natively=not effect.recorded,
                 )
             except PublishFailed as exc:
                 log.warning("Job %s could not be replayed to %d minions: %s", effect.jid, len(effect.minions), exc)

@@ -394,14 +394,15 @@ class Claim:
 class Publish:
     """
     Publish the job as it was, under its own jid, to those of these minions that its target still matches, and to the
-    ``named`` ones whatever it matches. ``rerun``: one that keeps records is to run it though it was interrupted there. Then
-    give Sent or SendFailed. One publish.
+    ``named`` ones whatever it matches. ``rerun``: one that keeps records is to run it though it was interrupted there.
+    ``recorded``: all of them keep records. Then give Sent or SendFailed. One publish.
     """
 
     jid: str
     minions: tuple[str, ...]
     named: frozenset[str] = frozenset()
     rerun: bool = False
+    recorded: bool = False
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ class Publishing:
 
     def claimed(self, fact: Claimed) -> list[Effect]:
         """Publish what is durably claimed."""
-        ready, named, rerun = [], set(), False
+        ready, named, rerun, recorded = [], set(), False, True
         for entry, replay in self._queue.replays(fact.jid, fact.minions, Step.CLAIMING):
             if self._turns.paused:
                 self._ends.not_received(entry, replay, "replays were paused before it was published", alive=True)
@@ -74,10 +74,11 @@ class Publishing:
             replay.go(Step.SENDING)
             ready.append(entry.minion)
             rerun = rerun or replay.said is Said.INTERRUPTED
+            recorded = recorded and replay.said is not Said.NOTHING
             if entry.named:
                 named.add(entry.minion)
             self._queue.tell(entry, "sent")
-        return [Publish(fact.jid, tuple(ready), frozenset(named), rerun)] if ready else []
+        return [Publish(fact.jid, tuple(ready), frozenset(named), rerun, recorded)] if ready else []
 
     def sent(self, fact: Sent) -> None:
         """Wait for a sign of receipt."""

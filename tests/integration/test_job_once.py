@@ -253,3 +253,14 @@ def test_a_minion_whose_jobs_are_threads_runs_each_once(master, desk, tmp_path):
         assert [seen(desk, "otto", jid)["state"] for jid in (ended, cut)] == ["ended", "interrupted"]
     assert (job.begun(), nap.begun()) == (1, 1)
     desk.run("job_retry.cancel", minion="otto")
+
+
+def test_coverage_tells_who_has_the_executor_and_what_the_others_lack(master, desk, anna):
+    with retry_minion(master, "bert"):
+        found = desk.run("job_retry.coverage", timeout=10)
+        assert "anna" in found["has"]
+        assert "sync_executors" in found["lacks"]["bert"]
+        desk.ask("bert", "saltutil.sync_executors")
+        assert (
+            "module_executors does not name it" in desk.run("job_retry.coverage", "bert", timeout=10)["lacks"]["bert"]
+        )

@@ -35,6 +35,7 @@ VERBS = {
         "replay",
         "retry",
         "cancel",
+        "coverage",
         "purge",
         "pause",
         "resume",

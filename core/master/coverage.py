@@ -1,0 +1,68 @@
+"""
+Which minions have the executor ``job_once``, and what the others lack: one question, to which they answer themselves.
+
+It must never take a minion's silence for an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import salt.client
+import salt.exceptions
+import salt.utils.minions
+
+from saltext.jobs.core.errors import Refused
+from saltext.jobs.core.master import once
+
+#: What is asked, in this order: a minion with ``multifunc_ordered`` answers by position.
+_FUNCTIONS = ("saltutil.find_cached_job", "config.get", "cp.is_cached")
+_ARGUMENTS: tuple[list[str], ...] = (["0"], ["module_executors"], ["salt://_executors/job_once.py"])
+
+NOTHING_RUNS = "module_executors names job_once, and the minion does not have it: nothing runs there"
+NOT_CONFIGURED = "it has the file, and module_executors does not name it, or the minion was not restarted since"
+NEITHER = "it has not been synced (saltutil.sync_executors) or is not configured (module_executors)"
+
+
+def coverage(opts: Mapping[str, Any], tgt: Any, tgt_type: str, timeout: int) -> dict[str, Any]:
+    """
+    Ask minions whether they have the executor. Blocks.
+
+    :param timeout: seconds to wait for answers.
+    :return: has (list of minions), lacks (``{minion: what is missing}``), silent (list of minions).
+    :raises Refused: when the target matches nobody, or the master publishes nothing.
+    """
+    matched = salt.utils.minions.CkMinions(dict(opts)).check_minions(tgt, tgt_type).get("minions") or []
+    if not matched:
+        raise Refused(f"The target {tgt!r} of type {tgt_type!r} matches no accepted minion")
+    try:
+        with salt.client.get_local_client(mopts=dict(opts)) as client:
+            answers = client.cmd(
+                tgt,
+                list(_FUNCTIONS),
+                [list(arguments) for arguments in _ARGUMENTS],
+                timeout=timeout,
+                tgt_type=tgt_type,
+                executor_opts={once.NAME: {"question": True}},
+            )
+    except salt.exceptions.SaltException as exc:
+        raise Refused(f"The minions cannot be asked: {exc}") from exc
+    lacks = {minion: lack_of(answer) for minion, answer in (answers or {}).items() if minion in matched}
+    return {
+        "has": sorted(minion for minion, lack in lacks.items() if not lack),
+        "lacks": {minion: lacks[minion] for minion in sorted(lacks) if lacks[minion]},
+        "silent": sorted(set(matched) - lacks.keys()),
+    }
+
+
+def lack_of(answer: Any) -> str:
+    """Return what a minion lacks, by its answer; an empty string where it has the executor."""
+    given = answer if isinstance(answer, Mapping) else {}
+    cached, executors, synced = (given.get(name, given.get(at)) for at, name in enumerate(_FUNCTIONS))
+    if once.record_of(cached) is not None:
+        return ""
+    if once.NAME in str(cached) and "not available" in str(cached):
+        return NOTHING_RUNS
+    named = isinstance(executors, (list, str)) and once.NAME in executors
+    return NOT_CONFIGURED if not named and str(synced).endswith("job_once.py") else NEITHER
