@@ -110,9 +110,9 @@ def main() -> None:
         )
     print(f"requests of the minions: {sent}")
     print(f"last job begun, s after the first start: {last:.1f}")
-    twice = sum(number > 1 for number in times.values())
-    print(f"{owed} entries: {len(times)} run, {twice} of them more than once")
-    if twice or len(times) != owed:
+    once = sum(number == 1 for number in times.values())
+    print(f"entries that ran once: {once} of {owed}; more than once: {len(times) - once}")
+    if once != owed or len(times) != owed:
         raise SystemExit(1)
 
 

@@ -80,6 +80,7 @@ def test_a_bus_that_cannot_be_read_directly_is_heard_through_salts_own_client(op
     bus.close()
 
 
+@pytest.mark.skipif(not compat.HAS_PLAIN_BUS, reason="this release's bus is never written directly")
 def test_what_is_fired_is_heard_whole_and_in_order_also_more_than_the_publisher_takes_at_once(opts, loop, until):
     heard, bus = [], Bus(opts, loop, "test")
 
@@ -98,10 +99,11 @@ def test_what_is_fired_is_heard_whole_and_in_order_also_more_than_the_publisher_
     bus.close()
 
 
+@pytest.mark.skipif(not compat.HAS_PLAIN_BUS, reason="this release's bus is never written directly")
 def test_what_is_fired_without_a_publisher_is_told_and_nothing_else(opts, until, loop, caplog):
     bus = Bus({**opts, "sock_dir": opts["sock_dir"] + "/nowhere"}, loop, "test")
     ready = []
     bus.listen(Ears(), lambda: ready.append(True))
     bus.fire("wanted/one", {"number": 1})
-    assert until(lambda: "Could not fire wanted/one" in caplog.text) or not compat.HAS_PLAIN_BUS
+    assert until(lambda: "Could not fire wanted/one" in caplog.text)
     bus.close()
