@@ -292,8 +292,8 @@ class SqliteBanks:
         return found
 
     def with_minion(self, jids: Sequence[str], minion: str) -> set[str]:
-        """Return those of some jids of which the minion is in ``jobs/minions``, or may be, or has returned."""
-        name = minion.encode("utf-8", "surrogateescape")
+        """Return those of some jids of which the minion is in ``jobs/minions``, or has returned."""
+        name = salt.payload.dumps(minion, use_bin_type=True)  # as it stands in a list, with its length before it
         found = {jid for jid, listed in self.pick("jobs/minions", jids) if name in listed}
         for part in _parts([jid for jid in jids if jid not in found]):
             query = f"""SELECT banks.name FROM banks JOIN records ON records.bank = banks.id AND records.key = ?
