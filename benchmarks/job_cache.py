@@ -254,6 +254,8 @@ def compare(driver, args, root, trips):
             more = {"cache": "redis", "cache.redis.port": port}
             fill_redis(port, names, big, args.returns)
         for column, name in RETURNERS.items():
+            if column not in args.columns.split(","):
+                continue
             if column == "native" and salt.version.__saltstack_version__.major < 3008:
                 continue
             if column in ("local", "sqlite") and driver == "redis":
@@ -316,7 +318,7 @@ def table(driver, found, args):
     """Markdown: milliseconds of CPU per call, and round trips where there are any."""
     columns = [column for column in RETURNERS if column in found]
     print(f"\n{driver}, {args.jobs:,} jobs, milliseconds of CPU per call (round trips)\n")
-    others = [column for column in columns if column not in ("ours", "sqlite")]
+    others = [column for column in columns if column not in ("ours", "sqlite") and "ours" in columns]
     print("| | " + " | ".join([*columns, *(f"{other} / ours" for other in others)]) + " | wanted |")
     print("|---|" + "---:|" * (len(columns) + len(others) + 1))
     for operation, wanted in WANTED.items():
@@ -353,6 +355,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=100_000)
     parser.add_argument("--returns", type=int, default=5_000, help="returns of the one large job")
     parser.add_argument("--drivers", default="localfs,redis")
+    parser.add_argument("--columns", default=",".join(RETURNERS), help="of these only")
     args = parser.parse_args()
     root = pathlib.Path(tempfile.mkdtemp(prefix="bench-"))
     print(f"Salt {salt.version.__version__}, Python {sys.version.split()[0]}, {os.cpu_count()} CPUs")
