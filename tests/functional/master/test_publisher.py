@@ -12,6 +12,7 @@ import zmq
 from saltext.jobs.core import compat
 from saltext.jobs.core.errors import NoMinionMatched, PublishFailed
 from saltext.jobs.core.master.publisher import Publisher
+from saltext.jobs.core.retry.limits import limits_of
 
 
 class Master:
@@ -111,6 +112,17 @@ def test_publishes_one_after_the_other_go_over_one_connection(master, publish):
         assert publish() == {"a"}
     assert len(master.connections) == 5
     assert len(set(master.connections)) == 1
+
+
+def test_a_question_whose_answers_are_kept_is_stored_and_owed_to_nobody_who_was_away(master, publish, loop):
+    loads, answer = [], master.answer
+    master.answer = lambda load: loads.append(load) or answer(load)
+    for kept in (True, False):
+        loop.run_sync(lambda kept=kept: publish.publisher.ping("*", "glob", ping_jid="j", kept=kept))
+    stored, unstored = (load["kwargs"] for load in loads)
+    assert "nocache" not in stored
+    assert limits_of("j", stored["metadata"]).off
+    assert unstored["nocache"] is True
 
 
 def test_publishes_at_a_time_have_a_connection_each_and_do_not_wait_for_one_another(master, publish):
