@@ -210,6 +210,9 @@ class FakeCache:
     def forget(self, jid):
         self.answered.pop(jid, None)
 
+    def store_return(self, load):
+        self.returns.setdefault(load["jid"], {})[load["id"]] = load["retcode"]
+
     def keep_load(self, jid, load, minions):
         if self.failing:
             raise JobCacheError("the job cache is down")

@@ -147,6 +147,46 @@ def test_a_job_that_the_minion_never_received_is_sent_once_more(tmp_path):
         assert bench.master.jobs() == ["a", "a"]
 
 
+# -- what minions have on record ----------------------------------------------------------------------------------------
+
+
+RECORDS = "saltutil.find_cached_job"
+
+
+def doubtful(bench, *minions):
+    """A batch whose engine has lost events, so that silence is no evidence any more."""
+    bench.begin("".join(minion.name for minion in minions), str(len(minions)), timeout=5.0, gather_job_timeout=2.0)
+    bench.run(1)
+    bench.shell.on_gap()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "sent"),
+    [(1e6, 2), (3.0, 1)],
+    ids=["records that reach back", "records that began after the batch"],
+)
+def test_a_minion_that_says_it_never_began_is_sent_to_again_whatever_was_lost(tmp_path, seconds, sent):
+    minion = FakeMinion("a", there=False)
+    with bench_of(tmp_path, minion) as bench:
+        minion.answers[RECORDS] = ({"jid": JID, "job_once": {"state": "never", "recorded_for": seconds}}, 0)
+        doubtful(bench, minion)
+        minion.there = True
+        bench.end()
+        assert bench.states() == {"a": "completed" if sent == 2 else "lost"}
+        assert bench.master.jobs() == ["a"] * sent
+
+
+def test_a_return_that_was_lost_and_that_the_minion_has_kept_is_fetched(tmp_path):
+    minion = FakeMinion("a", seconds=10_000)
+    with bench_of(tmp_path, minion) as bench:
+        doubtful(bench, minion)
+        minion.runs.clear()
+        minion.answers[RECORDS] = ({"jid": JID, "return": "done", "retcode": 0, "job_once": {"state": "ended"}}, 0)
+        bench.end()
+        assert bench.states() == {"a": "completed"}
+        assert bench.master.jobs() == ["a"]
+
+
 # -- the retry queue ---------------------------------------------------------------------------------------------------
 
 
