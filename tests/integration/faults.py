@@ -110,3 +110,19 @@ class CountedJob:
             busy += 1 if line == "begin" else -1
             most = max(most, busy)
         return most
+
+
+class CutOffJob:
+    """A job that comes to its end after the process through which its minion returns it has been frozen."""
+
+    def __init__(self, folder):
+        self.ran, self._go = folder / "ran", folder / "go"
+        self.command = f"echo $$ >> {self.ran}; while [ ! -e {self._go} ]; do sleep 0.1; done"
+
+    def cut_off(self):
+        """Freeze that process, then let the job come to its end; it must be running."""
+        shell = psutil.Process(int(self.ran.read_text()))
+        _runner, front, *_ = shell.parents()
+        front.suspend()
+        self._go.touch()
+        wait_for(lambda: not shell.is_running(), what="the job has ended")

@@ -15,8 +15,8 @@ import subprocess
 import pytest
 
 import saltext.jobs.minion
-from tests.integration.faults import CountedJob
-from tests.integration.job_retry.desk import Desk, Ear, kill, retry_master, retry_minion
+from tests.integration.faults import CountedJob, CutOffJob
+from tests.integration.job_retry.desk import Desk, Ear, kill, lines, retry_master, retry_minion
 from tests.missing import missing
 from tests.waiting import wait_for
 
@@ -159,6 +159,25 @@ def test_a_job_that_takes_its_own_minion_down_at_once_runs_once(desk, anna, tmp_
     wait_for(lambda: not desk.queue(state="pending,claimed,sent,running"), what="nothing waits any more")
     assert sorted(trace.read_text().split()) == ["x", "y"]
     assert desk.state("anna", jid) == "held"
+
+
+def test_a_return_that_was_lost_is_fetched_from_the_record(desk, anna, tmp_path):
+    kill(anna)
+    job = CutOffJob(tmp_path)
+    jid = desk.publish("cmd.run", f"{job.command}; echo all done", tgt="anna")
+    desk.await_state("anna", jid, "pending")
+    anna.start()
+    desk.await_state("anna", jid, "running")
+    job.cut_off()
+    record = pathlib.Path(anna.config["cachedir"], "job_once", "anna", jid)
+    wait_for(lambda: '"value"' in record.read_text(), what="the minion has recorded the end")
+    assert not desk.returned(jid)
+    kill(anna)
+    anna.start()
+    desk.await_return("anna", jid)
+    wait_for(lambda: not desk.queue(), what="the queue is empty")
+    assert desk.returned(jid) == {"anna": "all done"}
+    assert lines(job.ran) == 1
 
 
 @contextlib.contextmanager

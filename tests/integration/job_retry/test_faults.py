@@ -8,13 +8,12 @@ import signal
 import subprocess
 import time
 
-import psutil
 import pytest
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.requests import engine_dir
-from tests.integration.faults import CountedJob, EngineProcess
+from tests.integration.faults import CountedJob, CutOffJob, EngineProcess
 from tests.integration.job_retry.desk import Ear, away, kill, lines, retry_master, retry_minion
 from tests.missing import missing
 from tests.waiting import Deadline, wait_for
@@ -174,22 +173,6 @@ def cora_once(master):
 def cora(cora_once, desk, engine):
     with away(cora_once, desk) as daemon:
         yield daemon
-
-
-class CutOffJob:
-    """A job that comes to its end after the process through which its minion returns it has been frozen."""
-
-    def __init__(self, folder):
-        self.ran, self._go = folder / "ran", folder / "go"
-        self.command = f"echo $$ >> {self.ran}; while [ ! -e {self._go} ]; do sleep 0.1; done"
-
-    def cut_off(self):
-        """Freeze that process, then let the job come to its end; it must be running."""
-        shell = psutil.Process(int(self.ran.read_text()))
-        _runner, front, *_ = shell.parents()
-        front.suspend()
-        self._go.touch()
-        wait_for(lambda: not shell.is_running(), what="the job has ended")
 
 
 def test_a_job_whose_minion_was_killed_between_its_end_and_its_return_is_held(desk, engine, bert, counted, tmp_path):
