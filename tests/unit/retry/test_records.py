@@ -7,6 +7,7 @@ import pytest
 from saltext.jobs.core.retry import facts, verdict
 from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.steps import Said
+from tests.unit.retry.test_askers import ROOT
 from tests.unit.retry.test_machine import away
 from tests.unit.retry.test_verdict import AGAIN, ONCE, RUNNING, SENT, UNSAID, entry
 
@@ -120,4 +121,15 @@ def test_a_forged_acknowledgement_holds_nothing_where_the_minion_keeps_records()
     assert world.state("b", "j1") is not State.HELD
     world.deliver = deliver
     world.run_until(lambda: ("b", "j1") not in world.stored)
+    assert world.runs["b", "j1"] == 1
+
+
+def test_a_held_job_that_somebody_wants_again_is_sent_with_the_word_that_lets_it_run():
+    world = keeper()
+    world.minions["b"].begun.add("j1")
+    world.start("b")
+    world.run_until(lambda: world.state("b", "j1") is State.HELD)
+    world.tell(facts.RetryRequested("b", "j1", asker=ROOT))
+    world.run_until(lambda: ("b", "j1") not in world.stored)
+    assert [effect.rerun for effect in world.effects(facts.Publish)] == [True]
     assert world.runs["b", "j1"] == 1
