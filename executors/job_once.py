@@ -203,7 +203,7 @@ def _begin(opts, data):
                 f"Job {data['jid']} was not run, since it cannot be recorded in {records.folder}: {exc}. Without "
                 "job_once_strict in the minion's configuration it would run all the same."
             ) from exc
-        log.warning("Job %s runs without a record in %s, and may run again: %s", data["jid"], records.folder, exc)
+        log.warning("Job %r runs without a record in %s, and may run again: %s", data["jid"], records.folder, exc)
         return None
 
 
@@ -276,7 +276,7 @@ class Job:
             if part + 1 >= self.record.parts:
                 self.records.sweep()
         except OSError as exc:
-            log.warning("The end of job %s could not be recorded: %s", self.record.jid, exc)
+            log.warning("The end of job %r could not be recorded: %s", self.record.jid, exc)
 
     def again(self, part, func):
         """Return what one function of a job returned before. Raises what it raised."""
@@ -349,7 +349,7 @@ def _fire(opts, tag, payload):
         with salt.utils.event.MinionEvent(opts, listen=False) as bus:
             bus.fire_event({"data": payload, "tag": tag, "events": None, "pretag": None}, "fire_master")
     except Exception as exc:
-        log.debug("The beginning of job %s could not be told to the master: %s", payload["jid"], exc)
+        log.debug("The beginning of job %r could not be told to the master: %s", payload["jid"], exc)
 
 
 # -- questions -----------------------------------------------------------------------------------------------------------
@@ -435,7 +435,7 @@ class Records:
                 if record is not None:
                     return Job(self.opts, data, self, record, runs=True)
             elif found.state != "begun":
-                log.info("Job %s was begun here before, %s; it is not run again", jid, _when(found.at))
+                log.info("Job %r was begun here before, %s; it is not run again", jid, _when(found.at))
                 return Job(self.opts, data, self, found, runs=False)
             else:
                 time.sleep(pause)

@@ -40,6 +40,13 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: ("integration" not in item.path.parts, len(item.path.parts)))
 
 
+def pytest_sessionfinish(session, exitstatus):
+    """Tell .ci/run how it ended: make has one status for tests that failed and for a pytest that did not run them."""
+    path = os.environ.get("PYTEST_STATUS")
+    if path and not hasattr(session.config, "workerinput"):
+        pathlib.Path(path).write_text(str(int(exitstatus)))
+
+
 def pytest_unconfigure():
     # At exit Salt flushes log records that it kept since its start into streams that pytest has closed by then; the
     # tracebacks about it would hide the summary.

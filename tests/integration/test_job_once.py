@@ -20,7 +20,8 @@ from tests.integration.job_retry.desk import Desk, Ear, kill, lines, retry_maste
 from tests.missing import missing
 from tests.waiting import wait_for
 
-pytestmark = pytest.mark.story
+#: What depends on the release is a story; the rest is the executor's own, which functional tests try on every release.
+story = pytest.mark.story
 
 QUICK = {"settle": 0.1, "gather": 0.1, "cooldown": 0.3, "backoff": 1.0}
 EXECUTORS = ["job_once", "direct_call"]
@@ -84,6 +85,7 @@ def seen(desk, minion, jid):
     return (desk.ask(minion, "job_once.seen", jid) or {}).get(jid, {})
 
 
+@story
 def test_a_synced_executor_runs_a_job_once_and_returns_again_what_it_returned(desk, anna, tmp_path):
     job = CountedJob(tmp_path, "trace", retcode=3)
     jid = desk.publish("cmd.run", f"echo hello; {job.command}", tgt="anna")
@@ -116,6 +118,7 @@ def test_a_job_of_several_functions_and_one_that_returns_nothing_run_once_too(de
     assert (desk.returned(jid), desk.returned(nothing)) == first
 
 
+@story
 def test_a_job_whose_minion_is_killed_while_it_runs_is_not_run_again_and_says_so(desk, anna, tmp_path):
     job = CountedJob(tmp_path, "trace", gated=True)
     jid = desk.publish("cmd.run", job.command, tgt="anna")
@@ -130,6 +133,7 @@ def test_a_job_whose_minion_is_killed_while_it_runs_is_not_run_again_and_says_so
     assert f"salt 'anna' job_once.forget {jid}" in desk.returned(jid)["anna"]
 
 
+@story
 def test_a_minion_acknowledges_what_the_engine_sends_on_every_release(desk, anna, tmp_path):
     kill(anna)
     job = CountedJob(tmp_path, "trace", gated=True)
@@ -145,6 +149,7 @@ def test_a_minion_acknowledges_what_the_engine_sends_on_every_release(desk, anna
     assert job.begun() == 1
 
 
+@story
 def test_a_job_that_takes_its_own_minion_down_at_once_runs_once(desk, anna, tmp_path):
     kill(anna)
     trace, group = tmp_path / "trace", tmp_path / "group"
@@ -199,6 +204,7 @@ START, ASKED, SENT = "salt/minion/anna/start", "salt/job/*/new", "salt/job_retry
 MOMENTS = 6 * (START, ASKED, SENT) + (SENT, SENT)
 
 
+@story
 @pytest.mark.slow
 def test_a_minion_that_flaps_twenty_times_in_a_minute_runs_no_job_twice(desk, anna, tmp_path):
     kill(anna)

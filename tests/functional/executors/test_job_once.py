@@ -14,6 +14,8 @@ import salt.utils.event
 from tests.functional.executors.conftest import Minion, new_jid
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.story  # how Salt calls executors differs between the releases
+
 EXECUTOR = pathlib.Path(__file__).resolve().parents[3] / "executors" / "job_once.py"
 
 
