@@ -123,7 +123,7 @@ def test_a_request_is_left_for_an_engine_that_is_down(opts, runner):
 
 def test_every_function_has_an_example_for_the_command_line(runner):
     functions = [name for name in runner if name.startswith("job_retry.")]
-    assert len(functions) == 12
+    assert len(functions) == 13
     for name in functions:
         assert f"salt-run {name}" in runner[name].__doc__
         assert "CLI Example::" in runner[name].__doc__ or "CLI Example:" in runner[name].__doc__
