@@ -44,7 +44,7 @@ DEMO_VENV := $(if $(HAS_COMPILER),.venv,.venv-3007)
 # Integration tests wait more than they work, so that more of their files run at a time than there are cores. They take
 # longest and begin first (tests/conftest.py); the short ones fill what they leave.
 WORKERS ?= 4
-PYTEST = python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+PYTEST = python -m pytest -n $(WORKERS) --dist loadfile -o cache_dir=.pytest_cache/$@ $(ARGS)
 LONGEST_FIRST = --no-loadscope-reorder
 
 .PHONY: help demo test test-all test-slow releases $(RELEASES:%=test-%) lint docs-tables clean
