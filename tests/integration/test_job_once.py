@@ -259,7 +259,7 @@ def test_on_a_full_disk_a_job_runs_with_a_warning(desk, anna, full_disk, tmp_pat
     desk.await_return("anna", jid)
     assert (desk.returned(jid), job.begun()) == ({"anna": "done"}, 1)
     log = pathlib.Path(anna.config["log_file"]).read_text(errors="replace")
-    (line,) = [line for line in log.splitlines() if f"Job {jid} runs without a record" in line]
+    (line,) = [line for line in log.splitlines() if f"Job {jid!r} runs without a record" in line]
     assert "[WARNING" in line and "No space left on device" in line
 
 
