@@ -17,6 +17,9 @@ from tests.waiting import Patience
 hypothesis.settings.register_profile("patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("patient")
 
+# ``cmd.run`` takes the shell of whoever started the minion: the plain one, wherever the tests run.
+os.environ["SHELL"] = "/bin/sh"
+
 
 @pytest.fixture(scope="session")
 def salt_factories_default_root_dir():

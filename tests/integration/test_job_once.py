@@ -153,7 +153,7 @@ def test_a_minion_acknowledges_what_the_engine_sends_on_every_release(desk, anna
 def test_a_job_that_takes_its_own_minion_down_at_once_runs_once(desk, anna, tmp_path):
     kill(anna)
     trace, group = tmp_path / "trace", tmp_path / "group"
-    jid = desk.publish("cmd.run", f"echo x >> {trace}; kill -9 -- -$(cat {group}); sleep 2", tgt="anna")
+    jid = desk.publish("cmd.run", f"echo x >> {trace}; kill -s KILL -- -$(cat {group}); sleep 2", tgt="anna")
     behind = desk.publish("cmd.run", f"echo y >> {trace}", tgt="anna")
     wait_for(lambda: len(desk.queue(state="pending")) == 2, what="both wait")
     with briefly(anna) as process:
