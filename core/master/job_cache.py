@@ -178,6 +178,17 @@ class JobCache:
             return None
         return found if found and found.by == self._opts["id"] else None
 
+    def has_publication(self, jid: str) -> bool:
+        """
+        Tell whether any master's publish of ``jid`` is recorded, readable or not. Only our own job cache knows.
+
+        :raises JobCacheError: when the cache cannot be read.
+        """
+        key = self._store.key_of(jid) if self.master_name == OURS else None
+        if key is None:
+            return False
+        return bool(self._guard(OURS, f"look for {jid}", lambda: records.is_published(self._store, key)))
+
     def _damaged_as_text(self, key: str) -> Any:
         try:
             return self._store.fetch(records.PUBLISHED, key)

@@ -48,8 +48,10 @@ AGAIN = 10.0
 #: Seconds from the event of a signal to its being in the job cache; seconds before one that could not be read is tried
 #: again, which must be sooner than a replay.
 _KILL_DELAY, _KILL_AGAIN = 0.5, 1.0
-#: Seconds by which an event of a publish may precede its record in the job cache.
+#: Seconds by which an event of a publish usually precedes its record in the job cache at most.
 _SLACK = 1.0
+#: Seconds for which a record is waited for where the master is slower than that, and for how many jobs: events are forged.
+LATEST, MOST_LATE = 100.0, 1000
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,7 @@ class Capture:
         self.open: dict[str, _Open] = {}
         self.closed: dict[str, float] = {}  # jid -> the newest publish that has been settled
         self.notes = Notes(timers)
+        self._late: set[str] = set()  # jobs that are open, and had no record when they were last read
         self._surveys = 0
 
     # -- what needs no second look ------------------------------------------------------------------------------------
@@ -234,11 +237,11 @@ class Capture:
         if job is None or job.stage is not Stage.READING:
             return []
         job.last = fact.last
+        self._late.discard(fact.jid)
         if fact.kill is not None:
             self._close(fact.jid, now)
             return self._kill(fact.kill, now)
-        if fact.job is None and job.signal and now < job.published_at + self._patience:
-            self._later(fact.jid, now + _KILL_DELAY)  # the record of a publish follows its event
+        if not fact.recorded and self._wait_for_record(fact.jid, job, now):
             return []
         if fact.job is None or not self.wants(fact.job):
             return self._drop(fact.jid, now)
@@ -252,6 +255,15 @@ class Capture:
         if self._wait_for(job, fact, now):
             return []
         return self._judge(job, fact, known, now)
+
+    def _wait_for_record(self, jid: str, job: _Open, now: float) -> bool:
+        """Leave a job alone whose publish has been heard, while the master has not stored it yet."""
+        since = now - job.published_at
+        if since >= LATEST or len(self._late) >= MOST_LATE:
+            return False
+        self._late.add(jid)
+        self._later(jid, now + (_KILL_DELAY if job.signal and since < self._patience else max(_SLACK, since)))
+        return True
 
     def _wait_for(self, job: _Open, fact: JobRead, now: float) -> bool:
         """Leave a job alone until the deadline of its newest publish."""
@@ -272,7 +284,8 @@ class Capture:
             outcomes += self.notes.add(fact.jid, self._end_of(job.job), job.begun & unasked)
             job.stage, job.asking = Stage.TO_ASK, set(unasked)
             return [*outcomes, Survey()]
-        there, begun = missing & job.idle, missing & job.idle & note.begun
+        # Some may have said so only after they were asked, in answer to another question.
+        there, begun = missing & job.idle, missing & job.idle & (note.begun | job.begun)
         outcomes += self._explain(job, begun, State.HELD, "it was begun and ended without a return")
         reason = "it is there, but has neither run nor returned the job"
         outcomes += self._explain(job, there - begun, State.PENDING, reason, alive=True)
@@ -340,7 +353,7 @@ class Capture:
         silent = asked - fact.running.keys()
         job.idle |= asked - running - silent
         outcomes: list[Outcome] = [*self.notes.add(jid, self._end_of(job.job), running)]
-        begun = silent & self.notes.get(jid).begun
+        begun = silent & (self.notes.get(jid).begun | job.begun)
         reason = "it did not return the job and does not answer"
         outcomes += self._explain(job, silent - begun, State.PENDING, reason)
         outcomes += self._explain(job, begun, State.RUNNING, "it has begun the job, and does not answer")
@@ -375,6 +388,7 @@ class Capture:
 
     def _close(self, jid: str, now: float) -> None:
         job = self.open.pop(jid)
+        self._late.discard(jid)
         self.closed[jid] = max(job.last, self.closed.get(jid, 0.0))
         if job.again is not None:
             self.published(Published(jid, "", job.again), now)

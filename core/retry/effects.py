@@ -162,7 +162,7 @@ class Effects:
                 said = await self._with.ports.questions.find_either(
                     effect.jid, effect.minions, self._with.timeout, self._expression(effect.jid), self._kept
                 )
-            except (PublishFailed, JobCacheError) as exc:
+            except Exception as exc:  # whatever it is: who asked waits for an outcome
                 log.warning("%d minions could not be asked about job %s: %s", len(effect.minions), effect.jid, exc)
                 self._step(facts.Asked(effect.jid, unasked=frozenset(effect.minions)))
                 return
@@ -205,7 +205,7 @@ class Effects:
             try:
                 questions, timeout = self._with.ports.questions, self._with.timeout
                 running = await questions.find_running(effect.minions, timeout, self._kept)
-            except (PublishFailed, JobCacheError) as exc:
+            except Exception as exc:  # whatever it is: who asked waits for an outcome
                 log.warning("%d minions could not be asked which jobs they run: %s", len(effect.minions), exc)
                 self._step(facts.Surveyed(effect.number, unasked=frozenset(effect.minions)))
             else:

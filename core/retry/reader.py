@@ -60,14 +60,14 @@ class JobReader:
         if not self._believes_all:
             found = self._cache.publication(jid)
             if found is None:
-                return JobRead(jid, None), {}
+                return JobRead(jid, None, recorded=self._cache.has_publication(jid)), {}
             publication = found
         load = self._cache.published_load(jid)
         if load and not publication.vouches_for(load):
             log.error("Job %s is not kept: its load in the job cache is not the one that this master published", jid)
             return JobRead(jid, None), {}
         if not load:
-            return JobRead(jid, None), {}
+            return JobRead(jid, None, recorded=False), {}
         minions = self._minions_of(load)
         load = without_secrets(load)
         age = now - (publication.at if self._believes_all else publication.last)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import collections
 import logging
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -27,6 +28,7 @@ from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.master import events
 from saltext.jobs.core.metrics import Metric, figures_of, of_bus, of_publisher
 from saltext.jobs.core.retry import facts
+from saltext.jobs.core.retry.capture import LATEST
 from saltext.jobs.core.retry.checkpoint import Checkpoint
 from saltext.jobs.core.retry.effects import Context, Effects
 from saltext.jobs.core.retry.machine import Retry
@@ -70,7 +72,7 @@ class RetryShell:
         self.writer = Writer(loop, self._store_worker, ports.store, self._record_of, self._refused)
         self._alarm = Alarm(loop, ports.clock, self._tick)
         self._checkpoint = Checkpoint(folder / "checkpoint", ports.clock.now())
-        self._reconciling = False
+        self._reconciling, self._since = False, math.inf
         context = Context(
             loop=loop,
             ports=ports,
@@ -128,7 +130,7 @@ class RetryShell:
         self.restored = True
         self._checkpoint.read()
         self.machine.capture.closed.update(self._checkpoint.closed)
-        await self._reconcile(self._checkpoint.at)
+        await self._look_back(self._checkpoint.at)
         log.info("The retry queue holds %d entries of %d jobs", self.machine.total, len(self.machine.jobs))
         self._maintain()
 
@@ -192,7 +194,7 @@ class RetryShell:
         """Look in the job cache for what the events that were lost would have told."""
         if self.restored:
             self.step(facts.Gap())
-            self._loop.spawn_callback(self._reconcile, self._checkpoint.at)
+            self._loop.spawn_callback(self._look_back, self._checkpoint.at)
             self._take_requests()
 
     # -- the machine --------------------------------------------------------------------------------------------------
@@ -264,18 +266,25 @@ class RetryShell:
         if not self._reconciling:
             self.writer.when_durable(write)
 
+    async def _look_back(self, since: float) -> None:
+        """Find the jobs that were published while nobody listened, and once more those that the master stored late."""
+        self._loop.call_later(LATEST, self._loop.spawn_callback, self._reconcile, since)
+        await self._reconcile(since)
+
     async def _reconcile(self, since: float) -> None:
-        """Find the jobs that were published while nobody listened."""
+        self._since = min(since, self._since)
         if self._reconciling:
             return
         self._reconciling = True
         # Records have the system's time, which may have been set since this engine started.
         ahead = self._ports.clock.now() - time.time()
         try:
-            found = await self._published_since(since - ahead)
-            for jid, last in sorted(found.items(), key=lambda item: item[1]):
-                if is_plain(jid) and self.machine.capture.needs_look(jid, last, last + ahead):
-                    self.step(facts.Published(jid, "", last + ahead))
+            while self._since < math.inf:
+                since, self._since = self._since, math.inf
+                found = await self._published_since(since - ahead)
+                for jid, last in sorted(found.items(), key=lambda item: item[1]):
+                    if is_plain(jid) and self.machine.capture.needs_look(jid, last, last + ahead):
+                        self.step(facts.Published(jid, "", last + ahead))
         finally:
             self._reconciling = False
 

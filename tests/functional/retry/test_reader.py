@@ -36,13 +36,16 @@ def test_a_job_that_this_master_published_is_read_with_those_that_have_not_retur
 def test_a_load_that_a_minion_or_syndic_brought_is_no_published_job(opts, job_cache):
     returners(opts)["salt_cache.save_load"](JID, load_of())
     returners(opts)["salt_cache.save_minions"](JID, ["a", "b"])
-    assert JobReader(opts, job_cache, trust=False).read(JID)[0].job is None
+    read, _ = JobReader(opts, job_cache, trust=False).read(JID)
+    assert (read.job, read.recorded) == (None, False)
 
 
 def test_a_job_that_another_master_published_into_the_same_cache_is_not_this_master_s(opts, job_cache):
     there = {**opts, "id": "there_master"}
+    assert not JobReader(opts, job_cache, trust=False).read(JID)[0].recorded
     publish(JobCache(there), ["a"])
-    assert JobReader(opts, job_cache, trust=False).read(JID)[0].job is None
+    read, _ = JobReader(opts, job_cache, trust=False).read(JID)
+    assert (read.job, read.recorded) == (None, True)
     assert job_cache.published_since(0) == {}
     assert list(JobCache(there).published_since(0)) == [JID]
 

@@ -181,6 +181,7 @@ class Adversary(World):
     def do_publish(self):
         windows = [None, None, None, "", HALF_HOURS]
         limits = Limits(given=True, window=self.random.choice(windows), timezone="UTC")
+        self.lag = self.random.choice([0.0, 0.0, 0.0, self.random.uniform(0.0, 80.0)])
         self.publish(f"j{len(self.published)}", targets=self._some(), limits=limits)
 
     def do_part(self):

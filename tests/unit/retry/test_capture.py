@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.retry import facts
+from saltext.jobs.core.retry.capture import MOST_LATE
 from saltext.jobs.core.retry.entry import Job, Limits, State
 from tests.unit.retry.test_machine import away
 from tests.unit.retry.world import PATIENCE, World
@@ -90,7 +91,7 @@ def test_a_kill_of_everything_that_runs_leaves_alone_what_waits_for_its_minion()
 def test_a_forged_kill_kills_nothing():
     world = away()
     world.tell(facts.Published("forged", "saltutil.kill_job", world.now))
-    world.run(60)
+    world.run(300)
     assert world.state("b", "j1") is State.PENDING
     assert "forged" not in world.machine.capture.open
 
@@ -121,6 +122,24 @@ def test_a_minion_that_said_that_it_begins_and_went_away_is_not_sent_the_job():
     world.start("a")
     world.run(60)
     assert (world.state("a", "j1"), world.runs["a", "j1"]) == (State.HELD, 1)
+
+
+@pytest.mark.parametrize("then", ["is there", "is gone"])
+def test_what_a_minion_says_about_a_job_when_it_is_asked_about_another_counts(then):
+    world = World(minions=("a",), acks=False, duration=200.0)
+    world.publish("other")
+    world.run(PATIENCE - 1)
+    world.publish("j1")
+    world.run_until(lambda: world.effects(facts.Inquire))
+    world.run_until(lambda: len(world.effects(facts.Inquire)) > 1)
+    world.tell(facts.Surveyed(1, {"a": frozenset({"other", "j1"})}))
+    world.stop("a")  # what it ran is gone
+    if then == "is there":
+        world.start("a")
+        world.tell(facts.Surveyed(2, {"a": frozenset()}))
+    world.run(60)
+    assert world.state("a", "j1") is {"is there": State.HELD, "is gone": State.RUNNING}[then]
+    assert world.runs["a", "j1"] == 1
 
 
 def test_that_a_minion_ran_the_job_when_it_was_asked_is_not_forgotten_by_a_further_publish():
@@ -231,6 +250,32 @@ def test_forged_publishes_of_a_job_do_not_keep_it_from_being_captured(every):
     world.run(PATIENCE + 10)
     assert world.state("b", "j1") is State.PENDING
     assert len(world.effects(facts.Inquire)) == 1
+
+
+@pytest.mark.parametrize("lag", [PATIENCE + 1, 30.0, 90.0])
+@pytest.mark.parametrize("event", ["heard", "lost", "heard by an engine that dies then"])
+def test_a_job_that_a_busy_master_stores_long_after_its_event_is_queued_all_the_same(lag, event):
+    world = World()
+    world.stop("b")
+    world.lag = lag
+    if event == "lost":
+        world.crash()
+    world.publish("j1")
+    world.run(1)
+    if event != "heard":
+        world.restart()
+    world.run(300)
+    assert world.state("b", "j1") is State.PENDING
+
+
+def test_events_of_jobs_that_nobody_has_published_are_forgotten():
+    world = World()
+    for number in range(3 * MOST_LATE):
+        world.tell(facts.Published(f"forged{number}", "state.apply", world.now))
+    world.run(PATIENCE + 1)
+    assert len(world.machine.capture.open) <= MOST_LATE
+    world.run(300)
+    assert not world.machine.capture.open
 
 
 def test_what_was_purged_is_not_queued_again_by_a_further_publish():

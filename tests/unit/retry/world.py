@@ -12,6 +12,7 @@ import heapq
 import itertools
 
 from saltext.jobs.core.retry import facts
+from saltext.jobs.core.retry.capture import LATEST
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, Job, State
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.note import Note
@@ -52,6 +53,8 @@ class World:
         self.minions = {name: Minion() for name in minions}
         self.published = {}  # jid -> (Job, targets, time of its first publish)
         self.last = {}  # jid -> time of its newest publish
+        self.lag = 0.0  # seconds from a first publish until the master has stored it
+        self.recorded_at = {}  # jid -> when that is, or was
         self.kills = {}  # jid -> what it signals
         self.returned = set()
         self.unmatched = set()  # (minion, jid) whose target does not match the minion
@@ -132,8 +135,16 @@ class World:
         if self._reconciling:
             self.later(2.0, self.reconcile)
             return
+        self._look_for_publishes(self.checkpoint)
+        self.later(LATEST, lambda since=self.checkpoint: self._look_for_publishes(since))
+
+    def _look_for_publishes(self, since):
+        if not self.cache_up:
+            self.later(2.0, lambda: self._look_for_publishes(since))
+            return
         for jid, at in sorted(self.last.items(), key=lambda item: item[1]):
-            if self.machine is not None and at >= self.checkpoint and self.machine.capture.needs_look(jid, at, at):
+            needs_look = self.machine is not None and self.machine.capture.needs_look
+            if needs_look and since <= at <= self.now and needs_look(jid, at, at):
                 self.tell(facts.Published(jid, "", at))
 
     def crash(self):
@@ -225,10 +236,13 @@ class World:
             if not self.cache_up:
                 self.tell(facts.Unreadable(effect.jid))
                 return
+            if self.recorded_at.get(effect.jid, 0.0) > self.now:
+                self.tell(facts.JobRead(effect.jid, None, recorded=False))
+                return
             job, targets, _ = self.published.get(effect.jid, (None, (), 0))
             missing = frozenset(minion for minion in targets if (minion, effect.jid) not in self.returned)
             last, kill = self.last.get(effect.jid, 0.0), self.kills.get(effect.jid)
-            self.tell(facts.JobRead(effect.jid, job, missing, last, self.now - last, kill))
+            self.tell(facts.JobRead(effect.jid, job, missing, last, self.now - last, kill, recorded=bool(job or kill)))
 
         self.later(0.05, read)
 
@@ -343,6 +357,8 @@ class World:
         job, earlier, at = self.published.get(jid, new)
         self.published[jid] = job, tuple(dict.fromkeys((*earlier, *targets))), at
         self.last[jid] = self.now
+        if jid not in self.recorded_at:
+            self.recorded_at[jid] = self.last[jid] = self.now + self.lag
         self.tell(facts.Published(jid, fun, self.now))
         self.delivered |= {(name, jid) for name in targets if self.minions[name].up}
         self.deliver(jid, targets)
