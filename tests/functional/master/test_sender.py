@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import pathlib
 import socket
 import struct
 import time
@@ -13,37 +12,26 @@ import pytest
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.master.sender import Sender
+from tests.functional.master.conftest import PublisherSocket
 from tests.waiting import SOON, stretched
 
 pytestmark = pytest.mark.skipif(not compat.HAS_PLAIN_BUS, reason="this release's bus is never written directly")
 
 
-class Publisher:
-    """The publisher's side of the socket: one connection, and what came over it."""
+class Publisher(PublisherSocket):
+    """The publisher's side of the socket that events are given to, and what came over it."""
 
     def __init__(self, folder):
-        self.path = folder / "master_event_pull.ipc"
-        self.start()
+        super().__init__(folder, "pull")
 
     def start(self):
-        pathlib.Path(self.path).unlink(missing_ok=True)
-        self.server, self.peer, self.data = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), None, b""
-        self.server.bind(str(self.path))
-        self.server.listen(5)
-        self.server.setblocking(False)
-
-    def stop(self):
-        for handle in (self.peer, self.server):
-            if handle is not None:
-                handle.close()
+        super().start()
+        self.data = b""
 
     def read(self):
         """Return the numbers of the events that came so far."""
         with contextlib.suppress(BlockingIOError):
-            if self.peer is None:
-                self.peer, _ = self.server.accept()
-                self.peer.setblocking(False)
-            while more := self.peer.recv(1 << 20):
+            while self.has_peer() and (more := self.peer.recv(1 << 20, socket.MSG_DONTWAIT)):
                 self.data += more
         numbers, rest = [], self.data
         while len(rest) >= 4 and len(rest) >= 4 + (size := struct.unpack(">I", rest[:4])[0]):
@@ -51,13 +39,6 @@ class Publisher:
             numbers.append(msgpack.unpackb(body.partition(b"\n\n")[2])["number"])
             rest = rest[4 + size :]
         return numbers
-
-
-@pytest.fixture
-def folder(salt_factories_default_root_dir, request):
-    made = salt_factories_default_root_dir / f"sender{abs(hash(request.node.name)) % 100_000}"
-    made.mkdir()
-    return made
 
 
 @pytest.fixture

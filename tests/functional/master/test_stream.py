@@ -2,44 +2,12 @@
 
 from __future__ import annotations
 
-import pathlib
-import socket
-
 import msgpack
 import pytest
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.master.stream import Stream
-
-
-class Publisher:
-    """The publisher's side of the socket, with one listener."""
-
-    def __init__(self, folder):
-        self.path = folder / "master_event_pub.ipc"
-        self.listener = None
-        self.start()
-
-    def start(self):
-        pathlib.Path(self.path).unlink(missing_ok=True)
-        self.server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.server.bind(str(self.path))
-        self.server.listen(5)
-        self.server.setblocking(False)
-
-    def has_listener(self):
-        if self.listener is None:
-            try:
-                self.listener, _ = self.server.accept()
-            except BlockingIOError:
-                return False
-        return True
-
-    def stop(self):
-        if self.listener is not None:
-            self.listener.close()
-            self.listener = None
-        self.server.close()
+from tests.functional.master.conftest import PublisherSocket
 
 
 def frame(tag, payload=b"\x80"):
@@ -47,15 +15,8 @@ def frame(tag, payload=b"\x80"):
 
 
 @pytest.fixture
-def folder(salt_factories_default_root_dir, request):
-    made = salt_factories_default_root_dir / f"stream{abs(hash(request.node.name)) % 100_000}"
-    made.mkdir()
-    return made
-
-
-@pytest.fixture
 def publisher(folder):
-    made = Publisher(folder)
+    made = PublisherSocket(folder, "pub")
     yield made
     made.stop()
 
@@ -65,14 +26,14 @@ def ears(loop, folder, publisher, until):
     """What was heard, and how often the connection broke."""
     heard, breaks = [], []
     stream = Stream(loop, {"sock_dir": str(folder)}, heard.append, lambda: breaks.append(len(heard)))
-    assert until(publisher.has_listener)
+    assert until(publisher.has_peer)
     yield heard, breaks
     stream.destroy()
 
 
 def test_events_are_heard_in_order_and_whole(publisher, ears, until):
     heard, breaks = ears
-    publisher.listener.sendall(b"".join(frame(f"tag/{number}", b"\xa3a\n\n") for number in range(500)))  # 20 KiB
+    publisher.peer.sendall(b"".join(frame(f"tag/{number}", b"\xa3a\n\n") for number in range(500)))  # 20 KiB
     assert until(lambda: len(heard) == 500)
     assert heard == [f"tag/{number}".encode() + b"\n\n\xa3a\n\n" for number in range(500)]
     assert breaks == []
@@ -83,7 +44,7 @@ def test_an_event_may_come_in_pieces(publisher, ears, until, size):
     heard, _ = ears
     data = b"".join(frame(f"tag/{number}") for number in range(4))
     for start in range(0, len(data), size):
-        publisher.listener.sendall(data[start : start + size])
+        publisher.peer.sendall(data[start : start + size])
         until(lambda: False, seconds=0.001)
     assert until(lambda: len(heard) == 4)
 
@@ -91,13 +52,13 @@ def test_an_event_may_come_in_pieces(publisher, ears, until, size):
 def test_a_large_event_is_heard(loop, publisher, ears, until):
     heard, _ = ears
     data = memoryview(frame("large", b"x" * (20 << 20)) + frame("small"))
-    publisher.listener.setblocking(False)
+    publisher.peer.setblocking(False)
 
     def send():
         nonlocal data
         try:
             while data:
-                data = data[publisher.listener.send(data) :]
+                data = data[publisher.peer.send(data) :]
         except BlockingIOError:
             loop.call_later(0.001, send)
 
@@ -126,12 +87,12 @@ class CountedLoop:
 def test_a_busy_bus_is_read_at_intervals_and_a_calm_one_at_once_again(loop, folder, publisher, until):
     counted, heard = CountedLoop(loop), []
     stream = Stream(counted, {"sock_dir": str(folder)}, heard.append, lambda: pytest.fail("nothing broke"))
-    assert until(publisher.has_listener)
+    assert until(publisher.has_peer)
     count = 300
 
     async def fire():
         for number in range(count):
-            publisher.listener.sendall(frame(f"tag/{number}"))
+            publisher.peer.sendall(frame(f"tag/{number}"))
             await compat.sleep(0.001)
 
     loop.run_sync(fire)
@@ -139,7 +100,7 @@ def test_a_busy_bus_is_read_at_intervals_and_a_calm_one_at_once_again(loop, fold
     assert counted.woken < count / 10
     until(lambda: False, seconds=0.1)  # calm
     woken = counted.woken
-    publisher.listener.sendall(frame("single"))
+    publisher.peer.sendall(frame("single"))
     assert until(lambda: len(heard) == count + 1)
     assert counted.woken == woken + 1
     stream.destroy()
@@ -148,14 +109,14 @@ def test_a_busy_bus_is_read_at_intervals_and_a_calm_one_at_once_again(loop, fold
 def test_a_publisher_that_goes_while_the_bus_is_busy_is_noticed(publisher, ears, until):
     heard, breaks = ears
     for number in range(2):
-        publisher.listener.sendall(frame("tag"))
+        publisher.peer.sendall(frame("tag"))
         assert until(lambda wanted=number: len(heard) > wanted)
-    publisher.listener.sendall(b"".join(frame("tag") for _ in range(100)))
+    publisher.peer.sendall(b"".join(frame("tag") for _ in range(100)))
     publisher.stop()
     assert until(lambda: breaks == [102])
     publisher.start()
-    assert until(publisher.has_listener)
-    publisher.listener.sendall(frame("next"))
+    assert until(publisher.has_peer)
+    publisher.peer.sendall(frame("next"))
     assert until(lambda: len(heard) == 103)
 
 
@@ -163,9 +124,9 @@ def test_a_publisher_that_comes_late_is_heard(loop, folder, until):
     heard = []
     stream = Stream(loop, {"sock_dir": str(folder)}, heard.append, lambda: pytest.fail("nothing broke"))
     until(lambda: False, seconds=0.3)
-    publisher = Publisher(folder)
-    assert until(publisher.has_listener)
-    publisher.listener.sendall(frame("tag"))
+    publisher = PublisherSocket(folder, "pub")
+    assert until(publisher.has_peer)
+    publisher.peer.sendall(frame("tag"))
     assert until(lambda: heard)
     stream.destroy()
     publisher.stop()
@@ -173,13 +134,13 @@ def test_a_publisher_that_comes_late_is_heard(loop, folder, until):
 
 def test_a_publisher_that_goes_is_noticed_and_the_next_one_heard(publisher, ears, until):
     heard, breaks = ears
-    publisher.listener.sendall(frame("one") + frame("half")[:5])
+    publisher.peer.sendall(frame("one") + frame("half")[:5])
     assert until(lambda: heard)
     publisher.stop()
     assert until(lambda: breaks == [1])
     publisher.start()
-    assert until(publisher.has_listener)
-    publisher.listener.sendall(frame("two"))
+    assert until(publisher.has_peer)
+    publisher.peer.sendall(frame("two"))
     assert until(lambda: len(heard) == 2)
     assert heard == [b"one\n\n\x80", b"two\n\n\x80"]
 
@@ -187,19 +148,19 @@ def test_a_publisher_that_goes_is_noticed_and_the_next_one_heard(publisher, ears
 @pytest.mark.parametrize("junk", [b"\xc1", b"\x01", b"\xa3abc", msgpack.packb({"a": 1})])
 def test_what_is_no_event_breaks_the_connection_and_a_new_one_is_made(publisher, ears, until, junk):
     heard, breaks = ears
-    publisher.listener.sendall(junk)
+    publisher.peer.sendall(junk)
     assert until(lambda: breaks)
-    publisher.listener = None
-    assert until(publisher.has_listener)
-    publisher.listener.sendall(frame("tag"))
+    publisher.peer = None
+    assert until(publisher.has_peer)
+    publisher.peer.sendall(frame("tag"))
     assert until(lambda: heard)
 
 
 def test_nothing_is_heard_after_the_end(loop, folder, publisher, until):
     heard = []
     stream = Stream(loop, {"sock_dir": str(folder)}, lambda raw: (heard.append(raw), stream.destroy()), lambda: None)
-    assert until(publisher.has_listener)
-    publisher.listener.sendall(frame("one") + frame("two"))
+    assert until(publisher.has_peer)
+    publisher.peer.sendall(frame("one") + frame("two"))
     assert until(lambda: heard)
     until(lambda: len(heard) > 1, seconds=0.2)
     assert len(heard) == 1

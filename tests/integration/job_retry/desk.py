@@ -77,6 +77,21 @@ class Desk:
     def await_return(self, minion, jid):
         wait_for(lambda: minion in (self.returned(jid) or {}), what=lambda: f"{minion} returns {jid}: {self.queue()}")
 
+    def lose_return(self, minion, jid, job, record, mark):
+        """
+        Have a minion that is away run a job that waits for it, keep the return from the master, and start the minion anew.
+
+        :param job: the ``CutOffJob`` that the jid is.
+        :param record: the file in which the minion keeps the return; ``mark`` is in it then.
+        """
+        minion.start()
+        self.await_state(minion.id, jid, "running")
+        job.cut_off()
+        wait_for(lambda: record.exists() and mark in record.read_bytes(), what="the minion has kept the return")
+        assert not self.returned(jid)
+        kill(minion)
+        minion.start()
+
     def engine_pid(self):
         """The process that holds the engine's lock, or None."""
         lock = str(requests.lock_path(self.opts, JOB_RETRY))

@@ -100,6 +100,13 @@ class Bench:
         """Wait until overdue minions are looked for, find none of them in the job cache, and return the effects."""
         return self.looked(self.wait(seconds))
 
+    def twice_idle(self, minion: str) -> list:
+        """Have a minion that is overdue say twice that it does not run the job, and return what follows the second time."""
+        self.until_probe(62)
+        self.probed(idle=minion)
+        self.until_probe(12)
+        return self.probed(idle=minion)
+
     def replayed(self) -> Batch:
         """The batch as a new engine would find it."""
         batch = Batch.restore(self.first)

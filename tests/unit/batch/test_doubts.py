@@ -190,10 +190,7 @@ def test_a_minion_that_says_both_that_it_runs_the_job_and_that_it_does_not_does_
     bench.probed(idle="a")
     bench.probed(running="a")
     assert bench.batch.flights["a"].phase is Phase.RUNNING
-    bench.until_probe(62)
-    bench.probed(idle="a")
-    bench.until_probe(12)
-    bench.probed(idle="a")
+    bench.twice_idle("a")
     assert bench.batch.flights["a"].phase is Phase.GRACE
     bench.probed(running="a")
     assert bench.batch.flights["a"].phase is Phase.RUNNING

@@ -184,10 +184,7 @@ def test_a_minion_that_twice_does_not_run_the_job_is_lost_after_a_grace_and_a_la
 def test_the_last_look_finds_a_return_that_the_bus_lost():
     bench = Bench("a", "1")
     bench.sent()
-    bench.until_probe(62)
-    bench.probed(idle="a")
-    bench.until_probe(12)
-    bench.probed(idle="a")
+    bench.twice_idle("a")
     bench.looked(bench.wait(12), a=3)
     assert bench.batch.outcomes["a"][2] == 3
     assert bench.state_of("a") == "failed"

@@ -10,10 +10,7 @@ from tests.unit.batch.bench import Bench, published
 
 def given_up(bench, minion, never=True):
     """A minion says twice that it does not run the job, then that it has never begun it; the effects of the last look."""
-    bench.until_probe(62)
-    bench.probed(idle=minion)
-    bench.until_probe(12)
-    assert facts.AskRecords((minion,)) in bench.probed(idle=minion)
+    assert facts.AskRecords((minion,)) in bench.twice_idle(minion)
     if never:
         bench.tell(facts.NeverBegun((minion,)))
     return bench.looked(bench.wait(12))
@@ -45,10 +42,7 @@ def test_its_records_outweigh_a_forged_acknowledgement():
 def test_a_minion_that_runs_the_job_after_all_is_not_sent_to_again():
     bench = Bench("a", "1")
     bench.sent()
-    bench.until_probe(62)
-    bench.probed(idle="a")
-    bench.until_probe(12)
-    bench.probed(idle="a")
+    bench.twice_idle("a")
     bench.tell(facts.NeverBegun(("a",)))
     bench.tell(facts.Acknowledged("a"))
     assert bench.state_of("a") == "active"

@@ -136,15 +136,6 @@ def test_a_flood_of_forged_signs_writes_next_to_nothing_down(tmp_path):
         assert bench.store.journal_path(JID).stat().st_size - size < 500
 
 
-def test_a_minion_that_starts_during_the_last_ping_is_pinged_once_more_and_sent_to(tmp_path):
-    with ShellBench(tmp_path, [FakeMinion("a", seconds=30), FakeMinion("b", there=False)]) as bench:
-        bench.begin("ab", "2", presence="ping", gather_job_timeout=10.0)
-        bench.run(25)
-        bench.master.restart_minion("b")
-        bench.end()
-        assert bench.states() == {"a": "completed", "b": "completed"}
-
-
 def test_where_the_job_cache_cannot_tell_who_answered_the_events_are_believed(tmp_path):
     with ShellBench(tmp_path, [FakeMinion("a", there=False), "b"]) as bench:
         bench.master.cache.unproven = "job_cache is False"
