@@ -27,7 +27,7 @@ MOST = 200
 
 
 class Hearsay:
-    """The returns of one batch. At most one look-up is under way."""
+    """The returns of one job, or the answers to one question. At most one look-up is under way."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, float] = {}  # minions whose returns are to be looked for, and from when on
@@ -43,7 +43,7 @@ class Hearsay:
 
     @property
     def next_due(self) -> float | None:
-        """When the next look-up is due, in Unix time; None where none is, or one is under way."""
+        """When the next look-up is due, by the clock of ``now``; None where none is, or one is under way."""
         return None if self._looking or self._first is None else max(self._first, self._not_before)
 
     def take(self, now: float) -> tuple[str, ...]:
