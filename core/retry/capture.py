@@ -284,9 +284,10 @@ class Capture:
             outcomes += self.notes.add(fact.jid, self._end_of(job.job), job.begun & unasked)
             job.stage, job.asking = Stage.TO_ASK, set(unasked)
             return [*outcomes, Survey()]
-        # Some may have said so only after they were asked, in answer to another question.
+        # Some may have said so only after they were asked, in answer to another question. They are asked about it before it
+        # is held: what was heard can be forged, and one that keeps records knows whether it has begun.
         there, begun = missing & job.idle, missing & job.idle & (note.begun | job.begun)
-        outcomes += self._explain(job, begun, State.HELD, "it was begun and ended without a return")
+        outcomes += self._explain(job, begun, State.RUNNING, "it has begun the job, and no longer runs it", alive=True)
         reason = "it is there, but has neither run nor returned the job"
         outcomes += self._explain(job, there - begun, State.PENDING, reason, alive=True)
         outcomes += self.notes.strike(fact.jid, there)

@@ -10,6 +10,7 @@ from saltext.jobs.core.retry.steps import Said
 from tests.unit.retry.test_askers import ROOT
 from tests.unit.retry.test_machine import away
 from tests.unit.retry.test_verdict import AGAIN, ONCE, RUNNING, SENT, UNSAID, entry
+from tests.unit.retry.world import World
 
 WITH_RECORDS = [Said.NEVER, Said.NOT_SURE]
 
@@ -133,3 +134,30 @@ def test_a_held_job_that_somebody_wants_again_is_sent_with_the_word_that_lets_it
     world.run_until(lambda: ("b", "j1") not in world.stored)
     assert [effect.rerun for effect in world.effects(facts.Publish)] == [True]
     assert world.runs["b", "j1"] == 1
+
+
+def test_a_forged_acknowledgement_of_a_job_that_was_lost_on_its_way_holds_nothing_where_the_minion_keeps_records():
+    world = World(minions=("a",), cooldown=1.0, backoff=1.0)
+    world.minions["a"].keeps = True
+    deliver, world.deliver = world.deliver, lambda jid, names: None
+    world.publish("j1")
+    world.run(1)
+    world.tell(facts.Acknowledged("a", "j1"))
+    world.run(60)
+    assert world.state("a", "j1") is not State.HELD
+    world.deliver = deliver
+    world.run_until(lambda: ("a", "j1") not in world.stored)
+    assert world.runs["a", "j1"] == 1
+
+
+def test_a_job_that_its_minion_has_begun_and_not_returned_is_held_with_and_without_records():
+    for keeps in (True, False):
+        world = World(minions=("a",), cooldown=1.0, backoff=1.0, duration=300.0)
+        world.minions["a"].keeps = keeps
+        world.publish("j1")
+        world.run(2)
+        world.start("a")  # its process is gone
+        world.run(60)
+        assert (world.state("a", "j1"), world.runs["a", "j1"]) == (State.HELD, 1)
+        assert world.machine.entry("a", "j1").reason == "it was begun and ended without a return"
+        assert not world.effects(facts.Publish)
