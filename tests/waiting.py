@@ -28,16 +28,34 @@ _LOAD = pathlib.Path("/proc/loadavg")
 def load() -> float:
     """Return how many processes want each core, at least 1: those of this moment, or the mean of the last minute."""
     try:
-        mean, _, _, processes, _ = _LOAD.read_text().split()
-        runnable = max(float(mean), float(processes.partition("/")[0]))
+        now = float(_LOAD.read_text().split()[3].partition("/")[0])
     except OSError:  # not Linux
-        runnable = os.getloadavg()[0]
-    return max(1.0, runnable / len(os.sched_getaffinity(0)))
+        now = 0.0
+    return max(1.0, now / _cores(), _mean_load())
+
+
+def _mean_load() -> float:
+    return os.getloadavg()[0] / _cores()
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 def stretched(seconds: float) -> int:
-    """Return how many seconds, rounded up, a command or an option of Salt is to get on the machine as it is now."""
+    """Return how many seconds, rounded up, a command is to get on the machine as it is now."""
     return math.ceil(seconds * load())
+
+
+def lasting(seconds: float) -> int:
+    """
+    Return how many seconds, rounded up, an option of Salt is to say that is waited for again and again.
+
+    It goes by the load of the last minute: daemons that start together make a peak, by which each later wait would be ten
+    times as long. It allows for other tests that begin later, and is bounded, since what is waited for takes a fraction of
+    a second.
+    """
+    return math.ceil(seconds * min(max(1.5, _mean_load()), 3.0))
 
 
 class Deadline:

@@ -7,7 +7,7 @@ import contextlib
 import pytest
 from saltfactories.utils import random_string
 
-from tests.waiting import stretched
+from tests.waiting import lasting, stretched
 
 MASTER = {
     "master_job_cache": "salt_cache",
@@ -25,7 +25,7 @@ _TIMEOUTS = ("timeout", "gather_job_timeout", "auth_timeout", "request_channel_t
 
 
 def _patient(options):
-    return {name: stretched(value) if name in _TIMEOUTS else value for name, value in options.items()}
+    return {name: lasting(value) if name in _TIMEOUTS else value for name, value in options.items()}
 
 
 def _quiet(role):

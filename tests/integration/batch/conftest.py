@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from tests.integration.conftest import make_master, minions
-from tests.waiting import stretched
+from tests.waiting import lasting
 
 
 @contextlib.contextmanager
@@ -19,4 +19,4 @@ def batch_master(factories, *names, **overrides):
 
 def timeouts(seconds):
     """The arguments of ``batch.start`` by which a batch soon asks what has become of a minion."""
-    return f"timeout={stretched(seconds)}", f"gather_job_timeout={stretched(seconds)}"
+    return f"timeout={lasting(seconds)}", f"gather_job_timeout={lasting(seconds)}"

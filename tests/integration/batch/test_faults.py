@@ -21,7 +21,7 @@ from tests.integration.batch.conftest import batch_master, timeouts
 from tests.integration.conftest import salt_run
 from tests.integration.faults import CountedJob, EngineProcess, freeze, thaw
 from tests.missing import missing
-from tests.waiting import Deadline, stretched, wait_for
+from tests.waiting import Deadline, lasting, stretched, wait_for
 
 MINIONS = ("f1", "f2", "f3", "f4")
 SLOW_LISTENERS = {"pub_server_write_queue_size": 500}
@@ -153,7 +153,7 @@ def test_an_engine_that_is_killed_every_two_seconds_ends_its_batch_and_sends_to_
 @pytest.mark.parametrize("point", ["ping", "question"])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_an_engine_killed_around_a_question_asks_again_and_sends_to_nobody_twice(engine, run, store, job, when, point):
-    work = job(stretched(5) if point == "question" else 0.2)
+    work = job(lasting(5) if point == "question" else 0.2)
     engine.start(f"{when} {point} 1")
     options = ("batch=2", *timeouts(2))
     jid = run("batch.start", "f*", "cmd.run", work.command, *options)["jid"]
@@ -258,7 +258,7 @@ def test_a_batch_that_hands_minions_over_is_refused_where_nobody_could_take_them
 
 def test_a_job_that_outlives_every_timeout_never_runs_on_more_minions_than_the_limit(engine, run, store, job):
     engine.start()
-    work = job(stretched(12))
+    work = job(lasting(12))
     jid = start(run, work, "batch=1", *timeouts(2), tgt="f[12]")
     batch = ended(store, jid)
     assert all_completed(batch)
@@ -267,7 +267,7 @@ def test_a_job_that_outlives_every_timeout_never_runs_on_more_minions_than_the_l
 
 def test_a_frozen_minion_is_given_up_and_its_late_return_still_counts(engine, run, store, job, master):
     engine.start()
-    work = job(stretched(6))
+    work = job(lasting(6))
     jid = start(run, work, "batch=1", *timeouts(2), tgt="f1")
     wait_for(work.begun, what="the job has begun")
     frozen = freeze(master.fleet["f1"])

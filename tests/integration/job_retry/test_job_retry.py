@@ -6,7 +6,7 @@ import pytest
 import salt.cache
 
 from tests.integration.job_retry.desk import family, kill, lines, retry_minion
-from tests.waiting import stretched, wait_for
+from tests.waiting import lasting, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_jobs_come_oldest_first_with_their_own_limits_and_options(desk, bert, tm
     kept_out = desk.publish("cmd.run", f"echo never >> {order}", tgt="bert", metadata={"job_retry": False})
     excluded = desk.publish("test.ping", tgt="bert")
     asked_for = desk.publish("test.ping", tgt="bert", metadata={"job_retry": {"ttl": "1h"}})
-    brief = desk.publish("cmd.run", f"echo late >> {order}", tgt="bert", metadata={"job_retry": {"ttl": stretched(25)}})
+    brief = desk.publish("cmd.run", f"echo late >> {order}", tgt="bert", metadata={"job_retry": {"ttl": lasting(12)}})
     desk.await_state("bert", brief, "expired")
     queue = desk.queue()
     assert {jid for (_, jid), state in queue.items() if state == "pending"} == {first, second, two, asked_for}

@@ -408,7 +408,7 @@ def test_only_presence_or_an_operator_gets_a_minion_its_jobs_where_that_is_wante
     first = desk.publish("cmd.run", f"echo first >> {ran}", tgt="bert")
     desk.await_state("bert", first, "pending")
     # He is seen when he connects, a good while before he can answer.
-    patient = {"job_retry": {**RETRY, "triggers": ["presence"]}, "gather_job_timeout": stretched(10)}
+    patient = {"job_retry": {**RETRY, "triggers": ["presence"]}, "gather_job_timeout": 10}
     with other_engine(master, engine, tmp_path, **patient):
         bert.start()
         desk.await_return("bert", first)
