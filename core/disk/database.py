@@ -23,48 +23,19 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from saltext.jobs.core.disk import schema
 from saltext.jobs.core.disk.local_banks import make_folder, owner_for_root
+from saltext.jobs.core.disk.mounts import mounts as mounted
+from saltext.jobs.core.disk.mounts import remote_file_system
 from saltext.jobs.core.errors import StateError
 
 log = logging.getLogger(__name__)
 
-APPLICATION = 0x53614A42  # in the header of the file: it is ours
-VERSION = 1  # of the tables
 BUSY_SECONDS = 30.0  # how long a writer waits for the others
+CACHE_KB = 8192  # of pages that a connection keeps, at most: those that a sweep changes in one transaction
 LARGEST_LOG = 64 * 1024 * 1024  # bytes that -wal may keep after its content has gone into the file
 
-#: File systems over a network: there is no memory that processes of several machines share.
-_REMOTE = frozenset(
-    (
-        "9p",
-        "afs",
-        "beegfs",
-        "ceph",
-        "cifs",
-        "coda",
-        "gfs2",
-        "glusterfs",
-        "gpfs",
-        "lustre",
-        "ncpfs",
-        "nfs",
-        "nfs4",
-        "ocfs2",
-    )
-) | {"orangefs", "smb3", "smbfs", "fuse.ceph", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "virtiofs", "vboxsf"}
 _COMPANIONS = ("-wal", "-shm")
-
-#: What tells, in a query, the loads of which the jid does not begin with a date.
-UNDATED = "fun IS NOT NULL AND key NOT GLOB '" + 8 * "[0-9]" + "*'"
-_TABLES = (
-    "CREATE TABLE banks (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
-    # updated and expires in milliseconds of Unix time; fun and user of what is in jobs/loads, by which jobs are found.
-    """CREATE TABLE records (id INTEGER PRIMARY KEY, bank INTEGER NOT NULL, key TEXT NOT NULL, updated INTEGER NOT NULL,
-        expires INTEGER, fun TEXT, user TEXT, value BLOB NOT NULL, UNIQUE (bank, key))""",
-    "CREATE INDEX records_by_fun ON records (fun, key) WHERE fun IS NOT NULL",
-    f"CREATE INDEX records_undated ON records (key) WHERE {UNDATED}",
-    "CREATE INDEX records_by_user ON records (user, key) WHERE user IS NOT NULL",
-)
 
 #: Connections that must not be closed.
 _LEFT: list[sqlite3.Connection] = []
@@ -95,7 +66,7 @@ class Database:
 
     def __init__(self, path: str, full_sync: bool = False, mounts: Callable[[], str] | None = None) -> None:
         self.path = path
-        self._mounts = mounts or _mounts
+        self._mounts = mounts or mounted
         self._full_sync = full_sync
         self._pid = os.getpid()
         #: By thread. A thread that has the number of one that has ended takes its connection over.
@@ -241,14 +212,18 @@ class Database:
             if identity != self._identity():
                 _LEFT.append(sql)
                 return None
-            if application != APPLICATION:  # of something else, or whoever makes it has not come to the end
+            if application != schema.APPLICATION:  # of something else, or whoever makes it has not come to the end
                 sql.close()
                 self._make()
                 return None
-            if version != VERSION:
+            if not 0 < version <= schema.VERSION:
                 raise StateError(
-                    f"{self.path} has version {version} of its tables; this version of saltext-jobs knows {VERSION}"
+                    f"{self.path} has version {version} of its tables; this version of saltext-jobs knows {schema.VERSION}"
                 )
+            if version < schema.VERSION:
+                sql.close()
+                self._upgrade()
+                return None
             self._prepare(sql)
         except sqlite3.DatabaseError as exc:
             if not is_damage(exc):
@@ -268,6 +243,9 @@ class Database:
         sql.execute(f"PRAGMA synchronous={'FULL' if self._full_sync else 'NORMAL'}")
         sql.execute(f"PRAGMA journal_size_limit={LARGEST_LOG}")
         sql.execute("PRAGMA temp_store=MEMORY")
+        sql.execute(f"PRAGMA cache_size=-{CACHE_KB}")
+        # Debian has it on: whatever is removed is written over, which doubles what a sweep costs. The file is private.
+        sql.execute("PRAGMA secure_delete=OFF")
 
     def _check_place(self) -> None:
         for name in ("", *_COMPANIONS):
@@ -289,25 +267,38 @@ class Database:
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(self.path + name)
                 os.close(self._new_file(self.path))
-            sql = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
+            sql = self._plain_connection()
             try:
-                if sql.execute("PRAGMA application_id").fetchone()[0] == APPLICATION:
+                if sql.execute("PRAGMA application_id").fetchone()[0] == schema.APPLICATION:
                     return  # somebody was faster
                 if sql.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                     raise StateError(
                         f"{self.path} is a database of something else; set sqlite_cache_path to another file"
                     )
+                sql.execute(f"PRAGMA page_size={schema.PAGE_BYTES}")
                 sql.execute("PRAGMA auto_vacuum=INCREMENTAL")
                 if sql.execute("PRAGMA journal_mode=WAL").fetchone()[0] != "wal":
                     raise StateError(f"{self.path}: this file system has no memory that processes share")
                 sql.execute("BEGIN IMMEDIATE")
-                for statement in _TABLES:
-                    sql.execute(statement)
-                sql.execute(f"PRAGMA application_id={APPLICATION}")
-                sql.execute(f"PRAGMA user_version={VERSION}")
+                schema.create(sql)
                 sql.execute("COMMIT")
             finally:
                 sql.close()
+
+    def _upgrade(self) -> None:
+        """Bring the tables up to this version. It is all done or not at all, and others wait meanwhile."""
+        with self._alone(), contextlib.closing(self._plain_connection()) as sql:
+            sql.execute("BEGIN IMMEDIATE")
+            try:
+                log.info("Bringing %s up to version %d of its tables", self.path, schema.VERSION)
+                schema.upgrade(sql)
+                sql.execute("COMMIT")
+            except BaseException:
+                _roll_back(sql)
+                raise
+
+    def _plain_connection(self) -> sqlite3.Connection:
+        return sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
 
     def _new_file(self, path: str) -> int:
         """Make an empty private file and return its descriptor."""
@@ -366,7 +357,7 @@ class Database:
         with self._alone():
             if self._identity() != identity:
                 return
-            sql = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
+            sql = self._plain_connection()
             try:
                 found = sql.execute("PRAGMA integrity_check(1)").fetchone()[0]
                 if found == "ok":
@@ -423,29 +414,3 @@ def _is_foreign(path: str) -> bool:
     with open(path, "rb") as stream:
         head = stream.read(100)
     return not head.startswith(b"SQLite format 3\0") and bool(head.strip(b"\0"))
-
-
-def remote_file_system(folder: str, mounts: str) -> str | None:
-    """
-    Return the kind of the network file system that a directory is on; None for a local one.
-
-    :param folder: its real path.
-    :param mounts: as in ``/proc/self/mounts``.
-    """
-    best, kind = "", ""
-    for line in mounts.splitlines():
-        fields = line.split(" ")
-        if len(fields) < 3:
-            continue
-        place = fields[1].replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
-        if (folder == place or folder.startswith(place.rstrip("/") + "/")) and len(place) >= len(best):
-            best, kind = place, fields[2]
-    return kind if kind in _REMOTE else None
-
-
-def _mounts() -> str:
-    try:
-        with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as stream:
-            return stream.read()
-    except OSError:
-        return ""

@@ -12,10 +12,11 @@ from typing import Any
 
 import salt.payload
 
+from saltext.jobs.core.disk.removal import is_apart
 from saltext.jobs.core.disk.sqlite_banks import SqliteBanks
 
 _ROWS = 200  # read, and written, at a time
-_COLUMNS = "id, bank, key, updated, expires, fun, user, value"
+_COLUMNS = "id, bank, key, updated, expires, value"
 
 
 class Salvage:
@@ -64,7 +65,7 @@ class Salvage:
                 after = rows[-1][0]
         except sqlite3.DatabaseError:
             pass
-        return {number: name for number, name in names.items() if isinstance(name, str)}
+        return {number: name for number, name in names.items() if isinstance(name, str) and not is_apart(name)}
 
     def _rows(self, sql: sqlite3.Connection, table: str, columns: str) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a table; past what cannot be read it goes on from the other side of the gap."""
@@ -105,7 +106,7 @@ class Salvage:
 
 
 def _is_whole(rest: list[Any]) -> bool:
-    updated, expires, _, _, value = rest
+    updated, expires, value = rest
     if not isinstance(updated, int) or not isinstance(expires, (int, type(None))) or not isinstance(value, bytes):
         return False
     try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,24 +18,20 @@ from typing import Any
 
 import salt.payload
 
-from saltext.jobs.core.disk import packed
-from saltext.jobs.core.disk.database import UNDATED, Database, database_at
+from saltext.jobs.core.disk import job_index, packed, removal
+from saltext.jobs.core.disk.database import Database, database_at
+from saltext.jobs.core.disk.job_lookup import CHUNK, JobLookup
 from saltext.jobs.core.errors import StateError
 
-LOADS = "jobs/loads"
 FILE = "cache.sqlite"
 RESERVE = 100  # free pages that are kept for what comes next
-FEW = 40
-CHUNK = 500  # keys or rows asked for at a time: a reader that stays in one query would keep -wal from being emptied
 
-_DATED = re.compile("[0-9]{8}").match
 _SYNC = ("NORMAL", "FULL")
 _OF = "bank = (SELECT id FROM banks WHERE name = ?)"
 _ALIVE = "(expires IS NULL OR expires > ?)"
-_ADD = "INSERT OR IGNORE INTO records (bank, key, updated, expires, fun, user, value) VALUES (?, ?, ?, ?, ?, ?, ?)"
-_PUT = """INSERT INTO records (bank, key, updated, expires, fun, user, value) VALUES (?, ?, ?, ?, ?, ?, ?)
-    ON CONFLICT (bank, key) DO UPDATE SET updated = excluded.updated, expires = excluded.expires, fun = excluded.fun,
-    user = excluded.user, value = excluded.value"""
+_ADD = "INSERT OR IGNORE INTO records (bank, key, updated, expires, value) VALUES (?, ?, ?, ?, ?)"
+_PUT = """INSERT INTO records (bank, key, updated, expires, value) VALUES (?, ?, ?, ?, ?)
+    ON CONFLICT (bank, key) DO UPDATE SET updated = excluded.updated, expires = excluded.expires, value = excluded.value"""
 
 
 def banks_of(opts: Mapping[str, Any], cachedir: str | None = None) -> SqliteBanks:
@@ -64,6 +59,8 @@ class SqliteBanks:
     def __init__(self, database: Database) -> None:
         self._database = database
         self.path = database.path
+        #: By which jobs are found and listed.
+        self.index = JobLookup(database)
 
     def transaction(self, durable: bool = False) -> AbstractContextManager[sqlite3.Connection]:
         """All that this thread does in the block is done as a whole, or not at all, and nobody else writes meanwhile."""
@@ -79,24 +76,21 @@ class SqliteBanks:
         :param expires: in how many seconds it counts as absent.
         :raises Exception: of sqlite3, or StateError; the old value is there then.
         """
-        row = self._row(bank, key, value, expires)
+        name, row = plain_bank(bank), _row(key, value, expires)
         with self.transaction(durable) as sql:
-            sql.execute(_PUT, (_bank_id(sql, plain_bank(bank)), *row))
+            sql.execute(_PUT, (_bank_id(sql, name), *row))
+            job_index.has_stored(sql, name, row[0], value)
 
     def store_new(self, bank: str, key: str, value: Any, durable: bool = False) -> bool:
         """Store a value where there is none, and tell whether that was so."""
-        row = self._row(bank, key, value, None)
+        name, row = plain_bank(bank), _row(key, value, None)
         with self.transaction(durable) as sql:
-            number = _bank_id(sql, plain_bank(bank))
+            number = _bank_id(sql, name)
             sql.execute("DELETE FROM records WHERE bank = ? AND key = ? AND expires <= ?", (number, row[0], _now()))
-            return sql.execute(_ADD, (number, *row)).rowcount == 1
-
-    @staticmethod
-    def _row(bank: str, key: str, value: Any, expires: float | None) -> tuple[Any, ...]:
-        now = _now()
-        until = None if expires is None else now + int(float(expires) * 1000)
-        marks = job_marks(value) if plain_bank(bank) == LOADS else (None, None)
-        return (str(key), now, until, *marks, salt.payload.dumps(value, use_bin_type=True))
+            if sql.execute(_ADD, (number, *row)).rowcount != 1:
+                return False
+            job_index.has_stored(sql, name, row[0], value)
+            return True
 
     def fetch(self, bank: str, key: str, default: Any = None) -> Any:
         """
@@ -128,21 +122,28 @@ class SqliteBanks:
         name = plain_bank(bank)
         with self.transaction() as sql:
             if key is not None:
+                job_index.has_removed(sql, name, [str(key)])
                 return sql.execute(f"DELETE FROM records WHERE {_OF} AND key = ?", (name, str(key))).rowcount > 0
-            of = "name = ? OR (name > ? AND name < ?)"
-            where = (name, *_below(name))
-            sql.execute(f"DELETE FROM records WHERE bank IN (SELECT id FROM banks WHERE {of})", where)
-            return sql.execute(f"DELETE FROM banks WHERE {of}", where).rowcount > 0
+            found = dict(
+                sql.execute(
+                    "SELECT name, id FROM banks WHERE name = ? OR (name > ? AND name < ?)", (name, *_below(name))
+                )
+            )
+            for number in found.values():
+                ((size,),) = sql.execute("SELECT count(*) FROM records WHERE bank = ?", (number,))
+                removal.take_banks(sql, {number: size})
+            if job_index.LOADS in found:
+                job_index.has_removed(sql, job_index.LOADS)
+            return bool(found)
 
     def move(self, bank: str, key: str, to_bank: str, to_key: str) -> None:
         """Give a value another place, whatever it holds, and replace what is there."""
+        name = plain_bank(bank)
         with self.transaction() as sql:
             place = (_bank_id(sql, plain_bank(to_bank)), str(to_key))
             sql.execute("DELETE FROM records WHERE bank = ? AND key = ?", place)
-            sql.execute(
-                f"UPDATE records SET bank = ?, key = ?, fun = NULL, user = NULL WHERE {_OF} AND key = ?",
-                (*place, plain_bank(bank), str(key)),
-            )
+            sql.execute(f"UPDATE records SET bank = ?, key = ? WHERE {_OF} AND key = ?", (*place, name, str(key)))
+            job_index.has_removed(sql, name, [str(key)])
 
     # -- what there is ---------------------------------------------------------------------------------------------
 
@@ -208,88 +209,19 @@ class SqliteBanks:
         with self.transaction() as sql:
             return sql.execute(f"DELETE FROM records WHERE {_OF} AND expires <= ?", (plain_bank(bank), _now())).rowcount
 
-    # -- jobs ------------------------------------------------------------------------------------------------------
-
-    def jids(self, low: str, high: str, fun: str | None = None, user: str | None = None) -> Iterator[str]:
-        """
-        Yield the jids of loads from ``high`` down to ``low``, both included, of those that begin with a date.
-
-        :param fun: of the loads, where not of all; see ``job_marks``.
-        :param user: likewise; only one of the two counts, the function first.
-        """
-        of, value = ("fun", fun) if fun is not None else ("user", user) if user is not None else (_OF, LOADS)
-        where = _OF if of == _OF else f"{of} = ?"
-        query = f"SELECT key FROM records WHERE {where} AND key {{}} ? AND key >= ? ORDER BY key DESC LIMIT ?"
-        rows = self._database.read(
-            query.format("<="), (value, high, low, FEW)
-        )  # who wants the newest wants few of them
-        while rows:
-            yield from (row[0] for row in rows if _DATED(row[0]))
-            rows = self._database.read(query.format("<"), (value, rows[-1][0], low, CHUNK))
-
-    def oldest_jids(self, count: int) -> list[str]:
-        """Return up to ``count`` jids of loads that begin with a date, oldest first."""
-        found: list[str] = []
-        query = f"SELECT key FROM records WHERE {_OF} AND key > ? AND key < ':' ORDER BY key LIMIT {CHUNK}"
-        rows = self._rows(query, LOADS, "0")
-        while rows and len(found) < count:
-            found += [row[0] for row in rows if _DATED(row[0])]
-            rows = self._rows(query, LOADS, rows[-1][0])
-        return found[:count]
-
     def count(self, bank: str) -> int:
         """Return how many keys a bank has."""
         return int(self._rows(f"SELECT count(*) FROM records WHERE {_OF}", bank)[0][0])
 
+    # -- jobs ------------------------------------------------------------------------------------------------------
+
     def remove_older(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float) -> list[str]:
-        """
-        Remove the keys ``names`` of some banks, and the banks ``parent/name``, where nothing of a name was written since.
+        """As ``removal.remove_older``."""
+        return removal.remove_older(self._database, banks, parent, names, than)
 
-        :param than: Unix time.
-        :return: those names of which there is nothing with a time.
-        """
-        own = {f"{parent}/{name}": name for name in names}
-        last: dict[str, int] = {}
-        with self.transaction() as sql:
-            numbers = [
-                row[0] for row in sql.execute(f"SELECT id FROM banks WHERE name IN ({_marks(banks)})", tuple(banks))
-            ]
-            where = f"bank IN ({_marks(numbers)}) AND key IN"
-            times = sql.execute(f"SELECT key, updated FROM records WHERE {where} ({_marks(names)})", (*numbers, *names))
-            found = sql.execute(
-                f"""SELECT banks.name, max(updated) FROM banks JOIN records ON records.bank = banks.id
-                WHERE banks.name IN ({_marks(names)}) GROUP BY banks.id""",
-                tuple(own),
-            )
-            for name, at in (*times, *((own[bank], at) for bank, at in found)):
-                last[name] = max(at, last.get(name, 0))
-            old = [name for name in names if name in last and last[name] / 1000 < than]
-            places = tuple(f"{parent}/{name}" for name in old)
-            sql.execute(
-                f"DELETE FROM records WHERE bank IN (SELECT id FROM banks WHERE name IN ({_marks(old)}))", places
-            )
-            sql.execute(f"DELETE FROM banks WHERE name IN ({_marks(old)})", places)
-            sql.execute(f"DELETE FROM records WHERE {where} ({_marks(old)})", (*numbers, *old))
-        return [name for name in names if name not in last]
-
-    def undated_jids(self) -> dict[str, float]:
-        """Return the jids of loads that do not begin with a date, with the Unix times of their last write."""
-        return {
-            key: at / 1000
-            for key, at in self._database.read(
-                f"SELECT key, updated FROM records INDEXED BY records_undated WHERE {UNDATED}"
-            )
-        }
-
-    def marks(self, name: str) -> list[str]:
-        """Return the different functions (``fun``) or users (``user``) of all loads: one look into the index for each."""
-        found: list[str] = []
-        query = f"SELECT min({name}) FROM records WHERE {name} > ?"
-        first = self._database.read(f"SELECT min({name}) FROM records WHERE {name} IS NOT NULL")
-        while first and first[0][0] is not None:
-            found.append(first[0][0])
-            first = self._database.read(query, (found[-1],))
-        return found
+    def tidy(self) -> bool:
+        """Remove some of what nobody needs and nobody sees, and tell whether there was any."""
+        return bool(removal.empty_some(self._database) or self.index.forget())
 
     def with_minion(self, jids: Sequence[str], minion: str) -> set[str]:
         """Return those of some jids of which the minion is in ``jobs/minions``, or has returned."""
@@ -305,9 +237,15 @@ class SqliteBanks:
     # -- the file as a whole ---------------------------------------------------------------------------------------
 
     def add_rows(self, rows: Sequence[tuple[Any, ...]]) -> int:
-        """Store (bank, key, updated, expires, fun, user, value) as they are, where there is nothing, and count those."""
+        """Store (bank, key, updated, expires, value) as they are, where there is nothing, and count those."""
+        count = 0
         with self.transaction() as sql:
-            return sum(sql.execute(_ADD, (_bank_id(sql, plain_bank(row[0])), *row[1:])).rowcount for row in rows)
+            for bank, key, *rest in rows:
+                name = plain_bank(bank)
+                if sql.execute(_ADD, (_bank_id(sql, name), key, *rest)).rowcount:
+                    count += 1
+                    job_index.has_stored(sql, name, key, packed.loads(rest[-1]))
+        return count
 
     def is_sound(self) -> bool:
         """Read the whole file, and tell whether it is sound; where it is not, it has been set aside."""
@@ -390,14 +328,10 @@ def _bank_id(sql: sqlite3.Connection, name: str) -> int:
     return int(sql.execute("INSERT INTO banks (name) VALUES (?)", (name,)).lastrowid or 0)
 
 
-def job_marks(load: Any) -> tuple[str, str]:
-    """Return the function and the user of a load; of several functions their names with commas between them."""
-    if not isinstance(load, Mapping):
-        return "", ""
-    fun, user = load.get("fun"), load.get("user")
-    if isinstance(fun, (list, tuple)):
-        fun = ",".join(name for name in fun if isinstance(name, str))
-    return fun if isinstance(fun, str) else "", user if isinstance(user, str) else ""
+def _row(key: Any, value: Any, expires: float | None) -> tuple[Any, ...]:
+    now = _now()
+    until = None if expires is None else now + int(float(expires) * 1000)
+    return (str(key), now, until, salt.payload.dumps(value, use_bin_type=True))
 
 
 def _now() -> int:

@@ -63,8 +63,10 @@ class Driver:
 
     #: Whether the bank of the returns lists the jobs that have some.
     lists_banks = True
-    #: How many jobs are removed in one transaction.
+    #: How many jobs are removed at a time. Where that is one, under the job's lock; else the driver sees to it.
     removed_at_once = 1
+    #: Whether ``shown`` tells what is shown of jobs, without reading their loads.
+    keeps_shown = False
     #: Whether it gives the newest jids without looking at the others.
     orders_jids = False
     #: Whether it keeps its files where local_cache keeps its own: ``jobs`` in the cache directory.
@@ -181,11 +183,16 @@ class Driver:
         """Return what all that is stored takes; None where that is not known at once."""
         return None
 
-    def jids(self, low: str, high: str, marks: Marks) -> Iterator[str]:
+    def shown(self) -> Iterator[tuple[str, list[Any] | None]]:
+        """Yield the keys of all loads with what is shown of each, as SHOWN names it; None where its load is to be read."""
+        raise NotImplementedError
+
+    def jids(self, low: str, high: str, marks: Marks, minion: str | None = None) -> Iterator[str]:
         """
         Yield the keys of the loads from ``high`` down to ``low``, of those that begin with a date.
 
         :param marks: what function (``fun``) and user are to be, or None. A driver that cannot tell yields all.
+        :param minion: for whom they are to be, or who is to have returned; likewise.
         """
         yield from sorted((key for key in self.keys(LOADS) if has_date(key) and low <= key <= high), reverse=True)
 

@@ -14,6 +14,7 @@ from typing import Any
 import salt.utils.jid
 from salt.exceptions import SaltCacheError
 
+from saltext.jobs.core.disk.job_index import SHOWN
 from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.store.drivers import Outage
 from saltext.jobs.core.store.records import ENDTIMES, LOADS
@@ -24,8 +25,9 @@ log = logging.getLogger(__name__)
 
 def all_jobs(store: Store, with_end: bool) -> dict[str, dict[str, Any]]:
     """Return ``{jid: description}`` of every job, with its ``EndTime`` if wanted and known."""
-    jobs = {}
-    for key, load in readable(store, LOADS):
+    jobs: dict[str, dict[str, Any]] = {}
+    unread = _add_shown(store, jobs) if store.driver.keeps_shown else None
+    for key, load in readable(store, LOADS, unread):
         if load and isinstance(load, dict):
             jid = store.decode(key)
             jobs[jid] = _described(jid, load)
@@ -33,6 +35,32 @@ def all_jobs(store: Store, with_end: bool) -> dict[str, dict[str, Any]]:
         if end and store.decode(key) in jobs:
             jobs[store.decode(key)]["EndTime"] = end
     return jobs
+
+
+def _add_shown(store: Store, jobs: dict[str, dict[str, Any]]) -> list[str]:
+    """Add what the driver keeps of each job for this, and return the keys of those of which it keeps nothing."""
+    unread, minute, begun = [], "", ""
+    for jid, shown in store.driver.shown():
+        if shown is None or len(jid) != 20:
+            unread.append(jid)
+            continue
+        if jid[:12] != minute:  # the jids come in order
+            minute, begun = jid[:12], _minute(jid[:12])
+        second = jid[12:]
+        if not begun or not second.isdecimal() or not second.isascii() or second > "6":
+            unread.append(jid)
+            continue
+        jobs[jid] = job = dict(zip(SHOWN, shown, strict=False))
+        job["StartTime"] = f"{begun}{second[:2]}.{second[2:]}"
+    return unread
+
+
+def _minute(text: str) -> str:
+    """Return how Salt shows a time up to its seconds; empty for what is none."""
+    if not (text.isdecimal() and text.isascii()) or text[8:10] > "23" or text[10:] > "59":
+        return ""
+    day = _begun(text[:8])
+    return day and f"{day} {text[8:10]}:{text[10:]}:"
 
 
 def readable(store: Store, bank: str, keys: Iterable[str] | None = None) -> Iterator[tuple[str, Any]]:

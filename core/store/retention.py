@@ -7,6 +7,7 @@ A job's time is that of its last write, so that a replay or a copy keeps it for 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Iterator
@@ -73,7 +74,7 @@ def _drop_old(store: Store, jids: list[str], keep: float, now: float) -> None:
         if number and store.driver.removed_at_once > 1:
             time.sleep(PAUSE)
         try:
-            with store.lock(part[0]):
+            with store.lock(part[0]) if store.driver.removed_at_once == 1 else contextlib.nullcontext():
                 for jid in drop_older(store, part, now - keep):
                     if (jid_time(jid) or now) < now - keep:
                         drop(store, jid)

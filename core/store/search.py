@@ -19,7 +19,7 @@ from typing import Any
 import salt.utils.jid
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.disk.sqlite_banks import job_marks
+from saltext.jobs.core.disk.job_index import job_marks
 from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.store import records
 from saltext.jobs.core.store.drivers import Matches, has_date
@@ -103,7 +103,7 @@ def _places(store: Store, query: Query) -> Iterator[tuple[str, str]]:
     high = _LAST if query.end is None else jid_at(query.end) + _LAST
     before = (_LAST, "") if query.after is None else _place(query.after)
     marks = {"fun": _functions(query.functions), "user": _globs(query.users)}
-    dated = ((key, key) for key in store.driver.jids(low, min(high, before[0]), marks))
+    dated = ((key, key) for key in store.driver.jids(low, min(high, before[0]), marks, query.minion))
     written = ((jid_at(at), key) for key, at in store.driver.undated_jids().items())
     others = sorted((place for place in written if low <= place[0] <= high), reverse=True)
     return (place for place in heapq.merge(dated, others, reverse=True) if place < before)

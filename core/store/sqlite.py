@@ -19,16 +19,17 @@ from typing import Any, TypeVar
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.disk import packed
-from saltext.jobs.core.disk.sqlite_banks import CHUNK, SqliteBanks, banks_of
+from saltext.jobs.core.disk.job_lookup import CHUNK, JobLookup
+from saltext.jobs.core.disk.sqlite_banks import SqliteBanks, banks_of
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ids import jid_at
-from saltext.jobs.core.store.drivers import ABSENT, LOADS, Driver, Marks, Matches, Outage, Undecodable
+from saltext.jobs.core.store.drivers import ABSENT, LOADS, Driver, Marks, Outage, Undecodable
 
 Result = TypeVar("Result")
 
+#: Pairs of function and user that are looked for one by one; where more match, all jobs of the time are looked at.
+MOST_MARKS = 100
 #: By how many pages the file shrinks at a time, how often in one sweep, and the seconds in between, in which others write.
-#: Functions or users that are looked for one by one; where more match, all jobs of the time are looked at.
-MOST_MARKS = 50
 PIECE_PAGES, PIECES, PAUSE = 200, 20, 0.02
 
 
@@ -36,7 +37,8 @@ class Sqlite(Driver):
     """The file of the driver sqlite. There is no server that could be away."""
 
     orders_jids = True
-    removed_at_once = 100
+    removed_at_once = 500
+    keeps_shown = True
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
         super().__init__(opts)
@@ -150,7 +152,7 @@ class Sqlite(Driver):
 
     def oldest_jids(self, count: int) -> list[str]:
         undated = [(jid_at(at), key) for key, at in self.undated_jids().items()]
-        dated = [(key, key) for key in self._do(lambda banks: banks.oldest_jids(count), "list", LOADS)]
+        dated = [(key, key) for key in self._do(lambda banks: banks.index.oldest(count), "list", LOADS)]
         return [key for _, key in heapq.nsmallest(count, undated + dated)]
 
     def used_bytes(self) -> int | None:
@@ -160,35 +162,45 @@ class Sqlite(Driver):
         times = [self.updated(*item) for item in items]
         return max((at for at in (*times, self.bank_updated(bank)) if at), default=None)
 
-    def jids(self, low: str, high: str, marks: Marks) -> Iterator[str]:
-        file = self._do(lambda banks: banks, "list", "")
-        rows: Iterator[str] = file.jids(low, high)
-        for name in ("fun", "user"):
-            found = self._matching(name, marks[name])
-            if found is not None:
-                rows = iter(heapq.merge(*(file.jids(low, high, **{name: value}) for value in found), reverse=True))
-                break
+    def jids(self, low: str, high: str, marks: Marks, minion: str | None = None) -> Iterator[str]:
+        rows = self._do(lambda banks: self._found(banks.index, low, high, marks, minion), "list", "")
         while (jid := self._do(lambda banks: next(rows, None), "list", "")) is not None:
             yield jid
 
-    def _matching(self, name: str, wanted: Matches | None) -> list[str] | None:
-        """Return the functions or users that are wanted; None where these are not asked for, or too many."""
-        if wanted is None:
-            return None
-        found = [value for value in self._do(lambda banks: banks.marks(name), "list", "") if wanted(value)]
-        return found if len(found) <= MOST_MARKS else None
+    @staticmethod
+    def _found(index: JobLookup, low: str, high: str, marks: Marks, minion: str | None) -> Iterator[str]:
+        if minion is not None:
+            return index.jids_near(low, high, minion)
+        fun, user = marks["fun"], marks["user"]
+        if fun is None and user is None:
+            return index.jids(low, high)
+        wanted = (pair for pair in index.marks() if (not fun or fun(pair[0])) and (not user or user(pair[1])))
+        pairs = list(itertools.islice(wanted, MOST_MARKS + 1))
+        if len(pairs) > MOST_MARKS:
+            return index.jids(low, high)
+        return heapq.merge(*(index.jids(low, high, pair) for pair in pairs), reverse=True)
+
+    def shown(self) -> Iterator[tuple[str, list[Any] | None]]:
+        rows = self._do(lambda banks: banks.index.shown(), "list", LOADS)
+        while some := self._do(lambda banks: list(itertools.islice(rows, CHUNK)), "list", LOADS):
+            yield from some
 
     def undated_jids(self) -> dict[str, float]:
-        return self._do(lambda banks: banks.undated_jids(), "list", "")
+        return self._do(lambda banks: banks.index.undated(), "list", "")
 
     def with_minion(self, jids: Sequence[str], minion: str) -> set[str]:
         return self._do(lambda banks: banks.with_minion(jids, minion), "list", "")
 
     def tidy(self) -> None:
-        """Check the file, once in the life of a process, and give back to the disk some of what is free in it."""
+        """
+        Check the file, once in the life of a process, remove what nobody sees any more, and give back to the disk some of
+        what is free.
+        """
         if self._checked != os.getpid():
             self._checked = os.getpid()
             self._do(lambda banks: banks.is_sound(), "check", "")
+        while self._do(lambda banks: banks.tidy(), "flush", ""):
+            time.sleep(PAUSE)
         for _ in range(PIECES):
             if not self._do(lambda banks: banks.give_back(PIECE_PAGES), "shrink", ""):
                 return

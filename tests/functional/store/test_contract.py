@@ -964,7 +964,7 @@ class TestSqlite(Contract):
         finally:
             stop.set()
             thread.join()
-        assert job_cache.get_jids() == {} and len(waited) > 15
+        assert job_cache.get_jids() == {} and len(waited) > 8
         assert sorted(waited)[len(waited) * 9 // 10] < 0.1
 
     def test_a_publish_is_stored_whole_or_not_at_all(self, job_cache, opts):

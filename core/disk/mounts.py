@@ -1,0 +1,50 @@
+"""Which directories are on another machine."""
+
+from __future__ import annotations
+
+#: File systems over a network: there is no memory that processes of several machines share.
+_REMOTE = frozenset(
+    (
+        "9p",
+        "afs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "coda",
+        "gfs2",
+        "glusterfs",
+        "gpfs",
+        "lustre",
+        "ncpfs",
+        "nfs",
+        "nfs4",
+        "ocfs2",
+    )
+) | {"orangefs", "smb3", "smbfs", "fuse.ceph", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "virtiofs", "vboxsf"}
+
+
+def remote_file_system(folder: str, mounts: str) -> str | None:
+    """
+    Return the kind of the network file system that a directory is on; None for a local one.
+
+    :param folder: its real path.
+    :param mounts: as in ``/proc/self/mounts``.
+    """
+    best, kind = "", ""
+    for line in mounts.splitlines():
+        fields = line.split(" ")
+        if len(fields) < 3:
+            continue
+        place = fields[1].replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
+        if (folder == place or folder.startswith(place.rstrip("/") + "/")) and len(place) >= len(best):
+            best, kind = place, fields[2]
+    return kind if kind in _REMOTE else None
+
+
+def mounts() -> str:
+    """Return what is mounted where, as the kernel tells; nothing where it does not."""
+    try:
+        with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as stream:
+            return stream.read()
+    except OSError:
+        return ""

@@ -1,0 +1,49 @@
+"""
+The tables of the database that ``cache: sqlite`` keeps, and how a file of an earlier version gets them.
+
+``records`` holds every value. What tells of the jobs among them lies beside it, so that jobs are found and listed without
+reading them; ``core/disk/job_index.py`` writes and reads it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from saltext.jobs.core.disk import job_index
+
+APPLICATION = 0x53614A42  # in the header of the file: it is ours
+VERSION = 2  # of the tables
+#: A row lies on one page if it can. On pages of 4096 bytes a twelfth is lost to the ends that hold no row more.
+PAGE_BYTES = 8192
+
+_RECORDS = (
+    "CREATE TABLE banks (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
+    # updated and expires in milliseconds of Unix time
+    """CREATE TABLE records (id INTEGER PRIMARY KEY, bank INTEGER NOT NULL, key TEXT NOT NULL, updated INTEGER NOT NULL,
+        expires INTEGER, value BLOB NOT NULL, UNIQUE (bank, key))""",
+)
+
+
+def create(sql: sqlite3.Connection) -> None:
+    """Make the tables in an empty file, and mark it as ours. The caller has begun a transaction."""
+    for statement in (*_RECORDS, *job_index.TABLES):
+        sql.execute(statement)
+    sql.execute(f"PRAGMA application_id={APPLICATION}")
+    sql.execute(f"PRAGMA user_version={VERSION}")
+
+
+def upgrade(sql: sqlite3.Connection) -> None:
+    """
+    Bring a file of an earlier version up to this one, where nobody has. The caller has begun a transaction.
+
+    Version 1 had the function and the user of a load in the columns ``fun`` and ``user`` of ``records``. They stay in such a
+    file, unused: to take them out every row would have to be written again.
+    """
+    if sql.execute("PRAGMA user_version").fetchone()[0] != 1:
+        return
+    for name in ("records_by_fun", "records_undated", "records_by_user"):
+        sql.execute(f"DROP INDEX IF EXISTS {name}")
+    for statement in job_index.TABLES:
+        sql.execute(statement)
+    job_index.build(sql)
+    sql.execute(f"PRAGMA user_version={VERSION}")

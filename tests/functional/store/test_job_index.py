@@ -1,0 +1,344 @@
+"""What the driver sqlite keeps beside the records of jobs, how a file of an earlier version gets it, and how jobs go."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import resource
+import signal
+import sqlite3
+import threading
+import time
+
+import pytest
+import salt.config
+import salt.payload
+from salt.exceptions import SaltCacheError
+
+from saltext.jobs.core.disk import job_index, removal, schema
+from saltext.jobs.core.disk.database import Database
+from saltext.jobs.core.disk.sqlite_banks import banks_of
+from saltext.jobs.core.ids import jid_at
+from saltext.jobs.core.store.listing import all_jobs
+from saltext.jobs.core.store.search import Query, search
+from saltext.jobs.core.store.store import Store
+from tests.functional.store.test_contract import FORK, LOAD, Returner, in_processes
+from tests.waiting import SOON, stretched
+
+pytestmark = pytest.mark.story  # what is shown of a job is formatted by Salt
+
+#: The tables of version 1, as it made them.
+FIRST = (
+    "CREATE TABLE banks (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
+    """CREATE TABLE records (id INTEGER PRIMARY KEY, bank INTEGER NOT NULL, key TEXT NOT NULL, updated INTEGER NOT NULL,
+        expires INTEGER, fun TEXT, user TEXT, value BLOB NOT NULL, UNIQUE (bank, key))""",
+    "CREATE INDEX records_by_fun ON records (fun, key) WHERE fun IS NOT NULL",
+    "CREATE INDEX records_undated ON records (key) WHERE fun IS NOT NULL AND key NOT GLOB '" + 8 * "[0-9]" + "*'",
+    "CREATE INDEX records_by_user ON records (user, key) WHERE user IS NOT NULL",
+)
+NOW = time.time()
+JIDS = [jid_at(NOW - 3600 * number) for number in range(30)]
+LOADS = {
+    jid: {**LOAD, "jid": jid, "fun": "test.ping" if number % 3 else "state.apply"} for number, jid in enumerate(JIDS)
+}
+ODD = {"20260516-special": {"fun": "test.echo", "user": "anna"}, "no-date": {"fun": ["a.b", "c.d"], "arg": [1]}}
+
+
+@pytest.fixture
+def opts(tmp_path):
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    own = {"cachedir": str(folder), "pki_dir": str(folder), "extension_modules": f"{folder}/ext", "cache": "sqlite"}
+    own.update({"id": "m_master", "salt_cache": {"sync": "none"}, "keep_jobs_seconds": 3600})
+    return {**salt.config.DEFAULT_MASTER_OPTS, **own}
+
+
+@pytest.fixture
+def path(opts):
+    return os.path.join(opts["cachedir"], "cache.sqlite")
+
+
+@pytest.fixture
+def first_version(path):
+    """A file as version 1 left it."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as sql:
+        sql.execute("PRAGMA auto_vacuum=INCREMENTAL")
+        sql.execute("PRAGMA journal_mode=WAL")
+        for statement in FIRST:
+            sql.execute(statement)
+        banks = itertools.count(1)
+
+        def bank(name):
+            sql.execute("INSERT INTO banks VALUES (?, ?)", (next(banks), name))
+            return sql.execute("SELECT max(id) FROM banks").fetchone()[0]
+
+        def record(bank, key, value, fun=None, user=None):
+            row = (bank, key, int(NOW * 1000), fun, user, salt.payload.dumps(value))
+            sql.execute("INSERT INTO records (bank, key, updated, fun, user, value) VALUES (?, ?, ?, ?, ?, ?)", row)
+
+        loads, minions = bank("jobs/loads"), bank("jobs/minions")
+        for jid, load in {**LOADS, **ODD}.items():
+            record(loads, jid, load, *job_index.job_marks(load))
+            record(minions, jid, ["web1", "web2"])
+            record(bank(f"jobs/returns/{jid}"), "web1", {"return": True})
+        record(bank("jobs/returns/20260101000000000000"), "db1", {"return": True})
+        record(bank("minions/web1"), "data", {"grains": {}})
+        sql.execute(f"PRAGMA application_id={schema.APPLICATION}")
+        sql.execute("PRAGMA user_version=1")
+    os.chmod(path, 0o600)
+
+
+def version_of(path):
+    with contextlib.closing(sqlite3.connect(path)) as sql:
+        return sql.execute("PRAGMA user_version").fetchone()[0]
+
+
+def found(store, **query):
+    return [row["JID"] for row in search(store, Query(limit=1000, **query))["jobs"]]
+
+
+class TestAFileOfAnEarlierVersion:
+    def test_it_is_brought_up_in_its_place_and_nothing_is_lost(self, opts, path, first_version):
+        store = Store(opts)
+        assert store.fetch("minions/web1", "data") == {"grains": {}}
+        assert version_of(path) == schema.VERSION
+        assert {jid: store.fetch("jobs/loads", jid) for jid in store.keys("jobs/loads")} == {**LOADS, **ODD}
+        assert set(all_jobs(store, False)) == {*LOADS, *ODD}
+        assert found(store, functions=("state.*",)) == [jid for jid in JIDS if LOADS[jid]["fun"] == "state.apply"]
+        assert sorted(found(store, minion="web2")) == sorted((*LOADS, *ODD))
+        assert found(store, minion="db1") == []
+        assert store.driver.banks_file.is_sound()
+
+    def test_processes_that_open_it_together_bring_it_up_once(self, opts, path, first_version):
+        asked = in_processes(6, lambda _: len(all_jobs(Store(opts), False)))
+        assert asked == [len({**LOADS, **ODD})] * 6
+        with contextlib.closing(sqlite3.connect(path)) as sql:
+            assert sql.execute("SELECT count(*) FROM jobs").fetchone()[0] == len({**LOADS, **ODD})
+
+    def test_one_that_is_killed_meanwhile_leaves_it_as_it_was(self, opts, path, first_version, monkeypatch):
+        build = job_index.build
+
+        def killed(sql):
+            build(sql)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        monkeypatch.setattr(job_index, "build", killed)
+        process = FORK.Process(target=lambda: Database(path).read("SELECT 1"))
+        process.start()
+        process.join(stretched(SOON))
+        monkeypatch.undo()
+        assert process.exitcode == -signal.SIGKILL and version_of(path) == 1
+        assert len(all_jobs(Store(opts), False)) == len({**LOADS, **ODD})
+
+    def test_it_goes_on_as_one_that_was_made_anew(self, opts, first_version):
+        job_cache = Returner(opts)
+        jid = jid_at(NOW)
+        job_cache.save_load(jid, {**LOAD, "jid": jid}, minions=["web9"])
+        job_cache.returner({"jid": jid, "id": "web9", "return": 1})
+        assert found(job_cache.store, minion="web9") == [jid]
+        job_cache.sweep_in(86400 * 90)
+        assert sorted(job_cache.get_jids()) == [] and not job_cache.store.driver.banks("jobs/returns")
+
+    def test_what_is_left_of_a_damaged_one_can_be_read(self, opts, path, first_version):
+        aside = f"{path}.damaged-20260101000000"
+        os.rename(path, aside)
+        from saltext.jobs.core.disk.salvage import Salvage
+
+        salvage = Salvage(aside, banks_of(opts))
+        salvage.run()
+        assert salvage.read == salvage.written == 3 * len({**LOADS, **ODD}) + 2
+        assert len(found(Store(opts), minion="web1")) == len({**LOADS, **ODD})
+
+
+SHOWN = {
+    "plain": LOAD,
+    "metadata in an argument": {"fun": "a.b", "arg": [1, {"__kwarg__": True, "metadata": {"x": "é"}}]},
+    "nothing": {},
+    "no function": {"tgt": ["web1"], "tgt_type": "list"},
+    "bytes": {"fun": "a.b", "arg": [b"\xff\x00", "é"], "user": b"root"},
+    "several functions": {"fun": ["a.b", "c.d"], "arg": [[1], []], "tgt": "*"},
+    "no list of arguments": {"fun": "a.b", "arg": 7},
+    "text for arguments": {"fun": "a.b", "arg": "xyz"},
+    "no dict of options": {"fun": "a.b", "kwargs": 3},
+    "a large number": {"fun": "a.b", "arg": [2**63, -(2**63), 1.5, None, True]},
+    "keys that are no text": {"fun": "a.b", "arg": [{1: 2, None: 3}]},
+}
+
+
+class TestWhatIsShownOfJobs:
+    @pytest.mark.parametrize("name", SHOWN)
+    def test_it_is_what_their_loads_show(self, opts, tmp_path, name):
+        other = tmp_path / "other"
+        other.mkdir()
+        stores = [Store(opts), Store({**opts, "cache": "localfs", "cachedir": str(other)})]
+        for store in stores:
+            for jid in ("20260516120000000001", "20260516-special", "20261399120000000000", "20260516250000000000"):
+                store.store("jobs/loads", jid, SHOWN[name])
+                store.store("jobs/loads", f"{jid[:-1]}2", LOAD)
+        ours, theirs = (all_jobs(store, False) for store in stores)
+        assert ours == theirs
+
+    def test_a_list_of_jobs_reads_no_loads(self, opts):
+        store = Store(opts)
+        for jid in JIDS:
+            store.store("jobs/loads", jid, LOADS[jid])
+        with store.driver.banks_file.transaction() as sql:
+            sql.execute("UPDATE records SET value = x'c1'")
+        assert len(all_jobs(store, False)) == len(JIDS)
+
+    def test_it_goes_with_the_load(self, opts):
+        store = Store(opts)
+        for remove in (
+            lambda: store.flush("jobs/loads", JIDS[0]),
+            lambda: store.driver.drop_bank("jobs", "loads"),
+            lambda: store.driver.set_aside("jobs/loads", JIDS[0]),
+        ):
+            store.store("jobs/loads", JIDS[0], LOADS[JIDS[0]])
+            assert found(store) == list(all_jobs(store, False)) == [JIDS[0]]
+            remove()
+            assert found(store) == list(all_jobs(store, False)) == []
+
+
+def test_what_tells_of_minions_goes_when_its_hour_has_no_jobs(opts):
+    job_cache = Returner(opts)
+    for jid in (*JIDS, *ODD):
+        job_cache.save_load(jid, {**LOAD, "jid": jid}, minions=["web1", "web2"])
+    banks = job_cache.store.driver.banks_file
+
+    def hours():
+        with banks.transaction() as sql:
+            return [row[0] for row in sql.execute("SELECT DISTINCT hour FROM jobs_of_minions ORDER BY hour DESC")]
+
+    assert hours() == [*(int(jid[:10]) for jid in JIDS), 0]
+    job_cache.store.driver.remove([("jobs/minions", JIDS[-1]), ("jobs/loads", JIDS[-1])], "jobs/returns", JIDS[-1])
+    job_cache.store.driver.remove([("jobs/minions", "no-date"), ("jobs/loads", "no-date")], "jobs/returns", "no-date")
+    job_cache.store.flush("jobs/loads", "20260516-special")
+    job_cache.store.flush("jobs/minions", "20260516-special")
+    job_cache.store.driver.tidy()
+    assert hours() == [int(jid[:10]) for jid in JIDS[:-1]]
+    assert found(job_cache.store, minion="web1") == JIDS[:-1]
+
+
+class TestRemoval:
+    @pytest.fixture
+    def large(self, opts):
+        """Jobs that are old, some of them with many returns."""
+        job_cache = Returner(opts)
+        banks = job_cache.store.driver.banks_file
+        for number in range(40):
+            jid = f"2020010100{number:010}"
+            job_cache.save_load(jid, {**LOAD, "jid": jid}, minions=["web1"])
+            with banks.transaction():
+                for minion in range(20 if number % 4 else 2500):
+                    banks.store(f"jobs/returns/{jid}", f"web{minion}", {"return": "x" * 50})
+        return job_cache
+
+    def test_a_writer_waits_for_no_more_than_a_moment(self, large, opts):
+        waited, stop = [], threading.Event()
+
+        def write():
+            for number in itertools.count():
+                began = time.monotonic()
+                large.store.store("other", str(number), number)
+                waited.append(time.monotonic() - began)
+                if stop.wait(0.002):
+                    return
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        try:
+            large.sweep_in(7200)
+            large.store.driver.tidy()
+        finally:
+            stop.set()
+            thread.join()
+        assert large.get_jids() == {} and len(waited) > 20
+        assert sorted(waited)[-len(waited) // 20] < stretched(0.1)
+        with large.store.driver.banks_file.transaction() as sql:
+            left = sql.execute("SELECT DISTINCT name FROM banks JOIN records ON records.bank = banks.id").fetchall()
+        assert left == [("other",)]
+
+    def test_a_large_job_is_gone_at_once_and_its_records_later(self, large):
+        jid = "20200101000000000004"
+        large.store.driver.remove([("jobs/loads", jid)], "jobs/returns", jid)
+        assert large.get_jid(jid) == {} and jid not in large.store.driver.banks("jobs/returns")
+        large.returner({"jid": jid, "id": "late", "return": 1})
+        large.store.driver.tidy()
+        assert list(large.get_jid(jid)) == ["late"]
+
+    def test_a_job_that_was_written_meanwhile_stays_whole(self, large):
+        jid = "20200101000000000008"
+        with large.store.driver.banks_file.transaction() as sql:
+            sql.execute("UPDATE records SET updated = 1")
+        large.returner({"jid": jid, "id": "late", "return": 1})
+        large.sweep_in(0)
+        assert list(large.get_jids()) == [jid] and len(large.get_jid(jid)) == 2501
+
+    def test_a_sweep_that_is_killed_is_ended_by_the_next_one(self, large, opts, path, monkeypatch):
+        empty_some = removal.empty_some
+        for kill_at in (1, 3, 8):
+            steps = itertools.count()
+
+            def step(database, kill_at=kill_at, steps=steps):
+                if next(steps) == kill_at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return empty_some(database)
+
+            monkeypatch.setattr(removal, "empty_some", step)
+            process = FORK.Process(target=lambda: (large.sweep_in(7200), large.store.driver.tidy()))
+            process.start()
+            process.join(stretched(60))
+            monkeypatch.undo()
+            assert process.exitcode == -signal.SIGKILL
+            assert large.get_jids() == {}
+        large.store.driver.tidy()
+        with large.store.driver.banks_file.transaction() as sql:
+            assert sql.execute("SELECT count(*) FROM records").fetchone()[0] == 0
+        assert large.store.driver.banks_file.is_sound()
+
+    @pytest.mark.parametrize("seconds", [0.01, 0.05, 0.15])
+    def test_a_sweep_and_a_writer_that_are_killed_leave_jobs_whole_or_gone(self, large, opts, seconds):
+        def write():
+            for number in itertools.count():
+                jid = f"2020020200{number:010}"
+                large.save_load(jid, {**LOAD, "jid": jid}, minions=["web1"])
+
+        processes = [FORK.Process(target=write), FORK.Process(target=lambda: large.sweep_in(7200))]
+        for process in processes:
+            process.start()
+        time.sleep(seconds)
+        for process in processes:
+            os.kill(process.pid, signal.SIGKILL)
+            process.join(stretched(SOON))
+        store = Store(opts)
+        loads = store.keys("jobs/loads")
+        assert store.keys("jobs/published") == store.keys("jobs/minions") == loads == sorted(all_jobs(store, False))
+        for jid in loads:
+            returns = len(store.keys(f"jobs/returns/{jid}"))
+            assert returns == (0 if jid > "2020020" else 20 if int(jid[-10:]) % 4 else 2500)
+        large.sweep_in(7200)
+        large.store.driver.tidy()
+        assert large.get_jids() == {} and store.driver.banks_file.is_sound()
+
+    def test_a_full_disk_stops_a_sweep_and_the_next_one_goes_on(self, large, opts, path):
+        with contextlib.closing(sqlite3.connect(path)) as sql:
+            sql.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+        def swept(_):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            try:
+                large.sweep_in(7200)
+            except SaltCacheError as exc:
+                error = str(exc)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            left = len(large.get_jids())
+            large.sweep_in(7200)
+            large.store.driver.tidy()
+            return error, left
+
+        ((error, left),) = in_processes(1, swept)
+        assert ("full" in error or "disk I/O error" in error) and left > 0
+        assert large.get_jids() == {} and large.store.driver.banks_file.is_sound()
+        assert not large.store.driver.banks("jobs/returns")
