@@ -20,6 +20,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -27,6 +28,7 @@ import re
 import threading
 import time
 import types
+import uuid
 import zlib
 
 import salt.exceptions
@@ -53,8 +55,10 @@ MOST, MOST_BYTES = 20_000, 64 << 20
 LARGEST = 1 << 20
 #: Seconds between two sweeps of the records. One of so many jobs sweeps besides, so that a flood is bounded too.
 SWEEP, SWEEP_ONE_OF = 3600, 500
-#: Seconds from the beginning of a job to each repeat of its acknowledgement, as long as it runs.
+#: Seconds from the beginning of a job to each repeat of its acknowledgement; then it is repeated as often as the last.
 REPEATS = (5, 20, 80, 320)
+#: Seconds for which the word that the master has it is waited for.
+ANSWER = 15
 #: What is never recorded: it is meant to be done as often as it is asked for, and it is what questions are made of.
 PASS = ("saltutil.", "sys.", "job_once.")
 #: The function that tells of a job of old, and those that are served here.
@@ -95,6 +99,8 @@ def execute(opts, data, func, args, kwargs):
     if name == CACHED and args and data.get("jid"):
         return _find_cached(Records(opts), followers, opts, data, func, args, kwargs)
     if _passes(data):
+        if _options(data).get("question"):
+            Records(opts).watch()
         return None if followers else func(*args, **kwargs)
     if getattr(_at, "data", None) is not data:
         _at.data, _at.job = data, _begin(opts, data)
@@ -316,10 +322,10 @@ def _unpacked(text):
 
 def _acknowledge(opts, data, ended):
     """
-    Tell the master that this minion begins a job, where it has asked for that, and again while the job runs.
+    Tell the master that this minion begins a job, where it has asked for that, and again until it has heard it.
 
-    Salt 3008 does so itself, once; tag and payload are the same. Whether an event has reached the master no minion is told,
-    so it is repeated a few times; after the end the return tells the same.
+    Salt 3008 does so itself, once; tag and payload are the same. The job does not wait for any of this, and after its end
+    the return tells the same.
     """
     natively = bool(data.get("start_event"))
     if not natively and not _options(data).get("ack"):
@@ -336,11 +342,36 @@ def _acknowledge(opts, data, ended):
 
 
 def _repeat(opts, tag, payload, ended):
+    """Send an event again, until the master is known to have it or the job has ended."""
     begun = time.monotonic()
-    for after in REPEATS:
-        if ended.wait(max(0.0, begun + after - time.monotonic())):
+    for after in itertools.chain(REPEATS, itertools.count(2 * REPEATS[-1], REPEATS[-1])):
+        if ended.wait(max(0.0, begun + after - time.monotonic())) or _has_arrived(opts, tag, payload, ended):
             return
+
+
+def _has_arrived(opts, tag, payload, ended):
+    """
+    Send an event to the master as a request, and tell whether it says that it has it.
+
+    A job's process sends requests through the minion's main process, and gets the answer from there
+    (``Minion._send_req_sync``). Patch releases in which that is not so do not answer: for them it is fired as well.
+    """
+    number, answer = str(uuid.uuid4()), None
+    load = {"id": opts["id"], "cmd": "_minion_event", "pretag": None, "tag": tag, "data": payload}
+    try:
+        with salt.utils.event.get_event("minion", opts=opts, listen=True) as bus:
+            bus.fire_event(load, f"__master_req_channel_payload/{number}/{opts['master']}")
+            late = time.monotonic() + ANSWER
+            while answer is None and time.monotonic() < late and not ended.wait(0.05):
+                answer = bus.get_event(wait=1, tag=f"__master_req_channel_return/{number}")
+    except Exception as exc:
+        log.debug("The beginning of job %r could not be told to the master: %s", payload["jid"], exc)
+    if answer is not None and answer.get("error"):
+        return False
+    arrived = answer is not None and answer.get("ret") in (None, True)  # it returns {} or "" for what it does not take
+    if not arrived and not ended.is_set():
         _fire(opts, tag, payload)
+    return arrived
 
 
 def _fire(opts, tag, payload):
@@ -456,7 +487,7 @@ class Records:
         except OSError as exc:
             return {"state": "unknown", "reason": str(exc)}
         if found is None:
-            return {"state": "never", "recorded_for": max(0.0, time.time() - since)}
+            return {"state": "never", "recorded_for": max(0.0, min(time.time() - since, self._keep()))}
         told = {"state": found.state, "at": found.at, "fun": found.fun}
         if told["state"] == "ended":
             told.update(_told_of(found))
@@ -484,6 +515,11 @@ class Records:
         """Note that a job may have run here without a record."""
         with contextlib.suppress(OSError):
             os.utime(self._since)
+
+    def watch(self):
+        """Note that from now on nothing is begun here without a record."""
+        with contextlib.suppress(OSError):
+            self._prepare(None)
 
     def sweep(self):
         """Drop what is old, or too much. Done once in a while; it reads only what it may have to drop."""
@@ -515,17 +551,18 @@ class Records:
             record = _read(newest)
             if record is not None and record.state == "begun":
                 continue
-            if at >= old:
-                self._dropped(at)
+            self._dropped(at, early=at >= old)
             for _, bytes_of, path in sorted(runs, reverse=True):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)
                 count, size = count - 1, size - bytes_of
 
-    def _dropped(self, at):
-        """Note that a record was dropped early: of older jobs without a record nobody knows whether they were begun."""
-        if os.stat(self._since).st_mtime < at:
-            os.utime(self._since, (at, at))
+    def _dropped(self, at, early):
+        """Note that a record is dropped: of older jobs without a record nobody knows whether they were begun."""
+        if os.stat(self._since).st_mtime >= at:
+            return
+        os.utime(self._since, (at, at))
+        if early:
             log.warning("Records of jobs in %s were dropped early: there were more than are kept", self.folder)
 
     def _keep(self):

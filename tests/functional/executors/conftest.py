@@ -83,8 +83,12 @@ class Minion:
     def start(self):
         """Begin as after a restart: nothing is known but what is on the disk."""
         context = {}
-        functions = salt.loader.minion_mods(self.opts, context=context)
-        executors = salt.loader.executors(self.opts, functions, context=context)
+        proxy = salt.loader.proxy(self.opts, context=context) if "proxy" in self.opts else None
+        functions = salt.loader.minion_mods(self.opts, context=context, proxy=proxy)
+        executors = salt.loader.executors(self.opts, functions, context=context, proxy=proxy)
+        if proxy is not None:
+            pathlib.Path(self.opts["cachedir"]).mkdir(exist_ok=True)
+            proxy[f"{self.opts['proxy']['proxytype']}.init"](self.opts)
         self.it = types.SimpleNamespace(opts=self.opts, functions=functions, executors=executors, connected=False)
 
     def call(self, data, fun, args):
@@ -119,7 +123,7 @@ class Minion:
 
     def records(self):
         """The files of the records."""
-        return sorted(pathlib.Path(self.opts["cachedir"], "job_once", "m1").glob("[!.]*"))
+        return sorted(pathlib.Path(self.opts["cachedir"], "job_once", self.opts["id"]).glob("[!.]*"))
 
 
 def new_jid():

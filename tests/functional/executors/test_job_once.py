@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import multiprocessing
 import os
 import pathlib
+import re
+import tempfile
 import time
 
 import pytest
@@ -12,6 +16,7 @@ import salt.exceptions
 import salt.utils.event
 
 from tests.functional.executors.conftest import Minion, new_jid
+from tests.missing import missing
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.story  # how Salt calls executors differs between the releases
@@ -258,6 +263,75 @@ def test_a_torn_end_leaves_an_interrupted_job_and_a_whole_file_for_the_next(mini
     assert minion.runs() == 1
 
 
+def test_a_record_that_is_cut_anywhere_never_lets_the_job_run_again(minion, trace, jid):
+    minion.deliver_in_process(jid, "probe.give", trace, {"a": ["value"]}, 3).join()
+    (path,) = minion.records()
+    whole = path.read_bytes()
+    found = []
+    for length in (*range(0, len(whole) - 3, 5), len(whole) - 3, len(whole) - 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        found.append(minion.seen(jid)[jid]["state"])
+        value, retcode = minion.deliver(jid, "probe.give", trace)
+        assert (value, retcode) == ({"a": ["value"]}, 3) if found[-1] == "ended" else retcode == 1
+        if length % 25 == 0:  # what a file system may leave besides
+            for part in (whole[:length] + b"\x00" * 40, whole[:length] + whole[length + 1 :]):
+                path.write_bytes(part)
+                minion.deliver(jid, "probe.give", trace)
+    assert minion.runs() == 1
+    assert set(found[:-1]) == {"interrupted"}
+
+
+def test_a_job_that_was_killed_between_its_record_and_its_function_is_not_run(minion, trace, jid):
+    def killed_then():
+        module = minion.it.executors["job_once.execute"].func.__globals__
+        module["Job"].run = lambda *_: os.kill(os.getpid(), 9)
+        minion.deliver(jid, "probe.give", trace)
+
+    process = multiprocessing.get_context("fork").Process(target=killed_then)
+    process.start()
+    process.join()
+    assert (process.exitcode, minion.runs(), minion.seen(jid)[jid]["state"]) == (-9, 0, "interrupted")
+    text, retcode = minion.deliver(jid, "probe.give", trace)
+    assert (retcode, minion.runs()) == (1, 0)
+    assert "how far it came is not known" in text
+
+
+@pytest.mark.parametrize("at", ["fsync", "link"])
+def test_a_job_that_was_killed_before_its_record_stood_is_run(minion, trace, jid, at):
+    minion.deliver(new_jid(), "test.ping")
+
+    def killed_then():
+        setattr(os, at, lambda *_: os.kill(os.getpid(), 9))
+        minion.deliver(jid, "probe.give", trace)
+
+    process = multiprocessing.get_context("fork").Process(target=killed_then)
+    process.start()
+    process.join()
+    assert (process.exitcode, minion.runs(), minion.seen(jid)[jid]["state"]) == (-9, 0, "never")
+    assert minion.deliver(jid, "probe.give", trace, "done") == ("done", 0)
+    assert minion.runs() == 1
+
+
+@pytest.mark.parametrize("birth", ["another", ""])
+def test_another_process_with_the_number_of_the_one_that_began_the_job_is_not_taken_for_it(minion, trace, jid, birth):
+    minion.deliver(jid, "probe.give", trace)
+    _age_process(minion, birth, ended=False)  # the number is that of this process
+    assert minion.seen(jid)[jid]["state"] == "interrupted"
+    assert minion.deliver(jid, "probe.give", trace)[1] == 1
+    assert minion.runs() == 1
+
+
+def test_a_clock_that_was_set_back_or_ahead_runs_nothing_again(minion, trace, jid, monkeypatch):
+    minion.deliver(jid, "probe.give", trace, "first")
+    real = time.time
+    for shift in (-10 * 365 * 86400, 6 * 86400):
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time", lambda shift=shift: real() + shift)
+            assert minion.deliver(jid, "probe.give", trace) == ("first", 0)
+            assert minion.seen("20300101000000000000")["20300101000000000000"]["recorded_for"] <= 7 * 86400
+    assert minion.runs() == 1
+
+
 @pytest.mark.parametrize("content", [b"", b"\n", b"\x00" * 500, b"deadbeef {}", b'\n00000000 {"pid": 1}\n'])
 def test_a_record_that_cannot_be_read_counts_as_begun(minion, trace, jid, content):
     minion.deliver(jid, "probe.give", trace)
@@ -314,6 +388,69 @@ def test_a_disk_that_fills_while_the_job_runs_costs_its_end_and_not_the_job(mini
     assert "could not be recorded" in caplog.text
 
 
+def test_a_user_who_is_not_root_runs_a_job_once_and_where_he_may_not_write_a_strict_minion_refuses(minion, jid):
+    """As nobody, in a process of its own; what is loaded by then needs no rights."""
+    if os.geteuid() != 0:
+        missing("the rights of root, to become another user")
+    minion.deliver(new_jid(), "probe.give", str(minion.trace))
+    nobody, ours = 65534, new_jid()
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        os.chown(folder, nobody, nobody)
+        trace = f"{folder}/trace"
+
+        def as_nobody():
+            os.setgroups([])
+            os.setgid(nobody)
+            os.setuid(nobody)
+            for cachedir, strict, number in ((folder, True, jid), (folder, True, jid), ("/usr", False, ours)):
+                minion.opts.update(cachedir=cachedir, job_once_strict=strict)
+                assert minion.deliver(number, "probe.give", trace, "done") == ("done", 0)
+            minion.opts.update(job_once_strict=True)
+            with pytest.raises(salt.exceptions.CommandExecutionError, match=r"cannot be recorded.*denied"):
+                minion.deliver(ours, "probe.give", trace)
+
+        process = multiprocessing.get_context("fork").Process(target=as_nobody)
+        process.start()
+        process.join()
+        (path,) = pathlib.Path(folder, "job_once", "m1").glob("[!.]*")
+        about = path.stat()
+        assert (process.exitcode, about.st_uid, about.st_mode & 0o777) == (0, nobody, 0o600)
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+        assert pathlib.Path(trace).read_text() == "xx", "once where it was recorded, once where it could not be"
+
+
+# -- other ways to run a function --------------------------------------------------------------------------------------
+
+
+def test_proxies_that_share_a_folder_run_a_job_once_each(tmp_path, jid):
+    for name in ("p1", "p2"):
+        proxy = Minion(tmp_path, id=name, proxy={"proxytype": "dummy"}, multiprocessing=False)
+        for _ in range(2):
+            assert proxy.deliver(jid, "probe.give", str(proxy.trace), name) == (name, 0)
+        proxy.start()
+        assert proxy.deliver(jid, "probe.give", str(proxy.trace), name) == (name, 0)
+        assert len(proxy.records()) == 1
+        assert proxy.deliver(new_jid(), "saltutil.find_cached_job", jid)[0]["job_once"]["state"] == "ended"
+    assert proxy.runs() == 2
+
+
+def test_what_a_minion_runs_by_way_of_sudo_runs_once(tmp_path, jid, monkeypatch):
+    (tmp_path / "bin").mkdir()
+    sudo = tmp_path / "bin" / "sudo"
+    sudo.write_text(f"""#!/bin/sh
+printf x >> {tmp_path}/trace
+echo '{{"local": {{"return": "by '$2'", "retcode": 3}}}}'
+""")
+    sudo.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    minion = Minion(tmp_path, sudo_user="somebody", config_dir=str(tmp_path))
+    for _ in range(2):
+        assert minion.deliver(jid, "test.echo", "hello") == ("by somebody", 3)
+        minion.start()
+    assert minion.runs() == 1
+    assert minion.seen(jid)[jid]["return"] == "by somebody"
+
+
 # -- what is dropped ---------------------------------------------------------------------------------------------------
 
 
@@ -336,6 +473,20 @@ def test_records_go_after_a_week(minion, trace):
         _age(minion.records()[-1], days)
     _sweep_now(minion)
     assert [minion.seen(jid)[jid]["state"] for jid in jids] == ["ended", "never"]
+
+
+def test_of_a_job_that_is_older_than_what_was_dropped_it_is_not_said_that_it_was_never_begun_here(minion, trace, jid):
+    minion.deliver(jid, "probe.give", trace)
+    _age(minion.records()[0], 7.1)
+    _age(minion.records()[0].with_name(".since"), 100)
+    assert minion.seen("1")["1"]["recorded_for"] <= 7 * 86400
+    minion.opts["job_once_keep"] = 50 * 86400
+    assert minion.seen("1")["1"]["recorded_for"] == 50 * 86400
+    minion.opts["job_once_keep"] = 7 * 86400
+    _sweep_now(minion)
+    minion.opts["job_once_keep"] = 50 * 86400  # longer from now on; what is gone stays gone
+    told = minion.seen(jid)[jid]
+    assert told["state"] == "never" and told["recorded_for"] < 7.2 * 86400
 
 
 def test_the_option_and_what_the_master_has_told_say_for_how_long(tmp_path):
@@ -423,6 +574,12 @@ def test_a_job_from_before_the_executor_came_is_not_said_to_be_unknown_for_longe
     assert minion.seen(jid)[jid]["recorded_for"] < 60
 
 
+def test_a_minion_tells_what_it_has_not_begun_from_the_first_question_of_an_engine_on(minion, jid):
+    minion.deliver(new_jid(), "test.ping", executor_opts={"job_once": {"question": True}})
+    assert minion.seen(jid)[jid]["state"] == "never"
+    assert minion.records() == []
+
+
 def test_a_job_without_a_record_ends_the_time_for_which_the_records_are_complete(minion, trace, jid, monkeypatch):
     minion.deliver(new_jid(), "probe.give", trace)
     since = pathlib.Path(minion.opts["cachedir"], "job_once", "m1", ".since")
@@ -461,50 +618,89 @@ def test_several_functions_are_told_as_salt_returns_them(minion, trace, jid):
 # -- the acknowledgement -----------------------------------------------------------------------------------------------
 
 
+class Bus:
+    """The minion's own bus, with its main process at the other end, as a job's process sees it."""
+
+    def __init__(self):
+        self.events = []  # the events that the main process was handed, in order, each with its tag
+        self.requests = []  # those that it was to send as a request
+        self.answers = []  # what it answers to each request; then nothing
+
+    def open(self, *_, **__):
+        return contextlib.nullcontext(self)
+
+    def fire_event(self, data, tag):
+        if tag == "fire_master":
+            self.events.append((data["tag"], data["data"]))
+        else:
+            assert re.fullmatch(r"__master_req_channel_payload/[-0-9a-f]{36}/salt", tag)
+            assert (data["cmd"], data["id"]) == ("_minion_event", "m1")
+            self.requests.append((data["tag"], data["data"]))
+            self.waits_for = tag.split("/")[1]
+
+    def get_event(self, wait, tag):
+        assert tag == f"__master_req_channel_return/{self.waits_for}"
+        return self.answers.pop(0) if self.answers else time.sleep(0.05)
+
+
 @pytest.fixture
-def fired(monkeypatch):
-    """The events for the master, in order."""
-    events = []
-
-    class Bus:
-        def __init__(self, *_, **__):
-            pass
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            pass
-
-        def fire_event(self, data, tag):
-            assert tag == "fire_master"
-            events.append((data["tag"], data["data"]))
-
-    monkeypatch.setattr(salt.utils.event, "MinionEvent", Bus)
-    return events
+def bus(monkeypatch):
+    bus = Bus()
+    for name in ("MinionEvent", "get_event"):
+        monkeypatch.setattr(salt.utils.event, name, bus.open)
+    return bus
 
 
-def test_the_master_is_told_where_it_has_asked_for_that(minion, trace, jid, fired):
-    wish = {"executor_opts": {"job_once": {"ack": True}}, "tgt": "*", "tgt_type": "glob", "user": "root"}
+@pytest.fixture
+def soon(minion, monkeypatch):
+    """Acknowledgements are repeated soon."""
+    module = minion.it.executors["job_once.execute"].func.__globals__
+    monkeypatch.setitem(module, "REPEATS", (0.05, 0.1, 0.15))
+    monkeypatch.setitem(module, "ANSWER", 0.1)
+
+
+ACK = {"executor_opts": {"job_once": {"ack": True}}}
+
+
+def test_the_master_is_told_where_it_has_asked_for_that(minion, trace, jid, bus):
+    wish = {**ACK, "tgt": "*", "tgt_type": "glob", "user": "root"}
     minion.deliver(jid, "probe.give", trace, **wish)
     about = {"id": "m1", "jid": jid, "fun": "probe.give", "tgt": "*", "tgt_type": "glob", "user": "root"}
-    assert fired == [(f"salt/job/{jid}/start/m1", about)]
+    assert bus.events == [(f"salt/job/{jid}/start/m1", about)]
     minion.deliver(jid, "probe.give", trace, **wish)
     minion.deliver(new_jid(), "probe.give", trace)
-    assert len(fired) == 1
+    assert len(bus.events) == 1
 
 
-def test_the_acknowledgement_is_repeated_while_the_job_runs_and_not_after(minion, trace, jid, fired):
-    module = minion.it.executors["job_once.execute"].func.__globals__
-    repeats, module["REPEATS"] = module["REPEATS"], (0.05, 0.1, 0.15)
-    try:
-        minion.deliver(jid, "test.sleep", 1, executor_opts={"job_once": {"ack": True}})
-        minion.deliver(new_jid(), "probe.give", trace, executor_opts={"job_once": {"ack": True}})
-        time.sleep(0.3)
-    finally:
-        module["REPEATS"] = repeats
-    assert [tag for tag, _ in fired].count(f"salt/job/{jid}/start/m1") == 4
-    assert len(fired) == 5
+def test_the_acknowledgement_is_repeated_until_the_master_has_it(minion, jid, bus, soon):
+    bus.answers = [{"ret": None, "error": "timeout"}, {"ret": None}]
+    minion.deliver(jid, "test.sleep", 1, **ACK)
+    assert len(bus.requests) == 2, "the master was away once"
+    assert bus.requests[0] == bus.events[0], "tag and payload are those of the first one"
+    assert len(bus.events) == 1, "what is sent as a request is not fired as well"
+
+
+@pytest.mark.parametrize("answer", [None, {"ret": {}}, {"ret": ""}])
+def test_where_no_request_gets_through_it_is_fired_as_long_as_the_job_runs_and_not_after(
+    minion, jid, bus, soon, answer
+):
+    bus.answers = [answer] * 3 if answer else []
+    minion.deliver(jid, "test.sleep", 1, **ACK)
+    fired = len(bus.events)
+    assert fired >= 4
+    assert {tag for tag, _ in bus.events} == {f"salt/job/{jid}/start/m1"}
+    minion.deliver(new_jid(), "test.ping", **ACK)
+    time.sleep(0.3)
+    assert len(bus.events) == fired + 1
+
+
+def test_no_bus_is_no_reason_not_to_run(minion, trace, jid, monkeypatch, soon):
+    def fail(*_, **__):
+        raise OSError("no such socket")
+
+    for name in ("MinionEvent", "get_event"):
+        monkeypatch.setattr(salt.utils.event, name, fail)
+    assert minion.deliver(jid, "test.sleep", 0.3, **ACK) == (True, 0)
 
 
 # -- the file ----------------------------------------------------------------------------------------------------------
@@ -528,13 +724,14 @@ def test_it_works_as_a_file_that_salt_has_synced(tmp_path, jid):
 # -- helpers -----------------------------------------------------------------------------------------------------------
 
 
-def _age_process(minion):
+def _age_process(minion, birth="another", ended=True):
     """Have the newest record be that of a process that is gone."""
     path = max(minion.records(), key=lambda path: path.stat().st_mtime)
     module = minion.it.executors["job_once.execute"].func.__globals__
     lines = [module["_line"](line) for line in path.read_bytes().split(b"\n")]
     lines = [line for line in lines if line is not None]
-    lines[0]["birth"] = "another"
+    lines[0]["birth"] = birth
+    lines = lines if ended else lines[:1]
     with path.open("wb", 0) as file:
         for line in lines:
             module["_write"](file, line)
