@@ -50,6 +50,7 @@ class InFlight(Kept):
         lambda minions: None if minions is None else list(minions),
         lambda minions: None if minions is None else tuple(minions),
     )
+    keepers: set[str] = kept(set, sorted, set)  # those that have answered from records of their own
     due: list[tuple[float, str]] = made(list)  # heap over the flights' due times; some are out of date
 
     def rebuild(self) -> None:
@@ -112,7 +113,7 @@ class InFlight(Kept):
         """Begin a publish to minions."""
         self.publishing = minions
         for minion in minions:
-            self.flights[minion] = Flight(Phase.SENDING, now, began=now)
+            self.flights[minion] = Flight(Phase.SENDING, now, began=now, acks=minion in self.keepers)
 
     def end_publish(self) -> list[str]:
         """End the publish under way, and return its minions that have not returned or begun meanwhile."""
@@ -221,6 +222,11 @@ class InFlight(Kept):
         for minion in minions:
             if minion in self.flights and self.is_idle(self.flights[minion]):
                 self.flights[minion].never = True
+                self.keepers.add(minion)
+
+    def says_that_it_begins(self, minion: str) -> bool:
+        """Tell whether a minion in flight says when it begins: of its release, or since it has the executor."""
+        return self.spec.acks or self.flights[minion].acks
 
     def silent(self, minions: Iterable[str], now: float) -> list[str]:
         """Minions did not answer: return those that were asked as often as they may be."""

@@ -100,7 +100,7 @@ def _never_got_it(batch: State, minion: str, flight: Flight) -> bool:
     """
     Tell whether a minion that does not run the job, and has not returned it, is to get it once more.
 
-    Either its publish had no outcome; or its own records say so; or it would have said that it began, and we would have
+    Either its publish had no outcome; or its own records say so; or it is one that says when it begins, and we would have
     heard that. In all cases the minion itself refuses a job that it has received all the same.
     """
     if flight.kills or not batch.inflight.is_idle(flight) or (flight.seen and not flight.never):
@@ -111,4 +111,8 @@ def _never_got_it(batch: State, minion: str, flight: Flight) -> bool:
         return False  # the target may not match it
     if flight.never:
         return batch.resent.get(minion, 0) < batch.spec.probe_attempts
-    return batch.spec.acks and not flight.deaf and batch.resent.get(minion, 0) < batch.spec.probe_attempts
+    return (
+        batch.inflight.says_that_it_begins(minion)
+        and not flight.deaf
+        and batch.resent.get(minion, 0) < batch.spec.probe_attempts
+    )

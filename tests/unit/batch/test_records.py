@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.batch import facts
+from saltext.jobs.core.batch.machine import Batch
 from tests.unit.batch.bench import Bench, published
 
 
@@ -64,3 +65,35 @@ def test_a_minion_that_was_killed_is_not_asked_for_its_records():
     bench.sent()
     bench.tell(facts.NeverBegun(("a", "nobody")))  # of one that has not said that it is idle it counts for nothing
     assert not bench.batch.flights["a"].never
+
+
+def test_a_minion_that_has_shown_records_is_believed_that_it_would_have_said_that_it_began():
+    bench = Bench("a", "1")
+    bench.sent()
+    assert published(given_up(bench, "a")) == ["a"]
+    bench.sent()
+    assert published(given_up(bench, "a", never=False)) == ["a"], "its records could not be asked for this time"
+
+
+@pytest.mark.parametrize("fact", [facts.EventsLost(), facts.Started("a"), facts.Recovered(), facts.Acknowledged("a")])
+def test_it_is_not_where_that_may_have_been_missed_or_was_heard(fact):
+    bench = Bench("a", "1")
+    bench.sent()
+    assert published(given_up(bench, "a")) == ["a"]
+    bench.sent()
+    effects = bench.tell(fact)
+    if effects:
+        bench.looked(effects)
+    given_up(bench, "a", never=False)
+    assert bench.state_of("a") == "lost"
+
+
+def test_that_a_minion_has_records_outlives_the_engine():
+    bench = Bench("a", "1")
+    bench.sent()
+    assert published(given_up(bench, "a")) == ["a"]
+    bench.batch = Batch.restore(bench.batch.snapshot())
+    bench.tell(facts.PublishFailed("refused", certain=True))
+    assert published(bench.wait(30)) == ["a"]
+    bench.sent()
+    assert bench.batch.flights["a"].acks
