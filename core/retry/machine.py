@@ -214,6 +214,9 @@ class Retry:
         self._follow(self.capture.read(fact, self.queue.minions_of(fact.jid), self.queue.now))
 
     def _surveyed(self, fact: Surveyed) -> None:
+        for minion, jids in fact.running.items():
+            for jid in jids:  # also of jobs that it was not asked about, and has missed as it seemed
+                self.replays.acknowledged(Acknowledged(minion, jid), proven=True)
         self._follow(self.capture.surveyed(fact, self.queue.now))
 
     def _open_due(self, jid: str) -> None:

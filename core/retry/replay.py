@@ -283,10 +283,14 @@ class Replays:
         self._publishing.note_receipt(entry, BEGUN)
         self._ask(entry, replay, Step.TO_PROBE)
 
-    def acknowledged(self, fact: Acknowledged) -> None:
-        """A minion says that it has begun a job. That is believed, however late it comes."""
+    def acknowledged(self, fact: Acknowledged, proven: bool = False) -> None:
+        """
+        A minion says that it has begun a job. That is believed, however late it comes.
+
+        :param proven: whether the minion itself is known to have said so; else one that we have not sent cannot be meant.
+        """
         entry = self._queue.entry(fact.minion, fact.jid)
-        if entry is None or entry.sent_at is None or entry.state not in {State.PENDING, *UNDER_WAY}:
+        if entry is None or entry.state not in {State.PENDING, *UNDER_WAY} or not (proven or entry.sent_at):
             return
         entry.acknowledged = True
         self._queue.touch(entry)

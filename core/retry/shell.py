@@ -56,10 +56,13 @@ class RetryShell:
     :param settings: the engine's options.
     :param loop: the engine's tornado loop.
     :param ports: what it reaches the world through; closed with it.
+    :param latest: seconds after which publishes that were not heard of are looked for once more.
     """
 
-    def __init__(self, opts: Mapping[str, Any], settings: RetrySettings, loop: Any, ports: Ports) -> None:
-        self._loop, self._ports = loop, ports
+    def __init__(
+        self, opts: Mapping[str, Any], settings: RetrySettings, loop: Any, ports: Ports, latest: float = LATEST
+    ) -> None:
+        self._loop, self._ports, self._latest = loop, ports, latest
         self._owner = str(opts["id"])
         folder = engine_dir(opts, JOB_RETRY)
         files.private_dir(folder)
@@ -268,7 +271,7 @@ class RetryShell:
 
     async def _look_back(self, since: float) -> None:
         """Find the jobs that were published while nobody listened, and once more those that the master stored late."""
-        self._loop.call_later(LATEST, self._loop.spawn_callback, self._reconcile, since)
+        self._loop.call_later(self._latest, self._loop.spawn_callback, self._reconcile, since)
         await self._reconcile(since)
 
     async def _reconcile(self, since: float) -> None:

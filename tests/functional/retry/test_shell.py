@@ -83,7 +83,7 @@ class Stage:
             clock=self.clock,
             acks=True,
         )
-        self.shell = RetryShell(self.opts, RetrySettings(), self.loop, ports)
+        self.shell = RetryShell(self.opts, RetrySettings(), self.loop, ports, latest=0.5)
 
     def until(self, condition):
         assert comes_true(self.loop, condition)
@@ -139,6 +139,15 @@ def test_a_job_is_captured_and_what_is_known_of_it_survives_in_the_store(stage, 
     stage.until(lambda: stage.state("a") is State.PENDING)
     assert ("saltutil.running", ["a"], "list", True) in stage.publisher.published
     stage.until(lambda: [entry.minion for entry in RetryStore(opts).entries(JID, snapshot_of("a"))] == ["a"])
+
+
+def test_a_publish_that_was_not_heard_of_and_is_stored_after_the_engine_has_looked_for_it_is_found(
+    stage, opts, job_cache
+):
+    accept(opts, "a")
+    stage.start()
+    job_cache.keep_load(JID, load_of(), ["a"])
+    stage.until(lambda: stage.state("a") is State.PENDING)
 
 
 def test_a_corrupt_record_of_a_publish_keeps_no_engine_from_starting(stage, opts, job_cache):
