@@ -39,8 +39,7 @@ TABLES = (
         PRIMARY KEY (hour, minion, second)) WITHOUT ROWID""",
 )
 _PUT_JOB = "INSERT OR REPLACE INTO jobs (jid, fun, user, shown) VALUES (?, ?, ?, ?)"
-_PUT_MINION = """INSERT OR IGNORE INTO jobs_of_minions (hour, minion, second)
-    SELECT ?, id, ? FROM minions WHERE name = ?"""
+AT_ONCE = 500  # values in one statement
 is_timed = re.compile("[0-9]{14}").match
 #: What is shown of a job, in the order in which it is kept; the last one only where there is some.
 SHOWN = ("Function", "Arguments", "Target", "Target-type", "User", "Metadata")
@@ -57,7 +56,9 @@ def has_stored(sql: sqlite3.Connection, bank: str, key: str, value: Any) -> None
         if isinstance(value, (list, tuple)):
             _add_minions(sql, key, [name for name in value if isinstance(name, str)])
     elif bank.startswith(RETURNS):
-        _add_minions(sql, bank[len(RETURNS) :], [key])
+        jid = bank[len(RETURNS) :]
+        if not _is_known(sql, jid, key):
+            _add_minions(sql, jid, [key])
 
 
 def has_removed(sql: sqlite3.Connection, bank: str, keys: Sequence[str] | None = None) -> None:
@@ -91,12 +92,31 @@ def build(sql: sqlite3.Connection) -> None:
 
 
 def _add_minions(sql: sqlite3.Connection, jid: str, names: Sequence[str]) -> None:
-    place = (int(jid[:10]), int(jid[10:14])) if is_timed(jid) else (0, jid)
-    for name in names:
-        if sql.execute(_PUT_MINION, (*place, name)).rowcount:
+    place = _place(jid)
+    for start in range(0, len(names), AT_ONCE):
+        part = names[start : start + AT_ONCE]
+        marks = ",".join("?" * len(part))
+        put = f"""INSERT OR IGNORE INTO jobs_of_minions (hour, minion, second)
+            SELECT ?, id, ? FROM minions WHERE name IN ({marks})"""
+        if sql.execute(put, (*place, *part)).rowcount == len(part):
             continue
-        if sql.execute("INSERT OR IGNORE INTO minions (name) VALUES (?)", (name,)).rowcount:
-            sql.execute(_PUT_MINION, (*place, name))
+        known = {row[0] for row in sql.execute(f"SELECT name FROM minions WHERE name IN ({marks})", part)}
+        if len(known) < len(part):
+            new = [(name,) for name in part if name not in known]
+            sql.executemany("INSERT OR IGNORE INTO minions (name) VALUES (?)", new)
+            sql.execute(put, (*place, *part))
+
+
+def _place(jid: str) -> tuple[int, int | str]:
+    return (int(jid[:10]), int(jid[10:14])) if is_timed(jid) else (0, jid)
+
+
+def _is_known(sql: sqlite3.Connection, jid: str, name: str) -> bool:
+    """Tell whether a minion was sent a job of this second, as it was as a rule when it returns one."""
+    query = """SELECT 1 FROM jobs_of_minions WHERE hour = ? AND second = ?
+        AND minion = (SELECT id FROM minions WHERE name = ?)"""
+    place = _place(jid)
+    return bool(sql.execute(query, (*place, name)).fetchall())
 
 
 def job_marks(load: Any) -> tuple[str, str]:
