@@ -92,23 +92,27 @@ class JobLookup:
     def undated(self) -> dict[str, float]:
         """Return the jids of loads that do not begin with a date, with the Unix times of their last write."""
         query = f"""SELECT jobs.jid, records.updated FROM jobs INDEXED BY jobs_undated
-            JOIN records ON records.bank = (SELECT id FROM banks WHERE name = ?) AND records.key = jobs.jid
+            CROSS JOIN records ON records.bank = (SELECT id FROM banks WHERE name = ?) AND records.key = jobs.jid
             WHERE {UNDATED.replace("jid", "jobs.jid")}"""
         return {key: at / 1000 for key, at in self._database.read(query, (LOADS,))}
 
-    def shown(self) -> Iterator[tuple[str, list[Any] | None]]:
-        """Yield the jids of all loads, in order, with what is shown of each; None where its load is to be read."""
+    def shown(self) -> Iterator[tuple[list[str], list[list[Any] | None]]]:
+        """
+        Yield the jids of all loads, in order, and what is shown of each, in the same order, some at a time.
+
+        None stands for what is shown of a job of which the load is to be read.
+        """
         query = f"SELECT jid, shown FROM jobs WHERE jid > ? ORDER BY jid LIMIT {CHUNK}"
         rows = self._database.read(query, ("",))
         while rows:
-            values = [row[1] for row in rows]
+            jids, values = zip(*rows, strict=True)
             if None not in values:
                 # All as one list: to begin decoding costs more than most of them.
                 found = packed.loads(msgpack.Packer().pack_array_header(len(values)) + b"".join(values))
-                yield from zip((row[0] for row in rows), found, strict=True)
             else:
-                yield from ((row[0], None if row[1] is None else packed.loads(row[1])) for row in rows)
-            rows = self._database.read(query, (rows[-1][0],))
+                found = [None if value is None else packed.loads(value) for value in values]
+            yield list(jids), found
+            rows = self._database.read(query, (jids[-1],))
 
     def forget(self) -> int:
         """Remove some of what tells of minions' jobs in hours of which there are no loads any more; return how much."""

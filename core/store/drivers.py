@@ -183,8 +183,8 @@ class Driver:
         """Return what all that is stored takes; None where that is not known at once."""
         return None
 
-    def shown(self) -> Iterator[tuple[str, list[Any] | None]]:
-        """Yield the keys of all loads with what is shown of each, as SHOWN names it; None where its load is to be read."""
+    def shown(self) -> Iterator[tuple[list[str], list[list[Any] | None]]]:
+        """Yield the keys of all loads, some at a time, and what is shown of each; None where its load is to be read."""
         raise NotImplementedError
 
     def jids(self, low: str, high: str, marks: Marks, minion: str | None = None) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import functools
+import gc
 import heapq
 import itertools
 import logging
@@ -14,7 +15,6 @@ from typing import Any
 import salt.utils.jid
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.disk.job_index import SHOWN
 from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.store.drivers import Outage
 from saltext.jobs.core.store.records import ENDTIMES, LOADS
@@ -26,7 +26,8 @@ log = logging.getLogger(__name__)
 def all_jobs(store: Store, with_end: bool) -> dict[str, dict[str, Any]]:
     """Return ``{jid: description}`` of every job, with its ``EndTime`` if wanted and known."""
     jobs: dict[str, dict[str, Any]] = {}
-    unread = _add_shown(store, jobs) if store.driver.keeps_shown else None
+    with _without_collector():
+        unread = _add_shown(store, jobs) if store.driver.keeps_shown else None
     for key, load in readable(store, LOADS, unread):
         if load and isinstance(load, dict):
             jid = store.decode(key)
@@ -40,19 +41,38 @@ def all_jobs(store: Store, with_end: bool) -> dict[str, dict[str, Any]]:
 def _add_shown(store: Store, jobs: dict[str, dict[str, Any]]) -> list[str]:
     """Add what the driver keeps of each job for this, and return the keys of those of which it keeps nothing."""
     unread, minute, begun = [], "", ""
-    for jid, shown in store.driver.shown():
-        if shown is None or len(jid) != 20:
-            unread.append(jid)
-            continue
-        if jid[:12] != minute:  # the jids come in order
-            minute, begun = jid[:12], _minute(jid[:12])
-        second = jid[12:]
-        if not begun or not second.isdecimal() or not second.isascii() or second > "6":
-            unread.append(jid)
-            continue
-        jobs[jid] = job = dict(zip(SHOWN, shown, strict=False))
-        job["StartTime"] = f"{begun}{second[:2]}.{second[2:]}"
+    for jids, found in store.driver.shown():
+        for jid, shown in zip(jids, found, strict=True):
+            if jid[:12] != minute:  # the jids come in order
+                minute, begun = jid[:12], _minute(jid[:12])
+            second = jid[12:]
+            if (
+                shown is None
+                or not begun
+                or len(second) != 8
+                or not (second.isascii() and second.isdecimal() and second < "6")
+            ):
+                unread.append(jid)
+                continue
+            function, arguments, target, kind, user, *metadata = shown
+            job = {"Function": function, "Arguments": arguments, "Target": target, "Target-type": kind, "User": user}
+            if metadata:
+                job["Metadata"] = metadata[0]
+            job["StartTime"] = f"{begun}{second[:2]}.{second[2:]}"
+            jobs[jid] = job
     return unread
+
+
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    """Nothing of a list of jobs is garbage yet, and the collector would go through all of it again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _minute(text: str) -> str:

@@ -180,10 +180,10 @@ class Sqlite(Driver):
             return index.jids(low, high)
         return heapq.merge(*(index.jids(low, high, pair) for pair in pairs), reverse=True)
 
-    def shown(self) -> Iterator[tuple[str, list[Any] | None]]:
+    def shown(self) -> Iterator[tuple[list[str], list[list[Any] | None]]]:
         rows = self._do(lambda banks: banks.index.shown(), "list", LOADS)
-        while some := self._do(lambda banks: list(itertools.islice(rows, CHUNK)), "list", LOADS):
-            yield from some
+        while (some := self._do(lambda banks: next(rows, None), "list", LOADS)) is not None:
+            yield some
 
     def undated_jids(self) -> dict[str, float]:
         return self._do(lambda banks: banks.index.undated(), "list", "")
