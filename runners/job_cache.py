@@ -21,6 +21,7 @@ from saltext.jobs.core.disk.salvage import Salvage
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master import caller, secrets
 from saltext.jobs.core.settings import duration
+from saltext.jobs.core.store import doctor as examination
 from saltext.jobs.core.store import drivers, migration, records
 from saltext.jobs.core.store import store as stores
 from saltext.jobs.core.store.search import OUTCOMES, Query
@@ -343,6 +344,27 @@ def _bytes(store):
                 except FileNotFoundError:
                     continue  # removed meanwhile
     return taken
+
+
+@runner.verb
+def doctor():
+    """
+    Return what an operator should know before relying on the job cache.
+
+    Whether the driver answers and what this master has published is recorded; whom the files belong to, who may read them,
+    and what is left of the disk; files that were set aside; and, with ``cache: sqlite``, a check of the whole file, which
+    takes some seconds for each GB. It changes nothing.
+
+    Returns ``{"job_cache", "driver", "usable", "jobs", "findings"}``: ``master_job_cache``, the driver, whether it answers,
+    how many jobs there are, and a sentence for each thing that may want a change.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run job_cache.doctor
+    """
+    return examination.examine(stores.Store(__opts__), __opts__)
 
 
 # ---------------------------------------------------------------------------------------------------------

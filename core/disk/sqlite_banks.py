@@ -251,6 +251,11 @@ class SqliteBanks:
         """Read the whole file, and tell whether it is sound; where it is not, it has been set aside."""
         return self._database.check()
 
+    def damage(self) -> str | None:
+        """Return what a check of the whole file finds; None where it is sound."""
+        found = str(self._database.read("PRAGMA quick_check(1)")[0][0])
+        return None if found == "ok" else found
+
     def backup(self, path: str) -> None:
         """Make a copy of this moment, while others write. :raises OSError: also where there is something."""
         self._database.backup(path)

@@ -5,21 +5,17 @@ What an operator may want to change around an engine, whichever it is: a sentenc
 from __future__ import annotations
 
 import fnmatch
-import os
-import pathlib
-import pwd
 from collections.abc import Mapping
 from typing import Any
 
 from saltext.jobs.core import compat
+from saltext.jobs.core.disk.surroundings import about_disk, about_owner
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.master.events import beat_tag
 from saltext.jobs.core.master.job_cache import JobCache
 
 #: Seconds after which a request that an engine has not taken says that the engine does not work. It looks every ten.
 LONGEST_WAIT = 30.0
-#: Bytes on the disk of the engines' files below which it is time to see to it, and the part of its inodes.
-LEAST_BYTES, LEAST_INODES = 1 << 30, 0.05
 
 
 def around(opts: Mapping[str, Any], engine: str) -> list[str]:
@@ -27,8 +23,8 @@ def around(opts: Mapping[str, Any], engine: str) -> list[str]:
     folder = requests.engine_dir(opts, engine)
     return [
         *about_engine(opts, engine),
-        *_about_owner(opts, folder),
-        *_about_disk(folder),
+        *about_owner(str(opts.get("user") or "root"), folder),
+        *about_disk(folder),
         *_about_beats(opts, engine),
         *compat.untested(),
     ]
@@ -56,35 +52,6 @@ def about_returns(opts: Mapping[str, Any], cache: JobCache) -> list[str]:
         "require_minion_sign_messages and drop_messages_signature_fail are set, and every minion signs its messages "
         "(minion_sign_messages)"
     ]
-
-
-def _about_owner(opts: Mapping[str, Any], folder: pathlib.Path) -> list[str]:
-    user = str(opts.get("user") or "root")
-    try:
-        owner = pwd.getpwnam(user).pw_uid
-    except KeyError:
-        return [f"the master's user {user!r} does not exist on this machine"]
-    for path in [folder, *sorted(folder.rglob("*"))] if folder.is_dir() else []:
-        try:
-            if path.lstat().st_uid != owner:
-                return [f"{path} does not belong to the master's user {user}: chown -R {user} {folder}"]
-        except FileNotFoundError:
-            continue  # it has been replaced meanwhile
-    return []
-
-
-def _about_disk(folder: pathlib.Path) -> list[str]:
-    while not folder.exists():
-        folder = folder.parent
-    disk, found = os.statvfs(folder), []
-    free = disk.f_bavail * disk.f_frsize
-    if free < LEAST_BYTES:
-        found.append(f"the disk of {folder} has {free >> 20} MB left: what cannot be written down is not published")
-    if disk.f_files and disk.f_favail < LEAST_INODES * disk.f_files:
-        found.append(
-            f"the disk of {folder} has {disk.f_favail} inodes left, of {disk.f_files}: no file can be made without"
-        )
-    return found
 
 
 def _about_beats(opts: Mapping[str, Any], engine: str) -> list[str]:

@@ -206,6 +206,13 @@ class Sqlite(Driver):
                 return
             time.sleep(PAUSE)
 
+    def damage(self) -> str | None:
+        """Return what a check of the whole file finds, or why it cannot be made; None where all is well."""
+        try:
+            return self._do(lambda banks: banks.damage(), "check", "")
+        except SaltCacheError as exc:
+            return str(exc)
+
     def keys(self, bank: str) -> list[str]:
         return self._do(lambda banks: banks.keys(bank), "list", bank)
 

@@ -24,7 +24,7 @@ VERBS = {
         "watch",
         "retry",
     },
-    "job_cache": {"backup", "migrate", "recover", "search", "stats", "verify"},
+    "job_cache": {"backup", "doctor", "migrate", "recover", "search", "stats", "verify"},
     "job_recorder": {"doctor", "stats", "set_aside", "redeliver"},
     "job_retry": {
         "list",

@@ -1,0 +1,311 @@
+"""
+What the job cache costs as it grows: CPU time at 1,000, 10,000, 100,000 and 1,000,000 jobs of ten returns, and as curves.
+
+    python -m benchmarks.job_cache_sizes --data sizes.json                                   all sizes, a table of each
+    python -m benchmarks.job_cache_sizes --sizes 1000,10000 --columns sqlite,local --data sizes.json
+    python -m benchmarks.job_cache_sizes --draw docs/job_cache.svg --data sizes.json         the curves, of what is there
+
+The columns are those of ``benchmarks/job_cache.py``. The jobs are spread over ten days, each for ten of a fleet of 2,000
+minions; one in 10,000 is of a function, and one in 10,000 for a minion, that no other job has. What is searched for is that
+function and that minion, over a day. Jobs that are there beforehand are written in bulk, in the layout that the returner
+reads, as no figure is taken of that; what is measured goes through the returner. Drawing needs the extra ``bench``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import itertools
+import json
+import multiprocessing
+import os
+import pathlib
+import random
+import shutil
+import tempfile
+import time
+
+import salt.payload
+import salt.utils.jid
+
+from benchmarks.job_cache import LOAD, RETURN, RETURNERS, disk, options, returner
+from saltext.jobs.core.disk import job_index
+from saltext.jobs.core.store import search
+from saltext.jobs.core.store.store import store_of
+
+FLEET = [f"web{number:04}.example.com" for number in range(2000)]
+RETURNS, RARE, DAYS = 10, 10_000, 10
+WRITES = 200
+ROWS = {
+    "save_load": "ms",
+    "returner": "ms",
+    "get_jids": "ms",
+    "get_jids_filter(20)": "ms",
+    "search by function, over a day": "ms",
+    "search by minion, over a day": "ms",
+    "get_jid of 5,000 returns": "ms",
+    "clean_old_jobs, nothing to do": "ms",
+    "first clean_old_jobs, with a check of the file": "ms",
+    "removal of a job of ten returns": "ms",
+    "longest wait of a writer beside the removal": "ms of time",
+    "first call of a process": "ms",
+    "bytes a job": "",
+    "bytes, in times of msgpack and keys": "",
+    "files and directories a job": "",
+}
+CURVES = {
+    "get_jids": "get_jids",
+    "get_jids_filter(20)": "get_jids_filter(20)",
+    "search by minion, over a day": "search by minion, over a day",
+    "returner": "returner",
+    "removal of a job of ten returns": "removal of a job of ten returns",
+    "bytes a job": "bytes a job",
+}
+
+
+def jobs(count, days_ago, days):
+    """Yield (jid, load, minions) of jobs, evenly spread over some days from some days ago."""
+    chance = random.Random(count)
+    first = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(days=days_ago)
+    step = datetime.timedelta(days=days) / count
+    for number in range(count):
+        jid = f"{first + number * step:%Y%m%d%H%M%S%f}"
+        is_rare = count >= 1000 and number % min(RARE, count // 10) == 0
+        minions = sorted([*chance.sample(FLEET, RETURNS - is_rare), *(["db1"] if is_rare else [])])
+        yield jid, {**LOAD, "jid": jid, "fun": "state.highstate" if is_rare else "state.apply"}, minions
+
+
+def fill(column, folder, own, found, age=0.0):
+    """Write jobs in bulk; returns their bytes as msgpack, with keys and the names of banks."""
+    if column == "sqlite":
+        return fill_sqlite(own, found, age)
+    taken, then = 0, time.time() - age
+    for jid, load, minions in found:
+        values = {"loads": load, "minions": minions, "published": {"at": then, "by": "m_master", "load": "0" * 32}}
+        if column == "local":
+            home = salt.utils.jid.jid_dir(jid, f"{folder}/jobs", "sha256")
+            files = {f"{home}/jid": jid.encode(), f"{home}/.load.p": salt.payload.dumps(load)}
+            files[f"{home}/.minions.p"] = salt.payload.dumps(minions)
+            files.update({f"{home}/{name}/return.p": salt.payload.dumps(RETURN) for name in minions})
+        else:
+            home = f"{folder}/jobs/returns/{jid}"
+            wanted = {name: value for name, value in values.items() if name != "published" or column == "ours"}
+            files = {f"{folder}/jobs/{name}/{jid}.p": salt.payload.dumps(value) for name, value in wanted.items()}
+            files.update({f"{home}/{name}.p": salt.payload.dumps(RETURN) for name in minions})
+        for parent in {os.path.dirname(name) for name in files}:
+            os.makedirs(parent, exist_ok=True)
+        for name, data in files.items():
+            with open(name, "wb") as stream:
+                stream.write(data)
+            taken += len(data)
+            if age:
+                os.utime(name, (then, then))
+        if age and os.path.isdir(home):
+            os.utime(home, (then, then))
+    return taken
+
+
+def fill_sqlite(own, found, age):
+    banks = store_of(own).driver.banks_file
+    taken, at, record = 0, int((time.time() - age) * 1000), salt.payload.dumps(RETURN)
+    mark = salt.payload.dumps({"at": time.time() - age, "by": "m_master", "load": "0" * 32})
+    for name in ("loads", "minions", "published"):
+        banks.store(f"jobs/{name}", "first", {})
+        banks.flush(f"jobs/{name}", "first")
+    put = "INSERT INTO records (bank, key, updated, value) VALUES (?, ?, ?, ?)"
+    while some := list(itertools.islice(found, 2000)):
+        with banks.transaction() as sql:
+            numbers = dict(
+                sql.execute("SELECT name, id FROM banks WHERE name IN ('jobs/loads', 'jobs/minions', 'jobs/published')")
+            )
+            for jid, load, minions in some:
+                rows = [("jobs/loads", salt.payload.dumps(load)), ("jobs/minions", salt.payload.dumps(minions))]
+                rows = [(numbers[bank], jid, at, data) for bank, data in (*rows, ("jobs/published", mark))]
+                bank = sql.execute("INSERT INTO banks (name) VALUES (?)", (f"jobs/returns/{jid}",)).lastrowid
+                rows += [(bank, minion, at, record) for minion in minions]
+                sql.executemany(put, rows)
+                taken += sum(len(row[1]) + len(row[3]) for row in rows) + len(jid) * RETURNS
+                job_index.has_stored(sql, "jobs/loads", jid, load)
+                job_index.has_stored(sql, "jobs/minions", jid, minions)
+    return taken
+
+
+def cpu(call, repeat=1):
+    """Milliseconds of CPU of a call; of several the best."""
+    best = float("inf")
+    for _ in range(repeat):
+        began = time.process_time()
+        call()
+        best = min(best, time.process_time() - began)
+    return best * 1000
+
+
+def figures(column, size, folder, file_returns):
+    own = options(folder, **({"cache": "sqlite"} if column == "sqlite" else {}), keep_jobs_seconds=40 * 86400)
+    found = {}
+    taken = fill(
+        column,
+        folder,
+        own,
+        (job if column == "sqlite" else (*job[:2], job[2][-file_returns:]) for job in jobs(size, DAYS, DAYS)),
+    )
+    filled = disk(folder)
+    found["bytes a job"], found["files and directories a job"] = (part / size for part in filled)
+    if column == "sqlite":
+        found["bytes, in times of msgpack and keys"] = filled[0] / taken
+    module = returner(RETURNERS[column], own)
+    found["first call of a process"] = in_process(lambda: cpu(lambda: module.get_load("20200101000000000000")))
+    found["first clean_old_jobs, with a check of the file"] = cpu(module.clean_old_jobs)
+    found["clean_old_jobs, nothing to do"] = cpu(module.clean_old_jobs)
+    found["get_jids"] = cpu(module.get_jids, 2)
+    found["get_jids_filter(20)"] = cpu(lambda: module.get_jids_filter(20), 2)
+    new = list(jobs(WRITES, 0.001, 0.0001))
+    if column == "local":
+        for jid, _, _ in new:
+            module.prep_jid(passed_jid=jid)
+    found["save_load"] = cpu(lambda: [module.save_load(*job) for job in new]) / WRITES
+    answers = [{"jid": jid, "id": name, **RETURN} for jid, _, minions in new for name in minions]
+    found["returner"] = cpu(lambda: [module.returner(answer) for answer in answers]) / len(answers)
+    ((big, load, _),) = jobs(1, 0.002, 0.0001)
+    if column == "local":
+        module.prep_jid(passed_jid=big)
+    module.save_load(big, load, [f"n{number}" for number in range(5000)])
+    for number in range(5000):
+        module.returner({"jid": big, "id": f"n{number}", **RETURN})
+    found["get_jid of 5,000 returns"] = cpu(lambda: module.get_jid(big), 2)
+    if column in ("ours", "sqlite"):
+        store, day = store_of(own), time.time() - 86400
+        queries = {"function": {"functions": ("state.high*",)}, "minion": {"minion": "db1"}}
+        for name, query in queries.items():
+            wanted = search.Query(start=day, **query)
+            found[f"search by {name}, over a day"] = cpu(lambda wanted=wanted: search.search(store, wanted), 2)
+    found.update(removal(column, size, folder, own, module, file_returns))
+    return found
+
+
+def removal(column, size, folder, own, module, file_returns):
+    """Remove as many old jobs as half of those that are there, up to 50,000."""
+    count = min(50_000, size // 2)
+    old = ((*job[:2], job[2][-(RETURNS if column == "sqlite" else file_returns) :]) for job in jobs(count, 60, 5))
+    fill(column, folder, own, old, age=55 * 86400)
+    found = {}
+    if hasattr(module, "store_of"):
+        module.store_of(own).swept.clear()
+    with writer_beside(own) if column == "sqlite" else contextlib.nullcontext() as waited:
+        found["removal of a job of ten returns"] = cpu(module.clean_old_jobs) / count
+        if waited is not None:
+            found["longest wait of a writer beside the removal"] = waited() * 1000
+    return found
+
+
+@contextlib.contextmanager
+def writer_beside(own):
+    """Another process that stores something every few milliseconds; yields what asks for its longest wait in seconds."""
+    context = multiprocessing.get_context("fork")
+    stop, answers = context.Event(), context.Queue()
+
+    def write():
+        banks, longest = store_of({**own}).driver.banks_file, []
+        for number in itertools.count():
+            began = time.monotonic()
+            banks.store("beside", str(number % 100), {"x": "y" * 400})
+            longest.append(time.monotonic() - began)
+            if stop.wait(0.005):
+                break
+        answers.put(max(longest))
+
+    process = context.Process(target=write)
+    process.start()
+
+    def waited():
+        stop.set()
+        return answers.get(timeout=60)
+
+    try:
+        yield waited
+    finally:
+        stop.set()
+        process.join(60)
+
+
+def in_process(call):
+    context = multiprocessing.get_context("fork")
+    answers = context.Queue()
+    process = context.Process(target=lambda: answers.put(call()))
+    process.start()
+    found = answers.get(timeout=600)
+    process.join(60)
+    return found
+
+
+def table(size, found, note):
+    print(f"\n{size:,} jobs, milliseconds of CPU{note}\n")
+    print("| | " + " | ".join(found) + " |\n|---|" + "---:|" * len(found))
+    for row in ROWS:
+        cells = [f"{values[row]:,.2f}" if row in values else "" for values in found.values()]
+        if any(cells):
+            print(f"| {row} | " + " | ".join(cells) + " |", flush=True)
+
+
+def draw(data, path):
+    """The curves, as SVG: small multiples with one scale of jobs."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    pyplot.rcParams.update({"svg.hashsalt": "job_cache", "font.size": 9, "svg.fonttype": "none"})
+    figure, places = pyplot.subplots(2, 3, figsize=(10.5, 6), sharex=True)
+    colours = {"local": "#8c8c8c", "native": "#d08c2f", "ours": "#3b78b5", "sqlite": "#2a8c4a"}
+    names = {"local": "local_cache", "native": "Salt's salt_cache", "ours": "ours, localfs", "sqlite": "ours, sqlite"}
+    for place, row in zip(places.flat, CURVES, strict=True):
+        for column in colours:
+            points = sorted(
+                (int(size), found[column][row]) for size, found in data.items() if row in found.get(column, {})
+            )
+            if points:
+                place.plot(
+                    *zip(*points, strict=True), marker="o", markersize=3, color=colours[column], label=names[column]
+                )
+        place.set(xscale="log", yscale="log", title=row)
+        place.set_ylabel("bytes" if row.startswith("bytes") else "ms of CPU")
+        place.grid(alpha=0.3)
+    for place in places[1]:
+        place.set_xlabel("jobs")
+    handles, labels = places.flat[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="lower center", ncols=4, frameon=False)
+    figure.tight_layout(rect=(0, 0.05, 1, 1))
+    figure.savefig(path, format="svg", metadata={"Date": None})
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
+    parser.add_argument("--sizes", default="1000,10000,100000,1000000")
+    parser.add_argument("--columns", default=",".join(RETURNERS))
+    parser.add_argument(
+        "--file-returns", type=int, default=RETURNS, help="returns of each job in the columns with files"
+    )
+    parser.add_argument("--data", type=pathlib.Path, help="JSON to which the figures are added, or from which to draw")
+    parser.add_argument("--draw", type=pathlib.Path, help="draw the curves from what --data holds, and take no figures")
+    args = parser.parse_args()
+    known = json.loads(args.data.read_text()) if args.data and args.data.exists() else {}
+    if args.draw:
+        draw(known, args.draw)
+        return
+    for size in map(int, args.sizes.split(",")):
+        found = {}
+        for column in args.columns.split(","):
+            root = tempfile.mkdtemp(prefix="bench-")
+            try:
+                found[column] = figures(column, size, root, args.file_returns)
+            finally:
+                shutil.rmtree(root, ignore_errors=True)
+            known.setdefault(str(size), {}).setdefault(column, {}).update(found[column])
+            if args.data:
+                args.data.write_text(json.dumps(known, indent=1))
+        table(size, found, f", {args.file_returns} returns a job in the columns with files")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""What an operator may want to change about a directory of the master: a sentence for each thing. It changes nothing."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pathlib
+import pwd
+
+#: Bytes on the disk of the master's files below which it is time to see to it, and the part of its inodes.
+LEAST_BYTES, LEAST_INODES = 1 << 30, 0.05
+
+
+def about_owner(user: str, folder: pathlib.Path, most: int | None = None) -> list[str]:
+    """
+    Return what in a directory, or below, is not the master's.
+
+    :param user: whom the master runs as.
+    :param most: how many files and directories are looked at; all of them, where it is not given.
+    """
+    try:
+        owner = pwd.getpwnam(user).pw_uid
+    except KeyError:
+        return [f"the master's user {user!r} does not exist on this machine"]
+    found = folder.rglob("*") if folder.is_dir() else iter(())
+    for path in itertools.islice(itertools.chain([folder], sorted(found) if most is None else found), most):
+        try:
+            if path.lstat().st_uid != owner:
+                return [f"{path} does not belong to the master's user {user}: chown -R {user} {folder}"]
+        except FileNotFoundError:
+            continue  # there is none, or it has been replaced meanwhile
+    return []
+
+
+def about_disk(folder: pathlib.Path) -> list[str]:
+    """Return what is scarce on the disk of a directory, or on that on which it would be made."""
+    while not folder.exists():
+        folder = folder.parent
+    disk, found = os.statvfs(folder), []
+    free = disk.f_bavail * disk.f_frsize
+    if free < LEAST_BYTES:
+        found.append(f"the disk of {folder} has {free >> 20} MB left: what cannot be written down is not published")
+    if disk.f_files and disk.f_favail < LEAST_INODES * disk.f_files:
+        found.append(
+            f"the disk of {folder} has {disk.f_favail} inodes left, of {disk.f_files}: no file can be made without"
+        )
+    return found

@@ -1,0 +1,114 @@
+"""
+What an operator should know about the job cache before relying on it: a sentence for each thing. It changes nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pathlib
+import pwd
+from collections.abc import Mapping
+from typing import Any
+
+from salt.exceptions import SaltCacheError
+
+from saltext.jobs.core.disk.surroundings import about_disk, about_owner
+from saltext.jobs.core.store import records
+from saltext.jobs.core.store.sqlite import Sqlite
+from saltext.jobs.core.store.store import Store
+
+#: Jobs from which on a driver with files for each is slow to list, and takes many inodes.
+MANY_JOBS = 20_000
+#: Files of a driver that are looked at.
+_SOME_FILES = 5000
+_OURS = "salt_cache"
+
+
+def examine(store: Store, opts: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    Return how things stand.
+
+    :param opts: the master's options.
+    :return: job_cache (``master_job_cache``), driver, usable (whether the driver answers), jobs (how many loads there are,
+        None where that cannot be told) and findings: a sentence for each thing that an operator may want to change.
+    """
+    name = str(opts.get("master_job_cache") or "local_cache")
+    found = [] if name == _OURS else [f"master_job_cache is {name!r}: the master stores no jobs here"]
+    if name == _OURS and opts.get("ext_job_cache"):
+        found.append(f"ext_job_cache is {opts['ext_job_cache']!r}, which gets the returns: here there are loads only")
+    jobs: int | None = None
+    try:
+        store.contains(records.NOCACHE, "doctor")
+        jobs = store.driver.count_loads()
+        found += _about_publishes(store, jobs, name == _OURS)
+    except SaltCacheError as exc:
+        found.append(f"the driver {store.driver.name} cannot be used: {exc}")
+    found += [*_about_limits(store), *_about_files(store, opts, jobs)]
+    return {
+        "job_cache": name,
+        "driver": store.driver.name,
+        "usable": jobs is not None,
+        "jobs": jobs,
+        "findings": found,
+    }
+
+
+def _about_publishes(store: Store, jobs: int, is_ours: bool) -> list[str]:
+    if not is_ours or not jobs or store.driver.raw_keys(records.PUBLISHED):
+        return []
+    return [
+        "there are jobs, and no record of a publish (jobs/published): the master writes them with another salt_cache than "
+        "this extension's, or was not started anew since that was installed"
+    ]
+
+
+def _about_limits(store: Store) -> list[str]:
+    if store.max_bytes is None or isinstance(store.driver, Sqlite):
+        return []
+    return [f"salt_cache: max_bytes is for cache: sqlite, and does nothing with {store.driver.name}; max_jobs does"]
+
+
+def _about_files(store: Store, opts: Mapping[str, Any], jobs: int | None) -> list[str]:
+    if isinstance(store.driver, Sqlite):
+        return _about_database(store.driver, str(opts.get("user") or "root"))
+    if store.driver.name not in ("localfs", "mmap_cache"):
+        return []
+    folder = pathlib.Path(store.cachedir, "jobs")
+    found = [*about_owner(str(opts.get("user") or "root"), folder, _SOME_FILES), *about_disk(folder)]
+    aside = pathlib.Path(store.cachedir, "salt_cache.corrupt")
+    count = sum(1 for _ in itertools.islice(aside.rglob("*"), _SOME_FILES)) if aside.is_dir() else 0
+    if count:
+        found.append(f"{count} files in {aside} were damaged and set aside: look at them and remove them")
+    if jobs is not None and jobs > MANY_JOBS:
+        found.append(
+            f"{jobs} jobs are kept in some files each: with cache: sqlite they are one file, and listed and searched faster "
+            "(salt-run job_cache.migrate from=localfs to=sqlite)"
+        )
+    return found
+
+
+def _about_database(driver: Sqlite, user: str) -> list[str]:
+    try:
+        path = driver.banks_file.path
+    except Exception:  # an option that is not accepted, which the driver has said
+        return []
+    found = about_disk(pathlib.Path(path).parent)
+    for name in (path, f"{path}-wal", f"{path}-shm"):
+        try:
+            status = os.lstat(name)
+            owner = pwd.getpwnam(user).pw_uid
+        except (FileNotFoundError, KeyError):
+            continue
+        if status.st_uid != owner:
+            found.append(f"{name} does not belong to the master's user {user}: chown {user} {name}")
+        if status.st_mode & 0o077:
+            found.append(f"{name} can be read by others, and holds pillars: chmod 600 {name}")
+    damage = driver.damage()
+    if damage:
+        found.append(f"{path} is damaged ({damage}): it is set aside when the master starts, see job_cache.recover")
+    found += [
+        f"{name} was damaged and set aside: salt-run job_cache.recover brings over what can be read; then remove it"
+        for name in driver.banks_file.damaged()
+    ]
+    return found

@@ -1,0 +1,129 @@
+"""The doctor of the job_cache runner, loaded by Salt: each thing that it tells of, brought about."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import salt.config
+import salt.loader
+
+from saltext.jobs.core.store import doctor
+from tests.functional.store.test_contract import JID, LOAD, Returner
+
+
+@pytest.fixture(params=["sqlite", "localfs"])
+def opts(request, tmp_path):
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    own = {
+        "cachedir": str(folder),
+        "pki_dir": str(folder),
+        "extension_modules": f"{folder}/ext",
+        "cache": request.param,
+    }
+    own.update({"id": "m_master", "master_job_cache": "salt_cache", "user": "root"})
+    return {**salt.config.DEFAULT_MASTER_OPTS, **own}
+
+
+def examined(opts, **more):
+    return salt.loader.runner({**opts, **more})["job_cache.doctor"]()
+
+
+def told(opts, **more):
+    return "\n".join(examined(opts, **more)["findings"])
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    """A disk on which there is enough, whatever this machine has."""
+    room = os.statvfs_result((4096, 4096, 10**9, 10**9, 10**9, 10**6, 10**6, 10**6, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda path: room)
+
+
+def test_a_cache_in_order_has_no_findings(opts, disk):
+    Returner(opts).save_load(JID, LOAD, minions=["web1"])
+    assert examined(opts) == {
+        "job_cache": "salt_cache",
+        "driver": opts["cache"],
+        "usable": True,
+        "jobs": 1,
+        "findings": [],
+    }
+
+
+def test_another_job_cache_is_told(opts, disk):
+    assert "master_job_cache is 'local_cache'" in told(opts, master_job_cache="local_cache")
+    assert "ext_job_cache is 'mysql', which gets the returns" in told(opts, ext_job_cache="mysql")
+
+
+def test_jobs_without_a_record_of_a_publish_are_told(opts, disk):
+    Returner(opts).save_load(JID, LOAD)
+    assert "no record of a publish (jobs/published)" in told(opts)
+
+
+def test_a_disk_that_is_nearly_full_is_told(opts, monkeypatch):
+    full = os.statvfs_result((4096, 4096, 10**6, 100, 100, 10**6, 10, 10, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda path: full)
+    assert "MB left" in told(opts) and "inodes left" in told(opts)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_file_of_somebody_else_is_told(opts, disk):
+    Returner(opts).save_load(JID, LOAD, minions=["web1"])
+    name = "cache.sqlite" if opts["cache"] == "sqlite" else f"jobs/loads/{JID}.p"
+    os.chown(os.path.join(opts["cachedir"], name), 65534, 65534)
+    assert f"{name} does not belong to the master's user root: chown" in told(opts)
+
+
+def test_a_limit_that_does_nothing_is_told(opts, disk):
+    found = told(opts, salt_cache={"max_bytes": "1G"})
+    assert ("max_bytes is for cache: sqlite" in found) is (opts["cache"] == "localfs")
+
+
+def test_many_jobs_in_files_are_told(opts, disk, monkeypatch):
+    monkeypatch.setattr(doctor, "MANY_JOBS", 0)
+    Returner(opts).save_load(JID, LOAD, minions=["web1"])
+    assert ("with cache: sqlite they are one file" in told(opts)) is (opts["cache"] == "localfs")
+
+
+def test_what_was_set_aside_is_told(opts, disk):
+    if opts["cache"] == "sqlite":
+        name = os.path.join(opts["cachedir"], "cache.sqlite.damaged-20260516120000")
+    else:
+        os.mkdir(os.path.join(opts["cachedir"], "salt_cache.corrupt"))
+        name = os.path.join(opts["cachedir"], "salt_cache.corrupt", "x.p")
+    with open(name, "wb"):
+        pass
+    assert "set aside" in told(opts)
+
+
+class TestSqlite:
+    @pytest.fixture(params=["sqlite"])
+    def opts(self, request, tmp_path):
+        own = {"cachedir": str(tmp_path), "pki_dir": str(tmp_path), "extension_modules": f"{tmp_path}/ext"}
+        own.update({"cache": "sqlite", "id": "m_master", "master_job_cache": "salt_cache", "user": "root"})
+        return {**salt.config.DEFAULT_MASTER_OPTS, **own}
+
+    def test_a_driver_that_cannot_be_used_is_told(self, opts, disk):
+        found = examined(opts, sqlite_cache_path="relative")
+        assert found["usable"] is False and found["jobs"] is None
+        assert "cannot be used" in found["findings"][0] and "sqlite_cache_path is 'relative'" in found["findings"][0]
+
+    def test_a_file_that_others_may_read_is_told(self, opts, disk):
+        Returner(opts).save_load(JID, LOAD, minions=["web1"])
+        os.chmod(os.path.join(opts["cachedir"], "cache.sqlite"), 0o644)
+        assert "can be read by others, and holds pillars: chmod 600" in told(opts)
+
+    def test_damage_is_told_and_the_file_left_alone(self, opts, disk):
+        banks = Returner(opts).store.driver.banks_file
+        for number in range(200):
+            banks.store("bank", str(number), "x" * 1000)
+        banks._database.read("PRAGMA wal_checkpoint(TRUNCATE)")
+        path = os.path.join(opts["cachedir"], "cache.sqlite")
+        with open(path, "r+b") as stream:
+            stream.seek(8192 * 16)
+            stream.write(b"\xff" * 4000)
+        assert "cache.sqlite is damaged (" in told({**opts, "sqlite_cache_synchronous": "FULL"})
+        assert os.listdir(opts["cachedir"]).count("cache.sqlite") == 1
+        assert not [name for name in os.listdir(opts["cachedir"]) if "damaged" in name]
