@@ -10,8 +10,13 @@ from collections.abc import Mapping
 
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.retry.capture import LATEST
 
 log = logging.getLogger(__name__)
+
+#: Seconds by which a checkpoint lies in the past: longer than it takes until an engine that has started looks once more for
+#: what was stored late, or what it has not found by then would lie before the checkpoint of the next start.
+MARGIN = LATEST + 20.0
 
 
 class Checkpoint:

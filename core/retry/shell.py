@@ -29,7 +29,7 @@ from saltext.jobs.core.master import events
 from saltext.jobs.core.metrics import Metric, figures_of, of_bus, of_publisher
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import LATEST
-from saltext.jobs.core.retry.checkpoint import Checkpoint
+from saltext.jobs.core.retry.checkpoint import MARGIN, Checkpoint
 from saltext.jobs.core.retry.effects import Context, Effects
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.metrics import metrics_of
@@ -42,8 +42,6 @@ log = logging.getLogger(__name__)
 
 #: Seconds between two checkpoints, heartbeats and looks at the inbox.
 MAINTENANCE = 10.0
-#: Seconds by which a checkpoint lies in the past: events of the last moments may still be on their way.
-CHECKPOINT_MARGIN = 60.0
 #: Seconds before a store or a job cache that failed is tried again at the start.
 CACHE_PAUSE = 2.0
 
@@ -259,7 +257,7 @@ class RetryShell:
     def _write_checkpoint(self) -> None:
         """Note until when all is settled, once the store holds it."""
         capture = self.machine.capture
-        at = capture.checkpoint(self._ports.clock.now()) - CHECKPOINT_MARGIN
+        at = capture.checkpoint(self._ports.clock.now()) - MARGIN
         closed = capture.closed_since(at)
 
         def write() -> None:

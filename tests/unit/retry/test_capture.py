@@ -269,6 +269,28 @@ def test_a_job_that_a_busy_master_stores_long_after_its_event_is_queued_all_the_
     assert world.state("b", "j1") is State.PENDING
 
 
+@pytest.mark.parametrize("cache", ["up", "down from then on"])
+def test_a_job_that_is_stored_late_is_queued_although_the_engine_dies_again(cache):
+    world = World()
+    world.stop("b")
+    world.lag = 30.0
+    world.publish("j1")
+    world.run(1)
+    world.restart()
+    world.run(75)
+    world.lag = 0.0
+    world.publish("j2")
+    world.run(20)  # the engine has not looked again for what was stored late
+    assert ("b", "j2") in world.stored
+    world.cache_up = cache == "up"
+    world.run(0 if world.cache_up else 20)
+    world.restart()
+    world.run(60)
+    world.cache_up = True
+    world.run(300)
+    assert world.state("b", "j1") is State.PENDING
+
+
 def test_events_of_jobs_that_nobody_has_published_are_forgotten():
     world = World()
     for number in range(3 * MOST_LATE):

@@ -10,9 +10,11 @@ from __future__ import annotations
 import collections
 import heapq
 import itertools
+import math
 
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import LATEST
+from saltext.jobs.core.retry.checkpoint import MARGIN
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, Job, State
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.note import Note
@@ -23,8 +25,6 @@ from saltext.jobs.core.windows import next_opening
 
 #: Seconds from a publish to its deadline, in this world.
 PATIENCE = 10.0
-#: Seconds by which a checkpoint lies before the present.
-MARGIN = 60.0
 #: Seconds for which a question waits, and until its answers are in the job cache.
 ANSWERS, PROOF = 5.0, 0.3
 
@@ -77,7 +77,7 @@ class World:
         self._waiting = []
         self._events = []
         self._count = itertools.count()
-        self._reconciling = False
+        self._reconciling, self._since = False, math.inf
         self._epoch = 0
         self.machine = None
         self.boot()
@@ -130,18 +130,22 @@ class World:
             self.reconcile()
 
     def reconcile(self):
-        """Find the jobs that were published while nobody listened; until then the checkpoint stays."""
-        self._reconciling = not self.cache_up
-        if self._reconciling:
-            self.later(2.0, self.reconcile)
-            return
+        """Find the jobs that were published while nobody listened, and once more those that were stored late."""
         self._look_for_publishes(self.checkpoint)
         self.later(LATEST, lambda since=self.checkpoint: self._look_for_publishes(since))
 
     def _look_for_publishes(self, since):
-        if not self.cache_up:
-            self.later(2.0, lambda: self._look_for_publishes(since))
+        self._since = min(since, self._since)
+        if not self._reconciling:
+            self._try_to_look()
+
+    def _try_to_look(self):
+        """Look as soon as the job cache can be read; until then the checkpoint stays."""
+        self._reconciling = not self.cache_up
+        if self._reconciling:
+            self.later(2.0, self._try_to_look)
             return
+        since, self._since = self._since, math.inf
         for jid, at in sorted(self.last.items(), key=lambda item: item[1]):
             needs_look = self.machine is not None and self.machine.capture.needs_look
             if needs_look and since <= at <= self.now and needs_look(jid, at, at):
@@ -152,6 +156,7 @@ class World:
         self._epoch += 1
         self.machine = None
         self._unsaved, self._unsaved_notes, self._waiting = {}, {}, []
+        self._reconciling, self._since = False, math.inf
 
     def restart(self):
         self.crash()
