@@ -102,8 +102,9 @@ class LightMinions:
     def _run(self, minion, jid, fun, load):
         answer = "done"
         if isinstance(fun, list):
-            answer = {"saltutil.find_job": {}, "saltutil.find_cached_job": "Local jobs cache is not enabled"}
-            answer = {name: answer[name] for name in fun}
+            advice = "Local jobs cache directory not found; you may need to enable cache_jobs on this minion"
+            answer = {"saltutil.find_job": {}, "saltutil.find_cached_job": advice, "saltutil.running": []}
+            answer = {name: answer[name] for name in fun if name in answer}
         elif fun == "saltutil.running":
             answer = []
         elif fun.startswith(("saltutil.", "test.ping")):

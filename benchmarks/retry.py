@@ -84,7 +84,7 @@ class Fleet:
             getattr(self, kind)(*rest)
 
     def question(self, jid, fun, minions, kept):
-        answers = {"saltutil.find_job": {}, "saltutil.find_cached_job": "enable cache_jobs"}
+        answers = {"saltutil.find_job": {}, "saltutil.find_cached_job": "enable cache_jobs", "saltutil.running": []}
         value = answers if isinstance(fun, list) else [] if fun == "saltutil.running" else True
         there = [minion for minion in minions if minion not in self.down]
         if kept:

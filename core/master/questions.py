@@ -19,6 +19,8 @@ from saltext.jobs.core.master.publisher import Publisher
 
 #: For how many times its time a ping takes late answers: a minion that is slow is there all the same.
 _LINGER = 3.0
+#: What a minion without ``cache_jobs`` advises when it is asked for a return of old.
+_NO_RETURNS = "enable cache_jobs"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +38,8 @@ class Found:
     Of the minions that were asked about a job: those that run it, ``{minion: return data}`` of those that have run it and
     keep its return (``cache_jobs``), those that know nothing of it, and those that said nothing. ``unmatched`` are those
     that say that the target does not match them. ``unproven`` are those of the silent ones of whose answer
-    the bus has told. ``records``: what those say besides that have the executor ``job_once``.
+    the bus has told. ``records``: what those say besides that have the executor ``job_once``. ``free`` are those of the
+    idle ones that run no job at all, and have no records nor returns of old: what they say holds for every other job too.
     """
 
     running: frozenset[str]
@@ -46,6 +49,7 @@ class Found:
     unmatched: frozenset[str] = frozenset()
     unproven: frozenset[str] = frozenset()
     records: Mapping[str, once.Record] = dataclasses.field(default_factory=dict)
+    free: frozenset[str] = frozenset()
 
 
 class Questions:
@@ -184,7 +188,7 @@ class Questions:
         :param kept: where alone answers are believed; by default those of the bus are.
         """
         asked = frozenset(minions)
-        functions, arguments = ["saltutil.find_job", "saltutil.find_cached_job"], [[jid], [jid]]
+        functions, arguments = ["saltutil.find_job", "saltutil.find_cached_job", "saltutil.running"], [[jid], [jid], []]
         if target is not None:
             functions, arguments = [*functions, "match.compound"], [*arguments, [target]]
         answers = await self._ask_for(asked, functions, arguments, timeout, kept)
@@ -206,9 +210,12 @@ class Questions:
         idle = frozenset(told) - running - ran.keys()
         # Only False says no: a minion may lack the function.
         unmatched = frozenset(
-            m for m in idle if target is not None and _part(answers.given[m], "match.compound", 2) is False
+            m for m in idle if target is not None and _part(answers.given[m], "match.compound", 3) is False
         )
-        return Found(running, ran, idle, asked - frozenset(told), unmatched, answers.unproven & asked, records)
+        free = frozenset(
+            m for m in idle if _keeps_nothing(told[m][1]) and _part(answers.given[m], "saltutil.running", 2) == []
+        )
+        return Found(running, ran, idle, asked - frozenset(told), unmatched, answers.unproven & asked, records, free)
 
     async def _ask_for(
         self, asked: frozenset[str], fun: str | list[str], arg: list[Any], timeout: float, kept: Kept | None
@@ -256,6 +263,11 @@ class Questions:
         else:
             close()
         return answers
+
+
+def _keeps_nothing(cached: Any) -> bool:
+    """Tell whether a minion says that it keeps no returns. One that has the executor ``job_once`` does not say so."""
+    return isinstance(cached, str) and _NO_RETURNS in cached
 
 
 def _part(value: Mapping[Any, Any], function: str, position: int) -> Any:

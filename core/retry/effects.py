@@ -180,6 +180,7 @@ class Effects:
                     said.unmatched,
                     said.unproven,
                     self._said(effect.jid, said.records),
+                    said.free,
                 )
             )
 

@@ -208,7 +208,7 @@ class Job:
 
     ``digest`` is equal for jobs with the same functions and arguments. ``kept_out`` names why it cannot be queued at
     all: its returns are not stored, or something else decides who gets it. ``obstacle`` names why it cannot be published
-    again to single minions.
+    again to single minions. ``by_id`` tells whether its target goes by the ids of minions, which do not change.
     """
 
     jid: str
@@ -218,3 +218,4 @@ class Job:
     limits: Limits = Limits()
     kept_out: str = ""
     obstacle: str = ""
+    by_id: bool = False

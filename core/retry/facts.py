@@ -141,7 +141,8 @@ class Asked:
     What minions say about a job: they run it, have run it (``ran``: their return is in the job cache now), or neither
     (``idle``; of these ``unmatched`` are those that the job's target does not match). ``silent`` said nothing, as far as is
     proven; of these ``unproven`` seem to have answered. ``unasked`` could not be asked. ``said`` is what idle ones with
-    records of their own know of it.
+    records of their own know of it. ``free`` are the idle ones that run nothing at all, and would know of no other job more
+    than that.
     """
 
     jid: str
@@ -153,6 +154,7 @@ class Asked:
     unmatched: frozenset[str] = frozenset()
     unproven: frozenset[str] = frozenset()
     said: Mapping[str, Said] = field(default_factory=dict)
+    free: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -208,6 +208,8 @@ class Retry:
     # -- facts from the bus, and what it does not tell ----------------------------------------------------------------
 
     def _published(self, fact: Published) -> None:
+        if fact.jid in self.queue.jobs:
+            self.queue.republished[fact.jid] = self.queue.now
         self.capture.published(fact, self.queue.now)
 
     def _job_read(self, fact: JobRead) -> None:
@@ -247,6 +249,7 @@ class Retry:
         for jid in list(self.queue.jobs):
             self._out.append(self.replays.look_for_returns(jid, self.queue.minions_of(jid)))
         for minion, backlog in self.queue.backlogs.items():
+            backlog.free_at = 0.0  # it may have started anew since
             if backlog.replay is not None:
                 self.replays.doubt(minion)
             elif any(entry.state in UNDER_WAY for entry in backlog.entries.values()):

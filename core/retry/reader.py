@@ -25,7 +25,7 @@ from saltext.jobs.core.retry.capture import KILLS
 from saltext.jobs.core.retry.entry import Asker, Job
 from saltext.jobs.core.retry.facts import JobRead, Kill, LookedUp
 from saltext.jobs.core.retry.limits import limits_of
-from saltext.jobs.core.retry.target import obstacle
+from saltext.jobs.core.retry.target import is_by_id, obstacle
 
 log = logging.getLogger(__name__)
 
@@ -181,7 +181,7 @@ def job_of(jid: str, load: Mapping[str, Any], published_at: float) -> Job:
     elif options.get("nocache"):
         kept_out = "its returns are not stored"
     digest, limits = _digest(fun, load.get("arg")), limits_of(jid, options.get("metadata"))
-    return Job(jid, funs, published_at, digest, limits, kept_out, obstacle(load))
+    return Job(jid, funs, published_at, digest, limits, kept_out, obstacle(load), is_by_id(load))
 
 
 def kill_of(load: Mapping[str, Any], minions: frozenset[str]) -> Kill | None:

@@ -3,7 +3,9 @@ What is found out about the job that a minion is to get, or may have got: looks 
 and what follows from both. Part of the retry machine, and as pure as it. The steps stand in steps.py; what is between the
 turn to be sent and the receipt in publishing.py, how a replay ends in ends.py, when the next one begins in turns.py.
 
-It must never let a minion have two replays, nor let a job be sent about which the minion was not asked first.
+It must never let a minion have two replays, nor let a job be sent before the minion has said that it does not run it. A
+minion that says that it runs nothing has said so of all its jobs that were not published since: what it gets while it lives
+it knows again, and takes once. That holds until it starts anew.
 """
 
 from __future__ import annotations
@@ -35,6 +37,9 @@ from saltext.jobs.core.retry.turns import Turns
 
 if TYPE_CHECKING:
     from saltext.jobs.core.settings import RetrySettings
+
+#: Seconds for which it is believed that a minion ran nothing.
+BELIEVED = 120.0
 
 
 class Replays:
@@ -112,7 +117,8 @@ class Replays:
         minions, publish = tuple(minion for minion in wanted if self._queue.has(minion, jid)), False
         askers = {}
         for entry, replay in self._queue.replays(jid, minions, *LOOKS):
-            replay.go(LOOKS[replay.step])
+            answered = replay.step is Step.GATHERING and self._has_answered(entry)
+            replay.go(Step.CHECKING_AGAIN if answered else LOOKS[replay.step])
             publish = publish or (replay.step is Step.LAST_LOOK and entry.state is State.CLAIMED)
             if entry.asker is not None:
                 askers[entry.minion] = entry.asker
@@ -206,6 +212,13 @@ class Replays:
             replay.go(Step.TO_SEND)
             self._outbox.send(entry.jid, entry.minion)
 
+    def _has_answered(self, entry: Entry) -> bool:
+        """Tell whether the minion has said already that it does not run a job that was never sent to it from here."""
+        backlog, job = self._queue.backlogs[entry.minion], self._queue.jobs[entry.jid]
+        newest = max(entry.queued_at, backlog.started, self._queue.republished.get(entry.jid, 0.0))
+        known = newest < backlog.free_at and self._queue.now < backlog.free_at + BELIEVED
+        return known and entry.sent_at is None and (job.by_id or entry.named)
+
     def _may_run_again(self, entry: Entry) -> bool:
         """Tell whether a job that was interrupted is to run again: it says so, or somebody has asked for it by hand."""
         return entry.asker is not None or self._queue.terms_of(entry).retry_interrupted
@@ -220,6 +233,7 @@ class Replays:
         """Ask minions, whose turn has come, about a job."""
         for _entry, replay in self._queue.replays(jid, minions, *QUESTIONS):
             replay.go(QUESTIONS[replay.step])
+            replay.asked = self._queue.now
         return Ask(jid, minions)
 
     def asked(self, fact: Asked) -> None:
@@ -236,13 +250,15 @@ class Replays:
         for entry, replay in self._queue.replays(fact.jid, fact.running, *asking):
             self._publishing.received(entry, replay, "the minion says that it runs it")
         for entry, replay in self._queue.replays(fact.jid, fact.idle, *asking):
-            self._queue.backlogs[entry.minion].false_signs = 0
+            backlog = self._queue.backlogs[entry.minion]
+            backlog.false_signs, backlog.free_at = 0, replay.asked if entry.minion in fact.free else 0.0
             replay.said = fact.said.get(entry.minion, Said.NOTHING)
             if entry.minion in fact.unmatched and not entry.named and not self._may_have_begun(entry):
                 self._ends.end(entry, State.DEAD, "it no longer matches the job's target")
             else:
                 self._idle(entry, replay)
         for entry, replay in self._queue.replays(fact.jid, fact.silent, *asking):
+            self._queue.backlogs[entry.minion].free_at = 0.0
             if entry.minion in fact.unproven and replay.step is Step.PROBING:
                 # Forged, or the job cache is slow to take it: nothing is concluded about a job that may have been begun.
                 self._look_again(replay, Step.DOUBTED, entry.minion, AGAIN)

@@ -40,7 +40,9 @@ class Step(enum.Enum):
 
 #: To which steps a replay may go from each.
 TRANSITIONS: Mapping[Step, frozenset[Step]] = {
-    Step.GATHERING: frozenset({Step.CHECKING}),
+    Step.GATHERING: frozenset(
+        {Step.CHECKING, Step.CHECKING_AGAIN}
+    ),  # the latter where an answer holds for this job too
     Step.CHECKING: frozenset({Step.TO_ASK, Step.GATHERING}),  # back where the job cache cannot be read
     Step.TO_ASK: frozenset({Step.ASKING}),
     Step.ASKING: frozenset({Step.ANSWERED, Step.RUNNING, Step.GATHERING}),  # back where nobody could be asked
@@ -105,15 +107,16 @@ class Said(enum.Enum):
 
 class Replay:
     """
-    The job that a minion is getting. ``began`` is Unix time in seconds; ``said`` is what the minion answered last. One with
-    records refuses a job that it has begun before.
+    The job that a minion is getting. ``began`` and ``asked`` are Unix time in seconds: since when it is, and when the minion
+    was last asked; ``said`` is what it answered last. One with records refuses a job that it has begun before.
     """
 
-    __slots__ = ("began", "jid", "said", "step")
+    __slots__ = ("asked", "began", "jid", "said", "step")
 
     def __init__(self, jid: str, step: Step, began: float) -> None:
         self.jid, self.step, self.began = jid, step, began
         self.said = Said.NOTHING
+        self.asked = 0.0
 
     def go(self, to: Step) -> None:
         """Go to another step. :raises ValueError: when the table does not know this way."""

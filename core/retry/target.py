@@ -25,15 +25,20 @@ _LETTERS = {
 _DELIMITED = frozenset("GPIJ")
 
 
+def is_by_id(load: Mapping[str, Any]) -> bool:
+    """Tell whether only the ids of minions decide which of them a job's target matches."""
+    return str(load.get("tgt_type") or "glob") in _BY_ID
+
+
 def expression_of(load: Mapping[str, Any]) -> str | None:
     """
     Return a job's target as a part of a compound target, or None where it goes by the id.
 
     :raises ValueError: where it cannot be said so; the message says why.
     """
-    kind, tgt = str(load.get("tgt_type") or "glob"), load.get("tgt")
-    if kind in _BY_ID:
+    if is_by_id(load):
         return None
+    kind, tgt = str(load["tgt_type"]), load.get("tgt")
     if kind == "compound":
         words = tgt.split() if isinstance(tgt, str) else [str(word) for word in tgt or ()]
         if not words or any(not word or word.split() != [word] for word in words):

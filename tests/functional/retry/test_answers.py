@@ -14,7 +14,7 @@ from saltext.jobs.core.retry.store import Changes, RetryStore
 from tests.functional.retry.records import JID, accept, load_of, record_of, returners, snapshot_of
 from tests.functional.retry.test_shell import Publisher, Stage
 
-EITHER = ["saltutil.find_job", "saltutil.find_cached_job"]
+EITHER = ["saltutil.find_job", "saltutil.find_cached_job", "saltutil.running"]
 IDLE = {EITHER[0]: {}, EITHER[1]: {}}
 RUNNING = {EITHER[0]: {"jid": JID}, EITHER[1]: {}}
 RAN = {EITHER[0]: {}, EITHER[1]: {"jid": JID, "return": "forged", "retcode": 0}}
@@ -201,6 +201,35 @@ def test_what_a_minion_has_on_record_comes_with_its_answer(told, state, runs):
         loop.close()
     assert {minion: record.state for minion, record in found.records.items()} == ({"a": state} if state else {})
     assert (found.running, found.idle) == ((frozenset("a"), frozenset()) if runs else (frozenset(), frozenset("a")))
+
+
+@pytest.mark.parametrize(
+    "runs, cached, free",
+    [
+        ([], "Local jobs cache directory not found; you may need to enable cache_jobs on this minion", True),
+        ([], "Local jobs cache directory /var/cache/salt/minion/minion_jobs/1 not found", False),  # it keeps returns
+        ([], {"job_once": {"state": "never"}}, False),
+        ([], None, False),
+        ([{"jid": "20260516101112000000"}], "you may need to enable cache_jobs", False),
+        (["nonsense"], "you may need to enable cache_jobs", False),
+        ("'saltutil.running' is not available.", "you may need to enable cache_jobs", False),
+        (None, "you may need to enable cache_jobs", False),
+        (0, "you may need to enable cache_jobs", False),
+    ],
+)
+@pytest.mark.parametrize("ordered", [False, True])
+def test_an_answer_holds_for_all_jobs_only_of_a_minion_that_runs_nothing_and_keeps_nothing(runs, cached, free, ordered):
+    loop = compat.new_loop()
+    questions = Questions(loop, Publisher())
+    parts = [{}, cached, runs]
+    try:
+        answer = dict(enumerate(parts)) if ordered else dict(zip(EITHER, parts, strict=True))
+        loop.call_later(0.05, questions.heard, "20260516102000000000", "a", answer)
+        found = loop.run_sync(lambda: questions.find_either(JID, "a", 0.5))
+    finally:
+        loop.close()
+    assert found.idle == frozenset("a")
+    assert found.free == (frozenset("a") if free else frozenset())
 
 
 def test_a_minion_is_not_silent_while_the_answers_of_others_still_come():

@@ -54,6 +54,7 @@ class Adversary(World):
         )
         for minion in self.minions.values():
             minion.cache_jobs = self.random.random() < 0.3
+        self.by_id = self.random.random() < 0.8
 
     # -- windows and rights -------------------------------------------------------------------------------------------
 
@@ -157,9 +158,12 @@ class Adversary(World):
             "publish",
             "publish",
             "part",
+            "backlog",
             "stop",
             "start",
             "start",
+            "revive",
+            "freeze",
             "die",
             "kill",
             "cancel",
@@ -191,11 +195,35 @@ class Adversary(World):
         if left:
             self.publish(jid, targets=(self.random.choice(left),))
 
+    def do_backlog(self):
+        """A minion misses several jobs, and comes back one way or the other."""
+        name = self.random.choice(sorted(self.minions))
+        away, back = self.random.choice([(self.stop, self.start), (self.freeze, self.wake), (self.freeze, self.revive)])
+        away(name)
+        for _ in range(3):
+            self.publish(f"j{len(self.published)}", targets=(name,))
+            self.run(self.random.uniform(0.0, 20.0))
+        back(name)
+
     def do_stop(self):
         self.stop(self.random.choice(sorted(self.minions)))
 
     def do_start(self):
         self.start(self.random.choice(sorted(self.minions)))
+
+    def do_revive(self):
+        """A minion starts anew, and what it runs lives on."""
+        self.revive(self.random.choice(sorted(self.minions)))
+
+    def do_freeze(self):
+        """A minion is frozen for a while, and goes on where it was, or starts anew while its jobs live on."""
+        name = self.random.choice(sorted(self.minions))
+        if self.minions[name].up:
+            self.freeze(name)
+            end = self.random.choice([self.wake, self.revive])
+            self.later(
+                self.random.uniform(1, 90), lambda: self.minions[name].late is not None and end(name), engine=False
+            )
 
     def do_die(self):
         """A minion's connection is gone for a while: it keeps what it runs."""

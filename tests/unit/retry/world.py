@@ -36,6 +36,7 @@ class Minion:
         self.up, self.cache_jobs = up, cache_jobs
         self.seen, self.running, self.ran = set(), {}, set()
         self.life = 0
+        self.late = None  # what was published while it was frozen, which it gets when it wakes
         self.keeps, self.begun = False, set()
 
     def says(self, jid):
@@ -57,6 +58,7 @@ class World:
         self.recorded_at = {}  # jid -> when that is, or was
         self.kills = {}  # jid -> what it signals
         self.returned = set()
+        self.by_id = True  # the targets of jobs go by ids
         self.unmatched = set()  # (minion, jid) whose target does not match the minion
         self.killed = set()  # (minion, jid) whose process was killed
         self.delivered = set()  # (minion, jid) that the operator's own publish has reached
@@ -275,12 +277,14 @@ class World:
         self.later(0.05, look)
 
     def on_ask(self, effect):
-        running, ran, idle = set(), set(), set()
+        running, ran, idle, free = set(), set(), set(), set()
 
         def asked():
             for name in effect.minions:
                 minion = self.minions[name]
                 if minion.up:
+                    if not (minion.running or minion.cache_jobs or minion.keeps):
+                        free.add(name)
                     kept = (minion.cache_jobs or minion.keeps) and effect.jid in minion.ran
                     (running if effect.jid in minion.running else ran if kept else idle).add(name)
 
@@ -291,7 +295,8 @@ class World:
             sets = [frozenset(names) for names in (running, ran, idle, silent)]
             unmatched = frozenset(name for name in idle if (name, effect.jid) in self.unmatched)
             said = {name: self.minions[name].says(effect.jid) for name in idle if self.minions[name].keeps}
-            self.later(wait, lambda: self.tell(facts.Asked(effect.jid, *sets, unmatched=unmatched, said=said)))
+            more = {"unmatched": unmatched, "said": said, "free": frozenset(free & idle)}
+            self.later(wait, lambda: self.tell(facts.Asked(effect.jid, *sets, **more)))
 
         self.later(0.1, asked)
         self.later(0.15, answered)
@@ -358,7 +363,7 @@ class World:
         """What an operator does with ``salt``; with a jid that there is, another part of the minions gets the job."""
         targets = tuple(self.minions if targets is None else targets)
         extra = {} if limits is None else {"limits": limits}
-        new = Job(jid, (fun,), self.now, digest or jid, **extra), (), self.now
+        new = Job(jid, (fun,), self.now, digest or jid, by_id=self.by_id, **extra), (), self.now
         job, earlier, at = self.published.get(jid, new)
         self.published[jid] = job, tuple(dict.fromkeys((*earlier, *targets))), at
         self.last[jid] = self.now
@@ -382,9 +387,12 @@ class World:
     def deliver(self, jid, names):
         for name in names:
             minion = self.minions[name]
+            if minion.late is not None:
+                minion.late.append(jid)
             if not minion.up or jid in minion.seen:
                 continue
             assert (name, jid) not in self.returned, "run again although the job cache has its return"
+            assert jid not in minion.running, "begun although an earlier life of the minion still runs it"
             minion.seen.add(jid)
             if minion.keeps and jid in minion.begun:
                 self.refused[name, jid] += 1
@@ -409,14 +417,31 @@ class World:
     def stop(self, name):
         """kill -9 of a minion."""
         minion = self.minions[name]
-        minion.up, minion.seen, minion.running = False, set(), {}
+        minion.up, minion.seen, minion.running, minion.late = False, set(), {}, None
         minion.life += 1
 
     def start(self, name):
         """Start a minion; one that is up restarts."""
         self.stop(name)
-        self.minions[name].up = True
+        self.revive(name)
+
+    def revive(self, name):
+        """Start a minion whose jobs live on without it (systemd's ``KillMode=process``)."""
+        minion = self.minions[name]
+        minion.up, minion.seen, minion.late = True, set(), None
         self.later(0.1, lambda: self.tell(facts.SignOfLife((name,), facts.Sign.START)), engine=False)
+
+    def freeze(self, name):
+        """A minion stops for a while: it answers nothing."""
+        self.minions[name].up, self.minions[name].late = False, []
+
+    def wake(self, name):
+        """It goes on, and gets what was published meanwhile. No start tells of that."""
+        minion = self.minions[name]
+        if minion.late is not None:
+            late, minion.late, minion.up = minion.late, None, True
+            for jid in late:
+                self.deliver(jid, (name,))
 
     # -- what tests look at -------------------------------------------------------------------------------------------
 

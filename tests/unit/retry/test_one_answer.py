@@ -1,0 +1,176 @@
+"""A minion that says that it runs nothing need not be asked about each of its jobs, unless something speaks against it."""
+
+from __future__ import annotations
+
+import pytest
+
+from saltext.jobs.core.retry import facts
+from saltext.jobs.core.retry.entry import Job, State
+from saltext.jobs.core.retry.replay import BELIEVED
+from tests.unit.retry.world import PATIENCE, World
+
+JOBS = ["j1", "j2", "j3"]
+
+
+def owed(by_id=True, **options):
+    """Return a world whose minion b is away and owed three jobs."""
+    world = World(minions=("a", "b"), **options)
+    world.by_id = by_id
+    world.stop("b")
+    for jid in JOBS:
+        world.publish(jid)
+        world.run(2 * PATIENCE)
+    return world
+
+
+def questions(world):
+    """Return the jobs about which minions were asked, one by one."""
+    return [effect.jid for effect in world.effects(facts.Ask)]
+
+
+def deliver(world):
+    """Let the minion get all that it is owed; every job of it ran once."""
+    world.run_until(lambda: not world.machine.total)
+    assert [world.runs["b", jid] for jid in JOBS] == [1, 1, 1]
+
+
+def test_a_minion_that_runs_nothing_is_asked_once_for_all_its_jobs():
+    world = owed()
+    world.start("b")
+    deliver(world)
+    assert questions(world) == ["j1"]
+
+
+def test_each_job_is_looked_up_after_the_answer_and_before_it_is_sent():
+    world = owed()
+    world.start("b")
+    world.run_until(lambda: world.runs["b", "j1"])
+    world.returned.add(("b", "j2"))  # it ran the job in its life before, and its return came late
+    world.run_until(lambda: not world.machine.total)
+    assert [world.runs["b", jid] for jid in JOBS] == [1, 0, 1]
+
+
+def test_a_minion_that_keeps_returns_or_records_is_asked_about_each():
+    for keeps, cache_jobs in ((True, False), (False, True)):
+        world = owed()
+        world.minions["b"].keeps, world.minions["b"].cache_jobs = keeps, cache_jobs
+        world.start("b")
+        deliver(world)
+        assert questions(world) == JOBS
+
+
+def test_a_minion_that_runs_something_is_asked_about_each():
+    world = owed(duration=0.5)
+    world.minions["b"].running["something"] = True
+    world.revive("b")
+    deliver(world)
+    assert questions(world) == JOBS
+
+
+def test_a_job_whose_target_may_no_longer_match_is_asked_about():
+    world = owed(by_id=False)
+    world.unmatched.add(("b", "j2"))
+    world.start("b")
+    world.run_until(lambda: world.state("b", "j2") is State.DEAD)
+    world.run(60)
+    assert questions(world) == JOBS
+    assert [world.runs["b", jid] for jid in JOBS] == [1, 0, 1]
+
+
+def against(world, what):
+    """Let something happen that speaks against what the minion has said."""
+    if what == "it started anew":
+        world.revive("b")
+    elif what == "somebody says that it started":
+        world.tell(facts.SignOfLife(("b",), facts.Sign.START))
+    elif what == "its jobs were published again":
+        for jid in ("j2", "j3"):
+            world.tell(facts.Published(jid, "state.apply", world.now))
+    elif what == "events were lost":
+        world.tell(facts.Gap())
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "it started anew",
+        "somebody says that it started",
+        "its jobs were published again",
+        "events were lost",
+        "it was long ago",
+    ],
+)
+def test_an_answer_holds_until_something_speaks_against_it(what):
+    world = owed(duration=BELIEVED if what == "it was long ago" else 5.0)
+    world.start("b")
+    world.run_until(lambda: world.state("b", "j1") is State.RUNNING)
+    against(world, what)
+    world.run_until(lambda: world.runs["b", "j2"])
+    assert "j2" in questions(world)
+    deliver(world)
+
+
+def test_a_job_that_is_queued_after_the_answer_is_asked_about():
+    world = owed()
+    world.start("b")
+    world.run_until(lambda: world.runs["b", "j1"])
+    job = Job("j4", ("state.apply",), world.now, by_id=True)
+    world.published["j4"] = job, ("b",), world.now
+    world.tell(facts.EnqueueRequested(job, ("b",), "by an operator"))
+    deliver(world)
+    assert questions(world) == ["j1", "j4"]
+
+
+def test_a_job_that_was_sent_before_is_asked_about():
+    world = owed(backoff=1.0, cooldown=1.0)
+    world.start("b")
+    world.run_until(lambda: world.returned >= {("b", "j1")})
+    deliver_, world.deliver = world.deliver, lambda jid, names: None  # the publish is lost
+    world.run_until(lambda: world.state("b", "j2") is State.SENT)
+    world.deliver = deliver_
+    deliver(world)
+    assert questions(world).count("j1") == 1
+    assert questions(world).count("j2") >= 2  # for its receipt, and before it was sent again
+
+
+def test_a_minion_that_has_been_silent_since_its_answer_is_asked_again():
+    world = owed(cooldown=1.0, triggers=("any",))
+    world.start("b")
+    world.run_until(lambda: world.effects(facts.Claim))
+    world.minions["b"].up = False
+    world.run_until(lambda: world.effects(facts.Ask)[1:] and world.state("b", "j1") is State.PENDING)
+    world.tell(facts.CancelRequested(jid="j1"))
+    world.minions["b"].up = True
+    world.tell(facts.SignOfLife(("b",), facts.Sign.PRESENCE))
+    world.run_until(lambda: world.runs["b", "j3"])
+    assert questions(world) == ["j1", "j1", "j2"]
+
+
+def test_a_minion_that_goes_away_after_its_answer_gets_the_job_at_its_next_start():
+    world = owed()
+    world.start("b")
+    world.run_until(lambda: ("b", "j1") in world.returned)
+    world.stop("b")
+    world.run(120)
+    assert world.state("b", "j2") is State.PENDING
+    world.start("b")
+    deliver(world)
+
+
+def test_a_job_that_outlives_its_minion_is_found_by_the_question_of_the_next_life():
+    world = owed(duration=100.0)
+    world.minions["b"].running["j2"] = True  # its publish came late, and then the minion was started anew
+    world.revive("b")
+    world.later(400.0, lambda: world._finish("b", "j2", world.minions["b"].life), engine=False)
+    world.run_until(lambda: not world.machine.total)
+    assert [world.runs["b", jid] for jid in JOBS] == [1, 0, 1]
+
+
+def test_an_engine_that_starts_anew_asks_again():
+    world = owed(duration=30.0)
+    world.start("b")
+    world.run_until(lambda: world.state("b", "j1") is State.RUNNING)
+    world.run(5)
+    world.restart()
+    deliver(world)
+    assert "j2" in questions(world)
