@@ -20,7 +20,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
-import itertools
 import json
 import logging
 import os
@@ -55,7 +54,7 @@ MOST, MOST_BYTES = 20_000, 64 << 20
 LARGEST = 1 << 20
 #: Seconds between two sweeps of the records. One of so many jobs sweeps besides, so that a flood is bounded too.
 SWEEP, SWEEP_ONE_OF = 3600, 500
-#: Seconds from the beginning of a job to each repeat of its acknowledgement; then it is repeated as often as the last.
+#: Seconds from the beginning of a job to each repeat of its acknowledgement.
 REPEATS = (5, 20, 80, 320)
 #: Seconds for which the word that the master has it is waited for.
 ANSWER = 15
@@ -322,7 +321,7 @@ def _unpacked(text):
 
 def _acknowledge(opts, data, ended):
     """
-    Tell the master that this minion begins a job, where it has asked for that, and again until it has heard it.
+    Tell the master that this minion begins a job, where it has asked for that, and again until it says that it has it.
 
     Salt 3008 does so itself, once; tag and payload are the same. The job does not wait for any of this, and after its end
     the return tells the same.
@@ -343,18 +342,24 @@ def _acknowledge(opts, data, ended):
 
 def _repeat(opts, tag, payload, ended):
     """Send an event again, until the master is known to have it or the job has ended."""
-    begun = time.monotonic()
-    for after in itertools.chain(REPEATS, itertools.count(2 * REPEATS[-1], REPEATS[-1])):
-        if ended.wait(max(0.0, begun + after - time.monotonic())) or _has_arrived(opts, tag, payload, ended):
+    begun, arrived = time.monotonic(), False
+    for after in REPEATS:
+        if ended.wait(max(0.0, begun + after - time.monotonic())):
+            return
+        if arrived is None:
+            _fire(opts, tag, payload)
+            continue
+        arrived = _request(opts, tag, payload, ended)
+        if arrived:
             return
 
 
-def _has_arrived(opts, tag, payload, ended):
+def _request(opts, tag, payload, ended):
     """
-    Send an event to the master as a request, and tell whether it says that it has it.
+    Send an event to the master as a request, and return whether it says that it has it; None where nobody says so.
 
     A job's process sends requests through the minion's main process, and gets the answer from there
-    (``Minion._send_req_sync``). Patch releases in which that is not so do not answer: for them it is fired as well.
+    (``Minion._send_req_sync``). There are patch releases in which that is not so, or no answer comes: 3007.15 is one.
     """
     number, answer = str(uuid.uuid4()), None
     load = {"id": opts["id"], "cmd": "_minion_event", "pretag": None, "tag": tag, "data": payload}
@@ -366,12 +371,11 @@ def _has_arrived(opts, tag, payload, ended):
                 answer = bus.get_event(wait=1, tag=f"__master_req_channel_return/{number}")
     except Exception as exc:
         log.debug("The beginning of job %r could not be told to the master: %s", payload["jid"], exc)
-    if answer is not None and answer.get("error"):
+    if answer is None:
+        return None
+    if answer.get("error"):
         return False
-    arrived = answer is not None and answer.get("ret") in (None, True)  # it returns {} or "" for what it does not take
-    if not arrived and not ended.is_set():
-        _fire(opts, tag, payload)
-    return arrived
+    return True if answer.get("ret") in (None, True) else None  # {} or "" for what it does not take
 
 
 def _fire(opts, tag, payload):
