@@ -196,12 +196,20 @@ class Database:
                     continue
                 connection = self._connect(identity)
             except sqlite3.OperationalError as exc:  # as when another process closes the file at this moment
+                self._check_rights(exc)
                 if "locked" not in str(exc) or time.monotonic() > deadline:
                     raise
                 time.sleep(0.01)
                 continue
             if connection is not None:
                 return connection
+
+    def _check_rights(self, exc: sqlite3.Error) -> None:
+        if "unable to open" in str(exc) and os.path.exists(self.path) and not os.access(self.path, os.R_OK):
+            raise StateError(
+                f"{self.path} is private to the user that the master runs as (uid {os.stat(self.path).st_uid}); this "
+                f"process is of another (uid {os.geteuid()})"
+            ) from exc
 
     def _connect(self, identity: tuple[int, int]) -> Connection | None:
         """Return a connection; None where the file is another one by now."""

@@ -967,6 +967,31 @@ class TestSqlite(Contract):
         assert job_cache.get_jids() == {} and len(waited) > 8
         assert sorted(waited)[len(waited) * 9 // 10] < 0.1
 
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+    def test_a_user_of_publisher_acl_who_looks_a_job_up_gets_a_clear_error(self, opts, tmp_path):
+        """He may call the returner in his own process, as ``salt`` does; the file is not for him."""
+        job_cache = Returner(opts)
+        job_cache.save_load(JID, LOAD, minions=["web1"])
+        for folder in (opts["cachedir"], tmp_path, *tmp_path.parents):
+            if os.stat(folder).st_mode & 0o055 == 0:
+                os.chmod(folder, 0o755)
+
+        def as_user(_):
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+            told = []
+            for call in (job_cache.get_load, job_cache.get_jid, lambda jid: job_cache.get_jids()):
+                try:
+                    told.append(call(JID))
+                except SaltCacheError as exc:
+                    told.append(str(exc))
+            return told
+
+        (told,) = in_processes(1, as_user)
+        for error in told:
+            assert "cache.sqlite is private to the user that the master runs as" in error, told
+
     def test_a_publish_is_stored_whole_or_not_at_all(self, job_cache, opts):
         job_cache.save_load(OLD, LOAD, minions=["web1"])
         # What is stored between the load and the mark is refused.

@@ -260,7 +260,7 @@ class TestTheFile:
                 return str(exc)
 
         (found,) = in_processes(1, as_nobody)
-        assert "unable to open database file" in found
+        assert "is private to the user that the master runs as (uid 0); this process is of another (uid 65534)" in found
 
     def test_a_file_of_something_else_is_refused_and_left_alone(self, opts, path):
         for content in (b"[main]\nkey = value\n" * 500, None):
