@@ -73,11 +73,13 @@ class JobLookup:
 
     def marks(self) -> Iterator[tuple[str, str]]:
         """Yield the different pairs of function and user of all loads: one look into the index for each."""
-        query = "SELECT fun, user FROM jobs WHERE (fun, user) > (?, ?) ORDER BY fun, user LIMIT 1"
+        # Not as one comparison of pairs: SQLite would go through all jobs of a function for it.
+        same = "SELECT fun, user FROM jobs WHERE fun = ? AND user > ? ORDER BY user LIMIT 1"
+        later = "SELECT fun, user FROM jobs WHERE fun > ? ORDER BY fun, user LIMIT 1"
         rows = self._database.read("SELECT fun, user FROM jobs ORDER BY fun, user LIMIT 1")
         while rows:
             yield rows[0][0], rows[0][1]
-            rows = self._database.read(query, rows[0])
+            rows = self._database.read(same, rows[0]) or self._database.read(later, rows[0][:1])
 
     def oldest(self, count: int) -> list[str]:
         """Return up to ``count`` jids of loads that begin with a date, oldest first."""
