@@ -104,9 +104,13 @@ class Probed:
 
 @dataclasses.dataclass(frozen=True)
 class NeverBegun:
-    """The records of these minions say that they have not begun the job (the executor ``job_once``)."""
+    """
+    The records of these minions say that they have not begun the job (the executor ``job_once``); ``without`` are those that
+    have answered and have no records any more.
+    """
 
     minions: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -224,6 +224,13 @@ class InFlight(Kept):
                 self.flights[minion].never = True
                 self.keepers.add(minion)
 
+    def keep_no_records(self, minions: Iterable[str]) -> None:
+        """Minions do not have the executor any more, and so do not say that they begin."""
+        for minion in minions:
+            self.keepers.discard(minion)
+            if minion in self.flights:
+                self.flights[minion].acks = False
+
     def says_that_it_begins(self, minion: str) -> bool:
         """Tell whether a minion in flight says when it begins: of its release, or since it has the executor."""
         return self.spec.acks or self.flights[minion].acks

@@ -76,6 +76,7 @@ def probed(batch: State, fact: Probed, now: float) -> list[Effect]:
 
 def never_begun(batch: State, fact: NeverBegun, _now: float) -> list[Effect]:
     """Minions have no record of the job: believe that, unless they turn out to run it."""
+    batch.inflight.keep_no_records(fact.without)
     batch.inflight.never_begun(fact.minions)
     return []
 

@@ -97,3 +97,14 @@ def test_that_a_minion_has_records_outlives_the_engine():
     assert published(bench.wait(30)) == ["a"]
     bench.sent()
     assert bench.batch.flights["a"].acks
+
+
+def test_a_minion_that_has_lost_its_executor_meanwhile_is_not_believed_that_it_would_have_said_so():
+    bench = Bench("a", "1")
+    bench.sent()
+    assert published(given_up(bench, "a")) == ["a"]
+    bench.sent()
+    bench.twice_idle("a")
+    bench.tell(facts.NeverBegun((), ("a",)))
+    assert not published(bench.looked(bench.wait(12)))
+    assert bench.state_of("a") == "lost"
