@@ -31,15 +31,7 @@ def load() -> float:
         now = float(_LOAD.read_text().split()[3].partition("/")[0])
     except OSError:  # not Linux
         now = 0.0
-    return max(1.0, now / _cores(), _mean_load())
-
-
-def _mean_load() -> float:
-    return os.getloadavg()[0] / _cores()
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
+    return max(1.0, max(now, os.getloadavg()[0]) / len(os.sched_getaffinity(0)))
 
 
 def stretched(seconds: float) -> int:
@@ -49,13 +41,11 @@ def stretched(seconds: float) -> int:
 
 def lasting(seconds: float) -> int:
     """
-    Return how many seconds, rounded up, an option of Salt is to say that is waited for again and again.
-
-    It goes by the load of the last minute: daemons that start together make a peak, by which each later wait would be ten
-    times as long. It allows for other tests that begin later, and is bounded, since what is waited for takes a fraction of
-    a second.
+    Return how many seconds an option of Salt is to say that is waited for again and again: enough for a machine that is at
+    other tests too. It does not go by the load of the moment, which daemons that start together drive up, and by which each
+    later wait would be ten times as long.
     """
-    return math.ceil(seconds * min(max(1.5, _mean_load()), 3.0))
+    return math.ceil(2 * seconds)
 
 
 class Deadline:

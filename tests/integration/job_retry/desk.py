@@ -21,7 +21,7 @@ from tests.waiting import SOON, stretched, wait_for
 
 #: Short times, so that a whole story takes seconds.
 OPTIONS = {"settle": 0.3, "gather": 0.3, "cooldown": 1.0, "backoff": 2.0}
-TIMES = {"timeout": 2, "gather_job_timeout": 2}
+TIMES = {"timeout": 1, "gather_job_timeout": 1.5}
 
 
 class Desk:
