@@ -55,7 +55,8 @@ def entries_in(opts):
 def measure(count, jobs, within, limit=300.0):
     """
     Return the number of entries; CPU seconds by kind of process; seconds from the first start to the last run; how often
-    each (minion, jid) ran; how many requests of each kind the minions sent; CPU seconds of a job whose minions are there.
+    each (minion, jid) ran; how many requests of each kind the minions sent; CPU seconds of a job whose minions are there,
+    and of a start of them all when they are owed nothing.
 
     :raises SystemExit: when not all was delivered in ``limit`` seconds.
     """
@@ -87,12 +88,16 @@ def measure(count, jobs, within, limit=300.0):
             lambda: (returns / plain).exists() and len(os.listdir(returns / plain)) == count, limit
         )
         floor = meter.read()
+        meter = Meter(fleet.root)
+        ours.send(1.0)
+        time.sleep(3 + count / 200)  # for what each sends, which nobody answers
+        start = meter.read()
         ours.send("end")
         light.join(5)
     if not done or refused:
         raise SystemExit(f"not all was delivered: {len(runs)} runs, the master refused {refused[:5]}")
     times = collections.Counter((minion, jid) for minion, jid, _ in runs)
-    return owed, spent, max(at for _, _, at in runs) - begun, times, sent, floor
+    return owed, spent, max(at for _, _, at in runs) - begun, times, sent, floor, start
 
 
 def main() -> None:
@@ -102,11 +107,12 @@ def main() -> None:
     parser.add_argument("--within", type=float, default=10.0, help="seconds in which all minions start")
     args = parser.parse_args()
     quiet_salt()
-    owed, spent, last, times, sent, floor = measure(args.minions, args.jobs, args.within)
+    owed, spent, last, times, sent, floor, start = measure(args.minions, args.jobs, args.within)
     for kind, seconds in sorted(spent.items()):
-        plain = 1000 * floor[kind] / args.minions
+        plain, event = 1000 * floor[kind] / args.minions, 1000 * start[kind] / args.minions
         print(
-            f"CPU of the {kind}, ms an entry: {1000 * seconds / owed:.2f} (a job whose minions are there: {plain:.2f})"
+            f"CPU of the {kind}, ms an entry: {1000 * seconds / owed:.2f} (a job whose minions are there: {plain:.2f}; "
+            f"a start event: {event:.2f})"
         )
     print(f"requests of the minions: {sent}")
     print(f"last job begun, s after the first start: {last:.1f}")
