@@ -20,7 +20,7 @@ from saltext.jobs.core.retry.turns import Turns
 RECEIPT, EARLY = 4.0, 1.0
 #: Seconds without a receipt of any minion after which a master has taken in all that came, and seconds after a publish at
 #: which that is not waited for any longer.
-_QUIET, _LONGEST_RECEIPT = 2.0, 24.0
+_QUIET, _LONGEST_RECEIPT = 2.0, 60.0
 #: Seconds after which a minion is asked at first whether it still runs a job.
 STILL_RUNNING = 60.0
 #: Seconds after which a claim that the store was slow to take is not published: what was looked up before it, and whether
