@@ -325,7 +325,9 @@ class Adversary(World):
         """Let much happen; then let all be well, and enough time pass for everything to come to its end."""
         for _ in range(steps):
             self.act()
-        self.store_up = self.cache_up = True
+        if not self.cache_up:
+            self.do_cache()
+        self.store_up = True
         self._die_at, self.lossy, self.windows_known = None, 0.0, True
         if self.machine is None:
             self.boot()
