@@ -33,7 +33,8 @@ from saltext.jobs.core.store.publication import digest
 from saltext.jobs.core.store.retention import sweep, trim
 from saltext.jobs.core.store.store import Store, store_of
 from tests.functional.cache_servers import cache_servers, disk_usage, driver_options  # noqa: F401 (a fixture)
-from tests.waiting import wait_for
+from tests.functional.store.beside import writer
+from tests.waiting import stretched, wait_for
 
 pytestmark = pytest.mark.story  # drivers differ between the releases
 TAGS = itertools.count()
@@ -947,25 +948,10 @@ class TestSqlite(Contract):
         job_cache = Returner({**opts, "salt_cache": {"sync": "none"}})
         for number in range(1500):
             records.publish(job_cache.store, f"20200101{number:012}", LOAD, ["web1"], "m_master")
-        waited, stop = [], threading.Event()
-
-        def write():
-            for number in itertools.count():
-                began = time.monotonic()
-                job_cache.store.store("other", str(number), number)
-                waited.append(time.monotonic() - began)
-                if stop.wait(0.001):
-                    return
-
-        thread = threading.Thread(target=write)
-        thread.start()
-        try:
+        with writer(job_cache.store) as waited:
             job_cache.sweep_in(3700)
-        finally:
-            stop.set()
-            thread.join()
         assert job_cache.get_jids() == {} and len(waited) > 8
-        assert sorted(waited)[len(waited) * 9 // 10] < 0.1
+        assert sorted(waited)[len(waited) * 9 // 10] < stretched(0.1)
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
     def test_a_user_of_publisher_acl_who_looks_a_job_up_gets_a_clear_error(self, opts, tmp_path):

@@ -8,7 +8,6 @@ import os
 import resource
 import signal
 import sqlite3
-import threading
 import time
 
 import pytest
@@ -23,6 +22,7 @@ from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.store.listing import all_jobs
 from saltext.jobs.core.store.search import Query, search
 from saltext.jobs.core.store.store import Store
+from tests.functional.store.beside import writer
 from tests.functional.store.test_contract import FORK, LOAD, Returner, in_processes
 from tests.waiting import SOON, stretched
 
@@ -235,24 +235,9 @@ class TestRemoval:
         return job_cache
 
     def test_a_writer_waits_for_no_more_than_a_moment(self, large, opts):
-        waited, stop = [], threading.Event()
-
-        def write():
-            for number in itertools.count():
-                began = time.monotonic()
-                large.store.store("other", str(number), number)
-                waited.append(time.monotonic() - began)
-                if stop.wait(0.002):
-                    return
-
-        thread = threading.Thread(target=write)
-        thread.start()
-        try:
+        with writer(large.store) as waited:
             large.sweep_in(7200)
             large.store.driver.tidy()
-        finally:
-            stop.set()
-            thread.join()
         assert large.get_jids() == {} and len(waited) > 20
         assert sorted(waited)[-len(waited) // 20] < stretched(0.1)
         with large.store.driver.banks_file.transaction() as sql:

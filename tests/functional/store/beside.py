@@ -1,0 +1,30 @@
+"""What goes on beside what is tested."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import time
+
+
+@contextlib.contextmanager
+def writer(store):
+    """A thread that stores small records as long as the block runs. Yields a list: for how many seconds each had to wait."""
+    waited, stop = [], threading.Event()
+
+    def write():
+        for number in itertools.count():
+            began = time.monotonic()
+            store.store("other", str(number), number)
+            waited.append(time.monotonic() - began)
+            if stop.wait(0.001):
+                return
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield waited
+    finally:
+        stop.set()
+        thread.join()
