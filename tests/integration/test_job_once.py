@@ -24,12 +24,23 @@ from tests.waiting import wait_for
 story = pytest.mark.story
 
 QUICK = {"settle": 0.1, "gather": 0.1, "cooldown": 0.3, "backoff": 1.0}
-EXECUTORS = ["job_once", "direct_call"]
+EXECUTORS = ["job_once", "gate", "direct_call"]
+#: An executor that comes after ours: a job that is recorded waits there as long as the minion has this file.
+GATE = """
+import os, time
+
+def execute(opts, data, func, args, kwargs):
+    while os.path.exists(os.path.join(opts["cachedir"], "shut")):
+        time.sleep(0.05)
+"""
 
 
 @pytest.fixture(scope="module")
-def master(salt_factories):
-    roots = [saltext.jobs.minion.__path__[0]]
+def master(salt_factories, tmp_path_factory):
+    ours = tmp_path_factory.mktemp("roots")
+    (ours / "_executors").mkdir()
+    (ours / "_executors" / "gate.py").write_text(GATE)
+    roots = [saltext.jobs.minion.__path__[0], str(ours)]
     with retry_master(salt_factories, job_retry=QUICK, timeout=1, file_roots={"base": roots}) as daemon:
         yield daemon
 
@@ -46,7 +57,7 @@ def with_executor(master, desk, name, **options):
     stack = contextlib.ExitStack()
     daemon = stack.enter_context(retry_minion(master, name, **options))
     synced = desk.ask(name, "saltutil.sync_executors")
-    assert synced in (["executors.job_once"], []), synced
+    assert sorted(synced) in (["executors.gate", "executors.job_once"], []), synced
     kill(daemon)
     path = pathlib.Path(daemon.config_file)
     path.write_text(path.read_text() + f"\nmodule_executors: {EXECUTORS}\n")
@@ -77,6 +88,10 @@ def anna(anna_once, desk):
 def restart(daemon, desk):
     """kill -9 and start; the minion then remembers nothing of its jobs by itself."""
     kill(daemon)
+    start(daemon, desk)
+
+
+def start(daemon, desk):
     daemon.start()
     wait_for(lambda: desk.ask(daemon.id, "test.ping"), what="it is back")
 
@@ -118,17 +133,31 @@ def test_a_job_of_several_functions_and_one_that_returns_nothing_run_once_too(de
     assert (desk.returned(jid), desk.returned(nothing)) == first
 
 
+@pytest.fixture
+def shut(anna):
+    """The file that keeps a recorded job of the minion from its function."""
+    path = pathlib.Path(anna.config["cachedir"], "shut")
+    yield path
+    path.unlink(missing_ok=True)
+
+
 @story
-def test_a_job_whose_minion_is_killed_while_it_runs_is_not_run_again_and_says_so(desk, anna, tmp_path):
-    job = CountedJob(tmp_path, "trace", gated=True)
+@pytest.mark.parametrize("moment", ["between the record and the run", "while it runs"])
+def test_a_job_whose_minion_is_killed_after_the_record_is_not_run_again_and_says_so(desk, anna, shut, tmp_path, moment):
+    job, runs = CountedJob(tmp_path, "trace", gated=True), moment == "while it runs"
+    if not runs:
+        shut.touch()
     jid = desk.publish("cmd.run", job.command, tgt="anna")
-    wait_for(job.begun, what="it has begun")
-    assert seen(desk, "anna", jid)["state"] == "begun"
-    restart(anna, desk)
+    wait_for(lambda: seen(desk, "anna", jid).get("state") == "begun", what="it is recorded")
+    if runs:
+        wait_for(job.begun, what="it has begun")
+    kill(anna)
+    shut.unlink(missing_ok=True)
+    start(anna, desk)
     assert seen(desk, "anna", jid)["state"] == "interrupted"
     desk.publish("cmd.run", job.command, tgt="anna", jid=jid)
     desk.await_return("anna", jid)
-    assert job.begun() == 1
+    assert job.begun() == int(runs)
     assert "was interrupted" in desk.returned(jid)["anna"]
     assert f"salt 'anna' job_once.forget {jid}" in desk.returned(jid)["anna"]
 
