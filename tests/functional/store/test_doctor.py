@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sqlite3
 
 import pytest
 import salt.config
@@ -81,9 +83,11 @@ def test_a_limit_that_does_nothing_is_told(opts, disk):
     assert ("max_bytes is for cache: sqlite" in found) is (opts["cache"] == "localfs")
 
 
-def test_many_jobs_in_files_are_told(opts, disk, monkeypatch):
-    monkeypatch.setattr(doctor, "MANY_JOBS", 0)
+def test_many_jobs_in_files_are_told(opts, disk):
     Returner(opts).save_load(JID, LOAD, minions=["web1"])
+    if opts["cache"] == "localfs":
+        for number in range(doctor.MANY_JOBS):
+            open(os.path.join(opts["cachedir"], "jobs", "loads", f"2020010100{number:010}.p"), "wb").close()
     assert ("with cache: sqlite they are one file" in told(opts)) is (opts["cache"] == "localfs")
 
 
@@ -119,8 +123,9 @@ class TestSqlite:
         banks = Returner(opts).store.driver.banks_file
         for number in range(200):
             banks.store("bank", str(number), "x" * 1000)
-        banks._database.read("PRAGMA wal_checkpoint(TRUNCATE)")
         path = os.path.join(opts["cachedir"], "cache.sqlite")
+        with contextlib.closing(sqlite3.connect(path)) as sql:
+            sql.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         with open(path, "r+b") as stream:
             stream.seek(8192 * 16)
             stream.write(b"\xff" * 4000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import resource
@@ -15,7 +16,7 @@ import salt.config
 import salt.payload
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.disk import job_index, removal, schema
+from saltext.jobs.core.disk import job_index, schema
 from saltext.jobs.core.disk.database import Database
 from saltext.jobs.core.disk.sqlite_banks import banks_of
 from saltext.jobs.core.ids import jid_at
@@ -89,6 +90,19 @@ def first_version(path):
     os.chmod(path, 0o600)
 
 
+def dying(statement, number):
+    """A ``sqlite3.connect`` for a process that is to be killed when it comes to such a statement; ``number`` come before."""
+    calls = itertools.count()
+
+    class Connection(sqlite3.Connection):
+        def execute(self, sql, *values):
+            if sql.startswith(statement) and next(calls) == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().execute(sql, *values)
+
+    return functools.partial(sqlite3.connect, factory=Connection)
+
+
 def version_of(path):
     with contextlib.closing(sqlite3.connect(path)) as sql:
         return sql.execute("PRAGMA user_version").fetchone()[0]
@@ -117,13 +131,7 @@ class TestAFileOfAnEarlierVersion:
             assert sql.execute("SELECT count(*) FROM jobs").fetchone()[0] == len({**LOADS, **ODD})
 
     def test_one_that_is_killed_meanwhile_leaves_it_as_it_was(self, opts, path, first_version, monkeypatch):
-        build = job_index.build
-
-        def killed(sql):
-            build(sql)
-            os.kill(os.getpid(), signal.SIGKILL)
-
-        monkeypatch.setattr(job_index, "build", killed)
+        monkeypatch.setattr(sqlite3, "connect", dying("PRAGMA user_version=", 0))
         process = FORK.Process(target=lambda: Database(path).read("SELECT 1"))
         process.start()
         process.join(stretched(SOON))
@@ -261,16 +269,8 @@ class TestRemoval:
         assert list(large.get_jids()) == [jid] and len(large.get_jid(jid)) == 2501
 
     def test_a_sweep_that_is_killed_is_ended_by_the_next_one(self, large, opts, path, monkeypatch):
-        empty_some = removal.empty_some
         for kill_at in (1, 3, 8):
-            steps = itertools.count()
-
-            def step(database, kill_at=kill_at, steps=steps):
-                if next(steps) == kill_at:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return empty_some(database)
-
-            monkeypatch.setattr(removal, "empty_some", step)
+            monkeypatch.setattr(sqlite3, "connect", dying("DELETE FROM records WHERE id IN", kill_at))
             process = FORK.Process(target=lambda: (large.sweep_in(7200), large.store.driver.tidy()))
             process.start()
             process.join(stretched(60))

@@ -161,7 +161,7 @@ def test_a_job_that_outlives_its_minion_is_found_by_the_question_of_the_next_lif
     world = owed(duration=100.0)
     world.minions["b"].running["j2"] = True  # its publish came late, and then the minion was started anew
     world.revive("b")
-    world.later(400.0, lambda: world._finish("b", "j2", world.minions["b"].life), engine=False)
+    world.later(400.0, lambda: world.finish("b", "j2", world.minions["b"].life), engine=False)
     world.run_until(lambda: not world.machine.total)
     assert [world.runs["b", jid] for jid in JOBS] == [1, 0, 1]
 

@@ -403,9 +403,9 @@ class World:
             life = minion.life
             if self.acks:
                 self.later(0.1, lambda name=name: self.tell(facts.Acknowledged(name, jid)), engine=False)
-            self.later(self.duration, lambda name=name, life=life: self._finish(name, jid, life), engine=False)
+            self.later(self.duration, lambda name=name, life=life: self.finish(name, jid, life), engine=False)
 
-    def _finish(self, name, jid, life):
+    def finish(self, name, jid, life):
         minion = self.minions[name]
         if minion.life != life or (name, jid) in self.killed:
             return
