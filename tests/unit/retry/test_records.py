@@ -112,17 +112,22 @@ def test_a_job_that_is_to_be_run_again_is_sent_with_the_word_that_lets_it():
     assert world.runs["b", "j1"] == 1
 
 
+def is_not_held_by_a_forged_acknowledgement(world, minion, seconds, deliver):
+    """The job that is on its way to a minion is lost; it runs once, as soon as publishes arrive again by ``deliver``."""
+    world.tell(facts.Acknowledged(minion, "j1"))
+    world.run(seconds)
+    assert world.state(minion, "j1") is not State.HELD
+    world.deliver = deliver
+    world.run_until(lambda: (minion, "j1") not in world.stored)
+    assert world.runs[minion, "j1"] == 1
+
+
 def test_a_forged_acknowledgement_holds_nothing_where_the_minion_keeps_records():
     world = keeper()
     deliver, world.deliver = world.deliver, lambda jid, names: None
     world.start("b")
     world.run_until(lambda: world.effects(facts.Publish))
-    world.tell(facts.Acknowledged("b", "j1"))
-    world.run(300)
-    assert world.state("b", "j1") is not State.HELD
-    world.deliver = deliver
-    world.run_until(lambda: ("b", "j1") not in world.stored)
-    assert world.runs["b", "j1"] == 1
+    is_not_held_by_a_forged_acknowledgement(world, "b", 300, deliver)
 
 
 def test_a_held_job_that_somebody_wants_again_is_sent_with_the_word_that_lets_it_run():
@@ -142,12 +147,7 @@ def test_a_forged_acknowledgement_of_a_job_that_was_lost_on_its_way_holds_nothin
     deliver, world.deliver = world.deliver, lambda jid, names: None
     world.publish("j1")
     world.run(1)
-    world.tell(facts.Acknowledged("a", "j1"))
-    world.run(60)
-    assert world.state("a", "j1") is not State.HELD
-    world.deliver = deliver
-    world.run_until(lambda: ("a", "j1") not in world.stored)
-    assert world.runs["a", "j1"] == 1
+    is_not_held_by_a_forged_acknowledgement(world, "a", 60, deliver)
 
 
 def test_a_job_that_its_minion_has_begun_and_not_returned_is_held_with_and_without_records():
