@@ -59,13 +59,13 @@ class Daemon:
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
 
-    def stop(self) -> bool:
-        """Stop it and all of its session; returns whether it ended by itself in time."""
+    def stop(self) -> None:
+        """Stop it and all of its session, and kill what has not ended in time."""
         if self._process is None:
-            return True
+            return
         self.ask_to_stop()
         session = self._process.pid
-        gone = bool(wait_for(lambda: not self.is_alive() and not _members(session), _GRACE))
+        wait_for(lambda: not self.is_alive() and not _members(session), _GRACE)
         while _members(session):
             for pid in _members(session):
                 with contextlib.suppress(ProcessLookupError):
@@ -73,7 +73,6 @@ class Daemon:
             self._process.poll()
             time.sleep(_POLL)
         self._process = None
-        return gone
 
 
 def is_running(pid: int) -> bool:
