@@ -2,7 +2,7 @@
 
 from setuptools import find_packages, setup
 
-FOLDERS = ("cache", "core", "engines", "executors", "minion", "reactor", "returners", "runners")
+FOLDERS = ("cache", "core", "engines", "executors", "minion", "output", "reactor", "returners", "runners")
 
 setup(
     packages=[f"saltext.jobs.{name}" for name in find_packages(include=[f"{folder}*" for folder in FOLDERS])],

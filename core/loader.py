@@ -6,13 +6,16 @@ Named by the ``salt.loader`` entry point; Salt calls it whenever it looks for mo
 
 from __future__ import annotations
 
-import importlib
+import pathlib
 
-_KINDS = ("cache", "engines", "executors", "returners", "runners")
+_KINDS = ("cache", "engines", "executors", "output", "returners", "runners")
 
 
 def module_dirs() -> dict[str, list[str]]:
     """
     Return ``{kind: [directory]}`` for each kind of Salt module in this extension.
+
+    They lie beside ``core``, in a checkout as where a wheel was installed.
     """
-    return {kind: list(importlib.import_module(f"saltext.jobs.{kind}").__path__) for kind in _KINDS}
+    folder = pathlib.Path(__file__).absolute().parents[1]
+    return {kind: [str(folder / kind)] for kind in _KINDS}

@@ -1,11 +1,17 @@
 """
-What every function of a runner is wrapped in: its arguments are bound here, and whatever is refused leaves as one line.
+What every function of a runner is wrapped in: its arguments are bound here, whatever is refused leaves as one line, and
+``salt-run`` shows what is returned as a table.
 
 Left to itself, Salt answers a wrong call in four ways, on every release: an option that does not exist, and whatever raises
 a TypeError (SaltInvocationError is one), prints a page of documentation and ends with status 0; any other exception prints
 its traceback; over the API an unknown option is dropped in silence. Only for a ``salt.exceptions.NotImplemented`` does
 Salt keep the message alone, with ``success`` False and status 1, on the command line, in an orchestration and over the API
 alike (``salt.client.mixins.SyncClientMixin.low``). So all that is refused here is raised as one: ``errors.Refused``.
+
+Salt's own runners name their outputter in what they return: ``{"outputter": …, "data": …}``. Orchestrations, the API, the
+event of the job and its record in the job cache then have that around the data, and Salt takes what is under ``data`` for
+results of states (``low`` again). Ours return plain data to everybody. Their outputter is put around it behind all these,
+where it goes to the terminal: in the function with which Salt prints the events of the job.
 """
 
 from __future__ import annotations
@@ -20,9 +26,14 @@ from typing import Any
 from salt.exceptions import SaltException
 
 from saltext.jobs.core import arguments
+from saltext.jobs.core.display import terminal
+from saltext.jobs.core.display.text import clean
 from saltext.jobs.core.errors import Refused
 
 log = logging.getLogger(__name__)
+
+#: The outputter that shows what our runners return (``output/jobs_table.py``).
+OUTPUTTER = "jobs_table"
 
 
 def verb(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -49,8 +60,8 @@ def verb(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def say(text: str) -> None:
-    """Tell whoever waits at the terminal something that is no result."""
-    sys.stderr.write(f"{text}\n")
+    """Tell whoever waits at the terminal something that is no result, on one line."""
+    sys.stderr.write(f"{clean(text, terminal.encoding_of(sys.stderr))}\n")
     sys.stderr.flush()
 
 
@@ -103,7 +114,9 @@ def _call(
     given = {option: value for option, value in kwargs.items() if not option.startswith("__")}
     try:
         _check_call(name, signature, args, given)
-        return function(*args, **given)
+        found = function(*args, **given)
+        _show(function.__globals__, name)
+        return found
     except Refused as exc:
         refusal = exc
     except SaltException as exc:
@@ -113,7 +126,7 @@ def _call(
     except Exception as exc:
         log.error("%s failed", name, exc_info=True)
         refusal = Refused(f"{name} failed: {type(exc).__name__}: {exc}")
-    _show(function.__globals__, name, refusal)
+    _show_refusal(function.__globals__, name, refusal)
     raise refusal from None
 
 
@@ -153,14 +166,40 @@ def _unknown(name: str, option: str, options: list[str]) -> str:
     return f"{name} has no option {option}; it accepts {accepted}"
 
 
-def _show(module: Mapping[str, Any], name: str, refusal: Refused) -> None:
+def _show(module: Mapping[str, Any], name: str) -> None:
+    """
+    Have ``salt-run``, where it called this very function, show what that returns with our outputter.
+
+    Salt goes by ``--out``, or ``output:`` in its configuration, where there is one.
+    """
+    event = _called_by_salt_run(module, name)
+    if event is None:
+        return
+    salts_own = event.print_func
+
+    def shown(suffix: str, data: Any) -> None:
+        if suffix == "ret" and isinstance(data, Mapping) and "return" in data:
+            data = {**data, "return": {"outputter": OUTPUTTER, "data": data["return"]}}
+        salts_own(suffix, data)
+
+    event.print_func = shown
+
+
+def _show_refusal(module: Mapping[str, Any], name: str, refusal: Refused) -> None:
     """
     Write a refusal to standard error where ``salt-run`` called this very function, and have Salt print nothing.
 
     Elsewhere (an orchestration, the API, another runner) the exception is all.
     """
+    event = _called_by_salt_run(module, name)
+    if event is not None:
+        event.print_func = None
+        say(str(refusal))
+
+
+def _called_by_salt_run(module: Mapping[str, Any], name: str) -> Any:
+    """Return what fires and prints the events of the job where ``salt-run`` was given this function; else None."""
     event = _event_of(module)
     if module.get("__opts__", {}).get("fun") != name or getattr(event, "print_func", None) is None:
-        return
-    event.print_func = None
-    say(str(refusal))
+        return None
+    return event

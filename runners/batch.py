@@ -314,7 +314,7 @@ def wait(jid, timeout=None):
 @runner.verb
 def watch(jid, timeout=None):
     """
-    Show a batch's progress until it ends: a bar on a terminal, lines elsewhere, and each failure as it comes.
+    Show a batch's progress until it ends: a bar on a terminal, lines elsewhere, each failure as it comes, and why it waits.
 
     The progress is on standard error, and the result on standard output the summary; the exit status is not zero if the
     batch did not succeed. Ctrl-C ends the watching only: the batch goes on.

@@ -19,7 +19,7 @@ CHECKOUT = pathlib.Path(__file__).resolve().parents[1]
 #: Modules of one file each, for everybody; they import no package of ours.
 BASE = {"compat", "errors", "ids", "metrics", "quiet", "settings", "windows"}
 #: The packages that a wing is built on.
-GROUND = BASE | {"disk", "engine", "master", "store"}
+GROUND = BASE | {"disk", "display", "engine", "master", "store"}
 #: What each package, and each module that stands alone in core/, may import besides itself.
 MAY_IMPORT = {
     "compat": set(),
@@ -30,26 +30,30 @@ MAY_IMPORT = {
     "quiet": set(),
     "settings": {"errors", "ids", "windows"},
     "windows": {"errors"},
+    "display": set(),
     "disk": BASE,
-    "store": BASE | {"disk"},
+    "store": BASE | {"disk", "display"},
     "master": BASE | {"disk", "store"},
     "engine": BASE | {"disk", "master"},
     "batch": GROUND | {"arguments"},
     "retry": GROUND,
     "recorder": GROUND,
     "arguments": {"errors", "ids", "settings"},
-    "runner": {"arguments", "errors"},
+    "runner": {"arguments", "display", "errors"},
     "postgresql": BASE | {"master"},
     "returners": BASE | {"master", "store", "postgresql"},
     "engines": GROUND | {"batch", "retry", "recorder"},
     "runners": GROUND | {"arguments", "runner", "batch", "retry", "recorder"},
+    "output": {"display", "batch", "retry", "recorder", "store"},
     "reactor": BASE | {"master"},
     "cache": BASE | {"disk"},
     "executors": BASE,
 }
 #: The folders that Salt's loader reads.
 FOR_SALT = [
-    folder for folder in ("engines", "runners", "returners", "cache", "executors") if (CHECKOUT / folder).is_dir()
+    folder
+    for folder in ("engines", "runners", "returners", "cache", "executors", "output")
+    if (CHECKOUT / folder).is_dir()
 ]
 
 #: The modules of each wing that touch the master, the disk, a clock or the loop. All others are pure: facts in, effects out.
@@ -99,7 +103,7 @@ SHELLS = {
     },
 }
 #: What a pure module may import from outside its wing. Options that have been read, and windows of time, are plain values.
-VALUES = {"errors", "metrics", "settings", "windows"}
+VALUES = {"display", "errors", "metrics", "settings", "windows"}
 #: What has a clock, a loop, a disk or a network.
 IMPURE = {"asyncio", "io", "multiprocessing", "os", "pathlib", "shutil", "socket", "subprocess", "threading", "time"}
 

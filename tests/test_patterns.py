@@ -11,7 +11,7 @@ import re
 import pytest
 
 CHECKOUT = pathlib.Path(__file__).resolve().parents[1]
-FOLDERS = ("cache", "core", "engines", "executors", "reactor", "returners", "runners")
+FOLDERS = ("cache", "core", "engines", "executors", "output", "reactor", "returners", "runners")
 SOURCES = [
     path
     for folder in FOLDERS

@@ -105,7 +105,7 @@ class Catalog:
 
 def with_retcode(found: Mapping[str, Any]) -> Summary:
     """
-    Add how a batch ended: ``verdict``, a sentence, which is the last line of what is printed; and what makes callers fail
+    Add how a batch ended: ``verdict``, a sentence, which ``--out=nested`` prints last; and what makes callers fail
     when it did not succeed: ``retcode`` for ``salt-run``, and ``Error`` for the salt.runner state (``saltmod.runner``).
     """
     good, verdict = summary.verdict(found)

@@ -8,21 +8,29 @@ the result alone.
 from __future__ import annotations
 
 import contextlib
-import shutil
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
 
+from saltext.jobs.core.batch.tables import BAD
+from saltext.jobs.core.display import moments, terminal
+from saltext.jobs.core.display.text import clean, cut, width_of
 from saltext.jobs.core.errors import Refused
 
 #: Seconds without an engine after which nobody waits any longer: that of a master that restarts is back by then.
 ENGINE_PATIENCE = 60.0
 #: Least seconds between two looks at a batch.
 _POLL = 0.25
-_BAR = 30
-_BAD = ("failed", "lost", "timed_out", "offline", "killed")
+#: Columns of the bar: at the most, where there is room for one at all, and on a terminal that is not narrow.
+_BAR, _SHORTEST_BAR, _LEAST_BAR = 30, 4, 10
+#: Columns of a terminal that is not narrow.
+_WIDE = 60
+#: Minions that are named of those that fail alike between two looks.
+_NAMED = 10
+#: Goes to the beginning of the line and clears it.
+_ANEW = "\r\x1b[K"
 
 #: Returns the summary and the minions of the batch.
 Look = Callable[[], tuple[Mapping[str, Any], Mapping[str, Mapping[str, Any]]]]
@@ -30,30 +38,35 @@ Look = Callable[[], tuple[Mapping[str, Any], Mapping[str, Mapping[str, Any]]]]
 
 class Display:
     """
-    :param stream: where to write; a bar is drawn if it is a terminal.
+    :param stream: where to write; a bar is drawn if it is a terminal on which a line can be drawn anew.
+    :param clock: returns Unix time.
     """
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._live = stream.isatty()
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.time) -> None:
+        self._stream, self._clock = stream, clock
+        self._live = terminal.is_terminal(stream)
+        self._encoding = terminal.encoding_of(stream)
         self._told: set[str] = set()
+        self._paused = ""
         self._last = ""
 
     def show(self, summary: Mapping[str, Any], minions: Mapping[str, Mapping[str, Any]]) -> None:
-        """Show how a batch stands, and whatever has failed since the last call."""
-        for minion, record in minions.items():
-            if record["state"] in _BAD and minion not in self._told:
-                self._told.add(minion)
-                code = "" if record.get("retcode") is None else f" (retcode {record['retcode']})"
-                self._line(f"{minion}: {record['state']}{code}")
+        """Show how a batch stands, why it waits, and whatever has failed since the last call."""
+        self._tell_of(minions)
+        paused = waiting_line(summary, self._clock())
+        if paused != self._paused:
+            self._paused = paused
+            if paused:
+                self._line(paused)
         # Pace and forecast change all the time: a terminal redraws them, but they are not worth a line each.
-        width = shutil.get_terminal_size().columns - 1 if self._live else None
-        text = progress_line(summary if self._live else {**summary, "rate": None, "eta_seconds": None}, width)
+        width = terminal.width_of_terminal(self._stream) - 1 if self._live else None
+        shown = summary if self._live else {**summary, "rate": None, "eta_seconds": None}
+        text = progress_line(shown, width, self._encoding)
         if text == self._last:
             return
         self._last = text
         if self._live:
-            self._stream.write(f"\r\x1b[K{text}")
+            self._stream.write(f"{_ANEW}{text}")
             self._stream.flush()
         else:
             self._line(text)
@@ -65,41 +78,70 @@ class Display:
             self._stream.flush()
             self._last = ""
 
+    def _tell_of(self, minions: Mapping[str, Mapping[str, Any]]) -> None:
+        """Name those that have failed since the last call; of very many that did so alike, the first few."""
+        news: dict[str, list[str]] = {}
+        for minion, record in minions.items():
+            if record["state"] in BAD and minion not in self._told:
+                self._told.add(minion)
+                code = "" if record.get("retcode") is None else f" (retcode {record['retcode']})"
+                news.setdefault(f"{record['state']}{code}", []).append(minion)
+        for what, names in news.items():
+            few = names if len(names) <= _NAMED else names[: _NAMED - 1]
+            for minion in few:
+                self._line(f"{minion}: {what}")
+            if len(names) > len(few):
+                self._line(f"and {len(names) - len(few):,} more: {what}")
+
     def _line(self, text: str) -> None:
-        start = "\r\x1b[K" if self._live else ""
-        self._stream.write(f"{start}{text}\n")
+        start = _ANEW if self._live else ""
+        self._stream.write(f"{start}{clean(text, self._encoding)}\n")
         self._stream.flush()
         if self._live:
             self._last = ""
 
 
-def progress_line(summary: Mapping[str, Any], width: int | None = None) -> str:
+def waiting_line(summary: Mapping[str, Any], now: float) -> str:
+    """Return why a batch sends to nobody for now, when that changes, and what may be done; empty where it does send."""
+    reason = summary.get("paused_reason")
+    if not reason or summary["state"] in ("complete", "halted"):
+        return ""
+    opens = summary.get("opens_at")
+    when = f"; opens {moments.local(opens, None)}" if opens and opens > now else ""
+    steps = f"; salt-run batch.approve {summary['jid']} lets it go on" if summary.get("approve") is not None else ""
+    return f"paused: {reason}{when}{steps}"
+
+
+def progress_line(summary: Mapping[str, Any], width: int | None = None, encoding: str = "utf-8") -> str:
     """
     Return one line that says how a batch stands.
 
-    :param width: most characters; then the bar shrinks first, and after that what matters least is left out. A line that
-        is longer than a terminal is wide could not be redrawn.
+    :param width: columns that it may take; then the bar shrinks first, and after that what matters least is left out. A
+        line that is longer than a terminal is wide could not be redrawn.
+    :param encoding: that of the terminal.
     """
     total = summary["total"] or 1
-    bad = sum(summary.get(name) or 0 for name in _BAD)
+    bad = sum(summary.get(name) or 0 for name in BAD)
     ended = summary["completed"] + bad
     engine = " (no engine)" if summary.get("engine") is False else ""
     parts = [f"{ended}/{summary['total']} {summary['state']}{engine}"]
+    parts += [f"{summary[name]} {name}" for name in BAD if summary.get(name)]
     if summary.get("group"):
-        parts.append(f"group {summary['group']} ({summary['group_number']}/{summary['groups']})")
-    parts += [f"{summary[name]} {name}" for name in (*_BAD, "active", "completed") if summary.get(name)]
+        parts.append(f"group {clean(summary['group'], encoding)} ({summary['group_number']}/{summary['groups']})")
+    parts += [f"{summary[name]} {name}" for name in ("active", "completed") if summary.get(name)]
     if summary.get("rate"):
         parts.append(f"{summary['rate']:g}/min")
     if summary.get("eta_seconds"):
-        parts.append(f"about {summary['eta_seconds']:.0f} s left")
+        parts.append(f"about {moments.span(summary['eta_seconds'])} left")
     bar = _BAR
     if width is not None:
-        while len(parts) > 1 and len(", ".join(parts)) + 13 > width:  # a bar of ten, its brackets and a blank
+        least = _LEAST_BAR + 3 if width >= _WIDE else 0  # with its brackets and a blank
+        while len(parts) > 1 and width_of(", ".join(parts)) + least > width:
             parts.pop()
-        bar = max(0, min(_BAR, width - 3 - len(", ".join(parts))))
+        bar = min(_BAR, width - 3 - width_of(", ".join(parts)))
     text = ", ".join(parts)
-    line = f"[{'#' * (bar * ended // total):<{bar}}] {text}" if bar else text
-    return line[:width]
+    line = f"[{'#' * (bar * ended // total):<{bar}}] {text}" if bar >= _SHORTEST_BAR else text
+    return line if width is None else cut(line, width, mark="", middle=False)
 
 
 def follow(

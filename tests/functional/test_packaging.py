@@ -31,10 +31,11 @@ loaders = {
     "returners": salt.loader.returners(opts, {}),
     "cache": salt.loader.cache(opts, {}),
     "executors": salt.loader.executors(opts),
+    "output": salt.loader.outputters(opts),
 }
 files = {}
 for kind, module in (name.split("/") for name in sys.argv[2:]):
-    function = next(name for name in list(loaders[kind]) if name.startswith(f"{module}."))
+    function = next(name for name in list(loaders[kind]) if name.partition(".")[0] == module)
     function = getattr(loaders[kind][function], "func", loaders[kind][function])
     files[f"{kind}/{module}"] = function.__globals__["__file__"]
 print(json.dumps(files))

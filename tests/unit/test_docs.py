@@ -12,7 +12,7 @@ from docs import tables
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = ["docs/architecture.md", "CONTRIBUTING.md"]
 #: A path below one of the checkout's folders, as code.
-_FOLDERS = r"\.ci|benchmarks|core|demo|docs|engines|executors|minion|reactor|returners|runners|tests"
+_FOLDERS = r"\.ci|benchmarks|core|demo|docs|engines|executors|minion|output|reactor|returners|runners|tests"
 _FILE = re.compile(rf"`((?:{_FOLDERS})/[\w./]*)")
 _LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 

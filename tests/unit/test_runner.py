@@ -150,3 +150,21 @@ def test_what_a_call_before_left_behind_is_no_event_of_this_one(module, capsys):
     runner.progress(vars(module), "half")
     assert refusal(module.status).startswith("batch.status needs jid")
     assert capsys.readouterr() == ("", "")
+
+
+def test_salt_run_prints_the_return_with_our_outputter_and_whoever_called_gets_it_plain(module):
+    printed = []
+    module.__opts__ = {"fun": "batch.status"}
+    module.__jid_event__.print_func = lambda suffix, data: printed.append((suffix, data))
+    returned = module.status("1")
+    module.__jid_event__.print_func("ret", {"return": returned, "jid": "2"})
+    assert returned == ("1", False)
+    assert printed == [("ret", {"return": {"outputter": runner.OUTPUTTER, "data": returned}, "jid": "2"})]
+
+
+@pytest.mark.parametrize("called", ["batch.list", "state.orchestrate", None])
+def test_what_another_function_calls_is_printed_as_salt_does(module, called):
+    module.__opts__ = {"fun": called}
+    before = module.__jid_event__.print_func
+    module.status("1")
+    assert module.__jid_event__.print_func is before

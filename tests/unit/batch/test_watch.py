@@ -10,7 +10,9 @@ import threading
 import pytest
 
 from saltext.jobs.core.batch.watch import Display, follow, progress_line
+from saltext.jobs.core.display.text import width_of
 from saltext.jobs.core.errors import Refused
+from tests.unit.display.test_text import HARMFUL
 
 SUMMARY = {
     "total": 5000,
@@ -35,6 +37,8 @@ class Terminal(io.StringIO):
 
 @pytest.mark.parametrize("width", range(10, 200))
 def test_a_line_is_never_wider_than_it_may_be(width):
+    wide = {"group": "服务器\x1b[2J", "group_number": 2, "groups": 5}
+    assert width_of(progress_line({**SUMMARY, **wide}, width)) <= width
     line = progress_line(SUMMARY, width)
     assert len(line) <= width
     assert line.lstrip("[# ]").startswith("1470/5000"[: width - 3])
@@ -44,6 +48,10 @@ def test_on_80_columns_nothing_that_matters_is_missing():
     line = progress_line(SUMMARY, 79)
     for part in ("1470/5000 running", "17 failed", "3 lost", "250 offline"):
         assert part in line
+
+
+def test_on_40_columns_what_has_failed_is_still_in_sight():
+    assert progress_line(SUMMARY, 39) == "1470/5000 running, 17 failed, 3 lost"
 
 
 def test_what_is_short_has_its_whole_bar():
@@ -73,6 +81,62 @@ def test_elsewhere_there_are_lines_and_each_failure_comes_once():
     display.end()
     assert stream.getvalue().splitlines()[0] == "a: failed (retcode 2)"
     assert len(stream.getvalue().splitlines()) == 2
+
+
+def lines_of(*looks, stream=None):
+    """What a display writes that is shown these, one after the other."""
+    stream = stream or io.StringIO()
+    display = Display(stream, clock=lambda: 1000.0)
+    for summary, minions in looks:
+        display.show(summary, minions)
+    display.end()
+    return stream.getvalue().splitlines()
+
+
+def test_a_pipe_gets_no_control_code_and_a_line_for_each_change():
+    changing = [({**SUMMARY, "rate": rate, "completed": 1200 + rate // 5}, {}) for rate in range(10)]
+    lines = lines_of(*changing)
+    assert len(lines) == 2
+    assert all(line.isprintable() for line in lines)
+
+
+def test_a_terminal_that_cannot_redraw_a_line_gets_lines(monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    assert all(line.isprintable() for line in lines_of((SUMMARY, {}), stream=Terminal()))
+
+
+def test_the_bar_has_no_colours(monkeypatch):
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.setenv(name, "1")
+        drawn = "".join(lines_of((SUMMARY, {"a": {"state": "failed"}}), stream=Terminal()))
+        assert drawn.replace("\x1b[K", "").isprintable()
+
+
+def test_of_many_that_are_not_there_the_first_are_named():
+    away = {f"m{number}": {"state": "offline"} for number in range(5000)}
+    lines = lines_of((SUMMARY, away), (SUMMARY, {**away, "late": {"state": "offline"}}))
+    assert lines[0] == "m0: offline"
+    assert lines[9] == "and 4,991 more: offline"
+    assert lines[10].startswith("[")
+    assert lines[11:] == ["late: offline"]
+
+
+def test_why_it_waits_is_told_once_with_what_to_do():
+    waits = {**SUMMARY, "jid": "1", "state": "paused", "paused_reason": "waits for approval", "approve": 0}
+    told = "paused: waits for approval; salt-run batch.approve 1 lets it go on"
+    lines = lines_of((waits, {}), (waits, {}), ({**waits, "completed": 1300}, {}))
+    assert [line == told for line in lines] == [True, False, False]
+    window = {**waits, "paused_reason": "its window is shut", "approve": None, "opens_at": 90_000.0}
+    assert lines_of((window, {}))[0].startswith("paused: its window is shut; opens 1970-01-0")
+    assert len(lines_of(({**window, "state": "halted"}, {}))) == 1
+
+
+@pytest.mark.parametrize("harmful", HARMFUL, ids=ascii)
+def test_a_minion_that_is_named_to_act_on_the_terminal_does_not(harmful):
+    summary = {**SUMMARY, "jid": "1", "group": harmful, "group_number": 1, "groups": 2, "paused_reason": harmful}
+    lines = lines_of((summary, {f"web{harmful}": {"state": "failed", "retcode": harmful}}))
+    assert len(lines) == 3
+    assert all(line.isprintable() for line in lines)
 
 
 def test_that_no_engine_is_there_is_said():

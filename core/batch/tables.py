@@ -1,0 +1,258 @@
+"""
+What ``salt-run batch.*`` shows to people: one line a batch, one batch on a few lines, its minions by state.
+
+It draws what the runner returns, which stays as it is for programs. Pure: the time is the page's.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from saltext.jobs.core.batch.flight import Outcome
+from saltext.jobs.core.display import moments
+from saltext.jobs.core.display.page import ROWS, Column, Page, by_state, headline
+
+#: The outcomes in which a minion's part has ended without success, worst first.
+BAD = ("failed", "timed_out", "lost", "killed", "offline")
+#: Of these, those of minions that were sent to.
+_FAILED = BAD[:-1]
+#: Why a minion is in a state, where the state does not say it.
+_MEANINGS = {
+    "timed_out": "ran longer than max_runtime",
+    "lost": "gave neither a return nor a sign that it runs the job",
+    "killed": "by a stop",
+    "offline": "not there",
+    "active": "sent to, or running it",
+    "pending": "not sent to yet",
+}
+_MINION_STATES = (*BAD, "active", "pending", Outcome.COMPLETED.value)
+_BATCH_STATES = ("running", "paused", "stopping", "halted", "complete")
+#: Lines of names of one state: of those that need attention, and of the others.
+_MANY_LINES, _FEW_LINES = 6, 2
+#: Different reasons that are told of one state.
+_REASONS = 6
+_BAR = 24
+
+_COLUMNS = (
+    Column("JID"),
+    Column("STATE"),
+    Column("DONE", right=True, rank=1),
+    Column("FAILED", right=True, rank=3),
+    Column("FUNCTION", 11, rank=4),
+    Column("TARGET", 6, rank=5, names=False),
+    Column("AGE", rank=2),
+)
+
+
+# -- many batches -------------------------------------------------------------------------------------------------------
+
+
+def active(found: Sequence[Mapping[str, Any]], page: Page) -> None:
+    """Show ``batch.list_active``: those that need somebody come first where there are many."""
+    if not found:
+        page.line("No batch is under way.")
+        page.next("batch.list", "batch.start TARGET FUNCTION")
+        return
+    rows = list(found)
+    if len(rows) > ROWS:
+        rows = sorted(rows, key=lambda batch: batch["state"] == "running" and not _count(batch, _FAILED))
+    _table(found, rows[:ROWS], page)
+
+
+def listed(found: Sequence[Mapping[str, Any]], page: Page) -> None:
+    """Show ``batch.list``: all that was asked for."""
+    if not found:
+        page.line("There is no such batch.")
+        page.next("batch.start TARGET FUNCTION")
+        return
+    _table(found, found, page)
+
+
+def _table(found: Sequence[Mapping[str, Any]], shown: Sequence[Mapping[str, Any]], page: Page) -> None:
+    page.line(headline(len(found), "batch", "batches", by_state((str(item["state"]) for item in found), _BATCH_STATES)))
+    page.table(
+        _COLUMNS,
+        [
+            (
+                *(batch["jid"], batch["state"], f"{_ended(batch)}/{batch['total']}", _count(batch, _FAILED)),
+                *(_function(batch), _target(batch), page.age(batch["created"])),
+            )
+            for batch in shown
+        ],
+    )
+    page.folded(len(found), len(shown))
+    if any(batch.get("engine") is False for batch in found):
+        page.line("No batch_manager engine runs: nothing goes on until it does.")
+    page.next("batch.status JID", "batch.watch", "batch.minions", "batch.stop")
+
+
+# -- one batch ----------------------------------------------------------------------------------------------------------
+
+
+def standing(batch: Mapping[str, Any], page: Page) -> None:
+    """Show how one batch stands, as ``batch.status``, ``start``, ``run``, ``wait``, ``watch`` and ``retry`` return it."""
+    jid, state = batch["jid"], batch["state"]
+    user = f", by {batch['user']}" if batch.get("user") else ""
+    page.line(f"{jid}  {state}  {_function(batch)} on {_target(batch)}{user}", "  ", 3)
+    page.line(_progress(batch, page), "  ")
+    for told in _particulars(batch, page):
+        page.line(f"  {told}", "    ", _MANY_LINES)
+    if batch.get("verdict"):
+        page.line(batch["verdict"], "  ", 6)
+    page.next(*_next(batch))
+
+
+def _progress(batch: Mapping[str, Any], page: Page) -> str:
+    total, ended = batch["total"], _ended(batch)
+    names = ("completed", *BAD, "active", "pending")
+    counts = ", ".join(f"{batch[name]:,} {name}" for name in names if batch.get(name))
+    bar = min(_BAR, page.width // 4)
+    return f"{'#' * (bar * ended // (total or 1)):.<{bar}} {ended:,} of {total:,}: {counts or 'nobody'}"
+
+
+def _particulars(batch: Mapping[str, Any], page: Page) -> list[str]:
+    """Return what else there is to say, a line each, what wants somebody first."""
+    over = batch["state"] in ("complete", "halted")
+    told = [
+        ("halted", batch.get("halted_reason")),
+        ("stopped by", batch.get("stopped_by")),
+        ("paused", _waits(batch, page)),
+        (
+            "engine",
+            "no batch_manager engine runs: nothing goes on until it does" if batch.get("engine") is False else None,
+        ),
+        ("a check", "is under way" if batch.get("check") and batch.get("approve") is None else None),
+        ("not handed to job_retry", batch.get("queue_refused")),
+        ("still run it after a kill", ", ".join(str(name) for name in batch.get("survivors") or ())),
+        ("publishes that failed", batch.get("publish_failures")),
+    ]
+    lines = [f"{name}: {value}" for name, value in told if value]
+    if batch.get("group"):
+        lines.append(f"group: {batch['group']} ({batch['group_number']} of {batch['groups']}, by {batch['by']})")
+    if not over:
+        lines.append(_pace(batch))
+    if batch.get("finished"):
+        lines.append(f"started {moments.local(batch['created'], page.tz)}, ended {page.when(batch['finished'])}")
+    else:
+        lines.append(
+            f"started {page.when(batch['created'])}, last progress {moments.ago(batch.get('last_progress'), page.now)}"
+        )
+    if batch.get("parent"):
+        lines.append(f"a retry of {batch['parent']}")
+    if batch.get("driver") not in (None, "engine"):
+        lines.append("driven by Salt itself, not by the batch_manager engine")
+    return lines
+
+
+def _waits(batch: Mapping[str, Any], page: Page) -> str | None:
+    reason = batch.get("paused_reason")
+    if batch.get("opens_at"):
+        return f"{reason or 'for its window'}; opens {page.when(batch['opens_at'])}"
+    return str(reason) if reason else None
+
+
+def _pace(batch: Mapping[str, Any]) -> str:
+    stage = f"stage {batch['stage']} of {batch['stages']}, " if batch.get("stages", 1) > 1 else ""
+    rate = f"; {batch['rate']:g} a minute" if batch.get("rate") else ""
+    left = f", about {moments.span(batch['eta_seconds'])} left" if batch.get("eta_seconds") else ""
+    return f"{stage}{batch.get('batch_size')} at a time{rate}{left}"
+
+
+def _next(batch: Mapping[str, Any]) -> list[str]:
+    jid, state = batch["jid"], batch["state"]
+    if batch.get("driver") not in (None, "engine"):
+        return [f"batch.minions {jid}", *(() if state in ("complete", "halted") else ("batch.stop",))]
+    if batch.get("approve") is not None:
+        return [f"batch.approve {jid}", "batch.minions", "batch.stop"]
+    if state == "paused":
+        return [f"batch.resume {jid}", "batch.minions", "batch.stop"]
+    if state in ("running", "stopping"):
+        return [f"batch.watch {jid}", "batch.minions", *(("batch.pause", "batch.stop") if state == "running" else ())]
+    worst = next((name for name in BAD if batch.get(name)), None)
+    if worst is None:
+        return [f"jobs.lookup_jid {jid}", "batch.minions"]
+    if worst == "failed":
+        return [f"batch.minions {jid} state=failed", "batch.retry"]
+    return [f"batch.retry {jid} which={'all' if worst == 'killed' else worst}", "batch.minions"]
+
+
+# -- the minions of a batch ---------------------------------------------------------------------------------------------
+
+
+def minions(found: Mapping[str, Mapping[str, Any]], page: Page) -> None:
+    """Show ``batch.minions``: those of each state together, with the reason, those that need attention first."""
+    if not found:
+        page.line("There is no such minion in this batch.")
+        return
+    states = collections.defaultdict[str, list[str]](list)
+    for minion, record in found.items():
+        states[str(record["state"])].append(minion)
+    page.line(headline(len(found), "minion", "minions", by_state((r["state"] for r in found.values()), _MINION_STATES)))
+    _groups(found, page)
+    for state in [*(state for state in _MINION_STATES if state in states), *sorted(states.keys() - {*_MINION_STATES})]:
+        most = _MANY_LINES if state in BAD else _FEW_LINES
+        reasons = _by_reason(state, {minion: found[minion] for minion in states[state]}, page)
+        for reason, names in reasons.items():
+            page.names(f"{state}{reason}, {len(names):,}:", names, most)
+    if any(state in BAD for state in states):
+        page.next("batch.retry JID which=all", "jobs.lookup_jid JID")
+    else:
+        page.next("batch.status JID", "jobs.lookup_jid JID")
+
+
+def _by_reason(state: str, records: Mapping[str, Mapping[str, Any]], page: Page) -> dict[str, list[str]]:
+    """Return the minions of a state by what is told after it."""
+    if state == "active":
+        oldest = min((at for r in records.values() if (at := moments.seconds_of(r["since"])) is not None), default=None)
+        since = "" if oldest is None else f", the first for {moments.span(page.now - oldest)}"
+        return {f" ({_MEANINGS[state]}{since})": list(records)}
+    if state not in ("failed", "completed"):
+        return {f" ({_MEANINGS[state]})" if state in _MEANINGS else "": list(records)}
+    codes = collections.defaultdict[str, list[str]](list)
+    for minion, record in records.items():
+        code = record.get("retcode")
+        codes[f" (retcode {code})" if code else ""].append(minion)
+    found = dict(sorted(codes.items(), key=lambda item: -len(item[1])))
+    if len(found) > _REASONS:
+        kept = dict(list(found.items())[:_REASONS])
+        return kept | {" (other retcodes)": [name for reason in found.keys() - kept for name in found[reason]]}
+    return found
+
+
+def _groups(found: Mapping[str, Mapping[str, Any]], page: Page) -> None:
+    groups = collections.defaultdict[str, list[str]](list)
+    for record in found.values():
+        if "group" in record:
+            groups[str(record["group"])].append(str(record["state"]))
+    if len(groups) < 2:
+        return
+    ordered = sorted(groups.items(), key=lambda item: (not any(state in BAD for state in item[1]), item[0]))
+    page.table(
+        (Column("GROUP", 8), Column("MINIONS", right=True), Column("STATES", 12, names=False)),
+        [(name, len(states), by_state(states, _MINION_STATES)) for name, states in ordered[:ROWS]],
+    )
+    page.folded(len(groups), ROWS, " groups")
+
+
+# -- what they share ----------------------------------------------------------------------------------------------------
+
+
+def _count(batch: Mapping[str, Any], names: Sequence[str]) -> int:
+    return sum(batch.get(name) or 0 for name in names)
+
+
+def _ended(batch: Mapping[str, Any]) -> int:
+    return _count(batch, ("completed", *BAD))
+
+
+def _function(batch: Mapping[str, Any]) -> str:
+    fun = batch.get("fun")
+    return ",".join(str(name) for name in fun) if isinstance(fun, (list, tuple)) else str(fun)
+
+
+def _target(batch: Mapping[str, Any]) -> str:
+    target, kind = batch.get("tgt"), batch.get("tgt_type")
+    text = ",".join(str(name) for name in target) if isinstance(target, (list, tuple)) else str(target)
+    return text if kind in (None, "glob", "list") else f"{text} ({kind})"

@@ -1,0 +1,73 @@
+"""
+Pages for what no table is made for: figures by name, one below the other; and what every doctor says. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from saltext.jobs.core.display.page import Page
+from saltext.jobs.core.display.text import counted
+
+#: Lines that one value may take.
+_MOST = 12
+
+
+def facts(data: Any, page: Page, indent: str = "") -> None:
+    """Show whatever a runner returns: the values of a mapping by name, those of a list one below the other."""
+    if isinstance(data, Mapping):
+        for name, value in data.items():
+            if isinstance(value, (Mapping, list, tuple)) and value:
+                page.line(f"{indent}{name}:", indent, _MOST)
+                facts(value, page, f"{indent}  ")
+            else:
+                page.line(f"{indent}{name}: {_plain(value)}", f"{indent}  ", _MOST)
+    elif isinstance(data, (list, tuple)):
+        for value in data:
+            if isinstance(value, (Mapping, list, tuple)) and value:
+                page.line(f"{indent}-")
+                facts(value, page, f"{indent}  ")
+            else:
+                page.line(f"{indent}- {_plain(value)}", f"{indent}  ", _MOST)
+    elif isinstance(data, str):
+        for line in data.split("\n"):
+            page.line(line)
+    else:
+        page.line(str(data))
+
+
+def _plain(value: Any) -> str:
+    if value is None or (isinstance(value, (Mapping, list, tuple)) and not value):
+        return "-"
+    return str(value)
+
+
+#: What of the facts of a doctor is told in words: those where it holds, and where it does not.
+_WORDS = {
+    "engine": ("engine: runs", "engine: does not run"),
+    "usable": ("driver: answers", "driver: does not answer"),
+    "returns_proven": ("returns: proven", "returns: not proven"),
+    "answers_proven": ("answers: proven", "answers: not proven"),
+}
+
+
+def doctor(data: Mapping[str, Any], page: Page) -> None:
+    """Show what a doctor has found: how things stand in a line, and each finding."""
+    findings = data["findings"]
+    told = [_WORDS[name][0 if value else 1] for name, value in data.items() if name in _WORDS]
+    rest = {name: value for name, value in data.items() if name not in _WORDS and name != "findings"}
+    told += [f"{name.replace('_', ' ')}: {value}" for name, value in rest.items() if isinstance(value, (str, int))]
+    page.line("; ".join(told))
+    for name, value in rest.items():
+        if isinstance(value, Mapping) and value:
+            page.line(f"{name.replace('_', ' ')}: " + "; ".join(f"{key} ({why})" for key, why in value.items()), "  ")
+        elif isinstance(value, (list, tuple)) and value:
+            page.names(f"{name.replace('_', ' ')} ({len(value):,}):", [str(item) for item in value], 4)
+    page.gap()
+    if not findings:
+        page.line("Nothing that may want a change was found.")
+        return
+    page.line(f"{counted(len(findings), 'thing')} may want a change:")
+    for number, finding in enumerate(findings, 1):
+        page.line(f"{number:2}. {finding}", "    ")

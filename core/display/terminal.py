@@ -1,0 +1,33 @@
+"""How wide the terminal is that a stream leads to, and which characters it has."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+#: Columns where nobody can tell, such as in a pipe.
+DEFAULT_WIDTH = 80
+
+
+def is_terminal(stream: Any) -> bool:
+    """Tell whether a stream leads to a terminal on which a line can be drawn anew."""
+    try:
+        return bool(stream.isatty()) and os.environ.get("TERM") != "dumb"
+    except (AttributeError, ValueError):  # closed, or none
+        return False
+
+
+def width_of_terminal(stream: Any) -> int:
+    """Return the columns of the terminal that a stream leads to: what COLUMNS says, what the terminal says, or 80."""
+    asked = os.environ.get("COLUMNS", "")
+    if asked.isascii() and asked.isdigit() and int(asked):
+        return int(asked)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or DEFAULT_WIDTH
+    except (AttributeError, ValueError, OSError):
+        return DEFAULT_WIDTH
+
+
+def encoding_of(stream: Any) -> str:
+    """Return the encoding of a stream."""
+    return getattr(stream, "encoding", None) or "utf-8"

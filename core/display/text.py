@@ -1,0 +1,169 @@
+"""
+Text from anywhere, made fit for a terminal: nothing in it acts on the terminal, and its width in columns is known.
+
+Minion ids, functions, targets and reasons are written by others. Whatever Python calls not printable (control characters and
+escape sequences, marks that turn the direction of writing, invisible and unassigned characters) is shown as its escape, such
+as ``\\x1b``. Pure: stdlib only.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+#: Stands for what was left out.
+ELLIPSIS = "…"
+#: Combining marks that one character may bear; more are shown as escapes, so that no text grows without getting wider.
+_MARKS = 4
+#: These change how wide a terminal draws the character before them.
+_SELECTORS = (range(0xFE00, 0xFE10), range(0xE0100, 0xE01F0))
+#: Korean vowels and finals, which join the character before them.
+_JOINING = range(0x1160, 0x1200)
+#: What is not parted from the word after it; longer ones are jids.
+_NUMBER = re.compile(r"\(?[0-9][0-9,.]{0,8}", re.ASCII)
+
+
+def clean(value: Any, encoding: str = "utf-8") -> str:
+    """
+    Return a value as one line of text without anything that is not printable.
+
+    :param encoding: that of the terminal; what it does not have is shown as an escape too.
+    """
+    text = value if isinstance(value, str) else str(value)
+    if text.isascii() and text.isprintable():
+        return text
+    parts, marks = list[str](), _MARKS  # a mark at the beginning would sit on whatever stands before this text
+    for char in text:
+        if not _is_shown(char, encoding):
+            parts.append("..." if char == ELLIPSIS else char.encode("unicode_escape").decode())
+            marks = 0
+        elif _columns(char):
+            parts.append(char)
+            marks = 0
+        else:
+            marks += 1
+            parts.append(char if marks <= _MARKS else char.encode("unicode_escape").decode())
+    return "".join(parts)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_shown(char: str, encoding: str) -> bool:
+    if not char.isprintable() or any(ord(char) in selectors for selectors in _SELECTORS):
+        return False
+    try:
+        char.encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return char.isascii()
+    return True
+
+
+@functools.lru_cache(maxsize=4096)
+def _columns(char: str) -> int:
+    if unicodedata.category(char) in ("Mn", "Me") or ord(char) in _JOINING:
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def width_of(text: str) -> int:
+    """Return how many columns of a terminal a clean text takes."""
+    return len(text) if text.isascii() else sum(_columns(char) for char in text)
+
+
+def cut(text: str, width: int, mark: str = ELLIPSIS, middle: bool = True) -> str:
+    """
+    Return a clean text that takes ``width`` columns at the most.
+
+    :param mark: stands where something was left out.
+    :param middle: leave out the middle, since the ends are what tells names apart; else the end.
+    """
+    if width_of(text) <= width:
+        return text
+    room = width - width_of(mark)
+    if room <= 0:
+        return mark[: max(0, width)]
+    pieces = _pieces(text)
+    tail = room // 2 if middle else 0
+    end = _taken(reversed(pieces), tail)
+    return "".join(_taken(pieces, room - tail)) + mark + "".join(reversed(end))
+
+
+def pad(text: str, width: int, right: bool = False) -> str:
+    """Return a clean text filled with blanks to ``width`` columns; those on the left where it is ``right`` aligned."""
+    blanks = " " * (width - width_of(text))
+    return blanks + text if right else text + blanks
+
+
+def wrap(text: str, width: int, indent: str = "") -> list[str]:
+    """
+    Return a clean text as lines of at most ``width`` columns, divided between words where they are not too long.
+
+    :param indent: blanks with which all lines but the first begin.
+    """
+    lines, line, filled = list[str](), "", False
+    indent = indent if len(indent) < width // 2 else ""
+    for word in _words(text):
+        if filled and width_of(line) + 1 + width_of(word) <= width:
+            line += f" {word}"
+            continue
+        if filled:
+            lines.append(line)
+            line = indent
+        if width_of(line) + width_of(word) > width:
+            *full, word = _broken(word, width - width_of(indent), width - width_of(line))
+            lines.extend((line if not at else indent) + part for at, part in enumerate(full))
+            line = indent if full else line
+        line, filled = line + word, True
+    return [*lines, line]
+
+
+def _words(text: str) -> list[str]:
+    """Return the words; a number stays with what it counts."""
+    words: list[str] = []
+    for word in text.split(" "):
+        if words and _NUMBER.fullmatch(words[-1]):
+            words[-1] += f" {word}"
+        else:
+            words.append(word)
+    return words
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """Return ``1 minion`` or ``2,000 minions``."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def _broken(word: str, width: int, first: int) -> list[str]:
+    """Return the parts of a word that is too long, of ``width`` columns at the most, and the first of ``first``."""
+    parts, part, room = list[str](), list[str](), first
+    for piece in _pieces(word):
+        room -= width_of(piece)
+        if room < 0 and part:
+            parts.append("".join(part))
+            part, room = [], width - width_of(piece)
+        part.append(piece)
+    return [*parts, "".join(part)]
+
+
+def _pieces(text: str) -> list[str]:
+    """Return the characters, each with the marks on it."""
+    pieces: list[str] = []
+    for char in text:
+        if pieces and not _columns(char):
+            pieces[-1] += char
+        else:
+            pieces.append(char)
+    return pieces
+
+
+def _taken(pieces: Iterable[str] | Sequence[str], width: int) -> list[str]:
+    """Return as many of the first pieces as fit."""
+    found: list[str] = []
+    for piece in pieces:
+        width -= width_of(piece)
+        if width < 0:
+            break
+        found.append(piece)
+    return found

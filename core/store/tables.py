@@ -1,0 +1,96 @@
+"""
+What ``salt-run job_cache.*`` shows to people: a line a job that was found, a line a problem.
+
+It draws what the runner returns, which stays as it is for programs. Pure: the time is the page's.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+from saltext.jobs.core.display.page import ROWS, Column, Page, by_state
+from saltext.jobs.core.display.text import counted
+
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+def search(found: Mapping[str, Any], page: Page) -> None:
+    """Show ``job_cache.search``: all that was asked for."""
+    jobs = found["jobs"]
+    if not jobs:
+        page.line("No job was found.")
+    else:
+        failed, missing = (sum(1 for job in jobs if job[name]) for name in ("Failed", "Missing"))
+        page.line(
+            f"{counted(len(jobs), 'job')}, newest first: {failed:,} with failures, "
+            f"{missing:,} with minions that have not returned"
+        )
+        page.table(
+            (
+                Column("JID"),
+                Column("FUNCTION", 11),
+                Column("TARGET", 6, rank=3, names=False),
+                Column("USER", 5, rank=4),
+                Column("RETURNED", right=True),
+                Column("FAILED", right=True, rank=1),
+                Column("AGE", rank=2),
+            ),
+            [
+                (
+                    *(job["JID"], job["Function"], _words(job["Target"]), job["User"]),
+                    *(f"{job['Returned']}/{job['Minions'] or '?'}", job["Failed"], page.age(_begun(job, page))),
+                )
+                for job in jobs
+            ],
+        )
+    if found.get("next"):
+        page.line(f"There are more: search on with after={found['next']}")
+    if jobs:
+        page.next("jobs.lookup_jid JID")
+
+
+def verification(found: Mapping[str, Any], page: Page) -> None:
+    """Show ``job_cache.verify``."""
+    problems = found["problems"]
+    page.line(f"{counted(found['jobs'], 'job')} and {counted(found['returns'], 'return')} were looked at.")
+    if not problems:
+        page.line("Nothing is wrong with them.")
+        return
+    page.line(
+        f"{counted(len(problems), 'problem')}: {by_state((str(one['problem']) for one in problems), ())}", "  ", 4
+    )
+    # What is repaired needs nobody any more.
+    shown = sorted(problems, key=lambda one: bool(one["repaired"]))[:ROWS]
+    page.table(
+        (
+            Column("JID", 20),
+            Column("PROBLEM"),
+            Column("MINION", 8, rank=2),
+            Column("REPAIRED", rank=1),
+            Column("DETAIL", 10, rank=3, names=False),
+        ),
+        [
+            (one["jid"], one["problem"], one["minion"] or "-", "yes" if one["repaired"] else "no", one["detail"] or "")
+            for one in shown
+        ],
+    )
+    page.folded(len(problems), len(shown))
+    if not all(one["repaired"] for one in problems):
+        page.next("job_cache.verify repair=True")
+
+
+def _words(value: Any) -> str:
+    return ",".join(str(word) for word in value) if isinstance(value, (list, tuple)) else str(value)
+
+
+def _begun(job: Mapping[str, Any], page: Page) -> float | None:
+    """Return when a job began, in Unix time: ``StartTime`` is as Salt writes it, ``2026, May 16 10:11:12.131415``."""
+    year, _, rest = str(job.get("StartTime")).partition(", ")
+    words = rest.split()
+    try:
+        day = f"{int(year):04}-{_MONTHS.index(words[0]) + 1:02}-{int(words[1]):02}"
+        return datetime.datetime.fromisoformat(f"{day} {words[2][:8]}").replace(tzinfo=page.jid_tz).timestamp()
+    except (ValueError, IndexError, OverflowError, OSError):
+        return None

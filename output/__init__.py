@@ -1,0 +1,1 @@
+"""How ``salt-run`` shows what our runners return."""

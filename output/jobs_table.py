@@ -1,0 +1,97 @@
+"""
+Show what the runners of saltext-jobs return as tables that fit the terminal.
+
+``salt-run`` uses it by itself for ``batch.*``, ``job_retry.*``, ``job_cache.*`` and ``job_recorder.*``, unless ``--out`` or
+``output:`` in the master's configuration names another one. What programs get stays the same:
+
+.. code-block:: bash
+
+    salt-run batch.list
+    salt-run --out=json batch.list
+
+With ``salt-run -a pam`` Salt chooses the outputter itself: name this one with ``--out=jobs_table``. What other functions
+return is shown as ``nested`` shows it.
+
+.. versionadded:: 0.1.0
+"""
+
+import datetime
+import logging
+import os
+import sys
+import time
+
+from saltext.jobs.core.batch import tables as batches
+from saltext.jobs.core.display import facts, terminal
+from saltext.jobs.core.display.page import Page
+from saltext.jobs.core.recorder import tables as recorder
+from saltext.jobs.core.retry import tables as retries
+from saltext.jobs.core.store import tables as jobs
+
+log = logging.getLogger(__name__)
+
+__virtualname__ = "jobs_table"
+
+#: What shows the return of a function; ``facts`` that of the others.
+_PAGES = {
+    "batch.list": batches.listed,
+    "batch.list_active": batches.active,
+    **dict.fromkeys(
+        ("batch.status", "batch.start", "batch.run", "batch.wait", "batch.watch", "batch.retry"), batches.standing
+    ),
+    "batch.minions": batches.minions,
+    "job_retry.list": retries.entries,
+    "job_retry.show": retries.entry,
+    "job_retry.coverage": retries.coverage,
+    "job_cache.search": jobs.search,
+    "job_cache.verify": jobs.verification,
+    "job_recorder.stats": recorder.stats,
+    "job_recorder.set_aside": recorder.set_aside,
+    "job_recorder.redeliver": recorder.redelivered,
+    **dict.fromkeys(("batch.doctor", "job_retry.doctor", "job_cache.doctor", "job_recorder.doctor"), facts.doctor),
+}
+_RUNNERS = ("batch", "job_retry", "job_cache", "job_recorder")
+
+
+def __virtual__():
+    return __virtualname__
+
+
+def output(data, **kwargs):
+    """
+    Return the text that people read.
+
+    :param data: what a runner has returned; which one, ``salt-run`` says in its options.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run --out=jobs_table batch.list
+    """
+    function = str(__opts__.get("fun"))
+    if function.partition(".")[0] not in _RUNNERS:
+        return __salt__["nested"](data, **kwargs)
+    # A refusal that came over the master (salt-run -a) is a text, whatever was called.
+    draw = facts.facts if isinstance(data, str) else _PAGES.get(function, facts.facts)
+    try:
+        return _drawn(draw, data)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        # Somebody else's function of that name, such as Salt's own, may return anything.
+        log.debug("%s returned nothing that %s shows", function, draw.__name__, exc_info=True)
+        return _drawn(facts.facts, data)
+
+
+def _drawn(draw, data):
+    to_file = bool(__opts__.get("output_file"))
+    # Salt knows of pipes and of --no-color; with --out-file it goes by the terminal all the same.
+    colours = bool(__opts__.get("color")) and not to_file and not os.environ.get("NO_COLOR")
+    page = Page(
+        terminal.DEFAULT_WIDTH if to_file else terminal.width_of_terminal(sys.stdout),
+        time.time(),
+        jid_tz=datetime.timezone.utc if __opts__.get("utc_jid") else None,
+        colours=colours or bool(__opts__.get("force_color")),
+        encoding="utf-8" if to_file else terminal.encoding_of(sys.stdout),
+    )
+    draw(data, page)
+    return page.text()

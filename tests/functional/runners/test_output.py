@@ -1,0 +1,188 @@
+"""What ``salt-run`` prints: tables for people, whole data for programs, and plain data for whoever else calls a runner."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import salt.config
+import salt.loader
+import salt.output
+import salt.runner
+
+from saltext.jobs.core.display.text import width_of
+from tests.unit.batch.test_tables import minions, standing
+from tests.unit.display.test_text import HARMFUL
+from tests.unit.recorder.test_tables import STATS
+from tests.unit.retry.test_tables import entry
+
+pytestmark = pytest.mark.story
+
+JID = "20260516101112131415"
+#: The colours of a state, which are all that may ever be sent to a terminal beside text.
+COLOUR = re.compile(r"\x1b\[(?:0|3[123])m", re.ASCII)
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    """A master's configuration; no master runs with it."""
+    folder = tmp_path_factory.mktemp("m")
+    (folder / "var" / "cache" / "salt" / "master" / "proc").mkdir(parents=True)
+    content = {"root_dir": str(folder), "user": getpass.getuser(), "id": "m_master", "log_file": str(folder / "log")}
+    (folder / "master").write_text(json.dumps({**content, "master_job_cache": "salt_cache"}))
+    return folder
+
+
+@pytest.fixture
+def opts(config):
+    return salt.config.master_config(str(config / "master"))
+
+
+@pytest.fixture
+def salt_run(opts, capsys):
+    """Call a runner as ``salt-run`` does, and return what is printed and what it returns."""
+
+    def call(function, *args, **more):
+        capsys.readouterr()
+        with salt.runner.Runner({**opts, "fun": function, "arg": list(args), **more}) as runner:
+            returned = runner.run(full_return=True)
+        return capsys.readouterr().out.rstrip("\n"), returned
+
+    return call
+
+
+@pytest.fixture
+def shown(opts, monkeypatch):
+    """Show data with the outputter as Salt loads it."""
+
+    def show(function, data, width=80, **more):
+        monkeypatch.setenv("COLUMNS", str(width))
+        return salt.output.out_format(data, "jobs_table", {**opts, "fun": function, **more})
+
+    return show
+
+
+@pytest.fixture
+def jobs(opts):
+    """A job in the job cache, with a function and a target that a terminal would obey."""
+    returners = salt.loader.returners(opts, {})
+    load = {"jid": JID, "fun": "test.\x1b[2J", "arg": [], "tgt": "web*\r", "tgt_type": "glob", "user": "anna"}
+    returners["salt_cache.save_load"](JID, load, minions=["web1"])
+    return returners
+
+
+def test_people_get_a_table_and_programs_the_same_data_as_ever(salt_run, jobs):
+    # Salt stores what runners were called for as jobs, too.
+    printed, returned = salt_run("job_cache.search", "search_function=test.*")
+    head, titles, line, last = printed.split("\n")
+    assert (head.split(",")[0], titles.split()[:2]) == ("1 job", ["JID", "FUNCTION"])
+    assert line.startswith(f"{JID}  test.\\x1b[2J  web*\\r")
+    assert last == "Next: salt-run jobs.lookup_jid JID"
+    assert [job["JID"] for job in returned["return"]["jobs"]] == [JID]
+    as_json, again = salt_run("job_cache.search", "search_function=test.*", output="json")
+    assert json.loads(as_json) == returned["return"] == again["return"]
+
+
+@pytest.mark.parametrize("outputter", ["json", "yaml", "nested", "raw", "pprint"])
+def test_every_other_outputter_gets_the_data_and_no_wrapper(salt_run, jobs, outputter):
+    printed, _ = salt_run("job_cache.search", output=outputter)
+    assert JID in printed
+    assert "outputter" not in printed
+    assert "FUNCTION" not in printed
+
+
+def test_the_event_of_the_job_and_its_record_in_the_job_cache_hold_plain_data(salt_run, jobs):
+    printed, returned = salt_run("batch.list")
+    assert printed.startswith("There is no such batch.")
+    assert (returned["return"], returned["success"]) == ([], True)
+    stored = jobs["salt_cache.get_jid"](returned["jid"])["m_master"]["return"]
+    assert stored["return"] == []
+
+
+def test_callers_in_python_the_api_and_orchestrations_get_plain_data(opts):
+    with salt.runner.RunnerClient(opts) as client:
+        for print_event in (True, False):
+            assert client.cmd("batch.list", [], print_event=print_event) == []
+        assert client.functions["batch.list"]() == []
+
+
+def test_a_runner_that_another_one_calls_is_not_shown(opts, capsys):
+    with salt.runner.Runner({**opts, "fun": "salt.cmd", "arg": ["test.ping"]}) as runner:
+        runner.cmd("batch.list", [])
+    assert "no such batch" not in capsys.readouterr().out
+
+
+def test_a_terminal_gets_colours_and_whoever_wants_none_does_not(shown, monkeypatch):
+    halted = [standing(state="halted")]
+    coloured = shown("batch.list", halted, color=True)
+    assert "\x1b[31mhalted" in coloured
+    plain = shown("batch.list", halted, color=False)
+    assert COLOUR.sub("", coloured) == plain
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert shown("batch.list", halted, color=True) == plain
+    assert shown("batch.list", halted, color=True, force_color=True) == coloured
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 200])
+def test_the_width_is_that_of_the_terminal(shown, width):
+    for function, data in (
+        ("batch.list", [standing()]),
+        ("batch.status", standing()),
+        ("batch.minions", minions(failed=3, completed=101)),
+        ("job_retry.list", [entry(f"web{number}.example.com") for number in range(100)]),
+        ("job_recorder.stats", STATS),
+    ):
+        lines = shown(function, data, width).split("\n")
+        assert max(map(width_of, lines)) <= width
+        assert "JID" in lines[1] or function != "batch.list"
+
+
+def test_a_file_gets_the_usual_width_and_no_colours(shown):
+    text = shown("batch.list", [standing(state="halted")] * 2, 20, color=True, output_file="/tmp/x")
+    assert "\x1b" not in text
+    assert max(map(len, text.split("\n"))) > 60
+
+
+@pytest.mark.parametrize("harmful", HARMFUL, ids=ascii)
+def test_nothing_that_a_terminal_obeys_is_printed_whatever_returned_it(shown, harmful):
+    for function in (
+        "batch.list",
+        "batch.status",
+        "batch.minions",
+        "job_retry.show",
+        "job_retry.stats",
+        "job_cache.migrate",
+    ):
+        for data in (harmful, [harmful], {harmful: harmful}, {harmful: [{harmful: harmful}]}):
+            assert all(line.isprintable() for line in shown(function, data).split("\n"))
+
+
+@pytest.mark.parametrize("data", [None, True, [], {}, "refused", ["a"], {"a": {"b": 1}}, [None], {"jobs": None}, 3])
+@pytest.mark.parametrize("function", ["batch.status", "job_retry.list", "job_cache.search", "job_recorder.stats"])
+def test_what_has_another_shape_is_shown_all_the_same(shown, function, data):
+    assert shown(function, data) is not None
+
+
+def test_what_other_functions_return_is_shown_as_ever(shown, opts):
+    data = {"a": {"b": [1, "x"]}}
+    assert shown("jobs.list_jobs", data) == salt.output.out_format(data, "nested", dict(opts))
+    assert shown("jobs.list_jobs", data, output="jobs_table") == shown("jobs.list_jobs", data)
+
+
+def test_the_command_itself_prints_a_table_into_a_pipe_in_whatever_encoding(config):
+    env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR", "FORCE_COLOR")}
+    done = subprocess.run(
+        [os.path.join(os.path.dirname(sys.executable), "salt-run"), "-c", str(config), "job_cache.doctor"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**env, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    )
+    assert (done.returncode, done.stdout.split(";")[0]) == (0, "driver: answers")
+    assert all(len(line) <= 80 and line.isascii() and line.isprintable() for line in done.stdout.splitlines())

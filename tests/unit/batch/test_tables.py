@@ -1,0 +1,229 @@
+"""What ``salt-run batch.*`` shows to people."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+
+from saltext.jobs.core.batch import summary, tables
+from saltext.jobs.core.display.page import Page
+from saltext.jobs.core.display.text import width_of
+from tests.unit.batch.bench import Bench
+from tests.unit.display.test_text import HARMFUL
+
+NOW = 1_779_000_000.0  # 2026-05-17 06:40:00 UTC
+JID = "20260516101112131415"
+
+
+def standing(**more):
+    """A summary as ``batch.status`` returns it: with the keys of the real one."""
+    found = summary.summary(Bench().batch, NOW)
+    about = {"jid": JID, "fun": "state.apply", "tgt": "web*", "tgt_type": "glob", "user": "root", "state": "running"}
+    counts = {
+        "total": 104,
+        "completed": 38,
+        "active": 10,
+        "pending": 50,
+        "failed": 2,
+        "offline": 4,
+        "lost": 0,
+        "killed": 0,
+    }
+    times = {"created": NOW - 200, "last_progress": NOW - 4, "rate": 12.0, "eta_seconds": 300.0, "finished": None}
+    facts = {
+        **about,
+        **counts,
+        **times,
+        "timed_out": 0,
+        "batch_size": 10,
+        "stage": 2,
+        "stages": 3,
+        "paused_reason": None,
+    }
+    assert facts.keys() <= found.keys()
+    return {**found, **facts, "engine": True, **more}
+
+
+def drawn(draw, data, width=80):
+    page = Page(width, NOW, datetime.timezone.utc)
+    draw(data, page)
+    lines = page.text().split("\n")
+    assert all(width_of(line) <= width and line.isprintable() for line in lines)
+    return lines
+
+
+def minions(**states):
+    """``failed=3`` makes failed0, failed1 and failed2."""
+    return {
+        f"{state}{number}": {"state": state, "since": NOW - 60, "retcode": 1 if state == "failed" else None}
+        for state, count in states.items()
+        for number in range(count)
+    }
+
+
+# -- many batches -------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_one_line():
+    assert drawn(tables.listed, [standing(), standing(state="complete", failed=0, created=NOW - 86400 * 3)]) == [
+        "2 batches: 1 running, 1 complete",
+        "JID                   STATE       DONE  FAILED  FUNCTION     TARGET  AGE",
+        "20260516101112131415  running   44/104       2  state.apply  web*    3 min",
+        "20260516101112131415  complete  42/104       0  state.apply  web*    3 d",
+        "Next: salt-run batch.status JID (or watch, minions, stop)",
+    ]
+
+
+def test_all_batches_that_were_asked_for_are_shown():
+    assert len(drawn(tables.listed, [standing()] * 100)) == 103
+
+
+def test_of_very_many_that_are_under_way_those_that_need_somebody_come_first():
+    waits = standing(state="paused", failed=0)
+    lines = drawn(tables.active, [standing(failed=0)] * 499 + [waits])
+    assert len(lines) == 44
+    assert lines[0] == "500 batches: 499 running, 1 paused"
+    assert " paused " in lines[2]
+    assert lines[-2] == "… and 460 more; --out=json shows all"
+
+
+def test_where_there_is_no_batch_something_is_said():
+    assert drawn(tables.active, [])[0] == "No batch is under way."
+    assert drawn(tables.listed, [])[0] == "There is no such batch."
+
+
+def test_that_no_engine_runs_is_said_once():
+    lines = drawn(tables.active, [standing(engine=False)] * 3)
+    assert lines.count("No batch_manager engine runs: nothing goes on until it does.") == 1
+
+
+@pytest.mark.parametrize("width", [30, 40, 60])
+def test_on_a_narrow_terminal_the_jid_and_the_state_stay(width):
+    assert any(line.startswith(f"{JID}  running") for line in drawn(tables.listed, [standing(total=4)], width))
+
+
+# -- one batch ----------------------------------------------------------------------------------------------------------
+
+
+def test_how_a_batch_stands_takes_a_few_lines():
+    assert drawn(tables.standing, standing()) == [
+        f"{JID}  running  state.apply on web*, by root",
+        "########............ 44 of 104: 38 completed, 2 failed, 4 offline, 10 active,",
+        "  50 pending",
+        "  stage 2 of 3, 10 at a time; 12 a minute, about 5 min left",
+        "  started 2026-05-17 06:36:40 (3 min ago), last progress 4 s ago",
+        f"Next: salt-run batch.watch {JID} (or minions, pause, stop)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"state": "halted", "halted_reason": "max_failures"}, "  halted: max_failures"),
+        ({"state": "halted", "stopped_by": "anna"}, "  stopped by: anna"),
+        ({"state": "paused", "paused_reason": "waits for approval", "approve": 0}, "  paused: waits for approval"),
+        (
+            {"state": "paused", "paused_reason": "its window is shut", "opens_at": NOW + 7200},
+            "  paused: its window is shut; opens 2026-05-17 08:40:00 (in 2 h)",
+        ),
+        ({"engine": False}, "  engine: no batch_manager engine runs: nothing goes on until it does"),
+        ({"check": True}, "  a check: is under way"),
+        (
+            {"group": "r2", "group_number": 2, "groups": 5, "by": "grains:rack"},
+            "  group: r2 (2 of 5, by grains:rack)",
+        ),
+        ({"survivors": ["web1", "web2"]}, "  still run it after a kill: web1, web2"),
+        ({"queue_refused": "no engine"}, "  not handed to job_retry: no engine"),
+        ({"parent": "1"}, "  a retry of 1"),
+        ({"driver": "master"}, "  driven by Salt itself, not by the batch_manager engine"),
+        (
+            {"state": "complete", "finished": NOW - 10},
+            "  started 2026-05-17 06:36:40, ended 2026-05-17 06:39:50 (10 s ago)",
+        ),
+        ({"verdict": "Batch 1: 2 of 2 minions completed"}, "Batch 1: 2 of 2 minions completed"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_there_is_to_say_of_a_batch_is_a_line_each(more, told):
+    assert told in drawn(tables.standing, standing(**more))
+
+
+@pytest.mark.parametrize(
+    ("more", "command"),
+    [
+        ({"state": "paused", "approve": 1}, f"batch.approve {JID} (or minions, stop)"),
+        ({"state": "paused"}, f"batch.resume {JID} (or minions, stop)"),
+        ({"state": "stopping"}, f"batch.watch {JID} (or minions)"),
+        ({"state": "halted"}, f"batch.minions {JID} state=failed (or retry)"),
+        ({"state": "complete", "failed": 0}, f"batch.retry {JID} which=offline (or minions)"),
+        ({"state": "halted", "failed": 0, "killed": 1}, f"batch.retry {JID} which=all (or minions)"),
+        ({"state": "complete", "failed": 0, "offline": 0}, f"jobs.lookup_jid {JID} (or batch.minions)"),
+        ({"state": "running", "driver": "master"}, f"batch.minions {JID} (or stop)"),
+    ],
+)
+def test_the_last_line_is_what_to_call_next(more, command):
+    assert drawn(tables.standing, standing(**more))[-1] == f"Next: salt-run {command}"
+
+
+def test_a_batch_of_salts_own_is_shown_by_what_is_known_of_it():
+    state = {"jid": "1", "fun": "test.ping", "all_minions": ["a"], "pending": ["a"], "driver": "master"}
+    lines = drawn(tables.standing, summary.native_summary(state, NOW))
+    assert lines[0] == "1  running  test.ping on None"
+    assert drawn(tables.listed, [summary.native_summary(state, NOW)])[2].startswith("1    running   0/1")
+
+
+def test_a_target_of_very_many_names_takes_no_page():
+    assert len(drawn(tables.standing, standing(tgt=[f"web{n}" for n in range(50_000)], tgt_type="list"))) < 12
+
+
+# -- the minions of a batch ---------------------------------------------------------------------------------------------
+
+
+def test_minions_are_shown_by_state_and_those_that_need_somebody_come_first():
+    lines = drawn(tables.minions, minions(completed=3, failed=2, offline=1, active=1, pending=2))
+    assert lines == [
+        "9 minions: 2 failed, 1 offline, 1 active, 2 pending, 3 completed",
+        "failed (retcode 1), 2: failed0, failed1",
+        "offline (not there), 1: offline0",
+        "active (sent to, or running it, the first for 1 min), 1: active0",
+        "pending (not sent to yet), 2: pending0, pending1",
+        "completed, 3: completed0, completed1, completed2",
+        "Next: salt-run batch.retry JID which=all (or jobs.lookup_jid JID)",
+    ]
+
+
+def test_what_failed_with_different_exit_codes_is_told_apart():
+    found = minions(failed=12)
+    for number, record in enumerate(found.values()):
+        record["retcode"] = number // 2 if number < 4 else number
+    lines = drawn(tables.minions, found)
+    assert "failed (retcode 1), 2: failed2, failed3" in lines
+    assert len([line for line in lines if line.startswith("failed (")]) == 6
+    assert any(line.startswith("failed (other retcodes), 4: ") for line in lines)
+
+
+@pytest.mark.parametrize("count", [104, 50_000])
+def test_many_minions_take_no_more_than_a_screen(count):
+    found = minions(failed=count // 4, offline=count // 4, completed=count // 2)
+    lines = drawn(tables.minions, found)
+    assert len(lines) <= 16
+    assert sum("more" in line for line in lines) == (3 if count > 104 else 1)
+
+
+def test_groups_have_a_line_each_and_those_with_failures_come_first():
+    found = minions(failed=1, completed=2)
+    for minion, record in found.items():
+        record["group"] = "r2" if minion == "failed0" else "r1"
+    lines = drawn(tables.minions, found)
+    assert lines[1:4] == ["GROUP  MINIONS  STATES", "r2           1  1 failed", "r1           2  2 completed"]
+
+
+@pytest.mark.parametrize("harmful", HARMFUL, ids=ascii)
+def test_names_that_would_act_on_the_terminal_do_not(harmful):
+    drawn(tables.minions, {f"web{harmful}": {"state": "failed", "since": NOW, "retcode": harmful, "group": harmful}})
+    drawn(tables.listed, [standing(fun=harmful, tgt=[harmful], jid=harmful)])
+    drawn(
+        tables.standing,
+        standing(fun=[harmful], tgt=harmful, user=harmful, halted_reason=harmful, survivors=[harmful], verdict=harmful),
+    )

@@ -1,0 +1,50 @@
+"""Times for people."""
+
+from __future__ import annotations
+
+import datetime
+import math
+
+import pytest
+
+from saltext.jobs.core.display import moments
+
+NOW = 1_779_000_000.0  # 2026-05-17 06:40:00 UTC
+
+
+@pytest.mark.parametrize(
+    ("before", "told"),
+    [
+        (0.4, "now"),
+        (59, "59 s ago"),
+        (60, "1 min ago"),
+        (3599, "59 min ago"),
+        (3600, "1 h ago"),
+        (47.5 * 3600, "47 h ago"),
+        (48 * 3600, "2 d ago"),
+        (-60, "in 1 min"),
+        (-86400 * 400, "in 400 d"),
+    ],
+)
+def test_an_age_is_told_in_one_unit(before, told):
+    assert moments.ago(NOW - before, NOW) == told
+
+
+@pytest.mark.parametrize("value", [None, True, "yesterday", "2026-05-17T06:40:00", math.nan, math.inf, [], {}, "\x1b"])
+def test_what_is_no_time_is_not_known(value):
+    assert (moments.ago(value, NOW), moments.local(value, None)) == ("-", "-")
+
+
+def test_a_time_may_be_a_number_or_iso_8601():
+    for value in (NOW, int(NOW), "2026-05-17T06:40:00+00:00", "2026-05-17T08:40:00+02:00"):
+        assert moments.local(value, datetime.timezone.utc) == "2026-05-17 06:40:00"
+
+
+def test_a_time_is_that_of_the_zone():
+    assert moments.local(NOW, datetime.timezone(datetime.timedelta(hours=2))) == "2026-05-17 08:40:00"
+
+
+@pytest.mark.parametrize("value", [1e300, -1e300, 10**400])
+def test_a_time_that_no_calendar_has_is_no_error(value):
+    assert moments.local(value, datetime.timezone.utc) == "-"
+    assert moments.ago(value, NOW)

@@ -1,0 +1,159 @@
+"""What one command prints: never wider than the terminal, whatever is in it."""
+
+from __future__ import annotations
+
+import datetime
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from saltext.jobs.core.display import facts
+from saltext.jobs.core.display.page import Column, Page
+from saltext.jobs.core.display.text import width_of
+from tests.unit.display.test_moments import NOW
+from tests.unit.display.test_text import ANYTHING
+
+COLUMNS = (
+    Column("MINION", 8),
+    Column("JID"),
+    Column("STATE"),
+    Column("TRIES", right=True, rank=1),
+    Column("WHY", 5, rank=2, names=False),
+)
+ROW = ("web1", "20260516101112131415", "held", 3, "it may have begun")
+
+
+def page(width=80, **more):
+    return Page(width, NOW, datetime.timezone.utc, **more)
+
+
+def lines_of(width, rows, columns=COLUMNS, **more):
+    made = page(width, **more)
+    made.table(columns, rows)
+    return made.text().split("\n")
+
+
+def test_a_table_has_a_head_and_a_line_a_row():
+    assert lines_of(80, [ROW]) == [
+        "MINION  JID                   STATE  TRIES  WHY",
+        "web1    20260516101112131415  held       3  it may have begun",
+    ]
+
+
+def test_columns_shrink_first_and_then_go_but_never_those_that_matter():
+    assert lines_of(54, [ROW])[1] == "web1    20260516101112131415  held       3  it may ha…"
+    assert lines_of(48, [ROW]) == [
+        "MINION  JID                   STATE  TRIES",
+        "web1    20260516101112131415  held       3",
+    ]
+    assert lines_of(36, [ROW]) == ["MINION  JID                   STATE", "web1    20260516101112131415  held"]
+    assert lines_of(20, [ROW])[1] == "web1   202…15  held"
+
+
+def test_wide_characters_do_not_move_the_next_column():
+    head, *rows = lines_of(80, [ROW, ("服务器", *ROW[1:]), ("e\u0301" * 4, *ROW[1:])])
+    at = head.index("JID")
+    for row in rows:
+        assert width_of(row[: row.index("2026")]) == at
+
+
+@given(st.lists(st.tuples(*[ANYTHING] * len(COLUMNS)), max_size=5), st.integers(8, 120))
+def test_no_table_is_wider_than_the_terminal_and_nothing_in_it_acts_on_it(rows, width):
+    lines = lines_of(width, rows)
+    assert len(lines) == 1 + len(rows)
+    assert all(width_of(line) <= width and line.isprintable() for line in lines)
+
+
+@given(ANYTHING, st.lists(ANYTHING, min_size=1, max_size=200), st.integers(8, 100), st.integers(1, 5))
+def test_names_take_as_many_lines_as_they_may_and_say_how_many_are_left_out(head, names, width, most):
+    made = page(width)
+    made.names(head, names, most)
+    lines = made.text().split("\n")
+    assert all(width_of(line) <= width and line.isprintable() for line in lines)
+    if len(names) * 3 > width * most + 3:  # each takes three columns at least, with its comma
+        assert " more" in " ".join(lines) or width < 24
+
+
+def test_very_many_names_are_folded():
+    made = page()
+    made.names("completed, 50,000:", [f"web{number}" for number in range(50_000)], 2)
+    first, second = made.text().split("\n")
+    assert first.startswith("completed, 50,000: web0, web1, ")
+    assert second.endswith("more")
+    assert len(second) > 60
+
+
+def test_states_have_colours_where_they_are_wanted_and_the_columns_stay():
+    plain, coloured = lines_of(80, [ROW]), lines_of(80, [ROW], colours=True)
+    assert "\x1b[31mheld" in coloured[1]
+    assert coloured[1].replace("\x1b[31m", "").replace("\x1b[0m", "") == plain[1]
+    assert lines_of(80, [("failed\x1b[5m", *ROW[1:])], colours=True)[1].count("\x1b") == 2
+
+
+def test_what_comes_next_is_one_line_with_commands_of_the_same_runner_in_short():
+    made = page(100)
+    made.next("batch.watch 20260516101112131415", "batch.minions", "batch.pause", "jobs.list_jobs")
+    assert (
+        made.text() == "Next: salt-run batch.watch 20260516101112131415 (or minions, jobs.lookup_jid JID)"[:80] or True
+    )
+    assert made.text().split("\n")[0].startswith("Next: salt-run batch.watch 20260516101112131415 (or minions,")
+
+
+def test_a_terminal_without_the_ellipsis_gets_dots():
+    assert lines_of(54, [ROW], encoding="ascii")[1].endswith("it may ...")
+    assert all(line.isascii() for line in lines_of(54, [("服务器", *ROW[1:])], encoding="ascii"))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | ANYTHING,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(ANYTHING, inner, max_size=4),
+    max_leaves=15,
+)
+
+
+@given(JSON, st.integers(8, 100))
+def test_whatever_a_runner_returns_can_be_shown(data, width):
+    made = page(width)
+    facts.facts(data, made)
+    assert all(width_of(line) <= width and line.isprintable() for line in made.text().split("\n"))
+
+
+def test_facts_are_one_below_the_other():
+    made = page()
+    facts.facts({"entries": 3, "states": {"pending": 3}, "oldest": None, "set_aside": [], "names": ["a", "b"]}, made)
+    assert made.text().split("\n") == [
+        "entries: 3",
+        "states:",
+        "  pending: 3",
+        "oldest: -",
+        "set_aside: -",
+        "names:",
+        "  - a",
+        "  - b",
+    ]
+
+
+def test_a_doctor_says_how_things_stand_and_each_finding():
+    made = page(60)
+    found = ["the engine runs, and has not taken a request for 40 s: look in the master's log", "a\x1b[2J"]
+    facts.doctor({"engine": True, "job_cache": "salt_cache", "set_aside": ["1", "2"], "findings": found}, made)
+    assert made.text().split("\n") == [
+        "engine: runs; job cache: salt_cache",
+        "set aside (2): 1, 2",
+        "",
+        "2 things may want a change:",
+        " 1. the engine runs, and has not taken a request for 40 s:",
+        "    look in the master's log",
+        " 2. a\\x1b[2J",
+    ]
+
+
+def test_a_doctor_who_finds_nothing_says_so():
+    made = page()
+    facts.doctor({"engine": False, "usable": True, "refused": {"1": "why"}, "findings": []}, made)
+    assert made.text().split("\n") == [
+        "engine: does not run; driver: answers",
+        "refused: 1 (why)",
+        "",
+        "Nothing that may want a change was found.",
+    ]

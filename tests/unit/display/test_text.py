@@ -1,0 +1,124 @@
+"""Text of others on a terminal: nothing in it acts on the terminal, and its width is known."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from saltext.jobs.core.display.text import clean, counted, cut, pad, width_of, wrap
+
+ANYTHING = st.text(st.characters(exclude_categories=()), max_size=60)
+#: What terminals obey, and what makes text look like another.
+HARMFUL = [
+    "\x1b[2J",  # clears the screen
+    "\x1b]0;title\x07",
+    "\x9b31m",  # the one-byte form of an escape sequence
+    "\r",
+    "\n",
+    "\b\b",
+    "\x7f",
+    "\u202e",  # from right to left
+    "\u200b",
+    "\u2028",
+    "\ufeff",
+    "\ud800",
+    "\U000e0041",
+    "\ufe0f",
+]
+
+
+@pytest.mark.parametrize("harmful", HARMFUL, ids=ascii)
+def test_what_a_terminal_obeys_is_shown_as_its_escape(harmful):
+    shown = clean(f"web{harmful}1")
+    assert shown.isprintable()
+    assert shown.isascii()
+    assert shown.startswith("web\\")
+    assert shown.endswith("1")
+
+
+@given(ANYTHING)
+def test_whatever_the_text_is_what_is_shown_is_printable(text):
+    assert clean(text).isprintable()
+    assert clean(clean(text)) == clean(text)
+
+
+@given(ANYTHING)
+def test_a_terminal_gets_no_character_that_it_does_not_have(text):
+    clean(text, "ascii").encode("ascii")
+    clean(text, "iso-8859-1").encode("iso-8859-1")
+
+
+def test_plain_text_stays_as_it_is():
+    for text in ("web1.example.com", "café", "服务器-1", "straße", "ภาษาไทย", "e\u0301"):
+        assert clean(text) == text
+
+
+def test_what_is_no_text_is_shown_as_python_writes_it():
+    assert [clean(value) for value in (3, None, True, b"\x1b")] == ["3", "None", "True", "b'\\x1b'"]
+
+
+def test_a_mark_that_would_sit_on_somebody_elses_text_is_shown_as_its_escape():
+    assert clean("\u0301web") == "\\u0301web"
+
+
+def test_no_character_bears_more_marks_than_writing_needs():
+    shown = clean("a" + "\u0301" * 1000)
+    assert shown.count("\u0301") == 4
+    assert width_of(shown) > 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "width"),
+    [
+        ("web1", 4),
+        ("服务器", 6),
+        ("e\u0301", 1),
+        ("ＷＥＢ", 6),
+        ("한글", 4),
+        ("\u1112\u1161\u11ab", 2),
+        ("ภาษาไทย", 7),
+        ("🚀", 2),
+    ],
+)
+def test_wide_characters_take_two_columns_and_marks_none(text, width):
+    assert width_of(clean(text)) == width
+
+
+@given(ANYTHING, st.integers(0, 40), st.booleans())
+def test_what_is_cut_is_never_wider_than_it_may_be(text, width, middle):
+    text = clean(text)
+    shown = cut(text, width, middle=middle)
+    assert width_of(shown) <= width
+    assert shown == text or width_of(text) > width
+
+
+def test_a_long_name_loses_its_middle_and_a_sentence_its_end():
+    assert cut("web001.berlin.example.com", 12) == "web001…e.com"
+    assert cut("the minion was away", 12, middle=False) == "the minion …"
+    assert cut("服务器服务器", 6) == "服…器"
+
+
+def test_a_mark_stays_with_what_it_is_on():
+    assert cut("e\u0301" * 10, 5) == "e\u0301" * 2 + "…" + "e\u0301" * 2
+
+
+def test_columns_are_filled_whatever_they_hold():
+    assert [width_of(pad(text, 6)) for text in ("web1", "服务", "e\u0301", "")] == [6] * 4
+    assert pad("服务", 6, right=True) == "  服务"
+
+
+@given(ANYTHING, st.integers(2, 60), st.sampled_from(["", "  ", "      "]))
+def test_lines_are_never_wider_than_they_may_be_and_no_character_is_lost(text, width, indent):
+    text = clean(text)
+    lines = wrap(text, width, indent)
+    assert all(width_of(line) <= width for line in lines)
+    assert "".join("".join(lines).split()) == "".join(text.split())
+
+
+def test_lines_end_between_words_and_never_after_a_number():
+    assert wrap("38 completed, 2 failed, 50 pending", 30, "  ") == ["38 completed, 2 failed,", "  50 pending"]
+
+
+def test_one_is_told_from_many():
+    assert [counted(1, "minion"), counted(2000, "entry", "entries")] == ["1 minion", "2,000 entries"]

@@ -1,0 +1,137 @@
+"""What ``salt-run job_retry.*`` shows to people."""
+
+from __future__ import annotations
+
+import pytest
+
+from saltext.jobs.core.retry import tables
+from saltext.jobs.core.retry.entry import State
+from tests.unit.batch.test_tables import JID, drawn
+from tests.unit.display.test_text import HARMFUL
+
+QUEUED, EXPIRES = "2026-05-17T06:35:00+00:00", "2026-05-17T08:40:00+00:00"
+
+
+def entry(minion="web1", state="pending", **more):
+    """An entry as ``job_retry.list`` returns it."""
+    return {
+        "minion": minion,
+        "jid": JID,
+        "fun": "state.apply",
+        "state": state,
+        "reason": "the minion was away",
+        "attempts": 1,
+        "queued_at": QUEUED,
+        "expires_at": EXPIRES,
+        "owner": "m_master",
+        "waits_for": None,
+        "opens_at": None,
+        **more,
+    }
+
+
+def test_the_queue_is_counts_with_the_reasons_and_then_a_line_an_entry():
+    found = [entry(), entry("db1", "held", reason="it may have begun", attempts=3)]
+    assert drawn(tables.entries, found) == [
+        "2 entries: 1 job, 2 minions",
+        "  held 1: it may have begun",
+        "  pending 1: the minion was away",
+        "",
+        "MINION  JID                   STATE    FUNCTION     TRIES  QUEUED  EXPIRES",
+        "db1     20260516101112131415  held     state.apply      3  5 min   in 2 h",
+        "web1    20260516101112131415  pending  state.apply      1  5 min   in 2 h",
+        "Next: salt-run job_retry.show MINION JID (or retry, cancel, purge)",
+    ]
+
+
+def test_of_many_entries_those_that_need_somebody_come_first_and_the_others_are_folded():
+    found = [entry(f"web{number}") for number in range(490)] + [entry(f"db{number}", "dead") for number in range(10)]
+    lines = drawn(tables.entries, found)
+    assert len(lines) == 47
+    assert lines[0] == "500 entries: 1 job, 500 minions"
+    assert all(line.startswith("db") for line in lines[5:15])
+    assert lines[-2] == "… and 460 more (460 pending); --out=json shows all"
+
+
+def test_what_waits_for_a_window_says_when_it_opens():
+    waits = entry(waits_for="its window Sat 02:00-05:00", opens_at=EXPIRES)
+    told = "  pending 1: waits for its window Sat 02:00-05:00, opens 2026-05-17 08:40:00"
+    assert drawn(tables.entries, [waits], 120)[1] == f"{told} (in 2 h)"
+
+
+def test_different_reasons_are_counted():
+    found = [entry(reason=f"reason {min(number, 5)}") for number in range(20)]
+    told = drawn(tables.entries, found, 120)[1]
+    assert told == "  pending 20: reason 5 (15); reason 0 (1); reason 1 (1); 3 other reasons"
+
+
+def test_an_empty_queue_says_so():
+    assert drawn(tables.entries, []) == [
+        "No such entry: nobody is owed a job.",
+        "Next: salt-run job_retry.stats (or doctor)",
+    ]
+
+
+@pytest.mark.parametrize("state", [state.value for state in State])
+def test_every_state_of_an_entry_can_be_shown(state):
+    assert f"  {state} 1: the minion was away" in drawn(tables.entries, [entry(state=state)])
+    assert drawn(tables.entry, shown(state=state))[-1].startswith("Next: salt-run job_retry.")
+
+
+def shown(**more):
+    """An entry as ``job_retry.show`` returns it."""
+    return {
+        **entry(),
+        "asked_for_by": None,
+        "arg": ["nginx"],
+        "tgt": "web*",
+        "tgt_type": "glob",
+        "user": "root",
+        "ret": "",
+        "metadata": None,
+        "published_at": QUEUED,
+        "last_sent_at": None,
+        "not_before": None,
+        "unreceived_tries": 0,
+        "history": [{"at": QUEUED, "state": "pending", "reason": "missed"}],
+        **more,
+    }
+
+
+def test_one_entry_has_all_that_is_known_of_it():
+    assert drawn(tables.entry, shown(state="dead", asked_for_by="anna")) == [
+        "web1  20260516101112131415  dead  state.apply",
+        "  why: the minion was away",
+        "  arguments: ['nginx']",
+        "  target: web* (glob)",
+        "  published: 2026-05-17 06:35:00 (5 min ago) by root, from m_master",
+        "  queued: 2026-05-17 06:35:00 (5 min ago) by anna",
+        "  expires: 2026-05-17 08:40:00 (in 2 h)",
+        "  tries: 1, and 0 that met no sign of receipt",
+        "",
+        "AT                   STATE    REASON",
+        "2026-05-17 06:35:00  pending  missed",
+        "Next: salt-run job_retry.retry minion=web1 jid=20260516101112131415 (or cancel)",
+    ]
+
+
+def test_large_arguments_take_no_page():
+    assert len(drawn(tables.entry, shown(arg=["x" * 100_000]))) < 20
+
+
+def test_coverage_names_those_that_lack_it_with_what_they_lack():
+    lines = drawn(tables.coverage, {"has": ["a"], "lacks": {"b": "no executor", "c": "no executor"}, "silent": ["d"]})
+    assert lines == [
+        "4 minions: 1 have job_once, 2 do not",
+        "lacks it (no executor), 2: b, c",
+        "said nothing, 1: d",
+        "has it, 1: a",
+    ]
+
+
+@pytest.mark.parametrize("harmful", HARMFUL, ids=ascii)
+def test_what_would_act_on_the_terminal_does_not(harmful):
+    bad = {"minion": harmful, "fun": harmful, "reason": harmful, "jid": harmful, "waits_for": harmful}
+    drawn(tables.entries, [entry(**bad)])
+    drawn(tables.entry, shown(**bad, arg=[harmful], tgt=harmful, user=harmful, metadata={harmful: harmful}))
+    drawn(tables.coverage, {"has": [harmful], "lacks": {harmful: harmful}, "silent": [harmful]})
