@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import math
 import re
 import zoneinfo
@@ -78,6 +79,7 @@ def parse_windows(value: Any) -> tuple[Window, ...]:
     return tuple(_window(part.strip()) for text in texts for part in text.split(";"))
 
 
+@functools.lru_cache(maxsize=256)  # whoever asks when a window opens has it read again each time
 def _window(text: str) -> Window:
     match = _WINDOW.fullmatch(text)
     if not match:
