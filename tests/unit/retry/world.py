@@ -83,6 +83,7 @@ class World:
         self._unsaved, self._unsaved_notes = {}, {}
         self._waiting = []
         self._write_due = None  # when the store is next written to, if that is due
+        self._write_pause = 0.0  # after it has failed
         self._events = []
         self._count = itertools.count()
         self._reconciling, self._since = False, math.inf
@@ -167,7 +168,7 @@ class World:
         self._epoch += 1
         self.machine = None
         self._unsaved, self._unsaved_notes, self._waiting = {}, {}, []
-        self._write_due = None
+        self._write_due, self._write_pause = None, 0.0
         self._reconciling, self._since = False, math.inf
 
     def restart(self):
@@ -215,8 +216,10 @@ class World:
     def _write(self):
         self._write_due = None
         if not self.store_up:
-            self._write_within(1.0)
+            self._write_pause = min(2 * self._write_pause or 1.0, 15.0)
+            self._write_within(self._write_pause)
             return
+        self._write_pause = 0.0
         for (minion, jid), record in self._unsaved.items():
             if record is None:
                 self.stored.pop((minion, jid), None)
