@@ -3,7 +3,8 @@ One question to minions, from its publish until it is over: which answers count,
 
 Without a place where answers are kept under the names of those that sent them, they count as the bus tells of them. With
 one the bus tells hearsay: an answer counts once it is there, and one look serves for all that were heard of meanwhile. It
-must never guess: a minion that did not answer is silent, which is evidence of nothing.
+must never guess: a minion that did not answer is silent, which is evidence of nothing, and it is not silent as long as the
+master is behind with what minions have sent.
 """
 
 from __future__ import annotations
@@ -15,19 +16,17 @@ from typing import Any, Protocol
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.errors import JobCacheError
+from saltext.jobs.core.master.handed_on import HandedOn
 from saltext.jobs.core.master.hearsay import Hearsay
 
 log = logging.getLogger(__name__)
 
 #: What a function returned, and its retcode.
 Answer = tuple[Any, int]
-#: Gets the id of a minion, and what it answered.
-Told = Callable[[str, Any], None]
+#: Gets ``{minion: what it answered}`` of answers that count from now on.
+Told = Callable[[Mapping[str, Any]], None]
 #: Seconds before the last look for answers that the bus has told of, and before one more.
 _LAST_LOOKS = (0.3, 2.0)
-#: Seconds without a further answer after which those that have not answered in time count as silent, and how many times its
-#: time a question may take: a master that stores the answers of very many minions takes longer than a minion to answer.
-_QUIET, _LONGEST = 2.0, 6.0
 #: Seconds before a place of answers that failed is looked at again.
 _PAUSE = 5.0
 
@@ -67,7 +66,8 @@ class Question:
     :param loop: the engine's tornado loop.
     :param steady: returns seconds that only ever rise.
     :param read: returns the answers of some minions that are kept; None where those count that the bus tells of.
-    :param told: gets each answer as soon as it counts.
+    :param told: gets answers as soon as they count.
+    :param handed_on: what the master has handed on to the engine, whoever asked for it.
     """
 
     def __init__(
@@ -76,14 +76,15 @@ class Question:
         steady: Callable[[], float],
         read: Callable[[frozenset[str]], Awaitable[Mapping[str, Answer]]] | None,
         told: Told | None,
+        handed_on: HandedOn,
     ) -> None:
-        self._loop, self._steady, self._read, self._told = loop, steady, read, told
+        self._loop, self._steady, self._read, self._told, self._handed_on = loop, steady, read, told, handed_on
+        self._published, self._earliest = 0.0, 0.0  # when it was, and when its time is over unless the master is behind
         self._matched: frozenset[str] | None = None
         self._given: dict[str, Any] = {}
         self._failed: dict[str, int] = {}
         self._heard: set[str] = set()  # minions of whose answer the bus has told
         self._over: Any = compat.Future()
-        self._went_on = False  # an answer has come since its time was last looked at
         self._hearsay = Hearsay()
         self._closed = False
         self._timer: Any = None  # of the end of its time
@@ -106,9 +107,11 @@ class Question:
 
         :param publish: publishes the question, and returns for whom it is.
         """
+        self._published = self._steady()
         self._matched = await publish
         self._end_if_complete()
-        self._timer = self._loop.call_later(timeout, self._end_when_quiet, self._steady() + timeout * _LONGEST)
+        self._earliest = self._steady() + timeout
+        self._timer = self._loop.call_later(timeout, self._end_when_quiet, timeout)
         await self._over
         await self._look_for_the_rest()
         unproven = frozenset(self._heard - self._given.keys())
@@ -126,9 +129,10 @@ class Question:
             self._given[minion] = value
             if retcode:
                 self._failed[minion] = retcode
-            if self._told is not None:
-                self._told(minion, value)
-        self._went_on = self._went_on or bool(answers)
+        if answers and self._read is not None:
+            self._handed_on.note(self._published, self._steady())
+        if answers and self._told is not None:
+            self._told({minion: value for minion, (value, _) in answers.items()})
         self._end_if_complete()
 
     def _end_if_complete(self) -> None:
@@ -139,11 +143,11 @@ class Question:
         if not self._over.done():
             self._over.set_result(None)
 
-    def _end_when_quiet(self, until: float) -> None:
-        """End a question whose time is over, unless answers that are stored go on to come and it is not yet ``until``."""
-        if self._read is not None and self._went_on and self._steady() < until:
-            self._went_on = False
-            self._timer = self._loop.call_later(_QUIET, self._end_when_quiet, until)
+    def _end_when_quiet(self, timeout: float) -> None:
+        """End a question whose time is over, unless the master is behind."""
+        wait = self._handed_on.end_of(self._published, self._earliest, timeout) - self._steady()
+        if self._read is not None and wait > 0.0:
+            self._timer = self._loop.call_later(wait, self._end_when_quiet, timeout)
         else:
             self._finish()
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from saltext.jobs.core.master import once
 from saltext.jobs.core.master.asking import Answer, Answers, Kept, Question, Told
+from saltext.jobs.core.master.handed_on import HandedOn
 from saltext.jobs.core.master.publisher import Publisher
 
 #: For how many times its time a ping takes late answers: a minion that is slow is there all the same.
@@ -45,11 +46,16 @@ class Found:
     running: frozenset[str]
     ran: Mapping[str, Any]
     idle: frozenset[str]
-    silent: frozenset[str]
+    silent: frozenset[str] = frozenset()
     unmatched: frozenset[str] = frozenset()
     unproven: frozenset[str] = frozenset()
     records: Mapping[str, once.Record] = dataclasses.field(default_factory=dict)
     free: frozenset[str] = frozenset()
+
+    @property
+    def answered(self) -> frozenset[str]:
+        """Those that have said something of the job."""
+        return self.running | self.ran.keys() | self.idle
 
 
 class Questions:
@@ -62,6 +68,7 @@ class Questions:
     def __init__(self, loop: Any, publisher: Publisher, steady: Callable[[], float] = time.monotonic) -> None:
         self._loop, self._publisher, self._steady = loop, publisher, steady
         self._open: dict[str, Question] = {}
+        self._handed_on = HandedOn()
 
     def wants(self, jid: str) -> bool:
         """Tell whether returns of ``jid`` are answers to an open question."""
@@ -73,13 +80,18 @@ class Questions:
         if question is not None:
             question.heard(minion, value, retcode)
 
+    def handed_on(self, age: float) -> None:
+        """The master has handed on what a minion sent because of something that was published ``age`` seconds ago."""
+        now = self._steady()
+        self._handed_on.note(now - age, now)
+
     async def ping(
         self,
         tgt: Any,
         tgt_type: str,
         timeout: float,
         user: str | None = None,
-        told: Told | None = None,
+        told: Callable[[str, Any], None] | None = None,
         kept: Kept | None = None,
     ) -> Answers:
         """
@@ -97,7 +109,7 @@ class Questions:
             lambda jid: self._publisher.ping(tgt, tgt_type, ping_jid=jid, user=user, kept=kept is not None),
             timeout,
             kept,
-            told,
+            _one_by_one(told),
             answered,
             linger=timeout * _LINGER if told is not None and kept is not None else 0.0,
         )
@@ -146,7 +158,7 @@ class Questions:
 
         publish, stored = self._publisher.find_job, kept is not None
         answers = await self._ask(
-            lambda fresh: publish(jid, asked, probe_jid=fresh, kept=stored), timeout, kept, told=hear
+            lambda fresh: publish(jid, asked, probe_jid=fresh, kept=stored), timeout, kept, _one_by_one(hear)
         )
         # The function returns the job's proc entry, or {}; anything else is an error text and no evidence.
         valid = {
@@ -179,6 +191,7 @@ class Questions:
         timeout: float,
         target: str | None = None,
         kept: Kept | None = None,
+        told: Callable[[Found], None] | None = None,
     ) -> Found:
         """
         Ask minions in one publish whether they run ``jid``, or have run it, and whether a compound target matches them.
@@ -186,44 +199,40 @@ class Questions:
         Returns as ``ping``, and raises so and whatever ``kept`` raises.
 
         :param kept: where alone answers are believed; by default those of the bus are.
+        :param told: gets what minions say as soon as it counts; then only what was not told is returned.
         """
-        asked = frozenset(minions)
+        asked, heard = frozenset(minions), set[str]()
         functions, arguments = ["saltutil.find_job", "saltutil.find_cached_job", "saltutil.running"], [[jid], [jid], []]
         if target is not None:
             functions, arguments = [*functions, "match.compound"], [*arguments, [target]]
-        answers = await self._ask_for(asked, functions, arguments, timeout, kept)
-        # A minion with multifunc_ordered answers by position.
-        told = {
-            minion: (_part(value, functions[0], 0), _part(value, functions[1], 1))
-            for minion, value in answers.given.items()
-            if minion in asked and isinstance(value, dict) and isinstance(_part(value, functions[0], 0), dict)
-        }
-        found = {minion: once.record_of(cached) for minion, (_, cached) in told.items()}
-        records = {minion: record for minion, record in found.items() if record is not None}
-        begun = {minion for minion, record in records.items() if record.state == "begun"}
-        running = frozenset(minion for minion, (entry, _) in told.items() if entry or minion in begun)
-        ran = {
-            minion: cached
-            for minion, (_, cached) in told.items()
-            if minion not in running and isinstance(cached, dict) and cached.get("jid") == jid and "return" in cached
-        }
-        idle = frozenset(told) - running - ran.keys()
-        # Only False says no: a minion may lack the function.
-        unmatched = frozenset(
-            m for m in idle if target is not None and _part(answers.given[m], "match.compound", 3) is False
-        )
-        free = frozenset(
-            m for m in idle if _keeps_nothing(told[m][1]) and _part(answers.given[m], "saltutil.running", 2) == []
-        )
-        return Found(running, ran, idle, asked - frozenset(told), unmatched, answers.unproven & asked, records, free)
+
+        def read(given: Mapping[str, Any]) -> Found:
+            left = asked - heard
+            return _found_in(jid, functions, {minion: value for minion, value in given.items() if minion in left})
+
+        def tell(given: Mapping[str, Any]) -> None:
+            part = read(given)
+            if told is not None and part.answered:
+                heard.update(part.answered)
+                told(part)
+
+        answers = await self._ask_for(asked, functions, arguments, timeout, kept, tell if told is not None else None)
+        rest = read(answers.given)
+        return dataclasses.replace(rest, silent=asked - heard - rest.answered, unproven=answers.unproven & asked)
 
     async def _ask_for(
-        self, asked: frozenset[str], fun: str | list[str], arg: list[Any], timeout: float, kept: Kept | None
+        self,
+        asked: frozenset[str],
+        fun: str | list[str],
+        arg: list[Any],
+        timeout: float,
+        kept: Kept | None,
+        told: Told | None = None,
     ) -> Answers:
         def publish(jid: str) -> Awaitable[frozenset[str]]:
             return self._publisher.publish(fun, arg, list(asked), jid=jid, question=True, kept=kept is not None)
 
-        return await self._ask(publish, timeout, kept)
+        return await self._ask(publish, timeout, kept, told)
 
     async def _ask(
         self,
@@ -252,7 +261,8 @@ class Questions:
             if kept is not None and forget:
                 self._loop.spawn_callback(kept.forget, jid)
 
-        question = self._open[jid] = Question(self._loop, self._steady, look if kept is not None else None, told)
+        looked = look if kept is not None else None
+        question = self._open[jid] = Question(self._loop, self._steady, looked, told, self._handed_on)
         try:
             answers = await question.ask(publish(jid), timeout)
         except BaseException:
@@ -263,6 +273,44 @@ class Questions:
         else:
             close()
         return answers
+
+
+def _one_by_one(told: Callable[[str, Any], None] | None) -> Told | None:
+    """Return what hands answers on one by one to somebody who wants them so."""
+    if told is None:
+        return None
+    tell = told
+
+    def hand_on(answers: Mapping[str, Any]) -> None:
+        for minion, value in answers.items():
+            tell(minion, value)
+
+    return hand_on
+
+
+def _found_in(jid: str, functions: list[str], given: Mapping[str, Any]) -> Found:
+    """Return what minions say of a job, each as what these functions returned. Whatever is anything else is no evidence."""
+    # A minion with multifunc_ordered answers by position.
+    told = {
+        minion: (_part(value, functions[0], 0), _part(value, functions[1], 1))
+        for minion, value in given.items()
+        if isinstance(value, dict) and isinstance(_part(value, functions[0], 0), dict)
+    }
+    found = {minion: once.record_of(cached) for minion, (_, cached) in told.items()}
+    records = {minion: record for minion, record in found.items() if record is not None}
+    begun = {minion for minion, record in records.items() if record.state == "begun"}
+    running = frozenset(minion for minion, (entry, _) in told.items() if entry or minion in begun)
+    ran = {
+        minion: cached
+        for minion, (_, cached) in told.items()
+        if minion not in running and isinstance(cached, dict) and cached.get("jid") == jid and "return" in cached
+    }
+    idle = frozenset(told) - running - ran.keys()
+    # Only False says no: a minion may lack the function.
+    matching = "match.compound" in functions
+    unmatched = frozenset(m for m in idle if matching and _part(given[m], "match.compound", 3) is False)
+    free = frozenset(m for m in idle if _keeps_nothing(told[m][1]) and _part(given[m], "saltutil.running", 2) == [])
+    return Found(running, ran, idle, unmatched=unmatched, records=records, free=free)
 
 
 def _keeps_nothing(cached: Any) -> bool:

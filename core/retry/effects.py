@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.answers import KeptAnswers
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import JobCacheError, PublishFailed
 from saltext.jobs.core.master import events, once
+from saltext.jobs.core.master.questions import Found
 from saltext.jobs.core.retry import facts, target
+from saltext.jobs.core.retry.echoes import Echoes
 from saltext.jobs.core.retry.entry import Job
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.ports import Ports
@@ -26,8 +27,6 @@ from saltext.jobs.core.windows import next_opening
 
 log = logging.getLogger(__name__)
 
-#: Seconds for which the event of a publish of ours is expected.
-_ECHO = 60.0
 #: What a minion's record of a job says, as the machine has it.
 _SAID = {"never": Said.NEVER, "interrupted": Said.INTERRUPTED}
 #: Seconds for which answers to a ping are gathered into one sign of life.
@@ -68,14 +67,14 @@ class Effects:
     def __init__(self, context: Context) -> None:
         self._with, self._step = context, context.step
         self._keys_asked = False
-        self._echoes = Echoes(context.ports.clock)
+        self._echoes = Echoes()
         cache = context.ports.cache
         # An answer that is not the minion's own could end what the minion is owed, or have it run a job twice.
         self._kept = None if cache.unproven else KeptAnswers(cache, context.cache_worker)
 
     def is_echo(self, jid: str, tgt: Any) -> bool:
         """Tell whether an event of a publish is that of a publish that was made here."""
-        return self._echoes.has(jid, tgt)
+        return self._echoes.has(jid, tgt, self._with.ports.clock.now())
 
     def perform(self, effect: facts.Effect) -> None:
         """Begin what is to be done. What cannot even be begun is logged, and does not keep the next from being done."""
@@ -157,34 +156,44 @@ class Effects:
     # -- minions ------------------------------------------------------------------------------------------------------
 
     def _ask(self, effect: facts.Ask) -> None:
+        jid, left = effect.jid, set(effect.minions)
+
+        def told(said: Found) -> None:
+            # Those that have answered need not wait for the others.
+            left.difference_update(said.answered)
+            self._with.loop.spawn_callback(self._tell_asked, jid, said, True)
+
         async def ask() -> None:
+            questions, expression = self._with.ports.questions, self._expression(jid)
             try:
-                said = await self._with.ports.questions.find_either(
-                    effect.jid, effect.minions, self._with.timeout, self._expression(effect.jid), self._kept
+                said = await questions.find_either(
+                    jid, effect.minions, self._with.timeout, expression, self._kept, told
                 )
             except Exception as exc:  # whatever it is: who asked waits for an outcome
-                log.warning("%d minions could not be asked about job %s: %s", len(effect.minions), effect.jid, exc)
-                self._step(facts.Asked(effect.jid, unasked=frozenset(effect.minions)))
-                return
-            ran = await self._store_returns(effect.jid, said.ran)
-            # One whose return cannot be stored now is asked again.
-            unasked = frozenset(said.ran) - ran
-            self._step(
-                facts.Asked(
-                    effect.jid,
-                    said.running,
-                    ran,
-                    said.idle,
-                    said.silent,
-                    unasked,
-                    said.unmatched,
-                    said.unproven,
-                    self._said(effect.jid, said.records),
-                    said.free,
-                )
-            )
+                log.warning("%d minions could not be asked about job %s: %s", len(left), jid, exc)
+                self._step(facts.Asked(jid, unasked=frozenset(left)))
+            else:
+                await self._tell_asked(jid, said, False)
 
         self._with.loop.spawn_callback(ask)
+
+    async def _tell_asked(self, jid: str, said: Found, more: bool) -> None:
+        ran = await self._store_returns(jid, said.ran)
+        self._step(
+            facts.Asked(
+                jid,
+                said.running,
+                ran,
+                said.idle,
+                said.silent,
+                frozenset(said.ran) - ran,  # one whose return cannot be stored now is asked again
+                said.unmatched,
+                said.unproven,
+                self._said(jid, said.records),
+                said.free,
+                more,
+            )
+        )
 
     def _said(self, jid: str, records: Mapping[str, once.Record]) -> dict[str, Said]:
         """Return what the records of minions tell about a job; nothing where they would not have it."""
@@ -239,7 +248,7 @@ class Effects:
             except ValueError as exc:
                 self._step(facts.Refused(effect.jid, str(exc)))
                 return
-            self._echoes.expect(effect.jid, tgt)
+            self._echoes.expect(effect.jid, tgt, self._with.ports.clock.now())
             try:
                 matched = await self._with.ports.publisher.publish(
                     load["fun"],
@@ -356,32 +365,6 @@ class Effects:
 
     def _warn(self, effect: facts.Warn) -> None:
         log.warning("%s", effect.message)
-
-
-class Echoes:
-    """
-    The publishes that were made here lately: the event of one is no news.
-
-    :param clock: by which they are forgotten.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._until: dict[tuple[str, int], float] = {}
-
-    def expect(self, jid: str, tgt: list[str] | str) -> None:
-        """Expect the event of a publish."""
-        now = self._clock.now()
-        self._until = {key: until for key, until in self._until.items() if until > now}
-        self._until[jid, _digest_of(tgt)] = now + _ECHO
-
-    def has(self, jid: str, tgt: Any) -> bool:
-        """Tell whether this is the event of a publish that is expected."""
-        return isinstance(tgt, (str, list)) and self._until.get((jid, _digest_of(tgt)), 0.0) > self._clock.now()
-
-
-def _digest_of(tgt: list[Any] | str) -> int:
-    return hash(tgt if isinstance(tgt, str) else ",".join(map(str, tgt)))
 
 
 def _complain(exc: BaseException) -> None:

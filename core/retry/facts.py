@@ -142,7 +142,7 @@ class Asked:
     (``idle``; of these ``unmatched`` are those that the job's target does not match). ``silent`` said nothing, as far as is
     proven; of these ``unproven`` seem to have answered. ``unasked`` could not be asked. ``said`` is what idle ones with
     records of their own know of it. ``free`` are the idle ones that run nothing at all, and would know of no other job more
-    than that.
+    than that. ``more``: the question is not over, and others may still answer.
     """
 
     jid: str
@@ -155,6 +155,7 @@ class Asked:
     unproven: frozenset[str] = frozenset()
     said: Mapping[str, Said] = field(default_factory=dict)
     free: frozenset[str] = frozenset()
+    more: bool = False
 
 
 @dataclass(frozen=True)

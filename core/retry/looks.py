@@ -32,6 +32,11 @@ class Gathering:
         self._minions.setdefault(jid, {})[minion] = None
         self._timers.no_later((self._name, jid), at)
 
+    def hasten(self, jid: str, at: float) -> None:
+        """Let the minions that have gathered for a job, if there are any, be due at ``at``, or earlier."""
+        if jid in self._minions:
+            self._timers.no_later((self._name, jid), at)
+
     def take(self, jid: str) -> list[str]:
         """Return the minions that have gathered for a job, and forget them."""
         return list(self._minions.pop(jid, ()))

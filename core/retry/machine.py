@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from saltext.jobs.core.retry.backlog import Backlog
 from saltext.jobs.core.retry.capture import AGAIN, Capture, Outcome, Owed, Survey
 from saltext.jobs.core.retry.ends import Ends
-from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job
+from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, State
 from saltext.jobs.core.retry.facts import (
     Acknowledged,
     Adopted,
@@ -82,6 +82,8 @@ if TYPE_CHECKING:
 
 #: Seconds for which jobs are gathered into one survey.
 _GATHER = 0.5
+#: Seconds from a replay to its record in the job cache, at most; seconds by which the time of such a record may be wrong.
+_RECORDED, _SLACK = 10.0, 1.0
 
 
 class Retry:
@@ -171,6 +173,11 @@ class Retry:
             self.presence.started(minion, now)
         return False
 
+    def receipt_awaited_since(self, minion: str, jid: str) -> float | None:
+        """Return when a job was published to a minion of which nothing has been heard since; None where that is not so."""
+        entry = self.queue.entry(minion, jid)
+        return entry.sent_at if entry is not None and entry.state is State.SENT else None
+
     def note(self, jid: str) -> Note | None:
         """Return the note about a job."""
         return self.capture.notes.by_jid.get(jid)
@@ -208,8 +215,10 @@ class Retry:
     # -- facts from the bus, and what it does not tell ----------------------------------------------------------------
 
     def _published(self, fact: Published) -> None:
-        if fact.jid in self.queue.jobs:
-            self.queue.republished[fact.jid] = self.queue.now
+        # What is found in the job cache may be a replay; where another publish is hidden by one, minions know the jid again.
+        is_replay = not fact.fun and fact.at <= self.queue.replayed.get(fact.jid, 0.0) + _RECORDED
+        if fact.jid in self.queue.jobs and not is_replay:
+            self.queue.republished[fact.jid] = fact.at + _SLACK
         self.capture.published(fact, self.queue.now)
 
     def _job_read(self, fact: JobRead) -> None:
@@ -279,6 +288,9 @@ class Retry:
 
     def _company_due(self, jid: str) -> None:
         self._out += self.replays.company_due(jid)
+
+    def _answered_due(self, jid: str) -> None:
+        self._out += self.replays.answered_due(jid)
 
     def _look_due(self, jid: str) -> None:
         self._out += self.replays.look_due(jid)
@@ -364,6 +376,7 @@ _TIMERS: dict[str, Callable[..., None]] = {
     "note": Retry._note_due,
     "keys": Retry._check_keys,
     "opening": Retry._opening_due,
+    "answered": Retry._answered_due,
     "end": Retry._end_due,
     "minion": lambda self, minion: self.replays.begin(minion),
     "company": Retry._company_due,

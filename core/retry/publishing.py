@@ -18,8 +18,8 @@ from saltext.jobs.core.retry.turns import Turns
 #: Seconds after a publish at which a minion that has shown no receipt is asked, and at which it is asked first where minions
 #: do not say that they begin a job.
 RECEIPT, EARLY = 4.0, 1.0
-#: Seconds without a receipt of any minion after which a master has taken in all that came, and seconds after a publish at
-#: which that is not waited for any longer.
+#: Seconds without a receipt or an answer of any minion after which a master has taken in all that came, and seconds after a
+#: publish at which that is not waited for any longer.
 _QUIET, _LONGEST_RECEIPT = 2.0, 60.0
 #: Seconds after which a minion is asked at first whether it still runs a job.
 STILL_RUNNING = 60.0
@@ -43,7 +43,7 @@ class Publishing:
 
     def __init__(self, queue: Queue, timers: Timers, turns: Turns, ends: Ends, acks: bool) -> None:
         self._queue, self._timers, self._turns, self._ends, self._acks = queue, timers, turns, ends, acks
-        self._heard = 0.0  # when a minion that a job was published to last showed a receipt
+        self._heard = 0.0  # when a minion last showed a receipt, or answered
 
     def claim(self, jid: str, minions: tuple[str, ...]) -> list[Effect]:
         """Have claims made durable of what may be published now."""
@@ -78,10 +78,14 @@ class Publishing:
             if entry.named:
                 named.add(entry.minion)
             self._queue.tell(entry, "sent")
+        if ready:
+            self._queue.replayed[fact.jid] = self._queue.now
         return [Publish(fact.jid, tuple(ready), frozenset(named), rerun, recorded)] if ready else []
 
     def sent(self, fact: Sent) -> None:
         """Wait for a sign of receipt."""
+        if fact.jid in self._queue.jobs:
+            self._queue.replayed[fact.jid] = self._queue.now
         for entry, replay in self._queue.replays(fact.jid, fact.minions, Step.SENDING):
             if entry.minion in fact.missed:
                 self._ends.not_received(entry, replay, "the master does not know the minion", alive=False)
@@ -106,7 +110,7 @@ class Publishing:
             self._timers.set(("replay", entry.minion), self._queue.now + (RECEIPT if acks else EARLY))
 
     def heard(self) -> None:
-        """A minion has shown a receipt."""
+        """A minion has shown a receipt, or answered a question: the master hands on what minions send."""
         self._heard = self._queue.now
 
     def may_come(self, entry: Entry, replay: Replay) -> bool:

@@ -39,7 +39,8 @@ class Queue:
         self.now = 0.0
         self.jobs: dict[str, Job] = {}
         self.backlogs: dict[str, Backlog] = {}
-        self.republished: dict[str, float] = {}  # jid of one of the jobs -> when the bus last told of a publish of it
+        self.republished: dict[str, float] = {}  # jid of one of the jobs -> when others last published it
+        self.replayed: dict[str, float] = {}  # jid of one of the jobs -> when it was last published from here
         self.total = 0  # entries
         self._members: dict[str, set[str]] = {}  # jid -> minions that are owed it
         self._warned = 0.0
@@ -162,6 +163,7 @@ class Queue:
             del self._members[entry.jid]
             self._openings.remove(self.jobs.pop(entry.jid))
             self.republished.pop(entry.jid, None)
+            self.replayed.pop(entry.jid, None)
             self._dirty_jobs[entry.jid] = None
 
     # -- an entry's way -----------------------------------------------------------------------------------------------

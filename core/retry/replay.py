@@ -47,7 +47,7 @@ class Replays:
     :param settings: the options under ``job_retry``.
     :param queue: what is owed.
     :param outbox: what waits for its turn to be published.
-    :param timers: the machine's; the keys ``company``, ``look``, ``heard`` and ``replay`` are set here.
+    :param timers: the machine's; the keys ``company``, ``answered``, ``look``, ``heard`` and ``replay`` are set here.
     :param turns: when the next replay begins.
     :param ends: how one ends.
     :param publishing: what is between the turn to be sent and the receipt.
@@ -69,6 +69,7 @@ class Replays:
         self._turns, self._ends, self._publishing, self._heard = turns, ends, publishing, heard
         self._company = Gathering("company", timers)
         self._looks = Gathering("look", timers)
+        self._answered = Gathering("answered", timers)
 
     def begin(self, minion: str) -> None:
         """Begin with what a minion is owed first: what may be with it already, then the job that was published first."""
@@ -108,6 +109,10 @@ class Replays:
     def company_due(self, jid: str) -> list[Effect]:
         """Look up the minions that have gathered for a job."""
         return self._look_up(jid, self._company.take(jid))
+
+    def answered_due(self, jid: str) -> list[Effect]:
+        """Look up once more the minions that have answered a question about a job."""
+        return self._look_up(jid, self._answered.take(jid))
 
     def look_due(self, jid: str) -> list[Effect]:
         """Look up the minions that are to be looked up for a job."""
@@ -239,6 +244,8 @@ class Replays:
     def asked(self, fact: Asked) -> None:
         """Go on with what minions say about a job."""
         asking = tuple(QUESTIONS.values())
+        if fact.running or fact.ran or fact.idle:
+            self._publishing.heard()
         for entry, replay in self._queue.replays(fact.jid, fact.unasked, *asking):
             if replay.step is Step.ASKING:
                 replay.go(Step.GATHERING)
@@ -257,6 +264,8 @@ class Replays:
                 self._ends.end(entry, State.DEAD, "it no longer matches the job's target")
             else:
                 self._idle(entry, replay)
+        if not fact.more:
+            self._answered.hasten(fact.jid, self._queue.now)
         for entry, replay in self._queue.replays(fact.jid, fact.silent, *asking):
             self._queue.backlogs[entry.minion].free_at = 0.0
             if entry.minion in fact.unproven and replay.step is Step.PROBING:
@@ -271,7 +280,9 @@ class Replays:
 
     def _idle(self, entry: Entry, replay: Replay) -> None:
         if replay.step is Step.ASKING:
-            self._look_again(replay, Step.ANSWERED, entry.minion, 0.0)
+            # Those that answer late need not be waited for, but few at a time would be many publishes.
+            replay.go(Step.ANSWERED)
+            self._answered.add(entry.jid, entry.minion, self._queue.now + self._settings.gather)
         elif self._is_early(entry, replay):
             replay.go(Step.SENT)
             self._timers.set(("replay", entry.minion), self._queue.now + RECEIPT - EARLY)

@@ -177,6 +177,7 @@ class RetryShell:
             if not foreign and not self._effects.is_echo(fact.jid, fact.tgt):
                 self.step(facts.Published(fact.jid, fact.fun, self._ports.clock.now()))
         elif isinstance(fact, events.JobStarted):
+            self._handed_on(fact.minion, fact.jid)
             self.step(facts.Acknowledged(fact.minion, fact.jid))
         elif isinstance(fact, events.MinionStarted):
             self.step(facts.SignOfLife((fact.minion,), facts.Sign.START))
@@ -188,8 +189,15 @@ class RetryShell:
         if self._ports.questions.wants(fact.jid):
             self._ports.questions.heard(fact.jid, fact.minion, data.get("return"))
         else:
+            self._handed_on(fact.minion, fact.jid)
             self.step(facts.ReturnHeard(fact.minion, fact.jid))
             self._seen(fact.minion)
+
+    def _handed_on(self, minion: str, jid: str) -> None:
+        """Where this is the first sign of receipt of a replay, it tells how far the master has got."""
+        since = self.machine.receipt_awaited_since(minion, jid)
+        if since is not None:
+            self._ports.questions.handed_on(self._ports.clock.now() - since)
 
     def on_gap(self) -> None:
         """Look in the job cache for what the events that were lost would have told."""

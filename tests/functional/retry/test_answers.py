@@ -254,3 +254,86 @@ def test_a_minion_is_not_silent_while_the_answers_of_others_still_come():
     finally:
         loop.close()
     assert (found.idle, found.silent) == (frozenset("ab"), frozenset("c"))
+
+
+class Stored:
+    """Where answers are kept, at once."""
+
+    def __init__(self):
+        self.answers = {}
+
+    async def read(self, jid, minions):
+        return {minion: answer for (its, minion), answer in self.answers.items() if its == jid and minion in minions}
+
+    async def forget(self, jid):
+        pass
+
+
+class Numbered(Publisher):
+    """Publishes each question under a jid of its own."""
+
+    questions = 0
+
+    def new_jid(self):
+        self.questions += 1
+        return f"2026051610200000000{self.questions}"
+
+
+def test_a_minion_is_not_silent_while_answers_to_older_questions_still_come():
+    loop, stored = compat.new_loop(), Stored()
+    questions = Questions(loop, Numbered())
+    older, newer = "20260516102000000001", "20260516102000000002"
+
+    def answer(jid, minion):
+        stored.answers[jid, minion] = (IDLE, 0)
+        questions.heard(jid, minion, IDLE)
+
+    async def ask():
+        first = questions.find_either(JID, "abc", 3.0, kept=stored)
+        loop.spawn_callback(lambda: first)
+        await compat.sleep(0.1)
+        return await questions.find_either(JID, "d", 0.5, kept=stored)
+
+    try:
+        for after, jid, minion in ((0.4, older, "a"), (1.5, older, "b"), (2.5, newer, "d")):
+            loop.call_later(after, answer, jid, minion)
+        found = loop.run_sync(ask)
+    finally:
+        loop.close()
+    assert found.idle == frozenset("d")
+
+
+def test_what_has_been_published_before_a_question_and_shows_receipts_only_now_prolongs_it():
+    loop, stored = compat.new_loop(), Stored()
+    questions = Questions(loop, Numbered())
+
+    def answer(jid, minion):
+        stored.answers[jid, minion] = (IDLE, 0)
+        questions.heard(jid, minion, IDLE)
+
+    try:
+        loop.call_later(0.4, questions.handed_on, 5.0)
+        loop.call_later(1.5, answer, "20260516102000000001", "a")
+        found = loop.run_sync(lambda: questions.find_either(JID, "a", 0.5, kept=stored))
+    finally:
+        loop.close()
+    assert found.idle == frozenset("a")
+
+
+def test_what_a_minion_says_is_told_before_the_others_have_answered_and_only_once():
+    loop, stored, told = compat.new_loop(), Stored(), []
+    questions = Questions(loop, Numbered())
+    jid = "20260516102000000001"
+    stored.answers = {(jid, "a"): (IDLE, 0), (jid, "b"): ("nonsense", 0)}
+    try:
+        for minion in "ab":
+            loop.call_later(0.1, questions.heard, jid, minion, None)
+        loop.call_later(0.9, stored.answers.__setitem__, (jid, "c"), (RUNNING, 0))
+        rest = loop.run_sync(lambda: questions.find_either(JID, "abcd", 1.0, kept=stored, told=told.append))
+    finally:
+        loop.close()
+    assert [(part.idle, part.running) for part in told] == [
+        (frozenset("a"), frozenset()),
+        (frozenset(), frozenset("c")),
+    ]
+    assert (rest.answered, rest.silent) == (frozenset(), frozenset("bd"))

@@ -313,13 +313,14 @@ class World:
 
         def answered():
             self.returned |= {(name, effect.jid) for name in ran}
-            silent = set(effect.minions) - running - ran - idle
-            wait = PROOF + (ANSWERS if silent else 0.1)
-            sets = [frozenset(names) for names in (running, ran, idle, silent)]
+            silent = frozenset(effect.minions) - running - ran - idle
+            sets = [frozenset(names) for names in (running, ran, idle)]
             unmatched = frozenset(name for name in idle if (name, effect.jid) in self.unmatched)
             said = {name: self.minions[name].says(effect.jid) for name in idle if self.minions[name].keeps}
-            more = {"unmatched": unmatched, "said": said, "free": frozenset(free & idle)}
-            self.later(wait, lambda: self.tell(facts.Asked(effect.jid, *sets, **more)))
+            told = {"unmatched": unmatched, "said": said, "free": frozenset(free & idle), "more": bool(silent)}
+            self.later(PROOF + 0.1, lambda: self.tell(facts.Asked(effect.jid, *sets, **told)))
+            if silent:
+                self.later(PROOF + ANSWERS, lambda: self.tell(facts.Asked(effect.jid, silent=silent)))
 
         self.later(0.1, asked)
         self.later(0.15, answered)

@@ -1,0 +1,47 @@
+"""
+Whether a master is behind with what minions have sent, as an engine can tell by what is handed on to it.
+
+A busy master hands things on about in the order in which they were sent. As long as that is what minions sent because of a
+question, of an older one, or of a job that was published before it, the answers to that question may still be waiting there:
+a minion without one is not silent yet. What was sent because of something newer says that the master has got further.
+
+Pure: stdlib only, the time is an argument. Nobody waits without end: minions can send things late on purpose.
+"""
+
+from __future__ import annotations
+
+import math
+
+#: Seconds without anything that was sent so early after which all of that has been handed on.
+QUIET = 2.0
+#: How many times its time a question may take.
+LONGEST = 6.0
+
+
+class HandedOn:
+    """What the master has handed on to an engine lately. All times are seconds by one clock that only rises."""
+
+    def __init__(self) -> None:
+        self._last: dict[
+            float, float
+        ] = {}  # when minions were asked or sent something -> when they were last heard of it
+
+    def __len__(self) -> int:
+        return len(self._last)
+
+    def note(self, cause: float, now: float) -> None:
+        """A minion is heard ``now`` about something that was published at ``cause``."""
+        self._last[cause] = now
+        if len(self._last) > 100:
+            self._last = {cause: last for cause, last in self._last.items() if last > now - QUIET}
+
+    def end_of(self, published: float, earliest: float, timeout: float) -> float:
+        """
+        Return when the minions that have not answered a question count as silent, as far as is known now.
+
+        :param published: when the question was published.
+        :param earliest: when its time is over where the master is not behind.
+        :param timeout: seconds that it has for that.
+        """
+        last = max((last for cause, last in self._last.items() if cause <= published), default=-math.inf)
+        return min(max(earliest, last + QUIET), earliest + (LONGEST - 1.0) * timeout)

@@ -1,0 +1,60 @@
+"""When a minion that has not answered a question counts as silent."""
+
+from __future__ import annotations
+
+from saltext.jobs.core.master.handed_on import LONGEST, QUIET, HandedOn
+
+#: A question that is published at 100 s and has ten seconds.
+PUBLISHED, TIMEOUT = 100.0, 10.0
+EARLIEST = PUBLISHED + TIMEOUT
+
+
+def end_of(handed_on):
+    return handed_on.end_of(PUBLISHED, EARLIEST, TIMEOUT)
+
+
+def test_where_nothing_is_handed_on_its_time_is_what_it_was_given():
+    assert end_of(HandedOn()) == EARLIEST
+
+
+def test_an_answer_that_came_early_prolongs_nothing():
+    handed_on = HandedOn()
+    handed_on.note(PUBLISHED, EARLIEST - QUIET - 1.0)
+    assert end_of(handed_on) == EARLIEST
+
+
+def test_an_answer_that_comes_late_prolongs_its_question():
+    handed_on = HandedOn()
+    handed_on.note(PUBLISHED, EARLIEST - 0.5)
+    assert end_of(handed_on) == EARLIEST - 0.5 + QUIET
+
+
+def test_what_minions_were_asked_or_sent_before_prolongs_it_too():
+    handed_on = HandedOn()
+    handed_on.note(PUBLISHED - 15.0, EARLIEST + 3.0)
+    assert end_of(handed_on) == EARLIEST + 3.0 + QUIET
+
+
+def test_what_is_newer_says_that_the_master_has_got_further():
+    handed_on = HandedOn()
+    handed_on.note(PUBLISHED + 0.1, EARLIEST + 3.0)
+    assert end_of(handed_on) == EARLIEST
+
+
+def test_nothing_prolongs_it_without_end():
+    handed_on = HandedOn()
+    for second in range(1000):
+        handed_on.note(PUBLISHED - 1.0, PUBLISHED + second)
+    assert end_of(handed_on) == PUBLISHED + LONGEST * TIMEOUT
+
+
+def test_the_time_that_the_publish_itself_takes_counts_for_no_minion():
+    published_late = EARLIEST + 4.0
+    assert HandedOn().end_of(PUBLISHED, published_late, TIMEOUT) == published_late
+
+
+def test_what_has_been_handed_on_long_ago_is_forgotten():
+    handed_on = HandedOn()
+    for number in range(100_000):
+        handed_on.note(float(number), float(number))
+    assert len(handed_on) <= 101

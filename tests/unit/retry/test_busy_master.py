@@ -1,0 +1,95 @@
+"""A fleet that comes back to a busy master: nothing but the master's workers keeps it waiting, and nobody is asked twice."""
+
+from __future__ import annotations
+
+import pytest
+
+from saltext.jobs.core.retry import facts
+from tests.unit.retry.busy import Busy
+from tests.unit.retry.world import World
+
+MINIONS, JOBS, WITHIN = 120, 3, 10.0
+#: Requests of a minion that is there again: its start, an answer, and of each job the acknowledgement and the return.
+REQUESTS = 2 + 2 * JOBS
+#: Seconds from the last start until the last job is begun where the workers take no time: minions settle, and those that are
+#: owed the same job are gathered for each.
+CALM = 10.0
+#: Seconds that it may take longer, where both come together.
+FEW = 5.0
+
+
+def fleet_that_was_away(need):
+    """Return a world whose workers need so many seconds for a fleet that is owed jobs and away."""
+    world = Busy(MINIONS, cost=2 * need / (MINIONS * REQUESTS), triggers=("any",), cooldown=30.0)
+    for name in world.minions:
+        world.stop(name)
+    for n in range(JOBS):
+        world.publish(f"j{n}")
+    world.run(60)
+    assert world.machine.total == MINIONS * JOBS
+    return world
+
+
+def bring_back(world):
+    """Let the fleet start and get what it is owed. Returns the seconds from the first start until the last job was begun."""
+    begun = world.now
+    for at, name in enumerate(world.minions):
+        world.later(WITHIN * at / MINIONS, lambda name=name: world.start(name), engine=False)
+    world.run_until(lambda: world.runs and not world.machine.total)
+    return max(world.begun_at.values()) - begun
+
+
+@pytest.mark.parametrize("need", [1.0, 16.0, 30.0, 60.0, 90.0])
+def test_the_last_job_is_begun_as_soon_as_the_workers_allow(need):
+    world = fleet_that_was_away(need)
+    assert bring_back(world) <= max(WITHIN + CALM, need) + FEW
+    assert set(world.runs.values()) == {1}
+    assert set(world.asked.values()) == {1}
+
+
+@pytest.mark.parametrize("before", [5.0, 8.0, 15.0, 30.0])
+def test_a_look_for_publishes_that_were_missed_takes_no_replay_for_one(before):
+    world = fleet_that_was_away(30.0)
+    world.restart()
+    world.run(100.0 - before)
+    bring_back(world)
+    assert set(world.asked.values()) == {1}
+
+
+def test_a_minion_that_is_not_there_keeps_no_other_waiting():
+    world = World(minions=("a", "b"))
+    for name in world.minions:
+        world.stop(name)
+    world.publish("j")
+    world.run(60)
+    world.start("a")
+    begun = world.now
+    world.tell(facts.SignOfLife(("b",), facts.Sign.START))
+    world.run_until(lambda: world.runs["a", "j"])
+    assert [set(ask.minions) for ask in world.effects(facts.Ask)] == [{"a", "b"}]
+    assert world.now - begun < 2.0 + 2 * world.settings.gather + 1.0
+
+
+def test_those_that_answer_late_are_sent_their_job_together():
+    world = World(minions=tuple("abcd"))
+    for name in world.minions:
+        world.stop(name)
+    world.publish("j")
+    world.run(60)
+    machine, now = world.machine, world.now
+    machine.step(facts.SignOfLife(tuple("abcd"), facts.Sign.ANSWER), now)
+
+    def effects(kind, seconds, fact=None):
+        found = machine.step(fact or facts.Tick(), now + seconds)
+        return [effect for effect in found if isinstance(effect, kind)]
+
+    effects(facts.LookUp, 1.0)
+    (look,) = effects(facts.LookUp, 3.0)
+    assert [ask.minions for ask in effects(facts.Ask, 3.1, facts.LookedUp("j", look.minions))] == [tuple("abcd")]
+    assert effects(facts.LookUp, 4.0, facts.Asked("j", idle=frozenset("a"), more=True)) == []
+    assert effects(facts.LookUp, 5.0, facts.Asked("j", idle=frozenset("b"), more=True)) == []
+    (look,) = effects(facts.LookUp, 6.0)
+    assert look.minions == ("a", "b")
+    assert effects(facts.LookUp, 7.0, facts.Asked("j", idle=frozenset("c"), more=True)) == []
+    (look,) = effects(facts.LookUp, 7.5, facts.Asked("j", silent=frozenset("d")))
+    assert look.minions == ("c",), "nobody is left to wait for"
