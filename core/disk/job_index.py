@@ -4,15 +4,17 @@ What is kept beside the records of jobs, so that they are found and listed witho
 ===================  ================================================================================================
 table                holds
 ===================  ================================================================================================
-``jobs``             of each load its jid, function and user, and what ``jobs.list_jobs`` shows of it (``shown``)
+``marks``            the pairs of function and user that loads have, a number for each
+``jobs``             of each load its jid, the number of its mark, and what else ``jobs.list_jobs`` shows (``shown``)
 ``minions``          the ids of minions, a number for each
-``jobs_of_minions``  in which seconds a minion was sent a job or returned one: hour and second of the jid. What begins
-                     with no such time is in hour 0, with the whole jid as second.
+``jobs_of_minions``  in which seconds of an hour a minion was sent a job or returned one: a character for each second.
+                     Only of jids that begin with such a time.
 ===================  ================================================================================================
 
 It is written here, in the transaction in which the records are written, and read in ``core/disk/job_lookup.py``. A row says
-where to look; the records say what is there. Rows of ``jobs`` go with their loads; those of ``jobs_of_minions`` may outlive
-their jobs by some hours. The hour comes first, so that what is written at one time lies on few pages.
+where to look; the records say what is there. Rows of ``jobs`` go with their loads; those of ``marks`` and
+``jobs_of_minions`` may outlive their jobs by some hours. The hour comes first, so that what is written at one time lies on
+few pages.
 """
 
 from __future__ import annotations
@@ -29,20 +31,24 @@ from saltext.jobs.core.disk import packed
 
 LOADS, MINIONS, RETURNS = "jobs/loads", "jobs/minions", "jobs/returns/"
 
-UNDATED = "jid NOT GLOB '" + 8 * "[0-9]" + "*'"
+#: Jids that begin with no second. Of them nothing is known by minions.
+UNTIMED = "jid NOT GLOB '" + 14 * "[0-9]" + "*'"
 TABLES = (
-    "CREATE TABLE jobs (jid TEXT PRIMARY KEY, fun TEXT NOT NULL, user TEXT NOT NULL, shown BLOB) WITHOUT ROWID",
-    "CREATE INDEX jobs_by_mark ON jobs (fun, user, jid)",
-    f"CREATE INDEX jobs_undated ON jobs (jid) WHERE {UNDATED}",
+    # A number is never used again: whoever has read it may look later what it stands for.
+    "CREATE TABLE marks (id INTEGER PRIMARY KEY AUTOINCREMENT, fun TEXT NOT NULL, user TEXT NOT NULL, UNIQUE (fun, user))",
+    "CREATE TABLE jobs (jid TEXT PRIMARY KEY, mark INTEGER NOT NULL, shown BLOB) WITHOUT ROWID",
+    "CREATE INDEX jobs_by_mark ON jobs (mark, jid)",
+    f"CREATE INDEX jobs_untimed ON jobs (jid) WHERE {UNTIMED}",
     "CREATE TABLE minions (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
-    """CREATE TABLE jobs_of_minions (hour INTEGER NOT NULL, minion INTEGER NOT NULL, second NOT NULL,
-        PRIMARY KEY (hour, minion, second)) WITHOUT ROWID""",
+    """CREATE TABLE jobs_of_minions (hour INTEGER NOT NULL, minion INTEGER NOT NULL, seconds TEXT NOT NULL,
+        PRIMARY KEY (hour, minion)) WITHOUT ROWID""",
 )
-_PUT_JOB = "INSERT OR REPLACE INTO jobs (jid, fun, user, shown) VALUES (?, ?, ?, ?)"
+NAMES = ("marks", "jobs", "minions", "jobs_of_minions")
 AT_ONCE = 500  # values in one statement
 is_timed = re.compile("[0-9]{14}").match
-#: What is shown of a job, in the order in which it is kept; the last one only where there is some.
-SHOWN = ("Function", "Arguments", "Target", "Target-type", "User", "Metadata")
+_is_regular = re.compile("[0-9]{8}(?:[01][0-9]|2[0-3])[0-5][0-9][0-5][0-9][0-9]{6}").fullmatch
+#: What Salt shows of a job besides its time; the last one only where there is some.
+_SHOWN = ["Function", "Arguments", "Target", "Target-type", "User", "Metadata"]
 
 
 # -- writing it, in the transaction in which the records are written ---------------------------------------------------
@@ -51,7 +57,9 @@ SHOWN = ("Function", "Arguments", "Target", "Target-type", "User", "Metadata")
 def has_stored(sql: sqlite3.Connection, bank: str, key: str, value: Any) -> None:
     """Keep what belongs to a value that was stored."""
     if bank == LOADS:
-        sql.execute(_PUT_JOB, (key, *job_marks(value), _shown(value)))
+        mark = job_marks(value)
+        put = "INSERT OR REPLACE INTO jobs (jid, mark, shown) VALUES (?, ?, ?)"
+        sql.execute(put, (key, _number(sql, *mark), _shown(key, mark, value)))
     elif bank == MINIONS:
         if isinstance(value, (list, tuple)):
             _add_minions(sql, key, [name for name in value if isinstance(name, str)])
@@ -70,9 +78,6 @@ def has_removed(sql: sqlite3.Connection, bank: str, keys: Sequence[str] | None =
         sql.execute("DELETE FROM jobs_of_minions")
         return
     sql.execute(f"DELETE FROM jobs WHERE jid IN ({','.join('?' * len(keys))})", tuple(keys))
-    for key in keys:
-        if not is_timed(key):
-            sql.execute("DELETE FROM jobs_of_minions WHERE hour = 0 AND second = ?", (key,))
 
 
 def build(sql: sqlite3.Connection) -> None:
@@ -91,32 +96,50 @@ def build(sql: sqlite3.Connection) -> None:
         has_stored(sql, bank, key, None)
 
 
+def _number(sql: sqlite3.Connection, fun: str, user: str) -> int:
+    found = sql.execute("SELECT id FROM marks WHERE fun = ? AND user = ?", (fun, user)).fetchone()
+    if found is not None:
+        return int(found[0])
+    return int(sql.execute("INSERT INTO marks (fun, user) VALUES (?, ?)", (fun, user)).lastrowid or 0)
+
+
 def _add_minions(sql: sqlite3.Connection, jid: str, names: Sequence[str]) -> None:
-    place = _place(jid)
+    if not is_timed(jid):
+        return
+    hour, second = place(jid)
     for start in range(0, len(names), AT_ONCE):
         part = names[start : start + AT_ONCE]
         marks = ",".join("?" * len(part))
-        put = f"""INSERT OR IGNORE INTO jobs_of_minions (hour, minion, second)
-            SELECT ?, id, ? FROM minions WHERE name IN ({marks})"""
-        if sql.execute(put, (*place, *part)).rowcount == len(part):
+        put = f"""INSERT INTO jobs_of_minions (hour, minion, seconds) SELECT ?, id, ? FROM minions WHERE name IN ({marks})
+            ON CONFLICT (hour, minion) DO UPDATE SET seconds = seconds || excluded.seconds
+            WHERE instr(seconds, excluded.seconds) = 0"""
+        if sql.execute(put, (hour, second, *part)).rowcount == len(part):
             continue
         known = {row[0] for row in sql.execute(f"SELECT name FROM minions WHERE name IN ({marks})", part)}
         if len(known) < len(part):
             new = [(name,) for name in part if name not in known]
             sql.executemany("INSERT OR IGNORE INTO minions (name) VALUES (?)", new)
-            sql.execute(put, (*place, *part))
+            sql.execute(put, (hour, second, *part))
 
 
-def _place(jid: str) -> tuple[int, int | str]:
-    return (int(jid[:10]), int(jid[10:14])) if is_timed(jid) else (0, jid)
+def place(jid: str) -> tuple[int, str]:
+    """Return the hour of a jid that begins with a time, and the character for minute and second in it."""
+    return int(jid[:10]), chr(int(jid[10:14]) + 1)  # SQLite takes a text to end at a character 0
+
+
+def seconds_in(text: str) -> list[str]:
+    """Return minutes and seconds as they stand in jids, the last one first."""
+    return [f"{number - 1:04d}" for number in sorted(set(map(ord, text)), reverse=True)]
 
 
 def _is_known(sql: sqlite3.Connection, jid: str, name: str) -> bool:
     """Tell whether a minion was sent a job of this second, as it was as a rule when it returns one."""
-    query = """SELECT 1 FROM jobs_of_minions WHERE hour = ? AND second = ?
-        AND minion = (SELECT id FROM minions WHERE name = ?)"""
-    place = _place(jid)
-    return bool(sql.execute(query, (*place, name)).fetchall())
+    if not is_timed(jid):
+        return True
+    hour, second = place(jid)
+    query = """SELECT 1 FROM jobs_of_minions WHERE hour = ? AND minion = (SELECT id FROM minions WHERE name = ?)
+        AND instr(seconds, ?) > 0"""
+    return bool(sql.execute(query, (hour, name, second)).fetchall())
 
 
 def job_marks(load: Any) -> tuple[str, str]:
@@ -129,15 +152,24 @@ def job_marks(load: Any) -> tuple[str, str]:
     return fun if isinstance(fun, str) else "", user if isinstance(user, str) else ""
 
 
-def _shown(load: Any) -> bytes | None:
-    """Return what is shown of a load; None where only a look at the load itself can tell."""
-    if not isinstance(load, dict) or not load:
+def shown_mark(fun: str, user: str) -> tuple[str, str]:
+    """Return what Salt shows as function and user of a load with this mark."""
+    return fun, user or "root"
+
+
+def _shown(jid: str, mark: tuple[str, str], load: Any) -> bytes | None:
+    """
+    Return what is shown of a load besides what its mark and its jid tell: a list of the arguments, the target and its type
+    and, where there are some, the metadata. None where only a look at the load itself can tell.
+    """
+    if not isinstance(load, dict) or not load or not _is_regular(jid):
         return None
     try:
         found = salt.utils.jid.format_job_instance(load)
-        if len(found) - len(SHOWN) not in (0, -1):
+        function, *middle, user = [found.pop(name) for name in _SHOWN[:5]]
+        if (function, user) != shown_mark(*mark) or found.keys() - _SHOWN[5:]:
             return None
-        data: bytes = salt.payload.dumps([found[name] for name in SHOWN[: len(found)]], use_bin_type=True)
+        data: bytes = salt.payload.dumps([*middle, *found.values()], use_bin_type=True)
     except Exception:  # a load holds whatever it holds
         return None
     return data

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgpack
 
 from saltext.jobs.core.disk import packed
 from saltext.jobs.core.disk.database import Database
-from saltext.jobs.core.disk.job_index import LOADS, MINIONS, RETURNS, UNDATED, is_timed
+from saltext.jobs.core.disk.job_index import LOADS, MINIONS, RETURNS, UNTIMED, is_timed, seconds_in, shown_mark
 
 FEW = 40
 CHUNK = 500  # rows asked for at a time: a reader that stays in one query would keep -wal from being emptied
 SOME = 5000  # rows that are removed in one transaction
 
+#: Stands for a mark that was forgotten since its load was listed; the load is gone.
+_GONE = ("", "")
 _DATED = re.compile("[0-9]{8}").match
 #: The oldest of what begins with a digit: in the loads and the lists of minions, and in the banks of the returns.
 _FIRST_KEY = (
@@ -31,55 +33,45 @@ class JobLookup:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def jids(self, low: str, high: str, marks: tuple[str, str] | None = None) -> Iterator[str]:
+    def jids(self, low: str, high: str, mark: int | None = None) -> Iterator[str]:
         """
         Yield the jids of loads from ``high`` down to ``low``, both included, of those that begin with a date.
 
-        :param marks: function and user of the loads, where not of all.
+        :param mark: the number of their mark, where not of all.
         """
-        where = "fun = ? AND user = ? AND " if marks else ""
-        query = f"SELECT jid FROM jobs WHERE {where}jid {{}} ? AND jid >= ? ORDER BY jid DESC LIMIT ?"
-        edges = tuple(marks or ())
+        return self._down("jobs", "" if mark is None else f"mark = {int(mark)} AND ", low, high)
+
+    def _down(self, table: str, where: str, low: str, high: str) -> Iterator[str]:
+        query = f"SELECT jid FROM {table} WHERE {where}jid {{}} ? AND jid >= ? ORDER BY jid DESC LIMIT ?"
         # Who wants the newest wants few of them.
-        rows = self._database.read(query.format("<="), (*edges, high, low, FEW))
+        rows = self._database.read(query.format("<="), (high, low, FEW))
         while rows:
             yield from (row[0] for row in rows if _DATED(row[0]))
-            rows = self._database.read(query.format("<"), (*edges, rows[-1][0], low, CHUNK))
+            rows = self._database.read(query.format("<"), (rows[-1][0], low, CHUNK))
 
     def jids_near(self, low: str, high: str, minion: str) -> Iterator[str]:
-        """As ``jids``, of the loads of all seconds in which a minion was sent a job or returned one."""
+        """As ``jids``, of the loads of all seconds in which a minion had a job, and of all jids that tell no second."""
         found = self._database.read("SELECT id FROM minions WHERE name = ?", (minion,))
-        if not found:
-            return iter(())
-        number = found[0][0]
-        odd = (str(row[0]) for row in self._seconds(0, number))
-        others = sorted((jid for jid in odd if _DATED(jid) and low <= jid <= high), reverse=True)
-        return heapq.merge(self._timed(low, high, number), others, reverse=True)
+        others = self._down("jobs INDEXED BY jobs_untimed", f"{UNTIMED} AND ", low, high)
+        return heapq.merge(self._timed(low, high, found[0][0]) if found else (), others, reverse=True)
 
     def _timed(self, low: str, high: str, minion: int) -> Iterator[str]:
         hour = self._hour_before(int(high[:10]) + 1 if is_timed(high) else 10**10)
-        while hour and f"{hour:010d}~" >= low:
-            for (second,) in self._seconds(hour, minion):
-                first = f"{hour:010d}{second:04d}"
-                yield from self.jids(max(low, first), min(high, f"{first}~"))
+        query = "SELECT seconds FROM jobs_of_minions WHERE hour = ? AND minion = ?"
+        while hour is not None and f"{hour:010d}~" >= low:
+            for (text,) in self._database.read(query, (hour, minion)):
+                for second in seconds_in(text):
+                    first = f"{hour:010d}{second}"
+                    yield from self.jids(max(low, first), min(high, f"{first}~"))
             hour = self._hour_before(hour)
 
-    def _hour_before(self, hour: int) -> int:
-        return int(self._database.read("SELECT max(hour) FROM jobs_of_minions WHERE hour < ?", (hour,))[0][0] or 0)
+    def _hour_before(self, hour: int) -> int | None:
+        found: int | None = self._database.read("SELECT max(hour) FROM jobs_of_minions WHERE hour < ?", (hour,))[0][0]
+        return found
 
-    def _seconds(self, hour: int, minion: int) -> list[tuple[Any, ...]]:
-        query = "SELECT second FROM jobs_of_minions WHERE hour = ? AND minion = ? ORDER BY second DESC"
-        return self._database.read(query, (hour, minion))
-
-    def marks(self) -> Iterator[tuple[str, str]]:
-        """Yield the different pairs of function and user of all loads: one look into the index for each."""
-        # Not as one comparison of pairs: SQLite would go through all jobs of a function for it.
-        same = "SELECT fun, user FROM jobs WHERE fun = ? AND user > ? ORDER BY user LIMIT 1"
-        later = "SELECT fun, user FROM jobs WHERE fun > ? ORDER BY fun, user LIMIT 1"
-        rows = self._database.read("SELECT fun, user FROM jobs ORDER BY fun, user LIMIT 1")
-        while rows:
-            yield rows[0][0], rows[0][1]
-            rows = self._database.read(same, rows[0]) or self._database.read(later, rows[0][:1])
+    def marks(self) -> list[tuple[int, str, str]]:
+        """Return the pairs of function and user that loads have, or had lately, each with its number before it."""
+        return [(row[0], row[1], row[2]) for row in self._database.read("SELECT id, fun, user FROM marks")]
 
     def oldest(self, count: int) -> list[str]:
         """Return up to ``count`` jids of loads that begin with a date, oldest first."""
@@ -93,27 +85,26 @@ class JobLookup:
 
     def undated(self) -> dict[str, float]:
         """Return the jids of loads that do not begin with a date, with the Unix times of their last write."""
-        query = f"""SELECT jobs.jid, records.updated FROM jobs INDEXED BY jobs_undated
+        query = f"""SELECT jobs.jid, records.updated FROM jobs INDEXED BY jobs_untimed
             CROSS JOIN records ON records.bank = (SELECT id FROM banks WHERE name = ?) AND records.key = jobs.jid
-            WHERE {UNDATED.replace("jid", "jobs.jid")}"""
-        return {key: at / 1000 for key, at in self._database.read(query, (LOADS,))}
+            WHERE {UNTIMED.replace("jid", "jobs.jid")}"""
+        return {key: at / 1000 for key, at in self._database.read(query, (LOADS,)) if not _DATED(key)}
 
-    def shown(self) -> Iterator[tuple[list[str], list[list[Any] | None]]]:
+    def shown(self) -> Iterator[tuple[Sequence[str], list[tuple[str, str]], list[list[Any] | None]]]:
         """
-        Yield the jids of all loads, in order, and what is shown of each, in the same order, some at a time.
+        Yield what is shown of all loads, some at a time: their jids, in order; in the same order, their functions and users;
+        and lists of arguments, target, target type and, where there is some, metadata.
 
-        None stands for what is shown of a job of which the load is to be read.
+        None stands for a list where the load is to be read.
         """
-        query = f"SELECT jid, shown FROM jobs WHERE jid > ? ORDER BY jid LIMIT {CHUNK}"
+        query = f"SELECT jid, mark, shown FROM jobs WHERE jid > ? ORDER BY jid LIMIT {CHUNK}"
+        known: dict[int, tuple[str, str]] = {}
         rows = self._database.read(query, ("",))
         while rows:
-            jids, values = zip(*rows, strict=True)
-            if None not in values:
-                # All as one list: to begin decoding costs more than most of them.
-                found = packed.loads(msgpack.Packer().pack_array_header(len(values)) + b"".join(values))
-            else:
-                found = [None if value is None else packed.loads(value) for value in values]
-            yield list(jids), found
+            jids, numbers, values = zip(*rows, strict=True)
+            if not known.keys() >= set(numbers):
+                known = {number: shown_mark(fun, user) for number, fun, user in self.marks()}
+            yield jids, [known.get(number, _GONE) for number in numbers], _decoded(values)
             rows = self._database.read(query, (jids[-1],))
 
     def forget(self) -> int:
@@ -123,11 +114,29 @@ class JobLookup:
         firsts.append((self._database.read(_FIRST_BANK, (RETURNS, RETURNS))[0][0] or "")[len(RETURNS) :])
         first = min((jid for jid in firsts if jid), default="")
         kept = int(first[:10]) if is_timed(first) else int(first[:8]) * 100 if _DATED(first) else 0
-        ((hour,),) = self._database.read("SELECT min(hour) FROM jobs_of_minions WHERE hour > 0")
-        if hour is None or hour >= kept:
+        query = "SELECT hour, minion FROM jobs_of_minions WHERE hour < ? ORDER BY hour, minion LIMIT 1 OFFSET ?"
+        if not self._database.read(query, (kept, 0)):
             return 0
-        query = "SELECT minion FROM jobs_of_minions WHERE hour = ? ORDER BY minion LIMIT 1 OFFSET ?"
-        last = self._database.read(query, (hour, SOME))
+        last = self._database.read(query, (kept, SOME)) or [(kept, -1)]
         with self._database.transaction() as sql:
-            query = "DELETE FROM jobs_of_minions WHERE hour = ? AND minion <= ?"
-            return sql.execute(query, (hour, last[0][0] if last else 2**62)).rowcount
+            count = sql.execute("DELETE FROM jobs_of_minions WHERE hour < ?", last[0][:1]).rowcount
+            count += sql.execute("DELETE FROM jobs_of_minions WHERE hour = ? AND minion <= ?", last[0]).rowcount
+        self._forget_marks()
+        return count
+
+    def _forget_marks(self) -> None:
+        unused = "NOT EXISTS (SELECT 1 FROM jobs WHERE mark = marks.id)"
+        found = self._database.read(f"SELECT id FROM marks WHERE {unused} LIMIT {SOME}")
+        if found:
+            with self._database.transaction() as sql:
+                sql.executemany(f"DELETE FROM marks WHERE id = ? AND {unused}", found)
+
+
+def _decoded(values: Sequence[bytes | None]) -> list[Any]:
+    """Decode values; all as one list, since to begin decoding costs more than most of them."""
+    some = [value for value in values if value is not None]
+    found: list[Any] = packed.loads(msgpack.Packer().pack_array_header(len(some)) + b"".join(some))
+    if len(some) == len(values):
+        return found
+    each = iter(found)
+    return [None if value is None else next(each) for value in values]

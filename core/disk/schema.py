@@ -12,7 +12,7 @@ import sqlite3
 from saltext.jobs.core.disk import job_index
 
 APPLICATION = 0x53614A42  # in the header of the file: it is ours
-VERSION = 2  # of the tables
+VERSION = 3  # of the tables
 #: A row lies on one page if it can. On pages of 4096 bytes a twelfth is lost to the ends that hold no row more.
 PAGE_BYTES = 8192
 
@@ -36,13 +36,15 @@ def upgrade(sql: sqlite3.Connection) -> None:
     """
     Bring a file of an earlier version up to this one, where nobody has. The caller has begun a transaction.
 
-    Version 1 had the function and the user of a load in the columns ``fun`` and ``user`` of ``records``. They stay in such a
-    file, unused: to take them out every row would have to be written again.
+    What is kept beside the records is made anew. Version 1 had function and user of a load in the columns ``fun`` and
+    ``user`` of ``records``. They stay in such a file, unused: to take them out every row would have to be written again.
     """
-    if sql.execute("PRAGMA user_version").fetchone()[0] != 1:
+    if sql.execute("PRAGMA user_version").fetchone()[0] >= VERSION:
         return
     for name in ("records_by_fun", "records_undated", "records_by_user"):
         sql.execute(f"DROP INDEX IF EXISTS {name}")
+    for name in job_index.NAMES:
+        sql.execute(f"DROP TABLE IF EXISTS {name}")
     for statement in job_index.TABLES:
         sql.execute(statement)
     job_index.build(sql)

@@ -41,6 +41,9 @@ _DAMAGE = frozenset(("UnpackException", "OutOfData", "StackError", "FormatError"
 #: Tells whether a function or user is one that is looked for.
 Matches = Callable[[str], bool]
 Marks = Mapping[str, Matches | None]
+#: Of some loads, in the same order: their keys, in order; functions and users; lists of arguments, target, target type and,
+#: where there is some, metadata.
+Shown = tuple[Sequence[str], Sequence[tuple[str, str]], Sequence[list[Any] | None]]
 
 # One lock per process id: a lock that another thread held during a fork would never open in the child.
 _LOADING: dict[int, threading.Lock] = {}
@@ -183,8 +186,8 @@ class Driver:
         """Return what all that is stored takes; None where that is not known at once."""
         return None
 
-    def shown(self) -> Iterator[tuple[list[str], list[list[Any] | None]]]:
-        """Yield the keys of all loads, some at a time, and what is shown of each; None where its load is to be read."""
+    def shown(self) -> Iterator[Shown]:
+        """Yield what is shown of all loads, some at a time; None for a list where the load is to be read."""
         raise NotImplementedError
 
     def jids(self, low: str, high: str, marks: Marks, minion: str | None = None) -> Iterator[str]:

@@ -40,47 +40,36 @@ def all_jobs(store: Store, with_end: bool) -> dict[str, dict[str, Any]]:
 
 def _add_shown(store: Store, jobs: dict[str, dict[str, Any]]) -> list[str]:
     """Add what the driver keeps of each job for this, and return the keys of those of which it keeps nothing."""
-    unread, minute, begun = [], "", ""
-    for jids, found in store.driver.shown():
-        for jid, shown in zip(jids, found, strict=True):
-            if jid[:12] != minute:  # the jids come in order
-                minute, begun = jid[:12], _minute(jid[:12])
-            second = jid[12:]
-            if (
-                shown is None
-                or not begun
-                or len(second) != 8
-                or not (second.isascii() and second.isdecimal() and second < "6")
-            ):
+    unread, day, begun = [], "", ""
+    for jids, marks, found in store.driver.shown():
+        for jid, (function, user), shown in zip(jids, marks, found, strict=True):
+            if jid[:8] != day:  # the jids come in order
+                day, begun = jid[:8], _begun(jid[:8])
+            if shown is None or not begun:
                 unread.append(jid)
                 continue
-            function, arguments, target, kind, user, *metadata = shown
+            arguments, target, kind = shown[:3]
             job = {"Function": function, "Arguments": arguments, "Target": target, "Target-type": kind, "User": user}
-            if metadata:
-                job["Metadata"] = metadata[0]
-            job["StartTime"] = f"{begun}{second[:2]}.{second[2:]}"
+            job["StartTime"] = f"{begun} {jid[8:10]}:{jid[10:12]}:{jid[12:14]}.{jid[14:]}"
+            if len(shown) > 3:
+                job["Metadata"] = shown[3]
             jobs[jid] = job
     return unread
 
 
 @contextlib.contextmanager
 def _without_collector() -> Iterator[None]:
-    """Nothing of a list of jobs is garbage yet, and the collector would go through all of it again and again."""
+    """Nothing of a list of jobs is garbage, and the collector would go through all of it again and again, now and later."""
     enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if enabled:
+            if not gc.get_freeze_count():  # else there is what somebody wants to stay frozen
+                gc.freeze()
+                gc.unfreeze()  # all that there is counts as old now
             gc.enable()
-
-
-def _minute(text: str) -> str:
-    """Return how Salt shows a time up to its seconds; empty for what is none."""
-    if not (text.isdecimal() and text.isascii()) or text[8:10] > "23" or text[10:] > "59":
-        return ""
-    day = _begun(text[:8])
-    return day and f"{day} {text[8:10]}:{text[10:]}:"
 
 
 def readable(store: Store, bank: str, keys: Iterable[str] | None = None) -> Iterator[tuple[str, Any]]:

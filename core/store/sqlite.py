@@ -23,7 +23,7 @@ from saltext.jobs.core.disk.job_lookup import CHUNK, JobLookup
 from saltext.jobs.core.disk.sqlite_banks import SqliteBanks, banks_of
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ids import jid_at
-from saltext.jobs.core.store.drivers import ABSENT, LOADS, Driver, Marks, Outage, Undecodable
+from saltext.jobs.core.store.drivers import ABSENT, LOADS, Driver, Marks, Outage, Shown, Undecodable
 
 Result = TypeVar("Result")
 
@@ -174,13 +174,12 @@ class Sqlite(Driver):
         fun, user = marks["fun"], marks["user"]
         if fun is None and user is None:
             return index.jids(low, high)
-        wanted = (pair for pair in index.marks() if (not fun or fun(pair[0])) and (not user or user(pair[1])))
-        pairs = list(itertools.islice(wanted, MOST_MARKS + 1))
-        if len(pairs) > MOST_MARKS:
+        wanted = [mark[0] for mark in index.marks() if (not fun or fun(mark[1])) and (not user or user(mark[2]))]
+        if len(wanted) > MOST_MARKS:
             return index.jids(low, high)
-        return heapq.merge(*(index.jids(low, high, pair) for pair in pairs), reverse=True)
+        return heapq.merge(*(index.jids(low, high, mark) for mark in wanted), reverse=True)
 
-    def shown(self) -> Iterator[tuple[list[str], list[list[Any] | None]]]:
+    def shown(self) -> Iterator[Shown]:
         rows = self._do(lambda banks: banks.index.shown(), "list", LOADS)
         while (some := self._do(lambda banks: next(rows, None), "list", LOADS)) is not None:
             yield some

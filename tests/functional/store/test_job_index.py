@@ -38,6 +38,15 @@ FIRST = (
     "CREATE INDEX records_undated ON records (key) WHERE fun IS NOT NULL AND key NOT GLOB '" + 8 * "[0-9]" + "*'",
     "CREATE INDEX records_by_user ON records (user, key) WHERE user IS NOT NULL",
 )
+#: What version 2 kept beside the records.
+SECOND = (
+    "CREATE TABLE jobs (jid TEXT PRIMARY KEY, fun TEXT NOT NULL, user TEXT NOT NULL, shown BLOB) WITHOUT ROWID",
+    "CREATE INDEX jobs_by_mark ON jobs (fun, user, jid)",
+    "CREATE INDEX jobs_undated ON jobs (jid) WHERE jid NOT GLOB '" + 8 * "[0-9]" + "*'",
+    "CREATE TABLE minions (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
+    """CREATE TABLE jobs_of_minions (hour INTEGER NOT NULL, minion INTEGER NOT NULL, second NOT NULL,
+        PRIMARY KEY (hour, minion, second)) WITHOUT ROWID""",
+)
 NOW = time.time()
 JIDS = [jid_at(NOW - 3600 * number) for number in range(30)]
 LOADS = {
@@ -124,6 +133,20 @@ class TestAFileOfAnEarlierVersion:
         assert found(store, minion="db1") == []
         assert store.driver.banks_file.is_sound()
 
+    def test_what_another_version_kept_beside_the_records_is_made_anew(self, opts, path, first_version):
+        assert len(all_jobs(Store(opts), False)) == len({**LOADS, **ODD})
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as sql:
+            for name in job_index.NAMES:
+                sql.execute(f"DROP TABLE {name}")
+            for statement in SECOND:
+                sql.execute(statement)
+            sql.execute("INSERT INTO jobs VALUES ('20260516120000000000', 'test.ping', 'root', NULL)")
+            sql.execute("PRAGMA user_version=2")
+        Database(path).read("SELECT 1")
+        assert version_of(path) == schema.VERSION
+        assert set(all_jobs(Store(opts), False)) == {*LOADS, *ODD}
+        assert sorted(found(Store(opts), minion="web2")) == sorted((*LOADS, *ODD))
+
     def test_processes_that_open_it_together_bring_it_up_once(self, opts, path, first_version):
         asked = in_processes(6, lambda _: len(all_jobs(Store(opts), False)))
         assert asked == [len({**LOADS, **ODD})] * 6
@@ -208,6 +231,39 @@ class TestWhatIsShownOfJobs:
             assert found(store) == list(all_jobs(store, False)) == []
 
 
+def test_a_minion_is_found_by_all_its_jobs_of_an_hour(opts):
+    job_cache = Returner(opts)
+    jids = [
+        f"2026051612{minute:02}{second:02}{number:06}"
+        for minute in (0, 31, 59)
+        for second in (0, 59)
+        for number in (1, 2)
+    ]
+    for jid in jids:
+        job_cache.save_load(jid, {**LOAD, "jid": jid}, minions=["web1"])
+        job_cache.returner({"jid": jid, "id": "web2", "return": 1})
+    for minion in ("web1", "web2"):
+        assert found(job_cache.store, minion=minion) == jids[::-1]
+    with job_cache.store.driver.banks_file.transaction() as sql:
+        kept = [row[0] for row in sql.execute("SELECT seconds FROM jobs_of_minions")]
+    assert [job_index.seconds_in(text) for text in kept] == 2 * [["5959", "5900", "3159", "3100", "0059", "0000"]]
+    assert [len(text) for text in kept] == [6, 6]
+
+
+def test_a_pair_of_function_and_user_is_forgotten_after_its_last_job(opts):
+    job_cache = Returner(opts)
+    for jid in JIDS[:2]:
+        job_cache.save_load(jid, {**LOAD, "jid": jid, "fun": f"a.f{jid}"}, minions=["web1"])
+    banks = job_cache.store.driver.banks_file
+    known = {fun: number for number, fun, _ in banks.index.marks()}
+    assert len(known) == 2
+    job_cache.store.driver.remove([("jobs/minions", JIDS[1]), ("jobs/loads", JIDS[1])], "jobs/returns", JIDS[1])
+    job_cache.store.driver.tidy()
+    assert [fun for _, fun, _ in banks.index.marks()] == [f"a.f{JIDS[0]}"]
+    job_cache.save_load(JIDS[1], {**LOAD, "jid": JIDS[1], "fun": "b.b"}, minions=["web1"])
+    assert max(number for number, _, _ in banks.index.marks()) > max(known.values())
+
+
 def test_what_tells_of_minions_goes_when_its_hour_has_no_jobs(opts):
     job_cache = Returner(opts)
     for jid in (*JIDS, *ODD):
@@ -218,7 +274,7 @@ def test_what_tells_of_minions_goes_when_its_hour_has_no_jobs(opts):
         with banks.transaction() as sql:
             return [row[0] for row in sql.execute("SELECT DISTINCT hour FROM jobs_of_minions ORDER BY hour DESC")]
 
-    assert hours() == [*(int(jid[:10]) for jid in JIDS), 0]
+    assert hours() == [int(jid[:10]) for jid in JIDS]
     job_cache.store.driver.remove([("jobs/minions", JIDS[-1]), ("jobs/loads", JIDS[-1])], "jobs/returns", JIDS[-1])
     job_cache.store.driver.remove([("jobs/minions", "no-date"), ("jobs/loads", "no-date")], "jobs/returns", "no-date")
     job_cache.store.flush("jobs/loads", "20260516-special")
