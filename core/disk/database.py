@@ -41,6 +41,8 @@ _COMPANIONS = ("-wal", "-shm")
 _LEFT: list[sqlite3.Connection] = []
 _DATABASES: dict[tuple[str, bool], Database] = {}
 
+Moment = tuple[sqlite3.Connection, int]
+
 
 class Connection:
     """What one thread of one process has open."""
@@ -83,6 +85,15 @@ class Database:
         """
         with self._watched() as connection:
             return connection.sql.execute(query, values).fetchall()
+
+    def moment(self) -> Moment:
+        """
+        Return what is another value once anybody else has written.
+
+        A transaction that begins later can compare it: what was read since then still holds in it where it is the same.
+        """
+        with self._watched() as connection:
+            return moment(connection.sql)
 
     @contextlib.contextmanager
     def transaction(self, durable: bool = False) -> Iterator[sqlite3.Connection]:
@@ -394,6 +405,11 @@ class Database:
             found,
             target,
         )
+
+
+def moment(sql: sqlite3.Connection) -> Moment:
+    """As ``Database.moment``, of the connection of a transaction."""
+    return sql, sql.execute("PRAGMA data_version").fetchone()[0]
 
 
 def _roll_back(sql: sqlite3.Connection) -> None:
