@@ -1,22 +1,18 @@
 """
-One SQLite file that many processes and threads use at once: made, opened, checked, and set aside where it is damaged.
+One SQLite file that many processes and threads use at once: their connections, and what is read and written by them.
 
 Each thread of each process has a connection of its own. One that was opened before a fork, or on a file that has been
-replaced since, is never used again, nor closed: closing it would touch the files of whoever uses them now. Only the owner
-of the directory may read the file, which holds pillars and tokens as well; what root makes is given to that owner.
+replaced since, is never used again, nor closed: closing it would touch the files of whoever uses them now.
 
 Besides this file there are its ``-wal`` and ``-shm``, which belong to SQLite, and ``.lock``, held while a file is made or
-set aside. It must never touch a file that is not its own.
+set aside (``core/disk/database_file.py``).
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import logging
 import os
 import sqlite3
-import stat
 import sys
 import threading
 import time
@@ -24,21 +20,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from saltext.jobs.core.disk import schema
-from saltext.jobs.core.disk.local_banks import make_folder, owner_for_root
-from saltext.jobs.core.disk.mounts import mounts as mounted
-from saltext.jobs.core.disk.mounts import remote_file_system
+from saltext.jobs.core.disk.database_file import BUSY_SECONDS, LEFT, DatabaseFile, is_damage, is_foreign, roll_back
 from saltext.jobs.core.errors import StateError
 
-log = logging.getLogger(__name__)
-
-BUSY_SECONDS = 30.0  # how long a writer waits for the others
 CACHE_KB = 8192  # of pages that a connection keeps, at most: those that a sweep changes in one transaction
 LARGEST_LOG = 64 * 1024 * 1024  # bytes that -wal may keep after its content has gone into the file
 
-_COMPANIONS = ("-wal", "-shm")
-
-#: Connections that must not be closed.
-_LEFT: list[sqlite3.Connection] = []
 _DATABASES: dict[tuple[str, bool], Database] = {}
 
 Moment = tuple[sqlite3.Connection, int]
@@ -68,7 +55,7 @@ class Database:
 
     def __init__(self, path: str, full_sync: bool = False, mounts: Callable[[], str] | None = None) -> None:
         self.path = path
-        self._mounts = mounts or mounted
+        self._file = DatabaseFile(path, mounts)
         self._full_sync = full_sync
         self._pid = os.getpid()
         #: By thread. A thread that has the number of one that has ended takes its connection over.
@@ -114,7 +101,7 @@ class Database:
                 yield connection.sql
                 connection.sql.execute("COMMIT")
             except BaseException:
-                _roll_back(connection.sql)
+                roll_back(connection.sql)
                 raise
             finally:
                 connection.busy = False
@@ -125,9 +112,9 @@ class Database:
         """Begin a transaction, on the file that is there once all who came first have ended theirs."""
         while True:
             connection.sql.execute("BEGIN IMMEDIATE")
-            if connection.identity == self._identity():
+            if connection.identity == self._file.identity():
                 return connection
-            _roll_back(connection.sql)
+            roll_back(connection.sql)
             connection = self._connection()
 
     def shrink(self, pages: int) -> None:
@@ -144,7 +131,7 @@ class Database:
         except sqlite3.DatabaseError as exc:
             if is_damage(exc) and not connection.busy:
                 self._leave(connection)
-                self._set_aside(connection.identity, str(exc))
+                self._file.set_aside(connection.identity, str(exc))
             raise
 
     def _sync(self) -> None:
@@ -167,11 +154,11 @@ class Database:
 
     def _connection(self) -> Connection:
         if self._pid != os.getpid():
-            _LEFT.extend(connection.sql for connection in self._open_ones.values())
+            LEFT.extend(connection.sql for connection in self._open_ones.values())
             self._open_ones, self._pid = {}, os.getpid()
         found = self._open_ones.get(threading.get_ident())
         if found is not None:
-            if found.busy or found.identity == self._identity():
+            if found.busy or found.identity == self._file.identity():
                 return found
             self._leave(found)
         self._close_those_of_dead_threads()
@@ -179,7 +166,7 @@ class Database:
         return found
 
     def _leave(self, connection: Connection) -> None:
-        _LEFT.append(connection.sql)
+        LEFT.append(connection.sql)
         self._open_ones.pop(threading.get_ident(), None)
 
     def _close_those_of_dead_threads(self) -> None:
@@ -189,25 +176,18 @@ class Database:
             if connection is not None:
                 connection.sql.close()
 
-    def _identity(self) -> tuple[int, int] | None:
-        try:
-            found = os.stat(self.path)
-        except FileNotFoundError:
-            return None
-        return found.st_dev, found.st_ino
-
     def _open(self) -> Connection:
         deadline = time.monotonic() + BUSY_SECONDS
         while True:
-            self._check_place()
-            identity = self._identity()
+            self._file.check_place()
+            identity = self._file.identity()
             try:
                 if identity is None:
-                    self._make()
+                    self._file.make()
                     continue
                 connection = self._connect(identity)
             except sqlite3.OperationalError as exc:  # as when another process closes the file at this moment
-                self._check_rights(exc)
+                self._file.check_rights(exc)
                 if "locked" not in str(exc) or time.monotonic() > deadline:
                     raise
                 time.sleep(0.01)
@@ -215,25 +195,18 @@ class Database:
             if connection is not None:
                 return connection
 
-    def _check_rights(self, exc: sqlite3.Error) -> None:
-        if "unable to open" in str(exc) and os.path.exists(self.path) and not os.access(self.path, os.R_OK):
-            raise StateError(
-                f"{self.path} is private to the user that the master runs as (uid {os.stat(self.path).st_uid}); this "
-                f"process is of another (uid {os.geteuid()})"
-            ) from exc
-
     def _connect(self, identity: tuple[int, int]) -> Connection | None:
         """Return a connection; None where the file is another one by now."""
         sql = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
             application = sql.execute("PRAGMA application_id").fetchone()[0]
             version = sql.execute("PRAGMA user_version").fetchone()[0]
-            if identity != self._identity():
-                _LEFT.append(sql)
+            if identity != self._file.identity():
+                LEFT.append(sql)
                 return None
             if application != schema.APPLICATION:  # of something else, or whoever makes it has not come to the end
                 sql.close()
-                self._make()
+                self._file.make()
                 return None
             if not 0 < version <= schema.VERSION:
                 raise StateError(
@@ -241,17 +214,17 @@ class Database:
                 )
             if version < schema.VERSION:
                 sql.close()
-                self._upgrade()
+                self._file.upgrade()
                 return None
             self._prepare(sql)
         except sqlite3.DatabaseError as exc:
             if not is_damage(exc):
                 sql.close()
                 raise
-            _LEFT.append(sql)
-            if _is_foreign(self.path):
+            LEFT.append(sql)
+            if is_foreign(self.path):
                 raise StateError(f"{self.path} is no database; set sqlite_cache_path to another file") from exc
-            self._set_aside(identity, str(exc))
+            self._file.set_aside(identity, str(exc))
             return None
         except StateError:
             sql.close()
@@ -266,84 +239,7 @@ class Database:
         # Debian has it on: whatever is removed is written over, which doubles what a sweep costs. The file is private.
         sql.execute("PRAGMA secure_delete=OFF")
 
-    def _check_place(self) -> None:
-        for name in ("", *_COMPANIONS):
-            with contextlib.suppress(FileNotFoundError):
-                if not stat.S_ISREG(os.lstat(self.path + name).st_mode):
-                    raise StateError(f"{self.path}{name} is a link or no file: remove it, or set sqlite_cache_path")
-        kind = remote_file_system(os.path.realpath(os.path.dirname(self.path)), self._mounts())
-        if kind is not None:
-            raise StateError(
-                f"{self.path} is on a network file system ({kind}), where SQLite cannot work: set sqlite_cache_path to a "
-                "file on a local disk"
-            )
-
-    def _make(self) -> None:
-        """Make the file, or what is missing in one that somebody has begun."""
-        with self._alone():
-            if self._identity() is None:
-                for name in _COMPANIONS:  # of a file that is gone: they would be taken for those of the new one
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(self.path + name)
-                os.close(self._new_file(self.path))
-            sql = self._plain_connection()
-            try:
-                if sql.execute("PRAGMA application_id").fetchone()[0] == schema.APPLICATION:
-                    return  # somebody was faster
-                if sql.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                    raise StateError(
-                        f"{self.path} is a database of something else; set sqlite_cache_path to another file"
-                    )
-                sql.execute(f"PRAGMA page_size={schema.PAGE_BYTES}")
-                sql.execute("PRAGMA auto_vacuum=INCREMENTAL")
-                if sql.execute("PRAGMA journal_mode=WAL").fetchone()[0] != "wal":
-                    raise StateError(f"{self.path}: this file system has no memory that processes share")
-                sql.execute("BEGIN IMMEDIATE")
-                schema.create(sql)
-                sql.execute("COMMIT")
-            finally:
-                sql.close()
-
-    def _upgrade(self) -> None:
-        """Bring the tables up to this version. It is all done or not at all, and others wait meanwhile."""
-        with self._alone(), contextlib.closing(self._plain_connection()) as sql:
-            sql.execute("BEGIN IMMEDIATE")
-            try:
-                log.info("Bringing %s up to version %d of its tables", self.path, schema.VERSION)
-                schema.upgrade(sql)
-                sql.execute("COMMIT")
-            except BaseException:
-                _roll_back(sql)
-                raise
-
-    def _plain_connection(self) -> sqlite3.Connection:
-        return sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
-
-    def _new_file(self, path: str) -> int:
-        """Make an empty private file and return its descriptor."""
-        folder = os.path.dirname(path)
-        owner = owner_for_root(folder)
-        make_folder(folder, owner)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        if owner:
-            os.fchown(handle, *owner)
-        return handle
-
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Nobody else makes a file or sets one aside."""
-        path = f"{self.path}.lock"
-        try:
-            handle = self._new_file(path)
-        except FileExistsError:
-            handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(handle)
-
-    # -- damage ----------------------------------------------------------------------------------------------------
+    # -- all of it -------------------------------------------------------------------------------------------------
 
     def check(self) -> bool:
         """Read the whole file and tell whether it is sound; where it is not, set it aside. Writers are not kept waiting."""
@@ -352,7 +248,7 @@ class Database:
         if found == "ok":
             return True
         self._leave(connection)
-        self._set_aside(connection.identity, str(found))
+        self._file.set_aside(connection.identity, str(found))
         return False
 
     def backup(self, path: str) -> None:
@@ -363,7 +259,7 @@ class Database:
         :raises OSError: also where there is something.
         """
         draft = f"{path}.part"
-        os.close(self._new_file(draft))
+        os.close(self._file.new_file(draft))
         try:
             with self._watched() as connection, contextlib.closing(sqlite3.connect(draft)) as copy:
                 connection.sql.backup(copy)
@@ -371,70 +267,7 @@ class Database:
         finally:
             os.unlink(draft)
 
-    def _set_aside(self, identity: tuple[int, int], reason: str) -> None:
-        """Rename a damaged file, unless somebody has done so or it is sound; the next who opens it begins a new one."""
-        with self._alone():
-            if self._identity() != identity:
-                return
-            sql = self._plain_connection()
-            try:
-                found = sql.execute("PRAGMA integrity_check(1)").fetchone()[0]
-                if found == "ok":
-                    sql.close()
-                    return
-            except sqlite3.DatabaseError as exc:
-                if not is_damage(exc):
-                    sql.close()
-                    raise
-                found = str(exc)
-            _LEFT.append(sql)
-            with contextlib.suppress(sqlite3.Error):
-                sql.execute("BEGIN IMMEDIATE")  # nobody commits to it while it is renamed
-            target = free_name(f"{self.path}.damaged-{time.strftime('%Y%m%d%H%M%S', time.gmtime())}")
-            # The file itself goes last: a new one must never find the log of the old one beside it.
-            for name in (*_COMPANIONS, ""):
-                with contextlib.suppress(FileNotFoundError):
-                    os.rename(self.path + name, target + name)
-            with contextlib.suppress(sqlite3.Error):
-                sql.execute("ROLLBACK")
-        log.error(
-            "%s is damaged (%s; %s). It is kept as %s and a new one is begun, empty: salt-run job_cache.recover brings over "
-            "what can be read",
-            self.path,
-            reason,
-            found,
-            target,
-        )
-
 
 def moment(sql: sqlite3.Connection) -> Moment:
     """As ``Database.moment``, of the connection of a transaction."""
     return sql, sql.execute("PRAGMA data_version").fetchone()[0]
-
-
-def _roll_back(sql: sqlite3.Connection) -> None:
-    if sql.in_transaction:  # on some errors SQLite has done so itself
-        with contextlib.suppress(sqlite3.Error):
-            sql.execute("ROLLBACK")
-
-
-def free_name(path: str) -> str:
-    """Return the path, or it with a number after it, that nothing has."""
-    number, found = 1, path
-    while os.path.lexists(found):
-        number += 1
-        found = f"{path}-{number}"
-    return found
-
-
-def is_damage(exc: BaseException) -> bool:
-    """Tell whether an error of SQLite is about what the file holds."""
-    text = str(exc)
-    return isinstance(exc, sqlite3.DatabaseError) and ("malformed" in text or "not a database" in text)
-
-
-def _is_foreign(path: str) -> bool:
-    """Tell whether a file that SQLite cannot read has never been one of its own; zeros are what a power cut leaves."""
-    with open(path, "rb") as stream:
-        head = stream.read(100)
-    return not head.startswith(b"SQLite format 3\0") and bool(head.strip(b"\0"))

@@ -1,0 +1,201 @@
+"""
+The file of a database: where it may be, how it is made, brought up to this version, and set aside where it is damaged.
+
+Only the owner of the directory may read the file, which holds pillars and tokens as well; what root makes is given to that
+owner. It must never touch a file that is not its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import sqlite3
+import stat
+import time
+from collections.abc import Callable, Iterator
+
+from saltext.jobs.core.disk import schema
+from saltext.jobs.core.disk.local_banks import make_folder, owner_for_root
+from saltext.jobs.core.disk.mounts import mounts as mounted
+from saltext.jobs.core.disk.mounts import remote_file_system
+from saltext.jobs.core.errors import StateError
+
+log = logging.getLogger(__name__)
+
+BUSY_SECONDS = 30.0  # how long a writer waits for the others
+
+_COMPANIONS = ("-wal", "-shm")
+
+#: Connections that must not be closed.
+LEFT: list[sqlite3.Connection] = []
+
+
+class DatabaseFile:
+    """
+    :param path: absolute.
+    :param mounts: returns what is mounted where, as ``/proc/self/mounts``; that file, where none is given.
+    """
+
+    def __init__(self, path: str, mounts: Callable[[], str] | None = None) -> None:
+        self.path = path
+        self._mounts = mounts or mounted
+
+    def identity(self) -> tuple[int, int] | None:
+        """Return what tells this file from one that takes its place; None where there is none."""
+        try:
+            found = os.stat(self.path)
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def check_rights(self, exc: sqlite3.Error) -> None:
+        """:raises StateError: where an error is that of a user who may not read the file."""
+        if "unable to open" in str(exc) and os.path.exists(self.path) and not os.access(self.path, os.R_OK):
+            raise StateError(
+                f"{self.path} is private to the user that the master runs as (uid {os.stat(self.path).st_uid}); this "
+                f"process is of another (uid {os.geteuid()})"
+            ) from exc
+
+    def check_place(self) -> None:
+        """:raises StateError: where no database may be."""
+        for name in ("", *_COMPANIONS):
+            with contextlib.suppress(FileNotFoundError):
+                if not stat.S_ISREG(os.lstat(self.path + name).st_mode):
+                    raise StateError(f"{self.path}{name} is a link or no file: remove it, or set sqlite_cache_path")
+        kind = remote_file_system(os.path.realpath(os.path.dirname(self.path)), self._mounts())
+        if kind is not None:
+            raise StateError(
+                f"{self.path} is on a network file system ({kind}), where SQLite cannot work: set sqlite_cache_path to a "
+                "file on a local disk"
+            )
+
+    def make(self) -> None:
+        """Make the file, or what is missing in one that somebody has begun."""
+        with self._alone():
+            if self.identity() is None:
+                for name in _COMPANIONS:  # of a file that is gone: they would be taken for those of the new one
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(self.path + name)
+                os.close(self.new_file(self.path))
+            sql = self._plain_connection()
+            try:
+                if sql.execute("PRAGMA application_id").fetchone()[0] == schema.APPLICATION:
+                    return  # somebody was faster
+                if sql.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                    raise StateError(
+                        f"{self.path} is a database of something else; set sqlite_cache_path to another file"
+                    )
+                sql.execute(f"PRAGMA page_size={schema.PAGE_BYTES}")
+                sql.execute("PRAGMA auto_vacuum=INCREMENTAL")
+                if sql.execute("PRAGMA journal_mode=WAL").fetchone()[0] != "wal":
+                    raise StateError(f"{self.path}: this file system has no memory that processes share")
+                sql.execute("BEGIN IMMEDIATE")
+                schema.create(sql)
+                sql.execute("COMMIT")
+            finally:
+                sql.close()
+
+    def upgrade(self) -> None:
+        """Bring the tables up to this version. It is all done or not at all, and others wait meanwhile."""
+        with self._alone(), contextlib.closing(self._plain_connection()) as sql:
+            sql.execute("BEGIN IMMEDIATE")
+            try:
+                log.info("Bringing %s up to version %d of its tables", self.path, schema.VERSION)
+                schema.upgrade(sql)
+                sql.execute("COMMIT")
+            except BaseException:
+                roll_back(sql)
+                raise
+
+    def _plain_connection(self) -> sqlite3.Connection:
+        return sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
+
+    def new_file(self, path: str) -> int:
+        """Make an empty private file and return its descriptor."""
+        folder = os.path.dirname(path)
+        owner = owner_for_root(folder)
+        make_folder(folder, owner)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        if owner:
+            os.fchown(handle, *owner)
+        return handle
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Nobody else makes a file or sets one aside."""
+        path = f"{self.path}.lock"
+        try:
+            handle = self.new_file(path)
+        except FileExistsError:
+            handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+    def set_aside(self, identity: tuple[int, int], reason: str) -> None:
+        """Rename a damaged file, unless somebody has done so or it is sound; the next who opens it begins a new one."""
+        with self._alone():
+            if self.identity() != identity:
+                return
+            sql = self._plain_connection()
+            try:
+                found = sql.execute("PRAGMA integrity_check(1)").fetchone()[0]
+                if found == "ok":
+                    sql.close()
+                    return
+            except sqlite3.DatabaseError as exc:
+                if not is_damage(exc):
+                    sql.close()
+                    raise
+                found = str(exc)
+            LEFT.append(sql)
+            with contextlib.suppress(sqlite3.Error):
+                sql.execute("BEGIN IMMEDIATE")  # nobody commits to it while it is renamed
+            target = free_name(f"{self.path}.damaged-{time.strftime('%Y%m%d%H%M%S', time.gmtime())}")
+            # The file itself goes last: a new one must never find the log of the old one beside it.
+            for name in (*_COMPANIONS, ""):
+                with contextlib.suppress(FileNotFoundError):
+                    os.rename(self.path + name, target + name)
+            with contextlib.suppress(sqlite3.Error):
+                sql.execute("ROLLBACK")
+        log.error(
+            "%s is damaged (%s; %s). It is kept as %s and a new one is begun, empty: salt-run job_cache.recover brings over "
+            "what can be read",
+            self.path,
+            reason,
+            found,
+            target,
+        )
+
+
+def roll_back(sql: sqlite3.Connection) -> None:
+    """End a transaction that has failed."""
+    if sql.in_transaction:  # on some errors SQLite has done so itself
+        with contextlib.suppress(sqlite3.Error):
+            sql.execute("ROLLBACK")
+
+
+def free_name(path: str) -> str:
+    """Return the path, or it with a number after it, that nothing has."""
+    number, found = 1, path
+    while os.path.lexists(found):
+        number += 1
+        found = f"{path}-{number}"
+    return found
+
+
+def is_damage(exc: BaseException) -> bool:
+    """Tell whether an error of SQLite is about what the file holds."""
+    text = str(exc)
+    return isinstance(exc, sqlite3.DatabaseError) and ("malformed" in text or "not a database" in text)
+
+
+def is_foreign(path: str) -> bool:
+    """Tell whether a file that SQLite cannot read has never been one of its own; zeros are what a power cut leaves."""
+    with open(path, "rb") as stream:
+        head = stream.read(100)
+    return not head.startswith(b"SQLite format 3\0") and bool(head.strip(b"\0"))
