@@ -22,7 +22,7 @@ from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master import caller, secrets
 from saltext.jobs.core.settings import duration
 from saltext.jobs.core.store import doctor as examination
-from saltext.jobs.core.store import drivers, migration, records
+from saltext.jobs.core.store import figures, migration
 from saltext.jobs.core.store import store as stores
 from saltext.jobs.core.store.search import OUTCOMES, Query
 from saltext.jobs.core.store.search import search as find_jobs
@@ -103,7 +103,7 @@ def migrate(source="local_cache", dry_run=False, to=None, **more):
         names = sorted(jobs.jids())
     except Exception as exc:
         raise Refused(f"The jobs of {source} cannot be listed: {exc}") from exc
-    return _copy_each(
+    return _copied(
         source, store, names, dry_run, lambda jid: migration.copy(store, jobs, jid, secrets.without_secrets, dry_run)
     )
 
@@ -118,7 +118,7 @@ def _between(name, to, dry_run):
     source, store = (stores.Store({**__opts__, "cache": driver}) for driver in (name, target))
     _refuse_the_folder_of_local_cache(store, dry_run)
     names = migration.jobs_in(source)
-    done = _copy_each(name, store, names, dry_run, lambda key: migration.copy_between(source, store, key, dry_run))
+    done = _copied(name, store, names, dry_run, lambda key: migration.copy_between(source, store, key, dry_run))
     if not dry_run:
         done["lacking"] = sum(migration.lacking(source, store, key) for key in names)
     return done
@@ -132,26 +132,9 @@ def _refuse_the_folder_of_local_cache(store, dry_run):
         )
 
 
-def _copy_each(source, store, names, dry_run, copy):
-    """Copy job by job, and return what is told of it."""
-    done: dict[str, Any] = {"source": source, "driver": store.driver.name, "dry_run": dry_run, "jobs": 0, "copied": 0}
-    done.update({"loads": 0, "returns": 0, "endtimes": 0, "failed": {}})
-    progress = _Progress(f"copying the jobs of {source}")
-    for jid in names:
-        done["jobs"] += 1
-        try:
-            written = copy(jid)
-        except drivers.Outage as exc:
-            raise Refused(f"Stopped at job {jid}; run it again to go on: {exc}") from exc
-        except Exception as exc:
-            log.warning("Job %s of %s cannot be copied: %s", jid, source, exc)
-            done["failed"][jid] = str(exc)
-            continue
-        done["copied"] += any(written.values())
-        for kind, count in written.items():
-            done[kind] += count
-        progress.tell(done["jobs"], len(names))
-    return done
+def _copied(source, store, names, dry_run, copy):
+    done = migration.copy_each(source, names, copy, _Progress(f"copying the jobs of {source}").tell)
+    return {"source": source, "driver": store.driver.name, "dry_run": dry_run, **done}
 
 
 def _source_called(name):
@@ -313,37 +296,7 @@ def stats():
 
         salt-run job_cache.stats
     """
-    store = stores.Store(__opts__)
-    keys = sorted(store.keys(records.LOADS))
-    returns = sum(len(store.keys(f"{records.RETURNS}/{key}")) for key in keys)
-    published = len(store.keys(records.PUBLISHED))
-    timed = [key for key in keys if key[:8].isdigit() and key.isascii()]
-    found = {"driver": store.driver.name, "jobs": len(keys), "published": published, "returns": returns}
-    found["oldest"] = store.decode(timed[0]) if timed else None
-    found["newest"] = store.decode(timed[-1]) if timed else None
-    found["bytes"] = _bytes(store)
-    if isinstance(store.driver, Sqlite):
-        found["free_bytes"] = store.driver.banks_file.free_bytes()
-    if store.driver.bank_bytes:
-        found["bank_bytes"] = store.driver.bank_bytes
-    return found
-
-
-def _bytes(store):
-    """What the banks really take on disk, holes left out; None for a driver that has a server."""
-    if isinstance(store.driver, Sqlite):
-        return store.driver.banks_file.file_bytes()
-    if store.driver.name not in ("localfs", "mmap_cache"):
-        return None
-    taken = 0
-    for bank in (*records.BANKS, records.RETURNS):
-        for folder, _, files in os.walk(os.path.join(store.cachedir, bank)):
-            for name in files:
-                try:
-                    taken += os.lstat(os.path.join(folder, name)).st_blocks * 512
-                except FileNotFoundError:
-                    continue  # removed meanwhile
-    return taken
+    return figures.of(stores.Store(__opts__))
 
 
 @runner.verb

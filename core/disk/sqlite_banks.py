@@ -213,6 +213,11 @@ class SqliteBanks:
         """Return how many keys a bank has."""
         return int(self._rows(f"SELECT count(*) FROM records WHERE {_OF}", bank)[0][0])
 
+    def count_below(self, bank: str) -> int:
+        """Return how many keys the banks in a bank have."""
+        query = "SELECT count(*) FROM banks JOIN records ON records.bank = banks.id WHERE name > ? AND name < ?"
+        return int(self._database.read(query, _below(plain_bank(bank)))[0][0])
+
     # -- jobs ------------------------------------------------------------------------------------------------------
 
     def remove_older(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float) -> list[str]:

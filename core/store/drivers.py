@@ -176,6 +176,15 @@ class Driver:
         """Return how many loads there are."""
         return len(self.raw_keys(LOADS))
 
+    def count_returns(self, bank: str, jids: Iterable[str]) -> int:
+        """
+        Return how many returns there are.
+
+        :param bank: in which each job has its bank of returns.
+        :param jids: the keys of all loads.
+        """
+        return sum(len(self.keys(f"{bank}/{jid}")) for jid in jids)
+
     def oldest_jids(self, count: int) -> list[str]:
         """Return the keys of the oldest loads, oldest first."""
         undated = self.undated_jids()

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import salt.payload
 import salt.utils.jid
 from salt.exceptions import SaltCacheError, SaltDeserializationError
 
+from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.store import publication, records
-from saltext.jobs.core.store.drivers import ABSENT
+from saltext.jobs.core.store.drivers import ABSENT, Outage
 from saltext.jobs.core.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -115,6 +116,35 @@ class LocalCache(Source):
 def _read(path: str) -> Any:
     with open(path, "rb") as handle:
         return salt.payload.load(handle)
+
+
+def copy_each(
+    source: str, names: Sequence[str], copy_one: Callable[[str], Mapping[str, int]], told: Callable[[int, int], None]
+) -> dict[str, Any]:
+    """
+    Copy job by job, and return jobs (how many there are), copied (those that were not whole), loads, returns and endtimes
+    (how many were written), and failed: the reason by jid.
+
+    :param copy_one: copies a job and returns how many records of each kind it wrote.
+    :param told: gets how many jobs have been looked at, and how many there are.
+    :raises Refused: when the source or the target is away.
+    """
+    done: dict[str, Any] = {"jobs": 0, "copied": 0, "loads": 0, "returns": 0, "endtimes": 0, "failed": {}}
+    for jid in names:
+        done["jobs"] += 1
+        try:
+            written = copy_one(jid)
+        except Outage as exc:
+            raise Refused(f"Stopped at job {jid}; run it again to go on: {exc}") from exc
+        except Exception as exc:
+            log.warning("Job %s of %s cannot be copied: %s", jid, source, exc)
+            done["failed"][jid] = str(exc)
+            continue
+        done["copied"] += any(written.values())
+        for kind, count in written.items():
+            done[kind] += count
+        told(done["jobs"], len(names))
+    return done
 
 
 def copy(store: Store, source: Source, jid: str, clean: Callable[[Load], Load], dry_run: bool) -> dict[str, int]:

@@ -150,6 +150,9 @@ class Sqlite(Driver):
     def count_loads(self) -> int:
         return self._do(lambda banks: banks.count(LOADS), "list", LOADS)
 
+    def count_returns(self, bank: str, jids: Iterable[str]) -> int:
+        return self._do(lambda banks: banks.count_below(bank), "list", bank)
+
     def oldest_jids(self, count: int) -> list[str]:
         undated = [(jid_at(at), key) for key, at in self.undated_jids().items()]
         dated = [(key, key) for key in self._do(lambda banks: banks.index.oldest(count), "list", LOADS)]
