@@ -112,9 +112,12 @@ class Database:
         """Begin a transaction, on the file that is there once all who came first have ended theirs."""
         while True:
             connection.sql.execute("BEGIN IMMEDIATE")
-            if connection.identity == self._file.identity():
+            # Another version of this extension may have changed the tables since the connection was opened.
+            version = connection.sql.execute("PRAGMA user_version").fetchone()[0]
+            if version == schema.VERSION and connection.identity == self._file.identity():
                 return connection
             roll_back(connection.sql)
+            self._leave(connection)
             connection = self._connection()
 
     def shrink(self, pages: int) -> None:

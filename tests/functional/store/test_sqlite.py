@@ -283,6 +283,10 @@ class TestTheFile:
             sql.execute(f"PRAGMA user_version={schema.VERSION + 1}")
         (found,) = in_processes(1, lambda _: Database(path).read("SELECT 1"))
         assert f"has version {schema.VERSION + 1} of its tables" in found and f"knows {schema.VERSION}" in found
+        with pytest.raises(SaltCacheError, match="has version"):  # also where it was open already
+            cache.store("bank", "key", 2)
+        with contextlib.closing(sqlite3.connect(path)) as sql:
+            assert sql.execute("SELECT value FROM records").fetchall() == [(salt.payload.dumps(1),)]
 
     def test_a_link_in_its_place_is_not_followed(self, opts, path, tmp_path):
         os.symlink(tmp_path / "target", path)
