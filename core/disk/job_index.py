@@ -46,7 +46,8 @@ TABLES = (
 NAMES = ("marks", "jobs", "minions", "jobs_of_minions")
 AT_ONCE = 500  # values in one statement
 is_timed = re.compile("[0-9]{14}").match
-_is_regular = re.compile("[0-9]{8}(?:[01][0-9]|2[0-3])[0-5][0-9][0-5][0-9][0-9]{6}").fullmatch
+#: Whether Salt shows the time of a jid. With ``unique_jid`` there is the number of a process after it.
+_is_regular = re.compile("[0-9]{8}(?:[01][0-9]|2[0-3])[0-5][0-9][0-5][0-9][0-9]{6}(?:_.+)?", re.DOTALL).fullmatch
 #: What Salt shows of a job besides its time; the last one only where there is some.
 _SHOWN = ["Function", "Arguments", "Target", "Target-type", "User", "Metadata"]
 

@@ -50,7 +50,7 @@ def _add_shown(store: Store, jobs: dict[str, dict[str, Any]]) -> list[str]:
                 continue
             arguments, target, kind = shown[:3]
             job = {"Function": function, "Arguments": arguments, "Target": target, "Target-type": kind, "User": user}
-            job["StartTime"] = f"{begun} {jid[8:10]}:{jid[10:12]}:{jid[12:14]}.{jid[14:]}"
+            job["StartTime"] = f"{begun} {jid[8:10]}:{jid[10:12]}:{jid[12:14]}.{jid[14:20]}"
             if len(shown) > 3:
                 job["Metadata"] = shown[3]
             jobs[jid] = job
