@@ -1,11 +1,24 @@
-"""What must not be delivered, with real daemons: what an operator killed, and what a minion no longer matches."""
+"""
+What must not be delivered, with real daemons: what an operator killed, and what a minion no longer matches.
+
+Of a master that keeps all in one SQLite file, the queue too.
+"""
 
 from __future__ import annotations
 
 import pathlib
 
-from tests.integration.job_retry.desk import kill, lines
+import pytest
+
+from saltext.jobs.core.disk.sqlite_banks import banks_of
+from tests.integration.job_retry.desk import kill, lines, retry_master
 from tests.waiting import wait_for
+
+
+@pytest.fixture(scope="module")
+def master(salt_factories):
+    with retry_master(salt_factories, cache="sqlite") as daemon:
+        yield daemon
 
 
 def test_a_job_that_an_operator_killed_is_not_run_again_when_its_minion_restarts(desk, bert, tmp_path):
@@ -34,6 +47,8 @@ def test_a_minion_that_the_target_does_not_match_any_more_does_not_get_the_job(d
     try:
         jid = desk.publish("cmd.run", f"echo >> {ran}", tgt="role:web", tgt_type="grain")
         desk.await_state("bert", jid, "pending")
+        assert jid in banks_of(desk.opts).keys("job_retry/queue/bert")
+        assert not pathlib.Path(desk.opts["cachedir"], "job_retry", "queue").exists()
         bert.start()
         desk.await_state("bert", jid, "dead")
         assert desk.run("job_retry.show", "bert", jid)["reason"] == "it no longer matches the job's target"
