@@ -5,6 +5,6 @@ from setuptools import find_packages, setup
 FOLDERS = ("cache", "core", "engines", "executors", "minion", "output", "reactor", "returners", "runners")
 
 setup(
-    packages=[f"saltext.jobs.{name}" for name in find_packages(include=[f"{folder}*" for folder in FOLDERS])],
-    package_dir={f"saltext.jobs.{folder}": folder for folder in FOLDERS},
+    packages=["saltext.jobs", *(f"saltext.jobs.{name}" for name in find_packages(include=[f"{f}*" for f in FOLDERS]))],
+    package_dir={"saltext.jobs": "package", **{f"saltext.jobs.{folder}": folder for folder in FOLDERS}},
 )

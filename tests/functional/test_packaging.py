@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email
 import getpass
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -13,13 +14,15 @@ import sys
 import zipfile
 
 import pytest
-import salt.version
+from packaging.requirements import Requirement
 
 from saltext.jobs.core.loader import module_dirs
 from tests.waiting import stretched
 
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 NOT_SOURCE = (".git", ".venv*", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis")
+
+PIP = (sys.executable, "-m", "pip")
 
 # Prints {"<kind>/<module>": its file} as Salt's own loader sees it, for the modules that are named.
 LOADED = """
@@ -42,36 +45,144 @@ print(json.dumps(files))
 """
 
 
-def run(*command, timeout=600, **env):
+def run(*command, timeout=600, cwd="/", **env):
     """Run a command that must succeed and return what it printed; PYTHONPATH and the like do not reach it."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST"))}
     done = subprocess.run(
         [str(part) for part in command],
         capture_output=True,
         text=True,
         timeout=stretched(timeout),
         stdin=subprocess.DEVNULL,
-        cwd="/",
+        cwd=cwd,
         env={**clean, **env},
     )
     assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
+# -- building ----------------------------------------------------------------------------------------------------------
+
+
 @pytest.fixture(scope="module")
-def source(tmp_path_factory):
+def builder(tmp_path_factory):
+    """A folder with what builds the package (``build-system`` of pyproject.toml), fetched once for all."""
+    folder = tmp_path_factory.mktemp("builder")
+    run(*PIP, "install", "-qq", "--no-deps", "--no-compile", "--target", folder, "setuptools>=77", "packaging>=24.2")
+    return folder
+
+
+def copied(folder):
     """A copy of the checkout, so that building leaves nothing in it."""
-    copy = tmp_path_factory.mktemp("source") / "checkout"
-    shutil.copytree(CHECKOUT, copy, ignore=shutil.ignore_patterns(*NOT_SOURCE))
-    return copy
+    return shutil.copytree(CHECKOUT, folder, ignore=shutil.ignore_patterns(*NOT_SOURCE))
 
 
 @pytest.fixture(scope="module")
-def wheel(source, tmp_path_factory):
+def source(builder, tmp_path_factory):
+    """The source distribution, unpacked: all that is built, installed and tested here comes from it."""
+    folder = tmp_path_factory.mktemp("source")
+    build = "import setuptools.build_meta as backend; print(backend.build_sdist('..'))"
+    archive = run(sys.executable, "-c", build, cwd=copied(folder / "checkout"), PYTHONPATH=str(builder)).split()[-1]
+    shutil.rmtree(folder / "checkout")
+    shutil.unpack_archive(folder / archive, folder)
+    return folder / archive.removesuffix(".tar.gz")
+
+
+@pytest.fixture(scope="module")
+def wheel(builder, source, tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
-    run(sys.executable, "-m", "pip", "wheel", "-qq", "--no-deps", "-w", folder, source)
+    copy = shutil.copytree(source, folder / "source")
+    run(*PIP, "wheel", "-qq", "--no-deps", "--no-build-isolation", "-w", folder, copy, PYTHONPATH=str(builder))
     (built,) = folder.glob("*.whl")
     return built
+
+
+# -- installing --------------------------------------------------------------------------------------------------------
+
+
+class Suite:
+    """The environment of the tests."""
+
+    bin = pathlib.Path(sys.executable).parent
+
+
+class Environment:
+    """
+    A fresh virtual environment with Salt in it, and what a package requires and no more.
+
+    Nothing is fetched: what is required is taken from the environment of the tests, by links. So it is the Salt release on
+    which the tests run, and nothing that only the tests need.
+    """
+
+    def __init__(self, folder):
+        run(sys.executable, "-m", "venv", "--without-pip", folder)
+        self.bin = folder / "bin"
+        (self.site,) = folder.glob("lib/python*/site-packages")
+        self.required = folder / "required"
+        self.required.mkdir()
+        (self.site / "required.pth").write_text(f"{self.required}\n")
+        for name in ("salt-run", "salt-call"):
+            script = f"#!{self.bin}/python\nimport salt.scripts\nsalt.scripts.{name.replace('-', '_')}()\n"
+            (self.bin / name).write_text(script)
+            (self.bin / name).chmod(0o755)
+        self.before = self.files()
+
+    def files(self):
+        """All that is installed in it, but for what it is linked to."""
+        return {path.relative_to(self.site) for path in self.site.rglob("*")}
+
+    def require(self, requirements, extra=""):
+        """Link what is required, and what that requires in turn."""
+        open_ = [Requirement(requirement) for requirement in requirements]
+        open_ = [requirement for requirement in open_ if _applies(requirement, extra)]
+        known = set()
+        while open_:
+            requirement = open_.pop()
+            found = importlib.metadata.distribution(requirement.name)
+            assert requirement.specifier.contains(found.version, prereleases=True), f"{requirement}: {found.version}"
+            for wanted in {"", *requirement.extras}:
+                if (requirement.name, wanted) not in known:
+                    known.add((requirement.name, wanted))
+                    further = [Requirement(line) for line in found.requires or ()]
+                    open_ += [each for each in further if _applies(each, wanted)]
+            for top in {path.parts[0] for path in found.files} - {"..", "__pycache__"}:
+                if not (self.required / top).is_symlink():
+                    (self.required / top).symlink_to(found.locate_file(top))
+
+    def pip(self, *arguments, **env):
+        """Have the pip of the tests work in this environment; it must find all that it needs there."""
+        return run(*PIP, "--python", self.bin / "python", *arguments, **env)
+
+    def install(self, wheel, extra=""):
+        """Install the wheel, with what it says that it requires."""
+        self.require(metadata(wheel).get_all("Requires-Dist"), extra)
+        self.pip("install", "-qq", "--no-index", wheel)
+
+
+def _applies(requirement, extra):
+    return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+
+
+@pytest.fixture(scope="module")
+def fresh(wheel, tmp_path_factory):
+    """An environment in which the wheel is installed, without extras."""
+    made = Environment(tmp_path_factory.mktemp("fresh") / "v")
+    made.install(wheel)
+    return made
+
+
+@pytest.fixture(scope="module")
+def editable(builder, wheel, source, tmp_path_factory):
+    """An environment in which the unpacked source distribution is installed editable, with all that the tests need."""
+    made = Environment(tmp_path_factory.mktemp("editable") / "v")
+    for extra in ("postgresql", "tests"):
+        made.require(metadata(wheel).get_all("Requires-Dist"), extra)
+    arguments = ("install", "-qq", "--no-deps", "--no-build-isolation", "--editable", source)
+    made.pip(*arguments, PYTHONPATH=str(builder))
+    return made
+
+
+# -- what an operator gets ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -92,14 +203,14 @@ def metadata(wheel):
         return email.message_from_bytes(archive.read(name))
 
 
-def test_the_wheel_has_every_module_and_nothing_beside_the_package(wheel, source):
+def test_the_wheel_has_every_module_and_nothing_beside_the_package(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
-    folders = (*module_dirs(), "core", "minion", "reactor")
+    folders = (*module_dirs(), "core", "minion", "reactor", "package")
     assert names == {
-        f"saltext/jobs/{path.relative_to(source)}"
+        f"saltext/jobs/{path.relative_to(CHECKOUT)}".replace("/package/", "/")
         for folder in folders
-        for path in (source / folder).rglob("*")
+        for path in (CHECKOUT / folder).rglob("*")
         if path.suffix in (".py", ".sls", ".typed")
     }
 
@@ -118,35 +229,9 @@ def test_the_package_requires_salt_and_nothing_else(wheel):
 
 
 def test_the_wheel_leaves_room_for_other_extensions(wheel):
-    # saltext is a namespace that many distributions share: a file in it would hide the others.
+    # saltext is a namespace that many distributions share: a module of that name would hide the others.
     with zipfile.ZipFile(wheel) as archive:
-        assert not {"saltext/__init__.py", "saltext/jobs/__init__.py"} & set(archive.namelist())
-
-
-def install(folder, *arguments):
-    """Install requirements with what they need from the index into a virtual environment, made if need be; its bin."""
-    if not (folder / "v").exists():
-        run(sys.executable, "-m", "venv", folder / "v")
-    # The newest Salt would do; this pins the one that the suite runs on, so that each release is looked at.
-    constraint = folder / "constraint"
-    constraint.write_text(f"salt=={salt.version.__version__}\n")
-    run(folder / "v/bin/pip", "install", "-qq", *arguments, PIP_CONSTRAINT=str(constraint))
-    return folder / "v/bin"
-
-
-@pytest.fixture(scope="module")
-def fresh(wheel, tmp_path_factory):
-    """A virtual environment in which the wheel is installed, without extras."""
-    folder = tmp_path_factory.mktemp("fresh")
-    install(folder, wheel)
-    return folder
-
-
-def documented(binaries, config, runner):
-    """The functions of a runner that ``salt-run -d`` prints documentation for."""
-    printed = run(binaries / "salt-run", "-c", config, "--no-color", "-d", runner)
-    assert "CLI Example" in printed
-    return {line.strip().rstrip(":") for line in printed.splitlines() if line.startswith(f"{runner}.")}
+        assert "saltext/__init__.py" not in archive.namelist()
 
 
 def modules():
@@ -154,33 +239,62 @@ def modules():
     return [f"{kind}/{path.stem}" for kind in module_dirs() for path in (CHECKOUT / kind).glob("[!_]*.py")]
 
 
-def check(binaries, config, root, without=()):
-    """All modules but some come from below ``root``, and ``salt-run -d`` documents the runners."""
+def check(environment, config, root, without=()):
+    """Salt's own loader has all modules but some, from below ``root``."""
     script, names = config / "loaded.py", [name for name in modules() if name not in without]
     script.write_text(LOADED)
-    files = json.loads(run(binaries / "python", script, config / "master", *names).splitlines()[-1])
+    files = json.loads(run(environment.bin / "python", script, config / "master", *names).splitlines()[-1])
     assert files == {name: str(root / f"{name}.py") for name in names}
-    assert {"batch.start", "batch.status", "batch.stop", "batch.list_active"} <= documented(binaries, config, "batch")
-    assert "job_retry.list" in documented(binaries, config, "job_retry")
 
 
-@pytest.mark.slow
-def test_module_dirs_wins_over_the_installed_package(fresh, master_config, source):
+def test_a_wheel_finds_all_that_it_requires_and_loads(fresh, wheel, master_config):
     # Without an extra all is there that needs none.
-    check(fresh / "v/bin", master_config(module_dirs=[str(source)]), source, without=["returners/pgjsonb_bulk"])
+    check(fresh, master_config(), fresh.site / "saltext/jobs", without=["returners/pgjsonb_bulk"])
+    assert "No broken requirements" in fresh.pip("check")
 
 
-@pytest.mark.slow
-def test_the_wheel_loads_in_a_fresh_environment(fresh, wheel, master_config):
-    binaries = install(fresh, f"{wheel}[postgresql]")
-    package = run(binaries / "python", "-c", "import saltext.jobs.core as c; print(c.__path__[0])").strip()
-    check(binaries, master_config(), pathlib.Path(package).parent)
+def test_salt_run_prints_the_documentation_of_every_runner(fresh, master_config):
+    printed = run(fresh.bin / "salt-run", "-c", master_config(), "--no-color", "-d", "*.doctor")
+    for name in (name for name in modules() if name.startswith("runners/")):
+        runner = name.removeprefix("runners/")
+        assert f"{runner}.doctor:" in printed
+        assert f"salt-run {runner}.doctor" in printed
 
 
-@pytest.mark.slow
-def test_an_editable_install_loads_the_sources(source, tmp_path, master_config):
-    check(install(tmp_path, "--editable", f"{source}[postgresql]"), master_config(), source)
+def test_module_dirs_wins_over_the_installed_package(fresh, source, master_config):
+    check(fresh, master_config(module_dirs=[str(source)]), source, without=["returners/pgjsonb_bulk"])
+
+
+def test_an_extra_brings_what_its_module_needs(fresh, wheel, master_config):
+    fresh.require(metadata(wheel).get_all("Requires-Dist"), "postgresql")
+    check(fresh, master_config(), fresh.site / "saltext/jobs")
+
+
+def test_an_uninstall_leaves_nothing_but_the_namespace_of_all_extensions(fresh):
+    # The modules have been loaded by now, so that there is compiled code beside them.
+    assert len(fresh.files()) > 100
+    fresh.pip("uninstall", "-qq", "-y", "saltext-jobs")
+    assert fresh.files() - fresh.before <= {pathlib.Path("saltext")}
+
+
+def test_an_editable_install_loads_the_sources(editable, source, master_config):
+    check(editable, master_config(), source)
+
+
+def _by_the_way(path):
+    return path.parent.suffix == ".egg-info" or path.parent.name == "__pycache__"
+
+
+def test_the_source_distribution_has_all_that_the_repository_has(source):
+    listed = run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=CHECKOUT).splitlines()
+    made = {path for path in source.rglob("*") if path.is_file() and not _by_the_way(path)}
+    assert {str(path.relative_to(source)) for path in made} - {"PKG-INFO", "setup.cfg"} == set(listed)
+
+
+def test_the_source_distribution_can_test_itself(editable, source):
+    tests = ("tests/unit/test_docs.py", "tests/unit/test_settings.py", "tests/unit/retry/test_records.py")
+    assert " passed" in run(editable.bin / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, cwd=source)
 
 
 def test_the_suite_itself_runs_on_this_checkout(master_config):
-    check(pathlib.Path(sys.executable).parent, master_config(), CHECKOUT)
+    check(Suite, master_config(), CHECKOUT)
