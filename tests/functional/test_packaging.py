@@ -8,6 +8,7 @@ import importlib.metadata
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -226,6 +227,17 @@ def test_the_package_requires_salt_and_nothing_else(wheel):
     required = metadata(wheel).get_all("Requires-Dist")
     assert [line for line in required if "extra ==" not in line] == ["salt>=3006"]
     assert {"redis", "tests", "docs"} <= set(metadata(wheel).get_all("Provides-Extra"))
+
+
+def test_the_package_index_shows_the_readme_with_links_that_lead_somewhere(wheel):
+    about = metadata(wheel)
+    assert about["Description-Content-Type"] == "text/markdown"
+    links = re.findall(r"\]\(([^)#]+)", about.get_payload())
+    source = dict(line.split(", ") for line in about.get_all("Project-URL"))["Source"]
+    assert all(link.startswith("https://") for link in links)
+    ours = [link.removeprefix(f"{source}/blob/main/") for link in links if link.startswith(source)]
+    assert len(ours) > 10
+    assert all((CHECKOUT / path).is_file() for path in ours)
 
 
 def test_the_wheel_leaves_room_for_other_extensions(wheel):
