@@ -5,7 +5,9 @@
 #   make test        the test suite, on Salt 3008
 #   make test-all    the whole of it: the slow tests too, and what depends on the release on Salt 3006 and 3007 as well
 #   make lint        ruff, and mypy --strict for core/
+#   make docs        the documentation, as a site in docs/_build/html
 #   make docs-tables the state tables of docs/architecture.md, printed from the code
+#   make dist        the source distribution and the wheel, checked, in dist/
 #   make clean       removes what the others made
 #
 #   PYTHON=…         the interpreter of .venv and .venv-3007       PYTHON_3006=…   that of .venv-3006
@@ -47,7 +49,7 @@ WORKERS ?= 4
 PYTEST = python -m pytest -n $(WORKERS) --dist loadfile -o cache_dir=.pytest_cache/$@ $(ARGS)
 LONGEST_FIRST = --no-loadscope-reorder
 
-.PHONY: help demo test test-all test-slow releases $(RELEASES:%=test-%) lint docs-tables clean
+.PHONY: help demo test test-all test-slow releases $(RELEASES:%=test-%) lint docs docs-tables dist clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -77,8 +79,27 @@ lint: .venv/.installed
 	@mkdir -p .venv/src/saltext && ln -sfn "$(CURDIR)" .venv/src/saltext/jobs
 	MYPYPATH=.venv/src .venv/bin/mypy -p saltext.jobs.core
 
+docs: .venv/.docs
+	.venv/bin/sphinx-build -q -W --keep-going docs docs/_build/html
+
 docs-tables: .venv/.installed
 	@.venv/bin/python -m docs.tables
+
+dist: .venv-dist/.installed
+	rm -rf dist
+	.venv-dist/bin/python -m build -q
+	.venv-dist/bin/twine check --strict dist/*
+	.venv-dist/bin/check-wheel-contents dist/*.whl
+
+.venv/.docs: .venv/.installed
+	@.venv/bin/python -m pip install -qq --editable '.[docs]'
+	@touch $@
+
+# Salt wants an older packaging than these.
+.venv-dist/.installed:
+	@$(PYTHON) -m venv --clear $(@D)
+	@$(@D)/bin/python -m pip install -qq 'build>=1' 'check-wheel-contents>=0.6' 'twine>=6'
+	@touch $@
 
 # $(call install,VENV,INTERPRETER,PYTHONS,SALT,EXTRAS)
 define install
@@ -102,5 +123,5 @@ $(RELEASES:%=.venv-%/.installed): .venv-%/.installed: pyproject.toml setup.py
 comma := ,
 
 clean:
-	rm -rf .venv $(RELEASES:%=.venv-%) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-dist $(RELEASES:%=.venv-%) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis docs/_build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

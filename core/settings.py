@@ -33,11 +33,9 @@ class Check:
     accepts: str
 
 
-def option(default: Any, check: Check) -> Any:
-    """Declare an option of a settings class."""
-    if isinstance(default, list):
-        return dataclasses.field(default_factory=lambda: list(default), metadata={"check": check})
-    return dataclasses.field(default=default, metadata={"check": check})
+def option(default: Any, check: Check, since: str = "0.1.0") -> Any:
+    """Declare an option of a settings class; ``since`` is the version of this extension that it came with."""
+    return dataclasses.field(default=default, metadata={"check": check, "since": since})
 
 
 def duration(value: Any) -> float:
@@ -196,9 +194,9 @@ class BatchSettings:
     #: Whether who asks for a batch must be allowed to publish its function to its minions.
     check_acl: bool = option(True, FLAG)
     #: Minions that may start and control batches where ``peer_run`` lets them: they run what they like, where they like.
-    allow_peers: tuple[str, ...] = option((), IDS)
+    allow_peers: tuple[str, ...] = option((), IDS, "0.2.0")
     #: Directory into which the engine's figures are written for Prometheus, every 15 seconds.
-    metrics_dir: str = option("", FOLDER)
+    metrics_dir: str = option("", FOLDER, "0.2.0")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,11 +215,11 @@ class RetrySettings:
     #: Seconds between a sign of life and the replay; up to as much again is added, different for each minion.
     settle: float = option(1.0, seconds(0, 3600))
     #: Seconds for which minions that are owed the same job are gathered into one publish.
-    gather: float = option(2.0, seconds(0, 3600))
+    gather: float = option(2.0, seconds(0, 3600), "0.2.0")
     #: When jobs are replayed; a job may carry its own.
-    window: str = option("", WINDOW)
+    window: str = option("", WINDOW, "0.2.0")
     #: The zone whose clock decides when a window is open; a job may carry its own.
-    timezone: str = option("", TIMEZONE)
+    timezone: str = option("", TIMEZONE, "0.2.0")
     #: Functions that are kept for absent minions.
     include: tuple[str, ...] = option(("*",), GLOBS)
     #: Functions that are not; replaces the default.
@@ -262,7 +260,7 @@ class RetrySettings:
     #: Whether a job that had begun and was interrupted is run again, up to ``max_attempts``.
     retry_interrupted: bool = option(False, FLAG)
     #: Directory into which the engine's figures are written for Prometheus, every 15 seconds.
-    metrics_dir: str = option("", FOLDER)
+    metrics_dir: str = option("", FOLDER, "0.2.0")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -320,11 +318,13 @@ class RecorderSettings:
         ("saltutil.find_job", "saltutil.find_cached_job", "saltutil.running", "match.compound", "test.ping"), GLOBS
     )
     #: Events that are recorded as well, by their tags.
-    events: tuple[str, ...] = option((), Check(_globs, "a list of globs over tags of events, such as ['salt/auth']"))
+    events: tuple[str, ...] = option(
+        (), Check(_globs, "a list of globs over tags of events, such as ['salt/auth']"), "0.2.0"
+    )
     #: Records that are written or delivered in one go; as many are held in memory for each returner.
     max_batch: int = option(1000, whole(1))
     #: How often a returner may refuse a record before it is set aside.
-    max_attempts: int = option(5, whole(1))
+    max_attempts: int = option(5, whole(1), "0.2.0")
     #: Seconds for which records are gathered before they are written.
     flush_interval: float = option(0.2, seconds(0.05, 60))
     #: Bytes that the spool may take on disk; beyond it the oldest records are dropped.
@@ -332,9 +332,9 @@ class RecorderSettings:
     #: Seconds to look back in the job cache at a start and after events were lost; 0 for not at all.
     catch_up: float = option(3600.0, seconds(0))
     #: Seconds between two looks into the job cache without a sign that events were lost; 0 for none.
-    audit: float = option(1800.0, seconds(0))
+    audit: float = option(1800.0, seconds(0), "0.2.0")
     #: Directory into which the engine's figures are written for Prometheus, every 15 seconds.
-    metrics_dir: str = option("", FOLDER)
+    metrics_dir: str = option("", FOLDER, "0.2.0")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -342,18 +342,18 @@ class ReactorSettings:
     """Options under ``saltext_jobs_reactor:``: how often each file may do something, in any so many seconds."""
 
     #: Batches that events start through start_batch.sls.
-    start_batch: tuple[int, float] = option((10, 3600.0), RATE)
+    start_batch: tuple[int, float] = option((10, 3600.0), RATE, "0.2.0")
     #: Highstates that events start through batched_highstate.sls.
-    batched_highstate: tuple[int, float] = option((2, 3600.0), RATE)
+    batched_highstate: tuple[int, float] = option((2, 3600.0), RATE, "0.2.0")
     #: Times that one batch is resumed through resume_batch.sls, and all of them together.
-    resume_batch: tuple[int, float] = option((5, 3600.0), RATE)
-    resume_batch_in_all: tuple[int, float] = option((60, 3600.0), RATE)
+    resume_batch: tuple[int, float] = option((5, 3600.0), RATE, "0.2.0")
+    resume_batch_in_all: tuple[int, float] = option((60, 3600.0), RATE, "0.2.0")
     #: Replays of one minion through replay_on_minion_start.sls, and of all together.
-    replay: tuple[int, float] = option((3, 600.0), RATE)
-    replay_in_all: tuple[int, float] = option((1000, 600.0), RATE)
+    replay: tuple[int, float] = option((3, 600.0), RATE, "0.2.0")
+    replay_in_all: tuple[int, float] = option((1000, 600.0), RATE, "0.2.0")
     #: Messages of one batch or minion through notify.sls, and of all together.
-    notify: tuple[int, float] = option((3, 3600.0), RATE)
-    notify_in_all: tuple[int, float] = option((60, 3600.0), RATE)
+    notify: tuple[int, float] = option((3, 3600.0), RATE, "0.2.0")
+    notify_in_all: tuple[int, float] = option((60, 3600.0), RATE, "0.2.0")
 
 
 def engine_options(opts: Mapping[str, Any], engine: str) -> tuple[Any, Any]:

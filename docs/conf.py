@@ -1,9 +1,21 @@
-"""Sphinx's configuration: ``pip install -e '.[docs]'``, then ``sphinx-build docs docs/_build``."""
+"""Sphinx's configuration: ``make docs``."""
+
+import pathlib
+import sys
+
+CHECKOUT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(CHECKOUT))
+
+from package import __version__  # noqa: E402
 
 project = "saltext-jobs"
 author = "the saltext-jobs developers"
-extensions = ["myst_parser"]
+copyright = author
+release = version = __version__
+extensions = ["myst_parser", "sphinx.ext.autodoc", "docs.generated"]
 html_theme = "furo"
+html_title = f"{project} {release}"
 exclude_patterns = ["_build"]
-# The README is linked for those who read these pages in the repository.
-suppress_warnings = ["myst.xref_missing"]
+myst_heading_anchors = 3
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"

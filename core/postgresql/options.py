@@ -47,24 +47,26 @@ _SECONDS = Check(_seconds, _LIMITS.accepts)
 class Options:
     """What stands under ``returner.pgjsonb_bulk``, or else, for the first ten, under ``returner.pgjsonb``."""
 
-    host: str = option("localhost", _TEXT)
-    port: int = option(5432, Check(_port, "a port number"))
-    user: str = option("salt", _TEXT)
-    password: str = option("salt", _TEXT)
-    db: str = option("salt", _TEXT)
-    sslmode: str = option("", _FILE)
-    sslcert: str = option("", _FILE)
-    sslkey: str = option("", _FILE)
-    sslrootcert: str = option("", _FILE)
-    sslcrl: str = option("", _FILE)
+    #: The server, and who logs in to it.
+    host: str = option("localhost", _TEXT, "0.2.0")
+    port: int = option(5432, Check(_port, "a port number"), "0.2.0")
+    user: str = option("salt", _TEXT, "0.2.0")
+    password: str = option("salt", _TEXT, "0.2.0")
+    db: str = option("salt", _TEXT, "0.2.0")
+    #: As PostgreSQL's own clients have it.
+    sslmode: str = option("", _FILE, "0.2.0")
+    sslcert: str = option("", _FILE, "0.2.0")
+    sslkey: str = option("", _FILE, "0.2.0")
+    sslrootcert: str = option("", _FILE, "0.2.0")
+    sslcrl: str = option("", _FILE, "0.2.0")
     #: Seconds for a connection to be made.
-    connect_timeout: float = option(5.0, _SECONDS)
+    connect_timeout: float = option(5.0, _SECONDS, "0.2.0")
     #: Seconds for the server to take one batch; a server that takes longer counts as down.
-    timeout: float = option(30.0, _SECONDS)
+    timeout: float = option(30.0, _SECONDS, "0.2.0")
     #: Whether tables that are missing are made with a partition for each month.
-    partitions: bool = option(True, FLAG)
+    partitions: bool = option(True, FLAG, "0.2.0")
     #: Days for which records are kept; 0 for ever.
-    keep_days: int = option(0, whole())
+    keep_days: int = option(0, whole(), "0.2.0")
 
 
 def read_options(opts: Mapping[str, Any]) -> Options:

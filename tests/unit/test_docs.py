@@ -1,20 +1,28 @@
-"""The pages for whoever changes the code: their tables are those of the code, and what they name is there."""
+"""The pages: their tables are those of the code and complete, and what they name is there."""
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import pathlib
 import re
 
 import pytest
+import yaml
 
-from docs import tables
+from docs import generated, logged, tables
+from saltext.jobs.core.loader import module_dirs
+from saltext.jobs.core.settings import read_settings
 
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = ["docs/architecture.md", "CONTRIBUTING.md"]
+ALL_PAGES = sorted(str(path.relative_to(CHECKOUT)) for path in [*CHECKOUT.glob("*.md"), *CHECKOUT.glob("docs/**/*.md")])
 #: A path below one of the checkout's folders, as code.
-_FOLDERS = r"\.ci|benchmarks|core|demo|docs|engines|executors|minion|output|reactor|returners|runners|tests"
+_FOLDERS = r"\.ci|benchmarks|core|demo|docs|engines|executors|minion|output|package|reactor|returners|runners|tests"
 _FILE = re.compile(rf"`((?:{_FOLDERS})/[\w./]*)")
-_LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
+_LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
+_CODE = re.compile(r"`[^`\n]+`|^    .+$", re.MULTILINE)
+_CALL = re.compile(r"(?<![\w./*])(batch|job_retry|job_cache|job_recorder)\.([a-z_]+)\b(?![./])")
 
 
 def page(name):
@@ -44,7 +52,106 @@ def test_every_file_that_a_page_names_is_there(name):
     assert {path for path in named if not (CHECKOUT / path).exists()} == set()
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", ALL_PAGES)
 def test_every_link_of_a_page_leads_somewhere(name):
     links = _LINK.findall(page(name))
     assert {link for link in links if not (CHECKOUT / name).parent.joinpath(link).exists()} == set()
+
+
+def functions(runner):
+    """The names of a runner's functions, as they are called."""
+    source = (CHECKOUT / f"runners/{runner}.py").read_text(encoding="utf-8")
+    names = set(re.findall(r"^def ([a-z]\w*)", source, re.MULTILINE))
+    aliases = re.search(r"^__func_alias__ = (.+)$", source, re.MULTILINE)
+    return {(ast.literal_eval(aliases[1]) if aliases else {}).get(name, name) for name in names}
+
+
+@pytest.mark.parametrize("name", [name for name in ALL_PAGES if name != "CHANGELOG.md"])
+def test_every_function_of_a_runner_that_a_page_names_is_there(name):
+    named = set(_CALL.findall(" ".join(_CODE.findall(page(name)))))
+    assert {(runner, function) for runner, function in named if function not in functions(runner)} == set()
+
+
+# -- what is taken from the code ---------------------------------------------------------------------------------------
+
+
+def test_the_page_about_the_log_has_every_line_of_the_code_and_no_other():
+    rows = re.findall(r"^\| (warning|error|critical) \| (.+?) \| .+ \|$", page("docs/log.md"), re.MULTILINE)
+    assert len(rows) == len(set(rows))
+    assert set(rows) == set(logged.lines())
+
+
+def test_lines_of_the_log_are_found_however_they_are_logged():
+    levels = {level for level, _ in logged.lines()}
+    assert levels == {"warning", "error", "critical"}
+    files = {name.partition("/")[0] for names in logged.lines().values() for name in names}
+    assert files >= {"core", "engines", "executors", "reactor", "returners"}
+
+
+@pytest.mark.parametrize("section", generated.SECTIONS)
+def test_every_option_is_in_the_table_with_its_meaning(section):
+    kind = generated.SECTIONS[section]
+    assert all(generated.meanings(kind)[field.name] for field in dataclasses.fields(kind))
+    rows = [row.split(" | ") for row in generated.options().splitlines() if row.startswith(f"| `{section}` ")]
+    assert len(rows) == len(dataclasses.fields(kind))
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+", row[4]) for row in rows)
+
+
+@pytest.mark.parametrize("section", ["batch_manager", "job_retry", "job_recorder", "saltext_jobs_reactor"])
+def test_a_default_is_shown_as_it_may_be_written(section):
+    kind = generated.SECTIONS[section]
+    for field in dataclasses.fields(kind):
+        shown = generated.shown(field.default)
+        if shown != "none":
+            written = [part.strip("`") for part in shown.split(", ")]
+            value = written if isinstance(field.default, tuple) and "/" not in shown else yaml.safe_load(written[0])
+            assert getattr(read_settings(kind, section, {field.name: value}), field.name) == field.default
+
+
+def test_every_event_of_the_vocabulary_is_in_the_table():
+    tags = re.findall(r"salt/[^`]+", generated.events())
+    kinds = ("new", "progress", "paused", "check", "complete")
+    assert {f"salt/batch/<jid>/{kind}" for kind in kinds} <= set(tags)
+    assert any(tag.startswith("salt/job_retry/") for tag in tags)
+
+
+@pytest.mark.parametrize("kind", module_dirs())
+def test_the_reference_has_every_module(kind):
+    modules = [path.stem for path in (CHECKOUT / kind).glob("[!_]*.py")]
+    assert modules
+    assert all(
+        f"automodule:: saltext.jobs.{kind}.{module}\n" in page(f"docs/reference/{kind}.md") for module in modules
+    )
+
+
+def test_the_reference_has_every_reactor_file():
+    for path in (CHECKOUT / "reactor").glob("*.sls"):
+        assert f"## {path.name}\n" in generated.reactor()
+
+
+def test_a_link_to_what_is_no_page_leads_to_the_repository():
+    text = generated.linked("[a](../README.md) [b](job_once.md) [c](../nowhere.md)", CHECKOUT / "docs")
+    assert text == f"[a]({generated.repository()}/blob/main/README.md) [b](job_once.md) [c](../nowhere.md)"
+
+
+# -- what calls the Makefile -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", [".github/workflows/ci.yml", ".pre-commit-config.yaml", "CONTRIBUTING.md", "README.md"]
+)
+def test_every_target_that_is_called_is_in_the_makefile(name):
+    targets = set(re.findall(r"^([a-z-]+):", page("Makefile"), re.MULTILINE))
+    called = set(re.findall(r"(?:run: |entry: |^    |`)make ([a-z-]+)", page(name), re.MULTILINE))
+    assert called
+    assert called <= targets
+
+
+def test_the_release_of_a_tag_goes_through_all_that_a_change_goes_through():
+    assert "uses: ./.github/workflows/ci.yml" in page(".github/workflows/release.yml")
+    assert {"make lint", "make docs", "make dist", "bash .ci/run"} <= {
+        step["run"]
+        for job in yaml.safe_load(page(".github/workflows/ci.yml"))["jobs"].values()
+        for step in job["steps"]
+        if "run" in step
+    }
