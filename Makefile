@@ -79,8 +79,9 @@ lint: .venv/.installed
 	@mkdir -p .venv/src/saltext && ln -sfn "$(CURDIR)" .venv/src/saltext/jobs
 	MYPYPATH=.venv/src .venv/bin/mypy -p saltext.jobs.core
 
+# Anew each time (-E), since what a page takes from the code is no file that Sphinx would see change.
 docs: .venv/.docs
-	.venv/bin/sphinx-build -q -W --keep-going docs docs/_build/html
+	.venv/bin/sphinx-build -q -E -W --keep-going docs docs/_build/html
 
 docs-tables: .venv/.installed
 	@.venv/bin/python -m docs.tables

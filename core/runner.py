@@ -56,6 +56,7 @@ def verb(function: Callable[..., Any]) -> Callable[..., Any]:
         function.__module__,
         function.__qualname__,
     )
+    exposed.__dict__["takes"] = signature  # for the documentation
     return exposed
 
 

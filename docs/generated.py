@@ -140,6 +140,12 @@ def _link_to_the_repository(app: Any, page: str, source: list[str]) -> None:
     source[0] = linked(source[0], pathlib.Path(app.env.doc2path(page)).parent)
 
 
+def _signature(app: Any, what: str, name: str, item: Any, options: Any, signature: str, returns: str) -> Any:
+    """Show what a runner's function takes: what Salt is shown takes everything (``core/runner.py``)."""
+    takes = getattr(item, "takes", None)
+    return (str(takes), None) if takes else None
+
+
 #: What a page may ask for.
 PARTS = {part.__name__: part for part in (options, events, states, reactor)}
 
@@ -156,5 +162,6 @@ def setup(app: Any) -> dict[str, Any]:
             return self.parse_text_to_nodes(PARTS[self.arguments[0]](), allow_section_headings=True)
 
     app.add_directive("generated", Generated)
+    app.connect("autodoc-process-signature", _signature)
     app.connect("source-read", _link_to_the_repository)
     return {"parallel_read_safe": True}
