@@ -1,0 +1,139 @@
+"""
+Put a real master and hundreds or thousands of featherweight minions through a scenario, and judge what the engines say.
+
+    python -m benchmarks.fleet one --minions 2000                                   a batch of all, a tenth at a time
+    python -m benchmarks.fleet power --minions 1000 --picture power.svg             a power cut, and its timeline
+    python -m benchmarks.fleet random --seconds 3600 --minions 500 --executor 0.5   an hour of everything at random
+
+The minions are one process: Salt's own channel classes, real sign-ins, session keys and a subscription, and nothing that is
+run; they note what they ran, and when. Each scenario ends with figures, with what was checked against that truth, and with
+exit status 0 if all of it was good. Everything is on loopback and below one temporary folder (TMPDIR; faster in memory).
+The wall time says little on a busy machine; CPU time, publishes and what was reported wrongly do. Salt 3008 is wanted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import pathlib
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from benchmarks.fleet import batches, beside, chaos, faults
+from benchmarks.fleet.site import Site
+from benchmarks.fleet.story import Story
+from demo.fleet import StepFailed, quiet_salt
+
+
+@dataclasses.dataclass(frozen=True)
+class Scenario:
+    """
+    :param play: directs it. ``options``: what its master is configured with. ``needs``: makes a server that it has besides,
+        whose ``options`` the master gets too.
+    """
+
+    play: Callable[[Site, argparse.Namespace], Story]
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    needs: Callable[[], Any] = contextlib.nullcontext
+
+
+SCENARIOS = {
+    "one": Scenario(batches.one),
+    "faulty": Scenario(batches.faulty),
+    "ten": Scenario(batches.ten),
+    "canary": Scenario(batches.canary),
+    "groups": Scenario(batches.groups, batches.GROUPS),
+    "power": Scenario(faults.power),
+    "restarts": Scenario(faults.restarts),
+    "kills": Scenario(faults.kills),
+    "master": Scenario(faults.master),
+    "flood": Scenario(faults.flood),
+    "disk": Scenario(faults.disk),
+    "redis": Scenario(faults.redis, needs=faults.Redis),
+    "random": Scenario(chaos.everything),
+    "beside": Scenario(beside.beside),
+}
+
+
+def arguments(words: list[str]) -> argparse.Namespace:
+    """Return what was typed. Ends the program over what is wrong, with the reason."""
+    listed = "\n".join(f"  {name:<9} {scenario.play.__doc__}" for name, scenario in SCENARIOS.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.fleet",
+        description=__doc__,
+        epilog=f"scenarios:\n{listed}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", choices=SCENARIOS, metavar="NAME")
+    parser.add_argument("--minions", type=int, default=200, metavar="N", help="how many (200)")
+    parser.add_argument("--size", type=int, metavar="N", help="how many run a batch's job at a time (a tenth)")
+    parser.add_argument("--seconds", type=float, default=300.0, help="how long random goes on (300)")
+    parser.add_argument("--seed", type=int, default=1, help="of what is drawn by chance (1)")
+    parser.add_argument("--executor", type=float, default=0.0, metavar="SHARE", help="of minions with job_once (0)")
+    parser.add_argument("--transport", choices=("zeromq", "tcp"), default="zeromq", help="(zeromq)")
+    parser.add_argument("--cache", choices=("localfs", "sqlite"), default="localfs", help="for the job cache (localfs)")
+    parser.add_argument("--workers", type=int, default=5, metavar="N", help="worker_threads of the master (5)")
+    parser.add_argument("--within", type=float, default=10.0, metavar="S", help="seconds in which all come back (10)")
+    parser.add_argument("--away", type=float, metavar="S", help="seconds without disk (60) or redis (30)")
+    parser.add_argument("--rate", type=float, default=2000.0, metavar="N", help="events a second of a flood (2000)")
+    parser.add_argument("--only", metavar="ROUND", help="of beside: plain, slow or ten")
+    parser.add_argument(
+        "--limit", type=float, default=900.0, metavar="S", help="seconds before a wait is given up (900)"
+    )
+    parser.add_argument("--picture", type=pathlib.Path, metavar="FILE", help="where to draw the timeline, as SVG")
+    parser.add_argument(
+        "--json", type=pathlib.Path, metavar="FILE", help="to which figures and checks are added, as JSON"
+    )
+    args = parser.parse_args(words)
+    for name, least in (("minions", 10), ("workers", 1), ("seconds", 1), ("rate", 1), ("within", 0.1), ("limit", 1)):
+        if getattr(args, name) < least:
+            parser.error(f"--{name} is {getattr(args, name)} and must be at least {least}")
+    if not 0 <= args.executor <= 1:
+        parser.error(f"--executor is {args.executor} and must be a share from 0 to 1")
+    if args.size is None:
+        args.size = max(1, args.minions // 10)
+    if not 1 <= args.size <= args.minions:
+        parser.error(f"--size is {args.size} and must be from 1 to {args.minions}, the number of minions")
+    if args.away is None:
+        args.away = 30.0 if args.name == "redis" else 60.0
+    return args
+
+
+def play(args: argparse.Namespace) -> Story:
+    """Run a scenario on a master of its own."""
+    scenario = SCENARIOS[args.name]
+    with scenario.needs() as server:
+        options = {"transport": args.transport, "worker_threads": args.workers, **scenario.options}
+        options |= {"cache": args.cache, **(server.options if server else {})}
+        with Site(args.minions, args.executor, server, **options) as site:
+            site.script(seed=args.seed)
+            return scenario.play(site, args)
+
+
+def main(words: list[str]) -> int:
+    args = arguments(words)
+    quiet_salt()
+    begun = time.monotonic()
+    try:
+        story = play(args)
+    except StepFailed as exc:
+        print(f"The scenario {args.name} could not go on: {exc}", file=sys.stderr)
+        return 2
+    title = f"{args.name}: {args.minions:,} minions, {args.size:,} at a time"
+    print(story.text(f"{title}; {time.monotonic() - begun:.0f} s in all"))
+    if args.picture:
+        args.picture.write_text(story.picture(f"{title}. {SCENARIOS[args.name].play.__doc__}"))
+    if args.json:
+        found = {"scenario": args.name, "minions": args.minions, "size": args.size, "good": story.is_good()}
+        found |= {"figures": story.figures, "checks": [dataclasses.asdict(check) for check in story.checks]}
+        with args.json.open("a") as file:
+            file.write(json.dumps(found) + "\n")
+    return 0 if story.is_good() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,137 @@
+"""Everything at random, for as long as is wanted; then all is mended, and what is owed must have come to an end."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import random
+import time
+from collections.abc import Callable
+
+from benchmarks.fleet import verdict
+from benchmarks.fleet.faults import drain, flooded
+from benchmarks.fleet.site import Site
+from benchmarks.fleet.story import Arguments, Story
+from benchmarks.fleet.watch import ENGINES
+
+#: The script while it goes on: minions are slow, fail and die; messages are lost, late and doubled.
+SCRIPT = {
+    "slow": 0.02,
+    "slow_seconds": 30.0,
+    "failing": 0.02,
+    "dying": 0.01,
+    "away": 20.0,
+    "losing": 0.01,
+    "repeating": 0.01,
+    "deaf": 0.005,
+    "delay": 0.5,
+}
+#: Batches that may run at a time, and jobs that are published while some minions are away, in all.
+_BATCHES, _JOBS = 3, 200
+
+
+class Chaos:
+    """What may happen, a method for each. ``limits``: ``{jid: limit}`` of the batches; ``jids``: the jobs published."""
+
+    def __init__(self, site: Site, args: Arguments) -> None:
+        self._site, self._args, self._chance = site, args, random.Random(args.seed)
+        self.limits: dict[str, int] = {}
+        self.jids: list[str] = []
+        self.done: collections.Counter[str] = collections.Counter()
+
+    def step(self) -> None:
+        """Do one thing."""
+        choices: dict[Callable[[], None], int] = {
+            self.batch: 6,
+            self.job: 4,
+            self.leave: 3,
+            self.come_back: 4,
+            self.restart: 2,
+            self.kill: 3,
+            self.burst: 2,
+            self.full: 1,
+            self.power_cut: 1,
+            self.kill_master: 1,
+        }
+        what = self._chance.choices(list(choices), list(choices.values()))[0]
+        # What cannot be asked for in this moment is asked for another time.
+        with contextlib.suppress(Exception):
+            what()
+            self.done[what.__name__] += 1
+
+    def _some(self, most: float) -> list[str]:
+        names = self._site.names
+        return self._chance.sample(names, max(1, int(self._chance.uniform(0, most) * len(names))))
+
+    def batch(self) -> None:
+        if sum(not self._site.are_over([jid]) for jid in self.limits) < _BATCHES:
+            size = self._chance.randint(1, max(2, len(self._site.names) // 3))
+            self.limits[self._site.batch(size)] = size
+
+    def job(self) -> None:
+        if len(self.jids) < _JOBS:
+            self.jids.append(self._site.publish())
+
+    def leave(self) -> None:
+        self._site.crowd.stop(self._some(0.2), 2.0)
+
+    def come_back(self) -> None:
+        self._site.crowd.start(self._site.names, 5.0)
+
+    def restart(self) -> None:
+        self._site.crowd.restart(self._some(0.2), 5.0, self._chance.uniform(1, 10))
+
+    def kill(self) -> None:
+        now = time.monotonic()
+        self._site.kill_engine(self._chance.choice(ENGINES))
+        self._site.spared.append((now - 1, now + 6))
+
+    def burst(self) -> None:
+        self._site.mark("flood")
+        with flooded(self._site.opts, self._args.rate):
+            time.sleep(5)
+
+    def full(self) -> None:
+        with self._site.full_disk():
+            time.sleep(self._chance.uniform(2, 15))
+
+    def power_cut(self) -> None:
+        self._site.mark("power cut")
+        self._site.crowd.stop(self._site.names)
+        time.sleep(self._chance.uniform(2, 10))
+        self.job()
+        self._site.crowd.start(self._site.names, 10.0)
+
+    def kill_master(self) -> None:
+        self._site.kill_master()
+        time.sleep(self._chance.uniform(0, 5))
+        self._site.start_master()
+
+
+def everything(site: Site, args: Arguments) -> Story:
+    """Batches, jobs, restarts, kills, floods, full disks and power cuts at random; then all is mended."""
+    story, chaos = Story(), Chaos(site, args)
+    site.start()
+    site.script(seed=args.seed, **SCRIPT)
+    since = site.mark("started")
+    while time.monotonic() - since < args.seconds:
+        chaos.step()
+        time.sleep(chaos_pause(args))
+    mended = site.mark("mended")
+    site.script(seed=args.seed)
+    site.start(limit=args.limit)
+    site.wait(chaos.limits, args.limit)
+    drain(site, args.limit)
+    story.figures["what was done"] = ", ".join(f"{count} {what}" for what, count in chaos.done.most_common())
+    story.figures["until all had come to an end, after it was mended"] = f"{time.monotonic() - mended:.0f} s"
+    truth = story.batches(site, chaos.limits)
+    pairs = [(name, jid) for jid in chaos.jids for name in site.names]
+    if pairs:
+        story.checks += verdict.owed(truth, pairs, site.ask("job_retry.list"), site.returned(chaos.jids))
+    story.end(site, [*chaos.limits, *chaos.jids], since)
+    return story
+
+
+def chaos_pause(args: Arguments) -> float:
+    """Seconds between two things: the shorter the whole is, the denser."""
+    return min(10.0, max(1.0, args.seconds / 60))

@@ -1,0 +1,276 @@
+"""
+Many featherweight minions in one process of their own, and the handle by which a scenario directs them.
+
+The process does what the minions want done (``minion.py``), loses, delays and repeats messages where the script says so, and
+keeps the truth. It must never decide anything in a minion's place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+import multiprocessing
+import pathlib
+import random
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+from benchmarks.fleet import minion as minions
+from benchmarks.fleet.script import Script
+from benchmarks.fleet.truth import Publish, Truth
+from benchmarks.fleet.wire import Refused, Wire
+
+Counts = Mapping[str, int]
+
+#: Seconds for which a minion of Salt 3008 waits for the answer to its acknowledgement before it begins all the same.
+_ACKNOWLEDGED = 60
+#: Seconds from the beginning of a job to each repeat of its acknowledgement, where the executor sends it.
+_REPEATS = (5, 20, 80, 320)
+_QUESTIONS = ("saltutil.", "job_once.", "test.ping")
+#: What a handle asks for, and waits for.
+_ANSWERED = ("report", "there", "begun", "running")
+
+
+class Crowd:
+    """
+    :param opts: the master's options. ``own``: the folder with the minions' key. ``names``: their ids.
+    :param executor: the share of them that has the executor ``job_once``, spread evenly.
+    """
+
+    def __init__(self, opts: Mapping[str, Any], own: pathlib.Path, names: Iterable[str], executor: float) -> None:
+        self.truth, self.script = Truth(), Script()
+        self._minions = {
+            name: minions.Minion(name, self.truth, int((number + 1) * executor) > int(number * executor))
+            for number, name in enumerate(names)
+        }
+        self.wire = Wire(opts, own)
+        self._key: Any = None
+        self._tasks: set[asyncio.Future[Any]] = set()
+        self._chance = random.Random(1)
+
+    async def connect(self) -> None:
+        await self.wire.connect(self._heard)
+        self._key = self.wire.key()
+
+    async def start(self, names: Iterable[str], within: float) -> None:
+        """Start minions, evenly spread over so many seconds. Each signs in first."""
+        await self._spread(names, within, lambda name: self._spawn(self._start(name)))
+
+    async def stop(self, names: Iterable[str], within: float) -> None:
+        """Kill minions, evenly spread over so many seconds."""
+        await self._spread(names, within, lambda name: self._minions[name].stop(time.monotonic()))
+
+    async def restart(self, names: Iterable[str], within: float, away: float) -> None:
+        """Kill each minion, and start it again so many seconds later, evenly spread."""
+        await self._spread(names, within, lambda name: self._spawn(self._restart(name, away)))
+
+    def report(self) -> tuple[Truth, Counts, Counts]:
+        """Return the truth until now, and how many messages of each kind were sent and failed."""
+        return self.truth, self.wire.sent, self.wire.failed
+
+    def there(self) -> set[str]:
+        """Return the minions that are there."""
+        return {name for name, minion in self._minions.items() if minion.there}
+
+    def begun(self, jid: str) -> int:
+        """Return how many runs of a job have begun."""
+        return sum(run.jid == jid for run in self.truth.runs)
+
+    def running(self, jids: Collection[str]) -> int:
+        """Return how many runs of jobs have not ended."""
+        return sum(run.end is None and run.jid in jids for run in self.truth.runs)
+
+    def spawn(self, work: Any) -> None:
+        """Do something beside all else."""
+        self._spawn(work)
+
+    @staticmethod
+    async def _spread(names: Iterable[str], within: float, do: Callable[[str], Any]) -> None:
+        begun, names = time.monotonic(), list(names)
+        for number, name in enumerate(names):
+            await asyncio.sleep(max(0.0, begun + within * number / len(names) - time.monotonic()))
+            do(name)
+
+    async def _start(self, name: str) -> None:
+        minion = self._minions[name]
+        if minion.there:
+            return
+        try:
+            await self.wire.sign_in(name)
+        except Refused:
+            self.wire.failed["starts: Refused"] += 1
+            self._later(5.0, lambda: self._spawn(self._start(name)))
+            return
+        if not minion.there:
+            self._perform(minion, minion.start(time.monotonic()))
+
+    async def _restart(self, name: str, away: float) -> None:
+        self._minions[name].stop(time.monotonic())
+        await asyncio.sleep(away)
+        await self._start(name)
+
+    # -- what is published ---------------------------------------------------------------------------------------------
+
+    async def _heard(self, load: Mapping[str, Any]) -> None:
+        fun, named, now = load["fun"], load["tgt"], time.monotonic()
+        question = isinstance(fun, list) or fun.startswith(_QUESTIONS)
+        listed = load["tgt_type"] == "list"
+        self.truth.publishes.append(Publish(now, str(load["jid"]), str(fun), len(named) if listed else -1, question))
+        chosen = self._minions.keys() & named if listed else set(fnmatch.filter(self._minions, named))
+        there = self.there()
+        if self.wire.key() != self._key:
+            self._key = self.wire.key()
+            for name in there:  # each minion hears this publish, and cannot read it before it has signed in again
+                self._spawn(self._take_late(self._minions[name], load if name in chosen else None))
+            return
+        for name in chosen & there:
+            self._take(self._minions[name], load)
+
+    async def _take_late(self, minion: minions.Minion, load: Mapping[str, Any] | None) -> None:
+        try:
+            await self.wire.sign_in(minion.name)
+        except Refused:
+            self.wire.failed["sign-ins: Refused"] += 1
+        if load is not None and minion.there:
+            self._take(minion, load)
+
+    def _take(self, minion: minions.Minion, load: Mapping[str, Any]) -> None:
+        if not self._chance.random() < self.script.deaf:
+            self._perform(minion, minion.take(load, time.monotonic()))
+
+    # -- what minions want done ------------------------------------------------------------------------------------------
+
+    def _perform(self, minion: minions.Minion, effects: Iterable[minions.Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, minions.Send):
+                self._spawn(self._send(minion, effect))
+            elif isinstance(effect, minions.Prepare):
+                self._spawn(self._prepare(minion, effect))
+            elif isinstance(effect, minions.Runs):
+                self._later(effect.seconds, self._end, minion, effect.jid, effect.delivery)
+            else:
+                self._later(effect.seconds, self._die, minion, effect)
+
+    async def _prepare(self, minion: minions.Minion, job: minions.Prepare) -> None:
+        told = job.acknowledgement is not None and await self._send(minion, job.acknowledgement, _ACKNOWLEDGED)
+        begun = minion.begin(job.jid, job.delivery, self.script, told, time.monotonic())
+        if minion.executor and begun and isinstance(begun[0], minions.Send) and len(begun) > 1:
+            self._spawn(self._repeat(minion, job, begun[0]))
+        self._perform(minion, begun)
+
+    async def _repeat(self, minion: minions.Minion, job: minions.Prepare, acknowledgement: minions.Send) -> None:
+        """The executor says again that a job runs, until the master has answered that."""
+        begun = time.monotonic()
+        for after in _REPEATS:
+            await asyncio.sleep(max(0.0, begun + after - time.monotonic()))
+            if not minion.runs(job.jid, job.delivery) or await self._send(minion, acknowledgement):
+                return
+
+    def _end(self, minion: minions.Minion, jid: str, delivery: int) -> None:
+        self._perform(minion, minion.end(jid, delivery, self.script, time.monotonic()))
+
+    def _die(self, minion: minions.Minion, death: minions.Dies) -> None:
+        if not minion.runs(death.jid, death.delivery):
+            return
+        minion.stop(time.monotonic())
+        if death.away is not None:
+            self._later(death.away, lambda: self._spawn(self._start(minion.name)))
+
+    async def _send(self, minion: minions.Minion, message: minions.Send, timeout: float | None = None) -> bool:
+        """Send a message as the script wants it, and return whether the master has answered."""
+        script, chance = self.script, self._chance
+        if chance.random() < script.losing and message.what != "starts":
+            self.wire.failed[f"{message.what}: lost on purpose"] += 1
+            return False
+        if script.delay:
+            await asyncio.sleep(chance.uniform(0, script.delay))
+        wait = {} if timeout is None else {"timeout": timeout}
+        for _ in range(1 + (chance.random() < script.repeating)):
+            delivered = await self.wire.send(minion.name, message.load, message.what, **wait)
+        if message.run is not None:
+            message.run.delivered = delivered
+        return delivered
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _later(self, seconds: float, call: Callable[..., Any], *args: Any) -> None:
+        asyncio.get_running_loop().call_later(seconds, call, *args)
+
+
+def serve(opts: Mapping[str, Any], own: pathlib.Path, names: list[str], executor: float, pipe: Any) -> None:
+    """
+    Be the fleet, in a process of its own, until ``end`` comes.
+
+    :param pipe: gets ``None`` once the fleet can hear. What comes is the name of a method of Crowd, and its arguments.
+    """
+
+    async def work() -> None:
+        crowd = Crowd(opts, own, names, executor)
+        await crowd.connect()
+        pipe.send(None)
+        loop = asyncio.get_running_loop()
+        while True:
+            verb, *args = await loop.run_in_executor(None, pipe.recv)
+            if verb == "end":
+                return
+            if verb in _ANSWERED:
+                pipe.send(getattr(crowd, verb)(*args))
+            elif verb == "script":
+                crowd.script = args[0]
+            else:
+                crowd.spawn(getattr(crowd, verb)(*args))
+
+    asyncio.run(work())
+
+
+class Handle:
+    """The side of a scenario. Takes what ``serve`` does; returns once the fleet can hear, with no minion there."""
+
+    def __init__(self, opts: Mapping[str, Any], own: pathlib.Path, names: list[str], executor: float) -> None:
+        self._pipe, theirs = multiprocessing.Pipe()
+        self._process = multiprocessing.Process(
+            target=serve, args=(opts, own, names, executor, theirs), daemon=True, name="fleet"
+        )
+        self._process.start()
+        if not self._pipe.poll(120):
+            raise SystemExit("The featherweight minions could not connect to the master within two minutes")
+        self._pipe.recv()
+
+    def script(self, script: Script) -> None:
+        """What jobs do from now on."""
+        self._pipe.send(("script", script))
+
+    def start(self, names: Iterable[str], within: float = 1.0) -> None:
+        self._pipe.send(("start", list(names), within))
+
+    def stop(self, names: Iterable[str], within: float = 0.0) -> None:
+        self._pipe.send(("stop", list(names), within))
+
+    def restart(self, names: Iterable[str], within: float, away: float) -> None:
+        self._pipe.send(("restart", list(names), within, away))
+
+    def report(self) -> tuple[Truth, Counts, Counts]:
+        return self._ask("report")
+
+    def there(self) -> set[str]:
+        return self._ask("there")
+
+    def begun(self, jid: str) -> int:
+        return self._ask("begun", jid)
+
+    def running(self, jids: Iterable[str]) -> int:
+        return self._ask("running", set(jids))
+
+    def _ask(self, *words: Any) -> Any:
+        self._pipe.send(words)
+        return self._pipe.recv()
+
+    def end(self) -> None:
+        self._pipe.send(("end",))
+        self._process.join(5)
+        if self._process.is_alive():
+            self._process.kill()

@@ -1,0 +1,244 @@
+"""Scenarios of what goes wrong around the engines: power cuts, restarts, kills, floods, a full disk, no job cache."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+
+import salt.utils.event
+
+from benchmarks.fleet import verdict
+from benchmarks.fleet.site import Site
+from benchmarks.fleet.story import Arguments, Story
+from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
+
+#: Publishes that are too many for three jobs, and seconds that are too long (an aim on two quiet cores).
+_PUBLISHES, _SECONDS = 60, 30
+
+
+def power(site: Site, args: Arguments) -> Story:
+    """A power cut: all minions go, three jobs are published, and all come back within ten seconds."""
+    story = Story()
+    site.start()
+    jids = owe(site, 3, args.limit)
+    since = site.mark("power back")
+    site.crowd.start(site.names, args.within)
+    drain(site, args.limit)
+    _deliver(site, story, jids, since)
+    return story
+
+
+def owe(site: Site, jobs: int, limit: float) -> list[str]:
+    """Have all minions go, publish jobs, and wait until all are owed. Returns the jids."""
+    site.crowd.stop(site.names)
+    site.mark("power cut")
+    jids = [site.publish() for _ in range(jobs)]
+    site.need(lambda: site.queued() >= jobs * len(site.names), limit, f"{jobs} jobs are owed to all minions")
+    return jids
+
+
+def drain(site: Site, limit: float) -> float:
+    """Wait until nothing is owed any more. Returns the seconds; what is left after ``limit`` shows in the verdict."""
+    begun = time.monotonic()
+    with contextlib.suppress(SystemExit):
+        site.need(lambda: not site.queued(), limit, "")
+    return time.monotonic() - begun
+
+
+def _deliver(site: Site, story: Story, jids: list[str], since: float) -> None:
+    """Judge what was owed to all minions, and tell how fast it was delivered."""
+    truth = site.truth()
+    pairs = [(name, jid) for name in site.names for jid in jids]
+    story.checks += verdict.owed(truth, pairs, site.ask("job_retry.list"), site.returned(jids))
+    last_start = max((at for at, _, is_there in truth.presence if is_there), default=0.0)
+    told = f"{truth.last_begun(jids) - last_start:.1f} s (aim on two quiet cores: {_SECONDS} s)"
+    story.figures["last job begun, after the last start"] = told
+    publishes = sum(truth.published(since=since))
+    story.figures["publishes from the first start on"] = f"{publishes:,} (aim: {_PUBLISHES})"
+    story.end(site, jids, since)
+
+
+def restarts(site: Site, args: Arguments) -> Story:
+    """All minions are restarted, one after the other, while a batch runs; each is away for five seconds."""
+    story = Story()
+    site.start()
+    since = site.mark("started")
+    jid = site.batch(args.size, offline="queue")
+    site.crowd.restart(site.names, args.within * 4, 5.0)
+    site.mark("restarts")
+    site.wait([jid], args.limit)
+    drain(site, args.limit)
+    time.sleep(15)  # for what comes after the end of the batch
+    story.batches(site, {jid: args.size + _delivered_later(site, jid)})
+    story.end(site, [jid], since, args.size)
+    return story
+
+
+def _delivered_later(site: Site, jid: str) -> int:
+    """How many minions of a batch got the job from job_retry, which no slot of the batch limits."""
+    return sum(record["state"] == "offline" for record in site.ask("batch.minions", jid).values())
+
+
+def kills(site: Site, args: Arguments) -> Story:
+    """An engine is killed every five seconds: during a batch, and while three jobs are delivered after a power cut."""
+    story = Story()
+    site.start()
+    since = site.mark("started")
+    jid = site.batch(args.size)
+    _kill_until(site, lambda: site.are_over([jid]), args.limit, BATCH_MANAGER)
+    truth = story.batches(site, {jid: args.size})
+    story.pace(truth, {jid: args.size})
+    jids = owe(site, 3, args.limit)
+    back = site.mark("power back")
+    site.crowd.start(site.names, args.within)
+    _kill_until(site, lambda: not site.queued(), args.limit, JOB_RETRY)
+    _deliver(site, story, jids, back)
+    story.figures["kills"] = f"{sum('killed' in what for _, what in site.marks)}"
+    story.marks = [mark for mark in site.marks if mark[0] >= since]
+    return story
+
+
+def _kill_until(site: Site, over, limit: float, engine: str, every: float = 5.0) -> None:
+    """Kill an engine every few seconds, until something holds, for at most so many seconds."""
+    begun = next_kill = time.monotonic()
+    while not over() and time.monotonic() - begun < limit:
+        if time.monotonic() >= next_kill and site.kill_engine(engine):
+            next_kill = time.monotonic() + every
+            site.spared.append((next_kill - every - 1, next_kill))
+        time.sleep(0.2)
+
+
+def master(site: Site, args: Arguments) -> Story:
+    """The whole master is killed in the middle of a batch, and is back five seconds later."""
+    story = Story()
+    site.start()
+    since = site.mark("started")
+    jid = site.batch(args.size)
+    site.need(lambda: site.crowd.begun(jid) > len(site.names) / 3, args.limit, "a third has run it")
+    site.kill_master()
+    time.sleep(5)
+    site.start_master()
+    site.wait([jid], args.limit)
+    truth = story.batches(site, {jid: args.size})
+    story.pace(truth, {jid: args.size})
+    story.end(site, [jid], since, args.size)
+    return story
+
+
+def flood(site: Site, args: Arguments) -> Story:
+    """A batch, and a power cut with three jobs, while 2,000 events a second that are nobody's come over the bus."""
+    story = Story()
+    site.start()
+    since = site.mark("flood")
+    with flooded(site.opts, args.rate) as fired:
+        jid = site.batch(args.size)
+        site.wait([jid], args.limit)
+        jids = owe(site, 3, args.limit)
+        site.crowd.start(site.names, args.within)
+        drain(site, args.limit)
+    story.figures["events fired"] = f"{fired.value:,}, {fired.value / (time.monotonic() - since):,.0f} a second"
+    truth = story.batches(site, {jid: args.size})
+    story.pace(truth, {jid: args.size})
+    _deliver(site, story, jids, since)
+    return story
+
+
+@contextlib.contextmanager
+def flooded(opts, rate: float) -> Iterator[multiprocessing.sharedctypes.Synchronized]:
+    """Fire events on a master's bus as long as the block runs, so many a second; yields a count of them."""
+    fired = multiprocessing.Value("q", 0)
+    process = multiprocessing.Process(target=_flood, args=(dict(opts), rate, fired), daemon=True)
+    process.start()
+    try:
+        yield fired
+    finally:
+        process.terminate()
+        process.join(5)
+
+
+def _flood(opts, rate: float, fired) -> None:
+    bus = salt.utils.event.get_event("master", opts["sock_dir"], opts=opts, listen=False)
+    begun = time.monotonic()
+    while True:
+        if fired.value >= rate * (time.monotonic() - begun):
+            time.sleep(0.005)
+        tag = f"salt/job/20200101000000{fired.value % 1_000_000:06d}/ret/other{fired.value % 500}"
+        bus.fire_event({"id": f"other{fired.value % 500}", "return": "x" * 300, "retcode": 0}, tag)
+        fired.value += 1
+
+
+def disk(site: Site, args: Arguments) -> Story:
+    """No file of the master's can grow for a while, in the middle of a batch."""
+    story = Story()
+    site.start()
+    since = site.mark("started")
+    jid = site.batch(args.size)
+    site.need(lambda: site.crowd.begun(jid) > len(site.names) / 4, args.limit, "a quarter has run it")
+    with site.full_disk():
+        time.sleep(args.away)
+    site.wait([jid], args.limit)
+    truth = story.batches(site, {jid: args.size})
+    story.pace(truth, {jid: args.size})
+    story.end(site, [jid], since, args.size)
+    return story
+
+
+def redis(site: Site, args: Arguments) -> Story:
+    """The job cache is in redis, which is away for a while, in the middle of a batch."""
+    story = Story()
+    site.start()
+    since = site.mark("started")
+    jid = site.batch(args.size)
+    site.need(lambda: site.crowd.begun(jid) > len(site.names) / 4, args.limit, "a quarter has run it")
+    site.beside.stop()
+    begun = site.mark("redis away")
+    time.sleep(args.away)
+    site.beside.start()
+    site.spared.append((begun, site.mark("redis back") + 5))
+    site.wait([jid], args.limit)
+    truth = story.batches(site, {jid: args.size})
+    story.pace(truth, {jid: args.size})
+    story.end(site, [jid], since, args.size)
+    return story
+
+
+class Redis:
+    """A server on a free loopback port, whose data outlive it. Use it as a context manager."""
+
+    def __enter__(self) -> Redis:
+        if shutil.which("redis-server") is None:
+            raise SystemExit("redis-server is not installed (Debian: redis-server)")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self._folder = tempfile.mkdtemp(prefix="sj-redis-")
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def options(self) -> dict[str, object]:
+        """What a master is told to use it for its cache."""
+        return {"cache": "redis", "cache.redis.host": "127.0.0.1", "cache.redis.port": self.port}
+
+    def start(self) -> None:
+        words = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--dir", self._folder]
+        words += ["--appendonly", "yes", "--appendfsync", "always", "--save", ""]
+        with (pathlib.Path(self._folder) / "log").open("ab") as log:
+            self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def stop(self) -> None:
+        """Kill it."""
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()

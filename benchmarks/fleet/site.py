@@ -1,0 +1,192 @@
+"""
+A real master with this extension, and a crowd of featherweight minions: what a scenario works with, and what it does to it.
+
+Everything is below one folder and on loopback, and goes with it. It must never touch a process that it has not started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import resource
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import psutil
+import salt.config
+
+from benchmarks.fleet import wire
+from benchmarks.fleet.crowd import Handle
+from benchmarks.fleet.script import Script
+from benchmarks.fleet.truth import Truth
+from benchmarks.fleet.watch import ENGINES, Watch, engine_pid, processes_of
+from demo.fleet import Fleet
+from demo.processes import wait_for
+from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.names import JOB_RETRY
+from saltext.jobs.core.master.job_cache import JobCache
+
+#: The job that is published, of which nothing is run, and the target that is all minions but the one that listens.
+JOB, ALL = ("state.apply", "featherweight"), "[abc]*"
+
+
+class Site:
+    """
+    Use it as a context manager. When entered, the master runs and no minion is there.
+
+    :param count: how many minions; their ids begin with a, b and c in turn.
+    :param executor: the share of them that has ``job_once``.
+    :param beside: a server that the scenario has besides.
+    :param options: further options of the master's.
+    """
+
+    def __init__(self, count: int, executor: float = 0.0, beside: Any = None, **options: Any) -> None:
+        self.names = [f"{'abc'[number % 3]}{number:05d}" for number in range(count)]
+        #: (time, what was done then), for the timeline; times in which no engine can be expected to answer.
+        self.marks: list[tuple[float, str]] = []
+        self.spared: list[tuple[float, float]] = []
+        self.beside = beside
+        self._executor, self._options = executor, options
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Site:
+        with contextlib.ExitStack() as stack:
+            self._fleet = stack.enter_context(Fleet())
+            self.root = self._fleet.root
+            home = self._fleet.config("master")
+            self._config = {"pki_dir": str(home / "pki"), "cachedir": str(home / "cache"), **self._options}
+            self._config.setdefault("worker_threads", 5)
+            own = wire.accept(self._config, self.names)
+            self._fleet.start_master(**self._config)
+            self.opts = salt.config.master_config(str(home / "master"))
+            self.crowd = Handle(self.opts, own, self.names, self._executor)
+            stack.callback(self.crowd.end)
+            self.watch = Watch(self.opts, self.root)
+            stack.callback(self.watch.end)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    # -- the fleet -------------------------------------------------------------------------------------------------------
+
+    def mark(self, what: str) -> float:
+        """Note that something is done now, and return the time."""
+        now = time.monotonic()
+        self.marks.append((now, what))
+        return now
+
+    def start(self, names: Iterable[str] | None = None, within: float = 0.0, limit: float = 300.0) -> None:
+        """Start minions and wait until they are there. By default all, as fast as a hundred a second."""
+        wanted = set(self.names if names is None else names)
+        self.crowd.start(sorted(wanted), within or len(wanted) / 100)
+        self.need(lambda: wanted <= self.crowd.there(), limit, f"{len(wanted):,} minions are there")
+
+    def truth(self) -> Truth:
+        return self.crowd.report()[0]
+
+    def script(self, **what: Any) -> None:
+        self.crowd.script(Script(**what))
+
+    # -- the operator ----------------------------------------------------------------------------------------------------
+
+    def batch(self, size: Any, tgt: str = ALL, **options: Any) -> str:
+        """Start a batch and return its jid."""
+        words = [f"{name}={value}" for name, value in options.items()]
+        return str(self._fleet.ask("batch.start", tgt, *JOB, f"batch={size}", *words)["jid"])
+
+    def native_batch(self, size: int, tgt: str = ALL) -> str:
+        """Start a batch of Salt 3008's own, and return its jid."""
+        return self._fleet.publish(tgt, "-b", str(size), *JOB)
+
+    def publish(self, tgt: str = ALL) -> str:
+        """Publish a job, as ``salt --async`` does, and return its jid."""
+        return self._fleet.publish(tgt, *JOB)
+
+    def ask(self, function: str, *args: Any) -> Any:
+        """Call a function of a runner."""
+        return self._fleet.ask(function, *args)
+
+    def wait(self, jids: Iterable[str], limit: float) -> float:
+        """Wait until batches have ended. Returns the seconds; gives up after ``limit``, which the verdict will show."""
+        begun, jids = time.monotonic(), list(jids)
+        _wait(lambda: self.are_over(jids), limit, 0.5)
+        return time.monotonic() - begun
+
+    def are_over(self, jids: Iterable[str]) -> bool:
+        """Tell whether batches have ended. Where they cannot be read now, they have not."""
+        with contextlib.suppress(Exception):
+            return all(self.ask("batch.status", jid)["state"] in ("complete", "halted") for jid in jids)
+        return False
+
+    def queued(self) -> int:
+        """Count the entries of the retry queue, without asking the engine."""
+        return sum(len(names) for _, _, names in os.walk(pathlib.Path(self.opts["cachedir"]) / JOB_RETRY / "queue"))
+
+    def returned(self, jids: Iterable[str]) -> set[tuple[str, str]]:
+        """Return the (minion, jid) of which the job cache has a return."""
+        cache = JobCache(self.opts)
+        return {(minion, jid) for jid in jids for minion in cache.returned(jid, self.names)}
+
+    def need(self, condition: Callable[[], Any], limit: float, what: str) -> None:
+        """Wait for what a scenario cannot go on without. :raises SystemExit: if that does not come."""
+        if not _wait(condition, limit, 0.5):
+            tail = "\n".join(self._fleet.log_tail("master", 8))
+            raise SystemExit(f"Not within {limit:g} s: {what}. The master's log ends with\n{tail}")
+
+    # -- what goes wrong -------------------------------------------------------------------------------------------------
+
+    def kill_engine(self, engine: str) -> bool:
+        """Kill an engine; the master starts it again. Returns whether there was one."""
+        pid = engine_pid(self.opts, engine)
+        if pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                self.mark(f"{engine} killed")
+        return pid is not None
+
+    def kill_master(self) -> None:
+        """Kill all processes of the master at once."""
+        begun = self.mark("master killed")
+        for process in processes_of(self.root):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        self.spared.append((begun, begun + 1e9))
+
+    def start_master(self) -> None:
+        """Start the master again, and wait until its engines run."""
+        self._fleet.start_master(**self._config)
+        self.need(
+            lambda: all(requests.is_running(self.opts, engine) for engine in ENGINES), 120, "the engines run again"
+        )
+        self.spared[-1] = (self.spared[-1][0], self.mark("master back") + 5)
+
+    @contextlib.contextmanager
+    def full_disk(self) -> Iterator[None]:
+        """No file of the master's can grow: each write of one of its processes fails, until the block is left."""
+        begun = self.mark("disk full")
+        self._limit(0)
+        try:
+            yield
+        finally:
+            self._limit(resource.RLIM_INFINITY)
+            self.spared.append((begun, self.mark("disk free") + 5))
+
+    def _limit(self, most: int) -> None:
+        for process in processes_of(self.root):
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
+                process.rlimit(psutil.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
+
+
+def _wait(condition: Callable[[], Any], limit: float, pause: float) -> bool:
+    def then() -> Any:
+        found = condition()
+        if not found:
+            time.sleep(pause)
+        return found
+
+    return bool(wait_for(then, limit))

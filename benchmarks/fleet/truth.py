@@ -1,0 +1,130 @@
+"""
+What really happened on the minions: every run of every job, noted where it happened, and what follows from that.
+
+Times are those of a clock that nobody sets, the same for all processes of the machine. Pure: stdlib only.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import heapq
+from collections.abc import Collection, Iterable, Sequence
+
+#: How a run came to its end.
+ENDED, KILLED, CUT = "ended", "killed", "cut"
+
+
+@dataclasses.dataclass
+class Run:
+    """
+    One run of a job on a minion. ``end``: None while it runs; ``how``: ENDED, KILLED (by ``kill_job``) or CUT (its minion
+    died); ``delivered``: whether the master has answered the return; ``told``: whether it has answered that the run begins;
+    ``recorded``: whether the minion's executor has it on the disk.
+    """
+
+    minion: str
+    jid: str
+    begun: float
+    end: float | None = None
+    how: str | None = None
+    retcode: int | None = None
+    delivered: bool = False
+    told: bool = False
+    recorded: bool = False
+
+    def is_known(self) -> bool:
+        """Tell whether somebody has what keeps the job from running there once more."""
+        return self.delivered or self.told or self.recorded
+
+
+@dataclasses.dataclass(frozen=True)
+class Publish:
+    """A job as it came over the wire, which reaches every minion whatever its target. ``minions``: how many it names."""
+
+    at: float
+    jid: str
+    fun: str
+    minions: int
+    question: bool
+
+
+class Truth:
+    """What the fleet has noted. It can be handed from one process to another."""
+
+    def __init__(self) -> None:
+        self.runs: list[Run] = []
+        self.publishes: list[Publish] = []
+        #: (time, minion, whether it is there from then on)
+        self.presence: list[tuple[float, str, bool]] = []
+        #: Jobs that came to a minion which knew their jid, and did not run again: (time, minion, jid).
+        self.repeats: list[tuple[float, str, str]] = []
+
+    def of(self, jid: str) -> dict[str, list[Run]]:
+        """Return ``{minion: its runs}`` of a job."""
+        found: dict[str, list[Run]] = collections.defaultdict(list)
+        for run in self.runs:
+            if run.jid == jid:
+                found[run.minion].append(run)
+        return dict(found)
+
+    def twice(self, jids: Collection[str]) -> list[tuple[str, str]]:
+        """
+        Return the (minion, jid) that ran again although that could be known.
+
+        A minion without the executor that begins a job, gets no word of that to the master, and dies, may run it twice:
+        docs/job_once.md says who promises what.
+        """
+        known, found = set(), []
+        for run in sorted(self.runs, key=lambda run: run.begun):
+            if run.jid in jids:
+                if (run.minion, run.jid) in known:
+                    found.append((run.minion, run.jid))
+                if run.is_known():
+                    known.add((run.minion, run.jid))
+        return found
+
+    def published(self, jids: Collection[str] | None = None, since: float = 0.0) -> tuple[int, int]:
+        """Return how many publishes there were of these jobs (or of all), and how many questions besides."""
+        later = [each for each in self.publishes if each.at >= since]
+        jobs = sum(not each.question and (jids is None or each.jid in jids) for each in later)
+        return jobs, sum(each.question for each in later)
+
+    def last_begun(self, jids: Iterable[str]) -> float:
+        wanted = set(jids)
+        return max((run.begun for run in self.runs if run.jid in wanted), default=0.0)
+
+    def busy(self, jids: Collection[str], now: float) -> list[tuple[float, int]]:
+        """Return [(time, how many runs there are from then on)]. One that ends makes room for one that begins then."""
+        steps = []
+        for run in self.runs:
+            if run.jid in jids:
+                steps += [(run.begun, 1), (now if run.end is None else run.end, -1)]
+        count, found = 0, []
+        for at, step in sorted(steps):
+            count += step
+            found.append((at, count))
+        return found
+
+    def most_at_once(self, jid: str, now: float) -> int:
+        return max((count for _, count in self.busy({jid}, now)), default=0)
+
+    def ended(self, jids: Collection[str]) -> list[tuple[float, int]]:
+        """Return [(time, how many runs have come to an end until then)]."""
+        ends = sorted(run.end for run in self.runs if run.jid in jids and run.end is not None)
+        return [(at, number) for number, at in enumerate(ends, 1)]
+
+
+def makespan(runs: Sequence[Run]) -> float:
+    """Return the seconds from the first beginning to the last end of runs."""
+    ended = [run for run in runs if run.end is not None]
+    return max((run.end or 0.0 for run in ended), default=0.0) - min((run.begun for run in ended), default=0.0)
+
+
+def ideal(runs: Sequence[Run], slots: int) -> float:
+    """Return the makespan of the same runs, in the same order, were each slot taken again in the moment it is free."""
+    free = [0.0] * slots
+    for run in sorted(runs, key=lambda run: run.begun):
+        if run.end is not None:
+            heapq.heapreplace(free, free[0] + run.end - run.begun)
+    return max(free)

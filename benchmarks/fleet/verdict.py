@@ -1,0 +1,193 @@
+"""
+Whether what the engines say is what really happened: checks of a scenario against the fleet's own truth.
+
+Pure: stdlib only. What is compared: the minions' states as ``batch.minions`` tells them, the entries of ``job_retry.list``,
+and the runs that the minions have noted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from benchmarks.fleet.truth import CUT, ENDED, KILLED, Run, Truth
+
+#: Seconds in which an engine must have answered a request.
+ANSWER = 2.0
+#: A scenario shorter than this tells nothing about what grows.
+_LONG_ENOUGH = 120.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """``what`` must hold; ``found`` is what was seen."""
+
+    what: str
+    good: bool
+    found: str
+
+
+def wrong_about(state: str, runs: Sequence[Run], native: bool = False) -> str | None:
+    """
+    Return what is wrong with a minion's state in a batch, or None.
+
+    :param native: it is that of Salt's own manager: one word for all that has returned, and one for all that has not.
+    """
+    returned = [run for run in runs if run.how == ENDED and run.delivered]
+    succeeded = any(run.retcode == 0 for run in returned)
+    if state == "completed":
+        return None if succeeded or (native and returned) else "completed, and has not returned with success"
+    if state == "failed" and not native:
+        # A minion with the executor says so itself of a job that was cut.
+        good = any(run.retcode for run in returned) or any(run.how == CUT for run in runs)
+        return None if good else "failed, and has not returned without success"
+    if state == "active":
+        return None if any(run.end is None for run in runs) else "active, and runs nothing"
+    if state in ("killed", "timed_out") and any(run.how == KILLED for run in runs):
+        return None
+    if returned:
+        return f"{state}, and has returned"
+    if state == "pending" and runs:
+        return "pending, and has run it"
+    return None
+
+
+def batch(
+    truth: Truth,
+    jid: str,
+    names: Collection[str],
+    states: Mapping[str, Mapping[str, Any]],
+    limit: int,
+    now: float,
+    native: bool = False,
+) -> list[Check]:
+    """
+    Judge one batch.
+
+    :param names: the minions that it was for. ``states``: ``{minion: {"state": …}}``, as ``batch.minions`` returns them.
+    :param limit: how many may run it at a time.
+    """
+    runs = truth.of(jid)
+    wrong = {name: states.get(name, {}).get("state", "not named") for name in names}
+    wrong = {name: told for name, state in wrong.items() if (told := wrong_about(state, runs.get(name, ()), native))}
+    missing = [name for name in names if name not in states]
+    twice = truth.twice({jid})
+    strangers = [name for name in runs if name not in names]
+    most = truth.most_at_once(jid, now)
+    return [
+        Check("no minion is reported wrongly", not wrong and not missing, _some(wrong, missing)),
+        Check("no minion has run it twice", not twice, _names(twice)),
+        Check("no minion has run it that it was not for", not strangers, _names(strangers)),
+        Check(f"never more than {limit:,} at a time", most <= limit, f"{most:,} at once"),
+    ]
+
+
+def owed(
+    truth: Truth,
+    pairs: Iterable[tuple[str, str]],
+    entries: Iterable[Mapping[str, Any]],
+    returned: Collection[tuple[str, str]],
+) -> list[Check]:
+    """
+    Judge what a retry queue was to deliver.
+
+    :param pairs: the (minion, jid) that are owed. ``entries``: what ``job_retry.list`` returns now.
+    :param returned: the (minion, jid) of which the job cache has a return.
+    """
+    pairs, runs = set(pairs), _by_pair(truth)
+    standing = {(entry["minion"], entry["jid"]): str(entry["state"]) for entry in entries}
+    lost = [pair for pair in pairs if pair not in runs and pair not in standing]
+    twice = truth.twice({jid for _, jid in pairs})
+    unknown = [
+        pair
+        for pair in pairs
+        if any(run.how == ENDED and run.delivered for run in runs.get(pair, ())) and pair not in returned
+    ]
+    kept = [pair for pair in pairs & returned if pair in standing]
+    once = len(pairs) - len(lost) - len(twice) - sum(pair not in runs for pair in pairs if pair in standing)
+    told = f"{once:,} of {len(pairs):,} ran once, {len(standing.keys() & pairs):,} stand in the queue"
+    return [
+        Check(
+            "each job that is owed ran, or stands in the queue with a reason", not lost, f"{told}; lost: {_names(lost)}"
+        ),
+        Check("no job ran twice", not twice, _names(twice)),
+        Check("the job cache has each return that the master has taken", not unknown, _names(unknown)),
+        Check("nothing is kept of which there is a return", not kept, _names(kept)),
+    ]
+
+
+def _by_pair(truth: Truth) -> dict[tuple[str, str], list[Run]]:
+    found: dict[tuple[str, str], list[Run]] = {}
+    for run in truth.runs:
+        found.setdefault((run.minion, run.jid), []).append(run)
+    return found
+
+
+def responsive(samples: Sequence[Any], spared: Iterable[tuple[float, float]] = ()) -> list[Check]:
+    """
+    Judge how long engines took to answer a runner.
+
+    :param spared: (since, until) of times in which none can be expected.
+    """
+    spared, checks = list(spared), []
+    for engine in sorted({engine for sample in samples for engine in sample.answered}):
+        waits = [
+            sample.answered[engine]
+            for sample in samples
+            if engine in sample.answered and not any(since <= sample.at <= until for since, until in spared)
+        ]
+        silent, answered = waits.count(None), [wait for wait in waits if wait is not None]
+        longest = max(answered, default=0.0)
+        told = f"longest {longest:.2f} s, of {len(waits):,} requests" + (f", {silent} without answer" if silent else "")
+        checks.append(Check(f"{engine} answers a runner within {ANSWER:g} s", not silent and longest <= ANSWER, told))
+    return checks
+
+
+def flat(samples: Sequence[Any], engines: Iterable[str]) -> list[Check]:
+    """Judge whether memory, open files, and files on the disk grow; only where a scenario lasts long enough to tell."""
+    if not samples or samples[-1].at - samples[0].at < _LONG_ENOUGH:
+        return []
+    quarter = len(samples) // 4
+    early, late, checks = samples[quarter : 2 * quarter], samples[-quarter:], []
+    for engine in engines:
+        for what, read, slack in (("megabytes", _megabytes, 15.0), ("open files", _files, 5.0)):
+            before, after = (
+                statistics.median([read(sample.kinds[engine]) for sample in some if engine in sample.kinds] or [0.0])
+                for some in (early, late)
+            )
+            told = f"{before:.0f}, and {after:.0f} in the end"
+            checks.append(Check(f"{engine}: {what} do not grow", after <= 1.15 * before + slack, told))
+    before, after = (statistics.median(sample.left[0] for sample in some) for some in (early, late))
+    checks.append(
+        Check(
+            "files of the engines do not grow",
+            after <= 1.15 * before + 20,
+            f"{before:.0f}, and {after:.0f} in the end",
+        )
+    )
+    return checks
+
+
+def _megabytes(load: Any) -> float:
+    return float(load.resident / 1e6)
+
+
+def _files(load: Any) -> float:
+    return float(load.files)
+
+
+def _some(wrong: Mapping[str, str], missing: Sequence[str]) -> str:
+    told = [f"{name} is {what}" for name, what in sorted(wrong.items())]
+    told += [f"{name} is not named" for name in missing]
+    return "none" if not told else f"{len(told):,}: {'; '.join(told[:3])}"
+
+
+def _names(found: Sequence[Any]) -> str:
+    return "none" if not found else f"{len(found):,}: {', '.join(str(each) for each in sorted(found)[:3])}"
+
+
+def table(checks: Sequence[Check]) -> str:
+    """Return checks as lines of text."""
+    return "\n".join(f"  {'good ' if check.good else 'WRONG'}  {check.what}: {check.found}" for check in checks)

@@ -1,0 +1,163 @@
+"""
+What a master costs while a scenario runs, and whether its engines answer: looked at once a second, by a process of its own.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import multiprocessing
+import os
+import pathlib
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import psutil
+
+from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
+
+ENGINES = (BATCH_MANAGER, JOB_RETRY)
+#: Part of a process's title, for each kind of process of a master that is told of.
+_KINDS = {
+    "Salt's own batch manager": "BatchManager",
+    "workers": "MWorker-",
+    "publisher of events": "EventPublisher",
+    "publisher of jobs": "PubServerChannel",
+    "router": "MWorkerQueue",
+}
+_EVERY = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Load:
+    """Of the processes of one kind: CPU seconds, resident bytes, open files, and bytes written (sockets too)."""
+
+    cpu: float
+    resident: int
+    files: int
+    written: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """
+    ``kinds``: the Load of each kind; CPU time and bytes are those since the start, of processes that have ended too.
+    ``answered``: for each engine that runs, seconds until it answered a runner's request, or None where it did not in ten.
+    ``left``: how many files the engines keep, and bytes of them.
+    """
+
+    at: float
+    kinds: Mapping[str, Load]
+    answered: Mapping[str, float | None]
+    left: tuple[int, int]
+
+
+def engine_pid(opts: Mapping[str, Any], engine: str) -> int | None:
+    """Return the process of an engine: the one that holds its lock (proc_locks(5))."""
+    with contextlib.suppress(OSError):
+        number = requests.lock_path(opts, engine).stat().st_ino
+        for line in pathlib.Path("/proc/locks").read_text().splitlines():
+            words = line.split()
+            if words[1] == "FLOCK" and int(words[5].rsplit(":", 1)[1]) == number and int(words[4]) > 0:
+                return int(words[4])
+    return None
+
+
+def processes_of(root: pathlib.Path) -> list[psutil.Process]:
+    """Return the daemons and commands that run on what is below a folder."""
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if str(root) in " ".join(process.info["cmdline"] or ()) and process.pid != os.getpid()
+    ]
+
+
+class Watch:
+    """
+    Begins to look at once.
+
+    :param opts: the master's options. :param root: the folder that all its processes name.
+    """
+
+    def __init__(self, opts: Mapping[str, Any], root: pathlib.Path) -> None:
+        self._pipe, theirs = multiprocessing.Pipe()
+        self._process = multiprocessing.Process(target=_look, args=(dict(opts), root, theirs), daemon=True)
+        self._process.start()
+
+    def read(self) -> list[Sample]:
+        """Return what was seen until now."""
+        self._pipe.send("read")
+        found: list[Sample] = self._pipe.recv()
+        return found
+
+    def end(self) -> None:
+        self._process.terminate()
+        self._process.join(5)
+
+
+def _look(opts: dict[str, Any], root: pathlib.Path, pipe: Any) -> None:
+    samples: list[Sample] = []
+    spent: dict[tuple[int, float], tuple[str, float, int]] = {}
+    while True:
+        began = time.monotonic()
+        samples.append(_sample(opts, root, spent))
+        while pipe.poll(max(0.0, began + _EVERY - time.monotonic())):
+            pipe.recv()
+            pipe.send(samples)
+
+
+def _sample(opts: dict[str, Any], root: pathlib.Path, spent: dict[tuple[int, float], tuple[str, float, int]]) -> Sample:
+    engines = {engine_pid(opts, engine): engine for engine in ENGINES}
+    now: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0])
+    for process in processes_of(root):
+        with contextlib.suppress(psutil.Error), process.oneshot():
+            kind = engines.get(process.pid) or _kind(" ".join(process.info["cmdline"]))
+            memory, times = process.memory_info().rss, process.cpu_times()
+            written = process.io_counters().write_chars
+            spent[process.pid, process.create_time()] = (kind, times.user + times.system, written)
+            now[kind][0] += memory
+            now[kind][1] += process.num_fds()
+    total: dict[str, list[float]] = collections.defaultdict(lambda: [0.0, 0])
+    for kind, seconds, written in spent.values():
+        total[kind][0] += seconds
+        total[kind][1] += written
+    kinds = {kind: Load(cpu, now[kind][0], now[kind][1], int(bytes_)) for kind, (cpu, bytes_) in total.items()}
+    answered = {engine: _ask(opts, engine) for engine in ENGINES if requests.is_running(opts, engine)}
+    return Sample(time.monotonic(), kinds, answered, _left(pathlib.Path(opts["cachedir"]) / "saltext_jobs"))
+
+
+def _kind(title: str) -> str:
+    return next((kind for kind, part in _KINDS.items() if part in title), "others")
+
+
+def _ask(opts: dict[str, Any], engine: str) -> float | None:
+    """Ask an engine for its figures, as ``batch.stats`` does."""
+    begun = time.monotonic()
+    try:
+        requests.ask(opts, engine, {"do": "metrics"})
+    except Exception:
+        return None
+    return time.monotonic() - begun
+
+
+def _left(folder: pathlib.Path) -> tuple[int, int]:
+    count = size = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                count, size = count + 1, size + os.stat(os.path.join(place, name)).st_size
+    return count, size
+
+
+def difference(samples: list[Sample], since: float, until: float) -> dict[str, tuple[float, int]]:
+    """Return ``{kind: (CPU seconds, bytes written)}`` between two times."""
+    before = max((sample for sample in samples if sample.at <= since), key=lambda s: s.at, default=samples[0])
+    after = min((sample for sample in samples if sample.at >= until), key=lambda s: s.at, default=samples[-1])
+    nothing = Load(0.0, 0, 0, 0)
+    return {
+        kind: (load.cpu - before.kinds.get(kind, nothing).cpu, load.written - before.kinds.get(kind, nothing).written)
+        for kind, load in after.kinds.items()
+    }

@@ -1,0 +1,201 @@
+"""
+What connects featherweight minions with a real master: Salt's own channel classes, shared by all of them.
+
+Each minion signs in under its own id and has its own session key; each of its messages is packed, encrypted, sent again and
+checked by Salt's ``AsyncReqChannel``. What they share is what costs a process much: the key pair, the connections, and the
+subscription, which decrypts each publish once for all.
+
+Where many minions send at a time, a message waits for a free connection; only then its time begins to run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import pathlib
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+import salt.channel.client
+import salt.config
+import salt.crypt
+import salt.exceptions
+import salt.transport
+
+#: The minion that listens for all; connections over which all send, and over which they sign in.
+LISTENER, CONNECTIONS, SIGN_INS = "listener", 40, 8
+#: Seconds that a minion waits for the answer to a message, and how often it sends it (``return_retry_timer_max``,
+#: ``return_retry_tries``).
+TIMEOUT, TRIES = 10, 3
+
+
+def accept(opts: Mapping[str, Any], minions: list[str]) -> pathlib.Path:
+    """Have a master accept the keys of minions, before it starts. Returns the folder with the one key that they share."""
+    keys = pathlib.Path(opts["pki_dir"])
+    own = keys.parent / "featherweight"
+    for folder in (own, keys / "minions"):
+        folder.mkdir(parents=True, exist_ok=True)
+    salt.crypt.write_keys(str(own), "minion", 2048)
+    for minion in (*minions, LISTENER):
+        shutil.copy(own / "minion.pub", keys / "minions" / minion)
+    return own
+
+
+class Refused(Exception):
+    """The master has not let a minion sign in."""
+
+
+class Wire:
+    """
+    :param opts: the master's options.
+    :param own: the folder that ``accept`` has returned.
+    """
+
+    def __init__(self, opts: Mapping[str, Any], own: pathlib.Path) -> None:
+        self._opts = salt.config.minion_config(None)
+        self._opts.update(
+            id=LISTENER,
+            pki_dir=str(own),
+            cachedir=str(own / "cache"),
+            sock_dir=str(own),
+            master="127.0.0.1",
+            master_ip="127.0.0.1",
+            master_port=opts["ret_port"],
+            master_uri=f"tcp://127.0.0.1:{opts['ret_port']}",
+            publish_port=opts["publish_port"],
+            transport=opts.get("transport", "zeromq"),
+            acceptance_wait_time=1,
+            rejected_retry=True,
+        )
+        self._identities: dict[str, Identity] = {}
+        #: How many messages of each kind were answered; what went wrong, by kind and error.
+        self.sent: collections.Counter[str] = collections.Counter()
+        self.failed: collections.Counter[str] = collections.Counter()
+
+    async def connect(self, heard: Callable[[Mapping[str, Any]], Awaitable[None]]) -> None:
+        """
+        Be ready to send, and to hear what is published.
+
+        :param heard: gets the load of each publish.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._free: asyncio.Queue[Any] = asyncio.Queue()
+        self._free_to_sign_in: asyncio.Queue[Any] = asyncio.Queue()
+        for _ in range(CONNECTIONS):
+            self._free.put_nowait(self._connection())
+        for _ in range(SIGN_INS):
+            self._free_to_sign_in.put_nowait(self._connection())
+        self._channel = salt.channel.client.AsyncPubChannel.factory(self._opts, io_loop=self._loop)
+        await self._channel.connect()
+
+        async def published(payload: Mapping[str, Any]) -> None:
+            await heard(payload["load"])
+
+        self._channel.on_recv(published)
+
+    def key(self) -> Any:
+        """Return the master's key for what it publishes: another one has to be fetched by every minion for itself."""
+        return self._channel.auth.creds["aes"]
+
+    async def sign_in(self, minion: str) -> None:
+        """:raises Refused: where the master does not accept the minion. It is tried for a minute."""
+        identity = self._identities.get(minion)
+        if identity is None:
+            identity = self._identities[minion] = Identity(self, minion)
+        await identity.authenticate()
+
+    async def send(self, minion: str, load: Mapping[str, Any], what: str, timeout: float = TIMEOUT) -> bool:
+        """Send a message and return whether the master has answered it."""
+        async with self._connected(self._free) as connection:
+            channel = salt.channel.client.AsyncReqChannel(self._opts, connection, self._identities[minion])
+            channel.opts["id"] = minion
+            try:
+                await channel.send(dict(load), tries=TRIES, timeout=timeout)
+            except Exception as exc:
+                self.failed[f"{what}: {type(exc).__name__}"] += 1
+                raise _Broken from exc
+            self.sent[what] += 1
+            return True
+        return False
+
+    async def ask_for_keys(self, minion: str) -> Mapping[str, Any]:
+        """Sign in once. Returns what the master has answered, checked. Raises whatever goes wrong."""
+        auth = self._channel.auth
+        payload = {**auth.minion_sign_in_payload(), "id": minion}
+        async with self._connected(self._free_to_sign_in) as connection:
+            channel = salt.channel.client.AsyncReqChannel(self._opts, connection, None)
+            try:
+                answer = await channel.send(payload, tries=1, timeout=TIMEOUT)
+            except Exception as exc:
+                raise _Broken from exc
+            try:
+                creds = auth.handle_signin_response(payload, answer)
+            except salt.exceptions.SaltClientError as exc:
+                raise Refused(f"{minion} does not trust the master: {exc}") from exc
+            if isinstance(creds, dict):
+                self.sent["sign-ins"] += 1
+                return creds
+        self.failed["sign-ins"] += 1
+        raise Refused(f"{minion} could not sign in")
+
+    def token(self, clear: bytes) -> bytes:
+        return self._channel.auth.gen_token(clear)
+
+    def crypticle(self, key: Any) -> Any:
+        return salt.crypt.Crypticle(self._opts, key)
+
+    def _connection(self) -> Any:
+        return salt.transport.request_client(self._opts, io_loop=self._loop)
+
+    @contextlib.asynccontextmanager
+    async def _connected(self, free: asyncio.Queue[Any]) -> AsyncIterator[Any]:
+        """A connection that nobody else uses meanwhile. One over which no answer came is replaced."""
+        connection = await free.get()
+        try:
+            yield connection
+        except _Broken:
+            old, connection = connection, self._connection()
+            old.close()
+        finally:
+            free.put_nowait(connection)
+
+
+class _Broken(Exception):
+    """No answer came over a connection."""
+
+
+class Identity:
+    """What a channel asks of ``salt.crypt.AsyncAuth``, for one minion of many."""
+
+    mpub = "minion_master.pub"
+
+    def __init__(self, wire: Wire, minion: str) -> None:
+        self._wire, self._minion = wire, minion
+        self._underway: asyncio.Future[None] | None = None
+        self.session_crypticle: Any = None
+        self.authenticated = False
+
+    def gen_token(self, clear: bytes) -> bytes:
+        return self._wire.token(clear)
+
+    async def authenticate(self) -> None:
+        """Sign in anew; whoever asks meanwhile waits for the same."""
+        if self._underway is None:
+            self._underway = asyncio.ensure_future(self._authenticate())
+            self._underway.add_done_callback(self._is_over)
+        await asyncio.shield(self._underway)
+
+    def _is_over(self, _: Any) -> None:
+        self._underway = None
+
+    async def _authenticate(self) -> None:
+        for _ in range(6):
+            with contextlib.suppress(Refused):
+                creds = await self._wire.ask_for_keys(self._minion)
+                self.session_crypticle = self._wire.crypticle(creds["session"])
+                self.authenticated = True
+                return
+            await asyncio.sleep(1)
+        raise Refused(f"{self._minion} was not let in")

@@ -1,0 +1,176 @@
+"""What a scenario's verdict is: the truth that minions have noted, beside what the engines say."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from benchmarks.fleet import verdict
+from benchmarks.fleet.picture import Panel, draw, thinned
+from benchmarks.fleet.truth import CUT, ENDED, KILLED, Publish, Run, Truth, ideal, makespan
+from benchmarks.fleet.watch import Load, Sample
+
+JID, M = "20270101000000000001", "m1"
+
+
+def ran(minion=M, begun=0.0, end=1.0, how=ENDED, retcode=0, delivered=True, **more):
+    return Run(minion, JID, begun, end, how, retcode, delivered, **more)
+
+
+def truth_of(*runs):
+    truth = Truth()
+    truth.runs.extend(runs)
+    return truth
+
+
+def judged(checks):
+    return {check.what: check.good for check in checks}
+
+
+@pytest.mark.parametrize(
+    "state, runs",
+    [
+        ("completed", [ran()]),
+        ("failed", [ran(retcode=1)]),
+        ("failed", [ran(how=CUT, delivered=False)]),  # its executor says so
+        ("lost", [ran(how=CUT, delivered=False)]),
+        ("lost", [ran(delivered=False)]),
+        ("offline", []),
+        ("pending", []),
+        ("killed", [ran(how=KILLED, delivered=False)]),
+        ("timed_out", [ran(how=KILLED, delivered=False)]),
+        ("active", [ran(end=None, how=None, delivered=False)]),
+    ],
+)
+def test_a_state_that_fits_what_happened_is_right(state, runs):
+    assert verdict.wrong_about(state, runs) is None
+
+
+@pytest.mark.parametrize(
+    "state, runs",
+    [
+        ("completed", []),
+        ("completed", [ran(retcode=1)]),
+        ("completed", [ran(delivered=False)]),
+        ("failed", [ran()]),
+        ("failed", []),
+        ("lost", [ran()]),
+        ("offline", [ran(retcode=1)]),
+        ("pending", [ran(how=CUT, delivered=False)]),
+        ("active", [ran()]),
+        ("killed", [ran()]),
+    ],
+)
+def test_a_state_that_does_not_fit_is_wrong(state, runs):
+    assert verdict.wrong_about(state, runs)
+
+
+def test_salts_own_manager_has_one_word_for_all_that_has_returned():
+    assert verdict.wrong_about("completed", [ran(retcode=1)], native=True) is None
+    assert verdict.wrong_about("failed", [ran(how=CUT, delivered=False)], native=True) is None
+    assert verdict.wrong_about("failed", [ran()], native=True)
+
+
+def test_a_batch_is_good_when_all_is_as_it_is_told_and_never_too_much_at_once():
+    truth = truth_of(ran(), ran("m2", begun=1.0, end=2.0))
+    states = {"m1": {"state": "completed"}, "m2": {"state": "completed"}}
+    assert all(judged(verdict.batch(truth, JID, ["m1", "m2"], states, 1, 9.0)).values())
+
+
+def test_what_is_wrong_with_a_batch_is_told():
+    truth = truth_of(ran(), ran(begun=0.5, end=2.0), ran("stranger", begun=0.1))
+    checks = verdict.batch(truth, JID, ["m1", "m2"], {"m1": {"state": "lost"}}, 1, 9.0)
+    assert not any(judged(checks).values())
+    assert "m1 is lost, and has returned" in checks[0].found and "m2 is not named" in checks[0].found
+
+
+@pytest.mark.parametrize("known", ["told", "delivered", "recorded"])
+def test_a_second_run_counts_where_the_first_could_be_known(known):
+    first = ran(how=CUT, delivered=False)
+    second = ran(begun=5.0, end=6.0)
+    assert truth_of(first, second).twice({JID}) == []
+    first = dataclasses.replace(first, **{known: True})
+    assert truth_of(first, second).twice({JID}) == [(M, JID)]
+
+
+def owed(truth, entries=(), returned=()):
+    return judged(verdict.owed(truth, [(M, JID)], entries, set(returned)))
+
+
+def test_what_is_owed_ran_once_or_stands_in_the_queue():
+    assert all(owed(truth_of(ran()), returned=[(M, JID)]).values())
+    assert all(owed(Truth(), entries=[{"minion": M, "jid": JID, "state": "held"}]).values())
+
+
+def test_what_is_owed_and_neither_ran_nor_stands_is_lost():
+    assert [good for good in owed(Truth()).values() if not good] == [False]
+
+
+def test_a_return_that_the_master_took_must_be_in_the_job_cache():
+    assert list(owed(truth_of(ran())).values()).count(False) == 1
+
+
+def test_nothing_is_kept_of_which_there_is_a_return():
+    entries = [{"minion": M, "jid": JID, "state": "sent"}]
+    assert list(owed(truth_of(ran()), entries, [(M, JID)]).values()).count(False) == 1
+
+
+def sample(at, answered=0.1, resident=100e6, files=20, left=5):
+    return Sample(at, {"engine": Load(0.0, int(resident), files, 0)}, {"engine": answered}, (left, 0))
+
+
+def test_an_engine_that_is_slow_or_silent_is_told_unless_it_could_not_answer():
+    assert judged(verdict.responsive([sample(0), sample(1)])) == {"engine answers a runner within 2 s": True}
+    for wait in (2.5, None):
+        slow = [sample(0), sample(1, wait)]
+        assert list(judged(verdict.responsive(slow)).values()) == [False]
+        assert list(judged(verdict.responsive(slow, [(0.5, 1.5)])).values()) == [True]
+
+
+def test_what_grows_is_told_once_it_lasts_long_enough_to_tell():
+    steady = [sample(float(at)) for at in range(200)]
+    assert all(judged(verdict.flat(steady, ["engine"])).values())
+    growing = [sample(float(at), resident=100e6 + at * 1e6, files=20 + at, left=5 + at) for at in range(200)]
+    assert not any(judged(verdict.flat(growing, ["engine"])).values())
+    assert verdict.flat(growing[:60], ["engine"]) == []
+
+
+# -- the truth -------------------------------------------------------------------------------------------------------------
+
+
+def test_runs_that_touch_are_not_at_once_and_one_without_an_end_still_runs():
+    truth = truth_of(ran(end=1.0), ran("m2", begun=1.0, end=None), ran("m3", begun=1.5, end=2.0))
+    assert truth.most_at_once(JID, 9.0) == 2 and truth.busy({JID}, 9.0)[-1] == (9.0, 0)
+
+
+def test_the_ideal_fills_each_slot_the_moment_it_is_free():
+    runs = [ran("a", 0, 4), ran("b", 0, 1), ran("c", 2, 5)]
+    assert (makespan(runs), ideal(runs, 2), ideal(runs, 3)) == (5, 4, 4)
+
+
+def test_publishes_are_counted_apart_from_questions():
+    truth = Truth()
+    truth.publishes += [
+        Publish(0.0, "1", "f", 1, False),
+        Publish(1.0, "2", "f", 1, False),
+        Publish(2.0, "3", "q", 1, True),
+    ]
+    assert truth.published() == (2, 1) and truth.published({"1"}) == (1, 1) and truth.published(since=1.0) == (1, 1)
+
+
+# -- the picture -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_picture_shows_curves_limits_and_marks_whatever_their_names():
+    panel = Panel("at once", {"a<b": [(0.0, 1.0), (10.0, 5.0)], "none": []}, limit=6.0)
+    drawn = draw("title & more", [panel], [(5.0, "killed"), (5.1, "again")])
+    assert drawn.startswith("<svg") and "a&lt;b" in drawn and "title &amp; more" in drawn
+    assert "limit 6" in drawn and "killed" in drawn and "again" not in drawn
+
+
+def test_a_long_curve_is_thinned_out_and_keeps_its_peak_and_its_end():
+    points = [(float(at), 1.0) for at in range(10_000)]
+    points[5_001] = (5_001.0, 9.0)
+    found = thinned(points, 100)
+    assert len(found) <= 101 and (5_001.0, 9.0) in found and found[-1] == points[-1]
