@@ -129,7 +129,11 @@ def main(words: list[str]) -> int:
         args.picture.write_text(story.picture(f"{title}. {SCENARIOS[args.name].play.__doc__}"))
     if args.json:
         found = {"scenario": args.name, "minions": args.minions, "size": args.size, "good": story.is_good()}
-        found |= {"figures": story.figures, "checks": [dataclasses.asdict(check) for check in story.checks]}
+        found |= {
+            "figures": story.figures,
+            "values": story.values,
+            "checks": [dataclasses.asdict(check) for check in story.checks],
+        }
         with args.json.open("a") as file:
             file.write(json.dumps(found) + "\n")
     return 0 if story.is_good() else 1

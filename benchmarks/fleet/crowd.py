@@ -20,6 +20,7 @@ from benchmarks.fleet import minion as minions
 from benchmarks.fleet.script import Script
 from benchmarks.fleet.truth import Publish, Truth
 from benchmarks.fleet.wire import Refused, Wire
+from demo.fleet import quiet_salt
 
 Counts = Mapping[str, int]
 
@@ -224,6 +225,7 @@ def serve(opts: Mapping[str, Any], own: pathlib.Path, names: list[str], executor
             else:
                 crowd.spawn(getattr(crowd, verb)(*args))
 
+    quiet_salt()
     asyncio.run(work())
 
 
@@ -231,12 +233,14 @@ class Handle:
     """The side of a scenario. Takes what ``serve`` does; returns once the fleet can hear, with no minion there."""
 
     def __init__(self, opts: Mapping[str, Any], own: pathlib.Path, names: list[str], executor: float) -> None:
-        self._pipe, theirs = multiprocessing.Pipe()
-        self._process = multiprocessing.Process(
+        context = multiprocessing.get_context("spawn")  # the fleet inherits neither loops nor locks
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(
             target=serve, args=(opts, own, names, executor, theirs), daemon=True, name="fleet"
         )
         self._process.start()
         if not self._pipe.poll(120):
+            self._process.kill()
             raise SystemExit("The featherweight minions could not connect to the master within two minutes")
         self._pipe.recv()
 

@@ -59,11 +59,12 @@ def _deliver(site: Site, story: Story, jids: list[str], since: float) -> None:
     pairs = [(name, jid) for name in site.names for jid in jids]
     story.checks += verdict.owed(truth, pairs, site.ask("job_retry.list"), site.returned(jids))
     last_start = max((at for at, _, is_there in truth.presence if is_there), default=0.0)
-    told = f"{truth.last_begun(jids) - last_start:.1f} s (aim on two quiet cores: {_SECONDS} s)"
-    story.figures["last job begun, after the last start"] = told
+    waited = truth.last_begun(jids) - last_start
+    story.figures["last job begun, after the last start"] = f"{waited:.1f} s (aim on two quiet cores: {_SECONDS} s)"
     publishes = sum(truth.published(since=since))
     story.figures["publishes from the first start on"] = f"{publishes:,} (aim: {_PUBLISHES})"
     story.end(site, jids, since)
+    story.values["seconds"] = waited
 
 
 def restarts(site: Site, args: Arguments) -> Story:
@@ -154,8 +155,9 @@ def flood(site: Site, args: Arguments) -> Story:
 @contextlib.contextmanager
 def flooded(opts, rate: float) -> Iterator[multiprocessing.sharedctypes.Synchronized]:
     """Fire events on a master's bus as long as the block runs, so many a second; yields a count of them."""
-    fired = multiprocessing.Value("q", 0)
-    process = multiprocessing.Process(target=_flood, args=(dict(opts), rate, fired), daemon=True)
+    context = multiprocessing.get_context("spawn")
+    fired = context.Value("q", 0)
+    process = context.Process(target=_flood, args=(dict(opts), rate, fired), daemon=True)
     process.start()
     try:
         yield fired

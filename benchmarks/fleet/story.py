@@ -18,11 +18,13 @@ from benchmarks.fleet.watch import ENGINES, difference
 @dataclasses.dataclass
 class Story:
     """
-    ``checks``: what decides. ``figures``: what was measured, with its unit. ``panels``, ``marks``: for the picture.
+    ``checks``: what decides. ``figures``: what was measured, with its unit. ``values``: the same as numbers, where something
+    is to be made of them. ``panels``, ``marks``: for the picture.
     """
 
     checks: list[Check] = dataclasses.field(default_factory=list)
     figures: dict[str, str] = dataclasses.field(default_factory=dict)
+    values: dict[str, float] = dataclasses.field(default_factory=dict)
     panels: list[Panel] = dataclasses.field(default_factory=list)
     marks: Sequence[tuple[float, str]] = ()
 
@@ -65,6 +67,7 @@ class Story:
         if shares:
             told = f"{min(shares):.3f}" if len(shares) == 1 else f"{min(shares):.3f} to {max(shares):.3f}"
             self.figures["makespan, in times of what the slots allow"] = told
+            self.values["makespan over ideal"] = max(shares)
 
     def end(
         self, site: Site, jids: Iterable[str], since: float, limit: float | None = None, each: bool = False
@@ -76,14 +79,17 @@ class Story:
         samples = [sample for sample in site.watch.read() if sample.at >= since]
         self.checks += verdict.responsive(samples, site.spared) + verdict.flat(samples, ENGINES)
         jobs, questions = truth.published(since=since)
+        self.values |= {"publishes": jobs + questions, "seconds": until - since}
         self.figures["publishes"] = f"{jobs:,} of jobs, {questions:,} of questions"
         runs = max(1, sum(run.begun >= since for run in truth.runs))
         for kind, (seconds, written) in sorted(difference(site.watch.read(), since, until).items()):
+            self.values[f"CPU of {kind}, ms"] = 1000 * seconds / runs
             told = f"{seconds:.1f} s, {1000 * seconds / runs:.2f} ms a run; {written / 1e6:.1f} MB written"
             self.figures[f"CPU of {kind}"] = told
         for engine in ENGINES:
             most = max((s.kinds[engine].resident for s in samples if engine in s.kinds), default=0)
             self.figures[f"most memory of {engine}"] = f"{most / 1e6:.0f} MB"
+            self.values[f"memory of {engine}, MB"] = most / 1e6
         self.figures["messages of the minions"] = ", ".join(f"{count:,} {what}" for what, count in sorted(sent.items()))
         self.figures["messages that failed"] = (
             ", ".join(f"{n:,} {what}" for what, n in sorted(failed.items())) or "none"

@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 
+from demo.fleet import quiet_salt
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 
@@ -83,8 +84,9 @@ class Watch:
     """
 
     def __init__(self, opts: Mapping[str, Any], root: pathlib.Path) -> None:
-        self._pipe, theirs = multiprocessing.Pipe()
-        self._process = multiprocessing.Process(target=_look, args=(dict(opts), root, theirs), daemon=True)
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_look, args=(dict(opts), root, theirs), daemon=True)
         self._process.start()
 
     def read(self) -> list[Sample]:
@@ -99,6 +101,7 @@ class Watch:
 
 
 def _look(opts: dict[str, Any], root: pathlib.Path, pipe: Any) -> None:
+    quiet_salt()
     samples: list[Sample] = []
     spent: dict[tuple[int, float], tuple[str, float, int]] = {}
     while True:

@@ -9,7 +9,13 @@ import subprocess
 import sys
 
 import pytest
+import salt.client
+import salt.utils.event
 
+from benchmarks.fleet import wire
+from benchmarks.fleet.crowd import Handle
+from benchmarks.fleet.script import Script
+from saltext.jobs.core import compat
 from tests.integration.conftest import COMMAND, make_master, minions, salt_cli, salt_run
 from tests.waiting import stretched, wait_for
 
@@ -223,3 +229,74 @@ def test_jobs_are_removed_when_their_time_is_over(salt_factories):
             what="nothing is left of the job",
         )
         assert salt_cli(daemon, "gamma", "test.ping").data is True
+
+
+# -- the minions of benchmarks/fleet -------------------------------------------------------------------------------------
+
+
+def shape(value):
+    """What a value is made of."""
+    if isinstance(value, dict):
+        return {key: shape(item) for key, item in value.items() if key != "_stamp"}
+    return [shape(item) for item in value[:1]] if isinstance(value, list) else type(value).__name__
+
+
+class Told:
+    """What a master's bus has told of some minions since it was made."""
+
+    def __init__(self, master):
+        self._bus = salt.utils.event.get_event("master", opts=dict(master.config), listen=True)
+        self._found = []
+
+    def of(self, minion, jids):
+        """``{tag: what its payload is made of}``, with M for the minion, and the jobs' names for their jids."""
+        while event := self._bus.get_event(wait=0.1, full=True):
+            self._found.append((event["tag"], event["data"]))
+        names = {minion: "M", **{jid: name for name, jid in jids.items()}}
+        told = {}
+        for tag, data in self._found:
+            words = tag.split("/")
+            about = minion in words or (words[:2] == ["salt", "auth"] and data.get("id") == minion)
+            if about and words[1] in ("auth", "job", "minion"):
+                told["/".join(names.get(word, word) for word in words)] = shape(data)
+        return told
+
+
+@pytest.mark.skipif(not compat.HAS_START_EVENT, reason="benchmarks/fleet speaks as minions of Salt 3008 do")
+def test_a_featherweight_minion_tells_the_master_what_a_real_one_does(master):
+    told, jids = Told(master), {}
+    client = salt.client.LocalClient(mopts=dict(master.config))
+    crowd = Handle(dict(master.config), wire.accept(master.config, ["feather"]), ["feather"], 0.0)
+    crowd.script(Script(seconds=(1.0, 1.0)))
+
+    def publish(name, fun, *arg, **more):
+        listed = ["feather", "gamma"]
+        jids[name] = client.run_job(listed, fun, list(arg), "list", listen=False, **more)["jid"]
+
+    def wait_until_told(*tags):
+        def both():
+            return all(told.of(minion, jids).keys() >= set(tags) for minion in ("feather", "gamma"))
+
+        wait_for(both, what=lambda: f"{tags}: {told.of('gamma', jids)}, {told.of('feather', jids)}")
+
+    try:
+        crowd.start(["feather"])
+        with minions(master, "gamma"):
+            publish("PING", "test.ping")
+            publish("JOB", "test.sleep", 1, start_event=True, metadata={"ticket": "T1"})
+            wait_until_told("salt/job/PING/ret/M", "salt/job/JOB/ret/M")
+            crowd.script(Script(seconds=(300.0, 300.0)))
+            publish("LONG", "test.sleep", 300, start_event=True)
+            wait_until_told("salt/job/LONG/start/M")
+            questions = ["saltutil.find_job", "saltutil.find_cached_job", "saltutil.running"]
+            publish("ASKED", questions, [jids["JOB"]], [jids["JOB"]], [])
+            publish("FOUND", "saltutil.find_job", jids["LONG"])
+            wait_until_told("salt/job/ASKED/ret/M", "salt/job/FOUND/ret/M")
+            publish("KILLED", "saltutil.kill_job", jids["LONG"])
+            wait_until_told("salt/job/KILLED/ret/M")
+            real, light = told.of("gamma", jids), told.of("feather", jids)
+    finally:
+        crowd.end()
+        client.destroy()
+    real["salt/job/JOB/ret/M"]["return"] = light["salt/job/JOB/ret/M"]["return"]  # nothing is run
+    assert light == real

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from benchmarks.fleet import verdict
+from benchmarks.fleet import grow, verdict
 from benchmarks.fleet.picture import Panel, draw, thinned
 from benchmarks.fleet.truth import CUT, ENDED, KILLED, Publish, Run, Truth, ideal, makespan
 from benchmarks.fleet.watch import Load, Sample
@@ -174,3 +174,10 @@ def test_a_long_curve_is_thinned_out_and_keeps_its_peak_and_its_end():
     points[5_001] = (5_001.0, 9.0)
     found = thinned(points, 100)
     assert len(found) <= 101 and (5_001.0, 9.0) in found and found[-1] == points[-1]
+
+
+def test_the_curves_of_growth_have_a_panel_for_each_figure():
+    found = {"one": {"100": dict.fromkeys(grow.CURVES, 3.0), "2000": dict.fromkeys(grow.CURVES, 40.0)}}
+    drawn = grow.draw(found)
+    assert drawn.count("<polyline") == len(grow.CURVES) and drawn.count("<circle") == 2 * len(grow.CURVES)
+    assert "| a batch, a tenth at a time | 2,000 | 40 |" in grow.table(found)
