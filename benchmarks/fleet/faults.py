@@ -33,6 +33,7 @@ def power(site: Site, args: Arguments) -> Story:
     site.crowd.start(site.names, args.within)
     drain(site, args.limit)
     _deliver(site, story, jids, since)
+    story.end(site, jids, since)
     return story
 
 
@@ -63,8 +64,7 @@ def _deliver(site: Site, story: Story, jids: list[str], since: float) -> None:
     story.figures["last job begun, after the last start"] = f"{waited:.1f} s (aim on two quiet cores: {_SECONDS} s)"
     publishes = sum(truth.published(since=since))
     story.figures["publishes from the first start on"] = f"{publishes:,} (aim: {_PUBLISHES})"
-    story.end(site, jids, since)
-    story.values["seconds"] = waited
+    story.values |= {"seconds": waited, "publishes": publishes}
 
 
 def restarts(site: Site, args: Arguments) -> Story:
@@ -72,20 +72,13 @@ def restarts(site: Site, args: Arguments) -> Story:
     story = Story()
     site.start()
     since = site.mark("started")
-    jid = site.batch(args.size, offline="queue")
+    jid = site.batch(args.size)
     site.crowd.restart(site.names, args.within * 4, 5.0)
     site.mark("restarts")
     site.wait([jid], args.limit)
-    drain(site, args.limit)
-    time.sleep(15)  # for what comes after the end of the batch
-    story.batches(site, {jid: args.size + _delivered_later(site, jid)})
+    story.batches(site, {jid: args.size})
     story.end(site, [jid], since, args.size)
     return story
-
-
-def _delivered_later(site: Site, jid: str) -> int:
-    """How many minions of a batch got the job from job_retry, which no slot of the batch limits."""
-    return sum(record["state"] == "offline" for record in site.ask("batch.minions", jid).values())
 
 
 def kills(site: Site, args: Arguments) -> Story:
@@ -103,7 +96,7 @@ def kills(site: Site, args: Arguments) -> Story:
     _kill_until(site, lambda: not site.queued(), args.limit, JOB_RETRY)
     _deliver(site, story, jids, back)
     story.figures["kills"] = f"{sum('killed' in what for _, what in site.marks)}"
-    story.marks = [mark for mark in site.marks if mark[0] >= since]
+    story.end(site, [jid, *jids], since)
     return story
 
 
@@ -143,12 +136,14 @@ def flood(site: Site, args: Arguments) -> Story:
         jid = site.batch(args.size)
         site.wait([jid], args.limit)
         jids = owe(site, 3, args.limit)
+        back = site.mark("power back")
         site.crowd.start(site.names, args.within)
         drain(site, args.limit)
     story.figures["events fired"] = f"{fired.value:,}, {fired.value / (time.monotonic() - since):,.0f} a second"
     truth = story.batches(site, {jid: args.size})
     story.pace(truth, {jid: args.size})
-    _deliver(site, story, jids, since)
+    _deliver(site, story, jids, back)
+    story.end(site, [jid, *jids], since)
     return story
 
 

@@ -79,7 +79,8 @@ class Story:
         samples = [sample for sample in site.watch.read() if sample.at >= since]
         self.checks += verdict.responsive(samples, site.spared) + verdict.flat(samples, ENGINES)
         jobs, questions = truth.published(since=since)
-        self.values |= {"publishes": jobs + questions, "seconds": until - since}
+        self.values.setdefault("publishes", jobs + questions)
+        self.values.setdefault("seconds", until - since)
         self.figures["publishes"] = f"{jobs:,} of jobs, {questions:,} of questions"
         runs = max(1, sum(run.begun >= since for run in truth.runs))
         for kind, (seconds, written) in sorted(difference(site.watch.read(), since, until).items()):
