@@ -33,13 +33,15 @@ def wrong_about(state: str, runs: Sequence[Run], native: bool = False) -> str | 
     """
     Return what is wrong with a minion's state in a batch, or None.
 
-    :param native: it is that of Salt's own manager: one word for all that has returned, and one for all that has not.
+    :param native: it is that of Salt's own manager, which calls failed whatever has not returned, too.
     """
     returned = [run for run in runs if run.how == ENDED and run.delivered]
     succeeded = any(run.retcode == 0 for run in returned)
     if state == "completed":
-        return None if succeeded or (native and returned) else "completed, and has not returned with success"
-    if state == "failed" and not native:
+        return None if succeeded else "completed, and has not returned with success"
+    if state == "failed" and native:
+        return "failed, and has returned with success" if succeeded else None
+    if state == "failed":
         # A minion with the executor says so itself of a job that was cut.
         good = any(run.retcode for run in returned) or any(run.how == CUT for run in runs)
         return None if good else "failed, and has not returned without success"
