@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.fleet import minion as minions
 from benchmarks.fleet.script import Script
 from benchmarks.fleet.truth import Publish, Truth
-from benchmarks.fleet.wire import Refused, Wire
+from benchmarks.fleet.wire import TIMEOUT, Refused, Wire
 from demo.fleet import quiet_salt
 
 Counts = Mapping[str, int]
@@ -178,17 +178,20 @@ class Crowd:
         if death.away is not None:
             self._later(death.away, lambda: self._spawn(self._start(minion.name)))
 
-    async def _send(self, minion: minions.Minion, message: minions.Send, timeout: float | None = None) -> bool:
-        """Send a message as the script wants it, and return whether the master has answered."""
-        script, chance = self.script, self._chance
+    async def _send(self, minion: minions.Minion, message: minions.Send, timeout: float = TIMEOUT) -> bool:
+        """Send a message as the script wants it, unless its minion dies first. Returns whether the master has answered."""
+        script, chance, life = self.script, self._chance, minion.lives
         if chance.random() < script.losing and message.what != "starts":
             self.wire.failed[f"{message.what}: lost on purpose"] += 1
             return False
         if script.delay:
             await asyncio.sleep(chance.uniform(0, script.delay))
-        wait = {} if timeout is None else {"timeout": timeout}
+
+        def lives() -> bool:
+            return minion.there and minion.lives == life
+
         for _ in range(1 + (chance.random() < script.repeating)):
-            delivered = await self.wire.send(minion.name, message.load, message.what, **wait)
+            delivered = await self.wire.send(minion.name, message.load, message.what, timeout, lives)
         if message.run is not None:
             message.run.delivered = delivered
         return delivered

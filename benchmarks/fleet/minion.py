@@ -95,6 +95,7 @@ class Minion:
 
     def __init__(self, name: str, truth: Truth, executor: bool = False) -> None:
         self.name, self.executor, self.there = name, executor, False
+        self.lives = 0  # how often it has started
         self.truth = truth
         self._seen: collections.deque[str] = collections.deque(maxlen=REMEMBERED)
         self._deliveries: dict[str, _Delivery] = {}
@@ -106,6 +107,7 @@ class Minion:
     def start(self, now: float) -> list[Effect]:
         """It is there from now on, and says so."""
         self.there = True
+        self.lives += 1
         if self._recorded_since is None:
             self._recorded_since = now
         self.truth.presence.append((now, self.name, True))

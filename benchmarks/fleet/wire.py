@@ -106,9 +106,17 @@ class Wire:
             identity = self._identities[minion] = Identity(self, minion)
         await identity.authenticate()
 
-    async def send(self, minion: str, load: Mapping[str, Any], what: str, timeout: float = TIMEOUT) -> bool:
-        """Send a message and return whether the master has answered it."""
+    async def send(
+        self, minion: str, load: Mapping[str, Any], what: str, timeout: float, wanted: Callable[[], bool]
+    ) -> bool:
+        """
+        Send a message and return whether the master has answered it.
+
+        :param wanted: tells, once there is a connection, whether the message is to be sent at all.
+        """
         async with self._connected(self._free) as connection:
+            if not wanted():
+                return False
             channel = salt.channel.client.AsyncReqChannel(self._opts, connection, self._identities[minion])
             channel.opts["id"] = minion
             try:
