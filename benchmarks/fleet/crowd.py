@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
+import salt.payload
+
 from benchmarks.fleet import minion as minions
 from benchmarks.fleet.script import Script
 from benchmarks.fleet.truth import Publish, Truth
@@ -117,7 +119,8 @@ class Crowd:
         fun, named, now = load["fun"], load["tgt"], time.monotonic()
         question = isinstance(fun, list) or fun.startswith(_QUESTIONS)
         listed = load["tgt_type"] == "list"
-        self.truth.publishes.append(Publish(now, str(load["jid"]), str(fun), len(named) if listed else -1, question))
+        names, size = len(named) if listed else -1, len(salt.payload.dumps(load))
+        self.truth.publishes.append(Publish(now, str(load["jid"]), str(fun), names, question, size))
         chosen = self._minions.keys() & named if listed else set(fnmatch.filter(self._minions, named))
         there = self.there()
         if self.wire.key() != self._key:

@@ -81,7 +81,8 @@ class Story:
         jobs, questions = truth.published(since=since)
         self.values.setdefault("publishes", jobs + questions)
         self.values.setdefault("seconds", until - since)
-        self.figures["publishes"] = f"{jobs:,} of jobs, {questions:,} of questions"
+        size = sum(publish.size for publish in truth.publishes if publish.at >= since)
+        self.figures["publishes"] = f"{jobs:,} of jobs, {questions:,} of questions; {size / 1e3:,.0f} kB to each minion"
         runs = max(1, sum(run.begun >= since for run in truth.runs))
         for kind, (seconds, written) in sorted(difference(site.watch.read(), since, until).items()):
             self.values[f"CPU of {kind}, ms"] = 1000 * seconds / runs

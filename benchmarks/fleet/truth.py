@@ -40,13 +40,17 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Publish:
-    """A job as it came over the wire, which reaches every minion whatever its target. ``minions``: how many it names."""
+    """
+    A job as it came over the wire, which reaches every minion whatever its target. ``minions``: how many it names; ``size``:
+    its bytes, decrypted.
+    """
 
     at: float
     jid: str
     fun: str
     minions: int
     question: bool
+    size: int = 0
 
 
 class Truth:
