@@ -78,7 +78,7 @@ def _round(site: Site, args: Arguments, native: bool, count: int):
         "most at once": f"{most:,} of {args.size:,}",
         "publishes": f"{jobs:,} of jobs, {questions:,} of questions",
         **{
-            f"CPU of {'the driver' if kind == driver else kind}": f"{cpu:.1f} s; {written / 1e6:.1f} MB written"
+            f"CPU of {'the driver' if kind == driver else kind}": f"{cpu:.1f} s; {written / 1e3:,.0f} kB written"
             for kind, (cpu, written) in sorted(spent.items())
             if kind in (driver, "workers", "publisher of events", "publisher of jobs", "router")
         },

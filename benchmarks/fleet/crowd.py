@@ -223,6 +223,7 @@ def serve(opts: Mapping[str, Any], own: pathlib.Path, names: list[str], executor
         while True:
             verb, *args = await loop.run_in_executor(None, pipe.recv)
             if verb == "end":
+                await crowd.wire.close()
                 return
             if verb in _ANSWERED:
                 pipe.send(getattr(crowd, verb)(*args))
@@ -281,6 +282,6 @@ class Handle:
 
     def end(self) -> None:
         self._pipe.send(("end",))
-        self._process.join(5)
+        self._process.join(15)
         if self._process.is_alive():
             self._process.kill()

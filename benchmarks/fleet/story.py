@@ -86,7 +86,7 @@ class Story:
         runs = max(1, sum(run.begun >= since for run in truth.runs))
         for kind, (seconds, written) in sorted(difference(site.watch.read(), since, until).items()):
             self.values[f"CPU of {kind}, ms"] = 1000 * seconds / runs
-            told = f"{seconds:.1f} s, {1000 * seconds / runs:.2f} ms a run; {written / 1e6:.1f} MB written"
+            told = f"{seconds:.1f} s, {1000 * seconds / runs:.2f} ms a run; {written / 1e3:,.0f} kB written"
             self.figures[f"CPU of {kind}"] = told
         for engine in ENGINES:
             most = max((s.kinds[engine].resident for s in samples if engine in s.kinds), default=0)

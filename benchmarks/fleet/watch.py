@@ -96,8 +96,10 @@ class Watch:
         return found
 
     def end(self) -> None:
-        self._process.terminate()
-        self._process.join(5)
+        self._pipe.send("end")
+        self._process.join(15)
+        if self._process.is_alive():
+            self._process.kill()
 
 
 def _look(opts: dict[str, Any], root: pathlib.Path, pipe: Any) -> None:
@@ -108,7 +110,8 @@ def _look(opts: dict[str, Any], root: pathlib.Path, pipe: Any) -> None:
         began = time.monotonic()
         samples.append(_sample(opts, root, spent))
         while pipe.poll(max(0.0, began + _EVERY - time.monotonic())):
-            pipe.recv()
+            if pipe.recv() == "end":
+                return
             pipe.send(samples)
 
 

@@ -95,6 +95,14 @@ class Wire:
 
         self._channel.on_recv(published)
 
+    async def close(self) -> None:
+        """Release all connections that nobody uses in this moment."""
+        self._channel.close()
+        for free in (self._free, self._free_to_sign_in):
+            while not free.empty():
+                connection = free.get_nowait()
+                await getattr(connection, "close_async", _at_once(connection.close))()
+
     def key(self) -> Any:
         """Return the master's key for what it publishes: another one has to be fetched by every minion for itself."""
         return self._channel.auth.creds["aes"]
@@ -168,6 +176,15 @@ class Wire:
             old.close()
         finally:
             free.put_nowait(connection)
+
+
+def _at_once(close: Callable[[], Any]) -> Callable[[], Awaitable[None]]:
+    """A connection over TCP has nothing to wait for."""
+
+    async def closed() -> None:
+        close()
+
+    return closed
 
 
 class _Broken(Exception):
