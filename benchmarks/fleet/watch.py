@@ -68,12 +68,18 @@ def engine_pid(opts: Mapping[str, Any], engine: str) -> int | None:
 
 
 def processes_of(root: pathlib.Path) -> list[psutil.Process]:
-    """Return the daemons and commands that run on what is below a folder."""
-    return [
-        process
-        for process in psutil.process_iter(["cmdline"])
-        if str(root) in " ".join(process.info["cmdline"] or ()) and process.pid != os.getpid()
-    ]
+    """Return the daemons and commands that run on what is below a folder, and all that they have started."""
+    every = {process.pid: process for process in psutil.process_iter(["cmdline", "ppid"])}
+
+    def belongs(process: psutil.Process | None) -> bool:
+        # Not each names the folder: the title of the process that hands on events is a word and no more.
+        while process is not None:
+            if str(root) in " ".join(process.info["cmdline"] or ()):
+                return True
+            process = every.get(process.info["ppid"])
+        return False
+
+    return [process for pid, process in every.items() if pid != os.getpid() and belongs(process)]
 
 
 class Watch:
