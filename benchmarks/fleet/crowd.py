@@ -8,6 +8,7 @@ keeps the truth. It must never decide anything in a minion's place.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fnmatch
 import multiprocessing
 import pathlib
@@ -281,7 +282,8 @@ class Handle:
         return self._pipe.recv()
 
     def end(self) -> None:
-        self._pipe.send(("end",))
+        with contextlib.suppress(OSError):  # it may have ended itself
+            self._pipe.send(("end",))
         self._process.join(15)
         if self._process.is_alive():
             self._process.kill()

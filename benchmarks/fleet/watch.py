@@ -102,7 +102,8 @@ class Watch:
         return found
 
     def end(self) -> None:
-        self._pipe.send("end")
+        with contextlib.suppress(OSError):  # it may have ended itself
+            self._pipe.send("end")
         self._process.join(15)
         if self._process.is_alive():
             self._process.kill()
@@ -126,7 +127,7 @@ def _sample(opts: dict[str, Any], root: pathlib.Path, spent: dict[tuple[int, flo
     now: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0])
     for process in processes_of(root):
         with contextlib.suppress(psutil.Error), process.oneshot():
-            kind = engines.get(process.pid) or _kind(" ".join(process.info["cmdline"]))
+            kind = engines.get(process.pid) or _kind(" ".join(process.info["cmdline"] or ()))
             memory, times = process.memory_info().rss, process.cpu_times()
             written = process.io_counters().write_chars
             spent[process.pid, process.create_time()] = (kind, times.user + times.system, written)
