@@ -22,7 +22,8 @@ _AT_ONCE = ("saltutil.", "job_once.", "sys.", "match.", "test.ping")
 _NO_CACHE = "Local jobs cache directory not found; you may need to enable cache_jobs on this minion"
 #: What of a job's load comes back in its return, and in its acknowledgement.
 _IN_RETURN, _IN_START = ("user", "master_id", "metadata"), ("jid", "fun", "tgt", "tgt_type", "user")
-_PROC = ("jid", "fun", "arg", "tgt", "tgt_type", "ret", "user")
+#: What a minion adds to the load of a job that it runs.
+_IN_PROC = {"minion_is_target": True, "pure_resource_target": False, "resource_targets": []}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -243,7 +244,7 @@ class Minion:
 
     def _proc(self, jid: str) -> dict[str, Any]:
         found = self._deliveries[jid]
-        return {**{name: found.load.get(name) for name in _PROC}, "pid": 100_000 + found.number}
+        return {"pid": 100_000 + found.number, **found.load, **_IN_PROC}
 
     def _told(self, jid: str, now: float) -> dict[str, Any]:
         """What the executor says of a job (``job_once.seen``)."""

@@ -153,7 +153,7 @@ class Wire:
             if isinstance(creds, dict):
                 self.sent["sign-ins"] += 1
                 return creds
-        self.failed["sign-ins"] += 1
+            self.failed[f"sign-ins: {creds}"] += 1
         raise Refused(f"{minion} could not sign in")
 
     def token(self, clear: bytes) -> bytes:
