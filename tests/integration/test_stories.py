@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pathlib
+import pty
 import re
 import signal
+import struct
+import subprocess
+import sys
+import termios
 import time
 
 import psutil
@@ -16,7 +22,7 @@ import saltext.jobs.reactor
 from saltext.jobs.core.engine import requests
 from tests.integration.conftest import ask_runner, make_master, minions, salt_cli, salt_run
 from tests.integration.faults import CountedJob
-from tests.waiting import wait_for
+from tests.waiting import SOON, stretched, wait_for
 
 pytestmark = pytest.mark.story
 
@@ -68,6 +74,41 @@ def ended(run, jid, **patience):
     )
 
 
+@contextlib.contextmanager
+def on_a_terminal(master, *words, columns):
+    """Run ``salt-run`` on a terminal of so many columns; its process, and a function that returns what is on the screen."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    os.set_blocking(ours, False)
+    env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    command = [
+        os.path.join(os.path.dirname(sys.executable), "salt-run"),
+        "-c",
+        os.path.dirname(master.config_file),
+        *words,
+    ]
+    process = subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env={**env, "TERM": "xterm"}, start_new_session=True
+    )
+    read, is_open = [], [True]
+
+    def screen():
+        with contextlib.suppress(BlockingIOError, OSError):
+            while is_open and (part := os.read(ours, 65536)):
+                read.append(part)
+        return b"".join(read).decode(errors="replace")
+
+    try:
+        yield process, screen
+    finally:
+        process.kill()
+        process.wait()
+        screen()
+        is_open.clear()
+        os.close(theirs)
+        os.close(ours)
+
+
 def queue(run, jid):
     return [entry for entry in run("job_retry.list") if entry["jid"] == jid]
 
@@ -98,10 +139,26 @@ def test_a_batch_reaches_every_minion_and_never_more_than_its_size_at_once(run, 
     assert (most, busy) == (2, 0)
 
 
-def test_a_started_batch_is_listed_until_it_has_ended(run, tmp_path):
+def test_a_started_batch_is_listed_until_it_has_ended_and_ctrl_c_ends_the_watching_alone(run, master, fleet, tmp_path):
     work = CountedJob(tmp_path, "work", gated=True)
     jid = run("batch.start", "*", "cmd.run", work.command, "batch=4")["jid"]
     assert jid in [batch["jid"] for batch in run("batch.list_active")]
+    with on_a_terminal(master, "batch.watch", jid, columns=40) as (process, screen):
+        wait_for(
+            lambda: re.search(r"0/4 running, 4\s+active", screen()), what=lambda: f"the bar is drawn: {screen()!r}"
+        )
+        process.send_signal(signal.SIGINT)
+        status = process.wait(stretched(SOON))
+        wait_for(lambda: "goes on" in screen(), what=lambda: f"it is said that the batch goes on: {screen()!r}")
+    assert status == 1
+    assert f"Batch {jid} goes on; salt-run batch.watch {jid} shows it again" in screen()
+    assert "Traceback" not in screen()
+    drawn = screen().partition(f"Batch {jid}")[0]
+    assert max(len(line) for line in re.split(r"\x1b\[K|[\r\n]+", drawn)) <= 40
+    with on_a_terminal(master, "batch.list_active", columns=60) as (process, screen):
+        assert process.wait(stretched(SOON)) == 0
+        wait_for(lambda: "Next: salt-run" in screen(), what=lambda: f"the table is printed: {screen()!r}")
+    assert re.search(rf"{jid}  running\s+0/4\s+0  cmd", screen())
     work.open_gate()
     ended(run, jid)
     assert jid not in [batch["jid"] for batch in run("batch.list_active")]
