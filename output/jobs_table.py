@@ -18,6 +18,7 @@ return is shown as ``nested`` shows it.
 import datetime
 import logging
 import os
+import re
 import sys
 import time
 
@@ -50,6 +51,8 @@ _PAGES = {
     "job_recorder.redeliver": recorder.redelivered,
     **dict.fromkeys(("batch.doctor", "job_retry.doctor", "job_cache.doctor", "job_recorder.doctor"), facts.doctor),
 }
+#: What can be nothing else than a jid among the words of a command.
+_JID = re.compile(r"[0-9]{20}")
 _RUNNERS = ("batch", "job_retry", "job_cache", "job_recorder")
 
 
@@ -76,8 +79,8 @@ def output(data, **kwargs):
     draw = facts.facts if isinstance(data, str) else _PAGES.get(function, facts.facts)
     try:
         return _drawn(draw, data)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-        # Somebody else's function of that name, such as Salt's own, may return anything.
+    except Exception:
+        # Another function of that name, such as Salt's own, may return anything.
         log.debug("%s returned nothing that %s shows", function, draw.__name__, exc_info=True)
         return _drawn(facts.facts, data)
 
@@ -92,6 +95,12 @@ def _drawn(draw, data):
         jid_tz=datetime.timezone.utc if __opts__.get("utc_jid") else None,
         colours=colours or bool(__opts__.get("force_color")),
         encoding="utf-8" if to_file else terminal.encoding_of(sys.stdout),
+        jid=next(filter(_JID.fullmatch, _typed()), "JID"),
     )
     draw(data, page)
     return page.text()
+
+
+def _typed():
+    """Return the words that the command was given, those of ``jid=…`` without the name."""
+    return [str(word).removeprefix("jid=") for word in __opts__.get("arg") or ()]

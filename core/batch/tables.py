@@ -196,10 +196,8 @@ def minions(found: Mapping[str, Mapping[str, Any]], page: Page) -> None:
         reasons = _by_reason(state, {minion: found[minion] for minion in states[state]}, page)
         for reason, names in reasons.items():
             page.names(f"{state}{reason}, {len(names):,}:", names, most)
-    if any(state in BAD for state in states):
-        page.next("batch.retry JID which=all", "jobs.lookup_jid JID")
-    else:
-        page.next("batch.status JID", "jobs.lookup_jid JID")
+    failed = any(state in BAD for state in states)
+    page.next(f"batch.retry {page.jid} which=all" if failed else f"batch.status {page.jid}", "jobs.lookup_jid")
 
 
 def _by_reason(state: str, records: Mapping[str, Mapping[str, Any]], page: Page) -> dict[str, list[str]]:

@@ -57,6 +57,7 @@ class Page:
     :param jid_tz: the zone in which jids are made; None likewise.
     :param colours: whether states are coloured.
     :param encoding: that of the terminal.
+    :param jid: the job that the command was given; ``JID`` stands for it where none was.
     """
 
     def __init__(
@@ -67,9 +68,10 @@ class Page:
         jid_tz: datetime.tzinfo | None = None,
         colours: bool = False,
         encoding: str = "utf-8",
+        jid: str = "JID",
     ) -> None:
         self.width, self.now, self.tz = max(_NARROWEST, width), now, tz
-        self.jid_tz = jid_tz
+        self.jid_tz, self.jid = jid_tz, jid
         self._colours, self._encoding = colours, encoding
         self._mark = self.clean(ELLIPSIS)
         self._lines: list[str] = []
