@@ -10,31 +10,37 @@ from typing import Any
 from saltext.jobs.core.display.page import Page
 from saltext.jobs.core.display.text import counted
 
-#: Lines that one value may take.
-_MOST = 12
+#: Lines that one value may take, those of a page, and the values of one list or mapping.
+_MOST, _PAGE, _VALUES = 12, 120, 100
 
 
-def facts(data: Any, page: Page, indent: str = "") -> None:
+def facts(data: Any, page: Page) -> None:
     """Show whatever a runner returns: the values of a mapping by name, those of a list one below the other."""
-    if isinstance(data, Mapping):
-        for name, value in data.items():
-            if isinstance(value, (Mapping, list, tuple)) and value:
-                page.line(f"{indent}{name}:", indent, _MOST)
-                facts(value, page, f"{indent}  ")
-            else:
-                page.line(f"{indent}{name}: {_plain(value)}", f"{indent}  ", _MOST)
-    elif isinstance(data, (list, tuple)):
-        for value in data:
-            if isinstance(value, (Mapping, list, tuple)) and value:
-                page.line(f"{indent}-")
-                facts(value, page, f"{indent}  ")
-            else:
-                page.line(f"{indent}- {_plain(value)}", f"{indent}  ", _MOST)
-    elif isinstance(data, str):
+    if isinstance(data, str):
         for line in data.split("\n"):
             page.line(line)
+        return
+    _nested(data, page, "")
+    page.fold(_PAGE)
+
+
+def _nested(data: Any, page: Page, indent: str) -> None:
+    if isinstance(data, Mapping):
+        named = [(f"{name}:", value) for name, value in list(data.items())[:_VALUES]]
+    elif isinstance(data, (list, tuple)):
+        named = [("-", value) for value in data[:_VALUES]]
     else:
-        page.line(str(data))
+        page.line(f"{indent}{_plain(data)}", indent, _MOST)
+        return
+    for name, value in named:
+        if not value or not isinstance(value, (Mapping, list, tuple)):
+            page.line(f"{indent}{name} {_plain(value)}", f"{indent}  ", _MOST)
+        elif isinstance(value, Mapping) or any(isinstance(item, (Mapping, list, tuple)) for item in value):
+            page.line(f"{indent}{name}", indent, _MOST)
+            _nested(value, page, f"{indent}  ")
+        else:
+            page.names(f"{indent}{name}", [_plain(item) for item in value], _MOST, f"{indent}  ")
+    page.folded(len(data), len(named))
 
 
 def _plain(value: Any) -> str:

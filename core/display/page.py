@@ -148,6 +148,13 @@ class Page:
         if rows > shown:
             self.line(f"{ELLIPSIS} and {rows - shown:,} more{what}; --out=json shows all")
 
+    def fold(self, most: int) -> None:
+        """Leave out the lines that are more than so many, and say how many they are."""
+        left = len(self._lines) - most
+        if left > 0:
+            del self._lines[most:]
+            self.line(f"{ELLIPSIS} and {left:,} more lines; --out=json shows all")
+
     def next(self, command: str, *others: str) -> None:
         """
         Add the last line: what to call next.

@@ -120,17 +120,43 @@ def test_whatever_a_runner_returns_can_be_shown(data, width):
 
 def test_facts_are_one_below_the_other():
     made = page()
-    facts.facts({"entries": 3, "states": {"pending": 3}, "oldest": None, "set_aside": [], "names": ["a", "b"]}, made)
+    facts.facts(
+        {
+            "entries": 3,
+            "states": {"pending": 3},
+            "oldest": None,
+            "set_aside": [],
+            "names": ["a", "b"],
+            "jobs": [{"jid": 1}],
+        },
+        made,
+    )
     assert made.text().split("\n") == [
         "entries: 3",
         "states:",
         "  pending: 3",
         "oldest: -",
         "set_aside: -",
-        "names:",
-        "  - a",
-        "  - b",
+        "names: a, b",
+        "jobs:",
+        "  -",
+        "    jid: 1",
     ]
+
+
+def test_very_many_facts_take_no_more_than_a_few_screens():
+    made = page()
+    facts.facts(
+        {"minions": [f"web{number}" for number in range(50_000)], "failed": {str(n): "why" for n in range(5000)}}, made
+    )
+    lines = made.text().split("\n")
+    assert len(lines) < 120
+    assert lines[11].endswith("more")
+    assert lines[-1] == "… and 4,900 more; --out=json shows all"
+    made = page()
+    facts.facts([[number, {f"figure {n}": n for n in range(30)}] for number in range(60)], made)
+    assert len(made.text().split("\n")) == 121
+    assert made.text().endswith("more lines; --out=json shows all")
 
 
 def test_a_doctor_says_how_things_stand_and_each_finding():
