@@ -18,7 +18,9 @@ as none. The file ``.since`` tells by its time since when no job has been run he
 from __future__ import annotations
 
 import base64
+import calendar
 import contextlib
+import functools
 import hashlib
 import json
 import logging
@@ -63,6 +65,9 @@ PASS = ("saltutil.", "sys.", "job_once.")
 #: The function that tells of a job of old, and those that are served here.
 CACHED = "saltutil.find_cached_job"
 SEEN, FORGET = "job_once.seen", "job_once.forget"
+SERVED = (SEEN, FORGET, CACHED)
+#: Salt's executors that run the function. The others return None, so that the next one of the list goes on.
+RUNNERS = {"direct_call", "sudo", "docker", "transactional_update"}
 #: Exceptions that Salt turns into a return each in its own way: they are raised again by name.
 RAISED = {
     error.__name__: error
@@ -92,25 +97,21 @@ def execute(opts, data, func, args, kwargs):
     Returns None where the next executor of the list is to go on.
     """
     name = func if isinstance(func, str) else getattr(func, "name", "")
-    if name in (SEEN, FORGET):
-        return _serve(opts, name, args)
     followers = _followers(opts, data)
-    if name == CACHED and args and data.get("jid"):
-        return _find_cached(Records(opts), followers, opts, data, func, args, kwargs)
-    if _passes(data):
+    if followers is None:
+        return None
+    call = functools.partial(_call, name, followers, opts, data, func, args, kwargs)
+    if _passes(opts, data):
         if _options(data).get("question"):
             Records(opts).watch()
-        return None if followers else func(*args, **kwargs)
+        return None if followers and name not in SERVED else call()
     if getattr(_at, "data", None) is not data:
         _at.data, _at.job = data, _begin(opts, data)
     job = _at.job
     if job is None:
-        return None if followers else func(*args, **kwargs)
+        return None if followers and name not in SERVED else call()
     part, job.next = job.next, job.next + 1
-    if job.runs:
-        value = job.run(part, func, lambda: _follow(followers, opts, data, func, args, kwargs))
-    else:
-        value = job.again(part, func)
+    value = job.run(part, func, call) if job.runs else job.again(part, func)
     return _nothing(followers, args) if value is None and followers else value
 
 
@@ -122,14 +123,31 @@ def allow_missing_func(function):
 # -- what Salt would do next ---------------------------------------------------------------------------------------------
 
 
+def _call(name, followers, opts, data, func, args, kwargs):
+    """Run a function: one that is served here, or as the executors after this one would."""
+    if name in (SEEN, FORGET):
+        return _serve(opts, name, args)
+    if name == CACHED and args and data.get("jid"):
+        return _find_cached(Records(opts), followers, opts, data, func, args, kwargs)
+    return _follow(followers, opts, data, func, args, kwargs)
+
+
 def _followers(opts, data):
-    """Return the names of the executors that come after this one for a job (``Minion._thread_return``)."""
+    """
+    Return the names of the executors that come after this one for a job (``Minion._thread_return``).
+
+    Returns None where one has been before it that runs the function: that has returned None, and is not to run again.
+    """
     names = data.get("module_executors")
     if not names and opts.get("proxy"):
         names = __proxy__.get("{}.module_executors".format(opts["proxy"].get("proxytype")), list)()
     names = names or opts.get("module_executors") or []
     names = [names] if isinstance(names, str) else list(names)
-    return names[names.index(__virtualname__) + 1 :] if __virtualname__ in names else []
+    at = names.index(__virtualname__) if __virtualname__ in names else len(names)
+    if set(names[:at]) & RUNNERS:
+        log.error("module_executors is %r: nothing is recorded where %r does not come first", names, __virtualname__)
+        return None
+    return [name for name in names[at + 1 :] if name != __virtualname__]
 
 
 def _follow(followers, opts, data, func, args, kwargs):
@@ -187,12 +205,19 @@ def _options(data):
     return found if isinstance(found, dict) else {}
 
 
-def _passes(data):
+def _passes(opts, data):
     """Tell whether a job runs as if this executor were not there."""
     if not data.get("jid") or _options(data).get("question"):
         return True
+    if str(opts.get("__cli")).startswith("salt-call"):  # it has no jid; this one is an argument of the function
+        return True
     functions = data["fun"] if isinstance(data["fun"], (list, tuple)) else [data["fun"]]
     return all(str(function).startswith(PASS) for function in functions)
+
+
+def _fun_of(data):
+    """Return the functions of a job as its record has them."""
+    return ",".join(map(str, data["fun"])) if isinstance(data["fun"], (list, tuple)) else str(data["fun"])
 
 
 def _begin(opts, data):
@@ -232,7 +257,7 @@ class Job:
         try:
             value = call()
         except Exception as exc:
-            self.ended(part, {"raised": type(exc).__name__, "text": str(exc), "retcode": 1})
+            self.ended(part, _raised(exc))
             raise
         except BaseException:
             self.ended(part, {"interrupted": True})
@@ -265,28 +290,38 @@ class Job:
     def collected(self, part, func, values):
         """Hand on what a generator yields, and record what Salt makes of all of it."""
         whole = {}
-        for value in values:
-            if isinstance(value, dict) and isinstance(whole, dict):
-                whole.update(value)
-            else:
-                whole = whole if isinstance(whole, list) else []
-                whole.append(value)
-            yield value
+        try:
+            for value in values:
+                if isinstance(value, dict) and isinstance(whole, dict):
+                    whole.update(value)
+                else:
+                    whole = whole if isinstance(whole, list) else []
+                    whole.append(value)
+                yield value
+        except Exception as exc:
+            self.ended(part, _raised(exc))
+            raise
         self.ended(part, self.outcome(whole, func))
 
     def ended(self, part, outcome):
         """Record what came of one function. A disk that is full costs the record its end, and the job nothing."""
         try:
             self.records.append(self.record, {**outcome, "part": part, "at": time.time()})
-            if part + 1 >= self.record.parts:
-                self.records.sweep()
         except OSError as exc:
             log.warning("The end of job %r could not be recorded: %s", self.record.jid, exc)
+            return
+        if part + 1 >= self.record.parts:
+            try:
+                self.records.sweep()
+            except OSError as exc:
+                log.warning("Old records in %s could not be dropped: %s", self.records.folder, exc)
 
     def again(self, part, func):
         """Return what one function of a job returned before. Raises what it raised."""
         context = _context(func)
         context["retcode"] = 1
+        if self.record.fun not in ("", _fun_of(self.data)):
+            return self.another()
         found = self.record.ended.get(part)
         if found is None or "interrupted" in found:
             return self.interrupted()
@@ -298,6 +333,13 @@ class Job:
         context["retcode"] = found["retcode"]
         return _unpacked(found["value"]) if "value" in found else found["lost"]
 
+    def another(self):
+        """Say that a jid was begun here with another function: of two masters, two jobs can have one jid."""
+        return (
+            f"Job {self.record.jid} was begun on this minion {_when(self.record.at)} and ran {self.record.fun}, so "
+            f"{_fun_of(self.data)} is not run under this jid. Publish it anew, under a jid of its own."
+        )
+
     def interrupted(self):
         """Say that a job was begun and has not ended, and how to run it all the same."""
         jid, minion = self.record.jid, self.opts["id"]
@@ -306,6 +348,11 @@ class Job:
             f"It is not run again. To run it all the same, publish it under a new jid, or let it be forgotten here with "
             f"salt '{minion}' {FORGET} {jid} and publish it under this one (salt-run job_retry.retry, where it is queued)."
         )
+
+
+def _raised(exc):
+    """Return the record of a function that has raised."""
+    return {"raised": type(exc).__name__, "text": str(exc), "retcode": 1}
 
 
 def _when(at):
@@ -323,17 +370,18 @@ def _acknowledge(opts, data, ended):
     """
     Tell the master that this minion begins a job, where it has asked for that, and again until it says that it has it.
 
-    Salt 3008 does so itself, once; tag and payload are the same. The job does not wait for any of this, and after its end
-    the return tells the same.
+    A minion of Salt 3008 does so itself, once, and a proxy of none; tag and payload are the same. The job does not wait for
+    any of this, and after its end the return tells the same.
     """
     natively = bool(data.get("start_event"))
     if not natively and not _options(data).get("ack"):
         return
+    sent = natively and _RELEASE >= _ACKNOWLEDGES and not opts.get("proxy")
     names = ("jid", "fun", "tgt", "tgt_type", "user")
     payload = {"id": opts["id"], **{name: data.get(name) for name in names}}
     payload.update({name: data[name] for name in ("master_id", "metadata") if data.get(name)})
     tag = f"salt/job/{data['jid']}/start/{opts['id']}"
-    if not natively or _RELEASE < _ACKNOWLEDGES:
+    if not sent:
         _fire(opts, tag, payload)
     repeat = threading.Thread(target=_repeat, args=(opts, tag, payload, ended), daemon=True)
     with contextlib.suppress(RuntimeError):  # no more threads: the first one must do
@@ -424,16 +472,16 @@ def _find_cached(records, followers, opts, data, func, args, kwargs):
 class Record:
     """
     A run of a job, as its file tells it. ``at``: Unix time of its beginning; ``parts``: how many functions it has;
-    ``ended``: ``{part: outcome}`` of those that have ended.
+    ``pid`` and ``birth``: who is at it, see ``_here``; ``ended``: ``{part: outcome}`` of those that have ended.
     """
 
     def __init__(self, path, jid, fun="", at=0.0, parts=1, pid=0, birth="", ordered=False, ended=()):
         self.path, self.jid, self.fun, self.at, self.parts, self.pid, self.birth = path, jid, fun, at, parts, pid, birth
         self.ordered, self.ended = ordered, dict(ended)
 
-    @property
+    @functools.cached_property
     def state(self):
-        """``ended``, ``begun`` where its process is there, ``interrupted`` where it is not."""
+        """``ended``, ``begun`` where who is at it is there, ``interrupted`` where that is gone."""
         if all("interrupted" not in self.ended.get(part, ("interrupted",)) for part in range(self.parts)):
             return "ended"
         cut = any("interrupted" in outcome for outcome in self.ended.values())
@@ -464,17 +512,16 @@ class Records:
         self._prepare(options.get("keep"))
         while True:
             found, number = self._newest(key)
-            rerun = found is not None and found.state == "interrupted" and bool(options.get("rerun"))
-            if found is None or rerun:
+            if found is None or (found.state == "interrupted" and options.get("rerun")):
                 record = self._new(_file_of(self.folder, key, number + 1), jid, data)
                 if record is not None:
                     return Job(self.opts, data, self, record, runs=True)
-            elif found.state != "begun":
-                log.info("Job %r was begun here before, %s; it is not run again", jid, _when(found.at))
-                return Job(self.opts, data, self, found, runs=False)
-            else:
+            elif found.state == "begun" and (found.pid, found.birth) != _here():
                 time.sleep(pause)
                 pause = min(2 * pause, 5.0)
+            else:  # what this very thread has begun, it is not at any more
+                log.info("Job %r was begun here before, %s; it is not run again", jid, _when(found.at))
+                return Job(self.opts, data, self, found, runs=False)
 
     def seen(self, jid):
         """
@@ -534,19 +581,18 @@ class Records:
                 return
         with self._open(marker, os.O_WRONLY | os.O_CREAT):
             os.utime(marker)
-        jobs, count, size = {}, 0, 0
+        jobs, count, size, old = {}, 0, 0, now - self._keep()
         with os.scandir(self.folder) as entries:
             for entry in entries:
                 with contextlib.suppress(FileNotFoundError):
                     about = entry.stat()
                     if not entry.name.startswith("."):
                         count, size = count + 1, size + about.st_size
-                        jobs.setdefault(entry.name.partition("~")[0], []).append(
-                            (about.st_mtime, about.st_size, entry.path)
-                        )
+                        jid, at = entry.name.partition("~")[0], about.st_mtime
+                        at = at if at >= old else max(at, _published(jid, now))
+                        jobs.setdefault(jid, []).append((at, about.st_size, entry.path))
                     elif entry.name.endswith(".new") and about.st_mtime < now - SWEEP:
                         os.unlink(entry.path)  # its process died over it
-        old = now - self._keep()
         for runs in sorted(jobs.values(), key=max):
             at, _, newest = max(runs)
             too_much = count > MOST or size > MOST_BYTES
@@ -582,12 +628,13 @@ class Records:
     def _prepare(self, keep):
         """Make what the records need, and note for how long the master wants them kept."""
         if not os.path.exists(self._since):
+            os.makedirs(os.path.dirname(self.folder), mode=0o755, exist_ok=True)
             os.makedirs(self.folder, mode=0o700, exist_ok=True)
             with self._open(self._since, os.O_WRONLY | os.O_CREAT):
                 pass
         if isinstance(keep, (int, float)) and not isinstance(keep, bool) and keep > self._keep():
             temporary = f"{self._told}.{os.getpid()}.{threading.get_ident()}.new"
-            with self._open(temporary, os.O_WRONLY | os.O_CREAT) as file:
+            with self._open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file:
                 file.write(b"%d" % min(keep, 366 * 86400))
             os.replace(temporary, self._told)
 
@@ -602,16 +649,14 @@ class Records:
 
     def _new(self, path, jid, data):
         """Record that a job is begun now, durably. Returns None where another delivery was faster."""
-        functions = (
-            [str(name) for name in data["fun"]] if isinstance(data["fun"], (list, tuple)) else [str(data["fun"])]
-        )
+        number, birth = _here()
         about = {
             "jid": jid,
-            "fun": ",".join(functions),
+            "fun": _fun_of(data),
             "at": time.time(),
-            "parts": len(functions) + _for_resources(data),
-            "pid": os.getpid(),
-            "birth": _birth(os.getpid()),
+            "parts": (len(data["fun"]) if isinstance(data["fun"], (list, tuple)) else 1) + _for_resources(data),
+            "pid": number,
+            "birth": birth,
             "ordered": bool(self.opts.get("multifunc_ordered")),
         }
         temporary = os.path.join(self.folder, f".{os.getpid()}.{threading.get_ident()}.new")
@@ -623,8 +668,7 @@ class Records:
             except FileExistsError:
                 return None
             except OSError:  # a file system without links: a crash may leave an empty file, which counts as begun
-                with self._open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as file:
-                    _write(file, about)
+                self._new_without_link(path, about)
         except FileExistsError:
             return None
         finally:
@@ -632,6 +676,14 @@ class Records:
                 os.unlink(temporary)
         self._sync_folder()
         return Record(path, **about)
+
+    def _new_without_link(self, path, about):
+        with self._open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as file:
+            try:
+                _write(file, about)
+            except OSError:
+                os.unlink(path)
+                raise
 
     def _sync_folder(self):
         if hasattr(os, "O_DIRECTORY"):  # Windows cannot
@@ -688,6 +740,20 @@ def _plain(name):
     return "=" + hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+def _published(jid, now):
+    """
+    Return the Unix time that a jid of Salt's form tells, by the master's clock; 0 for another form, or for one of tomorrow.
+
+    It keeps what a minion has done whose own clock was not set yet. A master's zone may be another one: it is not exact.
+    """
+    try:
+        parts = [int(jid[:4]), *(int(jid[at : at + 2]) for at in range(4, 14, 2))]
+        at = calendar.timegm(tuple(parts))
+    except (ValueError, OverflowError):
+        return 0
+    return at if at < now + 86400 else 0
+
+
 def _write(file, line):
     """Write a line that carries its checksum, and have it on the disk. It begins anew where the one before was torn."""
     text = json.dumps(line).encode()
@@ -698,7 +764,15 @@ def _write(file, line):
 
 
 def _read(path):
-    """Return the record that a file holds, or None where there is no file. One that tells nothing was begun by somebody."""
+    """Return the record that a file holds, or None where there is no file."""
+    record = _parsed(path)
+    if record is not None and record.state == "interrupted":
+        return _parsed(path)  # who was at it may have written the end after the reading, and gone before the look at it
+    return record
+
+
+def _parsed(path):
+    """Return what a file holds now. One that tells nothing was begun by somebody."""
     try:
         with open(path, "rb") as file:
             lines = [line for line in map(_line, file.read().split(b"\n")) if line is not None]
@@ -716,16 +790,34 @@ def _line(text):
     return json.loads(text) if text and checksum == b"%08x" % zlib.crc32(text) else None
 
 
-def _birth(pid):
-    """Return what tells a process from a later one with its number, or an empty string where there is none that lives."""
+def _here():
+    """
+    Return who is at a job here, its number and what tells it from a later one with that number.
+
+    That is this thread where Linux says when it has begun, since the process of one whose jobs are threads outlives them;
+    elsewhere this process.
+    """
+    number = threading.get_native_id()
+    if birth := _birth_of_thread(number):
+        return number, birth
+    return os.getpid(), _birth(os.getpid())
+
+
+def _birth_of_thread(number):
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
+        with open(f"/proc/{number}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             boot = file.read().strip()
         return "" if fields[0] in (b"Z", b"X") else f"{boot} {int(fields[19])}"
     except (OSError, IndexError, ValueError):
-        pass
+        return ""
+
+
+def _birth(pid):
+    """Return what tells a thread or process from a later one with its number, or an empty string where none lives."""
+    if birth := _birth_of_thread(pid):
+        return birth
     if psutil is not None:
         try:
             return f"{psutil.Process(pid).create_time():.0f}"

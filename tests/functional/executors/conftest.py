@@ -16,7 +16,7 @@ from tests.waiting import SOON, stretched
 
 #: An execution module that counts its calls and ends in every way a function can end.
 PROBE = """
-import os, time, salt.exceptions
+import os, resource, time, salt.exceptions
 
 def _count(path):
     with open(path, "a") as file:
@@ -31,12 +31,20 @@ def fail(path, text, kind="CommandExecutionError"):
     _count(path)
     raise {**vars(salt.exceptions), **__builtins__}[kind](text)
 
-def steps(path):
+def steps(path, fails=False):
     _count(path)
     def each():
         yield {"a": 1}
+        if fails:
+            raise ValueError("half way")
         yield {"b": 2}
     return each()
+
+def fill(path, value):
+    "After it no file of this process can grow."
+    _count(path)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    return value
 
 def die(path):
     _count(path)

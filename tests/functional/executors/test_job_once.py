@@ -8,7 +8,9 @@ import multiprocessing
 import os
 import pathlib
 import re
+import resource
 import tempfile
+import threading
 import time
 
 import pytest
@@ -49,7 +51,16 @@ def test_another_job_with_the_same_function_is_run(minion, trace):
     assert minion.runs() == 3
 
 
-@pytest.mark.parametrize("executors", [["job_once"], ["job_once", "direct_call"], ["job_once", "splay", "direct_call"]])
+@pytest.mark.parametrize(
+    "executors",
+    [
+        ["job_once"],
+        ["job_once", "direct_call"],
+        ["job_once", "splay", "direct_call"],
+        ["splay", "job_once", "direct_call"],
+        ["job_once", "job_once", "direct_call"],
+    ],
+)
 def test_a_function_that_returns_nothing_runs_once_whatever_executors_follow(tmp_path, executors):
     minion = Minion(tmp_path, module_executors=executors)
     options = {"executor_opts": {"splaytime": 0.001}}
@@ -57,6 +68,13 @@ def test_a_function_that_returns_nothing_runs_once_whatever_executors_follow(tmp
     for jid in (*jids, *jids):
         assert minion.deliver(jid, "probe.give", str(minion.trace), **options) == (None, 0)
     assert minion.runs() == 3
+
+
+def test_a_function_that_the_executor_before_has_run_is_not_run_again_and_the_order_is_complained_of(tmp_path, caplog):
+    minion = Minion(tmp_path, module_executors=["direct_call", "job_once"])
+    assert minion.deliver(new_jid(), "probe.give", str(minion.trace)) == (None, 0)
+    assert (minion.runs(), minion.records()) == (1, [])
+    assert "where 'job_once' does not come first" in caplog.text
 
 
 def test_the_executors_of_the_job_itself_count(minion, trace, jid):
@@ -93,6 +111,24 @@ def test_what_a_function_yields_is_returned_as_a_whole_the_second_time(minion, t
     assert minion.runs() == 1
 
 
+def test_a_function_that_fails_while_it_yields_is_not_run_again_either(minion, trace, jid):
+    values, _ = minion.deliver(jid, "probe.steps", trace, True)
+    with pytest.raises(ValueError, match="half way"):
+        list(values)
+    with pytest.raises(salt.exceptions.CommandExecutionError, match="ValueError: half way"):
+        minion.deliver(jid, "probe.steps", trace, True)
+    assert minion.runs() == 1
+
+
+def test_a_jid_that_comes_with_another_function_runs_nothing_and_is_told_so(minion, trace, jid):
+    minion.deliver(jid, "test.echo", "of the first master")
+    text, retcode = minion.deliver(jid, "probe.give", trace)
+    assert (retcode, minion.runs()) == (1, 0)
+    for part in (jid, "ran test.echo", "probe.give is not run", "a jid of its own"):
+        assert part in text
+    assert minion.deliver(jid, "test.echo", "of the first master") == ("of the first master", 0)
+
+
 def test_a_job_of_several_functions_counts_as_one(minion, trace, jid):
     def deliver():
         data = {"jid": jid, "fun": ["probe.give", "probe.give", "probe.fail"], "arg": []}
@@ -104,6 +140,18 @@ def test_a_job_of_several_functions_counts_as_one(minion, trace, jid):
 
     assert deliver() == deliver() == (("one", 0), (None, 4))
     assert minion.runs() == 3
+    assert minion.seen(jid)[jid]["state"] == "ended"
+
+
+def test_a_question_among_the_functions_of_a_job_is_one_of_them(minion, trace, jid):
+    def deliver():
+        data = {"jid": jid, "fun": ["saltutil.find_cached_job", "job_once.seen", "probe.give"], "arg": []}
+        minion.call(data, "saltutil.find_cached_job", ["0"])
+        minion.call(data, "job_once.seen", ["0"])
+        return minion.call(data, "probe.give", [trace, "done", 2])
+
+    assert deliver() == deliver() == ("done", 2)
+    assert minion.runs() == 1
     assert minion.seen(jid)[jid]["state"] == "ended"
 
 
@@ -138,6 +186,13 @@ def test_jobs_without_a_jid_and_questions_are_not_recorded(minion, trace, jid):
         assert minion.call({"fun": "probe.give", "arg": []}, "probe.give", [trace, "local"]) == ("local", 0)
         minion.deliver(jid, "probe.give", trace, executor_opts={"job_once": {"question": True}})
     assert (minion.runs(), minion.records()) == (4, [])
+
+
+def test_an_argument_of_salt_call_is_no_jid(tmp_path, jid):
+    minion = Minion(tmp_path, __cli="salt-call")
+    for _ in range(2):
+        minion.call({"fun": "probe.give", "arg": [], "jid": jid}, "probe.give", [str(minion.trace)])
+    assert (minion.runs(), minion.records()) == (2, [])
 
 
 @pytest.mark.parametrize("opts", ["text", ["a", "list"], {"job_once": "text"}, {"job_once": {"keep": "long"}}, None])
@@ -235,6 +290,25 @@ def test_where_the_disk_has_no_links_one_delivery_still_wins(minion, trace, jid,
         process.join()
     assert minion.runs() == 1
     assert minion.seen(jid)[jid]["return"] == "done"
+
+
+def test_a_job_that_ends_while_another_delivery_looks_at_its_record_is_not_taken_for_interrupted(
+    minion, trace, jid, monkeypatch
+):
+    first = minion.deliver_in_process(jid, "probe.wait", trace, str(minion.gate))
+    wait_for(minion.runs, what="it runs")
+    real = open
+
+    def it_ends_before_its_process_is_looked_at(path, *args, **kwargs):
+        if path == f"/proc/{first.pid}/stat" and not minion.gate.exists():
+            minion.gate.touch()
+            first.join()
+        return real(path, *args, **kwargs)
+
+    monkeypatch.setattr("builtins.open", it_ends_before_its_process_is_looked_at)
+    again = {"executor_opts": {"job_once": {"rerun": True}}}
+    assert minion.deliver(jid, "probe.wait", trace, str(minion.gate), **again) == ("gate open", 0)
+    assert minion.runs() == 1
 
 
 # -- on the disk -------------------------------------------------------------------------------------------------------
@@ -347,6 +421,18 @@ def test_only_the_minions_user_can_read_what_was_returned(minion, trace, jid):
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
+def test_nobody_else_may_put_records_there_whatever_umask_the_minion_has(tmp_path, jid):
+    before = os.umask(0)
+    try:
+        minion = Minion(tmp_path)
+        minion.deliver(jid, "probe.give", str(minion.trace))
+    finally:
+        os.umask(before)
+    (path,) = minion.records()
+    modes = [each.stat().st_mode & 0o777 for each in (path, path.parent, path.parent.parent)]
+    assert modes == [0o600, 0o700, 0o755]
+
+
 def test_a_return_that_is_too_large_is_not_kept_and_the_next_delivery_says_so(minion, trace, jid):
     value, _ = minion.deliver(jid, "probe.give", trace, None, 5, 3 << 20)
     assert len(value) == 3 << 20
@@ -373,19 +459,40 @@ def test_on_a_full_disk_a_strict_minion_refuses_and_says_why(tmp_path, jid, monk
     assert minion.deliver(jid, "probe.give", str(minion.trace), "later") == ("later", 0)
 
 
-def test_a_disk_that_fills_while_the_job_runs_costs_its_end_and_not_the_job(minion, trace, jid, monkeypatch, caplog):
-    minion.deliver(new_jid(), "probe.give", trace)
-    real, calls = os.fsync, []
+def test_what_a_full_disk_without_links_has_let_begin_and_not_end_is_no_record(tmp_path, jid, monkeypatch):
+    minion = Minion(tmp_path, job_once_strict=True)
+    minion.deliver(new_jid(), "test.ping")
 
-    def fail_at_the_end(fd):
-        calls.append(fd)
-        if len(calls) == 3:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        real(fd)
+    def no_links(*_):
+        raise OSError(errno.EPERM, "no links here")
 
-    monkeypatch.setattr(os, "fsync", fail_at_the_end)
-    assert minion.deliver(jid, "probe.give", trace, "done") == ("done", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", no_links)
+        _fill_the_disk(patch, after=1)
+        with pytest.raises(salt.exceptions.CommandExecutionError, match="was not run"):
+            minion.deliver(jid, "probe.give", str(minion.trace))
+    assert minion.deliver(jid, "probe.give", str(minion.trace), "later") == ("later", 0)
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_a_disk_that_fills_while_the_job_runs_costs_its_end_and_not_the_job(minion, trace, jid, caplog, in_thread):
+    returned = []
+    thread = threading.Thread(target=lambda: returned.append(minion.deliver(jid, "probe.fill", trace, "done")))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        if in_thread:
+            thread.start()
+            thread.join()
+        else:
+            thread.run()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert returned == [("done", 0)]
     assert "could not be recorded" in caplog.text
+    # This process lives on, as that of a minion whose jobs are threads: nobody waits for what it is not at any more.
+    text, retcode = minion.deliver(jid, "probe.fill", trace, "done")
+    assert (retcode, minion.runs()) == (1, 1)
+    assert "was interrupted" in text
 
 
 def test_a_user_who_is_not_root_runs_a_job_once_and_where_he_may_not_write_a_strict_minion_refuses(minion, jid):
@@ -506,6 +613,17 @@ def test_an_option_that_is_no_number_of_seconds_is_complained_of_and_replaced(tm
     minion.deliver(new_jid(), "probe.give", str(minion.trace))
     assert f"job_once_keep is {value!r} and must be a number of seconds" in caplog.text
     assert len(minion.records()) == 1
+
+
+def test_what_ran_before_the_clock_was_set_is_kept_as_long_as_its_jid_is_young(minion, trace):
+    young = time.strftime("%Y%m%d%H%M%S123456", time.gmtime())
+    old, odd, future = new_jid(), "a-jid-of-another-form", "29990101000000123456"
+    for jid in (young, old, odd, future):
+        minion.deliver(jid, "probe.give", trace)
+    for path in minion.records():
+        os.utime(path, (86400, 86400))  # as on a machine that begins in 1970
+    _sweep_now(minion)
+    assert [minion.seen(jid)[jid]["state"] for jid in (young, old, odd, future)] == ["ended", *3 * ["never"]]
 
 
 def test_the_runs_of_one_job_go_together(minion, trace, jid):
@@ -672,6 +790,12 @@ def test_the_master_is_told_where_it_has_asked_for_that(minion, trace, jid, bus)
     assert len(bus.events) == 1
 
 
+def test_a_proxy_says_itself_that_it_begins_since_no_release_does_so_for_it(tmp_path, jid, bus):
+    proxy = Minion(tmp_path, proxy={"proxytype": "dummy"}, multiprocessing=False)
+    proxy.deliver(jid, "probe.give", str(proxy.trace), start_event=True, **ACK)
+    assert [tag for tag, _ in bus.events] == [f"salt/job/{jid}/start/m1"]
+
+
 def test_the_acknowledgement_is_repeated_until_the_master_has_it(minion, jid, bus, soon):
     bus.answers = [{"ret": None, "error": "timeout"}, {"ret": None}]
     minion.deliver(jid, "test.sleep", 1, **ACK)
@@ -737,10 +861,13 @@ def _age_process(minion, birth="another", ended=True):
             module["_write"](file, line)
 
 
-def _fill_the_disk(monkeypatch):
-    """Have what is synced from now on fail as on a full disk."""
+def _fill_the_disk(monkeypatch, after=0):
+    """Have what is synced from now on fail as on a full disk, but for the first calls."""
+    real, left = os.fsync, iter(range(after))
 
-    def full(_):
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def full(fd):
+        if next(left, None) is None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(fd)
 
     monkeypatch.setattr(os, "fsync", full)
