@@ -1,5 +1,5 @@
 """
-Which minions have the executor ``job_once``, and what the others lack: one question, to which they answer themselves.
+Which minions have the executor ``job_once``, and what the others lack: they are asked, and answer themselves.
 
 It must never take a minion's silence for an answer.
 """
@@ -16,9 +16,11 @@ import salt.utils.minions
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master import once
 
-#: What is asked, in this order: a minion with ``multifunc_ordered`` answers by position.
-_FUNCTIONS = ("saltutil.find_cached_job", "config.get", "cp.is_cached")
-_ARGUMENTS: tuple[list[str], ...] = (["0"], ["module_executors"], ["salt://_executors/job_once.py"])
+#: What only the executor answers with a record. It is asked alone: a proxy runs several functions without executors.
+_QUESTION = ("saltutil.find_cached_job", ["0"])
+#: What those without it are asked, in this order: a minion with ``multifunc_ordered`` answers by position.
+_FUNCTIONS = ("config.get", "cp.is_cached")
+_ARGUMENTS = (["module_executors"], ["salt://_executors/job_once.py"])
 
 NOTHING_RUNS = "module_executors names job_once, and the minion does not have it: nothing runs there"
 NOT_CONFIGURED = "it has the file, and module_executors does not name it, or the minion was not restarted since"
@@ -36,19 +38,17 @@ def coverage(opts: Mapping[str, Any], tgt: Any, tgt_type: str, timeout: int) -> 
     matched = salt.utils.minions.CkMinions(dict(opts)).check_minions(tgt, tgt_type).get("minions") or []
     if not matched:
         raise Refused(f"The target {tgt!r} of type {tgt_type!r} matches no accepted minion")
+    options = {"timeout": timeout, "executor_opts": {once.NAME: {"question": True}}}
     try:
         with salt.client.get_local_client(mopts=dict(opts)) as client:
-            answers = client.cmd(
-                tgt,
-                list(_FUNCTIONS),
-                [list(arguments) for arguments in _ARGUMENTS],
-                timeout=timeout,
-                tgt_type=tgt_type,
-                executor_opts={once.NAME: {"question": True}},
-            )
+            told = client.cmd(tgt, *_QUESTION, tgt_type=tgt_type, **options) or {}
+            without = [minion for minion, answer in told.items() if once.record_of(answer) is None]
+            functions, arguments = list(_FUNCTIONS), [list(each) for each in _ARGUMENTS]
+            more = client.cmd(without, functions, arguments, tgt_type="list", **options) if without else {}
     except salt.exceptions.SaltException as exc:
         raise Refused(f"The minions cannot be asked: {exc}") from exc
-    lacks = {minion: lack_of(answer) for minion, answer in (answers or {}).items() if minion in matched}
+    answers = {minion: (answer, (more or {}).get(minion)) for minion, answer in told.items()}
+    lacks = {minion: lack_of(*answer) for minion, answer in answers.items() if minion in matched}
     return {
         "has": sorted(minion for minion, lack in lacks.items() if not lack),
         "lacks": {minion: lacks[minion] for minion in sorted(lacks) if lacks[minion]},
@@ -56,13 +56,18 @@ def coverage(opts: Mapping[str, Any], tgt: Any, tgt_type: str, timeout: int) -> 
     }
 
 
-def lack_of(answer: Any) -> str:
-    """Return what a minion lacks, by its answer; an empty string where it has the executor."""
-    given = answer if isinstance(answer, Mapping) else {}
-    cached, executors, synced = (given.get(name, given.get(at)) for at, name in enumerate(_FUNCTIONS))
-    if once.record_of(cached) is not None:
+def lack_of(told: Any, more: Any) -> str:
+    """
+    Return what a minion lacks; an empty string where it has the executor.
+
+    :param told: what it answers to the question that the executor answers.
+    :param more: what it says of its configuration and its files, ``{function: value}``.
+    """
+    if once.record_of(told) is not None:
         return ""
-    if once.NAME in str(cached) and "not available" in str(cached):
+    if once.NAME in str(told) and "not available" in str(told):
         return NOTHING_RUNS
+    given = more if isinstance(more, Mapping) else {}
+    executors, synced = (given.get(name, given.get(at)) for at, name in enumerate(_FUNCTIONS))
     named = isinstance(executors, (list, str)) and once.NAME in executors
     return NOT_CONFIGURED if not named and str(synced).endswith("job_once.py") else NEITHER

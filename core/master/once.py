@@ -54,7 +54,12 @@ def is_recorded(funs: Iterable[str], options: Any) -> bool:
 
     :param options: what travels with the job beside function and arguments.
     """
-    executors = options.get("module_executors") if isinstance(options, Mapping) else None
+    given = options if isinstance(options, Mapping) else {}
+    executors = given.get("module_executors")
     if executors and NAME not in ([executors] if isinstance(executors, str) else executors):
+        return False
+    wishes = given.get("executor_opts")
+    wishes = wishes.get(NAME) if isinstance(wishes, Mapping) else None
+    if isinstance(wishes, Mapping) and wishes.get("question"):
         return False
     return not all(fun.startswith(_PASS) for fun in funs)

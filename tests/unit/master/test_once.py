@@ -33,6 +33,9 @@ def test_never_is_believed_of_a_job_that_is_younger_than_the_records():
         (["cmd.run"], {"module_executors": ["direct_call"]}, False),
         (["cmd.run"], {"module_executors": "direct_call"}, False),
         (["cmd.run"], {"module_executors": ["job_once", "sudo"]}, True),
+        (["cmd.run"], {"executor_opts": {"job_once": {"question": True}}}, False),
+        (["cmd.run"], {"executor_opts": {"job_once": {"ack": True}}}, True),
+        (["cmd.run"], {"executor_opts": "text"}, True),
     ],
 )
 def test_what_the_executor_lets_pass_is_not_on_record(funs, options, recorded):
