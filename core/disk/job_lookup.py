@@ -19,6 +19,8 @@ SOME = 5000  # rows that are removed in one transaction
 
 #: Stands for a mark that was forgotten since its load was listed; the load is gone.
 _GONE = ("", "")
+#: Of what is shown of a job, without metadata and with.
+_LENGTHS = {3, 4}
 _DATED = re.compile("[0-9]{8}").match
 #: The oldest of what begins with a digit: in the loads and the lists of minions, and in the banks of the returns.
 _FIRST_KEY = (
@@ -95,7 +97,7 @@ class JobLookup:
         Yield what is shown of all loads, some at a time: their jids, in order; in the same order, their functions and users;
         and lists of arguments, target, target type and, where there is some, metadata.
 
-        None stands for a list where the load is to be read.
+        None stands for a list where the load is to be read, also since the list is damaged.
         """
         query = f"SELECT jid, mark, shown FROM jobs WHERE jid > ? ORDER BY jid LIMIT {CHUNK}"
         known: dict[int, tuple[str, str]] = {}
@@ -133,10 +135,13 @@ class JobLookup:
 
 
 def _decoded(values: Sequence[bytes | None]) -> list[Any]:
-    """Decode values; all as one list, since to begin decoding costs more than most of them."""
+    """Decode what is shown of jobs; None for what is damaged. All as one list: to begin costs more than most of them."""
     some = [value for value in values if value is not None]
-    found: list[Any] = packed.loads(msgpack.Packer().pack_array_header(len(some)) + b"".join(some))
-    if len(some) == len(values):
-        return found
+    try:
+        found = packed.loads(msgpack.Packer().pack_array_header(len(some)) + b"".join(some))
+        if not set(map(type, found)) <= {list} or not set(map(len, found)) <= _LENGTHS:
+            raise ValueError("one of them is nothing that is shown of a job")
+    except Exception:  # msgpack raises many kinds for a broken value
+        return [_decoded([value])[0] if value and len(values) > 1 else None for value in values]
     each = iter(found)
-    return [None if value is None else next(each) for value in values]
+    return [None if value is None else next(each) for value in values] if len(some) < len(values) else found

@@ -221,6 +221,18 @@ class TestWhatIsShownOfJobs:
             sql.execute("UPDATE records SET value = x'c1'")
         assert len(all_jobs(store, False)) == len(jids)
 
+    def test_what_is_damaged_of_it_is_read_from_the_load(self, opts):
+        store = Store(opts)
+        for jid in JIDS:
+            store.store("jobs/loads", jid, LOADS[jid])
+        whole = all_jobs(store, False)
+        with store.driver.banks_file.transaction() as sql:
+            for jid, damaged in zip(
+                JIDS, (b"", b"\xc1", b"\x93\x01", b"\x93\xc0\xc0\xc0\xc0", b"\xa3abc", b"\x07"), strict=False
+            ):
+                sql.execute("UPDATE jobs SET shown = ? WHERE jid = ?", (damaged, jid))
+        assert all_jobs(store, False) == whole
+
     def test_it_goes_with_the_load(self, opts):
         store = Store(opts)
         for remove in (
