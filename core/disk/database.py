@@ -28,8 +28,6 @@ LARGEST_LOG = 64 * 1024 * 1024  # bytes that -wal may keep after its content has
 
 _DATABASES: dict[tuple[str, bool], Database] = {}
 
-Moment = tuple[sqlite3.Connection, int]
-
 
 class Connection:
     """What one thread of one process has open."""
@@ -72,15 +70,6 @@ class Database:
         """
         with self._watched() as connection:
             return connection.sql.execute(query, values).fetchall()
-
-    def moment(self) -> Moment:
-        """
-        Return what is another value once anybody else has written.
-
-        A transaction that begins later can compare it: what was read since then still holds in it where it is the same.
-        """
-        with self._watched() as connection:
-            return moment(connection.sql)
 
     @contextlib.contextmanager
     def transaction(self, durable: bool = False) -> Iterator[sqlite3.Connection]:
@@ -269,8 +258,3 @@ class Database:
             os.link(draft, path)  # unlike a rename it replaces nothing
         finally:
             os.unlink(draft)
-
-
-def moment(sql: sqlite3.Connection) -> Moment:
-    """As ``Database.moment``, of the connection of a transaction."""
-    return sql, sql.execute("PRAGMA data_version").fetchone()[0]

@@ -1,44 +1,25 @@
 """
 Takes records out of the database in short transactions, so that no writer waits long, however much there is to remove.
 
-What is to go is looked up before a transaction, and in it once more only if somebody has written since. A bank with many
-records is set apart first, under a name that no bank can have: at once nobody sees it any more, and its records go later,
-some at a time.
+A bank with many records is set apart first, under a name that no bank can have: at once nobody sees it any more, and its
+records go later, some at a time.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from saltext.jobs.core.disk import job_index
-from saltext.jobs.core.disk.database import Database, moment
+from saltext.jobs.core.disk.database import Database
 
 #: Records that one transaction removes, about: some five milliseconds.
-MOST = 2000
-#: Names that are looked up together.
-AT_ONCE = 250
+MOST = 1000
 #: Seconds between two transactions, in which others write: longer than one, since who waits looks but now and then.
 PAUSE = 0.01
 _APART = "/removed/"  # no bank's name begins with a slash
-
-_Ask = Callable[[str, tuple[Any, ...]], list[tuple[Any, ...]]]
-
-
-@dataclass(frozen=True)
-class _Found:
-    """What there is of some names."""
-
-    #: The numbers of the banks that have them as keys.
-    numbers: tuple[int, ...]
-    #: The number of the bank of each name that has one, and how many records are in it.
-    own: dict[str, tuple[int, int]]
-    #: Names of which something is too young, and those of which there is nothing with a time.
-    young: set[str]
-    unknown: set[str]
 
 
 def remove_older(database: Database, banks: Sequence[str], parent: str, names: Sequence[str], than: float) -> list[str]:
@@ -51,52 +32,25 @@ def remove_older(database: Database, banks: Sequence[str], parent: str, names: S
     :return: those names of which there is nothing with a time.
     """
     unknown: list[str] = []
-    is_first = True
-    for start in range(0, len(names), AT_ONCE):
-        some = names[start : start + AT_ONCE]
-        before = database.moment()
-        found = _look(database.read, banks, parent, some, than)
-        unknown += [name for name in some if name in found.unknown]
-        for part in _parts(found, some):
-            if not is_first:
-                time.sleep(PAUSE)
-            is_first = False
-            with database.transaction() as sql:
-                if moment(sql) != before:
-                    found = _look(_asking(sql), banks, parent, part, than)
-                _remove(sql, found, [name for name in part if name not in found.young and name not in found.unknown])
+    for number, part in enumerate(_parts(database, parent, names)):
+        if number:
+            time.sleep(PAUSE)
+        with database.transaction() as sql:
+            unknown += _remove_older(sql, banks, parent, part, int(than * 1000))
     return unknown
 
 
-def _asking(sql: sqlite3.Connection) -> _Ask:
-    return lambda query, values: sql.execute(query, values).fetchall()
-
-
-def _look(ask: _Ask, banks: Sequence[str], parent: str, names: Sequence[str], than: float) -> _Found:
-    at, start = int(than * 1000), len(parent) + 1
-    numbers = tuple(row[0] for row in ask(f"SELECT id FROM banks WHERE name IN ({_marks(banks)})", tuple(banks)))
-    query = f"""SELECT banks.name, banks.id, count(records.id), max(records.updated) >= ? FROM banks
-        LEFT JOIN records ON records.bank = banks.id WHERE banks.name IN ({_marks(names)}) GROUP BY banks.name"""
-    own = {row[0][start:]: row[1:] for row in ask(query, (at, *(f"{parent}/{name}" for name in names)))}
-    young = {name for name, (_, _, is_young) in own.items() if is_young}
-    known = {name for name, (_, size, _) in own.items() if size}
-    query = f"SELECT key, updated >= ? FROM records WHERE bank IN ({_marks(numbers)}) AND key IN ({_marks(names)})"
-    for key, is_young in ask(query, (at, *numbers, *names)):
-        known.add(key)
-        if is_young:
-            young.add(key)
-    return _Found(numbers, {name: (number, size) for name, (number, size, _) in own.items()}, young, set(names) - known)
-
-
-def _parts(found: _Found, names: Sequence[str]) -> Iterator[list[str]]:
-    """Yield the names that are to go in such groups that there are not too many records of one."""
+def _parts(database: Database, parent: str, names: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the names in such groups that there are not too many records of one to look at."""
+    start = len(parent) + 1
+    query = f"""SELECT banks.name, count(*) FROM banks JOIN records ON records.bank = banks.id
+        WHERE banks.name IN ({_marks(names)}) GROUP BY banks.name"""
+    sizes = {row[0][start:]: row[1] for row in database.read(query, _in(parent, names))}
     part: list[str] = []
     records = 0
     for name in names:
-        if name in found.young or name in found.unknown:
-            continue
         part.append(name)
-        records += 3 + found.own.get(name, (0, 0))[1]  # a load, a list of minions, a mark
+        records += 3 + sizes.get(name, 0)  # a load, a list of minions, a mark
         if records >= MOST:
             yield part
             part, records = [], 0
@@ -104,11 +58,30 @@ def _parts(found: _Found, names: Sequence[str]) -> Iterator[list[str]]:
         yield part
 
 
-def _remove(sql: sqlite3.Connection, found: _Found, names: list[str]) -> None:
-    take_banks(sql, dict(found.own[name] for name in names if name in found.own))
-    query = f"DELETE FROM records WHERE bank IN ({_marks(found.numbers)}) AND key IN ({_marks(names)})"
-    sql.execute(query, (*found.numbers, *names))
-    job_index.has_removed(sql, job_index.LOADS, names)
+def _remove_older(sql: sqlite3.Connection, banks: Sequence[str], parent: str, names: list[str], than: int) -> list[str]:
+    start = len(parent) + 1
+    numbers = [row[0] for row in sql.execute(f"SELECT id FROM banks WHERE name IN ({_marks(banks)})", tuple(banks))]
+    query = f"""SELECT banks.name, banks.id, count(records.id), max(records.updated) >= ? FROM banks
+        LEFT JOIN records ON records.bank = banks.id WHERE banks.name IN ({_marks(names)}) GROUP BY banks.name"""
+    own = {row[0][start:]: row[1:] for row in sql.execute(query, (than, *_in(parent, names)))}
+    kept = {name for name, (_, _, is_young) in own.items() if is_young}
+    keys = f"FROM records WHERE bank IN ({_marks(numbers)}) AND key IN ({{}})"
+    query = f"SELECT key {keys.format(_marks(names))} AND updated >= ?"
+    kept.update(row[0] for row in sql.execute(query, (*numbers, *names, than)))
+    bare = [name for name in names if name not in own or not own[name][1]]
+    there = (
+        {row[0] for row in sql.execute(f"SELECT key {keys.format(_marks(bare))}", (*numbers, *bare))} if bare else ()
+    )
+    unknown = [name for name in bare if name not in there]
+    old = [name for name in names if name not in kept and name not in unknown]
+    take_banks(sql, dict(own[name][:2] for name in old if name in own))
+    sql.execute(f"DELETE {keys.format(_marks(old))}", (*numbers, *old))
+    job_index.has_removed(sql, job_index.LOADS, old)
+    return unknown
+
+
+def _in(parent: str, names: Sequence[str]) -> tuple[str, ...]:
+    return tuple([f"{parent}/{name}" for name in names])
 
 
 def take_banks(sql: sqlite3.Connection, sizes: dict[int, int]) -> None:
