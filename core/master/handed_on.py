@@ -16,12 +16,15 @@ import math
 QUIET = 2.0
 #: How many times its time a question may take.
 LONGEST = 6.0
+#: Seconds by which causes are told apart: each receipt of a publish has a slightly different one.
+_STEP = 0.1
 
 
 class HandedOn:
     """What the master has handed on to an engine lately. All times are seconds by one clock that only rises."""
 
     def __init__(self) -> None:
+        self._most = 100
         self._last: dict[
             float, float
         ] = {}  # when minions were asked or sent something -> when they were last heard of it
@@ -31,9 +34,10 @@ class HandedOn:
 
     def note(self, cause: float, now: float) -> None:
         """A minion is heard ``now`` about something that was published at ``cause``."""
-        self._last[cause] = now
-        if len(self._last) > 100:
+        self._last[math.floor(cause / _STEP) * _STEP] = now
+        if len(self._last) > self._most:
             self._last = {cause: last for cause, last in self._last.items() if last > now - QUIET}
+            self._most = 2 * len(self._last) + 100
 
     def end_of(self, published: float, earliest: float, timeout: float) -> float:
         """

@@ -26,6 +26,15 @@ class Gathering:
     def __init__(self, name: str, timers: Timers) -> None:
         self._name, self._timers = name, timers
         self._minions: dict[str, dict[str, None]] = {}
+        self._latest: dict[str, float] = {}  # when those of a job are due at the latest, which are put off
+
+    def put_off(self, jid: str, minion: str, at: float, latest: float) -> None:
+        """
+        Add a minion to those of a job, all of which are due at ``at`` now, though they were due earlier: but not later than
+        the first of them allowed by ``latest``.
+        """
+        self._minions.setdefault(jid, {})[minion] = None
+        self._timers.set((self._name, jid), min(at, self._latest.setdefault(jid, latest)))
 
     def add(self, jid: str, minion: str, at: float) -> None:
         """Add a minion to those of a job, all of which are due at ``at``, or earlier if they were due earlier already."""
@@ -39,6 +48,7 @@ class Gathering:
 
     def take(self, jid: str) -> list[str]:
         """Return the minions that have gathered for a job, and forget them."""
+        self._latest.pop(jid, None)
         return list(self._minions.pop(jid, ()))
 
 

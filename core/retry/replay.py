@@ -38,6 +38,8 @@ from saltext.jobs.core.retry.turns import Turns
 if TYPE_CHECKING:
     from saltext.jobs.core.settings import RetrySettings
 
+#: Seconds for which minions that have answered wait at most for others that still do.
+LONGEST_GATHERING = 10.0
 #: Seconds for which it is believed that a minion ran nothing.
 BELIEVED = 120.0
 
@@ -280,9 +282,10 @@ class Replays:
 
     def _idle(self, entry: Entry, replay: Replay) -> None:
         if replay.step is Step.ASKING:
-            # Those that answer late need not be waited for, but few at a time would be many publishes.
+            # Once no more answers come, nobody waits for those that are late; few at a time would be many publishes.
             replay.go(Step.ANSWERED)
-            self._answered.add(entry.jid, entry.minion, self._queue.now + self._settings.gather)
+            now = self._queue.now
+            self._answered.put_off(entry.jid, entry.minion, now + self._settings.gather, now + LONGEST_GATHERING)
         elif self._is_early(entry, replay):
             replay.go(Step.SENT)
             self._timers.set(("replay", entry.minion), self._queue.now + RECEIPT - EARLY)

@@ -37,7 +37,7 @@ def test_what_minions_were_asked_or_sent_before_prolongs_it_too():
 
 def test_what_is_newer_says_that_the_master_has_got_further():
     handed_on = HandedOn()
-    handed_on.note(PUBLISHED + 0.1, EARLIEST + 3.0)
+    handed_on.note(PUBLISHED + 0.2, EARLIEST + 3.0)
     assert end_of(handed_on) == EARLIEST
 
 
@@ -57,4 +57,11 @@ def test_what_has_been_handed_on_long_ago_is_forgotten():
     handed_on = HandedOn()
     for number in range(100_000):
         handed_on.note(float(number), float(number))
-    assert len(handed_on) <= 101
+    assert len(handed_on) <= 200
+
+
+def test_receipts_of_one_publish_are_one_cause():
+    handed_on = HandedOn()
+    for number in range(10_000):
+        handed_on.note(PUBLISHED + number / 1e6, PUBLISHED + 1.0)
+    assert len(handed_on) == 1

@@ -87,9 +87,29 @@ def test_those_that_answer_late_are_sent_their_job_together():
     (look,) = effects(facts.LookUp, 3.0)
     assert [ask.minions for ask in effects(facts.Ask, 3.1, facts.LookedUp("j", look.minions))] == [tuple("abcd")]
     assert effects(facts.LookUp, 4.0, facts.Asked("j", idle=frozenset("a"), more=True)) == []
-    assert effects(facts.LookUp, 5.0, facts.Asked("j", idle=frozenset("b"), more=True)) == []
-    (look,) = effects(facts.LookUp, 6.0)
+    assert effects(facts.LookUp, 5.5, facts.Asked("j", idle=frozenset("b"), more=True)) == []
+    assert effects(facts.LookUp, 6.5) == [], "others may still answer"
+    (look,) = effects(facts.LookUp, 7.5)
     assert look.minions == ("a", "b")
-    assert effects(facts.LookUp, 7.0, facts.Asked("j", idle=frozenset("c"), more=True)) == []
-    (look,) = effects(facts.LookUp, 7.5, facts.Asked("j", silent=frozenset("d")))
+    assert effects(facts.LookUp, 8.0, facts.Asked("j", idle=frozenset("c"), more=True)) == []
+    (look,) = effects(facts.LookUp, 8.5, facts.Asked("j", silent=frozenset("d")))
     assert look.minions == ("c",), "nobody is left to wait for"
+
+
+def test_those_that_have_answered_do_not_wait_without_end_for_others_that_still_do():
+    names = tuple(f"m{n:02}" for n in range(40))
+    world = World(minions=names)
+    for name in names:
+        world.stop(name)
+    world.publish("j")
+    world.run(60)
+    machine, now = world.machine, world.now
+    machine.step(facts.SignOfLife(names, facts.Sign.ANSWER), now)
+    machine.step(facts.Tick(), now + 1.0)
+    machine.step(facts.Tick(), now + 3.0)
+    machine.step(facts.LookedUp("j", names), now + 3.0)
+    looks = []
+    for second, name in enumerate(names):
+        found = machine.step(facts.Asked("j", idle=frozenset({name}), more=True), now + 4.0 + second)
+        looks += [len(effect.minions) for effect in found if isinstance(effect, facts.LookUp)]
+    assert looks == [11, 11, 11]
