@@ -85,6 +85,7 @@ def arguments(words: list[str]) -> argparse.Namespace:
         "--limit", type=float, default=900.0, metavar="S", help="seconds before a wait is given up (900)"
     )
     parser.add_argument("--picture", type=pathlib.Path, metavar="FILE", help="where to draw the timeline, as SVG")
+    parser.add_argument("--log", type=pathlib.Path, metavar="FILE", help="where to copy the master's log")
     parser.add_argument(
         "--json", type=pathlib.Path, metavar="FILE", help="to which figures and checks are added, as JSON"
     )
@@ -111,7 +112,11 @@ def play(args: argparse.Namespace) -> Story:
         options |= {"cache": args.cache, **(server.options if server else {})}
         with Site(args.minions, args.executor, server, **options) as site:
             site.script(seed=args.seed)
-            return scenario.play(site, args)
+            try:
+                return scenario.play(site, args)
+            finally:
+                if args.log:
+                    site.save_log(args.log)
 
 
 def main(words: list[str]) -> int:

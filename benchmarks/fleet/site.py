@@ -10,6 +10,7 @@ import contextlib
 import os
 import pathlib
 import resource
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -71,6 +72,10 @@ class Site:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def save_log(self, path: pathlib.Path) -> None:
+        """Copy the master's log, which goes with all else."""
+        shutil.copy(self._fleet.config("master") / "log", path)
 
     # -- the fleet -------------------------------------------------------------------------------------------------------
 

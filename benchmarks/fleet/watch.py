@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import pathlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import psutil
@@ -123,11 +123,14 @@ def _look(opts: dict[str, Any], root: pathlib.Path, pipe: Any) -> None:
 
 
 def _sample(opts: dict[str, Any], root: pathlib.Path, spent: dict[tuple[int, float], tuple[str, float, int]]) -> Sample:
+    begun = time.monotonic()
     engines = {engine_pid(opts, engine): engine for engine in ENGINES}
     now: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0])
     for process in processes_of(root):
         with contextlib.suppress(psutil.Error), process.oneshot():
-            kind = engines.get(process.pid) or _kind(" ".join(process.info["cmdline"] or ()))
+            known = spent.get((process.pid, process.create_time()), ("",))[0]
+            # One that is about to end has no lock any more, and is of its kind all the same.
+            kind = engines.get(process.pid) or (known if known in ENGINES else _kind(process.info["cmdline"] or ()))
             memory, times = process.memory_info().rss, process.cpu_times()
             written = process.io_counters().write_chars
             spent[process.pid, process.create_time()] = (kind, times.user + times.system, written)
@@ -139,10 +142,11 @@ def _sample(opts: dict[str, Any], root: pathlib.Path, spent: dict[tuple[int, flo
         total[kind][1] += written
     kinds = {kind: Load(cpu, now[kind][0], now[kind][1], int(bytes_)) for kind, (cpu, bytes_) in total.items()}
     answered = {engine: _ask(opts, engine) for engine in ENGINES if requests.is_running(opts, engine)}
-    return Sample(time.monotonic(), kinds, answered, _left(pathlib.Path(opts["cachedir"]) / "saltext_jobs"))
+    return Sample(begun, kinds, answered, _left(pathlib.Path(opts["cachedir"]) / "saltext_jobs"))
 
 
-def _kind(title: str) -> str:
+def _kind(words: Sequence[str]) -> str:
+    title = " ".join(words)
     return next((kind for kind, part in _KINDS.items() if part in title), "others")
 
 

@@ -132,6 +132,8 @@ def test_what_grows_is_told_once_it_lasts_long_enough_to_tell():
     assert all(judged(verdict.flat(steady, ["engine"])).values())
     growing = [sample(float(at), resident=100e6 + at * 1e6, files=20 + at, left=5 + at) for at in range(200)]
     assert not any(judged(verdict.flat(growing, ["engine"])).values())
+    killed = [sample(float(at), resident=0 if at % 2 else 100e6) for at in range(200)]
+    assert all(judged(verdict.flat(killed, ["engine"])).values())
     assert verdict.flat(growing[:60], ["engine"]) == []
 
 
