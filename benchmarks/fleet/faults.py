@@ -206,6 +206,7 @@ def redis(site: Site, args: Arguments) -> Story:
     time.sleep(args.away)
     site.beside.start()
     site.spared.append((begun, site.mark("redis back") + 5))
+    site.forgetful.append((begun, time.monotonic()))
     site.wait([jid], args.limit)
     truth = story.batches(site, {jid: args.size})
     story.pace(truth, {jid: args.size})

@@ -49,6 +49,8 @@ class Site:
         #: (time, what was done then), for the timeline; times in which no engine can be expected to answer.
         self.marks: list[tuple[float, str]] = []
         self.spared: list[tuple[float, float]] = []
+        #: Times in which the master could store nothing.
+        self.forgetful: list[tuple[float, float]] = []
         self.beside = beside
         self._executor, self._options = executor, options
         self._stack = contextlib.ExitStack()
@@ -92,7 +94,10 @@ class Site:
         self.need(lambda: wanted <= self.crowd.there(), limit, f"{len(wanted):,} minions are there")
 
     def truth(self) -> Truth:
-        return self.crowd.report()[0]
+        truth = self.crowd.report()[0]
+        for since, until in self.forgetful:
+            truth.doubt(since, until)
+        return truth
 
     def script(self, **what: Any) -> None:
         self.crowd.script(Script(**what))
@@ -169,6 +174,7 @@ class Site:
             lambda: all(requests.is_running(self.opts, engine) for engine in ENGINES), 120, "the engines run again"
         )
         self.spared[-1] = (self.spared[-1][0], self.mark("master back") + 5)
+        self.forgetful.append((self.spared[-1][0], self.spared[-1][0]))  # what its workers held when they were killed
 
     @contextlib.contextmanager
     def full_disk(self) -> Iterator[None]:
@@ -180,6 +186,7 @@ class Site:
         finally:
             self._limit(resource.RLIM_INFINITY)
             self.spared.append((begun, self.mark("disk free") + 5))
+            self.forgetful.append((begun, time.monotonic()))
 
     def _limit(self, most: int) -> None:
         for process in processes_of(self.root):

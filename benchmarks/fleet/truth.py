@@ -13,6 +13,8 @@ from collections.abc import Collection, Iterable, Sequence
 
 #: How a run came to its end.
 ENDED, KILLED, CUT = "ended", "killed", "cut"
+#: Seconds that a return may be on its way.
+_ON_THE_WAY = 10.0
 
 
 @dataclasses.dataclass
@@ -20,7 +22,8 @@ class Run:
     """
     One run of a job on a minion. ``end``: None while it runs; ``how``: ENDED, KILLED (by ``kill_job``) or CUT (its minion
     died); ``delivered``: whether the master has answered the return; ``told``: whether it has answered that the run begins;
-    ``recorded``: whether the minion's executor has it on the disk.
+    ``recorded``: whether the minion's executor has it on the disk; ``perhaps``: that the master has answered the return does
+    not mean that it has it, since it could store nothing then.
     """
 
     minion: str
@@ -32,10 +35,11 @@ class Run:
     delivered: bool = False
     told: bool = False
     recorded: bool = False
+    perhaps: bool = False
 
     def is_known(self) -> bool:
         """Tell whether somebody has what keeps the job from running there once more."""
-        return self.delivered or self.told or self.recorded
+        return (self.delivered and not self.perhaps) or self.told or self.recorded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +67,12 @@ class Truth:
         self.presence: list[tuple[float, str, bool]] = []
         #: Jobs that came to a minion which knew their jid, and did not run again: (time, minion, jid).
         self.repeats: list[tuple[float, str, str]] = []
+
+    def doubt(self, since: float, until: float) -> None:
+        """Note that the master could store nothing between two times: it answers a return, and loses it."""
+        for run in self.runs:
+            if run.end is not None and since - _ON_THE_WAY <= run.end <= until + _ON_THE_WAY:
+                run.perhaps = True
 
     def of(self, jid: str) -> dict[str, list[Run]]:
         """Return ``{minion: its runs}`` of a job."""

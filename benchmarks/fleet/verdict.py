@@ -49,7 +49,7 @@ def wrong_about(state: str, runs: Sequence[Run], native: bool = False) -> str | 
         return None if any(run.end is None for run in runs) else "active, and runs nothing"
     if state in ("killed", "timed_out") and any(run.how == KILLED for run in runs):
         return None
-    if returned:
+    if any(not run.perhaps for run in returned):
         return f"{state}, and has returned"
     if state == "pending" and runs:
         return "pending, and has run it"
@@ -105,7 +105,8 @@ def owed(
     unknown = [
         pair
         for pair in pairs
-        if any(run.how == ENDED and run.delivered for run in runs.get(pair, ())) and pair not in returned
+        if any(run.how == ENDED and run.delivered and not run.perhaps for run in runs.get(pair, ()))
+        and pair not in returned
     ]
     kept = [pair for pair in pairs & returned if pair in standing]
     once = len(pairs) - len(lost) - len(twice) - sum(pair not in runs for pair in pairs if pair in standing)

@@ -93,6 +93,17 @@ def test_a_second_run_counts_where_the_first_could_be_known(known):
     assert truth_of(first, second).twice({JID}) == [(M, JID)]
 
 
+def test_what_the_master_answered_while_it_could_store_nothing_may_be_lost():
+    truth = truth_of(ran(), ran(begun=50.0, end=51.0))
+    truth.doubt(0.0, 2.0)
+    assert [run.perhaps for run in truth.runs] == [True, False]
+    assert (
+        truth.twice({JID}) == []
+        and owed(truth_of(truth.runs[0]))["the job cache has each return that the master has taken"]
+    )
+    assert verdict.wrong_about("lost", truth.runs[:1]) is verdict.wrong_about("completed", truth.runs[:1]) is None
+
+
 def owed(truth, entries=(), returned=()):
     return judged(verdict.owed(truth, [(M, JID)], entries, set(returned)))
 
