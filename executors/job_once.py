@@ -593,26 +593,28 @@ class Records:
                         jobs.setdefault(jid, []).append((at, about.st_size, entry.path))
                     elif entry.name.endswith(".new") and about.st_mtime < now - SWEEP:
                         os.unlink(entry.path)  # its process died over it
+        drop = []
         for runs in sorted(jobs.values(), key=max):
             at, _, newest = max(runs)
             too_much = count > MOST or size > MOST_BYTES
             if at >= old and not too_much:
                 break
             record = _read(newest)
-            if record is not None and record.state == "begun":
-                continue
-            self._dropped(at, early=at >= old)
-            for _, bytes_of, path in sorted(runs, reverse=True):
+            if record is None or record.state != "begun":
+                drop.append(runs)
+                count, size = count - len(runs), size - sum(bytes_of for _, bytes_of, _ in runs)
+        if drop:
+            self._dropping(max(drop[-1])[0], old)
+        for runs in drop:
+            for _, _, path in sorted(runs, reverse=True):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)
-                count, size = count - 1, size - bytes_of
 
-    def _dropped(self, at, early):
-        """Note that a record is dropped: of older jobs without a record nobody knows whether they were begun."""
-        if os.stat(self._since).st_mtime >= at:
-            return
-        os.utime(self._since, (at, at))
-        if early:
+    def _dropping(self, at, old):
+        """Note that records up to a time go: of older jobs without a record nobody knows whether they were begun."""
+        if os.stat(self._since).st_mtime < at:
+            os.utime(self._since, (at, at))
+        if at >= old:
             log.warning("Records of jobs in %s were dropped early: there were more than are kept", self.folder)
 
     def _keep(self):

@@ -651,7 +651,7 @@ def test_a_job_that_still_runs_is_not_dropped(minion, trace, jid):
         process.join()
 
 
-def test_there_are_never_more_records_than_the_bound_and_the_oldest_go(minion, trace):
+def test_there_are_never_more_records_than_the_bound_and_the_oldest_go(minion, trace, caplog):
     module = minion.it.executors["job_once.execute"].func.__globals__
     jids = [new_jid() for _ in range(6)]
     minion.deliver(jids[0], "probe.give", trace)
@@ -668,6 +668,7 @@ def test_there_are_never_more_records_than_the_bound_and_the_oldest_go(minion, t
         module["MOST"] = most
     kept = [jid for jid in jids if minion.seen(jid)[jid]["state"] == "ended"]
     assert kept == jids[-3:]
+    assert caplog.text.count("were dropped early") == 1, "a line for each sweep, not for each record"
     # It no longer claims to know about the time of what it has dropped.
     assert before >= 0 and minion.seen("none")["none"]["recorded_for"] <= 0.01 * 86400 * 5
 
