@@ -8,7 +8,8 @@ and the file may be read by everybody. Pure: stdlib only.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -62,8 +63,39 @@ def _number(value: float) -> str:
 
 
 def figures_of(metrics: Iterable[Metric]) -> dict[str, Any]:
-    """Return ``{name: figure}``, or where there is one for each value of a label ``{name: {value: figure}}``."""
-    return {metric.name: dict(metric.samples) if metric.label else metric.samples[""] for metric in metrics}
+    """
+    Return ``{name: figure}``, or where there is one for each value of a label ``{name: {value: figure}}``.
+
+    A figure that is infinite is None: JSON has no word for it, and an answer of the API that has one cannot be read at all.
+    """
+    return {
+        metric.name: {value: _finite(number) for value, number in metric.samples.items()}
+        if metric.label
+        else _finite(metric.samples[""])
+        for metric in metrics
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+class History:
+    """The figures of the last hour, one set a minute, for whoever begins to look at them."""
+
+    #: Seconds between two sets.
+    INTERVAL = 60.0
+
+    def __init__(self) -> None:
+        self._kept: deque[tuple[float, dict[str, Any]]] = deque(maxlen=60)
+
+    def take(self, now: float, metrics: Iterable[Metric]) -> None:
+        """Keep figures; ``now`` is Unix time."""
+        self._kept.append((round(now, 1), figures_of(metrics)))
+
+    def told(self) -> Sequence[tuple[float, dict[str, Any]]]:
+        """Return ``[(Unix time, figures)]``, oldest first, figures as ``figures_of`` gives them."""
+        return list(self._kept)
 
 
 class Health(Protocol):

@@ -20,7 +20,7 @@ import salt.client
 import salt.utils.event
 
 from saltext.jobs.core import arguments, runner
-from saltext.jobs.core.batch import asked, catalog
+from saltext.jobs.core.batch import asked, catalog, summary
 from saltext.jobs.core.batch import doctor as examination
 from saltext.jobs.core.batch import watch as watching
 from saltext.jobs.core.batch.flight import Outcome
@@ -105,6 +105,26 @@ def start(tgt, fun, *args, **options):
         salt-run batch.start 'db*' state.apply batch=1 window='Sat,Sun 02:00-05:00' timezone=Europe/Berlin check=approve
     """
     return _start(asked.new_batch(__opts__, _caller(), tgt, fun, args, options))
+
+
+@runner.verb
+def preview(tgt, fun, *args, **options):
+    """
+    Return what ``batch.start`` would do with the same arguments, and start nothing.
+
+    Refused where ``batch.start`` would be: bad input, or a job that whoever asks may not publish to these minions.
+
+    :return: a dict with total, minions (names, in the order in which they are sent to), fun, tgt, tgt_type, sizes (how many
+        at a time, one for each stage; with groups, those of the first), groups (``[[name, count]]`` in order, or None) and
+        unsure (names of which the master does not know whether the target matches them).
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run batch.preview 'web*' state.apply nginx batch=25%
+    """
+    return summary.preview(asked.new_batch(__opts__, _caller(), tgt, fun, args, options))
 
 
 @runner.verb
@@ -368,6 +388,21 @@ def stats():
         salt-run batch.stats
     """
     return requests.ask(__opts__, BATCH_MANAGER, {"do": "metrics"})
+
+
+@runner.verb
+def history():
+    """
+    Return the engine's figures over the last hour, one set a minute: ``[[Unix time, figures]]``, oldest first, figures as
+    ``batch.stats`` has them. They begin with the engine. Refused when no engine runs.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run batch.history --out=json
+    """
+    return requests.history(__opts__, BATCH_MANAGER)
 
 
 @runner.verb

@@ -48,6 +48,21 @@ def stats(returner=None):
 
 
 @runner.verb
+def history():
+    """
+    Return the engine's figures over the last hour, one set a minute: ``[[Unix time, figures]]``, oldest first, figures by
+    the names that they have for Prometheus. They begin with the engine. Refused when no engine runs.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run job_recorder.history --out=json
+    """
+    return requests.history(__opts__, JOB_RECORDER)
+
+
+@runner.verb
 def doctor():
     """
     Return what an operator should know before relying on what is recorded.

@@ -58,7 +58,8 @@ def list_(minion=None, jid=None, state=None):
 
     Returns a list of dicts with ``minion``, ``jid``, ``fun``, ``state``, ``reason``, ``attempts`` (count), ``queued_at``
     and ``expires_at`` (ISO 8601, UTC) and ``owner`` (the master that has published the job). ``waits_for`` names the job's
-    window while that is shut, and ``opens_at`` is when it opens next; otherwise both are None.
+    window while that is shut, and ``opens_at`` is when it opens next; otherwise both are None. ``not_before`` is set where
+    an entry is not tried again before then.
 
     CLI Example:
 
@@ -104,7 +105,6 @@ def show(minion, jid):
             "metadata": (load.get("kwargs") or {}).get("metadata"),
             "published_at": _iso(snapshot["published_at"]),
             "last_sent_at": _iso(entry.sent_at),
-            "not_before": _iso(entry.next_at or None),
             "unreceived_tries": entry.tries,
             "history": [{"at": _iso(at), "state": state, "reason": reason} for at, state, reason in entry.history],
         }
@@ -167,6 +167,21 @@ def _metrics():
     except EngineAbsent as exc:
         runner.note(globals(), str(exc))
         return None
+
+
+@runner.verb
+def history():
+    """
+    Return the engine's figures over the last hour, one set a minute: ``[[Unix time, figures]]``, oldest first, figures as
+    ``job_retry.stats`` has them under ``metrics``. They begin with the engine. Refused when no engine runs.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run job_retry.history --out=json
+    """
+    return requests.history(__opts__, JOB_RETRY)
 
 
 @runner.verb
@@ -441,6 +456,7 @@ def _row(entry, snapshot, waiting):
         "owner": snapshot["owner"],
         "waits_for": waits_for,
         "opens_at": _iso(opens),
+        "not_before": _iso(entry.next_at or None),
     }
 
 

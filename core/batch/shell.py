@@ -28,7 +28,7 @@ from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import JobCacheError, StateError
 from saltext.jobs.core.master import events
-from saltext.jobs.core.metrics import Metric, figures_of, of_bus, of_publisher
+from saltext.jobs.core.metrics import History, Metric, figures_of, of_bus, of_publisher
 from saltext.jobs.core.settings import BatchSettings
 
 log = logging.getLogger(__name__)
@@ -51,6 +51,7 @@ class BatchShell:
         self._ports, self._settings = ports, settings
         self._effects = Effects(ports, self._close)
         self._hearing, self._late = Hearing(ports), LateReturns(ports)
+        self.history = History()
         verbs = {
             "start": self._start_batch,
             "stop": self._stop,
@@ -58,6 +59,7 @@ class BatchShell:
             "resume": self._resume,
             "approve": self._approve,
             "metrics": lambda request: figures_of(self.metrics()),
+            "history": lambda request: self.history.told(),
         }
         self._service = Service(ports.loop, ports.inbox, verbs)
         self._timer: Any = None  # of the next look after all batches

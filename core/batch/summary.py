@@ -73,6 +73,21 @@ def summary(batch: Batch, now: float) -> dict[str, Any]:
     }
 
 
+def preview(spec: Spec) -> dict[str, Any]:
+    """Return what ``batch.preview`` shows of a batch that is not started."""
+    stages = len(spec.sizes) // max(1, len(spec.groups))
+    return {
+        "fun": spec.fun,
+        "tgt": spec.tgt,
+        "tgt_type": spec.tgt_type,
+        "total": len(spec.minions),
+        "minions": list(spec.minions),
+        "sizes": list(spec.sizes[:stages]),
+        "groups": [[name, count] for name, count in spec.groups] or None,
+        "unsure": sorted(spec.unsure),
+    }
+
+
 def verdict(found: Mapping[str, Any]) -> tuple[bool, str]:
     """
     Return whether a batch that has ended did succeed, and a sentence that says so, and how many minions were left out.

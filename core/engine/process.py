@@ -21,7 +21,7 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.report import Report, folder_of
-from saltext.jobs.core.metrics import Metric
+from saltext.jobs.core.metrics import History, Metric
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +31,9 @@ _RETRY = 1.0
 
 class App(Protocol):
     """An engine's work on a loop."""
+
+    #: Filled while the engine runs.
+    history: History
 
     def start(self) -> None:
         """Begin; called once, on the loop."""
@@ -76,8 +79,15 @@ def run(opts: Mapping[str, Any], name: str, build: Callable[[Any], App], metrics
             report = Report(loop, folder, name, time.time, app.metrics)
             stack.callback(report.close)
             loop.add_callback(report.start)
+        loop.add_callback(_remember, loop, app)
         log.info("The %s engine runs", name)
         loop.start()
+
+
+def _remember(loop: Any, app: App) -> None:
+    """Keep the engine's figures now, and every minute; ends with the loop."""
+    loop.call_later(History.INTERVAL, _remember, loop, app)
+    app.history.take(time.time(), app.metrics())
 
 
 def _hold_lock(stack: contextlib.ExitStack, opts: Mapping[str, Any], name: str) -> None:

@@ -168,6 +168,17 @@ def ask(
     return reply["value"]
 
 
+def history(opts: Mapping[str, Any], engine: str) -> Any:
+    """
+    Return the figures that an engine has kept: see ``core.metrics.History``.
+
+    :raises EngineAbsent: at once, where no engine runs; otherwise as ``ask``.
+    """
+    if not is_running(opts, engine):
+        raise EngineAbsent(f"No {engine} engine runs on this master")
+    return ask(opts, engine, {"do": "history"})
+
+
 def waiting(opts: Mapping[str, Any], engine: str) -> list[dict[str, Any]]:
     """Return the requests that an engine has not taken yet, oldest first; what cannot be read is left out."""
     found = []

@@ -26,7 +26,7 @@ from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.bus import Bus
-from saltext.jobs.core.metrics import Metric, of_bus
+from saltext.jobs.core.metrics import History, Metric, of_bus
 from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.recorder import choice
 from saltext.jobs.core.recorder.catch_up import CatchUp
@@ -72,10 +72,12 @@ class RecorderShell:
         self._ports, self._flush_interval, self._audit_interval = ports, settings.flush_interval, settings.audit
         self._intake, self._catch_up = ports.intake, ports.catch_up
         self._consumers = {consumer.name: consumer for consumer in ports.consumers}
+        self.history = History()
         verbs = {
             "stats": self._stats,
             "set_aside": self._set_aside,
             "redeliver": self._redeliver,
+            "history": lambda request: self.history.told(),
         }
         self._service = Service(ports.loop, ports.inbox, verbs)
         self._wake = events.wake_tag(JOB_RECORDER)

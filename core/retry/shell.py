@@ -26,7 +26,7 @@ from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import JobCacheError, StateError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.master import events
-from saltext.jobs.core.metrics import Metric, figures_of, of_bus, of_publisher
+from saltext.jobs.core.metrics import History, Metric, figures_of, of_bus, of_publisher
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import LATEST
 from saltext.jobs.core.retry.checkpoint import MARGIN, Checkpoint
@@ -91,7 +91,12 @@ class RetryShell:
         )
         self._effects = Effects(context)
         verbs = Verbs(self._owner, ports, self._cache_worker, self._store_worker, self._loads, paused, self._request)
-        table = {**verbs.table(), "metrics": lambda request: figures_of(self.metrics())}
+        self.history = History()
+        table = {
+            **verbs.table(),
+            "metrics": lambda request: figures_of(self.metrics()),
+            "history": lambda request: self.history.told(),
+        }
         self._service = Service(loop, Inbox(opts, JOB_RETRY), table)
         self._told: collections.Counter[str] = collections.Counter()
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
 
-from saltext.jobs.core.metrics import counter, figures_of, gauge, text_of
+from saltext.jobs.core.metrics import History, counter, figures_of, gauge, text_of
 
 
 def test_a_figure_is_written_with_what_it_is():
@@ -38,3 +39,16 @@ def test_numbers_are_written_as_prometheus_reads_them(value, written):
 def test_a_runner_shows_the_same_figures_by_name():
     metrics = [counter("a_total", "A.", 3), gauge("b", "B.", {"held": 1, "dead": 2}, "state")]
     assert figures_of(metrics) == {"a_total": 3, "b": {"held": 1, "dead": 2}}
+
+
+def test_an_infinite_figure_is_one_that_json_can_say():
+    metrics = [gauge("a", "A.", math.inf), gauge("b", "B.", {"held": math.nan, "dead": 2}, "state")]
+    assert json.loads(json.dumps(figures_of(metrics), allow_nan=False)) == {"a": None, "b": {"held": None, "dead": 2}}
+
+
+def test_the_figures_of_an_hour_are_kept_and_no_more():
+    history = History()
+    for minute in range(100):
+        history.take(60.0 * minute, [gauge("a", "A.", minute)])
+    told = history.told()
+    assert (len(told), told[0], told[-1]) == (60, (2400.0, {"a": 40}), (5940.0, {"a": 99}))

@@ -7,6 +7,7 @@ import salt.config
 
 from saltext.jobs.core.batch.asked import new_batch, next_batch
 from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.batch.summary import preview
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master.caller import Caller
 from tests.unit.batch.bench import Bench
@@ -134,3 +135,23 @@ def test_the_budgets_of_groups_are_counted_anew_over_what_is_left_of_each(opts):
 def test_sizes_in_per_cent_are_counted_anew_too(opts):
     parent = failed(10)
     assert (parent.spec.sizes, next_batch(opts, ROOT, parent, "failed").sizes) == ((100,), (10,))
+
+
+def test_a_preview_tells_who_would_be_sent_to_and_how_many_at_a_time(opts):
+    assert preview(asked_for(opts, "web*", batch="1,100%", fun="state.apply")) == {
+        "fun": "state.apply",
+        "tgt": "web*",
+        "tgt_type": "glob",
+        "total": 2,
+        "minions": ["web1", "web2"],
+        "sizes": [1, 2],
+        "groups": None,
+        "unsure": [],
+    }
+
+
+def test_a_preview_of_groups_tells_their_order_and_the_sizes_of_the_first(opts):
+    grouped = {**opts, "nodegroups": {"canary": "L@web2", "rest": "*"}}
+    found = preview(asked_for(grouped, "*", batch="1,100%", by="nodegroups:[canary,rest]"))
+    assert (found["groups"], found["sizes"]) == ([["canary", 1], ["rest", 2]], [1, 1])
+    assert found["minions"] == ["web2", "1001", "web1"]

@@ -41,6 +41,7 @@ def test_the_queue_is_listed_without_arguments(opts, runner):
         "owner": "here_master",
         "waits_for": None,
         "opens_at": None,
+        "not_before": None,
     }
     assert runner["job_retry.list"](minion="b", jid=int(JID), state="pending,held") == rows[1:]
     assert runner["job_retry.list"](state="dead") == []
@@ -123,7 +124,7 @@ def test_a_request_is_left_for_an_engine_that_is_down(opts, runner):
 
 def test_every_function_has_an_example_for_the_command_line(runner):
     functions = [name for name in runner if name.startswith("job_retry.")]
-    assert len(functions) == 13
+    assert len(functions) == 14
     for name in functions:
         assert f"salt-run {name}" in runner[name].__doc__
         assert "CLI Example::" in runner[name].__doc__ or "CLI Example:" in runner[name].__doc__

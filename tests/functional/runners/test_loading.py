@@ -9,10 +9,12 @@ import salt.loader
 VERBS = {
     "batch": {
         "start",
+        "preview",
         "run",
         "status",
         "doctor",
         "stats",
+        "history",
         "list_active",
         "list",
         "minions",
@@ -25,11 +27,12 @@ VERBS = {
         "retry",
     },
     "job_cache": {"backup", "doctor", "migrate", "recover", "search", "stats", "verify"},
-    "job_recorder": {"doctor", "stats", "set_aside", "redeliver"},
+    "job_recorder": {"doctor", "stats", "history", "set_aside", "redeliver"},
     "job_retry": {
         "list",
         "show",
         "stats",
+        "history",
         "doctor",
         "enqueue",
         "replay",
