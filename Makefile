@@ -2,6 +2,7 @@
 # Python 3.10 or later (with its venv module), make and git is enough; Salt 3008 wants a C compiler besides.
 #
 #   make demo        the extension at work, on a real master and four real minions
+#   make console     the console in a browser, over the same, until Ctrl-C
 #   make test        the test suite, on Salt 3008
 #   make test-all    the whole of it: the slow tests too, and what depends on the release on Salt 3006 and 3007 as well
 #   make lint        ruff, and mypy --strict for core/
@@ -49,13 +50,16 @@ WORKERS ?= 4
 PYTEST = python -m pytest -n $(WORKERS) --dist loadfile -o cache_dir=.pytest_cache/$@ $(ARGS)
 LONGEST_FIRST = --no-loadscope-reorder
 
-.PHONY: help demo test test-all test-slow releases $(RELEASES:%=test-%) lint docs docs-tables dist clean
+.PHONY: help demo console test test-all test-slow releases $(RELEASES:%=test-%) lint docs docs-tables dist clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
 
 demo: $(DEMO_VENV)/.installed
 	@$(DEMO_VENV)/bin/python -m demo
+
+console: $(DEMO_VENV)/.installed
+	@$(DEMO_VENV)/bin/python -m demo console
 
 test: .venv/.installed
 	.venv/bin/$(PYTEST) -m 'not slow' $(LONGEST_FIRST)

@@ -10,7 +10,7 @@ import re
 from setuptools import find_packages, setup
 
 HERE = pathlib.Path(__file__).resolve().parent
-FOLDERS = ("cache", "core", "engines", "executors", "minion", "output", "reactor", "returners", "runners")
+FOLDERS = ("cache", "console", "core", "engines", "executors", "minion", "output", "reactor", "returners", "runners")
 SOURCE = re.search(r'^Source = "(.+)"$', (HERE / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)[1]
 
 setup(

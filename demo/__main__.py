@@ -1,6 +1,8 @@
 """
-Runs the demo: exits with 0 only if every step held, with 1 and the tail of the right log if one did not, and with 128
-and the signal's number when it is interrupted. In every case it first stops what it has started and removes its files.
+Runs the demo, or with the word ``console`` its fleet and the console until somebody ends it.
+
+The demo exits with 0 only if every step held, with 1 and the tail of the right log if one did not, and with 128 and the
+signal's number when it is interrupted. In every case it first stops what it has started and removes its files.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import traceback
 from types import FrameType
 
 from demo import screen
+from demo.console import serve
 from demo.fleet import MINIONS, Fleet, StepFailed, quiet_salt
 from demo.steps import STEPS
 
@@ -37,7 +40,7 @@ def main() -> int:
     begun = time.monotonic()
     try:
         with Fleet() as fleet:
-            failed = _run(fleet)
+            failed = _run(fleet, sys.argv[1:] == ["console"])
             for each in _SIGNALS:
                 signal.signal(each, signal.SIG_IGN)
     except Interrupted as signalled:
@@ -48,11 +51,14 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def _run(fleet: Fleet) -> str | None:
-    """Run the steps; returns the name of the one that failed."""
+def _run(fleet: Fleet, console: bool) -> str | None:
+    """Run the steps, or the console; returns the name of what failed."""
     name = "A master with both engines and four minions"
     try:
         print(f"{name}, in {fleet.root}", flush=True)
+        if console:
+            name = "The console"
+            serve(fleet)
         fleet.start_master()
         for minion in MINIONS:
             fleet.start_minion(minion)

@@ -36,6 +36,9 @@ CONFIGURATION = {
     "engines": [{"job_retry": {}}, {"batch_manager": {}}],
 }
 
+#: The files of the console.
+_CONSOLE = pathlib.Path(__file__).resolve().parents[1] / "console"
+
 #: Seconds for a daemon to be there, and for a command to come back.
 _START = 60.0
 _COMMAND = 60.0
@@ -101,6 +104,35 @@ class Fleet:
         for engine in ("batch_manager", "job_retry"):
             self._wait_for_line("master", f"The {engine} engine runs")
         self._runner = salt.runner.RunnerClient(salt.config.client_config(str(self.config("master") / "master")))
+
+    def start_with_api(self, **options: Any) -> str:
+        """
+        Start the master with a salt-api in its configuration that serves the console, and return the console's address.
+
+        :param options: further options of the master's.
+        :raises StepFailed: if it does not run.
+        """
+        (port,) = _free_ports(1)
+        api = {
+            "host": "127.0.0.1",
+            "port": port,
+            "disable_ssl": True,
+            "static": str(_CONSOLE),
+            "static_path": "/console",
+        }
+        self._api_port = port
+        self.start_master(rest_cherrypy=api, api_logfile=str(self.config("master") / "api"), **options)
+        return f"http://127.0.0.1:{port}/console/index.html"
+
+    def start_api(self) -> None:
+        """Start the master's salt-api. :raises StepFailed: if nobody answers there."""
+        home = self.config("master")
+        self._daemons["salt-api"] = daemon = Daemon(
+            [_program("salt-api"), "-c", str(home), "-l", "quiet"], home / "output"
+        )
+        daemon.start()
+        if not wait_for(lambda: _listens(self._api_port), _START):
+            raise StepFailed("salt-api does not answer")
 
     def start_minion(self, name: str) -> None:
         """Start a minion, without waiting for it."""
@@ -251,6 +283,12 @@ def quiet_salt() -> None:
 
 def _program(name: str) -> str:
     return os.path.join(os.path.dirname(sys.executable), name)
+
+
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
 
 
 def _free_ports(count: int) -> list[int]:

@@ -207,12 +207,12 @@ def metadata(wheel):
 def test_the_wheel_has_every_module_and_nothing_beside_the_package(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
-    folders = (*module_dirs(), "core", "minion", "reactor", "package")
+    folders = (*module_dirs(), "console", "core", "minion", "reactor", "package")
     assert names == {
         f"saltext/jobs/{path.relative_to(CHECKOUT)}".replace("/package/", "/")
         for folder in folders
         for path in (CHECKOUT / folder).rglob("*")
-        if path.suffix in (".py", ".sls", ".typed")
+        if path.suffix in (".py", ".sls", ".typed", ".html", ".css", ".js", ".svg")
     }
 
 

@@ -18,7 +18,9 @@ CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = ["docs/architecture.md", "CONTRIBUTING.md"]
 ALL_PAGES = sorted(str(path.relative_to(CHECKOUT)) for path in [*CHECKOUT.glob("*.md"), *CHECKOUT.glob("docs/**/*.md")])
 #: A path below one of the checkout's folders, as code.
-_FOLDERS = r"\.ci|benchmarks|core|demo|docs|engines|executors|minion|output|package|reactor|returners|runners|tests"
+_FOLDERS = (
+    r"\.ci|benchmarks|console|core|demo|docs|engines|executors|minion|output|package|reactor|returners|runners|tests"
+)
 _FILE = re.compile(rf"`((?:{_FOLDERS})/[\w./]*)")
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
 _CODE = re.compile(r"`[^`\n]+`|^    .+$", re.MULTILINE)

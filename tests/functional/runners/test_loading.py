@@ -27,6 +27,7 @@ VERBS = {
         "retry",
     },
     "job_cache": {"backup", "doctor", "migrate", "recover", "search", "stats", "verify"},
+    "job_console": {"config"},
     "job_recorder": {"doctor", "stats", "history", "set_aside", "redeliver"},
     "job_retry": {
         "list",

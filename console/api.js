@@ -1,0 +1,169 @@
+// salt-api, as this page uses it: log in and out, and call runners. Who may do what is the API's matter alone.
+
+/** The login is over, or never was. */
+export class LoggedOut extends Error {}
+/** The API does not let this user call this function. */
+export class Denied extends Error {}
+/** The runner has refused the call, and says why. */
+export class Refused extends Error {}
+/** The API cannot be reached, or the master cannot. */
+export class Away extends Error {}
+
+/** What a name or password may not have made of it: cookies stay out of this page, so no other page can use its login. */
+const PLAIN = { credentials: "omit", cache: "no-store", referrerPolicy: "no-referrer", redirect: "error" };
+
+/**
+ * Return the address of salt-api: the first folder above this page, from the server's root down, that has a `login`. The page
+ * may be served from any `static_path`, and salt-api below any `root_prefix`.
+ */
+export async function findApi(page = import.meta.url) {
+  const steps = new URL(".", page).pathname.split("/").filter(Boolean);
+  for (let depth = 0; depth <= steps.length; depth += 1) {
+    const base = new URL(`/${steps.slice(0, depth).map((step) => `${step}/`).join("")}`, page).href;
+    const answer = await ask(`${base}login`, {}).catch(() => null);
+    const told = answer && answer.status < 500 && (await answer.json().catch(() => null));
+    if (told && "return" in told) return base;
+  }
+  throw new Away("salt-api does not answer");
+}
+
+async function ask(address, options) {
+  const { headers, ...more } = options;
+  try {
+    return await fetch(address, { ...PLAIN, ...more, headers: { Accept: "application/json", ...headers } });
+  } catch {
+    throw new Away("salt-api cannot be reached");
+  }
+}
+
+export class Api {
+  /**
+   * @param {string} base the address of salt-api, with a slash at its end
+   * @param {object|null} session what `login` has returned
+   */
+  constructor(base, session = null) {
+    this.base = base;
+    this.session = session;
+    /** Seconds by which the server's clock is ahead of this machine's. */
+    this.ahead = 0;
+    /** Names of functions that the API has denied, until somebody else logs in. */
+    this.denied = new Set();
+  }
+
+  /** Unix time at the server. */
+  now() {
+    return Date.now() / 1000 + this.ahead;
+  }
+
+  /** Log in; throws LoggedOut where that is refused. */
+  async login(username, password, eauth) {
+    const answer = await this.#post("login", { username, password, eauth });
+    if (answer.status === 401) throw new LoggedOut("salt-api does not accept this user and password");
+    const told = (await this.#json(answer)).return;
+    const found = Array.isArray(told) ? told[0] : null;
+    if (!found || typeof found.token !== "string") throw new Away("salt-api has answered the login with no token");
+    const { token, user, expire, perms } = found;
+    this.session = { token, user: String(user), eauth: String(found.eauth), expire: Number(expire), perms };
+    this.denied.clear();
+    return this.session;
+  }
+
+  /** End the session at the server; whatever it answers, it is over here. */
+  async logout() {
+    if (this.session) await this.#post("logout", {}).catch(() => null);
+    this.session = null;
+  }
+
+  /**
+   * Call a runner and return what it returns.
+   * @throws {Denied|Refused|LoggedOut|Away}
+   */
+  async call(fun, kwarg = {}) {
+    const answer = await this.#post("", [{ client: "runner", fun, kwarg, full_return: true }]);
+    if (answer.status === 401) throw await this.#denial(fun, await reason(answer));
+    const told = (await this.#json(answer)).return;
+    const data = Array.isArray(told) && told[0] && typeof told[0] === "object" ? told[0].data : undefined;
+    if (!data || typeof data !== "object") throw new Refused(String(Array.isArray(told) ? told[0] : told));
+    if (data.success === false) throw new Refused(typeof data.return === "string" ? data.return : JSON.stringify(data.return));
+    this.denied.delete(fun);
+    return data.return;
+  }
+
+  /** Whether the login is still good: a call that is refused does not tell. */
+  async isLoggedIn() {
+    if (!this.session || !(this.session.expire > this.now())) return false;
+    return (await this.#post("", [])).status !== 401;
+  }
+
+  /**
+   * Open the event stream; returns the reader of its bytes. The token goes in a header, which EventSource cannot send: in the
+   * address salt-api refuses it, and a cookie would be one for all tabs, and for every page of this server.
+   */
+  async events(signal) {
+    const answer = await ask(`${this.base}events`, { headers: this.#headers(), signal });
+    if (answer.status === 401) throw new LoggedOut("The login has ended");
+    if (!answer.ok || !answer.body) throw new Away(`salt-api answers ${answer.status} to the event stream`);
+    return answer.body.getReader();
+  }
+
+  #headers() {
+    return this.session ? { "X-Auth-Token": this.session.token } : {};
+  }
+
+  async #post(path, body) {
+    const headers = { "Content-Type": "application/json", ...this.#headers() };
+    const answer = await ask(this.base + path, { method: "POST", headers, body: JSON.stringify(body) });
+    const date = Date.parse(answer.headers.get("Date"));
+    if (Number.isFinite(date)) this.ahead = date / 1000 - Math.floor(Date.now() / 1000);
+    return answer;
+  }
+
+  async #json(answer) {
+    if (answer.status === 503 || answer.status === 504) throw new Away("The master does not answer");
+    if (!answer.ok) throw new Refused(`salt-api answers ${answer.status}: ${await reason(answer)}`);
+    return answer.json().catch(() => {
+      throw new Away("salt-api has answered with something that is no JSON");
+    });
+  }
+
+  async #denial(fun, told) {
+    if (/disabled/i.test(told)) return new Refused(`${told}: netapi_enable_clients in the master's configuration must name runner`);
+    if (!(await this.isLoggedIn())) return new LoggedOut("The login has ended");
+    this.denied.add(fun);
+    return new Denied(`You are not permitted to call ${fun}`);
+  }
+}
+
+/** Return the sentence of an error, which salt-api wraps in a page. */
+async function reason(answer) {
+  const text = await answer.text().catch(() => "");
+  const found = /<p>([^<]*)<\/p>/.exec(text);
+  return found ? found[1].replace(/&(#39|quot|amp|lt|gt);/g, (whole) => ENTITIES[whole]).trim() : "";
+}
+
+const ENTITIES = { "&#39;": "'", "&quot;": '"', "&amp;": "&", "&lt;": "<", "&gt;": ">" };
+
+/**
+ * Tell what the access list that the login has come with says of a runner: `true`, `false`, or `null` where it says nothing.
+ * It is a hint for how a button looks, and decides nothing: see `salt.utils.minions.CkMinions.spec_check`.
+ */
+export function foretold(perms, fun) {
+  if (!Array.isArray(perms) || !perms.length) return null;
+  const [module, name] = fun.split(".");
+  return perms.some((item) => {
+    if (typeof item === "string") return ["@runner", "@runners", `@${module}`].includes(item);
+    if (!item || typeof item !== "object") return false;
+    const [key] = Object.keys(item);
+    const allowed = [item[key]].flat();
+    const wanted = key === "@runner" || key === "@runners" ? fun : key === `@${module}` ? name : null;
+    return wanted !== null && allowed.some((one) => matches(typeof one === "string" ? one : Object.keys(one || {})[0], wanted));
+  });
+}
+
+function matches(pattern, text) {
+  try {
+    return new RegExp(`^(?:${pattern})$`).test(text);
+  } catch {
+    return pattern === text;
+  }
+}

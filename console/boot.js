@@ -1,0 +1,46 @@
+// Begins the page with files that fit each other. A browser may hold some of a former release for weeks, as the server says
+// nothing about that, so each is asked for anew (the server answers "not modified") before any of them runs.
+
+export const FILES = [
+  "index.html",
+  "console.css",
+  "boot.js",
+  "api.js",
+  "dialog.js",
+  "dom.js",
+  "format.js",
+  "grid.js",
+  "chart.js",
+  "main.js",
+  "reader.js",
+  "session.js",
+  "stream.js",
+  "model/batches.js",
+  "model/events.js",
+  "model/jobs.js",
+  "model/members.js",
+  "model/queue.js",
+  "model/series.js",
+  "views/batch.js",
+  "views/batches.js",
+  "views/health.js",
+  "views/job.js",
+  "views/jobs.js",
+  "views/login.js",
+  "views/parts.js",
+  "views/queue.js",
+  "views/start.js",
+];
+
+async function begin() {
+  if (window.top !== window.self) {
+    // A policy in the page itself cannot forbid frames, and within one a click may be another's.
+    document.body.textContent = "This page does not work within a frame.";
+    return;
+  }
+  await Promise.allSettled(FILES.map((name) => fetch(new URL(name, import.meta.url), { cache: "no-cache" })));
+  const { start } = await import("./main.js");
+  await start(document.body);
+}
+
+begin();

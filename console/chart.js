@@ -1,0 +1,45 @@
+// One figure over the last hour, as a small line.
+
+import { el, say, set, svg } from "./dom.js";
+
+const [WIDTH, HEIGHT, SPAN] = [240, 48, 3600];
+
+export class Chart {
+  /**
+   * @param {string} title what is counted
+   * @param {(value: number) => string} read how a value reads
+   */
+  constructor(title, read) {
+    this.title = title;
+    this.read = read;
+    this.line = svg("polyline", { class: "chart-line", points: "" });
+    this.area = svg("polygon", { class: "chart-area", points: "" });
+    this.now = el("span", { class: "chart-now" });
+    this.range = el("p", { class: "quiet chart-range" });
+    this.image = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", class: "chart-image", preserveAspectRatio: "none" }, this.area, this.line);
+    this.node = el("figure", { class: "chart" }, el("figcaption", {}, title, " ", this.now), this.image, this.range);
+  }
+
+  /** Show these points, `[[Unix time, value]]`, of the hour before `now`. */
+  draw(points, now) {
+    const shown = points.filter(([at]) => at >= now - SPAN);
+    const values = shown.map(([, value]) => value);
+    const last = values.at(-1);
+    say(this.now, last === undefined ? "–" : this.read(last));
+    if (shown.length < 2) {
+      [this.line, this.area].forEach((node) => set(node, "points", ""));
+      say(this.range, "Not enough is known yet for a line.");
+      set(this.image, "aria-label", `${this.title}: ${last === undefined ? "not known" : this.read(last)}`);
+      return;
+    }
+    const top = Math.max(...values, 1e-9);
+    const place = ([at, value]) => `${(WIDTH * (1 - (now - at) / SPAN)).toFixed(1)},${(HEIGHT - 2 - (HEIGHT - 4) * Math.max(0, value) / top).toFixed(1)}`;
+    const line = shown.map(place).join(" ");
+    const [first, end] = [shown[0], shown.at(-1)].map(([at]) => (WIDTH * (1 - (now - at) / SPAN)).toFixed(1));
+    set(this.line, "points", line);
+    set(this.area, "points", `${first},${HEIGHT} ${line} ${end},${HEIGHT}`);
+    const minutes = Math.round((now - shown[0][0]) / 60);
+    say(this.range, `${this.read(Math.min(...values))} to ${this.read(Math.max(...values))} in ${minutes} min`);
+    set(this.image, "aria-label", `${this.title}: now ${this.read(last)}, ${this.range.textContent}`);
+  }
+}

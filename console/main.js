@@ -1,0 +1,239 @@
+// The page: who is logged in, which view is shown, and what it is told. It reads when a view is opened and follows events then.
+
+import { Api, Away, Denied, LoggedOut, findApi, foretold } from "./api.js";
+import { messages, tell, warn } from "./dialog.js";
+import { el, replace, say, set } from "./dom.js";
+import { ago, moment } from "./format.js";
+import { meaning, wants } from "./model/events.js";
+import { forget, keep, kept } from "./session.js";
+import { Stream } from "./stream.js";
+import { BatchView } from "./views/batch.js";
+import { BatchesView } from "./views/batches.js";
+import { HealthView } from "./views/health.js";
+import { JobView } from "./views/job.js";
+import { JobsView } from "./views/jobs.js";
+import { loginForm } from "./views/login.js";
+import { QueueView } from "./views/queue.js";
+import { StartView } from "./views/start.js";
+
+/** What is behind `#/…`: the view, and under which heading of the menu it stands. */
+const ROUTES = [
+  [/^$/, BatchesView, "batches"],
+  [/^batches$/, BatchesView, "batches"],
+  [/^batches\/([^/]+)$/, BatchView, "batches"],
+  [/^start$/, StartView, "start"],
+  [/^queue$/, QueueView, "queue"],
+  [/^jobs$/, JobsView, "jobs"],
+  [/^jobs\/([^/]+)$/, JobView, "jobs"],
+  [/^health$/, HealthView, "health"],
+];
+const MENU = [["batches", "Batches"], ["start", "Start"], ["queue", "Queue"], ["jobs", "Jobs"], ["health", "Health"]];
+
+export class App {
+  constructor(body, api) {
+    Object.assign(this, { body, api, view: null, stream: null, lost: null });
+    /** When each engine has last shown a sign of life, Unix time of this machine. */
+    this.beats = new Map();
+    this.status = el("p", { class: "status", role: "status" });
+    this.main = el("main", { id: "main", tabindex: -1 });
+    window.addEventListener("hashchange", () => this.route());
+    // The one thing that goes by time: how long ago. It asks nobody.
+    setInterval(() => this.tellAge(), 1000);
+  }
+
+  // -- login ----------------------------------------------------------------------------------------------------------
+
+  askLogin(reason = "") {
+    this.view?.close();
+    this.view = null;
+    this.stream?.close();
+    this.stream = null;
+    forget();
+    replace(this.body, messages(), loginForm(this.api, reason, (session) => {
+      keep(session);
+      this.begin();
+    }));
+    document.title = "Log in – Salt jobs";
+    this.body.querySelector("input")?.focus();
+  }
+
+  /** The API says that the login has ended. */
+  expire() {
+    if (this.api.session) {
+      this.api.session = null;
+      this.askLogin("Your login has ended. Log in again to go on.");
+    }
+  }
+
+  async logOut() {
+    this.stream?.close();
+    await this.api.logout();
+    this.askLogin();
+  }
+
+  begin() {
+    const { user, eauth } = this.api.session;
+    this.links = MENU.map(([name, text]) => el("a", { href: `#/${name}` }, text));
+    this.neighbour = el("a", { href: new URL(this.api.base).pathname, class: "neighbour" }, "SaltGUI");
+    this.neighbour.hidden = true;
+    replace(this.body,
+      el("a", { href: "#main", class: "skip", onclick: (event) => { event.preventDefault(); this.main.focus(); } }, "Skip to the content"),
+      el("header", {},
+        el("p", { class: "brand" }, "Salt jobs"),
+        el("nav", { "aria-label": "Views" }, this.links, this.neighbour),
+        el("p", { class: "who" }, `${user} (${eauth}) `, el("button", { type: "button", class: "plain", onclick: () => this.logOut() }, "Log out"))),
+      this.status, messages(), this.main);
+    this.lost = null;
+    this.stream = new Stream(this.api, {
+      wants,
+      take: (tag, data) => this.hear(meaning(tag, data)),
+      opened: () => this.opened(),
+      lost: (reason) => this.wasLost(reason),
+      loggedOut: () => this.expire(),
+    });
+    this.findNeighbour();
+    this.route();
+  }
+
+  async findNeighbour() {
+    // SaltGUI answers at salt-api's own address to whoever wants a page.
+    const options = { headers: { Accept: "text/html" }, credentials: "omit" };
+    const text = await fetch(this.api.base, options).then((answer) => answer.text()).catch(() => "");
+    this.neighbour.hidden = !/<title>[^<]*SaltGUI/i.test(text);
+  }
+
+  // -- events ---------------------------------------------------------------------------------------------------------
+
+  hear(event) {
+    if (!event) return;
+    if (event.kind === "beat") this.beats.set(event.engine, Date.now() / 1000);
+    if (this.view?.hear(event)) this.draw();
+  }
+
+  /** The stream is there (again): what happened before it is read once. */
+  opened() {
+    const again = this.lost !== null;
+    this.lost = null;
+    this.tellAge();
+    if (again || !this.view?.started) this.load();
+  }
+
+  wasLost(reason) {
+    if (this.lost === null) this.lost = { since: Date.now() / 1000, reason };
+    this.tellAge();
+    // Without events the view is worth reading all the same.
+    if (this.view && !this.view.started) this.load();
+  }
+
+  tellAge() {
+    if (!this.stream) return;
+    const now = Date.now() / 1000;
+    set(this.status, "data-state", this.lost ? "lost" : this.stream.open ? "live" : "waiting");
+    if (this.lost) {
+      const of = this.view?.readAt ? `What is shown is of ${moment(Math.max(this.view.readAt, this.lost.since))}, ${ago(Math.max(this.view.readAt, this.lost.since), now)}.` : "Nothing has been read.";
+      say(this.status, `No connection: ${this.lost.reason}. ${of} It is tried again.`);
+    } else if (!this.stream.open) say(this.status, "Connecting…");
+    else say(this.status, `Live: last event ${ago(this.stream.heard, now)}`);
+    this.view?.tick?.();
+  }
+
+  // -- views ----------------------------------------------------------------------------------------------------------
+
+  route() {
+    if (!this.api.session) return;
+    const path = decode(location.hash.replace(/^#\/?/, ""));
+    const [, View, name, found] = ROUTES.map(([pattern, ...rest]) => [pattern, ...rest, pattern.exec(path)]).find((row) => row[3])
+      || [null, BatchesView, "batches", []];
+    this.view?.close();
+    this.view = new View(this, found[1] === undefined ? "" : decode(found[1]));
+    this.links.forEach((link, index) => set(link, "aria-current", MENU[index][0] === name ? "page" : null));
+    document.title = `${this.view.title} – Salt jobs`;
+    replace(this.main, el("h1", {}, this.view.title), this.view.node);
+    this.view.draw();
+    // Events first, then the read: what happens meanwhile is not missed.
+    if (this.stream.open || this.lost) this.load();
+  }
+
+  async load() {
+    const { view } = this;
+    if (!view) return;
+    view.started = true;
+    await view.load();
+    if (view === this.view) this.draw();
+  }
+
+  /** Show soon what has changed: once a frame, however many events there are. */
+  draw() {
+    if (this.frame) return;
+    this.frame = requestAnimationFrame(() => {
+      this.frame = 0;
+      this.view?.draw();
+    });
+  }
+
+  // -- calls ----------------------------------------------------------------------------------------------------------
+
+  /**
+   * Read something for a view; what goes wrong is returned, and said where the view stands.
+   * @returns {Promise<{value: any, error: Error|null}>}
+   */
+  async read(fun, kwarg) {
+    try {
+      return { value: await this.api.call(fun, kwarg), error: null };
+    } catch (error) {
+      if (error instanceof LoggedOut) this.expire();
+      return { value: null, error };
+    }
+  }
+
+  /**
+   * Do what somebody has asked for, and say how it went.
+   * @param {(value) => string} done says what has been done
+   * @returns {Promise<any>} what the runner returned; undefined where it failed
+   */
+  async act(fun, kwarg, done) {
+    const { value, error } = await this.read(fun, kwarg);
+    if (error instanceof LoggedOut) return undefined;
+    if (error) {
+      warn(error instanceof Away ? `${fun}: ${error.message}. It is not known whether it was done.` : error.message);
+      this.draw();
+      return undefined;
+    }
+    tell(done(value));
+    return value;
+  }
+
+  /** Whether a function may be called, for how its button looks: the API has denied it, or the login's access list lacks it. */
+  mayNot(fun) {
+    return this.api.denied.has(fun) || foretold(this.api.session?.perms, fun) === false;
+  }
+
+  isDenied(error) {
+    return error instanceof Denied;
+  }
+}
+
+function decode(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+/** Begin the page. */
+export async function start(body) {
+  replace(body, el("p", { class: "status" }, "Looking for salt-api…"));
+  let api;
+  try {
+    api = new Api(await findApi());
+  } catch (error) {
+    replace(body, el("main", { class: "login" }, el("h1", {}, "Salt jobs"), el("p", { role: "alert" }, `${error.message}.`),
+      el("button", { type: "button", onclick: () => start(body) }, "Try again")));
+    return;
+  }
+  const app = new App(body, api);
+  api.session = kept();
+  if (api.session) app.begin();
+  else app.askLogin();
+}

@@ -1,0 +1,110 @@
+// The batches, from `batch.list` and from events. Pure: no clock, no network, no page.
+
+/** What a minion of a batch can be, in the order in which it is shown. */
+export const STATES = ["completed", "active", "pending", "failed", "timed_out", "lost", "offline", "killed"];
+/** States of a minion that has ended without success. */
+export const UNSUCCESSFUL = ["failed", "timed_out", "lost", "offline", "killed"];
+/** States of a batch that has ended. */
+const OVER = new Set(["complete", "halted"]);
+const KINDS = new Set(["new", "progress", "paused", "resumed", "check", "checked", "halted", "complete"]);
+
+export function isOver(batch) {
+  return OVER.has(batch.state);
+}
+
+/** How many of a batch's minions have ended. */
+export function done(batch) {
+  return number(batch.total) - number(batch.active) - number(batch.pending);
+}
+
+/** Minions a minute since the batch was started, and the seconds that the rest takes at that pace; null where unknown. */
+export function pace(batch, now) {
+  const ended = STATES.filter((state) => !["active", "pending", "offline"].includes(state)).reduce((sum, state) => sum + number(batch[state]), 0);
+  const elapsed = (isOver(batch) ? batch.last_progress : now) - batch.created;
+  const rate = elapsed > 0 ? (60 * ended) / elapsed : 0;
+  if (!Number.isFinite(rate) || isOver(batch) || batch.state !== "running") return { rate: finite(rate), eta: null };
+  const left = number(batch.active) + number(batch.pending);
+  return { rate: finite(rate), eta: rate > 0 ? (60 * left) / rate : null };
+}
+
+function number(value) {
+  return Number.isFinite(value) ? value : 0;
+}
+
+function finite(value) {
+  return Number.isFinite(value) ? value : null;
+}
+
+/** Change a summary by what an event tells, whole or not at all; returns whether it told anything. */
+export function apply(batch, what, data) {
+  const told = STATES.map((state) => data[state]);
+  if (!KINDS.has(what) || !told.every((one) => Number.isSafeInteger(one) && one >= 0)) return false;
+  if (told.reduce((sum, one) => sum + one, 0) !== data.total) return false;
+  STATES.forEach((state, index) => { batch[state] = told[index]; });
+  batch.total = data.total;
+  if (typeof data.status === "string") batch.state = data.status;
+  if (typeof data.group === "string") batch.group = data.group;
+  if (what === "paused") Object.assign(batch, { paused_reason: text(data.reason), opens_at: finite(data.opens_at) });
+  if (what === "resumed") Object.assign(batch, { paused_reason: null, opens_at: null });
+  if (what === "halted" || what === "complete") {
+    Object.assign(batch, { halted_reason: text(data.halted_reason), success: data.success === true });
+  }
+  return true;
+}
+
+function text(value) {
+  return typeof value === "string" ? value : null;
+}
+
+export class Batches {
+  constructor() {
+    this.rows = new Map();
+    this.heard = null;
+    this.read = false;
+  }
+
+  /** A read begins: what is told from now on is newer than what it brings, or the same. */
+  begin() {
+    this.heard = [];
+  }
+
+  /** A read has ended with these summaries. */
+  take(list, now) {
+    this.rows = new Map(list.map((batch) => [String(batch.jid), { ...batch, jid: String(batch.jid) }]));
+    const heard = this.heard || [];
+    this.heard = null;
+    this.read = true;
+    for (const event of heard) this.hear(event, now);
+  }
+
+  /** A read has failed. */
+  fail() {
+    this.heard = null;
+  }
+
+  /**
+   * Take an event of a batch.
+   * @returns {boolean} whether the list should be read again: an event that says more than how far a batch has come may be
+   *   forged, and does not say all.
+   */
+  hear(event, now) {
+    this.heard?.push(event);
+    const { jid, what, data } = event;
+    let batch = this.rows.get(jid);
+    if (!batch) {
+      if (what !== "new") return KINDS.has(what) && what !== "progress";
+      batch = { jid, fun: data.fun, tgt: data.tgt, tgt_type: data.tgt_type, user: data.user, created: now, driver: "engine", told: true };
+      if (!apply(batch, what, data)) return true;
+      this.rows = new Map([[jid, batch], ...this.rows]);
+      return true;
+    }
+    if (apply(batch, what, data)) batch.last_progress = now;
+    return what !== "progress";
+  }
+
+  /** All, newest first: those that have not ended, and then the others. */
+  sorted() {
+    const rows = [...this.rows.values()].sort((one, other) => (one.jid < other.jid ? 1 : -1));
+    return [...rows.filter((row) => !isOver(row)), ...rows.filter(isOver)];
+  }
+}

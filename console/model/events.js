@@ -1,0 +1,46 @@
+// What an event says, from its tag and its data; nothing where it says nothing to this page. Every accepted minion can fire any
+// event, so an event is a hint: it moves what is shown, and what matters is read from the API afterwards.
+
+const PLAIN = /^[^\s/\u0000-\u001f\u007f]{1,255}$/u;
+
+/** Whether an event with this tag is worth decoding. */
+export function wants(tag) {
+  return tag.startsWith("salt/batch/") || tag.startsWith("salt/job_retry/") || tag.startsWith("salt/job/")
+    || tag.startsWith("saltext/jobs/") || (tag.startsWith("salt/run/") && tag.endsWith("/new"));
+}
+
+/**
+ * Return `{kind, …}` or null. Kinds: `batch` (jid, what), `entry` (minion, jid, what), `published` (jid, minions),
+ * `began` and `returned` (jid, minion), `beat` (engine), `called` (fun: somebody has called a runner).
+ */
+export function meaning(tag, data) {
+  const parts = tag.split("/");
+  if (!parts.every((part) => part.length <= 255)) return null;
+  const [, family, one, two, three] = parts;
+  if (parts[0] === "saltext") {
+    return parts.length === 5 && two && parts[3] === "beat" ? { kind: "beat", engine: two === "jobs" ? "" : parts[2] } : null;
+  }
+  if (family === "batch" && parts.length === 4 && PLAIN.test(one) && data.jid === one) return { kind: "batch", jid: one, what: two, data };
+  if (family === "job_retry" && parts.length === 5 && PLAIN.test(one) && PLAIN.test(two)) {
+    return data.minion === one && data.jid === two ? { kind: "entry", minion: one, jid: two, what: three, data } : null;
+  }
+  if (family === "run" && parts.length === 4) {
+    return typeof data.fun === "string" ? { kind: "called", fun: data.fun.replace(/^runner\./, "") } : null;
+  }
+  if (family !== "job" || !PLAIN.test(one)) return null;
+  if (two === "new" && parts.length === 4 && data.jid === one) return { kind: "published", jid: one, minions: names(data.minions), data };
+  if (parts.length !== 5 || !PLAIN.test(three) || data.id !== three) return null;
+  if (two === "start") return { kind: "began", jid: one, minion: three };
+  return two === "ret" && data.jid === one ? { kind: "returned", jid: one, minion: three, failed: hasFailed(data), data } : null;
+}
+
+function names(value) {
+  return Array.isArray(value) ? value.filter((name) => typeof name === "string") : [];
+}
+
+/** Whether a return is one of a failure: an exit code other than 0, or `success: false`. */
+export function hasFailed(ret) {
+  const code = ret.retcode;
+  const codes = code && typeof code === "object" ? Object.values(code) : [code];
+  return ret.success === false || codes.some((one) => one !== 0 && one !== null && one !== undefined);
+}

@@ -1,0 +1,30 @@
+// A job and its returns, from `jobs.list_job`. Pure.
+
+import { hasFailed } from "./events.js";
+
+/** Return `[{minion, state, value, code}]` of a job, by name; `state` is failed, missing or returned. */
+export function returnsOf(job) {
+  const result = job && job.Result && typeof job.Result === "object" ? job.Result : {};
+  const expected = Array.isArray(job.Minions) ? job.Minions.filter((name) => typeof name === "string") : [];
+  const names = [...new Set([...Object.keys(result), ...expected])].sort();
+  return names.map((minion) => {
+    if (!Object.hasOwn(result, minion)) return { minion, state: "missing", value: null, code: null };
+    const record = result[minion];
+    const wrapped = record && typeof record === "object" && "return" in record;
+    const failed = wrapped && hasFailed(record);
+    return { minion, state: failed ? "failed" : "returned", value: wrapped ? record.return : record, code: wrapped ? record.retcode : null };
+  });
+}
+
+/** Counts of them by state. */
+export function countsOf(returns) {
+  const counts = { failed: 0, missing: 0, returned: 0 };
+  for (const { state } of returns) counts[state] += 1;
+  return counts;
+}
+
+/** Those that are shown first: failures, then what is missing, then the rest. */
+export function worstFirst(returns) {
+  const rank = { failed: 0, missing: 1, returned: 2 };
+  return [...returns].sort((one, other) => rank[one.state] - rank[other.state]);
+}

@@ -1,0 +1,42 @@
+// Figures over the last hour, as the engines have kept them. Pure.
+
+const SPAN = 3600;
+/** Most points of one series. */
+const MOST = 400;
+
+/** Values at moments, `[[Unix time, value]]`, oldest first. */
+export class Series {
+  constructor() {
+    this.points = [];
+  }
+
+  add(at, value) {
+    if (!Number.isFinite(at) || !Number.isFinite(value)) return;
+    const last = this.points.at(-1);
+    if (last && at <= last[0]) return;
+    this.points.push([at, value]);
+    while (this.points.length > MOST || this.points[0][0] < at - SPAN) this.points.shift();
+  }
+
+  /** What was added to a counter each minute: one point for each step that does not go down, which is a restart. */
+  rates() {
+    const found = [];
+    for (let index = 1; index < this.points.length; index += 1) {
+      const [[before, low], [at, high]] = [this.points[index - 1], this.points[index]];
+      if (high >= low) found.push([at, (60 * (high - low)) / (at - before)]);
+    }
+    return found;
+  }
+}
+
+/** Return figures flat: `{name: number}`, with `name{label}` where there is one for each value of a label. */
+export function flat(figures) {
+  const found = {};
+  for (const [name, value] of Object.entries(figures || {})) {
+    if (typeof value === "number") found[name] = value;
+    else if (value && typeof value === "object") {
+      for (const [label, one] of Object.entries(value)) if (typeof one === "number") found[`${name}{${label}}`] = one;
+    }
+  }
+  return found;
+}

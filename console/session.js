@@ -1,0 +1,20 @@
+// Where the login is kept: in this tab, until it is closed. Another tab, a cookie and the disk do not get it.
+
+const KEY = "saltext-jobs-console";
+
+export function kept() {
+  try {
+    const found = JSON.parse(sessionStorage.getItem(KEY));
+    return found && typeof found.token === "string" ? found : null;
+  } catch {
+    return null;
+  }
+}
+
+export function keep(session) {
+  sessionStorage.setItem(KEY, JSON.stringify(session));
+}
+
+export function forget() {
+  sessionStorage.removeItem(KEY);
+}

@@ -1,0 +1,137 @@
+// The event stream of salt-api: hands on each event that is wanted, and connects again after an outage.
+
+import { LoggedOut } from "./api.js";
+
+/** Seconds before it connects again; twice as long each time, up to the longest. */
+const SHORTEST = 1;
+const LONGEST = 30;
+/** Seconds without an event after which a page that is shown again takes the connection for dead. */
+const SILENCE = 30;
+/** Most characters of an event that has not ended. */
+const MOST = 64 * 1024 * 1024;
+
+/**
+ * Takes the stream apart as it comes in (Server-sent events; salt-api adds a `tag:` line before the `data:` line, so that what
+ * is not wanted need not be decoded).
+ */
+export class Parser {
+  #left = [];
+  #held = 0;
+
+  constructor(wants, take) {
+    this.wants = wants;
+    this.take = take;
+  }
+
+  feed(text) {
+    const lines = text.split("\n");
+    const rest = lines.pop();
+    if (lines.length) {
+      // An event of some megabytes comes in many pieces, which are put together once.
+      lines[0] = this.#left.join("") + lines[0];
+      [this.#left, this.#held] = [[], 0];
+    }
+    this.#left.push(rest);
+    this.#held += rest.length;
+    if (this.#held > MOST) throw new Error("an event without an end");
+    for (const line of lines) this.#line(line.endsWith("\r") ? line.slice(0, -1) : line);
+  }
+
+  #line(line) {
+    if (line.startsWith("tag: ")) this.tag = line.slice(5);
+    else if (line.startsWith("data: ") && this.tag !== undefined && this.wants(this.tag)) this.#event(line.slice(6));
+    if (!line) this.tag = undefined;
+  }
+
+  #event(text) {
+    let event;
+    try {
+      event = JSON.parse(text);
+    } catch {
+      return;
+    }
+    if (event && typeof event.tag === "string" && event.data && typeof event.data === "object") this.take(event.tag, event.data);
+  }
+}
+
+export class Stream {
+  /**
+   * @param {Api} api
+   * @param {object} listener `wants(tag)`, `take(tag, data)`, `opened()`, `lost(reason)`, `loggedOut()`
+   */
+  constructor(api, listener) {
+    Object.assign(this, { api, listener });
+    /** Unix time, of this machine, of the last sign of the stream. */
+    this.heard = null;
+    this.open = false;
+    this.closed = false;
+    this.pause = SHORTEST;
+    this.wake = () => this.#wake();
+    document.addEventListener("visibilitychange", this.wake);
+    window.addEventListener("online", this.wake);
+    this.run();
+  }
+
+  async run() {
+    while (!this.closed) {
+      this.abort = new AbortController();
+      let why = "The event stream has ended";
+      try {
+        await this.#follow(await this.api.events(this.abort.signal));
+      } catch (error) {
+        if (error instanceof LoggedOut && !this.closed) {
+          this.close();
+          this.listener.loggedOut();
+        }
+        why = error.message;
+      }
+      if (this.closed) return;
+      this.open = false;
+      this.listener.lost(why);
+      await this.#wait();
+    }
+  }
+
+  async #follow(reader) {
+    const decoder = new TextDecoder();
+    const parser = new Parser((tag) => this.listener.wants(tag), (tag, data) => this.listener.take(tag, data));
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      this.heard = Date.now() / 1000;
+      if (!this.open) {
+        // salt-api sends its first line once it listens on the bus: what happens from now on comes along.
+        this.open = true;
+        this.pause = SHORTEST;
+        this.listener.opened();
+      }
+      parser.feed(decoder.decode(value, { stream: true }));
+    }
+  }
+
+  #wait() {
+    // Not all pages of a team come back at one moment.
+    const seconds = this.pause * (0.75 + Math.random() / 2);
+    this.pause = Math.min(this.pause * 2, LONGEST);
+    return new Promise((go) => {
+      this.go = go;
+      setTimeout(go, seconds * 1000);
+    });
+  }
+
+  /** A machine that has slept does not notice that its connection is gone. */
+  #wake() {
+    if (this.closed || document.hidden) return;
+    if (this.open && Date.now() / 1000 - this.heard > SILENCE) this.abort.abort();
+    this.pause = SHORTEST;
+    this.go?.();
+  }
+
+  close() {
+    this.closed = true;
+    document.removeEventListener("visibilitychange", this.wake);
+    window.removeEventListener("online", this.wake);
+    this.abort?.abort();
+    this.go?.();
+  }
+}

@@ -1,0 +1,256 @@
+// One batch: how far it is, each of its minions, and what can be done with it.
+
+import { confirm, open } from "../dialog.js";
+import { el, replace, say, set } from "../dom.js";
+import { ago, count, duration, line, many, moment, target } from "../format.js";
+import { Grid, name } from "../grid.js";
+import { STATES, UNSUCCESSFUL, apply, isOver, pace } from "../model/batches.js";
+import { Members } from "../model/members.js";
+import { Reader } from "../reader.js";
+import { outcome, remark } from "./batches.js";
+import { Table, Trouble, action, badge, bar, cell, choice, counts, facts } from "./parts.js";
+
+export class BatchView {
+  constructor(app, jid) {
+    Object.assign(this, { app, jid, title: `Batch ${jid}`, batch: null, drawnAll: false });
+    this.members = new Members(jid);
+    this.trouble = new Trouble();
+    this.noMinions = new Trouble();
+    this.reader = new Reader(() => this.read());
+    this.state = badge();
+    this.progress = bar();
+    this.done = el("p", { class: "large", "aria-live": "polite" });
+    this.note = el("p", { class: "remark" });
+    this.stages = el("ol", { class: "stages" });
+    this.facts = el("dl", { class: "facts" });
+    this.survivors = el("p", { class: "trouble" });
+    this.grid = new Grid(this.members, (place) => this.choose(place), () => app.api.now());
+    this.chips = STATES.map((state) => ({ state, node: el("button", { type: "button", class: "chip", "data-state": state, "aria-pressed": "false", onclick: () => this.toggle(state) }) }));
+    this.states = new Set();
+    this.search = el("input", { type: "search", id: "minion-search", spellcheck: "false", autocapitalize: "none", oninput: () => app.draw() });
+    this.table = new Table("Minions of the batch", ["Minion", "State", "Exit code", "Since", "Group"], (item) => item.name, () => this.row());
+    const button = (text, fun, run, kind) => action(app, text, fun, run, kind);
+    this.buttons = {
+      pause: button("Pause", "batch.pause", () => this.ask("pause", "is paused", "cannot be paused")),
+      resume: button("Resume", "batch.resume", () => this.ask("resume", "goes on", "is not paused")),
+      approve: button("Approve", "batch.approve", () => this.approve(), "primary"),
+      stop: button("Stop…", "batch.stop", () => this.stop(false), "danger"),
+      kill: button("Stop and kill…", "batch.stop", () => this.stop(true), "danger"),
+      retry: button("Retry…", "batch.retry", () => this.retry()),
+    };
+    this.parent = el("p");
+    this.node = el("section", { class: "batch" },
+      el("p", {}, el("a", { href: "#/batches" }, "← All batches"), " · ", el("a", { href: `#/jobs/${encodeURIComponent(jid)}` }, "Returns of this job")),
+      this.trouble.node,
+      el("div", { class: "head" }, this.state.node, this.done),
+      this.progress.node, this.note, this.stages, this.survivors, this.parent,
+      el("div", { class: "row actions" }, Object.values(this.buttons).map((one) => one.node)),
+      this.facts,
+      el("h2", {}, "Minions"), this.noMinions.node,
+      this.grid.node,
+      el("div", { class: "row filter" }, el("label", { for: "minion-search" }, "Find a minion"), this.search, this.chips.map((chip) => chip.node)),
+      this.table.node);
+    // What the form for a new batch has announced: more or fewer minions have matched than were shown.
+    this.actionsKnown(false);
+  }
+
+  actionsKnown(known) {
+    for (const one of Object.values(this.buttons)) one.set(known);
+  }
+
+  // -- reading --------------------------------------------------------------------------------------------------------
+
+  load() {
+    return this.reader.now();
+  }
+
+  async read() {
+    this.members.begin();
+    this.heard = [];
+    const [status, minions] = await Promise.all([
+      this.app.read("batch.status", { jid: this.jid }), this.app.read("batch.minions", { jid: this.jid }),
+    ]);
+    this.trouble.show(status.error);
+    this.noMinions.show(minions.error);
+    const { heard } = this;
+    this.heard = null;
+    if (status.value && typeof status.value === "object") {
+      this.batch = { ...status.value };
+      this.readAt = Date.now() / 1000;
+      for (const { what, data } of heard) apply(this.batch, what, data);
+    }
+    if (minions.value && typeof minions.value === "object") this.members.take(minions.value);
+    else this.members.fail();
+    this.app.draw();
+  }
+
+  hear(event) {
+    if (event.jid !== this.jid) return false;
+    if (event.kind !== "batch") return this.members.hear(event);
+    this.heard?.push(event);
+    const { what, data } = event;
+    if (!this.batch || !apply(this.batch, what, data)) return false;
+    // The events of the job move single minions; where they do not add up to what the batch says, they are read again.
+    if (what !== "progress" || !this.members.agrees(data)) this.reader.want();
+    return true;
+  }
+
+  // -- showing --------------------------------------------------------------------------------------------------------
+
+  draw() {
+    const { batch, app } = this;
+    this.drawMinions();
+    if (!batch) {
+      say(this.done, this.trouble.node.hidden ? "Reading…" : "");
+      return;
+    }
+    const now = app.api.now();
+    this.state.set(outcome(batch));
+    this.progress.set(batch);
+    say(this.done, counts(batch));
+    say(this.note, this.remark(now));
+    this.drawStages();
+    const { rate, eta } = pace(batch, now);
+    facts(this.facts, [
+      ["Function", line(batch.fun)],
+      ["Target", target(batch.tgt, batch.tgt_type)],
+      ["User", line(batch.user)],
+      ["At a time", count(batch.batch_size)],
+      ["In flight", count(batch.active)],
+      ["Pace", rate === null ? "–" : `${rate.toFixed(1)} minions a minute`],
+      ["Left", eta === null ? null : duration(eta)],
+      ["Started", `${moment(batch.created)} (${ago(batch.created, now)})`],
+      ["Last progress", ago(batch.last_progress, now)],
+      ["Stopped by", batch.stopped_by],
+      ["Publishes", Number.isFinite(batch.publishes) ? `${count(batch.publishes)}${batch.publish_failures ? `, ${count(batch.publish_failures)} failed` : ""}` : null],
+      ["Driven by", batch.driver === "engine" ? null : `Salt itself (${line(batch.driver)})`],
+    ]);
+    say(this.survivors, batch.survivors?.length ? `The job could not be killed on ${batch.survivors.map((one) => line(one)).join(", ")}` : "");
+    this.survivors.hidden = !batch.survivors?.length;
+    replace(this.parent, batch.parent && ["A retry of ", el("a", { href: `#/batches/${encodeURIComponent(batch.parent)}` }, line(batch.parent))]);
+    this.parent.hidden = !batch.parent;
+    this.drawButtons();
+  }
+
+  remark(now) {
+    const { batch } = this;
+    const opens = Number.isFinite(batch.opens_at) ? ` It opens ${ago(batch.opens_at, now)} (${moment(batch.opens_at)}).` : "";
+    const check = batch.check && !batch.paused_reason ? "A check is under way." : "";
+    return `${remark(batch)}${opens}${check}`;
+  }
+
+  drawStages() {
+    const { stages, stage } = this.batch;
+    this.stages.hidden = !(stages > 1);
+    if (this.stages.hidden || stages > 50) return;
+    replace(this.stages, Array.from({ length: stages }, (_, index) => el("li", {
+      "aria-current": index + 1 === stage && !isOver(this.batch) ? "step" : null,
+      "data-state": index + 1 < stage || (isOver(this.batch) && this.batch.state === "complete") ? "completed" : index + 1 === stage ? "active" : "pending",
+    }, `Stage ${index + 1}`)));
+  }
+
+  drawButtons() {
+    const { batch, buttons } = this;
+    const ours = batch.driver === "engine";
+    const over = isOver(batch);
+    const stopping = batch.state === "stopping";
+    buttons.pause.set(ours && batch.state === "running");
+    buttons.resume.set(ours && batch.state === "paused" && batch.approve === null && batch.opens_at === null);
+    buttons.approve.set(ours && Number.isInteger(batch.approve) && !over);
+    buttons.stop.set(!over && !stopping);
+    buttons.kill.set(!over && (!stopping || batch.active > 0));
+    buttons.retry.set(ours && UNSUCCESSFUL.some((state) => batch[state] > 0));
+  }
+
+  drawMinions() {
+    if (this.members.names.length !== this.grid.drawn || this.members.changed === null || this.members.changed.length) this.grid.draw();
+    const { counts: found } = this.members;
+    for (const { state, node } of this.chips) {
+      say(node, `${count(found[state])} ${name(state)}`);
+      node.hidden = !found[state] && !this.states.has(state);
+      set(node, "aria-pressed", String(this.states.has(state)));
+    }
+    const { places, more } = this.members.find(this.search.value, this.states, 2000);
+    const grouped = this.members.names.length > 0 && this.members.at(0).group !== undefined;
+    this.table.table.classList.toggle("groupless", !grouped);
+    this.table.draw(places.map((place) => this.members.at(place)), this.members.names.length ? "No minion is like that." : "", more);
+  }
+
+  row() {
+    const [minion, code, since, group, state] = [cell("span", { class: "id" }), cell(), cell("time"), cell(), badge()];
+    return {
+      cells: [minion.node, state.node, code.node, since.node, group.node],
+      set: (item) => {
+        minion.set(item.name);
+        state.set(item.state);
+        code.set(item.retcode === null || item.retcode === undefined ? "" : item.retcode);
+        since.set(Number.isFinite(item.since) ? ago(item.since, this.app.api.now()) : "");
+        group.set(item.group === undefined ? "" : line(item.group, 60));
+      },
+    };
+  }
+
+  toggle(state) {
+    if (!this.states.delete(state)) this.states.add(state);
+    this.app.draw();
+  }
+
+  choose(place) {
+    this.search.value = this.members.names[place];
+    this.states.clear();
+    this.app.draw();
+    this.table.node.scrollIntoView({ block: "nearest" });
+  }
+
+  tick() {
+    if (this.batch && !isOver(this.batch)) this.app.draw();
+  }
+
+  // -- acting ---------------------------------------------------------------------------------------------------------
+
+  async ask(verb, done, not) {
+    const answer = await this.app.act(`batch.${verb}`, { jid: this.jid }, (value) => `Batch ${this.jid} ${value === false ? not : done}.`);
+    if (answer !== undefined) await this.load();
+  }
+
+  async approve() {
+    // With its number: an approval that comes late is none for the next stage.
+    const stage = this.batch.approve;
+    const answer = await this.app.act("batch.approve", { jid: this.jid, stage }, (value) => (value ? `Stage ${stage + 1} is approved.` : "The batch does not wait for this approval any more."));
+    if (answer !== undefined) await this.load();
+  }
+
+  async stop(kill) {
+    const { batch } = this;
+    const says = [`${many(batch.pending, "minion")} of ${count(batch.total)} will not be sent to any more.`];
+    if (kill) says.push(`The job is ended on the ${many(batch.active, "minion")} that run it now, by force if need be.`);
+    else says.push(`The job goes on on the ${many(batch.active, "minion")} that run it now.`);
+    says.push("A stopped batch cannot be resumed; a retry starts a new one.");
+    if (!(await confirm(kill ? `Stop batch ${this.jid} and kill its job?` : `Stop batch ${this.jid}?`, says, kill ? "Stop and kill" : "Stop"))) return;
+    const answer = await this.app.act("batch.stop", { jid: this.jid, kill }, (value) => `Batch ${this.jid} ${value === false ? "had ended, or was stopped, already" : kill ? "is stopped, and its job is killed" : "is stopped"}.`);
+    if (answer !== undefined) await this.load();
+  }
+
+  async retry() {
+    const { batch } = this;
+    const which = choice([["failed", `failed (${count(batch.failed)})`], ["lost", `lost (${count(batch.lost)})`], ["offline", `offline (${count(batch.offline)})`],
+      ["timed_out", `timed out (${count(batch.timed_out)})`], ["all", "all on which it did not succeed"]],
+      batch.failed ? "failed" : "all");
+    set(which, "id", "which");
+    const chosen = await open(`Retry batch ${this.jid}?`, [
+      el("p", {}, `A new batch runs ${line(batch.fun)} again, with the same arguments and options, on these minions:`),
+      el("label", { for: "which" }, "Minions"), which,
+    ], (close) => [
+      el("button", { type: "button", class: "primary", onclick: () => close(which.value) }, "Start the new batch"),
+      el("button", { type: "button", onclick: () => close() }, "Cancel"),
+    ]);
+    if (!chosen) return;
+    const started = await this.app.act("batch.retry", { jid: this.jid, which: chosen }, (value) => `Batch ${value.jid} is started on ${many(value.total, "minion")}.`);
+    if (started) location.hash = `#/batches/${encodeURIComponent(started.jid)}`;
+  }
+
+  close() {
+    this.reader.close();
+    this.grid.close();
+  }
+}

@@ -1,0 +1,105 @@
+// All batches: those that run, and those that have ended.
+
+import { el } from "../dom.js";
+import { ago, duration, line, target } from "../format.js";
+import { Batches, isOver, pace } from "../model/batches.js";
+import { Reader } from "../reader.js";
+import { Table, Trouble, badge, bar, cell, counts } from "./parts.js";
+
+const FIRST = 50;
+
+export class BatchesView {
+  constructor(app) {
+    this.app = app;
+    this.title = "Batches";
+    this.limit = FIRST;
+    this.batches = new Batches();
+    this.trouble = new Trouble();
+    this.reader = new Reader(() => this.read());
+    this.table = new Table("Batches", ["State", "Job", "Target", "Progress", "Pace", "Started"], (batch) => batch.jid, (batch) => this.row(batch), FIRST);
+    this.older = el("button", { type: "button", onclick: () => { this.limit *= 4; this.load(); } }, "Show older ones");
+    this.node = el("section", {},
+      el("p", {}, el("a", { href: "#/start", class: "button primary" }, "Start a batch")),
+      this.trouble.node, this.table.node, this.older);
+  }
+
+  load() {
+    return this.reader.now();
+  }
+
+  async read() {
+    this.batches.begin();
+    const { value, error } = await this.app.read("batch.list", { limit: this.limit });
+    this.trouble.show(error);
+    if (error || !Array.isArray(value)) this.batches.fail();
+    else {
+      this.batches.take(value, this.app.api.now());
+      this.readAt = Date.now() / 1000;
+      this.full = value.length >= this.limit;
+    }
+    this.app.draw();
+  }
+
+  hear(event) {
+    if (event.kind !== "batch") return false;
+    if (this.batches.hear(event, this.app.api.now())) this.reader.want();
+    return true;
+  }
+
+  draw() {
+    const rows = this.batches.sorted();
+    this.table.most = Math.max(this.table.most, this.limit);
+    this.table.draw(rows, this.batches.read ? "There is no batch." : this.trouble.node.hidden ? "Reading…" : "");
+    this.older.hidden = !this.full;
+  }
+
+  tick() {
+    this.app.draw();
+  }
+
+  row(batch) {
+    const { app } = this;
+    const [state, progress, done, tempo, note, started] = [badge(), bar(), cell(), cell(), cell("span", { class: "quiet" }), cell("time")];
+    return {
+      cells: [
+        state.node,
+        [el("a", { href: `#/batches/${encodeURIComponent(batch.jid)}` }, line(batch.fun, 60)), el("br"), el("span", { class: "jid" }, batch.jid)],
+        [el("span", { class: "id" }, target(Array.isArray(batch.tgt) ? line(batch.tgt.join(","), 60) : line(batch.tgt, 60), batch.tgt_type)), el("br"), el("span", { class: "quiet" }, `by ${line(batch.user, 40)}`)],
+        [progress.node, done.node, " ", note.node],
+        tempo.node,
+        started.node,
+      ],
+      set(now) {
+        state.set(outcome(now));
+        progress.set(now);
+        done.set(counts(now));
+        note.set(remark(now));
+        const { rate, eta } = pace(now, app.api.now());
+        tempo.set(rate === null ? "–" : `${rate.toFixed(rate < 10 ? 1 : 0)} a minute${eta === null ? "" : `, ${duration(eta)} left`}`);
+        started.set(ago(now.created, app.api.now()));
+      },
+    };
+  }
+
+  close() {
+    this.reader.close();
+  }
+}
+
+/** How a batch stands, in one word: `complete` alone does not say whether all went well. */
+export function outcome(batch) {
+  if (batch.state !== "complete") return line(batch.state, 20);
+  const good = batch.success === undefined ? !batch.failed : batch.success;
+  return good ? "succeeded" : "unsuccessful";
+}
+
+/** What else is to be said of a batch. */
+export function remark(batch) {
+  if (batch.halted_reason) return line(batch.halted_reason, 120);
+  if (batch.state === "paused" && batch.paused_reason) return line(batch.paused_reason, 120);
+  const parts = [];
+  if (Number.isFinite(batch.stages) && batch.stages > 1) parts.push(`stage ${batch.stage} of ${batch.stages}`);
+  if (batch.group !== undefined) parts.push(`group ${line(batch.group, 40)}`);
+  if (batch.engine === false && !isOver(batch)) parts.push("no engine runs");
+  return parts.join(", ");
+}

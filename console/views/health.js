@@ -1,0 +1,142 @@
+// Whether all is well: what the doctors find, and the engines' figures over the last hour.
+
+import { Chart } from "../chart.js";
+import { el, keyed, say } from "../dom.js";
+import { ago, bytes, count, duration } from "../format.js";
+import { Series, flat } from "../model/series.js";
+import { Reader } from "../reader.js";
+import { Trouble, badge } from "./parts.js";
+
+const DOCTORS = [["batch.doctor", "Batches"], ["job_retry.doctor", "Job retry"], ["job_cache.doctor", "Job cache"], ["job_recorder.doctor", "Job recorder"]];
+/** Where an engine's figures are, and its charts: name of the figure, title, whether it is a counter, how a value reads. */
+const ENGINES = [
+  ["batch_manager", "Batches", "batch.history", [
+    ["salt_batch_in_flight_minions", "Minions in flight", false, count],
+    ["salt_batch_pending_minions", "Minions to be sent to", false, count],
+    ["salt_batch_minions_total{completed}", "Minions completed, of batches that ended", true, aMinute],
+    ["salt_batch_publishes_total", "Publishes", true, aMinute],
+    ["salt_batch_loop_lag_seconds", "Loop lag", false, lag],
+  ]],
+  ["job_retry", "Job retry", "job_retry.history", [
+    ["salt_job_retry_entries{pending}", "Entries that wait", false, count],
+    ["salt_job_retry_entries{held}", "Entries held", false, count],
+    ["salt_job_retry_told_total{sent}", "Replays", true, aMinute],
+    ["salt_job_retry_oldest_pending_seconds", "Age of the oldest entry that waits", false, duration],
+    ["salt_job_retry_loop_lag_seconds", "Loop lag", false, lag],
+  ]],
+  ["job_recorder", "Job recorder", "job_recorder.history", [
+    ["salt_job_recorder_returns_total", "Returns taken in", true, aMinute],
+    ["salt_job_recorder_spool_bytes", "Spool", false, bytes],
+    ["salt_job_recorder_loop_lag_seconds", "Loop lag", false, lag],
+  ]],
+];
+/** Seconds in which a running engine shows a sign of life, several times over. */
+const SILENT = 10;
+
+export class HealthView {
+  constructor(app) {
+    this.app = app;
+    this.title = "Health";
+    this.reader = new Reader(() => this.readFigures(), 15);
+    this.doctors = DOCTORS.map(([fun, title]) => doctor(fun, title));
+    this.engines = ENGINES.map((engine) => new Engine(...engine));
+    this.again = el("button", { type: "button", onclick: () => this.load() }, "Examine again");
+    this.node = el("section", {}, this.again,
+      el("h2", {}, "Findings"), el("div", { class: "cards" }, this.doctors.map((one) => one.node)),
+      el("h2", {}, "The last hour"), this.engines.map((one) => one.node));
+  }
+
+  async load() {
+    this.again.disabled = true;
+    await Promise.all([this.reader.now(), ...this.doctors.map((one) => one.read(this.app))]);
+    this.again.disabled = false;
+    this.readAt = Date.now() / 1000;
+  }
+
+  async readFigures() {
+    await Promise.all(this.engines.map((one) => one.read(this.app)));
+    this.app.draw();
+  }
+
+  hear(event) {
+    // Figures move when something happens; an idle fleet is not asked.
+    if (event.kind === "batch" || event.kind === "entry") this.reader.want();
+    return event.kind === "beat";
+  }
+
+  draw() {
+    for (const one of this.engines) one.draw(this.app);
+  }
+
+  tick() {
+    this.draw();
+  }
+
+  close() {
+    this.reader.close();
+  }
+}
+
+/** What one doctor finds. */
+function doctor(fun, title) {
+  const [trouble, list, said] = [new Trouble(), el("ul", { class: "findings" }), el("p", { class: "quiet" })];
+  const state = badge();
+  return {
+    node: el("article", { class: "card" }, el("h3", {}, title, " ", state.node), trouble.node, said, list),
+    async read(app) {
+      say(said, "Examining…");
+      const { value, error } = await app.read(fun);
+      trouble.show(error);
+      const findings = value && Array.isArray(value.findings) ? value.findings.map(String) : [];
+      say(said, error ? "" : findings.length ? "" : "Nothing to say: all is well.");
+      state.node.hidden = Boolean(error);
+      state.set(error ? "" : findings.length ? `${count(findings.length)} to look at` : "well");
+      keyed(list, findings, (finding) => finding, (finding) => ({ node: el("li", {}, finding), set() {} }));
+    },
+  };
+}
+
+/** The figures of one engine. */
+class Engine {
+  constructor(engine, title, fun, charts) {
+    Object.assign(this, { engine, fun, series: new Map() });
+    this.trouble = new Trouble();
+    this.alive = el("span", { class: "quiet" });
+    this.charts = charts.map(([figure, text, counter, read]) => ({ figure, counter, chart: new Chart(text, read) }));
+    this.box = el("div", { class: "charts" }, this.charts.map(({ chart }) => chart.node));
+    this.node = el("section", {}, el("h3", {}, title, " ", this.alive), this.trouble.node, this.box);
+  }
+
+  async read(app) {
+    const { value, error } = await app.read(this.fun);
+    this.trouble.show(error);
+    if (!Array.isArray(value)) return;
+    this.series.clear();
+    for (const [at, figures] of value) {
+      for (const [figure, number] of Object.entries(flat(figures))) {
+        if (!this.series.has(figure)) this.series.set(figure, new Series());
+        this.series.get(figure).add(at, number);
+      }
+    }
+  }
+
+  draw(app) {
+    const beat = app.beats.get(this.engine);
+    const silent = beat === undefined ? Infinity : Date.now() / 1000 - beat;
+    say(this.alive, !app.stream?.open ? "" : silent < SILENT ? "shows signs of life" : beat === undefined ? "no sign of life yet" : `last sign of life ${ago(beat, Date.now() / 1000)}`);
+    this.box.hidden = !this.series.size;
+    const now = app.api.now();
+    for (const { figure, counter, chart } of this.charts) {
+      const found = this.series.get(figure);
+      chart.draw(found ? (counter ? found.rates() : found.points) : [], now);
+    }
+  }
+}
+
+function aMinute(value) {
+  return `${value < 10 ? value.toFixed(1) : count(Math.round(value))} a minute`;
+}
+
+function lag(value) {
+  return `${Math.round(value * 1000)} ms`;
+}

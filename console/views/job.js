@@ -1,0 +1,100 @@
+// One job with its returns.
+
+import { el, say, set } from "../dom.js";
+import { block, count, line, target } from "../format.js";
+import { countsOf, returnsOf, worstFirst } from "../model/jobs.js";
+import { Reader } from "../reader.js";
+import { Table, Trouble, badge, cell, facts } from "./parts.js";
+
+/** Most characters of a return that are shown unless somebody wants all. */
+const MOST = 2000;
+
+export class JobView {
+  constructor(app, jid) {
+    Object.assign(this, { app, jid, title: `Job ${jid}`, job: null, returns: [] });
+    this.trouble = new Trouble();
+    this.reader = new Reader(() => this.read(), 4);
+    this.states = new Set();
+    this.facts = el("dl", { class: "facts" });
+    this.head = el("p", { class: "large", "aria-live": "polite" });
+    this.chips = ["failed", "missing", "returned"].map((state) => ({ state, node: el("button", { type: "button", class: "chip", "data-state": state, "aria-pressed": "false", onclick: () => { if (!this.states.delete(state)) this.states.add(state); app.draw(); } }) }));
+    this.search = el("input", { type: "search", id: "return-search", spellcheck: "false", oninput: () => app.draw() });
+    this.table = new Table("Returns", ["Minion", "State", "Return"], (item) => item.minion, () => this.row(), 50);
+    this.node = el("section", {},
+      el("p", {}, el("a", { href: "#/jobs" }, "← Jobs"), " · ", el("a", { href: `#/batches/${encodeURIComponent(jid)}` }, "This job as a batch")),
+      this.trouble.node, this.head, this.facts,
+      el("div", { class: "row filter" }, el("label", { for: "return-search" }, "Find a minion"), this.search, this.chips.map((chip) => chip.node)),
+      this.table.node);
+  }
+
+  load() {
+    return this.reader.now();
+  }
+
+  async read() {
+    const { value, error } = await this.app.read("jobs.list_job", { jid: this.jid });
+    const found = value && typeof value === "object" ? value : null;
+    const unknown = found && (found.Error || found.Function === "unknown-function");
+    this.trouble.show(error || (unknown ? new Error(`The job cache has no job ${this.jid}`) : null));
+    if (found && !unknown) {
+      this.job = found;
+      this.returns = worstFirst(returnsOf(found));
+      this.readAt = Date.now() / 1000;
+    }
+    this.app.draw();
+  }
+
+  hear(event) {
+    // Events tell that a minion has returned; what counts is what the job cache has.
+    if (event.jid === this.jid && (event.kind === "returned" || event.kind === "published")) this.reader.want();
+    return false;
+  }
+
+  draw() {
+    const { job } = this;
+    if (!job) {
+      say(this.head, this.trouble.node.hidden ? "Reading…" : "");
+      return;
+    }
+    const found = countsOf(this.returns);
+    say(this.head, `${count(found.returned + found.failed)} of ${count(this.returns.length)} returned${found.failed ? `, ${count(found.failed)} failed` : ""}`);
+    facts(this.facts, [["Function", line(job.Function)], ["Target", target(job.Target, job["Target-type"])], ["User", line(job.User)], ["Published", line(job.StartTime)],
+      ["Arguments", Array.isArray(job.Arguments) && job.Arguments.length ? el("pre", {}, block(job.Arguments).slice(0, MOST)) : null]]);
+    for (const { state, node } of this.chips) {
+      say(node, `${count(found[state])} ${state}`);
+      node.hidden = !found[state] && !this.states.has(state);
+      set(node, "aria-pressed", String(this.states.has(state)));
+    }
+    const text = this.search.value.toLowerCase();
+    const shown = this.returns.filter(({ minion, state }) => (!this.states.size || this.states.has(state)) && minion.toLowerCase().includes(text));
+    this.table.draw(shown, this.returns.length ? "No minion is like that." : "Nobody has returned.");
+  }
+
+  row() {
+    const [minion, state] = [cell("span", { class: "id" }), badge()];
+    const value = el("pre", { tabindex: 0, role: "region", "aria-label": "Return" });
+    const all = el("button", { type: "button", class: "plain link" }, "Show all of it");
+    let whole = "";
+    let open = false;
+    const show = () => {
+      all.hidden = open || whole.length <= MOST;
+      say(value, open || whole.length <= MOST ? whole : `${whole.slice(0, MOST)}…`);
+    };
+    all.addEventListener("click", () => { open = true; show(); });
+    return {
+      cells: [minion.node, state.node, [value, all]],
+      set: (item) => {
+        minion.set(item.minion);
+        set(value, "aria-label", `Return of ${item.minion}`);
+        state.set(item.state);
+        const text = item.state === "missing" ? "" : block(item.value) ?? "";
+        whole = item.code ? `exit code ${line(item.code)}\n${text}` : text;
+        show();
+      },
+    };
+  }
+
+  close() {
+    this.reader.close();
+  }
+}

@@ -1,0 +1,107 @@
+// Search for jobs in the job cache.
+
+import { el, say } from "../dom.js";
+import { count, line } from "../format.js";
+import { Table, Trouble, cell, choice, field } from "./parts.js";
+
+const LIMIT = 50;
+
+export class JobsView {
+  constructor(app) {
+    this.app = app;
+    this.title = "Jobs";
+    this.jobs = [];
+    this.next = null;
+    this.newer = 0;
+    this.trouble = new Trouble();
+    const text = (name, placeholder = "") => el("input", { name, placeholder, spellcheck: "false", autocapitalize: "none" });
+    this.inputs = {
+      search_function: text("search_function", "state.*"),
+      search_target: text("search_target"),
+      minion: text("minion"),
+      user: text("user"),
+      start_time: text("start_time", "-2h"),
+      end_time: text("end_time"),
+      outcome: choice([["", "any"], ["failed", "failed"], ["missing", "missing returns"], ["returned", "returned"]]),
+    };
+    const { inputs } = this;
+    this.fresh = el("button", { type: "button", onclick: () => this.load() });
+    this.fresh.hidden = true;
+    this.older = el("button", { type: "button", onclick: () => this.more() }, "Show older ones");
+    this.table = new Table("Jobs", ["Job", "Target", "User", "Published", "Returns"], (job) => String(job.JID), (job) => this.row(job), LIMIT);
+    this.node = el("section", {},
+      el("form", { class: "search", onsubmit: (event) => { event.preventDefault(); this.load(); } },
+        el("div", { class: "fields" },
+          field("search_function", "Function", inputs.search_function), field("minion", "Minion", inputs.minion), field("search_target", "Target", inputs.search_target),
+          field("search_user", "User", inputs.user), field("start_time", "Since", inputs.start_time, "-2h, -7d, or a date and time."), field("end_time", "Until", inputs.end_time),
+          field("outcome", "Outcome", inputs.outcome)),
+        el("button", { type: "submit", class: "primary" }, "Search")),
+      this.trouble.node, this.fresh, this.table.node, this.older);
+  }
+
+  wanted() {
+    const found = { limit: LIMIT };
+    for (const [name, input] of Object.entries(this.inputs)) if (input.value.trim()) found[name] = input.value.trim();
+    return found;
+  }
+
+  async load() {
+    this.newer = 0;
+    await this.find(this.wanted(), []);
+  }
+
+  more() {
+    return this.find({ ...this.asked, after: this.next }, this.jobs);
+  }
+
+  async find(wanted, before) {
+    const turn = (this.turn = (this.turn || 0) + 1);
+    this.reading = true;
+    this.app.draw();
+    const { value, error } = await this.app.read("job_cache.search", wanted);
+    if (turn !== this.turn) return; // somebody has asked for something else meanwhile
+    this.reading = false;
+    this.trouble.show(error);
+    if (value && Array.isArray(value.jobs)) {
+      this.asked = wanted;
+      this.jobs = [...before, ...value.jobs];
+      this.next = value.next;
+      this.readAt = Date.now() / 1000;
+      this.table.most = Math.max(LIMIT, this.jobs.length);
+    }
+    this.app.draw();
+  }
+
+  hear(event) {
+    if (event.kind !== "published") return false;
+    this.newer += 1;
+    return true;
+  }
+
+  draw() {
+    this.fresh.hidden = !this.newer;
+    say(this.fresh, `${count(this.newer)} published since: search again`);
+    this.older.hidden = !this.next || this.reading;
+    this.table.draw(this.jobs, this.reading ? "Searching…" : this.readAt ? "No job is like that." : "");
+  }
+
+  row(job) {
+    const returns = cell();
+    const jid = String(job.JID);
+    const tgt = Array.isArray(job.Target) ? job.Target.join(",") : job.Target;
+    return {
+      cells: [
+        [el("a", { href: `#/jobs/${encodeURIComponent(jid)}` }, line(job.Function, 60)), el("br"), el("span", { class: "jid" }, jid)],
+        el("span", { class: "id" }, line(tgt, 60)),
+        line(job.User, 40),
+        line(job.StartTime, 40),
+        returns.node,
+      ],
+      set: (now) => returns.set([`${count(now.Returned)}${now.Minions ? ` of ${count(now.Minions)}` : ""}`, now.Failed && `${count(now.Failed)} failed`, now.Missing && `${count(now.Missing)} missing`].filter(Boolean).join(", ")),
+    };
+  }
+
+  close() {
+    this.turn = -1;
+  }
+}

@@ -1,0 +1,262 @@
+// The retry queue: what each minion is owed, why it waits, and when it is tried next.
+
+import { confirm, open } from "../dialog.js";
+import { el, replace, say, set } from "../dom.js";
+import { ago, block, count, line, many, unix } from "../format.js";
+import { name } from "../grid.js";
+import { PURGEABLE, Queue, STATES, keyOf } from "../model/queue.js";
+import { Reader } from "../reader.js";
+import { Table, Trouble, action, badge, cell, choice, facts, field } from "./parts.js";
+
+/** Above this many entries the list is not read without a filter: each entry is some 300 bytes. */
+const MOST = 5000;
+/** Functions that change the queue without an event of an entry. */
+const CHANGING = new Set(["job_retry.pause", "job_retry.resume", "job_retry.purge", "job_retry.adopt", "job_retry.retry"]);
+
+export class QueueView {
+  constructor(app) {
+    this.app = app;
+    this.title = "Retry queue";
+    this.queue = new Queue();
+    this.stats = null;
+    this.trouble = new Trouble();
+    this.noList = new Trouble();
+    this.reader = new Reader(() => this.read(), 4);
+    this.head = el("p", { class: "large" });
+    this.pausedNote = el("p", { class: "remark" });
+    this.states = new Set();
+    this.chips = STATES.map((state) => ({ state, node: el("button", { type: "button", class: "chip", "data-state": state, "aria-pressed": "false", onclick: () => this.toggle(state) }) }));
+    this.by = choice([["minion", "minion"], ["jid", "job"]]);
+    this.by.addEventListener("change", () => app.draw());
+    const filter = (label) => el("input", { type: "search", spellcheck: "false", autocapitalize: "none", "aria-label": label, onchange: () => this.load() });
+    this.minion = filter("Minion");
+    this.jid = filter("Job");
+    this.pause = action(app, "Pause the queue", "job_retry.pause", () => this.hold());
+    this.resume = action(app, "Resume the queue", "job_retry.resume", () => this.do("resume", {}, () => "The queue goes on."));
+    this.purge = action(app, "Purge…", "job_retry.purge", () => this.forget(), "danger");
+    this.table = new Table("Entries", ["Entry", "State", "Why it waits", "Next try", "Tries", "Owed since", ""], (item) => item.key, (item) => (item.entries ? this.groupRow(item) : this.row(item)), 200);
+    this.node = el("section", {}, this.trouble.node, this.head, this.pausedNote,
+      el("div", { class: "row actions" }, this.pause.node, this.resume.node, this.purge.node),
+      el("div", { class: "row filter" }, this.chips.map((chip) => chip.node)),
+      el("div", { class: "row filter" },
+        field("by", "Group by", this.by), field("of-minion", "Minion", this.minion), field("of-job", "Job", this.jid)),
+      this.noList.node, this.table.node);
+  }
+
+  // -- reading --------------------------------------------------------------------------------------------------------
+
+  load() {
+    return this.reader.now();
+  }
+
+  filter() {
+    const found = {};
+    if (this.minion.value.trim()) found.minion = this.minion.value.trim();
+    if (this.jid.value.trim()) found.jid = this.jid.value.trim();
+    return found;
+  }
+
+  async read() {
+    this.queue.begin();
+    const filter = this.filter();
+    const { value: stats, error } = await this.app.read("job_retry.stats");
+    this.trouble.show(error);
+    if (stats) this.stats = stats;
+    this.tooMany = !Object.keys(filter).length && stats && stats.entries > MOST;
+    if (this.tooMany) {
+      this.queue.take([]);
+      this.noList.show(new Error(`There are ${count(stats.entries)} entries: name a minion or a job to see them`));
+    } else {
+      const { value: list, error: trouble } = await this.app.read("job_retry.list", filter);
+      this.noList.show(trouble);
+      if (Array.isArray(list)) this.queue.take(list);
+      else this.queue.fail();
+    }
+    if (stats || this.queue.read) this.readAt = Date.now() / 1000;
+    this.app.draw();
+  }
+
+  hear(event) {
+    if (event.kind === "called" && CHANGING.has(event.fun)) this.reader.want();
+    if (event.kind !== "entry") return false;
+    const { minion, jid } = this.filter();
+    const shown = !this.tooMany && (!minion || minion === event.minion) && (!jid || jid === event.jid);
+    // When an entry expires, and whether it waits for a window, the event does not tell.
+    if (event.what !== "done" && event.what !== "sent") this.reader.want();
+    else if (this.tooMany) this.reader.want();
+    return shown && this.queue.hear(event);
+  }
+
+  // -- showing --------------------------------------------------------------------------------------------------------
+
+  draw() {
+    const { stats, queue } = this;
+    const filtered = Object.keys(this.filter()).length > 0;
+    const found = this.tooMany && stats ? stats.states || {} : queue.counts();
+    if (stats) {
+      const total = filtered || this.tooMany ? stats.entries : queue.rows.size;
+      say(this.head, `${many(total, "entry", "entries")}${stats.engine ? "" : "; no job_retry engine runs on this master"}`);
+      say(this.pausedNote, stats.paused ? "The queue is paused: nothing is delivered until it is resumed." : "");
+      this.pausedNote.hidden = !stats.paused;
+    } else if (queue.read) say(this.head, many(queue.rows.size, "entry", "entries"));
+    for (const { state, node } of this.chips) {
+      say(node, `${count(found[state] || 0)} ${name(state)}`);
+      node.hidden = !found[state] && !this.states.has(state);
+      set(node, "aria-pressed", String(this.states.has(state)));
+    }
+    this.pause.set(!stats?.paused);
+    this.resume.set(Boolean(stats?.paused));
+    this.purge.set(PURGEABLE.some((state) => found[state] > 0));
+    const rows = [];
+    for (const { key, entries } of queue.grouped(this.by.value)) {
+      const shown = this.states.size ? entries.filter((entry) => this.states.has(entry.state)) : entries;
+      if (!shown.length) continue;
+      rows.push({ key: `${this.by.value} ${key}`, name: key, by: this.by.value, entries: shown });
+      rows.push(...shown.map((entry) => ({ key: `${this.by.value} ${keyOf(entry)}`, by: this.by.value, entry })));
+    }
+    this.table.draw(rows, queue.read && !this.tooMany ? "No entry is like that: nothing is owed." : "");
+  }
+
+  groupRow(group) {
+    const { app } = this;
+    const byMinion = group.by === "minion";
+    const title = cell("strong", { class: byMinion ? "id" : "jid" });
+    const summary = cell();
+    const replay = action(app, "Replay now", "job_retry.replay", () => this.replay(group.name));
+    const cancel = action(app, "Cancel all…", "job_retry.cancel", () => this.cancel({ [group.by]: group.name }, this.groupOf(group)), "danger");
+    const retry = action(app, "Retry all…", "job_retry.retry", () => this.retry({ [group.by]: group.name }, this.groupOf(group)));
+    return {
+      cells: [title.node, "", summary.node, "", "", "", el("div", { class: "row" }, byMinion && replay.node, retry.node, cancel.node)],
+      set: (now) => {
+        title.set(byMinion ? now.name : `${now.name} ${line(now.entries[0].fun, 60)}`);
+        summary.set(many(now.entries.length, "entry", "entries"));
+        replay.set(!this.stats?.paused);
+        retry.set(now.entries.some(canRetry));
+        cancel.set(now.entries.some(canCancel));
+      },
+    };
+  }
+
+  groupOf(group) {
+    return [...this.queue.rows.values()].filter((entry) => String(entry[group.by]) === group.name);
+  }
+
+  row(item) {
+    const { app } = this;
+    const of = { minion: item.entry.minion, jid: item.entry.jid };
+    const now = () => this.queue.rows.get(keyOf(of));
+    const [state, title, why, next, tries, since] = [badge(), cell("button", { type: "button", class: "plain link" }), cell(), cell(), cell(), cell("time")];
+    title.node.addEventListener("click", () => this.show(of));
+    const retry = action(app, "Retry…", "job_retry.retry", () => this.retry(of, [now()].filter(Boolean)));
+    const cancel = action(app, "Cancel…", "job_retry.cancel", () => this.cancel(of, [now()].filter(Boolean)), "danger");
+    return {
+      cells: [title.node, state.node, why.node, next.node, tries.node, since.node, el("div", { class: "row" }, retry.node, cancel.node)],
+      set: ({ entry, by }) => {
+        title.set(by === "minion" ? `${line(entry.fun, 60)} ${entry.jid}` : entry.minion);
+        state.set(entry.state);
+        why.set(line(entry.reason, 200));
+        next.set(nextTry(entry, app.api.now(), this.stats?.paused));
+        tries.set(count(entry.attempts));
+        since.set(ago(unix(entry.queued_at), app.api.now()));
+        retry.set(canRetry(entry));
+        cancel.set(canCancel(entry));
+      },
+    };
+  }
+
+  async show({ minion, jid }) {
+    const { value, error } = await this.app.read("job_retry.show", { minion, jid });
+    const list = el("dl", { class: "facts" });
+    const trouble = new Trouble();
+    trouble.show(error);
+    if (value) {
+      facts(list, [["Function", line(value.fun)], ["State", name(value.state)], ["Reason", line(value.reason)], ["Arguments", el("pre", {}, block(value.arg))],
+        ["Target", line(value.tgt)], ["User", line(value.user)], ["Published", line(value.published_at)], ["Expires", line(value.expires_at)],
+        ["Not before", line(value.not_before)], ["Waits for", line(value.waits_for)], ["Opens", line(value.opens_at)], ["Asked for by", value.asked_for_by && line(value.asked_for_by)]]);
+    }
+    const history = Array.isArray(value?.history) ? value.history : [];
+    await open(`${minion}, job ${jid}`, [trouble.node, list,
+      history.length > 0 && el("ol", { class: "history" }, history.map((step) => el("li", {}, `${line(step.at)}: ${name(step.state)}, ${line(step.reason)}`)))].filter(Boolean),
+      (close) => [el("a", { href: `#/jobs/${encodeURIComponent(jid)}`, class: "button", onclick: () => close() }, "Returns of this job"), el("button", { type: "button", onclick: () => close() }, "Close")]);
+  }
+
+  toggle(state) {
+    if (!this.states.delete(state)) this.states.add(state);
+    this.app.draw();
+  }
+
+  tick() {
+    this.app.draw();
+  }
+
+  // -- acting ---------------------------------------------------------------------------------------------------------
+
+  async do(verb, kwarg, says) {
+    const answer = await this.app.act(`job_retry.${verb}`, kwarg, says);
+    if (answer !== undefined) await this.load();
+  }
+
+  async hold() {
+    const says = ["Nothing is delivered to any minion until the queue is resumed. Jobs that minions miss go on being queued, and expire as ever."];
+    if (await confirm("Pause the retry queue?", says, "Pause the queue")) await this.do("pause", {}, () => "The queue is paused.");
+  }
+
+  replay(minion) {
+    return this.do("replay", { minion }, (value) => `${minion} is asked: ${many(value, "entry waits", "entries wait")} for it.`);
+  }
+
+  async retry(of, entries) {
+    const says = [`${words(of)}: ${many(entries.filter(canRetry).length, "entry", "entries")} may be delivered again.`,
+      "A held job may have been begun, and nobody knows how far it got. Look at the minion before you have it run again."];
+    if (await confirm("Try again?", says, "Try again")) await this.do("retry", of, (value) => `${many(value, "entry is", "entries are")} tried again.`);
+  }
+
+  async cancel(of, entries) {
+    const under = entries.filter((entry) => ["claimed", "sent", "running"].includes(entry.state)).length;
+    const says = [`${words(of)}: ${many(entries.filter(canCancel).length, "entry", "entries")} will not be delivered.`];
+    if (under) says.push(`${many(under, "of them is", "of them are")} under way: the minion may have the job already, and it is not killed there.`);
+    if (await confirm("Cancel?", says, "Do not deliver")) await this.do("cancel", of, (value) => `${many(value, "entry is", "entries are")} cancelled.`);
+  }
+
+  async forget() {
+    const found = this.tooMany && this.stats ? this.stats.states : this.queue.counts();
+    const boxes = PURGEABLE.map((state) => [state, el("input", { type: "checkbox", id: `purge-${state}`, checked: state !== "held" })]);
+    const chosen = await open("Purge the queue?", [
+      el("p", {}, "All entries in these states are forgotten, on all minions, whatever is filtered here. Held ones that are forgotten are never delivered."),
+      el("div", {}, boxes.map(([state, box]) => el("p", {}, box, " ", el("label", { for: `purge-${state}` }, `${name(state)} (${count(found[state] || 0)} shown)`)))),
+    ], (close) => [
+      el("button", { type: "button", class: "danger", onclick: () => close(boxes.filter(([, box]) => box.checked).map(([state]) => state)) }, "Forget them"),
+      el("button", { type: "button", onclick: () => close() }, "Cancel"),
+    ]);
+    if (chosen?.length) await this.do("purge", { state: chosen }, (value) => `${many(value, "entry is", "entries are")} forgotten.`);
+  }
+
+  close() {
+    this.reader.close();
+  }
+}
+
+function canRetry(entry) {
+  return entry.state === "held" || entry.state === "dead";
+}
+
+function canCancel(entry) {
+  return ["pending", "claimed", "sent", "running", "held"].includes(entry.state);
+}
+
+function words(of) {
+  return [of.minion && `Minion ${of.minion}`, of.jid && `job ${of.jid}`].filter(Boolean).join(", ");
+}
+
+/** What an entry waits for, and until when. */
+function nextTry(entry, now, paused) {
+  if (entry.state !== "pending") return entry.state === "held" || entry.state === "dead" ? "when somebody says so" : "–";
+  if (paused) return "when the queue is resumed";
+  const opens = unix(entry.opens_at);
+  if (Number.isFinite(opens)) return `${ago(opens, now)}, when its window opens`;
+  if (entry.waits_for) return line(entry.waits_for, 80);
+  const before = unix(entry.not_before);
+  const expires = unix(entry.expires_at);
+  const until = Number.isFinite(expires) ? `; expires ${ago(expires, now)}` : "";
+  return (Number.isFinite(before) && before > now ? ago(before, now) : "at a sign of life") + until;
+}

@@ -1,0 +1,150 @@
+// The form for a new batch: it shows which minions match, and starts nothing before that.
+
+import { el, replace, say, set } from "../dom.js";
+import { count, line, many, typed } from "../format.js";
+import { Trouble, action, choice, field } from "./parts.js";
+
+const TYPES = ["glob", "list", "grain", "compound", "nodegroup", "pcre", "grain_pcre", "pillar", "pillar_pcre", "pillar_exact", "ipcidr", "range"].map((one) => [one, one]);
+/** Most minions that are shown by name. */
+const MOST = 500;
+
+export class StartView {
+  constructor(app) {
+    this.app = app;
+    this.title = "Start a batch";
+    const text = (name, more = {}) => el("input", { name, spellcheck: "false", autocapitalize: "none", autocomplete: "off", ...more });
+    this.inputs = {
+      tgt: text("tgt", { required: true, placeholder: "web*" }),
+      tgt_type: choice(TYPES),
+      fun: text("fun", { required: true, placeholder: "state.apply" }),
+      arg: el("textarea", { name: "arg", rows: 2, spellcheck: "false" }),
+      kwarg: el("textarea", { name: "kwarg", rows: 2, spellcheck: "false" }),
+      batch: text("batch", { placeholder: "10%" }),
+      max_failures: text("max_failures"),
+      failhard: el("input", { type: "checkbox", name: "failhard" }),
+      by: text("by", { placeholder: "grains:rack" }),
+      check: text("check", { placeholder: "approve" }),
+      window: text("window", { placeholder: "Sat,Sun 02:00-05:00" }),
+      timezone: text("timezone", { placeholder: "Europe/Berlin" }),
+      start_at: text("start_at", { placeholder: "2026-11-28 02:00" }),
+      max_runtime: text("max_runtime", { placeholder: "1h" }),
+      offline: choice([["", "skip (default)"], ["fail", "fail"], ["queue", "queue"]]),
+      presence: choice([["", "ping (default)"], ["none", "none"]]),
+    };
+    const { inputs } = this;
+    this.trouble = new Trouble();
+    this.matched = el("div", { class: "matched", "aria-live": "polite" });
+    this.preview = action(app, "Show which minions match", "batch.preview", () => this.match());
+    this.start = action(app, "Start the batch", "batch.start", () => this.begin(), "primary");
+    // Enter in a field is a click on the button that submits.
+    set(this.preview.node, "type", "submit");
+    this.node = el("form", { onsubmit: (event) => event.preventDefault(), oninput: () => this.forget(), onchange: () => this.forget() },
+      el("div", { class: "fields" },
+        field("tgt", "Target", inputs.tgt),
+        field("tgt_type", "Kind of target", inputs.tgt_type, "A list is written with commas."),
+        field("fun", "Function", inputs.fun),
+        field("batch", "Minions at a time", inputs.batch, "A count (10), a percentage (25%) or a ramp (1,10%,50%)."),
+        field("arg", "Arguments, one a line", inputs.arg, "Numbers, true, false, null, and lists and mappings as JSON are taken as such, all else as text."),
+        field("kwarg", "Keyword arguments, name=value, one a line", inputs.kwarg),
+        field("max_failures", "Stop after more failures than", inputs.max_failures, "A count or a percentage."),
+        field("failhard", "Stop at the first failure", inputs.failhard)),
+      el("details", {}, el("summary", {}, "Groups, checks, windows, minions that are away"),
+        el("div", { class: "fields" },
+          field("by", "One group after the other, by", inputs.by, "A grain, a pillar key or nodegroups."),
+          field("check", "Check between stages", inputs.check, "A function, runner:…, or approve."),
+          field("window", "Send only within", inputs.window),
+          field("timezone", "Zone of the window and the beginning", inputs.timezone),
+          field("start_at", "Begin at", inputs.start_at),
+          field("max_runtime", "Longest run on a minion", inputs.max_runtime),
+          field("offline", "Minions that do not answer", inputs.offline),
+          field("presence", "Ask first who is there", inputs.presence))),
+      this.trouble.node,
+      el("div", { class: "row actions" }, this.preview.node, this.start.node),
+      this.matched);
+  }
+
+  /** What is typed, as batch.start takes it. */
+  wanted() {
+    const found = {};
+    for (const [name, input] of Object.entries(this.inputs)) {
+      if (input.type === "checkbox" ? input.checked : input.value.trim()) found[name] = input.type === "checkbox" ? true : input.value.trim();
+    }
+    if (found.tgt_type === "list") found.tgt = found.tgt.split(",").map((one) => one.trim()).filter(Boolean);
+    for (const name of ["max_failures", "start_at"]) if (name in found) found[name] = typed(found[name]);
+    const lines = (text = "") => text.split("\n").filter((one) => one.trim());
+    found.arg = lines(found.arg).map(typed);
+    const pairs = lines(found.kwarg).map((one) => /^\s*([A-Za-z_]\w*)\s*=(.*)$/s.exec(one) || [one]);
+    const wrong = pairs.find((pair) => pair.length === 1);
+    if (wrong) throw new Error(`“${wrong[0]}” is no keyword argument; write name=value`);
+    found.kwarg = Object.fromEntries(pairs.map(([, name, value]) => [name, typed(value)]));
+    return found;
+  }
+
+  async match() {
+    if (!this.node.reportValidity()) return;
+    let wanted;
+    try {
+      wanted = this.wanted();
+    } catch (error) {
+      this.trouble.show(error);
+      return;
+    }
+    say(this.matched, "Matching…");
+    const { value, error } = await this.app.read("batch.preview", wanted);
+    replace(this.matched);
+    this.trouble.show(error);
+    this.told = null;
+    if (error || !value) return;
+    this.told = JSON.stringify(wanted);
+    this.show(value);
+  }
+
+  show(found) {
+    const unsure = new Set(found.unsure);
+    const names = found.minions.slice(0, MOST);
+    replace(this.matched,
+      el("h2", {}, `${many(found.total, "minion matches", "minions match")}`),
+      el("p", {}, `${line(found.fun)} would run on ${this.sizes(found)} at a time.`),
+      found.groups && el("p", {}, "Groups, in this order: ", found.groups.map(([group, size]) => `${line(group, 40)} (${count(size)})`).join(", ")),
+      unsure.size > 0 && el("p", { class: "remark" }, `Of ${many(unsure.size, "minion")} the master does not know whether the target matches; they decide for themselves.`),
+      el("ul", { class: "names" }, names.map((minion) => el("li", { class: "id" }, minion, unsure.has(minion) && " (not known)"))),
+      found.minions.length > MOST && el("p", { class: "quiet" }, `${count(found.minions.length - MOST)} more are not shown.`));
+  }
+
+  sizes(found) {
+    const { sizes } = found;
+    return sizes.length === 1 ? count(sizes[0]) : `${sizes.slice(0, -1).map(count).join(", then ")}, then ${count(sizes.at(-1))}`;
+  }
+
+  /** Something is typed: what was shown does not hold for that. */
+  forget() {
+    if (this.told !== null) replace(this.matched);
+    this.told = null;
+    this.draw();
+  }
+
+  async begin() {
+    const wanted = this.wanted();
+    if (JSON.stringify(wanted) !== this.told) {
+      this.forget();
+      return;
+    }
+    const started = await this.app.act("batch.start", wanted, (value) => `Batch ${value.jid} is started on ${many(value.total, "minion")}.`);
+    if (started && started.jid) location.hash = `#/batches/${encodeURIComponent(started.jid)}`;
+  }
+
+  load() {
+    return Promise.resolve();
+  }
+
+  hear() {
+    return false;
+  }
+
+  draw() {
+    this.preview.set();
+    this.start.set(Boolean(this.told));
+  }
+
+  close() {}
+}

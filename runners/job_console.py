@@ -1,0 +1,97 @@
+"""
+The console: a page for the browser, served by salt-api, that shows and steers batches and the retry queue.
+
+.. code-block:: bash
+
+    salt-run job_console.config
+
+.. versionadded:: 0.1.0
+"""
+
+import os
+
+from saltext.jobs.core import arguments, runner
+from saltext.jobs.core.errors import Refused
+
+__virtualname__ = "job_console"
+
+#: The page's files stand beside the runners, in an installed package as in a checkout.
+_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "console")
+
+#: Where salt-api serves the page, unless told. Not one of salt-api's own paths.
+STATIC_PATH = "/console"
+#: salt-api's own, of which each would be hidden by the page or hide it.
+_OWN = ("app", "events", "hook", "jobs", "keys", "login", "logout", "minions", "run", "stats", "token", "ws")
+
+
+def __virtual__():
+    return __virtualname__
+
+
+@runner.verb
+def config(static_path=STATIC_PATH):
+    """
+    Return the lines of the master's configuration with which salt-api serves the console of this installation.
+
+    What the configuration has already (port, certificates) is in them. A ``static`` that is another page's, such as
+    SaltGUI's, is not changed: then the lines say how to put the console below it.
+
+    :param str static_path: where the page is to be on the server.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run job_console.config
+        salt-run job_console.config static_path=/batches
+    """
+    path = _static_path(static_path)
+    api = dict(__opts__.get("rest_cherrypy") or {})
+    if _is_others(api.get("static"), folder=_FOLDER):
+        return "\n".join(_beside(api, path))
+    return "\n".join(_alone(api, path))
+
+
+def _static_path(value):
+    path = "/" + arguments.word("static_path", value).strip("/")
+    plain = path.replace("/", "").replace("-", "").replace("_", "").replace(".", "")
+    if path[1:] in _OWN or not plain.isalnum() or not plain.isascii() or ".." in path:
+        raise Refused(
+            f"static_path is {value!r}; accepted is a path of letters, digits, - and _ that is none of salt-api's own"
+            f" ({', '.join(_OWN)}), such as {STATIC_PATH}"
+        )
+    return path
+
+
+def _is_others(static, folder=_FOLDER):
+    return bool(static) and os.path.realpath(static) != os.path.realpath(folder)
+
+
+def _alone(api, path, folder=_FOLDER):
+    lines = ["rest_cherrypy:"]
+    if "port" not in api:
+        lines.append("  port: 8000")
+    if not api.get("disable_ssl") and not ("ssl_crt" in api and "ssl_key" in api):
+        lines += ["  ssl_crt: /etc/pki/tls/certs/localhost.crt", "  ssl_key: /etc/pki/tls/certs/localhost.key"]
+    lines += [f"  static: {folder}", f"  static_path: {path}"]
+    enabled = __opts__.get("netapi_enable_clients") or []
+    if "runner" not in enabled:
+        lines += ["netapi_enable_clients:", *(f"  - {name}" for name in (*enabled, "runner"))]
+    return [*lines, f"# Restart salt-api, then open {_address(api)}{path}/index.html"]
+
+
+def _beside(api, path, folder=_FOLDER):
+    name = path.rsplit("/", 1)[-1]
+    static = api.get("static_path", "/static").rstrip("/")
+    return [
+        f"# rest_cherrypy serves {api['static']} already. Put the console below it:",
+        f"#   ln -s {folder} {os.path.join(api['static'], name)}",
+        f"# No line changes; open {_address(api)}{static}/{name}/index.html",
+    ]
+
+
+def _address(api):
+    scheme = "http" if api.get("disable_ssl") else "https"
+    host = api.get("host", "0.0.0.0")
+    name = __opts__.get("fqdn") or "MASTER" if host in ("0.0.0.0", "::") else host
+    return f"{scheme}://{name}:{api.get('port', 8000)}{api.get('root_prefix', '').rstrip('/')}"

@@ -1,0 +1,153 @@
+"""Debian's chromium, driven by selenium, and what somebody at the console does with it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import shutil
+
+from tests.missing import missing
+from tests.waiting import SOON, wait_for
+
+#: The password of every user.
+SECRET = "a long shared secret"
+#: Where pictures of the views are put, for the documentation; none are taken unless it is named.
+SHOTS = os.environ.get("SALTEXT_JOBS_SCREENSHOTS")
+#: axe.min.js of axe-core, where somebody has it.
+AXE = os.environ.get("SALTEXT_JOBS_AXE")
+_FAULTS = pathlib.Path(__file__).with_name("faults.js")
+
+
+@contextlib.contextmanager
+def chromium():
+    """A browser without a window, in the size of a laptop's."""
+    try:
+        from selenium import webdriver
+    except ImportError:
+        missing("selenium is not installed")
+    driver, browser = shutil.which("chromedriver"), shutil.which("chromium")
+    if not driver or not browser:
+        missing("chromium and chromium-driver are not installed")
+    options = webdriver.ChromeOptions()
+    options.binary_location = browser
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--no-first-run"):
+        options.add_argument(argument)
+    options.add_argument("--window-size=1280,900")
+    options.add_argument("--lang=en-GB")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    service = webdriver.ChromeService(executable_path=driver)
+    with webdriver.Chrome(options=options, service=service) as chrome:
+        chrome.set_script_timeout(60)
+        yield chrome
+
+
+class Page:
+    """The console in a browser, as somebody sees it."""
+
+    def __init__(self, chrome, address):
+        self.chrome, self.address = chrome, address
+
+    def open(self, user="admin", password=SECRET, eauth="sharedsecret"):
+        """Open the page anew and log in."""
+        self.leave()
+        self.log_in(user, password, eauth)
+        wait_for(lambda: self.exists("header"), what=lambda: f"the page is there: {self.text()}")
+        return self
+
+    def leave(self):
+        """Open the page with nobody logged in."""
+        self.chrome.get(self.address)
+        self.chrome.execute_script("sessionStorage.clear()")
+        self.chrome.get("about:blank")
+        self.chrome.get(self.address)
+        wait_for(lambda: self.exists("#user"), what=lambda: f"the login is there: {self.text()}")
+
+    def log_in(self, user, password=SECRET, eauth="sharedsecret"):
+        self.fill("#user", user)
+        self.fill("#password", password)
+        self.fill("#eauth", eauth)
+        self.click("Log in")
+
+    def all(self, selector):
+        return self.chrome.find_elements("css selector", selector)
+
+    def exists(self, selector):
+        return bool(self.all(selector))
+
+    def text(self, selector="body"):
+        """What is to be read in the first such element; empty where there is none."""
+        return self.chrome.execute_script("return document.querySelector(arguments[0])?.innerText ?? ''", selector)
+
+    def fill(self, selector, value):
+        (node,) = self.all(selector)
+        node.clear()
+        node.send_keys(value)
+
+    def choose(self, selector, value):
+        script = """
+            const node = document.querySelector(arguments[0]);
+            node.value = arguments[1];
+            node.dispatchEvent(new Event("change", {bubbles: true}));
+        """
+        self.chrome.execute_script(script, selector, value)
+
+    def find(self, text, within="body"):
+        """The button or link with this text that can be seen; None where there is none."""
+        script = """
+            return [...document.querySelectorAll(arguments[1] + " :is(button, a, summary)")]
+                .find(n => n.innerText.trim().startsWith(arguments[0]) && n.checkVisibility()) ?? null
+        """
+        return self.chrome.execute_script(script, text, within)
+
+    def click(self, text, within="body"):
+        """Use a button or a link, as soon as it is there."""
+        node = wait_for(lambda: self.find(text, within), what=lambda: f"{text!r} is there: {self.text()}")
+        self.chrome.execute_script("arguments[0].scrollIntoView({block: 'center'})", node)
+        node.click()
+
+    def wait_text(self, text, selector="body", seconds=SOON):
+        """Wait until this text is to be read there."""
+        wait_for(lambda: text in self.text(selector), seconds, lambda: f"{text!r} in {selector}: {self.text()}")
+
+    def go(self, path):
+        """Open a view."""
+        self.chrome.execute_script("location.hash = arguments[0]", f"#/{path}")
+
+    def tell(self, script, *arguments):
+        """Run a script that resolves to a value; it may import the page's modules."""
+        wrapped = f"""
+            const done = arguments[arguments.length - 1];
+            (async () => {{ {script} }})().then(done, error => done("FAILED " + error.stack));
+        """
+        found = self.chrome.execute_async_script(wrapped, *arguments)
+        assert not (isinstance(found, str) and found.startswith("FAILED ")), found
+        return found
+
+    def complaints(self):
+        """What the browser has complained of, but for answers that say no, which it counts as errors."""
+        return [
+            entry["message"]
+            for entry in self.chrome.get_log("browser")
+            if entry["level"] == "SEVERE" and "Failed to load resource" not in entry["message"]
+        ]
+
+    def shot(self, name):
+        """Take a picture for the documentation, where somebody has asked for them."""
+        if SHOTS:
+            folder = pathlib.Path(SHOTS)
+            folder.mkdir(parents=True, exist_ok=True)
+            self.chrome.execute_script("window.scrollTo(0, 0)")
+            self.chrome.save_screenshot(str(folder / f"{name}.png"))
+
+    def faults(self):
+        """What is wrong with the page for somebody who does not see it, or sees it badly."""
+        return self.chrome.execute_script(_FAULTS.read_text(encoding="utf-8"))
+
+    def axe(self):
+        """What axe-core finds, as one line each; nothing where nobody has it."""
+        if not AXE:
+            return []
+        self.chrome.execute_script(pathlib.Path(AXE).read_text(encoding="utf-8") + "; window.axe = axe ?? window.axe")
+        found = self.tell("return (await axe.run(document, {resultTypes: ['violations']})).violations")
+        return [f"{one['id']}: {one['help']}: {one['nodes'][0]['html']}" for one in found]

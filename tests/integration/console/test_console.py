@@ -1,0 +1,233 @@
+"""The console in a browser, with a real salt-api, master and minions, for three users."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+
+import pytest
+
+from tests.integration.api import SECRET, fronts, salt_api
+from tests.integration.conftest import make_master, make_minion, minions, salt_cli
+from tests.integration.console.browser import Page
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.slow
+
+CONSOLE = pathlib.Path(__file__).resolve().parents[3] / "console"
+HOSTILE = "<img src=x onerror=window.pwned=1>"
+USERS = {
+    "admin": [".*", "@runner"],
+    "reader": [{"@runner": ["batch.list", "batch.status", "batch.minions", "job_retry.list", "job_retry.stats"]}],
+    "batcher": ["test.*", {"@runner": ["batch.*"]}],
+}
+
+
+@pytest.fixture(scope="module")
+def master(salt_factories):
+    options = fronts("rest_cherrypy")
+    options["rest_cherrypy"] |= {"static": str(CONSOLE), "static_path": "/console"}
+    # A kill asks the minion again and again, and waits so long each time.
+    options |= {"external_auth": {"sharedsecret": USERS}, "sharedsecret": SECRET, "gather_job_timeout": 2}
+    daemon = make_master(salt_factories, **options)
+    with daemon.started(), minions(daemon, "a1", "a2"):
+        yield daemon
+
+
+@pytest.fixture(scope="module")
+def absent(master):
+    """The third minion, whose key is accepted; it is stopped."""
+    minion = make_minion(master, "b1")
+    with minion.started():
+        assert salt_cli(master, "b1", "test.ping").data is True
+    return minion
+
+
+@pytest.fixture(scope="module")
+def api(master):
+    """Has salt-api run, and gives what restarts it."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(salt_api(master))
+
+        def restart():
+            stack.close()
+            stack.enter_context(salt_api(master))
+
+        yield restart
+
+
+@pytest.fixture
+def page(chrome, master, api):
+    page = Page(chrome, f"http://127.0.0.1:{master.config['rest_cherrypy']['port']}/console/index.html")
+    page.complaints()
+    yield page
+    assert page.complaints() == []
+    assert page.chrome.execute_script("return window.pwned") is None
+
+
+def start(page, fun, *lines, size="1", tgt="a*", matches=2):
+    """Start a batch in the form; its jid."""
+    page.go("start")
+    wait_for(lambda: page.exists("#tgt"), what="the form is there")
+    page.fill("#tgt", tgt)
+    page.fill("#fun", fun)
+    page.fill("#batch", size)
+    page.fill("#arg", "\n".join(lines))
+    page.click("Show which minions match")
+    page.wait_text(f"{matches} minion{'s match' if matches > 1 else ' matches'}")
+    page.click("Start the batch")
+    wait_for(lambda: page.text("h1").startswith("Batch 2"), what=lambda: f"the batch is shown: {page.text()}")
+    return page.text("h1").removeprefix("Batch ")
+
+
+def state(page, word):
+    page.wait_text(word, ".head .badge")
+
+
+def test_the_page_is_where_the_lines_of_the_runner_say(page, command):
+    assert f"open {page.address}" in command("job_console.config").stdout
+    page.leave()
+
+
+def test_a_batch_is_started_and_watched_to_its_end(page, run):
+    page.open("admin")
+    jid = start(page, "test.sleep", "2")
+    page.wait_text("active", ".filter")
+    page.wait_text("2 of 2", ".head")
+    state(page, "succeeded")
+    page.wait_text("2 completed", ".filter")
+    assert (run("batch.status", jid)["user"], run("batch.status", jid)["completed"]) == ("admin", 2)
+    page.go("batches")
+    page.wait_text(jid, "tbody")
+
+
+def test_a_batch_is_paused_resumed_and_killed(page, run):
+    page.open("admin")
+    jid = start(page, "test.sleep", "300")
+    page.wait_text("1 active", ".filter")
+    page.click("Pause")
+    state(page, "paused")
+    page.click("Resume")
+    state(page, "running")
+    page.click("Stop and kill…")
+    page.click("Stop and kill", "dialog")
+    page.wait_text("1 killed", ".filter")
+    state(page, "halted")
+    assert run("batch.status", jid)["killed"] == 1
+
+
+def test_what_has_failed_is_tried_again(page, run):
+    page.open("admin")
+    jid = start(page, "test.exception", size="2")
+    state(page, "unsuccessful")
+    page.click("Retry…")
+    page.click("Start the new batch", "dialog")
+    page.wait_text("A retry of")
+    again = page.text("h1").removeprefix("Batch ")
+    assert run("batch.status", again)["parent"] == jid
+    state(page, "unsuccessful")
+
+
+def test_the_queue_is_seen_to_drain_when_a_minion_starts(page, master, absent, run):
+    page.open("admin")
+    page.go("queue")
+    page.wait_text("0 entries")
+    jid = start_job(master, "b1", "test.arg", HOSTILE)
+    assert run("job_retry.enqueue", jid) == 1
+    page.wait_text(jid, "tbody")
+    page.wait_text("at a sign of life", "tbody")
+    with absent.started():
+        page.wait_text("nothing is owed")
+        page.go(f"jobs/{jid}")
+        page.wait_text("1 of 1 returned")
+        page.wait_text(HOSTILE, "pre")
+
+
+def test_a_job_is_found_with_its_returns_which_are_text(page, master, run):
+    done = salt_cli(master, "a1", "test.arg", HOSTILE)
+    assert done.returncode == 0
+    page.open("admin")
+    page.go("jobs")
+    page.fill("#search_function", "test.arg")
+    page.fill("#minion", "a1")
+    page.click("Search")
+    page.wait_text("test.arg", "tbody")
+    page.click("test.arg", "tbody")
+    page.wait_text(HOSTILE, "tbody pre")
+
+
+def test_the_doctors_and_the_figures_of_the_last_hour_are_shown(page):
+    page.open("admin")
+    page.go("health")
+    page.wait_text("minion_sign_messages")
+    page.wait_text("shows signs of life")
+    page.wait_text("Minions in flight")
+
+
+def test_who_may_look_sees_and_may_do_nothing(page, run):
+    jid = run("batch.start", "a*", "test.sleep", "300", "batch=1")["jid"]
+    page.open("reader")
+    page.wait_text(jid, "tbody")
+    page.go(f"batches/{jid}")
+    page.wait_text("1 active", ".filter")
+    page.wait_text("Stop… (not permitted)")
+    page.click("Pause")
+    page.wait_text("You are not permitted to call batch.pause", ".messages")
+    page.go("health")
+    page.wait_text("You are not permitted to call batch.doctor")
+    page.go("queue")
+    page.wait_text("0 entries")
+    assert run("batch.status", jid)["state"] == "running"
+    run("batch.stop", jid, "kill=True")
+
+
+def test_who_may_batch_starts_what_he_may_publish_and_sees_no_queue(page, run):
+    page.open("batcher")
+    start(page, "test.version", size="2")
+    state(page, "succeeded")
+    page.go("start")
+    wait_for(lambda: page.exists("#tgt"), what="the form is there")
+    page.fill("#tgt", "a*")
+    page.fill("#fun", "cmd.run")
+    page.fill("#arg", "id")
+    page.click("Show which minions match")
+    wait_for(lambda: "cmd.run" in page.text("main .trouble"), what=lambda: f"it is refused: {page.text()}")
+    page.go("queue")
+    page.wait_text("You are not permitted to call job_retry.list")
+    assert not [batch for batch in run("batch.list") if batch["fun"] == "cmd.run"]
+
+
+def test_a_restart_of_the_api_asks_for_the_login_and_goes_on_where_it_was(page, api, run):
+    page.open("admin")
+    jid = start(page, "test.sleep", "4")
+    page.wait_text("1 active", ".filter")
+    api()
+    # salt-api keeps its logins in memory: they are gone.
+    page.wait_text("Your login has ended")
+    page.log_in("admin")
+    page.wait_text(f"Batch {jid}", "h1")
+    state(page, "succeeded")
+
+
+def test_forged_events_of_a_minion_change_nothing_that_is_read(page, master, run):
+    page.open("admin")
+    page.wait_text("Live", ".status")
+    jid = "20990101000000000000"
+    data = {
+        "jid": jid,
+        "total": 5,
+        "completed": 5,
+        "fun": HOSTILE,
+        "tgt": HOSTILE,
+        "status": "running",
+        "user": HOSTILE,
+    }
+    done = salt_cli(master, "a1", "event.send", f"salt/batch/{jid}/new", f"data={data}")
+    assert done.data is True
+    wait_for(lambda: jid not in page.text("tbody"), what="the batch that is none is gone")
+
+
+def start_job(master, target, *words):
+    """Publish a job and wait for nobody; its jid."""
+    done = master.salt_cli().run("--async", *words, minion_tgt=target)
+    return next(word for word in done.stdout.split() if word.isdigit() and len(word) == 20)

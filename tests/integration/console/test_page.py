@@ -1,0 +1,789 @@
+"""The console in a browser, with salt-api played: what it shows of what it is told, and what it asks for, and when."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.integration.console.browser import Page
+from tests.integration.console.stand_in import No, StandIn, serving
+from tests.waiting import load, wait_for
+
+pytestmark = pytest.mark.slow
+
+JID = "20260516101112131415"
+STATES = ("completed", "active", "pending", "failed", "timed_out", "lost", "offline", "killed")
+#: Script, in all the places where a page may take text for markup.
+HOSTILE = '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script>"\'><svg onload=window.pwned=1>'
+#: The same as the id of a minion or a job, which has no slash and no blank.
+HOSTILE_ID = '"><img\u00a0src=x\u00a0onerror=window.pwned=1>'
+
+
+@pytest.fixture(scope="module")
+def served():
+    api = StandIn()
+    with serving(api) as address:
+        yield api, address
+
+
+@pytest.fixture
+def api(served):
+    served[0].clear()
+    return served[0]
+
+
+@pytest.fixture
+def page(chrome, served, api):
+    page = Page(chrome, served[1])
+    page.complaints()  # those of the test before
+    yield page
+    assert page.complaints() == []
+
+
+def summary(jid=JID, /, **more):
+    counts = dict.fromkeys(STATES, 0)
+    counts |= {name: value for name, value in more.items() if name in STATES}
+    given = {
+        "jid": jid,
+        "fun": "state.apply",
+        "tgt": "web*",
+        "tgt_type": "glob",
+        "user": "anna",
+        "driver": "engine",
+        "state": "running",
+        "total": sum(counts.values()),
+        "batch_size": 10,
+        "stage": 1,
+        "stages": 1,
+        "created": time.time() - 60,
+        "last_progress": time.time(),
+        "halted_reason": None,
+        "paused_reason": None,
+        "opens_at": None,
+        "approve": None,
+        "check": False,
+        "engine": True,
+        "success": False,
+        "survivors": [],
+        "parent": None,
+    }
+    return given | counts | more
+
+
+def told(batch, what="progress", **more):
+    """The event of a batch."""
+    data = {name: batch[name] for name in ("jid", "fun", "user", "total", *STATES)}
+    return f"salt/batch/{batch['jid']}/{what}", {**data, "status": batch["state"], **more}
+
+
+def returned(minion, jid=JID, retcode=0):
+    data = {"id": minion, "jid": jid, "fun": "state.apply", "return": {}, "retcode": retcode, "success": not retcode}
+    return f"salt/job/{jid}/ret/{minion}", data
+
+
+def minions_of(states):
+    return {name: {"state": state, "since": time.time() - 5, "retcode": None} for name, state in states.items()}
+
+
+def entry(minion="web1", jid=JID, **more):
+    given = {"minion": minion, "jid": jid, "fun": "state.apply", "state": "pending", "reason": "it did not answer"}
+    more = {"attempts": 0, "queued_at": "2026-05-16T10:11:27+00:00", "expires_at": None, "owner": "m", **more}
+    return {**given, "waits_for": None, "opens_at": None, "not_before": None, **more}
+
+
+def has_batch(api, batch, minions):
+    api.runners |= {
+        "batch.list": lambda limit: [dict(batch)],
+        "batch.status": lambda jid: dict(batch),
+        "batch.minions": lambda jid: minions,
+    }
+
+
+# -- login ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_wrong_password_is_told_and_a_right_one_opens_the_page(page, api):
+    page.leave()
+    page.log_in("anna", "wrong")
+    page.wait_text("does not accept this user and password")
+    page.log_in("anna")
+    page.wait_text("anna (sharedsecret)")
+    page.wait_text("There is no batch")
+
+
+def test_a_login_outlives_a_reload_of_its_tab_and_ends_when_somebody_logs_out(page, api):
+    page.open("anna")
+    page.chrome.refresh()
+    page.wait_text("anna (sharedsecret)")
+    assert page.chrome.get_cookies() == []
+    page.click("Log out")
+    wait_for(lambda: page.exists("#user"), what="the login is there")
+    page.chrome.refresh()
+    wait_for(lambda: page.exists("#user"), what="the login is there still")
+
+
+def test_a_login_that_has_ended_at_the_api_asks_for_another(page, api):
+    page.open()
+    page.wait_text("Live", ".status")
+    api.tokens.clear()
+    api.drop()
+    page.wait_text("Your login has ended")
+
+
+# -- reading and following ----------------------------------------------------------------------------------------------
+
+
+def test_what_is_shown_is_read_once_and_then_follows_the_events(page, api):
+    batch = summary(completed=2, active=3, pending=5)
+    has_batch(api, batch, {})
+    page.open()
+    page.wait_text("2 of 10", "tbody")
+    api.calls.clear()
+    api.fire(*told(summary(completed=6, active=3, pending=0, failed=1)))
+    page.wait_text("7 of 10, 1 failed", "tbody")
+    assert api.calls == []
+
+
+#: The page's clock and timers, a thousand times as fast.
+FAST = """
+    const [timeout, interval, now, begun] = [setTimeout, setInterval, Date.now, Date.now()];
+    window.setTimeout = (call, wait, ...more) => timeout(call, wait / 1000, ...more);
+    window.setInterval = (call, wait, ...more) => interval(call, wait / 1000, ...more);
+    Date.now = () => begun + 1000 * (now() - begun);
+"""
+
+
+def test_nobody_is_asked_while_nothing_happens_however_long_that_is(page, api):
+    has_batch(api, summary(completed=2, active=3, pending=5), {})
+    page.open()
+    script = page.chrome.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": FAST})
+    try:
+        for view, fun in (
+            ("batches", "batch.list"),
+            (f"batches/{JID}", "batch.minions"),
+            ("queue", "job_retry.list"),
+            ("jobs", "job_cache.search"),
+            ("health", "job_recorder.doctor"),
+        ):
+            api.calls.clear()
+            page.go(view)
+            page.chrome.refresh()
+            wait_for(lambda fun=fun: api.count(fun), what=f"{view} is read")
+            page.wait_text("Live", ".status")
+            time.sleep(0.3)
+            api.calls.clear()
+            for number in range(4):  # twenty minutes at the page
+                api.fire("saltext/jobs/batch_manager/beat/77", {"n": number})
+                time.sleep(0.3)
+            assert api.calls == [], view
+    finally:
+        page.chrome.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
+
+
+def test_many_events_are_one_read(page, api):
+    has_batch(api, summary(completed=2, active=3, pending=5), {})
+    page.open()
+    page.wait_text("2 of 10", "tbody")
+    api.calls.clear()
+    api.fire_all([told(summary(f"2026051610111213{n:04}", pending=1), "new") for n in range(500)])
+    wait_for(lambda: api.count("batch.list") == 1, what="it has read again")
+    time.sleep(1)
+    assert len(api.calls) == 1
+
+
+def test_a_batch_that_only_an_event_tells_of_is_gone_when_the_api_does_not_know_it(page, api):
+    page.open()
+    page.wait_text("There is no batch")
+    api.fire(*told(summary(pending=3), "new", tgt="*", tgt_type="glob"))
+    page.wait_text(JID, "tbody")
+    page.wait_text("There is no batch")
+
+
+def test_an_outage_is_told_with_the_age_of_what_is_shown_and_ends_in_one_read(page, api):
+    has_batch(api, summary(completed=2, active=3, pending=5), {})
+    page.open()
+    page.wait_text("2 of 10", "tbody")
+    page.wait_text("Live", ".status")
+    api.down = True
+    api.drop()
+    page.wait_text("No connection", ".status")
+    page.wait_text("What is shown is of", ".status")
+    page.wait_text("ago", ".status")
+    assert "2 of 10" in page.text("tbody")
+    has_batch(api, summary(completed=9, pending=1), {})
+    api.calls.clear()
+    api.down = False
+    page.wait_text("Live", ".status")
+    page.wait_text("9 of 10", "tbody")
+    assert api.calls == [("batch.list", {"limit": 50})]
+
+
+def test_what_happens_while_it_reads_is_not_lost(page, api):
+    page.open()
+
+    def slow(limit):
+        # The event is newer than what this read brings, and is there before it.
+        api.fire(*told(summary(completed=8, pending=2)))
+        time.sleep(0.5)
+        return [summary(completed=1, pending=9)]
+
+    api.runners["batch.list"] = slow
+    page.go("queue")
+    page.wait_text("Retry queue", "h1")
+    page.go("batches")
+    page.wait_text("8 of 10", "tbody")
+
+
+# -- permissions ------------------------------------------------------------------------------------------------------
+
+
+def test_what_the_api_denies_is_shown_as_not_permitted(page, api):
+    has_batch(api, summary(completed=2, active=3, pending=5), {})
+    api.denied = {"batch.pause", "batch.minions"}
+    page.open()
+    page.go(f"batches/{JID}")
+    page.wait_text("You are not permitted to call batch.minions")
+    assert "not permitted" not in page.find("Pause").text
+    page.click("Pause")
+    page.wait_text("You are not permitted to call batch.pause", ".messages")
+    page.wait_text("Pause (not permitted)")
+    assert "not permitted" not in page.find("Stop…").text
+    assert page.exists("header"), "nobody is logged out for that"
+
+
+def test_what_the_access_list_of_the_login_lacks_looks_so_at_once_and_the_api_decides(page, api):
+    has_batch(api, summary(completed=2, active=3, pending=5), {})
+    api.perms = [{"@runner": ["batch.status", "batch.list", "job_retry.*"]}]
+    api.runners["batch.pause"] = lambda jid: True
+    page.open()
+    page.go(f"batches/{JID}")
+    page.wait_text("Pause (not permitted)")
+    page.click("Pause")
+    page.wait_text("is paused", ".messages")
+
+
+def test_a_refusal_of_a_runner_is_said_in_its_own_words(page, api):
+    def refuse(**_):
+        raise No("The target 'x*' of type 'glob' matches no accepted minion")
+
+    api.runners["batch.preview"] = refuse
+    page.open()
+    page.go("start")
+    page.fill("#tgt", "x*")
+    page.fill("#fun", "test.ping")
+    page.click("Show which minions match")
+    page.wait_text("The target 'x*' of type 'glob' matches no accepted minion")
+    assert page.find("Start the batch") is None
+
+
+# -- actions ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_started_only_as_it_was_shown(page, api):
+    started = []
+    names = ["web1", "web2"]
+    shown = {"fun": "cmd.run", "total": 2, "minions": names, "sizes": [1, 2], "groups": None, "unsure": ["web2"]}
+    api.runners |= {
+        "batch.preview": lambda **wanted: shown,
+        "batch.start": lambda **wanted: started.append(wanted) or summary(pending=2),
+    }
+    has_batch(api, summary(pending=2), minions_of(dict.fromkeys(names, "pending")))
+    page.open()
+    page.click("Start a batch")
+    page.fill("#tgt", "web1,web2")
+    page.choose("#tgt_type", "list")
+    page.fill("#fun", "cmd.run")
+    page.fill("#batch", "1,100%")
+    page.fill("#arg", "uptime\n20260516101112131415\n[1, true]")
+    page.fill("#kwarg", "timeout=5\nshell=/bin/sh")
+    assert page.find("Start the batch") is None
+    page.click("Show which minions match")
+    page.wait_text("2 minions match")
+    page.wait_text("1, then 2 at a time")
+    page.fill("#batch", "1")
+    assert page.find("Start the batch") is None
+    assert "2 minions match" not in page.text()
+    page.click("Show which minions match")
+    page.click("Start the batch")
+    page.wait_text(f"Batch {JID} is started on 2 minions", ".messages")
+    wait_for(lambda: page.text("h1") == f"Batch {JID}", what="the batch is shown")
+    arg, kwarg = ["uptime", JID, [1, True]], {"timeout": 5, "shell": "/bin/sh"}
+    job = {"tgt": ["web1", "web2"], "tgt_type": "list", "fun": "cmd.run", "arg": arg, "kwarg": kwarg, "batch": "1"}
+    assert started == [job]
+
+
+def test_a_kill_is_asked_about_once_and_says_what_it_will_do(page, api):
+    has_batch(api, summary(completed=2, active=3, pending=5), {})
+    stops = []
+    api.runners["batch.stop"] = lambda **how: stops.append(how) or True
+    page.open()
+    page.go(f"batches/{JID}")
+    page.click("Stop and kill…")
+    page.wait_text("5 minions of 10 will not be sent to any more", "dialog")
+    page.wait_text("ended on the 3 minions that run it now", "dialog")
+    page.click("Cancel", "dialog")
+    assert stops == []
+    page.click("Stop and kill…")
+    page.click("Stop and kill", "dialog")
+    page.wait_text("is stopped, and its job is killed", ".messages")
+    assert stops == [{"jid": JID, "kill": True}]
+
+
+def test_an_approval_is_for_the_stage_that_is_shown(page, api):
+    approved = []
+    batch = summary(
+        completed=1, pending=9, state="paused", approve=0, stage=2, stages=3, paused_reason="waits for approval"
+    )
+    has_batch(api, batch, {})
+    api.runners["batch.approve"] = lambda **what: approved.append(what) or True
+    page.open()
+    page.go(f"batches/{JID}")
+    page.wait_text("waits for approval")
+    assert page.find("Resume") is None
+    page.click("Approve")
+    page.wait_text("Stage 1 is approved", ".messages")
+    assert approved == [{"jid": JID, "stage": 0}]
+    assert page.text(".stages [aria-current]") == "Stage 2"
+
+
+def test_the_queue_shows_why_each_entry_waits_and_follows_its_events(page, api):
+    entries = [
+        entry("web1"),
+        entry("web1", "20260516101112131416", state="held", reason="it may have been begun"),
+        entry("web2", waits_for="Sat 02:00-05:00", opens_at="2036-05-16T02:00:00+00:00"),
+    ]
+    api.runners |= {
+        "job_retry.list": lambda **_: entries,
+        "job_retry.stats": lambda: {"entries": 3, "states": {"pending": 2, "held": 1}, "engine": True, "paused": False},
+    }
+    page.open()
+    page.go("queue")
+    page.wait_text("it may have been begun")
+    page.wait_text("when its window opens")
+    page.wait_text("at a sign of life")
+    page.choose("#by", "jid")
+    page.wait_text(f"{JID} state.apply")
+    data = {"minion": "web2", "jid": JID, "fun": "state.apply", "attempts": 1, "reason": "it has returned"}
+    api.fire(f"salt/job_retry/web2/{JID}/done", data)
+    page.wait_text("2 entries", ".large")
+
+
+def test_what_is_done_to_the_queue_is_asked_about_and_done_to_what_is_shown(page, api):
+    asked = []
+    api.runners |= {
+        "job_retry.list": lambda **_: [entry("web1", state="held", reason="it may have been begun"), entry("web2")],
+        "job_retry.retry": lambda **of: asked.append(("retry", of)) or 1,
+        "job_retry.cancel": lambda **of: asked.append(("cancel", of)) or 1,
+        "job_retry.replay": lambda **of: asked.append(("replay", of)) or 1,
+        "job_retry.purge": lambda **of: asked.append(("purge", of)) or 1,
+        "job_retry.pause": lambda: asked.append(("pause", {})) or True,
+    }
+    page.open()
+    page.go("queue")
+    page.click("Retry…")
+    page.wait_text("nobody knows how far it got", "dialog")
+    page.click("Try again", "dialog")
+    wait_for(lambda: asked, what="it is tried again")
+    page.click("Cancel all…")
+    page.wait_text("1 entry will not be delivered", "dialog")
+    page.click("Do not deliver", "dialog")
+    page.click("Replay now")
+    page.wait_text("1 entry waits for it", ".messages")
+    page.click("Purge…")
+    page.click("Forget them", "dialog")
+    page.click("Pause the queue")
+    page.click("Pause the queue", "dialog")
+    wait_for(lambda: len(asked) == 5, what=lambda: f"all is done: {asked}")
+    assert asked == [
+        ("retry", {"minion": "web1", "jid": JID}),
+        ("cancel", {"minion": "web1"}),
+        ("replay", {"minion": "web1"}),
+        ("purge", {"state": ["expired", "cancelled", "dead"]}),
+        ("pause", {}),
+    ]
+
+
+# -- hostile ----------------------------------------------------------------------------------------------------------
+
+
+def test_script_in_ids_and_returns_is_text(page, api):
+    batch = summary(HOSTILE_ID, active=1, fun=HOSTILE, tgt=HOSTILE, user=HOSTILE, state="paused", paused_reason=HOSTILE)
+    job = {
+        "jid": JID,
+        "Function": HOSTILE,
+        "User": HOSTILE,
+        "Target": HOSTILE,
+        "StartTime": HOSTILE,
+        "Arguments": [HOSTILE],
+    }
+    job |= {"Minions": [HOSTILE_ID], "Result": {HOSTILE_ID: {"return": HOSTILE, "retcode": 1}}}
+    row = {"JID": HOSTILE_ID, "Function": HOSTILE, "Target": [HOSTILE], "User": HOSTILE, "StartTime": HOSTILE}
+    has_batch(api, batch, {HOSTILE_ID: {"state": HOSTILE, "since": HOSTILE, "retcode": HOSTILE, "group": HOSTILE}})
+    api.runners |= {
+        "job_retry.list": lambda **_: [entry(HOSTILE_ID, HOSTILE_ID, reason=HOSTILE, fun=HOSTILE, state=HOSTILE)],
+        "job_cache.search": lambda **_: {
+            "jobs": [{**row, "Returned": 1, "Minions": 2, "Failed": 1, "Missing": 0}],
+            "next": HOSTILE,
+        },
+        "jobs.list_job": lambda jid: job,
+        **{
+            f"{name}.doctor": lambda: {"findings": [HOSTILE]}
+            for name in ("batch", "job_retry", "job_cache", "job_recorder")
+        },
+        "batch.history": lambda: [[time.time() - 60, {HOSTILE: {HOSTILE: 1}}], [time.time(), {HOSTILE: 2}]],
+        "batch.pause": lambda jid: True,
+    }
+    page.open(HOSTILE)
+    for view in ("batches", f"batches/{HOSTILE_ID}", "queue", "jobs", f"jobs/{HOSTILE_ID}", "health", f"x{HOSTILE}"):
+        page.go(view)
+        page.wait_text("onerror=", "main")
+        data = {"minion": HOSTILE_ID, "jid": HOSTILE_ID, "fun": HOSTILE, "attempts": HOSTILE, "reason": HOSTILE}
+        api.fire(f"salt/job_retry/{HOSTILE_ID}/{HOSTILE_ID}/queued", data)
+        api.fire(*told({**batch, "jid": "1"}, "new", tgt=HOSTILE))
+        api.fire(*told(batch, "paused", reason=HOSTILE))
+        time.sleep(0.2)
+    assert page.chrome.execute_script("return window.pwned") is None
+    assert not page.exists("img") and not page.exists("script:not([src])") and not page.exists("[onerror], [onload]")
+
+
+def test_nothing_in_the_page_can_be_made_markup_or_run_inline(page, api):
+    page.open()
+    tried = page.tell("""
+        const tried = [];
+        try { document.body.innerHTML = "<b>x</b>"; tried.push("innerHTML"); } catch {}
+        try { new Function("return 1")(); tried.push("Function"); } catch {}
+        const script = document.createElement("script");
+        try { script.text = "window.pwned = 1"; document.body.append(script); } catch {}
+        if (window.pwned) tried.push("inline");
+        try { await fetch("http://127.0.0.1:9/"); tried.push("elsewhere"); } catch {}
+        return tried;
+    """)
+    assert tried in ([], ["Function"])  # what the test's own script may do is not what the page may
+    page.complaints()
+
+
+def test_events_that_are_none_change_nothing(page, api):
+    has_batch(api, summary(completed=2, active=3, pending=5), {})
+    page.open()
+    page.wait_text("2 of 10", "tbody")
+    batch = summary(completed=7, active=3)
+    api.fire(f"salt/batch/{JID}/progress", {**told(batch)[1], "jid": "2"})
+    api.fire(f"salt/batch/{JID}/progress", {**told(batch)[1], "total": "many"})
+    api.fire(f"salt/batch/{JID}/progress/more", told(batch)[1])
+    api.fire(f"salt/batch/{JID}/nonsense", told(batch)[1])
+    api.fire("salt/batch/", {})
+    api.fire(f"salt/job/{JID}/ret/web1", {"id": "web2", "jid": JID})
+    api.fire(f"salt/job/{JID}/new", {"jid": JID, "minions": {"a": 1}})
+    api.fire(f"salt/batch/{JID}/progress", {**told(batch)[1], "completed": -5, "failed": 1e300, "total": 10})
+    api.fire("saltext/jobs/batch_manager/beat/1", {})
+    time.sleep(0.5)
+    assert "2 of 10" in page.text("tbody")
+
+
+# -- many -------------------------------------------------------------------------------------------------------------
+
+
+def test_ten_thousand_minions_stay_fluent(page, api):
+    names = [f"minion-{number:05}.example.com" for number in range(10_000)]
+    records = minions_of(dict.fromkeys(names, "pending"))
+    has_batch(api, summary(pending=10_000), records)
+    page.open()
+    page.go(f"batches/{JID}")
+    page.wait_text("10,000 pending", ".filter")
+    page.chrome.execute_script("""
+        let last = performance.now();
+        window.pauses = [];
+        window.watching = setInterval(() => {
+            const now = performance.now();
+            window.pauses.push(now - last - 10);
+            last = now;
+        }, 10);
+    """)
+    begun = time.monotonic()
+    api.fire(f"salt/job/{JID}/new", {"jid": JID, "minions": names, "fun": "state.apply"})
+    for start in range(0, 10_000, 250):
+        chunk = names[start : start + 250]
+        api.fire_all([returned(name, retcode=0 if number % 100 else 2) for number, name in enumerate(chunk, start)])
+        api.fire(
+            *told(
+                summary(completed=(start + 250) * 99 // 100, failed=(start + 250) // 100, active=10_000 - start - 250)
+            )
+        )
+    page.wait_text("9,900 completed", ".filter")
+    page.wait_text("100 failed", ".filter")
+    took = time.monotonic() - begun
+    longest = page.chrome.execute_script("clearInterval(window.watching); return Math.max(...window.pauses)")
+    print(f"10,000 returns shown in {took:.1f} s, longest pause of the page {longest:.0f} ms")
+    assert longest < 1000 * load()
+    assert api.count("batch.minions") <= 2 + took / 3
+    page.shot("grid")
+    page.fill("#minion-search", "minion-00100")
+    page.wait_text("failed", "tbody")
+    assert len(page.all("tbody tr")) == 1
+
+
+def test_the_grid_shows_each_state_and_is_told_in_words(page, api):
+    states = {f"m{number}": state for number, state in enumerate(STATES)}
+    has_batch(api, summary(**dict.fromkeys(STATES, 1)), minions_of(states))
+    page.open()
+    page.go(f"batches/{JID}")
+    page.wait_text("1 timed out", ".filter")
+    label = page.chrome.execute_script("return document.querySelector('canvas').getAttribute('aria-label')")
+    assert label.startswith("8 minions: 1 completed, 1 active")
+    colours = page.chrome.execute_script("""
+        const canvas = document.querySelector("canvas"), context = canvas.getContext("2d");
+        const edge = 24 * Math.min(2, devicePixelRatio);
+        return [...Array(8).keys()].map(n => context.getImageData(n * edge + 1, Math.floor(edge / 2) , 1, 1).data.join());
+    """)
+    assert len(set(colours)) == 8
+
+
+def test_the_grid_is_walked_by_keys(page, api):
+    from selenium.webdriver.common.keys import Keys
+
+    has_batch(
+        api, summary(completed=1, failed=1, pending=1), minions_of({"a": "completed", "b": "failed", "c": "pending"})
+    )
+    page.open()
+    page.go(f"batches/{JID}")
+    page.wait_text("1 failed", ".filter")
+    (canvas,) = page.all("canvas")
+    canvas.send_keys(Keys.ARROW_RIGHT)
+    page.wait_text("b: failed", ".grid-told")
+    canvas.send_keys(Keys.ENTER)
+    wait_for(lambda: len(page.all("tbody tr")) == 1, what="the table shows it alone")
+    assert "b" in page.text("tbody")
+
+
+def test_a_long_queue_is_not_read_whole(page, api):
+    api.runners["job_retry.stats"] = lambda: {
+        "entries": 150_000,
+        "states": {"pending": 149_000, "held": 1000},
+        "engine": True,
+        "paused": False,
+    }
+    api.runners["job_retry.list"] = lambda **of: [entry(of["minion"])] if of else pytest.fail("the whole queue is read")
+    page.open()
+    page.go("queue")
+    page.wait_text("There are 150,000 entries: name a minion or a job")
+    page.wait_text("149,000 pending")
+    page.fill("#of-minion", "web7\n")
+    page.wait_text("it did not answer", "tbody")
+
+
+# -- for everybody ----------------------------------------------------------------------------------------------------
+
+
+def furnish(api):
+    """Something to see in every view."""
+    now = time.time()
+    names = {f"web{number}": STATES[min(number % 23, 7)] if number % 23 < 8 else "completed" for number in range(240)}
+    counts = {state: sum(one == state for one in names.values()) for state in STATES}
+    running = summary(JID, **counts, stage=2, stages=3, batch_size=24, created=now - 300)
+    done = summary(
+        "20260516091112131415", completed=40, state="complete", success=True, fun="test.version", created=now - 4000
+    )
+    halted = summary(
+        "20260515091112131415",
+        completed=8,
+        failed=3,
+        pending=29,
+        state="halted",
+        halted_reason="more than 2 failures",
+        created=now - 90_000,
+    )
+    history = [
+        [
+            now - 60 * minute,
+            {
+                "salt_batch_in_flight_minions": 20 + minute % 7,
+                "salt_batch_pending_minions": 3 * minute,
+                "salt_batch_minions_total": {"completed": 4000 - 60 * minute - minute % 5},
+                "salt_batch_publishes_total": 900 - 9 * minute,
+                "salt_batch_loop_lag_seconds": 0.002 + minute % 9 / 1000,
+            },
+        ]
+        for minute in range(59, -1, -1)
+    ]
+    has_batch(api, running, minions_of(names))
+    job = {
+        "Function": "state.apply",
+        "User": "anna",
+        "Target": "web*",
+        "StartTime": "2026, May 16 10:11:12.131415",
+        "Arguments": ["nginx"],
+    }
+    row = {**job, "JID": JID, "Minions": 240, "Returned": 210, "Failed": 11, "Missing": 30}
+    result = {
+        f"web{n}": {"return": {"result": n % 9 != 0, "comment": "Service nginx is running"}, "retcode": int(n % 9 == 0)}
+        for n in range(20)
+    }
+    api.runners |= {
+        "batch.list": lambda limit: [running, done, halted],
+        "job_retry.list": lambda **_: [
+            entry("db1", expires_at="2036-05-17T10:11:12+00:00"),
+            entry(
+                "db1",
+                "20260516101112131416",
+                fun="pkg.upgrade",
+                state="held",
+                reason="it may have been begun, and did not return",
+                attempts=1,
+            ),
+            entry("web9", waits_for="Sat,Sun 02:00-05:00", opens_at="2036-05-16T02:00:00+00:00"),
+        ],
+        "job_cache.search": lambda **_: {"jobs": [row], "next": None},
+        "jobs.list_job": lambda jid: {**job, "jid": JID, "Minions": list(names)[:21], "Result": result},
+        "batch.history": lambda: history,
+        "job_retry.doctor": lambda: {
+            "findings": ["the disk of /var/cache/salt/master has 3 % left: make room, or entries cannot be stored"]
+        },
+    }
+    shown = {
+        "fun": "state.apply",
+        "total": 240,
+        "minions": list(names),
+        "sizes": [1, 24, 120],
+        "groups": [["canary", 12], ["eu", 228]],
+        "unsure": ["web3"],
+    }
+    api.runners["batch.preview"] = lambda **_: shown
+
+
+VIEWS = {
+    "batches": "more than 2 failures",
+    f"batches/{JID}": "completed",
+    "start": "Show which minions match",
+    "queue": "it may have been begun",
+    "jobs": "state.apply",
+    f"jobs/{JID}": "Service nginx is running",
+    "health": "make room",
+}
+
+
+@pytest.fixture
+def looks(page):
+    """Whether the page, as it is, can be read in light and dark, by a laptop and by a phone; a list of what is wrong."""
+
+    def look(name):
+        wrong = []
+        for scheme in ("light", "dark"):
+            features = [{"name": "prefers-color-scheme", "value": scheme}]
+            page.chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+            for width in (1280, 360):
+                metrics = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
+                page.chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+                wide = page.chrome.execute_script("return document.documentElement.scrollWidth - innerWidth")
+                found = [*page.faults(), *page.axe(), *([f"{wide} pixels too wide"] if wide > 0 else [])]
+                wrong += [f"{name}, {scheme}, {width}: {one}" for one in found]
+                if scheme == "light":
+                    page.shot(name if width > 500 else f"{name}-phone")
+        return wrong
+
+    yield look
+    page.chrome.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    page.chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_every_view_can_be_read_in_any_light_and_width(page, api, looks):
+    furnish(api)
+    page.leave()
+    wrong = looks("login")
+    page.log_in("anna")
+    for view, text in VIEWS.items():
+        page.go(view)
+        page.wait_text(text)
+        if view == "start":
+            page.fill("#tgt", "web*")
+            page.fill("#fun", "state.apply")
+            page.click("Show which minions match")
+            page.wait_text("240 minions match")
+        wrong += looks(view.split("/")[0] + ("-one" if "/" in view else ""))
+    page.go(f"batches/{JID}")
+    page.click("Stop…")
+    wrong += looks("question")
+    page.click("Cancel", "dialog")
+    assert wrong == []
+
+
+def test_the_page_does_not_work_within_another(page, api, served):
+    page.chrome.get(served[1].replace("index.html", "nothing"))
+    page.chrome.execute_script(
+        "document.body.append(Object.assign(document.createElement('iframe'), {src: arguments[0]}))", served[1]
+    )
+    page.chrome.switch_to.frame(0)
+    page.wait_text("does not work within a frame")
+    page.chrome.switch_to.default_content()
+    page.complaints()
+
+
+# -- modules ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_event_stream_is_taken_apart_wherever_it_is_cut(page, api, served):
+    page.leave()
+    heard = page.tell("""
+        const { Parser } = await import("/console/stream.js");
+        const event = (tag, data, end) => `tag: ${tag}${end}data: ${data}${end}${end}`;
+        const text = "retry: 400\\n" + event("a", '{"tag": "a", "data": {"n": 1}}', "\\n")
+            + event("b", '{"tag": "b", "data": {"n": 2}}', "\\r\\n") + event("a", "no json", "\\n")
+            + event("a", '{"tag": "a", "data": {"n": 3}}', "\\n");
+        const found = new Set();
+        for (let size = 1; size < text.length; size += 1) {
+            const heard = [];
+            const parser = new Parser((tag) => tag === "a", (tag, data) => heard.push(data.n));
+            for (let at = 0; at < text.length; at += size) parser.feed(text.slice(at, at + size));
+            found.add(heard.join());
+        }
+        return [...found];
+    """)
+    assert heard == ["1,3"]
+
+
+def test_an_event_moves_a_minion_only_to_where_it_may_go(page, api, served):
+    page.leave()
+    states = page.tell("""
+        const { Members } = await import("/console/model/members.js");
+        const members = new Members("1");
+        members.take({ a: { state: "pending" }, b: { state: "failed" }, c: { state: "lost" }, d: { state: "active" } });
+        const back = (minion, failed) => members.hear({ kind: "returned", jid: "1", minion, failed });
+        members.hear({ kind: "published", jid: "1", minions: ["a", "b", "x"] });
+        back("b", false); back("c", false); back("d", true); back("x", false);
+        return [...members.names.keys()].map((place) => members.stateAt(place));
+    """)
+    assert states == ["active", "failed", "completed", "failed"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("5", 5),
+        ("5.5", 5.5),
+        ("true", True),
+        ("null", None),
+        ('["a", 1]', ["a", 1]),
+        ("uptime -p", "uptime -p"),
+        (JID, JID),
+        ('"5"', "5"),
+    ],
+)
+def test_what_is_typed_is_taken_as_what_it_looks_like(page, api, typed, meant):
+    page.leave()
+    assert (
+        page.tell(
+            'return (await import("/console/format.js")).typed(arguments[0])'.replace("arguments[0]", repr(typed))
+        )
+        == meant
+    )
+
+
+def test_a_figure_that_grows_is_shown_as_its_pace_and_a_restart_is_no_fall(page, api):
+    page.leave()
+    rates = page.tell("""
+        const { Series } = await import("/console/model/series.js");
+        const series = new Series();
+        [[0, 10], [60, 70], [120, 5], [180, 35]].forEach(([at, value]) => series.add(at, value));
+        return series.rates();
+    """)
+    assert rates == [[60, 60], [180, 30]]

@@ -1,0 +1,55 @@
+"""What the files of the console must be, whatever a browser makes of them."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+CONSOLE = pathlib.Path(__file__).resolve().parents[3] / "console"
+SCRIPTS = sorted(CONSOLE.rglob("*.js"))
+PAGE = (CONSOLE / "index.html").read_text(encoding="utf-8")
+
+
+def test_the_page_begins_with_all_of_its_files():
+    boot = (CONSOLE / "boot.js").read_text(encoding="utf-8")
+    named = re.findall(r'^  "([\w./]+)",$', boot, re.M)
+    files = {str(path.relative_to(CONSOLE)) for path in CONSOLE.rglob("*") if path.suffix in (".js", ".css", ".html")}
+    assert set(named) == files
+    assert len(named) == len(set(named))
+
+
+def test_nothing_is_fetched_from_elsewhere():
+    for path in (*SCRIPTS, CONSOLE / "index.html", CONSOLE / "console.css"):
+        text = path.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
+        assert not re.search(r"https?://|//[\w-]+\.", text.split("*/", 1)[-1] if path.suffix == ".css" else text), path
+
+
+def test_the_policy_allows_this_servers_scripts_and_nothing_inline():
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]+)"', PAGE)
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == "'none'"
+    assert {rules[name] for name in ("script-src", "style-src", "img-src", "connect-src")} == {"'self'"}
+    assert (rules["require-trusted-types-for"], rules["trusted-types"]) == ("'script'", "'none'")
+    assert not re.search(r"<script(?![^>]*src=)|<style| on\w+=| style=", PAGE)
+
+
+def test_nothing_makes_markup_or_code_of_text():
+    forbidden = re.compile(
+        r"\.(inner|outer)HTML|insertAdjacentHTML|document\.write|createContextualFragment|parseFromString"
+        r"|\beval\(|new Function|setTimeout\([\"'`]|\bEventSource\b(?!,)|document\.cookie"
+    )
+    for path in SCRIPTS:
+        code = re.sub(r"^\s*(//|\*|/\*\*).*$", "", path.read_text(encoding="utf-8"), flags=re.M)
+        assert not forbidden.search(code), path
+
+
+def test_what_goes_by_time_asks_nobody():
+    # One interval, for "3 min ago"; all that is read follows from an event, or from somebody at the page.
+    used = {path.name: path.read_text(encoding="utf-8").count("setInterval(") for path in SCRIPTS}
+    assert {name: count for name, count in used.items() if count} == {"main.js": 1}
+
+
+def test_every_module_that_is_imported_is_there():
+    for path in SCRIPTS:
+        for name in re.findall(r'(?:from|import\()\s*"([^"]+)"', path.read_text(encoding="utf-8")):
+            assert (path.parent / name).is_file(), (path, name)
