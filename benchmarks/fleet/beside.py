@@ -66,7 +66,7 @@ def _round(site: Site, args: Arguments, native: bool, count: int):
         most = max(most, truth.most_at_once(jid, until))
         every = [run for found in runs.values() for run in found]
         least = ideal(every, args.size)
-        shares.append((reported - begun if count == 1 else makespan(every)) / least if least else 0.0)
+        shares.append(makespan(every) / least if least else 0.0)
         over += len(truth.twice({jid}))
     spent = difference(site.watch.read(), begun, until)
     jobs, questions = truth.published(since=begun)
@@ -74,6 +74,7 @@ def _round(site: Site, args: Arguments, native: bool, count: int):
     figures = {
         "jids": jids,
         "makespan over ideal": f"{min(shares):.2f}" if count == 1 else f"{min(shares):.2f} to {max(shares):.2f}",
+        "said to have ended after": f"{reported - begun:.0f} s",
         "reported wrongly": f"{wrong:,} of {count * len(site.names):,}",
         "most at once": f"{most:,} of {args.size:,}",
         "publishes": f"{jobs:,} of jobs, {questions:,} of questions",
