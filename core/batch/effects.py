@@ -99,6 +99,10 @@ class Effects:
         if not live.batch.finished:
             self._announce(live, facts.Announce("progress"))
 
+    def tell_last_progress(self, live: Live) -> None:
+        """Announce what became of the minions that were in flight when a batch was halted, once none is any more."""
+        self._announce(live, facts.Announce("progress"))
+
     # -- minions ------------------------------------------------------------------------------------------------------
 
     @property

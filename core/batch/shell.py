@@ -347,3 +347,5 @@ class BatchShell:
         self._tally.add(live.batch)
         self._late.expect(live.jid, self._hearing.forget(live))
         log.info("Batch %s has ended: %s", live.jid, counts(live.batch))
+        if live.batch.halted is not None:
+            self._effects.tell_last_progress(live)

@@ -12,7 +12,8 @@ What we announce (payloads are flat dicts, ``_stamp`` is added by Salt):
     jid, fun, tgt, tgt_type, user, total, batch_size
 ``salt/batch/<jid>/progress``
     jid, fun, user, the counts of ``batch.status`` (total, completed, active, pending, failed, lost, offline, killed,
-    timed_out), its state as ``status``, and ``group`` where the batch has groups. At most one a second for each batch.
+    timed_out), its state as ``status``, and ``group`` where the batch has groups. At most one a second for each
+    batch, and one when the last minion of a halted batch has ended.
 ``salt/batch/<jid>/paused``, ``resumed``
     jid, reason, user; ``opens_at`` (Unix time) where it waits for its window
 ``salt/batch/<jid>/check``, ``checked``
