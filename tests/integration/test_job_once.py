@@ -9,12 +9,15 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import pwd
 import signal
 import subprocess
+import tempfile
 
 import pytest
 
 import saltext.jobs.minion
+from tests.integration.conftest import make_minion
 from tests.integration.faults import CountedJob, CutOffJob
 from tests.integration.job_retry.desk import Desk, Ear, kill, lines, retry_master, retry_minion
 from tests.missing import missing
@@ -208,10 +211,11 @@ def test_a_return_that_was_lost_is_fetched_from_the_record(desk, anna, tmp_path)
 
 
 @contextlib.contextmanager
-def briefly(minion):
+def briefly(minion, *prefix):
     """Start a minion, do not wait until it is there, and kill it and all its processes at the end of the block."""
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen(minion.cmdline(), start_new_session=True, **quiet)
+    command = [*prefix, *minion.cmdline(f"--pid-file={minion.config['root_dir']}/briefly.pid")]
+    process = subprocess.Popen(command, start_new_session=True, **quiet)
     try:
         yield process
     finally:
@@ -256,17 +260,19 @@ def test_a_minion_that_flaps_twenty_times_in_a_minute_runs_no_job_twice(desk, an
     assert {job.begun() for job in jobs.values()} == {1}
 
 
-@pytest.fixture
-def full_disk(desk, anna):
-    """A file system of 64 kB over the minion's records, with nothing left of it."""
-    folder = pathlib.Path(anna.config["cachedir"], "job_once")
+@contextlib.contextmanager
+def full_disk(minion, uid=0):
+    """A file system of 64 kB over a minion's records, with nothing left of it."""
+    folder = pathlib.Path(minion.config["cachedir"], "job_once")
+    folder.mkdir(exist_ok=True)
     made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(folder)], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", f"size=64k,uid={uid}", "none", str(folder)], capture_output=True, check=False
     )
     if made.returncode:
         missing(f"a small file system cannot be mounted: {made.stderr.decode().strip()}")
     try:
-        (folder / "anna").mkdir()
+        (folder / minion.id).mkdir()
+        os.chown(folder / minion.id, uid, uid)
         with contextlib.suppress(OSError), (folder / "ballast").open("wb", buffering=0) as stream:
             while True:
                 stream.write(bytes(4096))
@@ -275,10 +281,11 @@ def full_disk(desk, anna):
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_on_a_full_disk_a_job_runs_with_a_warning(desk, anna, full_disk, tmp_path):
+def test_on_a_full_disk_a_job_runs_with_a_warning(desk, anna, tmp_path):
     job = CountedJob(tmp_path, "trace")
-    jid = desk.publish("cmd.run", f"echo done; {job.command}", tgt="anna")
-    desk.await_return("anna", jid)
+    with full_disk(anna):
+        jid = desk.publish("cmd.run", f"echo done; {job.command}", tgt="anna")
+        desk.await_return("anna", jid)
     assert (desk.returned(jid), job.begun()) == ({"anna": "done"}, 1)
     log = pathlib.Path(anna.config["log_file"]).read_text(errors="replace")
     (line,) = [line for line in log.splitlines() if f"Job {jid!r} runs without a record" in line]
@@ -311,3 +318,66 @@ def test_coverage_tells_who_has_the_executor_and_what_the_others_lack(master, de
         assert (
             "module_executors does not name it" in desk.run("job_retry.coverage", "bert", timeout=10)["lacks"]["bert"]
         )
+
+
+# -- other minions -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def nora(master, desk):
+    """A minion that is not root's, runs one job at a time, and refuses what it cannot record."""
+    nobody = pwd.getpwnam("nobody") if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
+    options = {"process_count_max": 1, "job_once_strict": True, "module_executors": ["job_once", "direct_call"]}
+    daemon = make_minion(master, "nora", user=nobody.pw_name, **options)
+    root = pathlib.Path(daemon.config["root_dir"])
+    root.parent.chmod(0o755)
+    for path in (root, *root.rglob("*")):
+        os.chown(path, nobody.pw_uid, nobody.pw_gid)
+    if os.geteuid() == 0:
+        os.chmod("/dev/shm", 0o1777)  # as on any Linux, and not in some containers: Python's semaphores are there
+    # The checkout may be root's alone: it may read it.
+    reads = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
+    who = (f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups", *reads)
+    with Ear(desk.master) as ear, briefly(daemon, *(("setpriv", *who) if os.geteuid() == 0 else ())):
+        wait_for(lambda: ear.count("salt/minion/nora/start"), what="it has started")
+        yield daemon
+
+
+@pytest.fixture
+def folder_of_all(nora):
+    """A folder in which the jobs of any minion may write."""
+    folder = pathlib.Path(tempfile.mkdtemp(dir=pathlib.Path(nora.config["root_dir"]).parent))
+    folder.chmod(0o777)
+    return folder
+
+
+def test_a_job_that_waits_for_its_turn_is_not_begun_and_is_not_sent_again(desk, nora, folder_of_all):
+    first, second = (CountedJob(folder_of_all, name, gated=True) for name in ("first", "second"))
+    records = pathlib.Path(nora.config["cachedir"], "job_once", "nora")
+    with Ear(desk.master) as ear:
+        jids = [desk.publish("cmd.run", job.command, tgt="nora") for job in (first, second)]
+        wait_for(first.begun, what="the first one runs")
+        wait_for(lambda: desk.state("nora", jids[1]), what="the engine looks after the second")
+        wait_for(lambda: ear.count("salt/job/*/new") > 2, what="it has asked")
+        assert [path.exists() for path in map(records.joinpath, jids)] == [True, False]
+        assert second.begun() == 0
+        for job in (first, second):
+            job.open_gate()
+        for jid in jids:
+            desk.await_return("nora", jid)
+        wait_for(lambda: not desk.queue(), what="nothing waits any more")
+        assert [ear.count(f"salt/job/{jid}/new") for jid in jids] == [1, 1]
+    assert (first.begun(), second.begun()) == (1, 1)
+
+
+def test_a_strict_minion_that_is_not_root_refuses_what_it_cannot_record(desk, nora, folder_of_all):
+    job, owner = CountedJob(folder_of_all, "trace"), pathlib.Path(nora.config["cachedir"]).stat().st_uid
+    with full_disk(nora, owner):
+        refused = desk.publish("cmd.run", job.command, tgt="nora")
+        why = "was not run, since it cannot be recorded"
+        wait_for(lambda: why in str(desk.returned(refused)), what="it refuses")
+    assert job.begun() == 0
+    taken = desk.publish("cmd.run", job.command, tgt="nora")
+    desk.await_return("nora", taken)
+    record = pathlib.Path(nora.config["cachedir"], "job_once", "nora", taken).stat()
+    assert (job.begun(), record.st_uid, record.st_mode & 0o777) == (1, owner, 0o600)
