@@ -37,14 +37,6 @@ export function moment(at) {
   return new Date(at * 1000).toLocaleString([], { dateStyle: "medium", timeStyle: "medium" });
 }
 
-/** Return Unix time of `2026-05-16T10:11:27+00:00`; of Salt's stamps, which may lack their zone, too. NaN where it is none. */
-export function unix(text) {
-  if (typeof text === "number") return text;
-  if (typeof text !== "string" || text.length > 64) return NaN;
-  const zoned = /(Z|[+-]\d\d:?\d\d)$/.test(text) ? text : `${text.replace(" ", "T")}Z`;
-  return Date.parse(zoned) / 1000;
-}
-
 export function count(number) {
   return Number.isFinite(number) ? number.toLocaleString() : "–";
 }

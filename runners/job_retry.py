@@ -13,7 +13,6 @@ The ``job_retry`` engine of this extension keeps the queue; this runner reads it
 """
 
 import collections
-import datetime
 import time
 
 from saltext.jobs.core import arguments, runner
@@ -57,9 +56,9 @@ def list_(minion=None, jid=None, state=None):
         ``claimed``, ``sent``, ``running``, ``held``, ``expired``, ``cancelled``, ``dead``.
 
     Returns a list of dicts with ``minion``, ``jid``, ``fun``, ``state``, ``reason``, ``attempts`` (count), ``queued_at``
-    and ``expires_at`` (ISO 8601, UTC) and ``owner`` (the master that has published the job). ``waits_for`` names the job's
-    window while that is shut, and ``opens_at`` is when it opens next; otherwise both are None. ``not_before`` is set where
-    an entry is not tried again before then.
+    and ``expires_at`` (Unix time in seconds, as all times here) and ``owner`` (the master that has published the job).
+    ``waits_for`` names the job's window while that is shut, and ``opens_at`` is when it opens next; otherwise both are
+    None. ``not_before`` is set where an entry is not tried again before then.
 
     CLI Example:
 
@@ -103,10 +102,10 @@ def show(minion, jid):
             "user": load.get("user"),
             "ret": load.get("ret"),
             "metadata": (load.get("kwargs") or {}).get("metadata"),
-            "published_at": _iso(snapshot["published_at"]),
-            "last_sent_at": _iso(entry.sent_at),
+            "published_at": snapshot["published_at"],
+            "last_sent_at": entry.sent_at,
             "unreceived_tries": entry.tries,
-            "history": [{"at": _iso(at), "state": state, "reason": reason} for at, state, reason in entry.history],
+            "history": [{"at": at, "state": state, "reason": reason} for at, state, reason in entry.history],
         }
     raise Refused(f"{minion} has no entry for job {jid}; job_retry.list shows those that there are")
 
@@ -117,10 +116,10 @@ def stats():
     Return what is in the queue in figures.
 
     Returns a dict with ``entries``, ``jobs`` and ``minions`` (counts), ``states``, ``functions`` and ``owners`` (counts of
-    entries by name), ``oldest`` (when the oldest entry was queued, ISO 8601, UTC), ``paused`` and ``engine`` (whether it
-    runs on this master). ``set_aside`` names the records of the queue that were damaged, and are kept in the bank
-    ``job_retry/corrupt``. ``outside_window`` counts the entries that wait for a window to open, of which the first does
-    ``opens_at``. ``metrics`` are the figures of the engine, counted from its start, as it writes them for Prometheus
+    entries by name), ``oldest`` (when the oldest entry was queued, Unix time in seconds), ``paused`` and ``engine``
+    (whether it runs on this master). ``set_aside`` names the records of the queue that were damaged, and are kept in the
+    bank ``job_retry/corrupt``. ``outside_window`` counts the entries that wait for a window to open, of which the first
+    does ``opens_at``. ``metrics`` are the figures of the engine, counted from its start, as it writes them for Prometheus
     (option ``metrics_dir``); None where it does not answer.
 
     CLI Example:
@@ -149,10 +148,10 @@ def stats():
         "states": dict(states),
         "functions": dict(functions),
         "owners": dict(owners),
-        "oldest": _iso(oldest),
+        "oldest": oldest,
         "set_aside": _set_aside(),
         "outside_window": outside,
-        "opens_at": _iso(min(openings, default=None)),
+        "opens_at": min(openings, default=None),
         "paused": _is_paused(),
         "engine": requests.is_running(__opts__, JOB_RETRY),
         "metrics": _metrics(),
@@ -451,24 +450,18 @@ def _row(entry, snapshot, waiting):
         "state": entry.state.value,
         "reason": entry.reason,
         "attempts": entry.attempts,
-        "queued_at": _iso(entry.queued_at),
-        "expires_at": _iso(entry.expires_at),
+        "queued_at": entry.queued_at,
+        "expires_at": entry.expires_at,
         "owner": snapshot["owner"],
         "waits_for": waits_for,
-        "opens_at": _iso(opens),
-        "not_before": _iso(entry.next_at or None),
+        "opens_at": opens,
+        "not_before": entry.next_at or None,
     }
 
 
 def _fun(snapshot):
     fun = snapshot["load"].get("fun")
     return ",".join(fun) if isinstance(fun, (list, tuple)) else str(fun)
-
-
-def _iso(at):
-    if at is None:
-        return None
-    return datetime.datetime.fromtimestamp(at, datetime.timezone.utc).isoformat(timespec="seconds")
 
 
 def _given(read, value):

@@ -2,7 +2,7 @@
 
 import { confirm, open } from "../dialog.js";
 import { el, replace, say, set } from "../dom.js";
-import { ago, block, count, line, many, unix } from "../format.js";
+import { ago, block, count, line, many, moment } from "../format.js";
 import { name } from "../grid.js";
 import { PURGEABLE, Queue, STATES, keyOf } from "../model/queue.js";
 import { Reader } from "../reader.js";
@@ -157,7 +157,7 @@ export class QueueView {
         why.set(line(entry.reason, 200));
         next.set(nextTry(entry, app.api.now(), this.stats?.paused));
         tries.set(count(entry.attempts));
-        since.set(ago(unix(entry.queued_at), app.api.now()));
+        since.set(ago(entry.queued_at, app.api.now()));
         retry.set(canRetry(entry));
         cancel.set(canCancel(entry));
       },
@@ -171,12 +171,12 @@ export class QueueView {
     trouble.show(error);
     if (value) {
       facts(list, [["Function", line(value.fun)], ["State", name(value.state)], ["Reason", line(value.reason)], ["Arguments", el("pre", {}, block(value.arg))],
-        ["Target", line(value.tgt)], ["User", line(value.user)], ["Published", line(value.published_at)], ["Expires", line(value.expires_at)],
-        ["Not before", line(value.not_before)], ["Waits for", line(value.waits_for)], ["Opens", line(value.opens_at)], ["Asked for by", value.asked_for_by && line(value.asked_for_by)]]);
+        ["Target", line(value.tgt)], ["User", line(value.user)], ["Published", moment(value.published_at)], ["Expires", moment(value.expires_at)],
+        ["Not before", moment(value.not_before)], ["Waits for", line(value.waits_for)], ["Opens", moment(value.opens_at)], ["Asked for by", value.asked_for_by && line(value.asked_for_by)]]);
     }
     const history = Array.isArray(value?.history) ? value.history : [];
     await open(`${minion}, job ${jid}`, [trouble.node, list,
-      history.length > 0 && el("ol", { class: "history" }, history.map((step) => el("li", {}, `${line(step.at)}: ${name(step.state)}, ${line(step.reason)}`)))].filter(Boolean),
+      history.length > 0 && el("ol", { class: "history" }, history.map((step) => el("li", {}, `${moment(step.at)}: ${name(step.state)}, ${line(step.reason)}`)))].filter(Boolean),
       (close) => [el("a", { href: `#/jobs/${encodeURIComponent(jid)}`, class: "button", onclick: () => close() }, "Returns of this job"), el("button", { type: "button", onclick: () => close() }, "Close")]);
   }
 
@@ -252,11 +252,11 @@ function words(of) {
 function nextTry(entry, now, paused) {
   if (entry.state !== "pending") return entry.state === "held" || entry.state === "dead" ? "when somebody says so" : "–";
   if (paused) return "when the queue is resumed";
-  const opens = unix(entry.opens_at);
+  const opens = entry.opens_at;
   if (Number.isFinite(opens)) return `${ago(opens, now)}, when its window opens`;
   if (entry.waits_for) return line(entry.waits_for, 80);
-  const before = unix(entry.not_before);
-  const expires = unix(entry.expires_at);
+  const before = entry.not_before;
+  const expires = entry.expires_at;
   const until = Number.isFinite(expires) ? `; expires ${ago(expires, now)}` : "";
   return (Number.isFinite(before) && before > now ? ago(before, now) : "at a sign of life") + until;
 }

@@ -16,13 +16,7 @@ UNKNOWN = "-"
 
 
 def seconds_of(value: Any) -> float | None:
-    """Return Unix time from a number or from ISO 8601 with a zone, as runners return it; None for anything else."""
-    if isinstance(value, str):
-        try:
-            moment = datetime.datetime.fromisoformat(value)
-            return moment.timestamp() if moment.tzinfo else None
-        except (ValueError, OverflowError):
-            return None
+    """Return Unix time, or a length of time in seconds, as a number; None for anything else."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         with contextlib.suppress(OverflowError):
             return float(value) if math.isfinite(value) else None

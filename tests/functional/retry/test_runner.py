@@ -36,8 +36,8 @@ def test_the_queue_is_listed_without_arguments(opts, runner):
         "state": "pending",
         "reason": "was away",
         "attempts": 0,
-        "queued_at": "1970-01-01T00:01:40+00:00",
-        "expires_at": "2286-11-20T17:46:40+00:00",
+        "queued_at": 100.0,
+        "expires_at": 1e10,
         "owner": "here_master",
         "waits_for": None,
         "opens_at": None,
@@ -83,8 +83,7 @@ def test_an_entry_outside_its_window_tells_what_it_waits_for_and_until_when(opts
     runner = salt.loader.runner(opts)
     first, second = runner["job_retry.list"]()
     assert first["waits_for"] == f"its window {later} (UTC)"
-    opens = datetime.datetime.fromisoformat(first["opens_at"])
-    assert 2.9 < (opens - datetime.datetime.now(datetime.timezone.utc)).total_seconds() / 3600 <= 3
+    assert 2.9 < (first["opens_at"] - time.time()) / 3600 <= 3
     assert (second["waits_for"], second["opens_at"]) == (None, None)
     assert runner["job_retry.show"]("a", JID)["waits_for"] == first["waits_for"]
     stats = runner["job_retry.stats"]()

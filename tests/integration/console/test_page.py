@@ -88,7 +88,7 @@ def minions_of(states):
 
 def entry(minion="web1", jid=JID, **more):
     given = {"minion": minion, "jid": jid, "fun": "state.apply", "state": "pending", "reason": "it did not answer"}
-    more = {"attempts": 0, "queued_at": "2026-05-16T10:11:27+00:00", "expires_at": None, "owner": "m", **more}
+    more = {"attempts": 0, "queued_at": 1778926287.0, "expires_at": None, "owner": "m", **more}
     return {**given, "waits_for": None, "opens_at": None, "not_before": None, **more}
 
 
@@ -351,7 +351,7 @@ def test_the_queue_shows_why_each_entry_waits_and_follows_its_events(page, api):
     entries = [
         entry("web1"),
         entry("web1", "20260516101112131416", state="held", reason="it may have been begun"),
-        entry("web2", waits_for="Sat 02:00-05:00", opens_at="2036-05-16T02:00:00+00:00"),
+        entry("web2", waits_for="Sat 02:00-05:00", opens_at=2094516000.0),
     ]
     api.runners |= {
         "job_retry.list": lambda **_: entries,
@@ -622,7 +622,7 @@ def furnish(api):
     api.runners |= {
         "batch.list": lambda limit: [running, done, halted],
         "job_retry.list": lambda **_: [
-            entry("db1", expires_at="2036-05-17T10:11:12+00:00"),
+            entry("db1", expires_at=2094631872.0),
             entry(
                 "db1",
                 "20260516101112131416",
@@ -631,7 +631,7 @@ def furnish(api):
                 reason="it may have been begun, and did not return",
                 attempts=1,
             ),
-            entry("web9", waits_for="Sat,Sun 02:00-05:00", opens_at="2036-05-16T02:00:00+00:00"),
+            entry("web9", waits_for="Sat,Sun 02:00-05:00", opens_at=2094516000.0),
         ],
         "job_cache.search": lambda **_: {"jobs": [row], "next": None},
         "jobs.list_job": lambda jid: {**job, "jid": JID, "Minions": list(names)[:21], "Result": result},

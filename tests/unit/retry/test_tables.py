@@ -9,7 +9,7 @@ from saltext.jobs.core.retry.entry import State
 from tests.unit.batch.test_tables import JID, drawn
 from tests.unit.display.test_text import HARMFUL
 
-QUEUED, EXPIRES = "2026-05-17T06:35:00+00:00", "2026-05-17T08:40:00+00:00"
+QUEUED, EXPIRES = 1778999700.0, 1779007200.0
 
 
 def entry(minion="web1", state="pending", **more):
