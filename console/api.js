@@ -162,8 +162,8 @@ export function foretold(perms, fun) {
 
 function matches(pattern, text) {
   try {
-    return new RegExp(`^(?:${pattern})$`).test(text);
+    return new RegExp(`^(?:${pattern})`).test(text); // Salt does not look at the end either (re.match)
   } catch {
-    return pattern === text;
+    return false;
   }
 }

@@ -14,7 +14,7 @@ let serial = 0;
 export function confirm(title, says, verb) {
   return open(title, says.map((one) => (one instanceof Node ? one : el("p", {}, one))), (close) => [
     el("button", { type: "button", class: "danger", onclick: () => close(true) }, verb),
-    el("button", { type: "button", onclick: () => close(false) }, "Cancel"),
+    el("button", { type: "button", autofocus: true, onclick: () => close(false) }, "Cancel"),
   ]).then(Boolean);
 }
 

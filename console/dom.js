@@ -7,7 +7,7 @@ const ATTRIBUTES = new Set([
   "aria-labelledby", "aria-live", "aria-pressed", "aria-valuemax", "aria-valuemin", "aria-valuenow", "aria-valuetext",
   "autocomplete", "autocapitalize", "spellcheck", "class", "colspan", "for", "id", "list", "max", "min", "name", "open", "placeholder",
   "required", "role", "rows", "scope", "size", "step", "tabindex", "title", "type", "value", "datetime", "inputmode",
-  "d", "viewBox", "preserveAspectRatio", "points", "x", "y", "width", "height", "data-state", "data-of", "selected", "checked",
+  "autofocus", "d", "viewBox", "preserveAspectRatio", "points", "x", "y", "width", "height", "data-state", "data-of", "selected", "checked",
 ]);
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -71,22 +71,26 @@ export function say(node, text) {
  */
 export function keyed(parent, items, keyOf, make) {
   const known = parent.keyedNodes || (parent.keyedNodes = new Map());
-  const wanted = new Set();
-  let place = parent.firstChild;
-  for (const item of items) {
-    const key = keyOf(item);
-    if (wanted.has(key)) continue;
-    wanted.add(key);
-    let row = known.get(key);
-    if (!row) known.set(key, (row = make(item)));
-    row.set(item);
-    if (row.node === place) place = place.nextSibling;
-    else parent.insertBefore(row.node, place);
-  }
+  const wanted = new Set(items.map(keyOf));
+  // First those that go: a node that is moved loses the focus.
   for (const [key, row] of known) {
     if (!wanted.has(key)) {
       row.node.remove();
       known.delete(key);
     }
+  }
+  const placed = new Set();
+  let place = parent.firstChild;
+  for (const item of items) {
+    const key = keyOf(item);
+    if (placed.has(key)) continue;
+    placed.add(key);
+    let row = known.get(key);
+    if (!row) known.set(key, (row = make(item)));
+    row.set(item);
+    // One that goes further down is moved in its turn, and those behind it stay where they are.
+    if (place && row.node === place.nextSibling) place = row.node;
+    if (row.node === place) place = place.nextSibling;
+    else parent.insertBefore(row.node, place);
   }
 }

@@ -82,13 +82,14 @@ export function bytes(number) {
 
 /**
  * Return the value that somebody meant who typed it into a form: a number, true, false, null, a list or a mapping where it is
- * written as one in JSON, and text otherwise. Numbers that JavaScript cannot hold exactly, such as a jid, stay text.
+ * written as one in JSON, and text otherwise. A number is one only where it reads the same again: a jid, which JavaScript cannot
+ * hold exactly, a version 1.10, and 12e4, which may be a hash, stay text.
  */
 export function typed(text) {
   const trimmed = text.trim();
   try {
     const value = JSON.parse(trimmed);
-    return typeof value === "number" && !Number.isSafeInteger(value) && Number.isInteger(value) ? trimmed : value;
+    return typeof value === "number" && String(value) !== trimmed ? trimmed : value;
   } catch {
     return trimmed;
   }

@@ -27,6 +27,8 @@ const ROUTES = [
   [/^jobs\/([^/]+)$/, JobView, "jobs"],
   [/^health$/, HealthView, "health"],
 ];
+/** Seconds without any event after which a connection is doubtful where an engine was heard: each beats every few seconds. */
+const SILENT = 60;
 const MENU = [["batches", "Batches"], ["start", "Start"], ["queue", "Queue"], ["jobs", "Jobs"], ["health", "Health"]];
 
 export class App {
@@ -34,9 +36,14 @@ export class App {
     Object.assign(this, { body, api, view: null, stream: null, lost: null });
     /** When each engine has last shown a sign of life, Unix time of this machine. */
     this.beats = new Map();
-    this.status = el("p", { class: "status", role: "status" });
+    this.told = el("span", { role: "status" }); // what changes seldom, and is said aloud
+    this.age = el("span");
+    this.status = el("p", { class: "status" }, this.told, " ", this.age);
     this.main = el("main", { id: "main", tabindex: -1 });
-    window.addEventListener("hashchange", () => this.route());
+    window.addEventListener("hashchange", () => {
+      this.route();
+      if (this.view) this.main.focus();
+    });
     // The one thing that goes by time: how long ago. It asks nobody.
     setInterval(() => this.tellAge(), 1000);
   }
@@ -131,9 +138,17 @@ export class App {
     set(this.status, "data-state", this.lost ? "lost" : this.stream.open ? "live" : "waiting");
     if (this.lost) {
       const of = this.view?.readAt ? `What is shown is of ${moment(Math.max(this.view.readAt, this.lost.since))}, ${ago(Math.max(this.view.readAt, this.lost.since), now)}.` : "Nothing has been read.";
-      say(this.status, `No connection: ${this.lost.reason}. ${of} It is tried again.`);
-    } else if (!this.stream.open) say(this.status, "Connecting…");
-    else say(this.status, `Live: last event ${ago(this.stream.heard, now)}`);
+      say(this.told, `No connection: ${this.lost.reason}.`);
+      say(this.age, `${of} It is tried again.`);
+    } else if (!this.stream.open) {
+      say(this.told, "Connecting…");
+      say(this.age, "");
+    } else {
+      const silent = this.beats.size > 0 && now - this.stream.heard > SILENT;
+      if (silent) set(this.status, "data-state", "lost");
+      say(this.told, silent ? "Nothing comes, though engines run: the connection may be gone. Reload the page to be sure." : "Live:");
+      say(this.age, `last event ${ago(this.stream.heard, now)}`);
+    }
     this.view?.tick?.();
   }
 
@@ -141,7 +156,7 @@ export class App {
 
   route() {
     if (!this.api.session) return;
-    const path = decode(location.hash.replace(/^#\/?/, ""));
+    const path = location.hash.replace(/^#\/?/, ""); // its parts are decoded below
     const [, View, name, found] = ROUTES.map(([pattern, ...rest]) => [pattern, ...rest, pattern.exec(path)]).find((row) => row[3])
       || [null, BatchesView, "batches", []];
     this.view?.close();

@@ -12,9 +12,18 @@ export function kept() {
 }
 
 export function keep(session) {
-  sessionStorage.setItem(KEY, JSON.stringify(session));
+  store(() => sessionStorage.setItem(KEY, JSON.stringify(session)));
 }
 
 export function forget() {
-  sessionStorage.removeItem(KEY);
+  store(() => sessionStorage.removeItem(KEY));
+}
+
+/** A browser may forbid a page to store anything: then the login lasts until the page is loaded again. */
+function store(change) {
+  try {
+    change();
+  } catch (error) {
+    console.warn(`The login is not kept: ${error.message}`);
+  }
 }

@@ -84,6 +84,8 @@ export class Stream {
           this.listener.loggedOut();
         }
         why = error.message;
+      } finally {
+        this.abort.abort(); // where an event has broken it off, the connection is still there
       }
       if (this.closed) return;
       this.open = false;

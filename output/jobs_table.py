@@ -88,7 +88,8 @@ def output(data, **kwargs):
 def _drawn(draw, data):
     to_file = bool(__opts__.get("output_file"))
     # Salt knows of pipes and of --no-color; with --out-file it goes by the terminal all the same.
-    colours = bool(__opts__.get("color")) and not to_file and not os.environ.get("NO_COLOR")
+    plain = to_file or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    colours = bool(__opts__.get("color")) and not plain
     page = Page(
         terminal.DEFAULT_WIDTH if to_file else terminal.width_of_terminal(sys.stdout),
         time.time(),

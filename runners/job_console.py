@@ -33,7 +33,7 @@ def config(static_path=STATIC_PATH):
     """
     Return the lines of the master's configuration with which salt-api serves the console of this installation.
 
-    What the configuration has already (port, certificates) is in them. A ``static`` that is another page's, such as
+    What the configuration has already (port, certificates) is left out. A ``static`` that is another page's, such as
     SaltGUI's, is not changed: then the lines say how to put the console below it.
 
     :param str static_path: where the page is to be on the server.

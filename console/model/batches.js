@@ -8,6 +8,9 @@ export const UNSUCCESSFUL = ["failed", "timed_out", "lost", "offline", "killed"]
 const OVER = new Set(["complete", "halted"]);
 const KINDS = new Set(["new", "progress", "paused", "resumed", "check", "checked", "halted", "complete"]);
 
+/** Most batches that are held: forged ones must end somewhere. */
+const MOST = 20000;
+
 export function isOver(batch) {
   return OVER.has(batch.state);
 }
@@ -94,12 +97,12 @@ export class Batches {
     if (!batch) {
       if (what !== "new") return KINDS.has(what) && what !== "progress";
       batch = { jid, fun: data.fun, tgt: data.tgt, tgt_type: data.tgt_type, user: data.user, created: now, driver: "engine", told: true };
-      if (!apply(batch, what, data)) return true;
-      this.rows = new Map([[jid, batch], ...this.rows]);
+      if (apply(batch, what, data) && this.rows.size < MOST) this.rows.set(jid, batch);
       return true;
     }
+    const { state, total } = batch;
     if (apply(batch, what, data)) batch.last_progress = now;
-    return what !== "progress";
+    return what !== "progress" || batch.state !== state || batch.total !== total;
   }
 
   /** All, newest first: those that have not ended, and then the others. */

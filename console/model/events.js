@@ -1,6 +1,7 @@
 // What an event says, from its tag and its data; nothing where it says nothing to this page. Every accepted minion can fire any
 // event, so an event is a hint: it moves what is shown, and what matters is read from the API afterwards.
 
+const ENGINES = new Set(["batch_manager", "job_retry", "job_recorder"]);
 const PLAIN = /^[^\s/\u0000-\u001f\u007f]{1,255}$/u;
 
 /** Whether an event with this tag is worth decoding. */
@@ -18,7 +19,7 @@ export function meaning(tag, data) {
   if (!parts.every((part) => part.length <= 255)) return null;
   const [, family, one, two, three] = parts;
   if (parts[0] === "saltext") {
-    return parts.length === 5 && two && parts[3] === "beat" ? { kind: "beat", engine: two === "jobs" ? "" : parts[2] } : null;
+    return parts.length === 5 && two === "beat" && ENGINES.has(one) ? { kind: "beat", engine: one } : null;
   }
   if (family === "batch" && parts.length === 4 && PLAIN.test(one) && data.jid === one) return { kind: "batch", jid: one, what: two, data };
   if (family === "job_retry" && parts.length === 5 && PLAIN.test(one) && PLAIN.test(two)) {

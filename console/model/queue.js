@@ -38,8 +38,8 @@ export class Queue {
     this.heard?.push(event);
     const key = keyOf(event);
     if (event.what === "done") return this.rows.delete(key);
+    if (!Object.hasOwn(AFTER, event.what)) return false;
     const state = AFTER[event.what];
-    if (!state) return false;
     const { fun, attempts, reason } = event.data;
     const told = { minion: event.minion, jid: event.jid, fun, attempts, reason, state };
     const entry = { queued_at: null, expires_at: null, waits_for: null, opens_at: null, ...this.rows.get(key), ...told };

@@ -12,7 +12,7 @@ import { Table, Trouble, action, badge, bar, cell, choice, counts, facts } from 
 
 export class BatchView {
   constructor(app, jid) {
-    Object.assign(this, { app, jid, title: `Batch ${jid}`, batch: null, drawnAll: false });
+    Object.assign(this, { app, jid, title: `Batch ${jid}`, batch: null });
     this.members = new Members(jid);
     this.trouble = new Trouble();
     this.noMinions = new Trouble();
@@ -50,7 +50,6 @@ export class BatchView {
       this.grid.node,
       el("div", { class: "row filter" }, el("label", { for: "minion-search" }, "Find a minion"), this.search, this.chips.map((chip) => chip.node)),
       this.table.node);
-    // What the form for a new batch has announced: more or fewer minions have matched than were shown.
     this.actionsKnown(false);
   }
 
@@ -78,6 +77,8 @@ export class BatchView {
       this.batch = { ...status.value };
       this.readAt = Date.now() / 1000;
       for (const { what, data } of heard) apply(this.batch, what, data);
+      // What came meanwhile may be older or newer than what was read, or forged.
+      if (heard.some(({ what }) => what !== "progress") || this.batch.state !== status.value.state) this.reader.want();
     }
     if (minions.value && typeof minions.value === "object") this.members.take(minions.value);
     else this.members.fail();
@@ -89,10 +90,14 @@ export class BatchView {
     if (event.kind !== "batch") return this.members.hear(event);
     this.heard?.push(event);
     const { what, data } = event;
-    if (!this.batch || !apply(this.batch, what, data)) return false;
-    // The events of the job move single minions; where they do not add up to what the batch says, they are read again.
-    if (what !== "progress" || !this.members.agrees(data)) this.reader.want();
-    return true;
+    if (!this.batch) return false;
+    const { state } = this.batch;
+    const told = apply(this.batch, what, data);
+    if (told) this.batch.last_progress = this.app.api.now();
+    // Batches of Salt's own tell no counts of ours; a state that an event alone tells may be forged; and the events of the job
+    // move single minions: where they do not add up to what the batch says, they are read again.
+    if (!told || what !== "progress" || this.batch.state !== state || !this.members.agrees(data)) this.reader.want();
+    return told;
   }
 
   // -- showing --------------------------------------------------------------------------------------------------------
@@ -134,7 +139,7 @@ export class BatchView {
 
   remark(now) {
     const { batch } = this;
-    const opens = Number.isFinite(batch.opens_at) ? ` It opens ${ago(batch.opens_at, now)} (${moment(batch.opens_at)}).` : "";
+    const opens = Number.isFinite(batch.opens_at) && !isPausedByHand(batch) ? ` It opens ${ago(batch.opens_at, now)} (${moment(batch.opens_at)}).` : "";
     const check = batch.check && !batch.paused_reason ? "A check is under way." : "";
     return `${remark(batch)}${opens}${check}`;
   }
@@ -154,8 +159,10 @@ export class BatchView {
     const ours = batch.driver === "engine";
     const over = isOver(batch);
     const stopping = batch.state === "stopping";
-    buttons.pause.set(ours && batch.state === "running");
-    buttons.resume.set(ours && batch.state === "paused" && batch.approve === null && batch.opens_at === null);
+    const byHand = isPausedByHand(batch);
+    const waits = batch.state === "paused" && batch.opens_at !== null && !byHand;
+    buttons.pause.set(ours && (batch.state === "running" || waits));
+    buttons.resume.set(ours && batch.state === "paused" && (byHand || (batch.approve === null && batch.opens_at === null)));
     buttons.approve.set(ours && Number.isInteger(batch.approve) && !over);
     buttons.stop.set(!over && !stopping);
     buttons.kill.set(!over && (!stopping || batch.active > 0));
@@ -227,7 +234,7 @@ export class BatchView {
     else says.push(`The job goes on on the ${many(batch.active, "minion")} that run it now.`);
     says.push("A stopped batch cannot be resumed; a retry starts a new one.");
     if (!(await confirm(kill ? `Stop batch ${this.jid} and kill its job?` : `Stop batch ${this.jid}?`, says, kill ? "Stop and kill" : "Stop"))) return;
-    const answer = await this.app.act("batch.stop", { jid: this.jid, kill }, (value) => `Batch ${this.jid} ${value === false ? "had ended, or was stopped, already" : kill ? "is stopped, and its job is killed" : "is stopped"}.`);
+    const answer = await this.app.act("batch.stop", { jid: this.jid, kill }, (value) => `Batch ${this.jid} ${value === false ? "had ended, or was stopped, already" : kill ? "is stopped, and its job is being killed" : "is stopped"}.`);
     if (answer !== undefined) await this.load();
   }
 
@@ -253,4 +260,9 @@ export class BatchView {
     this.reader.close();
     this.grid.close();
   }
+}
+
+/** Whether somebody has paused it: it goes on when somebody says so, whatever its windows. */
+function isPausedByHand(batch) {
+  return batch.state === "paused" && /^paused( by |$)/.test(batch.paused_reason || "");
 }

@@ -86,11 +86,12 @@ function doctor(fun, title) {
     async read(app) {
       say(said, "Examining…");
       const { value, error } = await app.read(fun);
-      trouble.show(error);
-      const findings = value && Array.isArray(value.findings) ? value.findings.map(String) : [];
-      say(said, error ? "" : findings.length ? "" : "Nothing to say: all is well.");
-      state.node.hidden = Boolean(error);
-      state.set(error ? "" : findings.length ? `${count(findings.length)} to look at` : "well");
+      const told = Array.isArray(value?.findings);
+      trouble.show(error || (told ? null : new Error("The answer is no list of findings")));
+      const findings = told ? value.findings.map(String) : [];
+      say(said, told && !findings.length ? "Nothing to say: all is well." : "");
+      state.node.hidden = !told;
+      state.set(!told ? "" : findings.length ? `${count(findings.length)} to look at` : "well");
       keyed(list, findings, (finding) => finding, (finding) => ({ node: el("li", {}, finding), set() {} }));
     },
   };

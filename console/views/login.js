@@ -10,7 +10,7 @@ export function loginForm(api, reason, done) {
   const user = el("input", { id: "user", name: "username", autocomplete: "username", autocapitalize: "none", spellcheck: "false", required: true });
   const password = el("input", { id: "password", name: "password", type: "password", autocomplete: "current-password", required: true });
   const backend = el("input", { id: "eauth", name: "eauth", list: "backends", autocapitalize: "none", spellcheck: "false", required: true });
-  backend.value = localStorage.getItem(REMEMBERED) || "pam";
+  backend.value = remembered();
   const trouble = el("p", { role: "alert", class: "trouble" }, reason);
   const button = el("button", { type: "submit", class: "primary" }, "Log in");
   const submit = async (event) => {
@@ -19,7 +19,7 @@ export function loginForm(api, reason, done) {
     say(trouble, "");
     try {
       const session = await api.login(user.value, password.value, backend.value.trim());
-      localStorage.setItem(REMEMBERED, backend.value.trim());
+      remember(backend.value.trim());
       done(session);
     } catch (error) {
       password.value = "";
@@ -36,4 +36,21 @@ export function loginForm(api, reason, done) {
       el("label", { for: "eauth" }, "Authentication (eauth)"), backend,
       el("datalist", { id: "backends" }, BACKENDS.map((name) => el("option", { value: name }))),
       button, trouble));
+}
+
+// A browser may forbid a page to store anything; then nothing is remembered.
+function remembered() {
+  try {
+    return localStorage.getItem(REMEMBERED) || "pam";
+  } catch {
+    return "pam";
+  }
+}
+
+function remember(eauth) {
+  try {
+    localStorage.setItem(REMEMBERED, eauth);
+  } catch {
+    // nothing is remembered
+  }
 }

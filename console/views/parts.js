@@ -41,6 +41,7 @@ export function action(app, text, fun, run, kind = "") {
   const note = el("span", { class: "note" });
   const node = el("button", { type: "button", class: kind }, text, note);
   node.addEventListener("click", async () => {
+    if (node.classList.contains("busy")) return; // a double click, or a key that is held down, is one
     if (app.api.denied.has(fun)) {
       warn(`You are not permitted to call ${fun}`);
       return;

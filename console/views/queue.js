@@ -19,6 +19,8 @@ export class QueueView {
     this.title = "Retry queue";
     this.queue = new Queue();
     this.stats = null;
+    /** The filter of the list that is shown, which may be another one than what is being typed. */
+    this.of = {};
     this.trouble = new Trouble();
     this.noList = new Trouble();
     this.reader = new Reader(() => this.read(), 4);
@@ -65,12 +67,15 @@ export class QueueView {
     this.tooMany = !Object.keys(filter).length && stats && stats.entries > MOST;
     if (this.tooMany) {
       this.queue.take([]);
+      this.of = {};
       this.noList.show(new Error(`There are ${count(stats.entries)} entries: name a minion or a job to see them`));
     } else {
       const { value: list, error: trouble } = await this.app.read("job_retry.list", filter);
       this.noList.show(trouble);
-      if (Array.isArray(list)) this.queue.take(list);
-      else this.queue.fail();
+      if (Array.isArray(list)) {
+        this.queue.take(list);
+        this.of = filter;
+      } else this.queue.fail();
     }
     if (stats || this.queue.read) this.readAt = Date.now() / 1000;
     this.app.draw();
@@ -122,9 +127,10 @@ export class QueueView {
     const byMinion = group.by === "minion";
     const title = cell("strong", { class: byMinion ? "id" : "jid" });
     const summary = cell();
-    const replay = action(app, "Replay now", "job_retry.replay", () => this.replay(group.name));
-    const cancel = action(app, "Cancel all…", "job_retry.cancel", () => this.cancel({ [group.by]: group.name }, this.groupOf(group)), "danger");
-    const retry = action(app, "Retry all…", "job_retry.retry", () => this.retry({ [group.by]: group.name }, this.groupOf(group)));
+    const of = () => ({ ...this.of, [group.by]: group.name }); // what the list is narrowed to, and no more
+    const replay = action(app, "Replay now", "job_retry.replay", () => this.replay(group.name, this.groupOf(group)));
+    const cancel = action(app, "Cancel all…", "job_retry.cancel", () => this.cancel(of(), this.groupOf(group)), "danger");
+    const retry = action(app, "Retry all…", "job_retry.retry", () => this.retry(of(), this.groupOf(group)));
     return {
       cells: [title.node, "", summary.node, "", "", "", el("div", { class: "row" }, byMinion && replay.node, retry.node, cancel.node)],
       set: (now) => {
@@ -201,8 +207,10 @@ export class QueueView {
     if (await confirm("Pause the retry queue?", says, "Pause the queue")) await this.do("pause", {}, () => "The queue is paused.");
   }
 
-  replay(minion) {
-    return this.do("replay", { minion }, (value) => `${minion} is asked: ${many(value, "entry waits", "entries wait")} for it.`);
+  async replay(minion, entries) {
+    const says = [`All that ${minion} is owed is delivered now, whatever is filtered here, though windows of it are shut.`];
+    if (entries.some((entry) => entry.waits_for) && !(await confirm("Replay outside of a window?", says, "Replay now"))) return;
+    await this.do("replay", { minion }, (value) => `${minion} is asked: ${many(value, "entry waits", "entries wait")} for it.`);
   }
 
   async retry(of, entries) {

@@ -1,5 +1,6 @@
 // The form for a new batch: it shows which minions match, and starts nothing before that.
 
+import { warn } from "../dialog.js";
 import { el, replace, say, set } from "../dom.js";
 import { count, line, many, typed } from "../format.js";
 import { Trouble, action, choice, field } from "./parts.js";
@@ -12,6 +13,9 @@ export class StartView {
   constructor(app) {
     this.app = app;
     this.title = "Start a batch";
+    /** Counts what is typed and asked: an answer about something else is not shown. */
+    this.turn = 0;
+    this.told = null;
     const text = (name, more = {}) => el("input", { name, spellcheck: "false", autocapitalize: "none", autocomplete: "off", ...more });
     this.inputs = {
       tgt: text("tgt", { required: true, placeholder: "web*" }),
@@ -90,12 +94,15 @@ export class StartView {
       return;
     }
     say(this.matched, "Matching…");
+    const turn = (this.turn += 1);
     const { value, error } = await this.app.read("batch.preview", wanted);
+    if (turn !== this.turn) return; // something else is typed meanwhile
     replace(this.matched);
     this.trouble.show(error);
     this.told = null;
     if (error || !value) return;
     this.told = JSON.stringify(wanted);
+    this.total = value.total;
     this.show(value);
   }
 
@@ -118,7 +125,8 @@ export class StartView {
 
   /** Something is typed: what was shown does not hold for that. */
   forget() {
-    if (this.told !== null) replace(this.matched);
+    this.turn += 1;
+    replace(this.matched);
     this.told = null;
     this.draw();
   }
@@ -130,6 +138,8 @@ export class StartView {
       return;
     }
     const started = await this.app.act("batch.start", wanted, (value) => `Batch ${value.jid} is started on ${many(value.total, "minion")}.`);
+    // The target is matched anew: a minion may have been accepted or removed since.
+    if (started && started.total !== this.total) warn(`${many(this.total, "minion")} matched when they were shown, and ${count(started.total)} when the batch was started.`);
     if (started && started.jid) location.hash = `#/batches/${encodeURIComponent(started.jid)}`;
   }
 

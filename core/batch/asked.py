@@ -91,6 +91,8 @@ def new_batch(
     :raises Refused: for bad input, and where ``who`` may not publish the job to these minions.
     """
     settings = _settings(opts)
+    # Before anything is matched: whether a target matches tells of the grains and the pillar of others.
+    require_no_peer(who, settings.allow_peers, _PEERS)
     options, kwargs = _split(given)
     fun = arguments.function(fun)
     arg = (*args, *arguments.sequence("arg", options.get("arg")))

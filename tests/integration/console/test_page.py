@@ -404,6 +404,82 @@ def test_what_is_done_to_the_queue_is_asked_about_and_done_to_what_is_shown(page
     ]
 
 
+def test_what_is_done_to_a_group_is_done_to_what_the_list_is_narrowed_to(page, api):
+    asked = []
+    api.runners |= {
+        "job_retry.list": lambda minion=None: [entry(name) for name in ("web1", "web2") if minion in (None, name)],
+        "job_retry.cancel": lambda **of: asked.append(of) or 1,
+    }
+    page.open()
+    page.go("queue")
+    page.wait_text("2 entries", ".large")
+    page.choose("#by", "jid")
+    page.fill("#of-minion", "web1")
+    page.choose("#of-minion", "web1")
+    wait_for(lambda: "web2" not in page.text("tbody"), what="the list is narrowed")
+    page.click("Cancel all…")
+    page.wait_text("1 entry will not be delivered", "dialog")
+    page.click("Do not deliver", "dialog")
+    wait_for(lambda: asked, what="it is cancelled")
+    assert asked == [{"minion": "web1", "jid": JID}]
+
+
+def test_what_would_go_out_although_its_window_is_shut_is_asked_about(page, api):
+    asked = []
+    api.runners |= {
+        "job_retry.list": lambda **_: [entry("web1", waits_for="Sat 02:00-05:00", opens_at=2094516000.0)],
+        "job_retry.replay": lambda **of: asked.append(of) or 1,
+    }
+    page.open()
+    page.go("queue")
+    page.click("Replay now")
+    page.wait_text("though windows of it are shut", "dialog")
+    page.click("Cancel", "dialog")
+    page.click("Replay now")
+    page.click("Replay now", "dialog")
+    wait_for(lambda: asked, what="it is replayed")
+    assert asked == [{"minion": "web1"}]
+
+
+def test_a_double_click_is_one_and_a_key_that_is_held_confirms_nothing(page, api):
+    started = []
+    shown = {"fun": "test.ping", "total": 2, "minions": ["web1", "web2"], "sizes": [2], "groups": None, "unsure": []}
+
+    def start(**wanted):
+        started.append(wanted)
+        time.sleep(0.5)
+        return summary(pending=3)
+
+    api.runners |= {"batch.preview": lambda **_: shown, "batch.start": start}
+    has_batch(api, summary(pending=3), minions_of({"web1": "pending"}))
+    page.open()
+    page.go("start")
+    page.fill("#tgt", "web*")
+    page.fill("#fun", "test.ping")
+    page.click("Show which minions match")
+    page.wait_text("2 minions match")
+    page.chrome.execute_script("arguments[0].click(); arguments[0].click()", page.find("Start the batch"))
+    page.wait_text("2 minions matched when they were shown, and 3 when the batch was started", ".messages")
+    wait_for(lambda: page.text("h1") == f"Batch {JID}", what="the batch is shown")
+    assert len(started) == 1
+    page.click("Stop and kill…")
+    assert page.chrome.switch_to.active_element.text == "Cancel"
+    page.click("Cancel", "dialog")
+
+
+def test_the_keyboard_stays_in_a_row_when_one_before_it_goes(page, api):
+    api.runners["job_retry.list"] = lambda **_: [entry(name) for name in ("web1", "web2", "web3")]
+    page.open()
+    page.go("queue")
+    page.wait_text("3 entries", ".large")
+    page.chrome.execute_script("[...document.querySelectorAll('tbody .danger')].at(-1).focus()")
+    data = {"minion": "web1", "jid": JID, "fun": "state.apply", "attempts": 1, "reason": "it has returned"}
+    api.fire(f"salt/job_retry/web1/{JID}/done", data)
+    page.wait_text("2 entries", ".large")
+    wait_for(lambda: "web1" not in page.text("tbody"), what="its row is gone")
+    assert page.chrome.switch_to.active_element.text.startswith("Cancel")
+
+
 # -- hostile ----------------------------------------------------------------------------------------------------------
 
 
@@ -482,6 +558,37 @@ def test_events_that_are_none_change_nothing(page, api):
 
 
 # -- many -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_forged_end_of_a_batch_does_not_stay(page, api):
+    batch = summary(completed=2, active=3)
+    has_batch(
+        api, batch, minions_of({**{f"a{n}": "completed" for n in range(2)}, **{f"b{n}": "active" for n in range(3)}})
+    )
+    forged = told({**batch, "state": "complete"})
+    page.open()
+    page.wait_text("2 of 5", "tbody")
+    api.calls.clear()
+    api.fire(*forged)
+    wait_for(lambda: api.count("batch.list"), what="the list is read again")
+    page.wait_text("running", "tbody")
+    page.go(f"batches/{JID}")
+    page.wait_text("Stop and kill…")
+    api.calls.clear()
+    api.fire(*forged)
+    wait_for(lambda: api.count("batch.status"), what="the batch is read again")
+    page.wait_text("Stop and kill…")
+
+
+def test_a_batch_of_salt_s_own_is_read_again_when_an_event_of_it_comes(page, api):
+    batch = summary(active=3, driver="cli")
+    has_batch(api, batch, {})
+    page.open()
+    page.go(f"batches/{JID}")
+    page.wait_text("0 of 3")
+    batch |= {"completed": 3, "active": 0, "state": "complete"}
+    api.fire(f"salt/batch/{JID}/complete", {"jid": JID})
+    page.wait_text("3 of 3")
 
 
 def test_ten_thousand_minions_stay_fluent(page, api):
@@ -765,6 +872,9 @@ def test_an_event_moves_a_minion_only_to_where_it_may_go(page, api, served):
         ('["a", 1]', ["a", 1]),
         ("uptime -p", "uptime -p"),
         (JID, JID),
+        ("1234e5678", "1234e5678"),
+        ("12e4", "12e4"),
+        ("1.10", "1.10"),
         ('"5"', "5"),
     ],
 )
