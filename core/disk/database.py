@@ -122,6 +122,8 @@ class Database:
             yield connection
         except sqlite3.DatabaseError as exc:
             if is_damage(exc) and not connection.busy:
+                # A transaction may have opened a newer one.
+                connection = self._open_ones.get(threading.get_ident(), connection)
                 self._leave(connection)
                 self._file.set_aside(connection.identity, str(exc))
             raise

@@ -25,6 +25,8 @@ from saltext.jobs.core.errors import StateError
 log = logging.getLogger(__name__)
 
 BUSY_SECONDS = 30.0  # how long a writer waits for the others
+#: The first that takes INSERT … ON CONFLICT DO UPDATE, the newest of what is used here.
+LEAST_SQLITE = (3, 24, 0)
 
 _COMPANIONS = ("-wal", "-shm")
 
@@ -60,6 +62,8 @@ class DatabaseFile:
 
     def check_place(self) -> None:
         """:raises StateError: where no database may be."""
+        if sqlite3.sqlite_version_info < LEAST_SQLITE:
+            raise StateError(f"cache: sqlite needs SQLite 3.24 or later, and this Python has {sqlite3.sqlite_version}")
         for name in ("", *_COMPANIONS):
             with contextlib.suppress(FileNotFoundError):
                 if not stat.S_ISREG(os.lstat(self.path + name).st_mode):
@@ -134,6 +138,8 @@ class DatabaseFile:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
         finally:
+            # Not left to close: a process that another thread has begun meanwhile holds what is open here.
+            fcntl.flock(handle, fcntl.LOCK_UN)
             os.close(handle)
 
     def set_aside(self, identity: tuple[int, int], reason: str) -> None:

@@ -106,32 +106,41 @@ class JobLookup:
             jids, numbers, values = zip(*rows, strict=True)
             if not known.keys() >= set(numbers):
                 known = {number: shown_mark(fun, user) for number, fun, user in self.marks()}
+                # Where a mark is missing the load itself tells, if it is there still.
+                values = [value if number in known else None for number, value in zip(numbers, values, strict=True)]
             yield jids, [known.get(number, _GONE) for number in numbers], _decoded(values)
             rows = self._database.read(query, (jids[-1],))
 
-    def forget(self) -> int:
-        """Remove some of what tells of minions' jobs in hours of which there are no loads any more; return how much."""
+    def _first_hour(self) -> int:
+        """Return the hour of the oldest job of which there is anything; 0 where that is not known."""
         # A job that is copied has its returns and minions before its load.
         firsts = [self._database.read(_FIRST_KEY, (bank,))[0][0] for bank in (LOADS, MINIONS)]
         firsts.append((self._database.read(_FIRST_BANK, (RETURNS, RETURNS))[0][0] or "")[len(RETURNS) :])
         first = min((jid for jid in firsts if jid), default="")
-        kept = int(first[:10]) if is_timed(first) else int(first[:8]) * 100 if _DATED(first) else 0
+        return int(first[:10]) if is_timed(first) else int(first[:8]) * 100 if _DATED(first) else 0
+
+    def forget(self) -> int:
+        """Remove some of what tells of minions' jobs in hours of which there are no loads any more; return how much."""
+        kept = self._first_hour()
         query = "SELECT hour, minion FROM jobs_of_minions WHERE hour < ? ORDER BY hour, minion LIMIT 1 OFFSET ?"
         if not self._database.read(query, (kept, 0)):
-            return 0
+            return self._forget_marks()
         last = self._database.read(query, (kept, SOME)) or [(kept, -1)]
         with self._database.transaction() as sql:
+            if self._first_hour() < kept:
+                return 0  # somebody has stored older ones meanwhile
             count = sql.execute("DELETE FROM jobs_of_minions WHERE hour < ?", last[0][:1]).rowcount
             count += sql.execute("DELETE FROM jobs_of_minions WHERE hour = ? AND minion <= ?", last[0]).rowcount
-        self._forget_marks()
         return count
 
-    def _forget_marks(self) -> None:
+    def _forget_marks(self) -> int:
+        """Remove some of the pairs of function and user that no load has any more; return how many."""
         unused = "NOT EXISTS (SELECT 1 FROM jobs WHERE mark = marks.id)"
         found = self._database.read(f"SELECT id FROM marks WHERE {unused} LIMIT {SOME}")
         if found:
             with self._database.transaction() as sql:
                 sql.executemany(f"DELETE FROM marks WHERE id = ? AND {unused}", found)
+        return len(found)
 
 
 def _decoded(values: Sequence[bytes | None]) -> list[Any]:

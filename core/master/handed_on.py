@@ -25,18 +25,17 @@ class HandedOn:
 
     def __init__(self) -> None:
         self._most = 100
-        self._last: dict[
-            float, float
-        ] = {}  # when minions were asked or sent something -> when they were last heard of it
+        #: By the step in which minions were asked or sent something, when they were last heard of it.
+        self._last: dict[int, float] = {}
 
     def __len__(self) -> int:
         return len(self._last)
 
     def note(self, cause: float, now: float) -> None:
         """A minion is heard ``now`` about something that was published at ``cause``."""
-        self._last[math.floor(cause / _STEP) * _STEP] = now
+        self._last[_step_of(cause)] = now
         if len(self._last) > self._most:
-            self._last = {cause: last for cause, last in self._last.items() if last > now - QUIET}
+            self._last = {step: last for step, last in self._last.items() if last > now - QUIET}
             self._most = 2 * len(self._last) + 100
 
     def end_of(self, published: float, earliest: float, timeout: float) -> float:
@@ -47,5 +46,10 @@ class HandedOn:
         :param earliest: when its time is over where the master is not behind.
         :param timeout: seconds that it has for that.
         """
-        last = max((last for cause, last in self._last.items() if cause <= published), default=-math.inf)
+        latest = _step_of(published)
+        last = max((last for step, last in self._last.items() if step <= latest), default=-math.inf)
         return min(max(earliest, last + QUIET), earliest + (LONGEST - 1.0) * timeout)
+
+
+def _step_of(cause: float) -> int:
+    return math.floor(cause / _STEP)

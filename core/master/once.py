@@ -56,7 +56,8 @@ def is_recorded(funs: Iterable[str], options: Any) -> bool:
     """
     given = options if isinstance(options, Mapping) else {}
     executors = given.get("module_executors")
-    if executors and NAME not in ([executors] if isinstance(executors, str) else executors):
+    names = [executors] if isinstance(executors, str) else executors
+    if executors and (not isinstance(names, (list, tuple)) or NAME not in names):
         return False
     wishes = given.get("executor_opts")
     wishes = wishes.get(NAME) if isinstance(wishes, Mapping) else None

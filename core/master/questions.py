@@ -135,6 +135,7 @@ class Questions:
             timeout,
             kept,
             forget=False,
+            prompt=False,
         )
 
     async def find_job(
@@ -207,8 +208,8 @@ class Questions:
             functions, arguments = [*functions, "match.compound"], [*arguments, [target]]
 
         def read(given: Mapping[str, Any]) -> Found:
-            left = asked - heard
-            return _found_in(jid, functions, {minion: value for minion, value in given.items() if minion in left})
+            new = {minion: value for minion, value in given.items() if minion in asked and minion not in heard}
+            return _found_in(jid, functions, new)
 
         def tell(given: Mapping[str, Any]) -> None:
             part = read(given)
@@ -243,8 +244,11 @@ class Questions:
         read: Callable[[Kept, str, frozenset[str]], Awaitable[Mapping[str, Answer]]] | None = None,
         forget: bool = True,
         linger: float = 0.0,
+        prompt: bool = True,
     ) -> Answers:
         """
+        :param prompt: whether minions answer at once. Where an answer takes as long as a function does, it tells nothing of
+            how far the master has got.
         :param read: reads answers where they are kept, if not all of each is to be read.
         :param forget: whether nothing of it is to stay there.
         :param linger: for how many seconds after its end late answers are told.
@@ -262,7 +266,9 @@ class Questions:
                 self._loop.spawn_callback(kept.forget, jid)
 
         looked = look if kept is not None else None
-        question = self._open[jid] = Question(self._loop, self._steady, looked, told, self._handed_on)
+        question = self._open[jid] = Question(
+            self._loop, self._steady, looked, told, self._handed_on if prompt else HandedOn()
+        )
         try:
             answers = await question.ask(publish(jid), timeout)
         except BaseException:

@@ -178,7 +178,13 @@ class Effects:
         self._with.loop.spawn_callback(ask)
 
     async def _tell_asked(self, jid: str, said: Found, more: bool) -> None:
-        ran = await self._store_returns(jid, said.ran)
+        try:
+            ran = await self._store_returns(jid, said.ran)
+            records = self._said(jid, said.records)
+        except Exception:  # whatever it is: who asked waits for an outcome
+            log.exception("What minions say of job %s cannot be used", jid)
+            self._step(facts.Asked(jid, unasked=said.answered | said.silent, more=more))
+            return
         self._step(
             facts.Asked(
                 jid,
@@ -189,7 +195,7 @@ class Effects:
                 frozenset(said.ran) - ran,  # one whose return cannot be stored now is asked again
                 said.unmatched,
                 said.unproven,
-                self._said(jid, said.records),
+                records,
                 said.free,
                 more,
             )

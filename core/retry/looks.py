@@ -7,6 +7,8 @@ It decides nothing: what a look means for a replay is told in replay.py.
 
 from __future__ import annotations
 
+import math
+
 from saltext.jobs.core.retry.timers import Timers
 
 #: Seconds for which returns that were heard are gathered into one look at the job cache, which gets them a moment later.
@@ -25,7 +27,7 @@ class Gathering:
 
     def __init__(self, name: str, timers: Timers) -> None:
         self._name, self._timers = name, timers
-        self._minions: dict[str, dict[str, None]] = {}
+        self._minions: dict[str, dict[str, float]] = {}  # by job, and when each is due at the soonest
         self._latest: dict[str, float] = {}  # when those of a job are due at the latest, which are put off
 
     def put_off(self, jid: str, minion: str, at: float, latest: float) -> None:
@@ -33,12 +35,17 @@ class Gathering:
         Add a minion to those of a job, all of which are due at ``at`` now, though they were due earlier: but not later than
         the first of them allowed by ``latest``.
         """
-        self._minions.setdefault(jid, {})[minion] = None
+        self._minions.setdefault(jid, {})[minion] = 0.0
         self._timers.set((self._name, jid), min(at, self._latest.setdefault(jid, latest)))
 
-    def add(self, jid: str, minion: str, at: float) -> None:
-        """Add a minion to those of a job, all of which are due at ``at``, or earlier if they were due earlier already."""
-        self._minions.setdefault(jid, {})[minion] = None
+    def add(self, jid: str, minion: str, at: float, no_sooner: bool = False) -> None:
+        """
+        Add a minion to those of a job, all of which are due at ``at``, or earlier if they were due earlier already.
+
+        :param no_sooner: whether this one is not due before, even if the others are.
+        """
+        waiting = self._minions.setdefault(jid, {})
+        waiting[minion] = max(waiting.get(minion, 0.0), at if no_sooner else 0.0)
         self._timers.no_later((self._name, jid), at)
 
     def hasten(self, jid: str, at: float) -> None:
@@ -46,10 +53,15 @@ class Gathering:
         if jid in self._minions:
             self._timers.no_later((self._name, jid), at)
 
-    def take(self, jid: str) -> list[str]:
-        """Return the minions that have gathered for a job, and forget them."""
+    def take(self, jid: str, now: float = math.inf) -> list[str]:
+        """Return the minions that have gathered for a job and are due, and forget them."""
         self._latest.pop(jid, None)
-        return list(self._minions.pop(jid, ()))
+        waiting = self._minions.pop(jid, {})
+        later = {minion: at for minion, at in waiting.items() if at > now}
+        if later:
+            self._minions[jid] = later
+            self._timers.set((self._name, jid), min(later.values()))
+        return [minion for minion in waiting if minion not in later]
 
 
 class Hearsay:

@@ -118,7 +118,7 @@ class Replays:
 
     def look_due(self, jid: str) -> list[Effect]:
         """Look up the minions that are to be looked up for a job."""
-        return self._look_up(jid, self._looks.take(jid))
+        return self._look_up(jid, self._looks.take(jid, self._queue.now))
 
     def _look_up(self, jid: str, wanted: Iterable[str]) -> list[Effect]:
         minions, publish = tuple(minion for minion in wanted if self._queue.has(minion, jid)), False
@@ -137,7 +137,8 @@ class Replays:
 
     def _look_again(self, replay: Replay, step: Step, minion: str, wait: float) -> None:
         replay.go(step)
-        self._looks.add(replay.jid, minion, self._queue.now + wait)
+        # No look for another one cuts short the time in which a return may come.
+        self._looks.add(replay.jid, minion, self._queue.now + wait, no_sooner=step is Step.GRACE)
 
     def unreadable(self, fact: Unreadable) -> None:
         """Look again later."""

@@ -279,6 +279,27 @@ def test_a_pair_of_function_and_user_is_forgotten_after_its_last_job(opts):
     assert max(number for number, _, _ in banks.index.marks()) > max(known.values())
 
 
+def test_a_job_whose_function_and_user_are_not_there_is_listed_from_its_load(opts):
+    job_cache = Returner(opts)
+    for jid in JIDS[:2]:
+        job_cache.save_load(jid, {**LOAD, "jid": jid, "fun": f"a.f{jid}"}, minions=["web1"])
+    listed = job_cache.get_jids()
+    with job_cache.store.driver.banks_file.transaction() as sql:
+        sql.execute("DELETE FROM marks")
+    assert job_cache.get_jids() == listed
+
+
+def test_pairs_of_function_and_user_that_no_job_has_go_without_an_old_hour_too(opts):
+    job_cache = Returner(opts)
+    job_cache.save_load(JIDS[0], {**LOAD, "jid": JIDS[0]}, minions=["web1"])
+    with job_cache.store.driver.banks_file.transaction() as sql:
+        sql.executemany(
+            "INSERT INTO marks (fun, user) VALUES (?, 'x')", [(f"forged.f{number}",) for number in range(100)]
+        )
+    job_cache.store.driver.tidy()
+    assert len(list(job_cache.store.driver.banks_file.index.marks())) == 1
+
+
 def test_what_tells_of_minions_goes_when_its_hour_has_no_jobs(opts):
     job_cache = Returner(opts)
     for jid in (*JIDS, *ODD):

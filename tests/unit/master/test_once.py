@@ -33,6 +33,8 @@ def test_never_is_believed_of_a_job_that_is_younger_than_the_records():
         (["cmd.run"], {"module_executors": ["direct_call"]}, False),
         (["cmd.run"], {"module_executors": "direct_call"}, False),
         (["cmd.run"], {"module_executors": ["job_once", "sudo"]}, True),
+        (["cmd.run"], {"module_executors": 5}, False),
+        (["cmd.run"], {"module_executors": {"job_once": 1}}, False),
         (["cmd.run"], {"executor_opts": {"job_once": {"question": True}}}, False),
         (["cmd.run"], {"executor_opts": {"job_once": {"ack": True}}}, True),
         (["cmd.run"], {"executor_opts": "text"}, True),
