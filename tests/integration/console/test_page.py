@@ -326,7 +326,7 @@ def test_a_kill_is_asked_about_once_and_says_what_it_will_do(page, api):
     assert stops == []
     page.click("Stop and kill…")
     page.click("Stop and kill", "dialog")
-    page.wait_text("is stopped, and its job is killed", ".messages")
+    page.wait_text("is stopped, and its job is being killed", ".messages")
     assert stops == [{"jid": JID, "kill": True}]
 
 
