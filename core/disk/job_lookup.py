@@ -107,7 +107,9 @@ class JobLookup:
             if not known.keys() >= set(numbers):
                 known = {number: shown_mark(fun, user) for number, fun, user in self.marks()}
                 # Where a mark is missing the load itself tells, if it is there still.
-                values = [value if number in known else None for number, value in zip(numbers, values, strict=True)]
+                values = tuple(
+                    value if number in known else None for number, value in zip(numbers, values, strict=True)
+                )
             yield jids, [known.get(number, _GONE) for number in numbers], _decoded(values)
             rows = self._database.read(query, (jids[-1],))
 
