@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import re
@@ -26,16 +25,6 @@ pytestmark = pytest.mark.story
 JID = "20260516101112131415"
 #: The colours of a state, which are all that may ever be sent to a terminal beside text.
 COLOUR = re.compile(r"\x1b\[(?:0|3[123])m", re.ASCII)
-
-
-@pytest.fixture(scope="module")
-def config(tmp_path_factory):
-    """A master's configuration; no master runs with it."""
-    folder = tmp_path_factory.mktemp("m")
-    (folder / "var" / "cache" / "salt" / "master" / "proc").mkdir(parents=True)
-    content = {"root_dir": str(folder), "user": getpass.getuser(), "id": "m_master", "log_file": str(folder / "log")}
-    (folder / "master").write_text(json.dumps({**content, "master_job_cache": "salt_cache"}))
-    return folder
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import json
 import os
 import subprocess
 import sys
@@ -31,16 +29,6 @@ WRONG = [
     (["job_cache.migrate", "source=nosuch"], "'nosuch' is not loaded"),
     (["job_cache.verify", "repair=1"], "repair is 1; accepted is True or False"),
 ]
-
-
-@pytest.fixture(scope="module")
-def config(tmp_path_factory):
-    """A master's configuration; no master runs with it."""
-    folder = tmp_path_factory.mktemp("m")
-    (folder / "var" / "cache" / "salt" / "master" / "proc").mkdir(parents=True)
-    content = {"root_dir": str(folder), "user": getpass.getuser(), "id": "m_master", "log_file": str(folder / "log")}
-    (folder / "master").write_text(json.dumps({**content, "master_job_cache": "salt_cache"}))
-    return folder
 
 
 @pytest.fixture(scope="module")
