@@ -7,6 +7,7 @@ import contextlib
 import pytest
 from saltfactories.utils import random_string
 
+from tests.integration import warm
 from tests.waiting import lasting, stretched
 
 MASTER = {
@@ -58,12 +59,12 @@ def minions(master, *names, **overrides):
 
 def salt_cli(master, target, *args, **options):
     """Run ``salt`` as an operator does; the result of the command."""
-    return master.salt_cli(timeout=stretched(COMMAND)).run(*args, minion_tgt=target, **options)
+    return warm.run(master.salt_cli(timeout=stretched(COMMAND)), *args, minion_tgt=target, **options)
 
 
 def salt_run(master, *args, **options):
     """Run ``salt-run`` as an operator does; the result of the command."""
-    return master.salt_run_cli(timeout=stretched(COMMAND)).run(*args, **options)
+    return warm.run(master.salt_run_cli(timeout=stretched(COMMAND)), *args, **options)
 
 
 def ask_runner(master, *args):

@@ -14,7 +14,7 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.batch.store import BatchStore
 from tests.integration.conftest import ask_runner, make_master, minions, salt_cli
 from tests.integration.faults import CountedJob
-from tests.waiting import SOON, stretched, wait_for
+from tests.waiting import SOON, lasting, stretched, wait_for
 
 pytestmark = pytest.mark.skipif(
     not compat.HAS_NATIVE_BATCHES, reason="Salt 3008 is the first release with a batch manager of its own"
@@ -136,13 +136,14 @@ def is_over(state):
 
 
 def a_batch_of_salts_own(master):
-    """Start one that takes longer than the time-outs of a batch of ours, and return its jid."""
-    told = wait_for(
-        lambda: (
-            (done := salt_cli(master, "n[12]", "--async", "-b", "1", "test.sleep", "3"))
-            and done.returncode == 0
-            and done.stdout + done.stderr
-        ),
-        what="the minions are back",
-    )
-    return next(word for word in told.split() if word.isdigit() and len(word) == 20)
+    """
+    Start one that takes longer than the time-outs of a batch of ours, and return its jid.
+
+    First ``salt`` pings the minions, of which one may just be coming back: it waits for its answer as long as it is told to.
+    """
+
+    def started():
+        done = salt_cli(master, "n[12]", f"--timeout={lasting(5)}", "--async", "-b", "1", "test.sleep", "3")
+        return next((word for word in (done.stdout + done.stderr).split() if word.isdigit() and len(word) == 20), None)
+
+    return wait_for(started, what="the minions are back")

@@ -1,0 +1,146 @@
+"""
+Salt's commands, begun warm: each is a process of its own, with its own arguments, environment and output, but forked from
+one that has imported Salt already. Importing is two thirds of what a command costs, and the tests run a thousand of them.
+
+As a program: ``python warm.py SOCKET`` is the process that they are forked from. It ends with the one that started it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import runpy
+import signal
+import socket
+import socketserver
+import subprocess
+import sys
+import tempfile
+import time
+
+from pytestshellutils.exceptions import FactoryTimeout
+from pytestshellutils.utils.processes import ProcessResult
+
+
+def run(cli, *args, **options):
+    """
+    Run a command of pytest-salt-factories, as its ``run`` does.
+
+    :param cli: what ``master.salt_run_cli(timeout=…)`` or one of its like returns.
+    :raises FactoryTimeout: when it takes longer than its time-out; it is killed then.
+    """
+    command = cli.cmdline(*args, **options)
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        returncode = _server().call(command[1:], out.fileno(), err.fileno(), cli.impl._terminal_timeout)
+        printed = []
+        for stream in (out, err):
+            stream.seek(0)
+            printed.append(stream.read().decode())
+    if returncode is None:
+        raise FactoryTimeout(
+            f"{command} took longer than {cli.impl._terminal_timeout} s", stdout=printed[0], stderr=printed[1]
+        )
+    stdout, stderr, data = cli.process_output(*printed, cmdline=command)
+    return ProcessResult(returncode=returncode, stdout=stdout, stderr=stderr, data=data, cmdline=command)
+
+
+class _Server:
+    """The process that commands are forked from."""
+
+    def __init__(self):
+        self._folder = tempfile.TemporaryDirectory(prefix="warm-")
+        self._path = str(pathlib.Path(self._folder.name, "socket"))
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, self._path], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+        )
+        assert self._process.stdout.readline(), "it did not start"
+
+    def call(self, argv, out, err, timeout):
+        """Return the exit status of the command, or None when it had to be killed after ``timeout`` seconds."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(self._path)
+            asked = {"argv": argv, "cwd": os.getcwd(), "environment": dict(os.environ)}
+            socket.send_fds(connection, [b"."], [out, err])
+            connection.sendall(json.dumps(asked).encode() + b"\n")
+            answers = connection.makefile()
+            pid = int(answers.readline())
+            connection.settimeout(timeout)
+            try:
+                return int(answers.readline())
+            except TimeoutError:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
+                return None
+
+
+_running = {}
+
+
+def _server():
+    """The one of this process: a worker of pytest that was forked has its own."""
+    if os.getpid() not in _running:
+        _running[os.getpid()] = _Server()
+    return _running[os.getpid()]
+
+
+# -- the program -------------------------------------------------------------------------------------------------------
+
+
+class _Command(socketserver.BaseRequestHandler):
+    """One command. This is a process of its own already, which waits for the command's."""
+
+    def handle(self):
+        _, streams, _, _ = socket.recv_fds(self.request, 1, 2)
+        asked = json.loads(self.request.makefile().readline())
+        pid = os.fork()
+        if not pid:
+            self.request.close()
+            _become(asked, streams)
+        self.request.sendall(f"{pid}\n".encode())
+        _, status = os.waitpid(pid, 0)
+        self.request.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+
+
+def _become(asked, streams):
+    os.setsid()
+    os.chdir(asked["cwd"])
+    os.environ.clear()
+    os.environ.update(asked["environment"])
+    time.tzset()
+    for number, stream in enumerate(streams, start=1):
+        os.dup2(stream, number)
+        os.close(stream)
+    sys.argv = asked["argv"]
+    status = 1
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")  # ends this process itself
+    finally:
+        os._exit(status)
+
+
+class _Commands(socketserver.ForkingMixIn, socketserver.UnixStreamServer):
+    max_children = 100
+
+    def service_actions(self):
+        super().service_actions()
+        if os.getppid() != self.parent:
+            sys.exit()
+
+
+def _serve(path):
+    import salt.cli.run
+    import salt.cli.salt
+    import salt.minion
+    import salt.runner
+    import salt.scripts  # noqa: F401
+
+    with _Commands(path, _Command) as server:
+        server.parent = os.getppid()
+        print("ready", flush=True)
+        server.serve_forever()
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1])
