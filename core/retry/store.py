@@ -28,6 +28,7 @@ Blocks: use it in one Worker. It must never let one unreadable record keep anoth
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import logging
 from collections.abc import Iterator, Mapping
@@ -56,6 +57,10 @@ _PROBE = "writable"
 #: Where what cannot be used is put, key by key; what the driver refuses is named there, by a digest.
 ASIDE = "job_retry/corrupt"
 _REFUSED = "refused."
+#: What a disk says that is full or broken: it is not the record's fault then, though something smaller may find room.
+_DISK = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+)
 
 
 @dataclass
@@ -130,6 +135,8 @@ class RetryStore:
         try:
             self._do(name, bank, *args)
         except StateError as exc:
+            if _is_of_the_disk(exc):
+                raise
             self._do("store", OWNERS, _PROBE, 0.0)  # if that fails too, it is not the record's fault
             reason = refused.setdefault(jid, f"the store refuses it: {exc}")
             # Under a name that any driver takes: the jid itself may be what this one refuses.
@@ -274,6 +281,10 @@ class RetryStore:
         except Exception as exc:  # A driver raises whatever its client library raises.
             self._opened = None  # Some go on failing on a broken connection.
             raise StateError(f"{name} {bank} {args[:1]}: {type(exc).__name__}: {exc}") from exc
+
+
+def _is_of_the_disk(error: StateError) -> bool:
+    return getattr(error.__cause__, "errno", None) in _DISK or "disk is full" in str(error)  # so says sqlite
 
 
 def count_claim(entry: Entry, at: Any) -> None:

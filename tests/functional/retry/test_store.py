@@ -15,6 +15,7 @@ from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.retry.entry import Entry, State
 from saltext.jobs.core.retry.note import Note
 from saltext.jobs.core.retry.store import Changes, RetryStore
+from tests.faults import full_disk
 from tests.functional.cache_servers import DRIVERS, driver_options
 from tests.functional.retry.records import JID, record_of, snapshot_of
 
@@ -166,3 +167,12 @@ def test_a_job_of_which_the_driver_refuses_something_keeps_no_other_from_being_s
     )
     assert list(store.write(changes)) == [long]
     assert [entry.jid for entry in store.entries(JID, store.snapshot(JID))] == [JID]
+
+
+def test_a_disk_without_room_for_a_record_is_full_and_refuses_no_job(opts):
+    store, big = RetryStore(opts), snapshot_of(*(f"minion{number}" for number in range(200)))
+    store.beat("here_master", 1.0)
+    with full_disk(most=1000), pytest.raises(StateError):  # which a small record still finds room on
+        store.write(Changes({JID: big}))
+    assert store.write(Changes({JID: big})) == store.refused() == {}
+    assert store.snapshot(JID) == big
