@@ -254,6 +254,11 @@ class Retry:
         else:
             self.capture.begun(fact.jid, fact.minion)
 
+    def _return_heard(self, fact: ReturnHeard) -> None:
+        # Where the master cannot store it now (a full disk), that it was heard is all that tells that the job has begun.
+        self._acknowledged(Acknowledged(fact.minion, fact.jid))
+        self.replays.return_heard(fact)
+
     def _gap(self, _fact: Gap) -> None:
         for jid in list(self.queue.jobs):
             self._out.append(self.replays.look_for_returns(jid, self.queue.minions_of(jid)))
@@ -344,7 +349,7 @@ class Retry:
 
 HANDLERS: dict[type, Callable[[Retry, Any], None]] = {
     Published: Retry._published,
-    ReturnHeard: lambda self, fact: self.replays.return_heard(fact),
+    ReturnHeard: Retry._return_heard,
     Acknowledged: Retry._acknowledged,
     SignOfLife: lambda self, fact: self.presence.sign_of_life(fact),
     Gap: Retry._gap,

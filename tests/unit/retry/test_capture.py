@@ -124,6 +124,28 @@ def test_a_minion_that_said_that_it_begins_and_went_away_is_not_sent_the_job():
     assert (world.state("a", "j1"), world.runs["a", "j1"]) == (State.HELD, 1)
 
 
+@pytest.mark.parametrize("restarts", ["before it is asked", "after it was asked"])
+def test_a_job_whose_return_was_heard_and_could_not_be_stored_is_held_and_not_run_again(restarts):
+    world = World(minions=("a",), acks=False)
+    world.keeps_returns = False  # the master's disk is full
+    world.publish("j1")
+    world.run(3 if restarts == "before it is asked" else PATIENCE + 20)
+    world.start("a")
+    world.keeps_returns = True
+    world.run(600)
+    assert (world.state("a", "j1"), world.runs["a", "j1"]) == (State.HELD, 1)
+
+
+def test_a_return_that_is_heard_long_before_it_is_stored_ends_the_job():
+    world = World(minions=("a",), acks=False)
+    world.keeps_returns = False  # the master is slow
+    world.publish("j1")
+    world.run(PATIENCE + 2)
+    world.returned.add(("a", "j1"))
+    world.run(600)
+    assert world.machine.total == 0 and world.runs["a", "j1"] == 1
+
+
 @pytest.mark.parametrize(("later", "then"), [(1.0, "is there"), (2.5, "is there"), (1.0, "is gone")])
 def test_what_a_minion_says_about_a_job_when_it_is_asked_about_another_counts(later, then):
     world = World(minions=("a", "b"), acks=False, duration=200.0)

@@ -305,6 +305,20 @@ def test_a_job_that_was_begun_and_interrupted_is_held():
     assert world.runs["b", "j1"] == 1
 
 
+@pytest.mark.parametrize("acks", [True, False])
+def test_a_replay_whose_return_was_heard_and_could_not_be_stored_is_held_and_not_run_again(acks):
+    world = away(acks=acks, duration=0.2)
+    world.acks = False  # the word that it begins is lost, or no minion says so
+    world.keeps_returns = False  # the master's disk is full
+    world.start("b")
+    world.run_until(lambda: world.runs["b", "j1"])
+    world.run(1)
+    world.start("b")
+    world.keeps_returns = True
+    world.run(3600)
+    assert (world.state("b", "j1"), world.runs["b", "j1"]) == (State.HELD, 1)
+
+
 def test_a_beginning_that_is_told_of_while_the_minion_is_asked_is_not_forgotten():
     world = away(acks=False, duration=100.0)
     world.start("b")

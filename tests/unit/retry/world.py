@@ -69,6 +69,7 @@ class World:
         self.delivered = set()  # (minion, jid) that the operator's own publish has reached
         self.runs, self.refused = collections.Counter(), collections.Counter()
         self.store_up = self.cache_up = self.windows_known = True
+        self.keeps_returns = True  # the job cache: not while the master's disk is full, though the bus tells of them
         self.denied, self.unsure = set(), set()  # users without a right any more, and those of whom nobody can tell
         self.clock_ahead = 0.0  # seconds by which somebody has set the clock on the wall
         self.published_at = []  # times of publishes
@@ -435,7 +436,8 @@ class World:
             return
         minion.running.pop(jid, None)
         minion.ran.add(jid)
-        self.returned.add((name, jid))
+        if self.keeps_returns:
+            self.returned.add((name, jid))
         self.later(0.05, lambda: self.tell(facts.ReturnHeard(name, jid)), engine=False)
 
     def stop(self, name):
