@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 
+from benchmarks.fleet import verdict
 from benchmarks.fleet.batches import FAULTS
 from benchmarks.fleet.site import Site
 from benchmarks.fleet.story import Arguments, Story
 from benchmarks.fleet.truth import ideal, makespan
 from benchmarks.fleet.verdict import Check, wrong_about
 from benchmarks.fleet.watch import difference
+from saltext.jobs.core.engine.names import BATCH_MANAGER
 
-#: Salt's manager knows nothing of a batch that does not end: seconds after which it is left alone.
+#: For each round what happens to runs, and how many batches there are at once.
 _ROUNDS = {
     "plain": ({}, 1),
     "slow, failing, dying": ({**FAULTS, "away": 60.0}, 1),
@@ -53,9 +55,10 @@ def _round(site: Site, args: Arguments, native: bool, count: int):
     reported = time.monotonic()
     states = {jid: site.ask("batch.minions", jid) for jid in jids}
     site.need(lambda: not site.crowd.running(jids), args.limit, "all runs have come to an end")
-    truth, until = site.truth(), time.monotonic()
-    time.sleep(1.5)  # for one more look at the processes
-    wrong = most = over = 0
+    until = time.monotonic()
+    time.sleep(1.5)  # for one more look at the processes, and for returns that are on their way
+    truth = site.truth()
+    wrong = most = again = 0
     shares = []
     for jid in jids:
         runs = truth.of(jid)
@@ -67,7 +70,7 @@ def _round(site: Site, args: Arguments, native: bool, count: int):
         every = [run for found in runs.values() for run in found]
         least = ideal(every, args.size)
         shares.append(makespan(every) / least if least else 0.0)
-        over += len(truth.twice({jid}))
+        again += len({second.minion for _, second in truth.again({jid})})
     spent = difference(site.watch.read(), begun, until)
     jobs, questions = truth.published(since=begun)
     driver = "Salt's own batch manager" if native else "batch_manager"
@@ -77,6 +80,7 @@ def _round(site: Site, args: Arguments, native: bool, count: int):
         "said to have ended after": f"{reported - begun:.0f} s",
         "reported wrongly": f"{wrong:,} of {count * len(site.names):,}",
         "most at once": f"{most:,} of {args.size:,}",
+        "ran more than once": f"{again:,}",
         "publishes": f"{jobs:,} of jobs, {questions:,} of questions",
         **{
             f"CPU of {'the driver' if kind == driver else kind}": f"{cpu:.1f} s; {written / 1e3:,.0f} kB written"
@@ -87,6 +91,6 @@ def _round(site: Site, args: Arguments, native: bool, count: int):
     checks = [
         Check("none of ours is reported wrongly", not wrong, str(wrong)),
         Check(f"never more than {args.size:,} at a time", most <= args.size, f"{most:,}"),
-        Check("none has run it twice", not over, str(over)),
+        verdict.twice(truth, set(jids), BATCH_MANAGER, site.evidence()),
     ]
     return figures, checks

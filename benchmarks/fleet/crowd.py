@@ -194,10 +194,12 @@ class Crowd:
         def lives() -> bool:
             return minion.there and minion.lives == life
 
+        delivered = False
         for _ in range(1 + (chance.random() < script.repeating)):
-            delivered = await self.wire.send(minion.name, message.load, message.what, timeout, lives)
-        if message.run is not None:
-            message.run.delivered = delivered
+            sent = await self.wire.send(minion.name, message.load, message.what, timeout, lives)
+            if sent is not None and not delivered and message.run is not None:
+                message.run.sent, message.run.answered = sent, time.monotonic()
+            delivered = delivered or sent is not None
         return delivered
 
     def _spawn(self, work: Any) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 import salt.utils.event
 
-from benchmarks.fleet import verdict
+from benchmarks.fleet.batches import a_batch
 from benchmarks.fleet.site import Site
 from benchmarks.fleet.story import Arguments, Story
 from saltext.jobs.core.engine import requests
@@ -23,6 +23,8 @@ from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 
 #: Publishes that are too many for three jobs, and seconds that are too long (an aim on two quiet cores).
 _PUBLISHES, _SECONDS = 60, 30
+#: Seconds without a change after which it is asked what the entries that are left wait for.
+_STANDS = 10.0
 
 
 def power(site: Site, args: Arguments) -> Story:
@@ -48,18 +50,27 @@ def owe(site: Site, jobs: int, limit: float) -> list[str]:
 
 
 def drain(site: Site, limit: float) -> float:
-    """Wait until nothing is owed any more. Returns the seconds; what is left after ``limit`` shows in the verdict."""
-    begun = time.monotonic()
-    with contextlib.suppress(SystemExit):
-        site.need(lambda: not site.queued(), limit, "")
+    """
+    Wait until nothing is owed any more but what an operator has to decide. Returns the seconds; what is left after ``limit``
+    shows in the verdict.
+    """
+    begun = changed = time.monotonic()
+    left = site.queued()
+    while left and time.monotonic() < begun + limit:
+        time.sleep(0.5)
+        before, left = left, site.queued()
+        if left != before:
+            changed = time.monotonic()
+        elif time.monotonic() > changed + _STANDS:
+            if site.is_drained():
+                break
+            changed = time.monotonic()
     return time.monotonic() - begun
 
 
 def _deliver(site: Site, story: Story, jids: list[str], since: float) -> None:
     """Judge what was owed to all minions, and tell how fast it was delivered."""
-    truth = site.truth()
-    pairs = [(name, jid) for name in site.names for jid in jids]
-    story.checks += verdict.owed(truth, pairs, site.ask("job_retry.list"), site.returned(jids))
+    truth = story.owed(site, jids)
     last_start = max((at for at, _, is_there in truth.presence if is_there), default=0.0)
     waited = truth.last_begun(jids) - last_start
     story.figures["last job begun, after the last start"] = f"{waited:.1f} s (aim on two quiet cores: {_SECONDS} s)"
@@ -70,16 +81,13 @@ def _deliver(site: Site, story: Story, jids: list[str], since: float) -> None:
 
 def restarts(site: Site, args: Arguments) -> Story:
     """All minions are restarted, one after the other, while a batch runs; each is away for five seconds."""
-    story = Story()
+
+    def restart(_jid: str) -> None:
+        site.crowd.restart(site.names, args.within * 4, 5.0)
+        site.mark("restarts")
+
     site.start()
-    since = site.mark("started")
-    jid = site.batch(args.size)
-    site.crowd.restart(site.names, args.within * 4, 5.0)
-    site.mark("restarts")
-    site.wait([jid], args.limit)
-    story.batches(site, {jid: args.size})
-    story.end(site, [jid], since, args.size)
-    return story
+    return a_batch(site, args, restart)
 
 
 def kills(site: Site, args: Arguments) -> Story:
@@ -118,19 +126,19 @@ def _kill_until(site: Site, over: Callable[[], bool], limit: float, engine: str,
 
 def master(site: Site, args: Arguments) -> Story:
     """The whole master is killed in the middle of a batch, and is back five seconds later."""
-    story = Story()
+
+    def kill(jid: str) -> None:
+        _need_begun(site, args, jid)
+        site.kill_master()
+        time.sleep(5)
+        site.start_master()
+
     site.start()
-    since = site.mark("started")
-    jid = site.batch(args.size)
-    site.need(lambda: site.crowd.begun(jid) > len(site.names) / 3, args.limit, "a third has run it")
-    site.kill_master()
-    time.sleep(5)
-    site.start_master()
-    site.wait([jid], args.limit)
-    truth = story.batches(site, {jid: args.size})
-    story.pace(truth, {jid: args.size})
-    story.end(site, [jid], since, args.size)
-    return story
+    return a_batch(site, args, kill)
+
+
+def _need_begun(site: Site, args: Arguments, jid: str) -> None:
+    site.need(lambda: site.crowd.begun(jid) > len(site.names) / 4, args.limit, "a quarter has run it")
 
 
 def flood(site: Site, args: Arguments) -> Story:
@@ -180,38 +188,30 @@ def _flood(opts, rate: float, fired) -> None:
 
 def disk(site: Site, args: Arguments) -> Story:
     """No file of the master's can grow for a while, in the middle of a batch."""
-    story = Story()
+
+    def fill(jid: str) -> None:
+        _need_begun(site, args, jid)
+        with site.full_disk():
+            time.sleep(args.away)
+
     site.start()
-    since = site.mark("started")
-    jid = site.batch(args.size)
-    site.need(lambda: site.crowd.begun(jid) > len(site.names) / 4, args.limit, "a quarter has run it")
-    with site.full_disk():
-        time.sleep(args.away)
-    site.wait([jid], args.limit)
-    truth = story.batches(site, {jid: args.size})
-    story.pace(truth, {jid: args.size})
-    story.end(site, [jid], since, args.size)
-    return story
+    return a_batch(site, args, fill)
 
 
 def redis(site: Site, args: Arguments) -> Story:
     """The job cache is in redis, which is away for a while, in the middle of a batch."""
-    story = Story()
+
+    def go_away(jid: str) -> None:
+        _need_begun(site, args, jid)
+        begun = site.mark("redis away")
+        site.beside.stop()
+        time.sleep(args.away)
+        site.beside.start()
+        site.spared.append((begun, site.mark("redis back") + 5))
+        site.unstorable.append((begun, time.monotonic(), "redis was away"))
+
     site.start()
-    since = site.mark("started")
-    jid = site.batch(args.size)
-    site.need(lambda: site.crowd.begun(jid) > len(site.names) / 4, args.limit, "a quarter has run it")
-    site.beside.stop()
-    begun = site.mark("redis away")
-    time.sleep(args.away)
-    site.beside.start()
-    site.spared.append((begun, site.mark("redis back") + 5))
-    site.forgetful.append((begun, time.monotonic()))
-    site.wait([jid], args.limit)
-    truth = story.batches(site, {jid: args.size})
-    story.pace(truth, {jid: args.size})
-    story.end(site, [jid], since, args.size)
-    return story
+    return a_batch(site, args, go_away)
 
 
 class Redis:

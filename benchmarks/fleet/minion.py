@@ -17,6 +17,8 @@ from benchmarks.fleet.truth import CUT, ENDED, KILLED, Run, Truth
 
 #: So many jids a minion knows again (``minion_jid_queue_hwm``).
 REMEMBERED = 100
+#: Where a return says which run of its job on its minion it is of.
+RUN = "run"
 #: What runs at once and is asked or told, and not a job with a run time of its own.
 _AT_ONCE = ("saltutil.", "job_once.", "sys.", "match.", "test.ping")
 _NO_CACHE = "Local jobs cache directory not found; you may need to enable cache_jobs on this minion"
@@ -160,7 +162,8 @@ class Minion:
             self._records[jid] = _Record(str(found.load["fun"]), now)
         self._times[jid] += 1
         work = script.work(self.name, jid, self._times[jid])
-        found.run = Run(self.name, jid, now, retcode=work.retcode, told=told, recorded=self.executor)
+        number = self._times[jid]
+        found.run = Run(self.name, jid, now, retcode=work.retcode, number=number, told=told, recorded=self.executor)
         self.truth.runs.append(found.run)
         effects: list[Effect] = [Runs(jid, delivery, work.seconds)]
         if self.executor and wishes.get("ack") and not found.load.get("start_event"):
@@ -177,7 +180,7 @@ class Minion:
         del self._deliveries[jid]
         found.run.end, found.run.how = now, ENDED
         retcode = found.run.retcode or 0
-        value = {"result": not retcode, "comment": "x" * script.size}
+        value = {"result": not retcode, "comment": "x" * script.size, RUN: found.run.number}
         record = self._records.get(jid) if self.executor else None
         if record is not None:
             record.state, record.ended_at, record.value, record.retcode = "ended", now, value, retcode

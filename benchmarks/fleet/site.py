@@ -20,7 +20,9 @@ import psutil
 import salt.config
 
 from benchmarks.fleet import wire
+from benchmarks.fleet.causes import Evidence
 from benchmarks.fleet.crowd import Handle
+from benchmarks.fleet.minion import RUN
 from benchmarks.fleet.script import Script
 from benchmarks.fleet.truth import Truth
 from benchmarks.fleet.watch import ENGINES, Watch, engine_pid, processes_of
@@ -30,6 +32,8 @@ from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.master.job_cache import JobCache
 
+#: States of entries that do not change by themselves.
+_AT_REST = ("held", "expired", "cancelled", "dead")
 #: The job that is published, of which nothing is run, and the target that is all minions but the one that listens.
 JOB, ALL = ("state.apply", "featherweight"), "[abc]*"
 
@@ -49,8 +53,8 @@ class Site:
         #: (time, what was done then), for the timeline; times in which no engine can be expected to answer.
         self.marks: list[tuple[float, str]] = []
         self.spared: list[tuple[float, float]] = []
-        #: Times in which the master could store nothing.
-        self.forgetful: list[tuple[float, float]] = []
+        #: Times in which the master could store nothing, and why.
+        self.unstorable: list[tuple[float, float, str]] = []
         self.beside = beside
         self._executor, self._options = executor, options
         self._stack = contextlib.ExitStack()
@@ -94,10 +98,24 @@ class Site:
         self.need(lambda: wanted <= self.crowd.there(), limit, f"{len(wanted):,} minions are there")
 
     def truth(self) -> Truth:
-        truth = self.crowd.report()[0]
-        for since, until in self.forgetful:
-            truth.doubt(since, until)
+        """Return what the minions have noted until now, and what the job cache has of it."""
+        truth, cache = self.crowd.report()[0], JobCache(self.opts)
+        answers = {jid: cache.answers(jid, self.names) for jid in {run.jid for run in truth.runs}}
+        # What the executor says of a job that was interrupted is no run's return.
+        truth.look_up(
+            {
+                (minion, jid): value.get(RUN, 0) if isinstance(value, dict) else 0
+                for jid, found in answers.items()
+                for minion, (value, _) in found.items()
+            }
+        )
         return truth
+
+    def evidence(self) -> Evidence:
+        """Return what excuses a second run, or a return that was not stored."""
+        samples = self.watch.read()
+        lives = {engine: [(sample.at, sample.processes.get(engine)) for sample in samples] for engine in ENGINES}
+        return Evidence(self.unstorable, lives)
 
     def script(self, **what: Any) -> None:
         self.crowd.script(Script(**what))
@@ -134,13 +152,14 @@ class Site:
         return False
 
     def queued(self) -> int:
-        """Count the entries of the retry queue, without asking the engine."""
+        """Count the entries of the retry queue; where they are files, without asking for them."""
+        if self.opts["cache"] != "localfs":
+            return len(self.ask("job_retry.list"))
         return sum(len(names) for _, _, names in os.walk(pathlib.Path(self.opts["cachedir"]) / JOB_RETRY / "queue"))
 
-    def returned(self, jids: Iterable[str]) -> set[tuple[str, str]]:
-        """Return the (minion, jid) of which the job cache has a return."""
-        cache = JobCache(self.opts)
-        return {(minion, jid) for jid in jids for minion in cache.returned(jid, self.names)}
+    def is_drained(self) -> bool:
+        """Tell whether nothing is owed any more but what an operator has to decide."""
+        return not self.queued() or all(entry["state"] in _AT_REST for entry in self.ask("job_retry.list"))
 
     def need(self, condition: Callable[[], Any], limit: float, what: str) -> None:
         """Wait for what a scenario cannot go on without. :raises SystemExit: if that does not come."""
@@ -174,7 +193,6 @@ class Site:
             lambda: all(requests.is_running(self.opts, engine) for engine in ENGINES), 120, "the engines run again"
         )
         self.spared[-1] = (self.spared[-1][0], self.mark("master back") + 5)
-        self.forgetful.append((self.spared[-1][0], self.spared[-1][0]))  # what its workers held when they were killed
 
     @contextlib.contextmanager
     def full_disk(self) -> Iterator[None]:
@@ -186,12 +204,17 @@ class Site:
         finally:
             self._limit(resource.RLIM_INFINITY)
             self.spared.append((begun, self.mark("disk free") + 5))
-            self.forgetful.append((begun, time.monotonic()))
+            self.unstorable.append((begun, time.monotonic(), "the disk was full"))
 
     def _limit(self, most: int) -> None:
-        for process in processes_of(self.root):
-            with contextlib.suppress(psutil.Error, ProcessLookupError):
-                process.rlimit(psutil.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
+        limits, left = (most, resource.RLIM_INFINITY), True
+        while left:  # until none is left that was started meanwhile by one that had still the other limit
+            left = False
+            for process in processes_of(self.root):
+                with contextlib.suppress(psutil.Error, ProcessLookupError):
+                    if process.rlimit(psutil.RLIMIT_FSIZE) != limits:
+                        process.rlimit(psutil.RLIMIT_FSIZE, limits)
+                        left = True
 
 
 def _wait(condition: Callable[[], Any], limit: float, pause: float) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from benchmarks.fleet import verdict
 from benchmarks.fleet.picture import Panel, draw
@@ -13,6 +13,7 @@ from benchmarks.fleet.site import Site
 from benchmarks.fleet.truth import Truth, ideal, makespan
 from benchmarks.fleet.verdict import Check
 from benchmarks.fleet.watch import ENGINES, difference
+from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 
 
 @dataclasses.dataclass
@@ -45,16 +46,22 @@ class Story:
     def batches(self, site: Site, limits: Mapping[str, int], names: Iterable[str] | None = None) -> Truth:
         """Judge batches that have ended. :param limits: ``{jid: how many at a time}``."""
         names = site.names if names is None else list(names)
-        truth, now = site.truth(), time.monotonic()
+        truth, now, evidence = site.truth(), time.monotonic(), site.evidence()
         for number, (jid, limit) in enumerate(limits.items(), 1):
             found = site.ask("batch.minions", jid)
             told = "" if len(limits) == 1 else f"batch {number}: "
-            for check in verdict.batch(truth, jid, names, found, limit, now):
+            for check in verdict.batch(truth, jid, names, found, limit, now, BATCH_MANAGER, evidence):
                 self.checks.append(dataclasses.replace(check, what=told + check.what))
             summary = site.ask("batch.status", jid)
             over = summary["state"] in ("complete", "halted")
             counts = ", ".join(f"{summary[name]:,} {name}" for name in _COUNTED if summary.get(name))
             self.checks.append(Check(f"{told}it has come to its end", over, f"{summary['state']}: {counts}"))
+        return truth
+
+    def owed(self, site: Site, jids: Collection[str]) -> Truth:
+        """Judge jobs that all minions were owed."""
+        truth, pairs = site.truth(), [(name, jid) for name in site.names for jid in jids]
+        self.checks += verdict.owed(truth, pairs, site.ask("job_retry.list"), JOB_RETRY, site.evidence())
         return truth
 
     def pace(self, truth: Truth, limits: Mapping[str, int]) -> None:

@@ -9,21 +9,21 @@ from __future__ import annotations
 import collections
 import dataclasses
 import heapq
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 #: How a run came to its end.
 ENDED, KILLED, CUT = "ended", "killed", "cut"
-#: Seconds that a return may be on its way.
-_ON_THE_WAY = 10.0
 
 
 @dataclasses.dataclass
 class Run:
     """
-    One run of a job on a minion. ``end``: None while it runs; ``how``: ENDED, KILLED (by ``kill_job``) or CUT (its minion
-    died); ``delivered``: whether the master has answered the return; ``told``: whether it has answered that the run begins;
-    ``recorded``: whether the minion's executor has it on the disk; ``perhaps``: that the master has answered the return does
-    not mean that it has it, since it could store nothing then.
+    One run of a job on a minion.
+
+    ``number``: how often it has run there by then, which its return names. ``end``: None while it runs; ``how``: ENDED,
+    KILLED (by ``kill_job``) or CUT (its minion died). ``sent``, ``answered``: when its return had a connection, and when the
+    master has answered it. ``told``: whether the master has answered that the run begins; ``recorded``: whether the minion's
+    executor has it on the disk. ``stored``: whether the job cache has the return of this very run.
     """
 
     minion: str
@@ -32,14 +32,12 @@ class Run:
     end: float | None = None
     how: str | None = None
     retcode: int | None = None
-    delivered: bool = False
+    number: int = 1
+    sent: float | None = None
+    answered: float | None = None
     told: bool = False
     recorded: bool = False
-    perhaps: bool = False
-
-    def is_known(self) -> bool:
-        """Tell whether somebody has what keeps the job from running there once more."""
-        return (self.delivered and not self.perhaps) or self.told or self.recorded
+    stored: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,12 +65,18 @@ class Truth:
         self.presence: list[tuple[float, str, bool]] = []
         #: Jobs that came to a minion which knew their jid, and did not run again: (time, minion, jid).
         self.repeats: list[tuple[float, str, str]] = []
+        #: What the job cache has, once it was looked up: (minion, jid), and of which run.
+        self.cached: dict[tuple[str, str], int] = {}
 
-    def doubt(self, since: float, until: float) -> None:
-        """Note that the master could store nothing between two times: it answers a return, and loses it."""
+    def look_up(self, found: Mapping[tuple[str, str], int]) -> None:
+        """
+        Take what the job cache has, now that it was read after the minions were asked.
+
+        :param found: ``{(minion, jid): the number of the run whose return it is}``, 0 where no run returned it.
+        """
+        self.cached = dict(found)
         for run in self.runs:
-            if run.end is not None and since - _ON_THE_WAY <= run.end <= until + _ON_THE_WAY:
-                run.perhaps = True
+            run.stored = found.get((run.minion, run.jid)) == run.number
 
     def of(self, jid: str) -> dict[str, list[Run]]:
         """Return ``{minion: its runs}`` of a job."""
@@ -82,21 +86,13 @@ class Truth:
                 found[run.minion].append(run)
         return dict(found)
 
-    def twice(self, jids: Collection[str]) -> list[tuple[str, str]]:
-        """
-        Return the (minion, jid) that ran again although that could be known.
-
-        A minion without the executor that begins a job, gets no word of that to the master, and dies, may run it twice:
-        docs/job_once.md says who promises what.
-        """
-        known, found = set(), []
+    def again(self, jids: Collection[str]) -> Iterator[tuple[Run, Run]]:
+        """Yield (earlier run, later run) of each minion on which one of these jobs ran more than once."""
+        earlier: dict[tuple[str, str], list[Run]] = collections.defaultdict(list)
         for run in sorted(self.runs, key=lambda run: run.begun):
             if run.jid in jids:
-                if (run.minion, run.jid) in known:
-                    found.append((run.minion, run.jid))
-                if run.is_known():
-                    known.add((run.minion, run.jid))
-        return found
+                yield from ((before, run) for before in earlier[run.minion, run.jid])
+                earlier[run.minion, run.jid].append(run)
 
     def published(self, jids: Collection[str] | None = None, since: float = 0.0) -> tuple[int, int]:
         """Return how many publishes there were of these jobs (or of all), and how many questions besides."""

@@ -2,16 +2,19 @@
 Whether what the engines say is what really happened: checks of a scenario against the fleet's own truth.
 
 Pure: stdlib only. What is compared: the minions' states as ``batch.minions`` tells them, the entries of ``job_retry.list``,
-and the runs that the minions have noted.
+the runs that the minions have noted, and which of their returns the job cache has.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from benchmarks.fleet import causes
+from benchmarks.fleet.causes import Evidence
 from benchmarks.fleet.truth import CUT, ENDED, KILLED, Run, Truth
 
 #: Seconds in which an engine must have answered a request.
@@ -35,7 +38,7 @@ def wrong_about(state: str, runs: Sequence[Run], native: bool = False) -> str | 
 
     :param native: it is that of Salt's own manager, which calls failed whatever has not returned, too.
     """
-    returned = [run for run in runs if run.how == ENDED and run.delivered]
+    returned = [run for run in runs if run.how == ENDED and run.stored]
     succeeded = any(run.retcode == 0 for run in returned)
     if state == "completed":
         return None if succeeded else "completed, and has not returned with success"
@@ -49,7 +52,7 @@ def wrong_about(state: str, runs: Sequence[Run], native: bool = False) -> str | 
         return None if any(run.end is None for run in runs) else "active, and runs nothing"
     if state in ("killed", "timed_out") and any(run.how == KILLED for run in runs):
         return None
-    if any(not run.perhaps for run in returned):
+    if returned:
         return f"{state}, and has returned"
     if state == "pending" and runs:
         return "pending, and has run it"
@@ -63,69 +66,90 @@ def batch(
     states: Mapping[str, Mapping[str, Any]],
     limit: int,
     now: float,
-    native: bool = False,
+    engine: str,
+    evidence: Evidence,
 ) -> list[Check]:
     """
     Judge one batch.
 
     :param names: the minions that it was for. ``states``: ``{minion: {"state": …}}``, as ``batch.minions`` returns them.
     :param limit: how many may run it at a time.
+    :param engine: that drives it. ``evidence``: what excuses a second run, or a return that was not stored.
     """
     runs = truth.of(jid)
     wrong = {name: states.get(name, {}).get("state", "not named") for name in names}
-    wrong = {name: told for name, state in wrong.items() if (told := wrong_about(state, runs.get(name, ()), native))}
+    wrong = {name: told for name, state in wrong.items() if (told := wrong_about(state, runs.get(name, ())))}
     missing = [name for name in names if name not in states]
-    twice = truth.twice({jid})
     strangers = [name for name in runs if name not in names]
     most = truth.most_at_once(jid, now)
     return [
         Check("no minion is reported wrongly", not wrong and not missing, _some(wrong, missing)),
-        Check("no minion has run it twice", not twice, _names(twice)),
+        twice(truth, {jid}, engine, evidence),
+        taken(truth, {jid}, evidence),
         Check("no minion has run it that it was not for", not strangers, _names(strangers)),
         Check(f"never more than {limit:,} at a time", most <= limit, f"{most:,} at once"),
     ]
+
+
+def twice(truth: Truth, jids: Collection[str], engine: str, evidence: Evidence) -> Check:
+    """Judge whether jobs ran again where that could be known, and name the cause of each second run."""
+    wrong: dict[tuple[str, str], str] = {}
+    excused: dict[tuple[str, str], str] = {}
+    for first, second in truth.again(jids):
+        cause = causes.of_second_run(first, second, engine, evidence)
+        (excused if cause.excused else wrong)[second.minion, second.jid] = cause.why
+    excused = {pair: why for pair, why in excused.items() if pair not in wrong}
+    told = _by_cause(wrong) or "none"
+    if excused:
+        told += f"; excused: {_by_cause(excused)}"
+    return Check("no job ran twice on a minion where that could be known", not wrong, told)
+
+
+def taken(truth: Truth, jids: Collection[str], evidence: Evidence) -> Check:
+    """Judge whether the job cache has the returns that the master has answered."""
+    wrong: dict[tuple[str, str], str] = {}
+    excused: dict[tuple[str, str], str] = {}
+    for run in truth.runs:
+        if run.jid in jids and run.answered is not None and (run.minion, run.jid) not in truth.cached:
+            why = evidence.why_not_stored(run)
+            (excused if why else wrong)[run.minion, run.jid] = why or "nothing kept the master from storing it"
+    told = _by_cause(wrong) or "none is missing"
+    if excused:
+        told += f"; excused: {_by_cause(excused)}"
+    return Check("the job cache has each return that the master has taken", not wrong, told)
 
 
 def owed(
     truth: Truth,
     pairs: Iterable[tuple[str, str]],
     entries: Iterable[Mapping[str, Any]],
-    returned: Collection[tuple[str, str]],
+    engine: str,
+    evidence: Evidence,
 ) -> list[Check]:
     """
     Judge what a retry queue was to deliver.
 
     :param pairs: the (minion, jid) that are owed. ``entries``: what ``job_retry.list`` returns now.
-    :param returned: the (minion, jid) of which the job cache has a return.
+    :param engine: that delivers it. ``evidence``: as for ``batch``.
     """
-    pairs, runs = set(pairs), _by_pair(truth)
+    pairs = set(pairs)
+    jids, times = {jid for _, jid in pairs}, collections.Counter((run.minion, run.jid) for run in truth.runs)
     standing = {(entry["minion"], entry["jid"]): str(entry["state"]) for entry in entries}
-    lost = [pair for pair in pairs if pair not in runs and pair not in standing]
-    twice = truth.twice({jid for _, jid in pairs})
-    unknown = [
-        pair
-        for pair in pairs
-        if any(run.how == ENDED and run.delivered and not run.perhaps for run in runs.get(pair, ()))
-        and pair not in returned
-    ]
-    kept = [pair for pair in pairs & returned if pair in standing]
-    once = len(pairs) - len(lost) - len(twice) - sum(pair not in runs for pair in pairs if pair in standing)
-    told = f"{once:,} of {len(pairs):,} ran once, {len(standing.keys() & pairs):,} stand in the queue"
+    lost = [pair for pair in pairs if pair not in times and pair not in standing]
+    kept = [pair for pair in pairs & truth.cached.keys() if pair in standing]
+    states = collections.Counter(standing[pair] for pair in pairs & standing.keys())
+    told = (
+        f"{sum(times[pair] == 1 for pair in pairs):,} of {len(pairs):,} ran once, {states.total():,} stand in the queue"
+    )
+    told += f" ({', '.join(f'{count:,} {state}' for state, count in states.most_common())})" if states else ""
     return [
         Check(
             "each job that is owed ran, or stands in the queue with a reason", not lost, f"{told}; lost: {_names(lost)}"
         ),
-        Check("no job ran twice", not twice, _names(twice)),
-        Check("the job cache has each return that the master has taken", not unknown, _names(unknown)),
+        twice(truth, jids, engine, evidence),
+        taken(truth, jids, evidence),
         Check("nothing is kept of which there is a return", not kept, _names(kept)),
     ]
-
-
-def _by_pair(truth: Truth) -> dict[tuple[str, str], list[Run]]:
-    found: dict[tuple[str, str], list[Run]] = {}
-    for run in truth.runs:
-        found.setdefault((run.minion, run.jid), []).append(run)
-    return found
 
 
 def responsive(samples: Sequence[Any], spared: Iterable[tuple[float, float]] = ()) -> list[Check]:
@@ -189,6 +213,14 @@ def _some(wrong: Mapping[str, str], missing: Sequence[str]) -> str:
     told = [f"{name} is {what}" for name, what in sorted(wrong.items())]
     told += [f"{name} is not named" for name in missing]
     return "none" if not told else f"{len(told):,}: {'; '.join(told[:3])}"
+
+
+def _by_cause(found: Mapping[tuple[str, str], str]) -> str:
+    """Return how many there are of each cause, each with one that it is the cause of."""
+    every: dict[str, list[tuple[str, str]]] = collections.defaultdict(list)
+    for pair, why in sorted(found.items()):
+        every[why].append(pair)
+    return "; ".join(f"{len(pairs):,}: {why} ({' '.join(pairs[0])})" for why, pairs in every.items())
 
 
 def _names(found: Sequence[Any]) -> str:

@@ -47,13 +47,14 @@ class Sample:
     """
     ``kinds``: the Load of each kind; CPU time and bytes are those since the start, of processes that have ended too.
     ``answered``: for each engine that runs, seconds until it answered a runner's request, or None where it did not in ten.
-    ``left``: how many files the engines keep, and bytes of them.
+    ``left``: how many files the engines keep, and bytes of them. ``processes``: the process of each engine that runs.
     """
 
     at: float
     kinds: Mapping[str, Load]
     answered: Mapping[str, float | None]
     left: tuple[int, int]
+    processes: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 def engine_pid(opts: Mapping[str, Any], engine: str) -> int | None:
@@ -142,7 +143,8 @@ def _sample(opts: dict[str, Any], root: pathlib.Path, spent: dict[tuple[int, flo
         total[kind][1] += written
     kinds = {kind: Load(cpu, now[kind][0], now[kind][1], int(bytes_)) for kind, (cpu, bytes_) in total.items()}
     answered = {engine: _ask(opts, engine) for engine in ENGINES if requests.is_running(opts, engine)}
-    return Sample(begun, kinds, answered, _left(pathlib.Path(opts["cachedir"]) / "saltext_jobs"))
+    processes = {engine: pid for pid, engine in engines.items() if pid is not None}
+    return Sample(begun, kinds, answered, _left(pathlib.Path(opts["cachedir"]) / "saltext_jobs"), processes)
 
 
 def _kind(words: Sequence[str]) -> str:

@@ -15,6 +15,7 @@ import collections
 import contextlib
 import pathlib
 import shutil
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
@@ -116,15 +117,16 @@ class Wire:
 
     async def send(
         self, minion: str, load: Mapping[str, Any], what: str, timeout: float, wanted: Callable[[], bool]
-    ) -> bool:
+    ) -> float | None:
         """
-        Send a message and return whether the master has answered it.
+        Send a message and return when there was a connection for it; None where the master has not answered it.
 
         :param wanted: tells, once there is a connection, whether the message is to be sent at all.
         """
         async with self._connected(self._free) as connection:
             if not wanted():
-                return False
+                return None
+            since = time.monotonic()
             channel = salt.channel.client.AsyncReqChannel(self._opts, connection, self._identities[minion])
             channel.opts["id"] = minion
             try:
@@ -133,8 +135,8 @@ class Wire:
                 self.failed[f"{what}: {type(exc).__name__}"] += 1
                 raise _Broken from exc
             self.sent[what] += 1
-            return True
-        return False
+            return since
+        return None
 
     async def ask_for_keys(self, minion: str) -> Mapping[str, Any]:
         """Sign in once. Returns what the master has answered, checked. Raises whatever goes wrong."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.fleet.minion import REMEMBERED, Dies, Minion, Prepare, Runs, Send
+from benchmarks.fleet.minion import REMEMBERED, RUN, Dies, Minion, Prepare, Runs, Send
 from benchmarks.fleet.script import Script
 from benchmarks.fleet.truth import CUT, ENDED, KILLED, Truth
 
@@ -71,6 +71,17 @@ def test_a_job_that_fails_returns_retcode_1():
     (running,) = run(minion, job(), script=Script(failing=1.0))
     (returned,) = minion.end(JID, running.delivery, SCRIPT, 9.0)
     assert (returned.load["retcode"], returned.load["success"]) == (1, False)
+
+
+def test_a_return_says_which_run_of_its_job_it_is_of():
+    minion, said = started(), []
+    for now in (1.0, 11.0):
+        (running,) = run(minion, job(), now)
+        (returned,) = minion.end(JID, running.delivery, SCRIPT, now + 3)
+        said.append((returned.load["return"][RUN], returned.run.number))
+        minion.stop(now + 5)
+        minion.start(now + 6)
+    assert said == [(1, 1), (2, 2)]
 
 
 def test_a_jid_is_known_again_until_the_minion_starts_anew():

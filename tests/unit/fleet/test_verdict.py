@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from benchmarks.fleet import grow, verdict
+from benchmarks.fleet.causes import Evidence
 from benchmarks.fleet.picture import Panel, draw, thinned
 from benchmarks.fleet.truth import CUT, ENDED, KILLED, Publish, Run, Truth, ideal, makespan
 from benchmarks.fleet.watch import Load, Sample
@@ -14,13 +15,24 @@ from benchmarks.fleet.watch import Load, Sample
 JID, M = "20270101000000000001", "m1"
 
 
+ENGINE, NOTHING = "engine", Evidence()
+
+
 def ran(minion=M, begun=0.0, end=1.0, how=ENDED, retcode=0, delivered=True, **more):
-    return Run(minion, JID, begun, end, how, retcode, delivered, **more)
+    """A run whose return, if it is delivered, the master has answered and stored."""
+    more = {"sent": end, "answered": end, "stored": True, **more} if delivered and how is ENDED else more
+    return Run(minion, JID, begun, end, how, retcode, **more)
+
+
+def unstored(**more):
+    """A run whose return the master has answered, and the job cache does not have."""
+    return ran(stored=False, **more)
 
 
 def truth_of(*runs):
     truth = Truth()
     truth.runs.extend(runs)
+    truth.cached.update({(run.minion, run.jid): run.number for run in runs if run.stored})
     return truth
 
 
@@ -74,42 +86,101 @@ def test_salts_own_manager_may_call_failed_what_has_not_returned():
 def test_a_batch_is_good_when_all_is_as_it_is_told_and_never_too_much_at_once():
     truth = truth_of(ran(), ran("m2", begun=1.0, end=2.0))
     states = {"m1": {"state": "completed"}, "m2": {"state": "completed"}}
-    assert all(judged(verdict.batch(truth, JID, ["m1", "m2"], states, 1, 9.0)).values())
+    assert all(judged(verdict.batch(truth, JID, ["m1", "m2"], states, 1, 9.0, ENGINE, NOTHING)).values())
 
 
 def test_what_is_wrong_with_a_batch_is_told():
-    truth = truth_of(ran(), ran(begun=0.5, end=2.0), ran("stranger", begun=0.1))
-    checks = verdict.batch(truth, JID, ["m1", "m2"], {"m1": {"state": "lost"}}, 1, 9.0)
+    truth = truth_of(ran(), ran(begun=0.5, end=2.0), ran("stranger", begun=0.1, stored=False))
+    checks = verdict.batch(truth, JID, ["m1", "m2"], {"m1": {"state": "lost"}}, 1, 9.0, ENGINE, NOTHING)
     assert not any(judged(checks).values())
     assert "m1 is lost, and has returned" in checks[0].found and "m2 is not named" in checks[0].found
 
 
-@pytest.mark.parametrize("known", ["told", "delivered", "recorded"])
-def test_a_second_run_counts_where_the_first_could_be_known(known):
-    first = ran(how=CUT, delivered=False)
-    second = ran(begun=5.0, end=6.0)
-    assert truth_of(first, second).twice({JID}) == []
-    first = dataclasses.replace(first, **{known: True})
-    assert truth_of(first, second).twice({JID}) == [(M, JID)]
+FULL = Evidence(unstorable=[(0.0, 2.0, "the disk was full")])
+#: The engine's process, by the time at which it was looked for: the same all the time, or another one later.
+LIVES, ENDS, DOWN = (
+    [(0.0, 7), (9.0, 7), (60.0, 7)],
+    [(0.0, 7), (9.0, 7), (20.0, 8), (60.0, 8)],
+    [(0.0, None), (60.0, 8)],
+)
 
 
-def test_what_the_master_answered_while_it_could_store_nothing_may_be_lost():
-    truth = truth_of(ran(), ran(begun=50.0, end=51.0))
-    truth.doubt(0.0, 2.0)
-    assert [run.perhaps for run in truth.runs] == [True, False]
-    assert (
-        truth.twice({JID}) == []
-        and owed(truth_of(truth.runs[0]))["the job cache has each return that the master has taken"]
-    )
-    assert verdict.wrong_about("lost", truth.runs[:1]) is verdict.wrong_about("completed", truth.runs[:1]) is None
+def twice(first, evidence=NOTHING, lives=None):
+    evidence = dataclasses.replace(evidence, lives={ENGINE: lives or LIVES})
+    second = ran(begun=50.0, end=51.0, number=2, stored=False)
+    return verdict.twice(truth_of(first, second), {JID}, ENGINE, evidence)
 
 
-def owed(truth, entries=(), returned=()):
-    return judged(verdict.owed(truth, [(M, JID)], entries, set(returned)))
+@pytest.mark.parametrize(
+    "first, evidence, lives, why",
+    [
+        (ran(how=CUT, recorded=True), NOTHING, LIVES, "executor"),
+        (ran(), NOTHING, LIVES, "the job cache has the return"),
+        (ran(), FULL, ENDS, "the job cache has the return"),
+        (unstored(), NOTHING, ENDS, "could store it, and has not got it"),
+        (unstored(), FULL, LIVES, "engine heard of the return"),
+        (
+            unstored(begun=30.0, end=31.0),
+            FULL,
+            ENDS,
+            "could store it, and has not got it",
+        ),  # at about that time is not then
+        (ran(how=CUT, told=True), NOTHING, LIVES, "engine heard that the first run began"),
+        (
+            ran(how=CUT, told=True),
+            NOTHING,
+            ENDS,
+            "engine heard that the first run began",
+        ),  # and had it on the disk by then
+        (ran(how=CUT, told=True), FULL, LIVES, "engine heard that the first run began"),
+    ],
+)
+def test_a_second_run_is_wrong_where_the_first_could_be_known(first, evidence, lives, why):
+    check = twice(first, evidence, lives)
+    assert not check.good and why in check.found and f"{M} {JID}" in check.found
+
+
+@pytest.mark.parametrize(
+    "first, evidence, lives, why",
+    [
+        (ran(how=CUT), NOTHING, LIVES, "heard nothing of the first run"),
+        (ran(delivered=False), NOTHING, LIVES, "heard nothing of the first run"),
+        (unstored(), FULL, ENDS, "not stored since the disk was full, and engine ended"),
+        (ran(how=CUT, told=True), NOTHING, DOWN, "engine did not run"),
+        (ran(how=CUT, told=True), FULL, ENDS, "could not be written down since the disk was full, and engine ended"),
+    ],
+)
+def test_a_second_run_is_excused_by_evidence_which_is_told(first, evidence, lives, why):
+    check = twice(first, evidence, lives)
+    assert check.good and "excused: 1" in check.found and why in check.found
+
+
+def test_every_earlier_run_must_be_excused():
+    runs = [ran(how=CUT), ran(begun=2.0, end=3.0, number=2), ran(begun=50.0, end=51.0, number=3, stored=False)]
+    check = verdict.twice(truth_of(*runs), {JID}, ENGINE, NOTHING)
+    assert not check.good and "the job cache has the return" in check.found
+
+
+def test_of_which_run_a_return_is_the_job_cache_tells():
+    truth = truth_of(ran(stored=False), ran(begun=50.0, end=51.0, number=2, stored=False))
+    truth.look_up({(M, JID): 2})
+    assert [run.stored for run in truth.runs] == [False, True]
+
+
+def test_what_the_master_took_and_could_not_store_is_missing_with_a_reason():
+    truth = truth_of(unstored())
+    assert not verdict.taken(truth, {JID}, NOTHING).good
+    check = verdict.taken(truth, {JID}, FULL)
+    assert check.good and "excused: 1: the disk was full" in check.found
+    assert verdict.wrong_about("lost", truth.runs) is None and verdict.wrong_about("completed", truth.runs)
+
+
+def owed(truth, entries=()):
+    return judged(verdict.owed(truth, [(M, JID)], entries, ENGINE, NOTHING))
 
 
 def test_what_is_owed_ran_once_or_stands_in_the_queue():
-    assert all(owed(truth_of(ran()), returned=[(M, JID)]).values())
+    assert all(owed(truth_of(ran())).values())
     assert all(owed(Truth(), entries=[{"minion": M, "jid": JID, "state": "held"}]).values())
 
 
@@ -118,12 +189,12 @@ def test_what_is_owed_and_neither_ran_nor_stands_is_lost():
 
 
 def test_a_return_that_the_master_took_must_be_in_the_job_cache():
-    assert list(owed(truth_of(ran())).values()).count(False) == 1
+    assert list(owed(truth_of(unstored())).values()).count(False) == 1
 
 
 def test_nothing_is_kept_of_which_there_is_a_return():
     entries = [{"minion": M, "jid": JID, "state": "sent"}]
-    assert list(owed(truth_of(ran()), entries, [(M, JID)]).values()).count(False) == 1
+    assert list(owed(truth_of(ran()), entries).values()).count(False) == 1
 
 
 def sample(at, answered=0.1, resident=100e6, files=20, left=5):

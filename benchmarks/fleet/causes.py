@@ -1,0 +1,87 @@
+"""
+What excuses, by evidence, that a job has run twice on a minion, or that the job cache lacks a return that the master took.
+
+Who could know of the first run is asked in turn: the minion's executor, the job cache, the engine. A second run is excused
+where none of them could, and each of that was seen: that the job cache lacks that very return, that the master could store
+nothing when it answered, that the engine's process ended before it could write down what it had heard. That something of the
+kind happened at about that time excuses nothing. Pure: stdlib only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from benchmarks.fleet.truth import Run
+
+#: Seconds between the master's storing of a return and its answer, at most: the minion sends it again after that.
+_ON_THE_WAY = 10.0
+#: Seconds in which an engine hears of an event, and has what follows from it on the disk.
+_WRITTEN = 5.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Evidence:
+    """
+    ``unstorable``: (since, until, why) of times in which the master could store nothing. ``lives``: for each engine
+    [(time, its process then, or None)], in order, as they were seen.
+    """
+
+    unstorable: Sequence[tuple[float, float, str]] = ()
+    lives: Mapping[str, Sequence[tuple[float, int | None]]] = dataclasses.field(default_factory=dict)
+
+    def why_not_stored(self, run: Run) -> str | None:
+        """Return why the master could not store the return of a run when it answered it; None where it could."""
+        if run.answered is None:
+            return None
+        since = run.answered - _ON_THE_WAY if run.sent is None else max(run.sent, run.answered - _ON_THE_WAY)
+        return self.why_not(since, run.answered)
+
+    def why_not(self, since: float, until: float) -> str | None:
+        """Return why nothing could be stored at some time between two; None where it could all the time."""
+        return next((why for first, last, why in self.unstorable if first <= until and since <= last), None)
+
+    def lived(self, engine: str, since: float, until: float) -> bool:
+        """Tell whether one process of an engine ran all the time between two. One that nobody looks at counts as such."""
+        looks = self.lives.get(engine, ())
+        first = max((at for at, _ in looks if at <= since), default=since)
+        last = min((at for at, _ in looks if at >= until), default=until)
+        seen = {process for at, process in looks if first <= at <= last}
+        return not looks or (len(seen) == 1 and None not in seen)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cause:
+    """``why``, in words that follow "it ran again: "; ``excused``: whether nobody could know better."""
+
+    excused: bool
+    why: str
+
+
+def of_second_run(first: Run, second: Run, engine: str, evidence: Evidence) -> Cause:
+    """
+    Return why a job that had run on a minion ran there again.
+
+    :param engine: the one that sends it.
+    """
+    if first.recorded:
+        return Cause(False, "the executor had the first run on the disk")
+    if first.stored:
+        return Cause(False, "the job cache has the return of the first run")
+    if first.answered is not None:
+        why = evidence.why_not_stored(first)
+        if why is None:
+            return Cause(False, "the master took the return of the first run, could store it, and has not got it")
+        if evidence.lived(engine, first.answered, second.begun):
+            return Cause(False, f"{engine} heard of the return of the first run, which was not stored since {why}")
+        return Cause(True, f"the return of the first run was not stored since {why}, and {engine} ended after that")
+    if first.told:
+        if not evidence.lived(engine, first.begun, first.begun + _WRITTEN):
+            return Cause(True, f"{engine} did not run, or ended, when the master heard that the first run began")
+        why = evidence.why_not(first.begun, first.begun + _WRITTEN)
+        if why is None or evidence.lived(engine, first.begun, second.begun):
+            return Cause(False, f"{engine} heard that the first run began")
+        return Cause(
+            True, f"that the first run began could not be written down since {why}, and {engine} ended after that"
+        )
+    return Cause(True, "the master has heard nothing of the first run")
