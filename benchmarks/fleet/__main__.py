@@ -26,6 +26,7 @@ from typing import Any
 from benchmarks.fleet import batches, beside, chaos, faults
 from benchmarks.fleet.site import Site
 from benchmarks.fleet.story import Story
+from benchmarks.fleet.verdict import ANSWER
 from demo.fleet import StepFailed, quiet_salt
 
 
@@ -84,6 +85,9 @@ def arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--limit", type=float, default=900.0, metavar="S", help="seconds before a wait is given up (900)"
     )
+    parser.add_argument(
+        "--answer", type=float, default=ANSWER, metavar="S", help="seconds in which an engine must answer a runner (2)"
+    )
     parser.add_argument("--picture", type=pathlib.Path, metavar="FILE", help="where to draw the timeline, as SVG")
     parser.add_argument("--log", type=pathlib.Path, metavar="FILE", help="where to copy the master's log")
     parser.add_argument(
@@ -112,6 +116,7 @@ def play(args: argparse.Namespace) -> Story:
         options |= {"cache": args.cache, **(server.options if server else {})}
         with Site(args.minions, args.executor, server, **options) as site:
             site.script(seed=args.seed)
+            site.answer = args.answer
             try:
                 return scenario.play(site, args)
             finally:

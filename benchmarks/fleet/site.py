@@ -25,6 +25,7 @@ from benchmarks.fleet.crowd import Handle
 from benchmarks.fleet.minion import RUN
 from benchmarks.fleet.script import Script
 from benchmarks.fleet.truth import Truth
+from benchmarks.fleet.verdict import ANSWER
 from benchmarks.fleet.watch import ENGINES, Watch, engine_pid, processes_of
 from demo.fleet import Fleet
 from demo.processes import wait_for
@@ -50,6 +51,8 @@ class Site:
 
     def __init__(self, count: int, executor: float = 0.0, beside: Any = None, **options: Any) -> None:
         self.names = [f"{'abc'[number % 3]}{number:05d}" for number in range(count)]
+        #: Seconds in which an engine must answer a runner.
+        self.answer = ANSWER
         #: (time, what was done then), for the timeline; times in which no engine can be expected to answer.
         self.marks: list[tuple[float, str]] = []
         self.spared: list[tuple[float, float]] = []

@@ -84,7 +84,7 @@ class Story:
         time.sleep(1.5)  # for one more look at the processes
         truth, sent, failed = site.crowd.report()
         samples = [sample for sample in site.watch.read() if sample.at >= since]
-        self.checks += verdict.responsive(samples, site.spared) + verdict.flat(samples, ENGINES)
+        self.checks += verdict.responsive(samples, site.spared, site.answer) + verdict.flat(samples, ENGINES)
         jobs, questions = truth.published(since=since)
         self.values.setdefault("publishes", jobs + questions)
         self.values.setdefault("seconds", until - since)
@@ -117,7 +117,7 @@ class Story:
             Panel(
                 "seconds until an engine answers",
                 {e: [(s.at, s.answered[e] or 10.0) for s in samples if e in s.answered] for e in ENGINES},
-                verdict.ANSWER,
+                site.answer,
             ),
         ]
         self.panels = [
