@@ -57,10 +57,10 @@ with master_opts() as opts:
 """
 
 
-def on_a_master(name: str, count: int) -> dict[str, float]:
-    """Run a scenario, and return its figures. :raises SystemExit: if its verdict is bad."""
+def on_a_master(name: str, count: int, *more: str) -> dict[str, float]:
+    """Run a scenario with further arguments, and return its figures. :raises SystemExit: if its verdict is bad."""
     with tempfile.NamedTemporaryFile("r", prefix="sj-", suffix=".json") as file:
-        words = [name, "--minions", str(count), "--json", file.name]
+        words = [name, "--minions", str(count), "--json", file.name, *more]
         done = subprocess.run([sys.executable, "-m", "benchmarks.fleet", *words], capture_output=True, text=True)
         if done.returncode:
             raise SystemExit(f"python -m benchmarks.fleet {' '.join(words)}:\n{done.stdout}{done.stderr}")
@@ -155,6 +155,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=sizes, metavar="N,…", help="minions on a real master (100,500,2000)")
     parser.add_argument("--alone", type=sizes, metavar="N,…", help="minions of the engines alone (none)")
+    parser.add_argument("--answer", type=float, default=2.0, help="as of benchmarks.fleet")
     parser.add_argument("--only", choices=_NAMES, help="one of the four")
     parser.add_argument("--data", type=pathlib.Path, required=True, help="JSON to which the figures are added")
     parser.add_argument("--draw", type=pathlib.Path, help="draw what --data holds, and take no figures")
@@ -166,7 +167,9 @@ def main() -> None:
     alone = args.alone or []
     on_masters = args.sizes if args.sizes is not None else [] if alone else [100, 500, 2000]
     runs = [
-        (name, size, lambda name=name, size=size: on_a_master(name, size)) for size in on_masters for name in _ENGINE
+        (name, size, lambda name=name, size=size: on_a_master(name, size, "--answer", str(args.answer)))
+        for size in on_masters
+        for name in _ENGINE
     ]
     runs += [("batch alone", size, lambda size=size: batch_alone(size)) for size in alone]
     runs += [("retry alone", size, lambda size=size: retry_alone(size)) for size in alone]

@@ -13,7 +13,7 @@ import resource
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import psutil
@@ -149,9 +149,12 @@ class Site:
         return time.monotonic() - begun
 
     def are_over(self, jids: Iterable[str]) -> bool:
-        """Tell whether batches have ended. Where they cannot be read now, they have not."""
+        """
+        Tell whether batches have ended, and nobody runs them any more, as one that was halted does for a while. Where they
+        cannot be read now, they have not.
+        """
         with contextlib.suppress(Exception):
-            return all(self.ask("batch.status", jid)["state"] in ("complete", "halted") for jid in jids)
+            return all(_is_over(self.ask("batch.status", jid)) for jid in jids)
         return False
 
     def queued(self) -> int:
@@ -218,6 +221,10 @@ class Site:
                     if process.rlimit(psutil.RLIMIT_FSIZE) != limits:
                         process.rlimit(psutil.RLIMIT_FSIZE, limits)
                         left = True
+
+
+def _is_over(status: Mapping[str, Any]) -> bool:
+    return status["state"] in ("complete", "halted") and not status["active"]
 
 
 def _wait(condition: Callable[[], Any], limit: float, pause: float) -> bool:
