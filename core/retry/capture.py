@@ -393,6 +393,7 @@ class Capture:
         self.closed[jid] = max(job.last, self.closed.get(jid, 0.0))
         if job.again is not None:
             self.published(Published(jid, "", job.again), now)
+            self.open[jid].begun = job.begun  # among them some to whom it was published again
 
 
 def matches(fun: str, globs: Iterable[str]) -> bool:

@@ -14,7 +14,7 @@ import random
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Asker, Limits, State
 from saltext.jobs.core.windows import is_open, parse_windows
-from tests.unit.retry.world import World
+from tests.unit.retry.world import World, is_sent
 
 #: Seconds from the publish of a kill until it must have been taken note of, while the engine can read the job cache.
 KILL_NOTED = 8.0
@@ -79,6 +79,10 @@ class Adversary(World):
                 users.add(user)
                 self.revoked[user] = self.now
 
+    def do_full(self):
+        """The disk of the master is full, or has room again: a return is told of, and is not in the job cache."""
+        self.keeps_returns = not self.keeps_returns
+
     def do_window_trouble(self):
         """Nobody can tell when windows open, for a while."""
         self.windows_known = not self.windows_known
@@ -122,6 +126,12 @@ class Adversary(World):
         elif isinstance(fact, facts.Surveyed):
             jids = self.machine.capture.open.keys()
             self.begun |= {(m, jid) for m, running in fact.running.items() for jid in running if jid in jids}
+        elif isinstance(fact, (facts.Acknowledged, facts.ReturnHeard)) and self.runs[fact.minion, fact.jid]:
+            entry, job = self.machine.entry(fact.minion, fact.jid), self.machine.capture.open.get(fact.jid)
+            # Of a publish that it has not heard of it does not know whom it reached.
+            heard = job is not None and (job.again or job.published_at) > self.last[fact.jid] - 1.0
+            if heard if entry is None else is_sent(entry):
+                self.begun.add((fact.minion, fact.jid))
 
     def crash(self):
         """kill -9 of the engine: it forgets what was not stored."""
@@ -172,7 +182,7 @@ class Adversary(World):
             "crash",
         ]
         kinds += ["die_at", "die_at", "gap", "store", "cache", "urge", "enqueue", "process"]
-        kinds += ["revoke", "window_trouble", "retry"]
+        kinds += ["revoke", "window_trouble", "retry", "full"]
         getattr(self, f"do_{choice(kinds)}")()
         self.run(choice([0.01, 0.2, 1.0, 5.0, 15.0, 60.0, 700.0]) * self.random.random())
 
@@ -327,7 +337,7 @@ class Adversary(World):
             self.act()
         if not self.cache_up:
             self.do_cache()
-        self.store_up = True
+        self.store_up = self.keeps_returns = True
         self._die_at, self.lossy, self.windows_known = None, 0.0, True
         if self.machine is None:
             self.boot()

@@ -136,6 +136,24 @@ def test_a_job_whose_return_was_heard_and_could_not_be_stored_is_held_and_not_ru
     assert (world.state("a", "j1"), world.runs["a", "j1"]) == (State.HELD, 1)
 
 
+@pytest.mark.parametrize("said", ["that it begins", "what came of it"])
+def test_what_a_minion_of_a_further_publish_says_while_others_are_asked_is_not_forgotten(said):
+    world = World(minions=("a", "b"), acks=said == "that it begins")
+    world.stop("a")
+    world.publish("j1", targets=("a",))
+    world.run_until(lambda: world.effects(facts.Inquire))
+    world.keeps_returns = False
+    world.publish("j1", targets=("b",))
+    if world.acks:
+        world.killed.add(("b", "j1"))  # its process dies, and returns nothing
+    world.run(2)
+    assert world.machine.capture.open["j1"].asking == {"a"}
+    world.start("b")
+    world.keeps_returns = True
+    world.run(600)
+    assert (world.state("b", "j1"), world.runs["b", "j1"]) == (State.HELD, 1)
+
+
 def test_a_return_that_is_heard_long_before_it_is_stored_ends_the_job():
     world = World(minions=("a",), acks=False)
     world.keeps_returns = False  # the master is slow
