@@ -176,7 +176,9 @@ class Retry:
     def receipt_awaited_since(self, minion: str, jid: str) -> float | None:
         """Return when a job was published to a minion of which nothing has been heard since; None where that is not so."""
         entry = self.queue.entry(minion, jid)
-        return entry.sent_at if entry is not None and entry.state is State.SENT else None
+        if entry is None or entry.state is not State.SENT or self.replays.is_hearsay(minion, jid):
+            return None
+        return entry.sent_at
 
     def note(self, jid: str) -> Note | None:
         """Return the note about a job."""

@@ -110,7 +110,12 @@ class Publishing:
             self._timers.set(("replay", entry.minion), self._queue.now + (RECEIPT if acks else EARLY))
 
     def heard(self) -> None:
-        """A minion has shown a receipt, or answered a question: the master hands on what minions send."""
+        """
+        A minion has shown a receipt, or answered a question: the master hands on what minions send.
+
+        Not for what anybody can say again and again in its name: what has been said of a publish already, or what the job
+        cache does not have.
+        """
         self._heard = self._queue.now
 
     def may_come(self, entry: Entry, replay: Replay) -> bool:

@@ -151,9 +151,12 @@ class Replays:
     def return_heard(self, fact: ReturnHeard) -> None:
         """Look whether the job cache has a return that the bus told of."""
         if self._queue.has(fact.minion, fact.jid):
-            self._publishing.heard()
             self._heard.add(fact.minion, fact.jid)
             self._looks.add(fact.jid, fact.minion, self._queue.now + HEARD)
+
+    def is_hearsay(self, minion: str, jid: str) -> bool:
+        """Tell whether the bus has told of a return that the job cache does not have yet."""
+        return (minion, jid) in self._heard
 
     def heard_due(self, minion: str, jid: str) -> None:
         """Look again for a return that the bus told of."""
@@ -167,6 +170,8 @@ class Replays:
             if entry is None:
                 continue
             if minion in fact.returned:
+                if (minion, fact.jid) in self._heard:
+                    self._publishing.heard()
                 self._ends.end(entry, State.DONE, "the job cache has its return")
                 continue
             self._heard.missed(minion, fact.jid, self._queue.now)
@@ -323,12 +328,13 @@ class Replays:
         entry = self._queue.entry(fact.minion, fact.jid)
         if entry is None or entry.state not in {State.PENDING, *UNDER_WAY} or not (proven or entry.sent_at):
             return
-        entry.acknowledged = True
+        is_news, entry.acknowledged = not entry.acknowledged, True
         self._queue.touch(entry)
         replay = self._queue.replay(fact.minion, fact.jid, Step.TO_SEND, *PUBLISHED)
         if replay is None:
             return  # it counts before the job is sent again
-        self._publishing.heard()
+        if is_news:
+            self._publishing.heard()
         if replay.step is Step.SENT:
             self._publishing.received(entry, replay, BEGUN)
         elif replay.step is Step.TO_SEND:

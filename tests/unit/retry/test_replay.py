@@ -329,10 +329,9 @@ def test_before_a_job_is_sent_an_answer_that_is_not_proven_is_silence():
     assert world.effects(facts.Publish) == []
 
 
-def served_slowly(pause, lost=()):
-    """A world with six minions that get a job in one publish, and a master that hands their receipts on at intervals."""
-    names = "abcdef"
-    world = World(minions=names, duration=600.0)
+def served_slowly(pause, lost=(), names="abcdef"):
+    """A world whose minions get a job in one publish, and a master that hands their receipts on at intervals."""
+    world = World(minions=tuple(names), duration=600.0)
     for name in names:
         world.stop(name)
     world.publish("j1")
@@ -368,9 +367,38 @@ def test_a_minion_without_a_receipt_is_asked_once_those_of_others_have_stopped()
     assert question.jid == "j1"
 
 
-def test_receipts_without_an_end_which_can_be_forged_put_a_question_off_for_a_minute_or_so_at_most():
+def test_receipts_of_others_put_a_question_off_for_a_minute_or_so_at_most():
+    world, asked = served_slowly(1.5, lost="c", names=[*"abcdef", *(f"m{n:02}" for n in range(60))])
+    world.run(55)
+    assert len(world.effects(facts.Ask)) == asked
+    world.run(10)
+    assert [effect for effect in world.effects(facts.Ask)[asked:] if "c" in effect.minions]
+
+
+@pytest.mark.parametrize("lie", [facts.ReturnHeard, facts.Acknowledged])
+def test_what_is_said_again_and_again_in_the_name_of_one_minion_puts_no_question_about_another_off(lie):
     world, asked = served_slowly(1.5, lost="c")
-    for second in range(120):
-        world.later(second, lambda: world.tell(facts.ReturnHeard("a", "j1")), engine=False)
-    world.run(65)
+    for tenth in range(1200):
+        world.later(tenth / 10, lambda: world.tell(lie("a", "j1")), engine=False)
+    world.run(13)
     assert any("c" in effect.minions for effect in world.effects(facts.Ask)[asked:])
+
+
+def test_returns_that_the_job_cache_has_say_that_the_master_still_hands_on_what_came():
+    names = "abcdef"
+    world, asked = served_slowly(1e6, names=names)
+    for number, name in enumerate(names, start=1):
+        world.later(1.5 * number, lambda name=name: world.finish(name, "j1", world.minions[name].life), engine=False)
+    world.run(30)
+    assert len(world.effects(facts.Ask)) == asked
+    assert world.machine.total == 0
+
+
+def test_a_return_that_is_heard_again_before_the_job_cache_has_it_is_the_receipt_of_nothing():
+    world, _ = served_slowly(1e6)
+    assert world.machine.receipt_awaited_since("a", "j1") is None, "the publish is under way"
+    world.run_until(lambda: world.state("a", "j1") is State.SENT)
+    assert world.machine.receipt_awaited_since("a", "j1") == world.machine.entry("a", "j1").sent_at
+    world.tell(facts.ReturnHeard("a", "j1"))
+    assert world.machine.receipt_awaited_since("a", "j1") is None
+    assert world.machine.receipt_awaited_since("b", "j1") is not None
