@@ -18,9 +18,10 @@ from saltext.jobs.core.retry.turns import Turns
 #: Seconds after a publish at which a minion that has shown no receipt is asked, and at which it is asked first where minions
 #: do not say that they begin a job.
 RECEIPT, EARLY = 4.0, 1.0
-#: Seconds without a receipt or an answer of any minion after which a master has taken in all that came, and seconds after a
-#: publish at which that is not waited for any longer.
-_QUIET, _LONGEST_RECEIPT = 2.0, 60.0
+#: Seconds without a receipt or an answer of any minion after which a master has taken in all that came (a busy one may stand
+#: still for some, and who is asked then makes it busier), and seconds after a publish at which that is not waited for any
+#: longer.
+_QUIET, _LONGEST_RECEIPT = 10.0, 120.0
 #: Seconds after which a minion is asked at first whether it still runs a job.
 STILL_RUNNING = 60.0
 #: Seconds after which a claim that the store was slow to take is not published: what was looked up before it, and whether
@@ -125,10 +126,10 @@ class Publishing:
         """
         if not self._acks or replay.step is not Step.SENT or self._ends.restarted(entry, replay):
             return False
-        now = self._queue.now
-        if now > self._heard + _QUIET or now > (entry.sent_at or 0.0) + _LONGEST_RECEIPT:
+        until = min(self._heard + _QUIET, (entry.sent_at or 0.0) + _LONGEST_RECEIPT)
+        if until <= self._queue.now:
             return False
-        self._timers.set(("replay", entry.minion), now + _QUIET)
+        self._timers.set(("replay", entry.minion), until)
         return True
 
     def received(self, entry: Entry, replay: Replay, reason: str) -> None:

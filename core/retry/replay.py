@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 #: Seconds for which minions that have answered wait at most for others that still do.
 LONGEST_GATHERING = 10.0
 #: Seconds for which it is believed that a minion ran nothing.
-BELIEVED = 120.0
+BELIEVED = 600.0
 
 
 class Replays:
@@ -281,6 +281,8 @@ class Replays:
                 self._look_again(replay, Step.DOUBTED, entry.minion, AGAIN)
             else:
                 self._silent(entry, replay)
+                if entry.minion in fact.unproven:  # it seems to be there, and may have been a moment too late
+                    self._turns.alive(entry.minion)
 
     @staticmethod
     def _may_have_begun(entry: Entry) -> bool:

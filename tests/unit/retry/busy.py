@@ -6,6 +6,7 @@ such a master is served no faster than these can; what else it waits for is the 
 from __future__ import annotations
 
 import heapq
+import random
 
 from saltext.jobs.core.master.handed_on import HandedOn
 from saltext.jobs.core.retry import facts
@@ -19,10 +20,12 @@ class Busy(World):
     """
     :param cost: seconds that a worker takes for a request of a minion.
     :param workers: how many there are.
+    :param uneven: whether that is only the mean, and some take much longer than others.
     """
 
-    def __init__(self, count, cost, workers=2, **options):
+    def __init__(self, count, cost, workers=2, uneven=False, **options):
         self.cost, self._free = cost, [0.0] * workers
+        self._random = random.Random(1) if uneven else None
         self.busy = 0.0  # seconds of all workers
         self.handed_on = HandedOn()
         self.begun_at = {}  # (minion, jid) -> when it began
@@ -31,10 +34,15 @@ class Busy(World):
 
     def send(self, call, engine=False):
         """A minion sends something: call when a worker has got to it."""
-        at = max(self.now, self._free[0]) + self.cost
+        cost = self._random.expovariate(1.0 / self.cost) if self._random else self.cost
+        at = max(self.now, self._free[0]) + cost
         heapq.heapreplace(self._free, at)
-        self.busy += self.cost
+        self.busy += cost
         self.later(at - self.now, call, engine)
+
+    def stand_still(self, seconds):
+        """The workers get to nothing more for so long."""
+        self._free = sorted(max(at, self.now) + seconds for at in self._free)
 
     # -- minions ------------------------------------------------------------------------------------------------------
 
@@ -79,6 +87,9 @@ class Busy(World):
                     self.send(lambda name=name: answer(name))
 
         def answer(name):
+            if name not in left:  # the question is over
+                self.tell(facts.SignOfLife((name,), facts.Sign.ACTIVITY))
+                return
             if not looking:
                 looking.append(True)
                 self.later(LOOK, look)
@@ -97,9 +108,12 @@ class Busy(World):
             until = self.handed_on.end_of(published, published + TIMEOUT, TIMEOUT)
             if left and self.now < until:
                 self.later(until - self.now, end)
+            elif stored:  # one more look
+                self.later(LOOK, end)
             elif left:
-                self.tell(facts.Asked(effect.jid, silent=frozenset(left)))
+                silent = frozenset(left)
                 left.clear()
+                self.tell(facts.Asked(effect.jid, silent=silent))
 
         self.later(0.1, ask)
         self.later(TIMEOUT, end)

@@ -18,9 +18,9 @@ CALM = 10.0
 FEW = 5.0
 
 
-def fleet_that_was_away(need):
+def fleet_that_was_away(need, **options):
     """Return a world whose workers need so many seconds for a fleet that is owed jobs and away."""
-    world = Busy(MINIONS, cost=2 * need / (MINIONS * REQUESTS), triggers=("any",), cooldown=30.0)
+    world = Busy(MINIONS, cost=2 * need / (MINIONS * REQUESTS), triggers=("any",), cooldown=30.0, **options)
     for name in world.minions:
         world.stop(name)
     for n in range(JOBS):
@@ -44,6 +44,23 @@ def test_the_last_job_is_begun_as_soon_as_the_workers_allow(need):
     world = fleet_that_was_away(need)
     assert bring_back(world) <= max(WITHIN + CALM, need) + FEW
     assert set(world.runs.values()) == {1}
+    assert set(world.asked.values()) == {1}
+
+
+@pytest.mark.parametrize("every, seconds", [(11.0, 2.5), (13.0, 4.0), (17.0, 8.0)])
+@pytest.mark.parametrize("need", [4.0, 90.0])
+def test_a_master_that_stands_still_now_and_then_has_nobody_asked_twice(need, every, seconds):
+    world = fleet_that_was_away(need, uneven=True)
+    for number in range(1, 20):
+        world.later(number * every, lambda: world.stand_still(seconds), engine=False)
+    bring_back(world)
+    assert set(world.runs.values()) == {1}
+    assert set(world.asked.values()) == {1}
+
+
+def test_a_fleet_that_takes_the_master_minutes_is_asked_once():
+    world = fleet_that_was_away(250.0)
+    assert bring_back(world) <= 250.0
     assert set(world.asked.values()) == {1}
 
 
