@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import math
 
-#: Seconds without anything that was sent so early after which all of that has been handed on, as long as a question has no
-#: less time than that: a busy master may stand still for some.
-QUIET = 10.0
+#: Seconds without anything that was sent so early after which all of that has been handed on: a busy master may stand still
+#: for some. As many as the time of a question, within these limits.
+LEAST_QUIET, QUIET = 2.0, 10.0
 #: How many times its time a question may take.
 LONGEST = 6.0
 #: Seconds by which causes are told apart: each receipt of a publish has a slightly different one.
@@ -49,7 +49,7 @@ class HandedOn:
         """
         latest = _step_of(published)
         last = max((last for step, last in self._last.items() if step <= latest), default=-math.inf)
-        return min(max(earliest, last + min(QUIET, timeout)), earliest + (LONGEST - 1.0) * timeout)
+        return min(max(earliest, last + max(LEAST_QUIET, min(timeout, QUIET))), earliest + (LONGEST - 1.0) * timeout)
 
 
 def _step_of(cause: float) -> int:

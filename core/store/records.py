@@ -15,8 +15,9 @@ bank                   key    value
 The layout is that of Salt 3008's own ``salt_cache``, which its ``cluster`` runners know; ``jobs/published`` is ours alone.
 It records that this master's publish wrote the load: when first (``at``) and, if again, when last (``last``), which master
 (``by``), a digest of the load (``load``) and, where there are any, the minions of ``jobs/minions`` that no publish named
-(``added``): an accepted minion can have some added. It must never be made on any other path than :py:func:`publish`. Nothing
-that a minion or a syndic sends may replace a published load, and a load that is not the one in the record is not believed.
+(``added``): an accepted minion can have some added, and whoever may publish anything can name any jid. It must never be made
+on any other path than :py:func:`publish`. Nothing that a minion or a syndic sends may replace a published load, and a load
+that is not the one in the record is not believed.
 
 A record that is damaged counts as absent wherever what comes next can heal it. Loads come here without their secrets.
 """
@@ -46,6 +47,8 @@ NOCACHE = "jobs/nocache"
 PUBLISHED = "jobs/published"
 BANKS = (LOADS, MINIONS, PUBLISHED, NOCACHE, ENDTIMES)  # a job's load first
 RECORD = ("return", "retcode", "success", "out")
+#: Key in the load of a job that the batch_manager engine publishes: the batch decides who gets it, and when.
+BATCH_MARK = "batch"
 
 
 # -- loads --------------------------------------------------------------------------------------------------------
@@ -53,7 +56,8 @@ RECORD = ("return", "retcode", "success", "out")
 
 def publish(store: Store, key: str, load: Mapping[str, Any], minions: Iterable[Any], master: Any) -> None:
     """
-    Store what this master's publish hands over. The first load of a job stays; a later publish adds its minions.
+    Store what this master's publish hands over. The first load of a job stays; a later publish adds its minions. Those of
+    another job under the same jid were not meant to get the first one.
 
     :param minions: the matched minions.
     :param master: this master's id.
@@ -62,20 +66,28 @@ def publish(store: Store, key: str, load: Mapping[str, Any], minions: Iterable[A
     with store.lock(key):
         record, there, listed = store.driver.read_all([(PUBLISHED, key), (LOADS, key), (MINIONS, key)])
         known = _publication_in(record, key)
-        first = record is ABSENT
+        first, is_same = record is ABSENT, True
         writes: list[tuple[str, str, Any]] = []
         if not first and isinstance(there, dict) and there and (known is None or known.vouches_for(there)):
             by, of = (known.by, known.load) if known else (str(master), digest(there))
+            is_same = _is_of_the_same_job(load, there)
         else:  # also where a cluster shed the load, where it was cleaned away, or where it is not the published one
             by, of = str(master), digest(_as_it_reads_back(load))
             writes.append((LOADS, key, load))
         before = ids_in(listed)
         # Written even if nothing is added: a replay starts the time that the job is kept anew.
         writes.append((MINIONS, key, sorted(before | named)))
-        added, now = (known.added if known else before) - named, time.time()
+        added, now = known.added if known else before, time.time()
+        added = added - named if is_same else added | (named - before)
         current = Publication(known.at if known else now, frozenset(added), now, by, of)
         writes.append((PUBLISHED, key, current.as_record()))
         store.driver.store_all(writes, durable=store.sync_publish)
+
+
+def _is_of_the_same_job(load: Mapping[str, Any], first: Mapping[str, Any]) -> bool:
+    """Tell whether a publish is a further one of a job. Batches may publish theirs in another name than their user's."""
+    names = ("fun", "arg") if first.get(BATCH_MARK) else ("fun", "arg", "user")
+    return digest({name: load.get(name) for name in names}) == digest({name: first.get(name) for name in names})
 
 
 def _as_it_reads_back(load: Mapping[str, Any]) -> Any:

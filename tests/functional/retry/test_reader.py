@@ -68,6 +68,32 @@ def test_minions_of_further_publishes_under_the_same_jid_are_owed_the_job_too(op
     assert JobReader(opts, job_cache, trust=False).read(JID)[0].missing == {"a", "b", "c"}
 
 
+@pytest.mark.parametrize("other", [{"fun": "test.ping"}, {"arg": ["db"]}, {"user": "fred"}])
+def test_nobody_is_owed_a_job_because_another_one_was_published_under_its_jid(opts, job_cache, other, caplog):
+    accept(opts, "a", "b")
+    publish(job_cache, ["a"])
+    publish(job_cache, ["a", "b"], **other)
+    read, load = JobReader(opts, job_cache, trust=False).read(JID)
+    assert (read.missing, load["fun"], load["user"]) == ({"a"}, "state.apply", "root")
+    assert "not kept for minions that it was not published to: ['b']" in caplog.text
+    publish(job_cache, ["b"])
+    assert JobReader(opts, job_cache, trust=False).read(JID)[0].missing == {"a", "b"}
+
+
+def test_a_replay_in_the_name_of_the_master_s_own_user_leaves_the_job_with_those_that_are_owed_it(opts, job_cache):
+    accept(opts, "a", "b")
+    publish(job_cache, ["a", "b"], user="fred")
+    publish(job_cache, ["b"], user="salt")
+    assert JobReader(opts, job_cache, trust=False).read(JID)[0].missing == {"a", "b"}
+
+
+def test_the_parts_of_a_batch_belong_to_it_whoever_publishes_them(opts, job_cache):
+    accept(opts, "a", "b")
+    publish(job_cache, ["a"], user="fred", batch=True)
+    publish(job_cache, ["b"], user="salt")
+    assert JobReader(opts, job_cache, trust=False).read(JID)[0].missing == {"a", "b"}
+
+
 def test_a_load_that_took_the_place_of_the_published_one_is_not_kept(opts, job_cache, caplog):
     accept(opts, "a")
     publish(job_cache, ["a"])

@@ -246,11 +246,14 @@ class Contract:
         job_cache.save_load(JID, LOAD, minions=["web1"])
         published = job_cache.fetch("jobs/published", JID)
         job_cache.save_load(JID, {**a_return("web1"), "tgt": "*", "user": "root", "fun": "cmd.run"})
-        job_cache.save_load(JID, {"fun": "test.ping", "tgt": ["web2"], "tgt_type": "list", "arg": []}, minions=["web2"])
+        job_cache.save_load(JID, {**LOAD, "tgt": ["web2"], "tgt_type": "list", "kwargs": {}}, minions=["web2"])
+        another = {"fun": "test.ping", "tgt": ["web3"], "tgt_type": "list", "arg": [], "user": "sudo_anna"}
+        job_cache.save_load(JID, another, minions=["web3"])
         job_cache.save_load(JID, {"fun": "forged", "Minions": ["evil"]})
-        assert job_cache.get_load(JID) == {**LOAD, "Minions": ["web1", "web2"]}
+        assert job_cache.get_load(JID) == {**LOAD, "Minions": ["web1", "web2", "web3"]}
         now = job_cache.fetch("jobs/published", JID)
         assert now.pop("last") > published["at"]
+        assert now.pop("added") == ["web3"]
         assert now == published
 
     def test_publish_replaces_a_load_that_came_first(self, job_cache):
@@ -294,7 +297,7 @@ class Contract:
         job_cache.save_load(JID, LOAD, minions=["web1"])
         salt.cache.Cache(job_cache.opts).store("jobs/published", JID, "spoilt")
         job_cache.save_minions(JID, ["web2"])
-        job_cache.save_load(JID, {**LOAD, "fun": "test.ping"}, minions=["web1"])
+        job_cache.save_load(JID, {**LOAD, "tgt": ["web1"], "tgt_type": "list"}, minions=["web1"])
         assert job_cache.get_load(JID) == {**LOAD, "Minions": ["web1", "web2"]}
         assert job_cache.fetch("jobs/published", JID)["added"] == ["web2"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from saltext.jobs.core.master.handed_on import LONGEST, QUIET, HandedOn
+from saltext.jobs.core.master.handed_on import LEAST_QUIET, LONGEST, QUIET, HandedOn
 
 #: A question that is published at 100 s and has ten seconds.
 PUBLISHED, TIMEOUT = 100.0, 10.0
@@ -27,6 +27,13 @@ def test_an_answer_that_comes_late_prolongs_its_question():
     handed_on = HandedOn()
     handed_on.note(PUBLISHED, EARLIEST - 0.5)
     assert end_of(handed_on) == EARLIEST - 0.5 + QUIET
+
+
+def test_a_question_with_little_time_waits_less_for_what_may_still_come():
+    handed_on = HandedOn()
+    handed_on.note(PUBLISHED, PUBLISHED + 0.5)
+    assert handed_on.end_of(PUBLISHED, PUBLISHED + 4.0, 4.0) == PUBLISHED + 4.5
+    assert handed_on.end_of(PUBLISHED, PUBLISHED + 1.0, 1.0) == PUBLISHED + 0.5 + LEAST_QUIET
 
 
 def test_what_minions_were_asked_or_sent_before_prolongs_it_too():
