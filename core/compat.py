@@ -133,18 +133,37 @@ def minion_keys(opts: Any) -> tuple[frozenset[str], frozenset[str]]:
 
     :raises OSError: where a directory of keys cannot be read.
     """
-    if _MAJOR >= 3008 and str(opts.get("keys.cache_driver") or "localfs_key") != "localfs_key":
+    if not _has_key_folders(opts):
         import salt.key
 
         found = salt.key.Key(dict(opts)).list_keys()
         return frozenset(found["minions"]), frozenset(name for names in found.values() for name in names)
-    pki_dir = str((opts.get("cluster_pki_dir") if opts.get("cluster_id") else None) or opts["pki_dir"])
+    pki_dir = _pki_dir(opts)
     accepted = _files_in(os.path.join(pki_dir, "minions"))
     names = set(accepted)
     for state in ("minions_pre", "minions_rejected", "minions_denied"):
         with contextlib.suppress(FileNotFoundError):  # it is made with the first one
             names |= _files_in(os.path.join(pki_dir, state))
     return accepted, frozenset(names)
+
+
+def key_changed_at(opts: Any, minion: str) -> float:
+    """Return the Unix time at which a minion's key was put where it is; 0 where that is not known. Blocks."""
+    if not _has_key_folders(opts):
+        return 0.0
+    times = [0.0]
+    for state in ("minions", "minions_pre", "minions_rejected", "minions_denied"):
+        with contextlib.suppress(OSError):
+            times.append(os.stat(os.path.join(_pki_dir(opts), state, minion)).st_ctime)
+    return max(times)
+
+
+def _has_key_folders(opts: Any) -> bool:
+    return _MAJOR < 3008 or str(opts.get("keys.cache_driver") or "localfs_key") == "localfs_key"
+
+
+def _pki_dir(opts: Any) -> str:
+    return str((opts.get("cluster_pki_dir") if opts.get("cluster_id") else None) or opts["pki_dir"])
 
 
 def _files_in(folder: str) -> frozenset[str]:

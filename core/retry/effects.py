@@ -322,11 +322,11 @@ class Effects:
     def _check_keys(self, effect: facts.CheckKeys) -> None:
         async def check() -> None:
             try:
-                gone = await self._with.cache_worker.call(self._with.ports.reader.without_key, effect.minions)
+                fact = await self._with.cache_worker.call(self._with.ports.reader.check_keys, effect.minions)
             except Exception as exc:
                 log.warning("The keys cannot be read now: %s", exc)
             else:
-                self._step(facts.KeysRead(gone))
+                self._step(fact)
 
         self._with.loop.spawn_callback(check)
 

@@ -195,9 +195,13 @@ class Unreadable:
 
 @dataclass(frozen=True)
 class KeysRead:
-    """The keys were read: of the minions of CheckKeys these have none here."""
+    """
+    The keys were read: of the minions of CheckKeys those in ``gone`` have none here. ``renewed`` are minions that had none
+    when the keys were read before, and have one that was put there since.
+    """
 
     gone: frozenset[str]
+    renewed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -261,6 +261,10 @@ class Retry:
         self._acknowledged(Acknowledged(fact.minion, fact.jid))
         self.replays.return_heard(fact)
 
+    def _sign_of_life(self, fact: SignOfLife) -> None:
+        self.presence.sign_of_life(fact)
+        self.owing.alive(fact.minions)
+
     def _gap(self, _fact: Gap) -> None:
         for jid in list(self.queue.jobs):
             self._out.append(self.replays.look_for_returns(jid, self.queue.minions_of(jid)))
@@ -353,7 +357,7 @@ HANDLERS: dict[type, Callable[[Retry, Any], None]] = {
     Published: Retry._published,
     ReturnHeard: Retry._return_heard,
     Acknowledged: Retry._acknowledged,
-    SignOfLife: lambda self, fact: self.presence.sign_of_life(fact),
+    SignOfLife: Retry._sign_of_life,
     Gap: Retry._gap,
     JobRead: Retry._job_read,
     LookedUp: lambda self, fact: self.replays.looked_up(fact),

@@ -18,8 +18,8 @@ from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.timers import Timers
 from saltext.jobs.core.retry.turns import Turns
 
-#: Seconds before keys that were not found are looked for again.
-_KEYS_AGAIN = 30.0
+#: Seconds before keys that were not found are looked for again, and where one of those minions seems to be there.
+_KEYS_AGAIN, _KEYS_SOON = 30.0, 0.5
 
 
 class Owing:
@@ -100,15 +100,23 @@ class Owing:
             return self._capture.settled(job, entry.minion)
         return []
 
+    def alive(self, minions: Iterable[str]) -> None:
+        """Minions seem to be there: those whose key was not found may have a new one, and are not to get what is owed."""
+        if self.keyless and not self.keyless.isdisjoint(minions):
+            self._timers.no_later(("keys",), self._queue.now + _KEYS_SOON)
+
     def keys_read(self, fact: KeysRead) -> list[Outcome]:
-        """A key is gone when it is not found twice; that all are gone at once says that they could not be read."""
+        """
+        A key is gone when it is not found twice, or when there is a new one then: who has that is another machine. That all
+        are gone at once says that they could not be read.
+        """
         known = self._queue.backlogs.keys()
         gone = fact.gone & known
         if len(known) > 1 and gone == known:
             return [Warn(f"None of the {len(known)} minions with a queue has a key: that is not believed")]
         suspects, self.keyless = self.keyless, set(gone)
         outcomes: list[Outcome] = []
-        for minion in sorted(gone & suspects):
+        for minion in sorted((gone | fact.renewed) & suspects & known):
             for entry in self._queue.of(minion, None):
                 if entry.state not in ENDED:
                     self._ends.end(entry, State.CANCELLED, "the minion's key was deleted")

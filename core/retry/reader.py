@@ -23,7 +23,7 @@ from saltext.jobs.core.master.job_cache import BATCH_MARK, OURS, JobCache, Publi
 from saltext.jobs.core.master.secrets import without_secrets
 from saltext.jobs.core.retry.capture import KILLS
 from saltext.jobs.core.retry.entry import Asker, Job
-from saltext.jobs.core.retry.facts import JobRead, Kill, LookedUp
+from saltext.jobs.core.retry.facts import JobRead, KeysRead, Kill, LookedUp
 from saltext.jobs.core.retry.limits import limits_of
 from saltext.jobs.core.retry.target import is_by_id, obstacle
 
@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds for which the list of keys is believed.
 _KEYS_FRESH = 1.0
+#: Seconds by which the time of a file may be behind.
+_COARSE = 1.0
 
 
 class JobReader:
@@ -47,6 +49,7 @@ class JobReader:
         self._warned = False
         self._keys: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
         self._keys_at = 0.0
+        self._gone_at: dict[str, float] = {}  # minions without a key -> when that was found first
 
     def read(self, jid: str) -> tuple[JobRead, dict[str, Any]]:
         """
@@ -149,10 +152,19 @@ class JobReader:
             self._keys_at = time.monotonic()
         return self._keys
 
-    def without_key(self, minions: Iterable[str]) -> frozenset[str]:
-        """Return those of ``minions`` that have no key here, accepted or not. :raises OSError: when keys cannot be read."""
-        self._keys_at = 0.0
-        return frozenset(minions) - self.keys()[1]
+    def check_keys(self, minions: Iterable[str]) -> KeysRead:
+        """
+        Return which of ``minions`` have no key here, accepted or not, and which have a new one since they had none.
+
+        :raises OSError: when keys cannot be read.
+        """
+        self._keys_at, now = 0.0, time.time()
+        there = self.keys()[1]
+        gone = frozenset(minions) - there
+        back = [minion for minion in self._gone_at if minion in there]
+        renewed = frozenset(m for m in back if compat.key_changed_at(self._opts, m) >= self._gone_at[m] - _COARSE)
+        self._gone_at = {minion: self._gone_at.get(minion, now) for minion in gone}
+        return KeysRead(gone, renewed)
 
     def store_returns(
         self, jid: str, load: Mapping[str, Any], returns: Mapping[str, Mapping[str, Any]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import shutil
 import time
 
@@ -12,11 +13,12 @@ import salt.loader
 
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry.entry import Limits
-from saltext.jobs.core.retry.facts import Kill
+from saltext.jobs.core.retry.facts import KeysRead, Kill
 from saltext.jobs.core.retry.limits import limits_of
 from saltext.jobs.core.retry.reader import JobReader, job_of, kill_of
 from tests.faults import no_more_files
 from tests.functional.retry.records import JID, accept, load_of, returners
+from tests.waiting import wait_for
 
 
 def publish(cache, minions, **more):
@@ -117,7 +119,7 @@ def test_a_minion_without_an_accepted_key_is_left_to_others(opts, job_cache):
     publish(job_cache, ["a", "b", "c"])
     assert reader.read(JID)[0].missing == {"a"}
     assert reader.look_up(JID, ("a", "b"), load_of()).barred == frozenset({"b"})
-    assert reader.without_key(("a", "b", "c")) == {"c"}
+    assert reader.check_keys(("a", "b", "c")).gone == {"c"}
 
 
 def test_a_look_tells_when_a_job_was_published_last_only_where_that_is_asked_for(opts, job_cache):
@@ -238,9 +240,25 @@ def test_a_job_cache_that_does_not_tell_for_whom_a_job_is_is_named_once(opts, ca
 def test_keys_that_cannot_be_read_are_not_taken_for_deleted(opts, job_cache):
     accept(opts, "a")
     reader = JobReader(opts, job_cache, trust=False)
-    assert reader.without_key(("a",)) == frozenset()
+    assert reader.check_keys(("a",)) == KeysRead(frozenset())
     with no_more_files(), pytest.raises(OSError, match="Too many open files"):
-        reader.without_key(("a",))
+        reader.check_keys(("a",))
     shutil.rmtree(opts["pki_dir"])
     with pytest.raises(OSError, match="No such file"):
-        reader.without_key(("a",))
+        reader.check_keys(("a",))
+
+
+def test_a_key_that_was_put_there_since_there_was_none_is_told_from_one_that_was_not_seen(opts, job_cache):
+    accept(opts, "a", "b", "c")
+    folder = pathlib.Path(opts["pki_dir"]) / "minions"
+    reader, changed = JobReader(opts, job_cache, trust=False), (folder / "a").stat().st_ctime
+    (folder / "c").unlink()
+    wait_for(lambda: time.time() > changed + 2.0)
+    folder.rename(folder.with_name("hidden"))
+    folder.symlink_to(folder.with_name("minions_pre"))  # as where a share is not mounted
+    assert reader.check_keys("abc") == KeysRead(frozenset("abc"))
+    folder.unlink()
+    folder.with_name("hidden").rename(folder)
+    accept(opts, "c")
+    assert reader.check_keys("abc") == KeysRead(frozenset(), renewed=frozenset("c"))
+    assert reader.check_keys("abc") == KeysRead(frozenset())

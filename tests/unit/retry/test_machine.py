@@ -633,6 +633,32 @@ def test_the_key_of_a_minion_being_deleted_purges_its_queue_only():
     assert ("b", "cancelled") in world.told("j1")
 
 
+def test_a_machine_with_a_new_key_gets_nothing_of_what_the_one_before_it_was_owed():
+    world = World(minions=("b", "c"))
+    for name in world.minions:
+        world.stop(name)
+    world.publish("j1")
+    world.run(60)
+    checks = len(world.effects(facts.CheckKeys))
+    world.tell(facts.KeysRead(frozenset({"b"})))
+    world.on_checkkeys = lambda effect: world.tell(facts.KeysRead(frozenset(), renewed=frozenset({"b"})))
+    world.start("b")
+    world.start("c")
+    world.run(20)
+    assert len(world.effects(facts.CheckKeys)) == checks + 1
+    assert dict(world.runs) == {("c", "j1"): 1}
+    assert ("b", "cancelled") in world.told("j1")
+
+
+def test_a_key_that_is_there_again_as_it_was_is_the_minion_s_own():
+    world = away()
+    world.tell(facts.KeysRead(frozenset({"b"})))
+    world.on_checkkeys = lambda effect: world.tell(facts.KeysRead(frozenset()))
+    world.start("b")
+    world.run(20)
+    assert world.runs["b", "j1"] == 1
+
+
 def test_a_cancelled_entry_is_not_delivered_nor_queued_again():
     world = away()
     world.tell(facts.CancelRequested(jid="j1"))
