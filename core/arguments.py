@@ -15,7 +15,7 @@ from typing import Any
 
 from saltext.jobs.core.errors import Refused, SettingsError
 from saltext.jobs.core.ids import is_plain
-from saltext.jobs.core.settings import duration
+from saltext.jobs.core.options import duration
 
 #: How alike two names must be for one to be taken for a slip of the other.
 _ALIKE = 0.8

@@ -20,7 +20,7 @@ from saltext.jobs.core import arguments, runner
 from saltext.jobs.core.disk.salvage import Salvage
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master import caller, secrets
-from saltext.jobs.core.settings import duration
+from saltext.jobs.core.options import duration
 from saltext.jobs.core.store import doctor as examination
 from saltext.jobs.core.store import figures, migration
 from saltext.jobs.core.store import store as stores

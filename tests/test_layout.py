@@ -17,7 +17,7 @@ from tests.waiting import SOON, stretched
 CHECKOUT = pathlib.Path(__file__).resolve().parents[1]
 
 #: Modules of one file each, for everybody; they import no package of ours.
-BASE = {"compat", "errors", "ids", "metrics", "quiet", "settings", "windows"}
+BASE = {"compat", "errors", "ids", "metrics", "options", "quiet", "settings", "windows"}
 #: The packages that a wing is built on.
 GROUND = BASE | {"disk", "display", "engine", "master", "store"}
 #: What each package, and each module that stands alone in core/, may import besides itself.
@@ -28,7 +28,8 @@ MAY_IMPORT = {
     "loader": set(),
     "metrics": set(),
     "quiet": set(),
-    "settings": {"errors", "ids", "windows"},
+    "options": {"errors", "ids", "windows"},
+    "settings": {"errors", "options"},
     "windows": {"errors"},
     "display": set(),
     "disk": BASE,
@@ -38,7 +39,7 @@ MAY_IMPORT = {
     "batch": GROUND | {"arguments"},
     "retry": GROUND,
     "recorder": GROUND,
-    "arguments": {"errors", "ids", "settings"},
+    "arguments": {"errors", "ids", "options"},
     "runner": {"arguments", "display", "errors"},
     "postgresql": BASE | {"master"},
     "returners": BASE | {"master", "store", "postgresql"},
@@ -103,7 +104,7 @@ SHELLS = {
     },
 }
 #: What a pure module may import from outside its wing. Options that have been read, and windows of time, are plain values.
-VALUES = {"display", "errors", "metrics", "settings", "windows"}
+VALUES = {"display", "errors", "metrics", "options", "settings", "windows"}
 #: What has a clock, a loop, a disk or a network.
 IMPURE = {"asyncio", "io", "multiprocessing", "os", "pathlib", "shutil", "socket", "subprocess", "threading", "time"}
 

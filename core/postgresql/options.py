@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from saltext.jobs.core.errors import SettingsError
-from saltext.jobs.core.settings import FLAG, Check, option, read_settings, seconds, whole
+from saltext.jobs.core.options import FLAG, Check, option, seconds, whole
+from saltext.jobs.core.settings import read_settings
 
 NAME = "pgjsonb_bulk"
 #: Whose options hold where ours are not set, so that a master that used it goes on as it is.

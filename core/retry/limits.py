@@ -8,8 +8,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from saltext.jobs.core.options import duration
 from saltext.jobs.core.retry.entry import Limits
-from saltext.jobs.core.settings import duration
 from saltext.jobs.core.windows import find_zone, parse_windows
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.errors import SettingsError
-from saltext.jobs.core.settings import BatchSettings, duration, read_settings
+from saltext.jobs.core.options import duration
+from saltext.jobs.core.settings import BatchSettings, read_settings
 
 
 def test_defaults_need_no_options():
