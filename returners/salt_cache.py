@@ -116,9 +116,16 @@ def save_load(jid, clear_load, minions=None, recurse_count=0):
             key, "Refusing the load of jid %s: it is a %s and no dictionary", jid, type(clear_load).__name__
         )
     elif minions is not None:
-        records.publish(store, key, without_secrets(clear_load), minions, __opts__.get("id"))
+        records.publish(store, key, without_secrets(clear_load), minions, __opts__.get("id"), _is_unlimited)
     elif not records.is_published(store, key):
         records.report(store, key, without_secrets(clear_load), _reported_minions(clear_load))
+
+
+def _is_unlimited(user):
+    """Whether no access list limits what a user publishes who has come with the key of the master's user."""
+    if user.startswith("sudo_"):
+        return not __opts__.get("sudo_acl")
+    return user in ("", "root", __opts__.get("user", "root"))
 
 
 def _reported_minions(load):

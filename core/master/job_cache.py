@@ -43,7 +43,8 @@ EXACT = frozenset((OURS, "local_cache"))
 KEEP_MINIONS = frozenset({OURS, "local_cache", "couchbase"})
 #: Seconds within which a job may be published again under its jid.
 _AGAIN_WITHIN = 2 * 86400.0
-BATCH_MARK = records.BATCH_MARK
+#: Key in the load of a job that the batch_manager engine publishes: the batch decides who gets it, and when.
+BATCH_MARK = "batch"
 
 
 class JobCache:

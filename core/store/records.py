@@ -47,20 +47,28 @@ NOCACHE = "jobs/nocache"
 PUBLISHED = "jobs/published"
 BANKS = (LOADS, MINIONS, PUBLISHED, NOCACHE, ENDTIMES)  # a job's load first
 RECORD = ("return", "retcode", "success", "out")
-#: Key in the load of a job that the batch_manager engine publishes: the batch decides who gets it, and when.
-BATCH_MARK = "batch"
+#: Seconds between two publishes of a job, at least.
+_LATER = 0.001
 
 
 # -- loads --------------------------------------------------------------------------------------------------------
 
 
-def publish(store: Store, key: str, load: Mapping[str, Any], minions: Iterable[Any], master: Any) -> None:
+def publish(
+    store: Store,
+    key: str,
+    load: Mapping[str, Any],
+    minions: Iterable[Any],
+    master: Any,
+    unlimited: Callable[[str], bool],
+) -> None:
     """
     Store what this master's publish hands over. The first load of a job stays; a later publish adds its minions. Those of
     another job under the same jid were not meant to get the first one.
 
     :param minions: the matched minions.
     :param master: this master's id.
+    :param unlimited: tells of a user whether no access list limits what that one publishes.
     """
     named = store.plain_minions(key, minions)
     with store.lock(key):
@@ -70,23 +78,29 @@ def publish(store: Store, key: str, load: Mapping[str, Any], minions: Iterable[A
         writes: list[tuple[str, str, Any]] = []
         if not first and isinstance(there, dict) and there and (known is None or known.vouches_for(there)):
             by, of = (known.by, known.load) if known else (str(master), digest(there))
-            is_same = _is_of_the_same_job(load, there)
+            is_same = _is_of_the_same_job(load, there, unlimited)
         else:  # also where a cluster shed the load, where it was cleaned away, or where it is not the published one
             by, of = str(master), digest(_as_it_reads_back(load))
             writes.append((LOADS, key, load))
         before = ids_in(listed)
         # Written even if nothing is added: a replay starts the time that the job is kept anew.
         writes.append((MINIONS, key, sorted(before | named)))
-        added, now = known.added if known else before, time.time()
+        # Later than the one before, also where somebody has set the clock back: by that it is told that there was another.
+        added, now = known.added if known else before, max(time.time(), known.last + _LATER if known else 0.0)
         added = added - named if is_same else added | (named - before)
         current = Publication(known.at if known else now, frozenset(added), now, by, of)
         writes.append((PUBLISHED, key, current.as_record()))
         store.driver.store_all(writes, durable=store.sync_publish)
 
 
-def _is_of_the_same_job(load: Mapping[str, Any], first: Mapping[str, Any]) -> bool:
-    """Tell whether a publish is a further one of a job. Batches may publish theirs in another name than their user's."""
-    names = ("fun", "arg") if first.get(BATCH_MARK) else ("fun", "arg", "user")
+def _is_of_the_same_job(load: Mapping[str, Any], first: Mapping[str, Any], unlimited: Callable[[str], bool]) -> bool:
+    """
+    Tell whether a publish is a further one of a job. Salt's own batches publish their first part in their user's name, and
+    the others in that of the master's user.
+    """
+    names = ["fun", "arg"]
+    if (load.get("kwargs") or {}).get("eauth") or not unlimited(str(load.get("user") or "")):
+        names.append("user")
     return digest({name: load.get(name) for name in names}) == digest({name: first.get(name) for name in names})
 
 

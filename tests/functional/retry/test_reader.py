@@ -70,30 +70,45 @@ def test_minions_of_further_publishes_under_the_same_jid_are_owed_the_job_too(op
     assert JobReader(opts, job_cache, trust=False).read(JID)[0].missing == {"a", "b", "c"}
 
 
-@pytest.mark.parametrize("other", [{"fun": "test.ping"}, {"arg": ["db"]}, {"user": "fred"}])
+@pytest.mark.parametrize(
+    "other", [{"fun": "test.ping"}, {"arg": ["db"]}, {"user": "fred"}, {"user": "root", "kwargs": {"eauth": "pam"}}]
+)
 def test_nobody_is_owed_a_job_because_another_one_was_published_under_its_jid(opts, job_cache, other, caplog):
     accept(opts, "a", "b")
-    publish(job_cache, ["a"])
-    publish(job_cache, ["a", "b"], **other)
+    publish(job_cache, ["a"], user="sudo_anna")
+    publish(job_cache, ["a", "b"], **{"user": "sudo_anna", **other})
     read, load = JobReader(opts, job_cache, trust=False).read(JID)
-    assert (read.missing, load["fun"], load["user"]) == ({"a"}, "state.apply", "root")
+    assert (read.missing, load["fun"], load["user"]) == ({"a"}, "state.apply", "sudo_anna")
     assert "not kept for minions that it was not published to: ['b']" in caplog.text
-    publish(job_cache, ["b"])
+    publish(job_cache, ["b"], user="sudo_anna")
     assert JobReader(opts, job_cache, trust=False).read(JID)[0].missing == {"a", "b"}
 
 
-def test_a_replay_in_the_name_of_the_master_s_own_user_leaves_the_job_with_those_that_are_owed_it(opts, job_cache):
+def test_a_replay_in_the_name_of_another_user_leaves_the_job_with_those_that_are_owed_it(opts, job_cache):
     accept(opts, "a", "b")
     publish(job_cache, ["a", "b"], user="fred")
-    publish(job_cache, ["b"], user="salt")
+    publish(job_cache, ["b"], user="saltmaster")
     assert JobReader(opts, job_cache, trust=False).read(JID)[0].missing == {"a", "b"}
 
 
-def test_the_parts_of_a_batch_belong_to_it_whoever_publishes_them(opts, job_cache):
+@pytest.mark.parametrize("user", ["root", "saltmaster"])
+def test_the_parts_of_a_batch_that_the_master_publishes_in_its_own_name_belong_to_it(opts, user):
+    opts["user"] = "saltmaster"
     accept(opts, "a", "b")
-    publish(job_cache, ["a"], user="fred", batch=True)
-    publish(job_cache, ["b"], user="salt")
-    assert JobReader(opts, job_cache, trust=False).read(JID)[0].missing == {"a", "b"}
+    cache = JobCache(opts)
+    publish(cache, ["a"], user="fred")
+    publish(cache, ["b"], user=user)
+    assert JobReader(opts, cache, trust=False).read(JID)[0].missing == {"a", "b"}
+
+
+def test_a_further_publish_is_newer_than_the_one_before_also_where_the_clock_was_set_back(opts, job_cache):
+    publish(job_cache, ["a"])
+    record = salt.cache.Cache(opts).fetch("jobs/published", JID)
+    salt.cache.Cache(opts).store("jobs/published", JID, {**record, "at": record["at"] + 3600.0})
+    reader = JobReader(opts, job_cache, trust=False)
+    before = reader.read(JID)[0].last
+    publish(job_cache, ["a"])
+    assert before < reader.read(JID)[0].last < before + 1.0
 
 
 def test_a_load_that_took_the_place_of_the_published_one_is_not_kept(opts, job_cache, caplog):
