@@ -8,6 +8,7 @@ __all__ = [
     "EngineAbsent",
     "JobCacheError",
     "JobsError",
+    "LaterVersion",
     "NoMinionMatched",
     "PublishFailed",
     "Refused",
@@ -26,6 +27,10 @@ class SettingsError(JobsError):
 
 class StateError(JobsError):
     """A file that belongs to this extension cannot be read or written. The message names the file."""
+
+
+class LaterVersion(StateError):
+    """A file or record was written by a later version of this extension: it is left as it is. See ``core.formats``."""
 
 
 class JobCacheError(JobsError):

@@ -20,7 +20,7 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.engine import process as engine
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
-from saltext.jobs.core.errors import SettingsError
+from saltext.jobs.core.errors import SettingsError, StateError
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.publisher import Publisher
@@ -57,12 +57,16 @@ def start(**options):
         log.critical("The %s engine does not start: %s", JOB_RETRY, exc)
         engine.wait_for_the_end()
         return
-    engine.run(
-        __opts__,
-        JOB_RETRY,
-        lambda loop: RetryShell(__opts__, settings, loop, _ports(settings, loop)),
-        settings.metrics_dir,
-    )
+    try:
+        engine.run(
+            __opts__,
+            JOB_RETRY,
+            lambda loop: RetryShell(__opts__, settings, loop, _ports(settings, loop)),
+            settings.metrics_dir,
+        )
+    except StateError as exc:
+        log.critical("The %s engine does not start: %s", JOB_RETRY, exc)
+        engine.wait_for_the_end()
 
 
 def _ports(settings, loop):

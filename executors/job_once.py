@@ -83,6 +83,8 @@ RAISED = {
 _ACKNOWLEDGES = 3008
 _RELEASE = int(re.split(r"[^0-9]", str(salt.version.__version__))[0])
 
+#: Of the records. What a later version of this extension has written counts as begun by somebody, and stays as it is.
+FORMAT = 1
 #: What the first line of a record tells.
 _ABOUT = ("jid", "fun", "at", "parts", "pid", "birth", "ordered")
 
@@ -661,16 +663,17 @@ class Records:
             "birth": birth,
             "ordered": bool(self.opts.get("multifunc_ordered")),
         }
+        line = {"format": FORMAT, **about}
         temporary = os.path.join(self.folder, f".{os.getpid()}.{threading.get_ident()}.new")
         try:
             with self._open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file:
-                _write(file, about)
+                _write(file, line)
             try:
                 os.link(temporary, path)
             except FileExistsError:
                 return None
             except OSError:  # a file system without links: a crash may leave an empty file, which counts as begun
-                self._new_without_link(path, about)
+                self._new_without_link(path, line)
         except FileExistsError:
             return None
         finally:
@@ -781,7 +784,13 @@ def _parsed(path):
             at = os.fstat(file.fileno()).st_mtime
     except FileNotFoundError:
         return None
-    if not lines or "pid" not in lines[0]:
+    number = lines[0].get("format", FORMAT) if lines else FORMAT
+    if number != FORMAT:
+        log.error(
+            "%s is of format %r, from a later version of saltext-jobs, and this one knows %d: its job counts as interrupted",
+            *(path, number, FORMAT),
+        )
+    if not lines or number != FORMAT or "pid" not in lines[0]:
         return Record(path, os.path.basename(path), at=at)
     about = {name: lines[0][name] for name in _ABOUT if name in lines[0]}
     return Record(path, ended={line["part"]: line for line in lines[1:]}, **about)

@@ -18,7 +18,7 @@ import time
 from saltext.jobs.core import arguments, runner
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
-from saltext.jobs.core.errors import EngineAbsent, Refused, SettingsError, StateError
+from saltext.jobs.core.errors import EngineAbsent, LaterVersion, Refused, SettingsError, StateError
 from saltext.jobs.core.master import caller
 from saltext.jobs.core.master import coverage as records
 from saltext.jobs.core.master.access import LOCAL
@@ -418,8 +418,12 @@ def _entries(minion, jid):
         snapshots = [(jid, store.snapshot(jid))] if jid else store.snapshots()
         for name, snapshot in snapshots:
             if snapshot:
-                for entry in store.entries(name, snapshot, minion):
-                    yield entry, snapshot
+                try:
+                    for entry in store.entries(name, snapshot, minion):
+                        yield entry, snapshot
+                except LaterVersion:
+                    if jid:
+                        raise
     except StateError as exc:
         raise Refused(f"The retry queue cannot be read: {exc}") from exc
 

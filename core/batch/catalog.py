@@ -15,7 +15,7 @@ from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER
-from saltext.jobs.core.errors import Refused, StateError
+from saltext.jobs.core.errors import LaterVersion, Refused, StateError
 
 log = logging.getLogger(__name__)
 
@@ -38,9 +38,11 @@ class Catalog:
         self.engine = requests.is_running(opts, BATCH_MANAGER)
 
     def ours(self, jid: str) -> Batch | None:
-        """Return a batch of ours, or None. :raises Refused: when its journal is damaged."""
+        """Return a batch of ours, or None. :raises Refused: when its journal is damaged, or of a later version."""
         try:
             return self._store.read(jid)
+        except LaterVersion as exc:
+            raise Refused(str(exc)) from exc
         except StateError as exc:
             raise Refused(f"{exc}; the batch_manager engine sets it aside when it starts") from exc
 

@@ -26,6 +26,11 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
     store, cache = BatchStore(opts), JobCache(opts)
     aside = store.jids_aside()
     found = around(opts, BATCH_MANAGER) + about_returns(opts, cache)
+    if later := store.jids_of_later_versions():
+        found.append(
+            f"{len(later)} batches are left alone, since a later version of saltext-jobs has written their journals: "
+            f"install it again. They are {', '.join(later[:5])}{' …' if len(later) > 5 else ''}"
+        )
     if aside:
         found.append(f"the journals of {len(aside)} batches could not be read: see {store.folder}")
     return {

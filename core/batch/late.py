@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from saltext.jobs.core.batch import facts
+from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.ports import Ports
-from saltext.jobs.core.errors import JobCacheError, StateError
+from saltext.jobs.core.errors import JobCacheError, LaterVersion, StateError
 from saltext.jobs.core.master.hearsay import MOST
 
 log = logging.getLogger(__name__)
@@ -135,12 +136,19 @@ class LateReturns:
     def _waiting(self, jid: str) -> set[str]:
         """Return the minions whose returns would change anything."""
         if jid not in self._open:
-            batch = self._ports.store.read(jid)
+            batch = self._read(jid)
             minions = batch.spec.minions if batch is not None else ()
             self._open[jid] = {minion for minion in minions if batch is not None and batch.wants_return(minion)}
             while len(self._open) > 1 and self._are_too_many():
                 del self._open[next(iter(self._open))]
         return self._open[jid]
+
+    def _read(self, jid: str) -> Batch | None:
+        try:
+            return self._ports.store.read(jid)
+        except LaterVersion as exc:
+            log.debug("Late returns are in the job cache only: %s", exc)
+            return None
 
     def _are_too_many(self) -> bool:
         return len(self._open) > self._most_batches or sum(map(len, self._open.values())) > self._most_minions

@@ -26,7 +26,7 @@ from saltext.jobs.core.batch.summary import counts, summary
 from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.service import Service
-from saltext.jobs.core.errors import JobCacheError, StateError
+from saltext.jobs.core.errors import JobCacheError, LaterVersion, StateError
 from saltext.jobs.core.master import events
 from saltext.jobs.core.metrics import History, Metric, figures_of, of_bus, of_publisher
 from saltext.jobs.core.settings import BatchSettings
@@ -65,6 +65,7 @@ class BatchShell:
         self._timer: Any = None  # of the next look after all batches
         self.live: dict[str, Live] = {}
         self.ended: set[str] = set()
+        self._left_alone: set[str] = set()  # open batches whose journals a later version has written
         self._seeking: dict[Live, None] = {}  # batches that wait for signs of life
         self._knows_ended = False
         self._tally = Tally()
@@ -304,10 +305,14 @@ class BatchShell:
 
     def _adopt(self, jid: str) -> Live | None:
         store = self._ports.store
-        if jid in self.live:
+        if jid in self.live or jid in self._left_alone:
             return None
         try:
             batch, journal = store.open(jid)
+        except LaterVersion as exc:
+            self._left_alone.add(jid)
+            log.error("Batch %s is left alone, and the others go on: %s", jid, exc)
+            return None
         except StateError as exc:
             aside = store.set_aside(jid)
             log.error("Batch %s is set aside as %s and the others go on: %s", jid, aside, exc)

@@ -35,6 +35,8 @@ from saltext.jobs.core.batch.spec import Spec
 #: Of the policy by which facts are folded. A journal that an engine with another one has begun is folded by this one: then
 #: it is not known any more who was sent to.
 POLICY = 3
+#: Of snapshots and of the facts behind them: see ``core/formats.py``.
+FORMAT = 2
 
 #: How often a minion that is in doubt, or was given up, is taken to have begun after all since the bus tells so.
 _BELIEVED = 3
@@ -105,7 +107,7 @@ class State(Kept):
 
     def snapshot(self) -> dict[str, Any]:
         """Return all that makes the batch, in plain values."""
-        data = {"spec": self.spec.as_dict(), **self.values()}
+        data = {"format": FORMAT, "spec": self.spec.as_dict(), **self.values()}
         for part in self.parts:
             data.update(part.values())
         return data

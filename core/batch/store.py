@@ -26,15 +26,16 @@ from typing import Any
 
 import salt.utils.jid
 
-from saltext.jobs.core import compat
+from saltext.jobs.core import compat, formats
 from saltext.jobs.core.batch import facts as batch_facts
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.spec import Spec
+from saltext.jobs.core.batch.state import FORMAT
 from saltext.jobs.core.batch.summary import DRIVER, native_view, summary
 from saltext.jobs.core.disk import files, journal
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.engine.requests import engine_dir
-from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.errors import LaterVersion, StateError
 from saltext.jobs.core.ids import is_plain
 
 log = logging.getLogger(__name__)
@@ -45,12 +46,20 @@ KEPT_ASIDE = 30 * 86400.0
 
 
 def fold(content: journal.Content, path: pathlib.Path) -> Batch:
-    """Return the batch that a journal's content stands for. :raises StateError: when it stands for none."""
+    """
+    Return the batch that a journal's content stands for.
+
+    :raises StateError: when it stands for none.
+    :raises LaterVersion: when a later version of this extension has written it.
+    """
     try:
+        formats.check(path, formats.number_of(content.snapshot), FORMAT, "the batch stands still")
         batch = Batch.restore(content.snapshot)
         for record in content.records:
             batch.step(*batch_facts.fact_of(record))
         summary(batch, batch.created)  # which looks at whatever a runner or the engine would stumble over
+    except LaterVersion:
+        raise
     except Exception as exc:  # whatever a machine may raise that is fed nonsense
         raise StateError(f"{path} does not hold a batch: {type(exc).__name__}: {exc}") from exc
     return batch
@@ -95,6 +104,7 @@ class BatchStore:
         Return a batch that is not closed, with its journal to go on with.
 
         :raises StateError: when its journal is damaged.
+        :raises LaterVersion: when a later version has written it: it must not be touched.
         :raises OSError: when it cannot be read at this moment: try again.
         """
         path = self.journal_path(jid)
@@ -146,6 +156,18 @@ class BatchStore:
     def jids_aside(self) -> list[str]:
         """Return the jids of batches whose journals were set aside, oldest first."""
         return self._jids(_ASIDE)
+
+    def jids_of_later_versions(self) -> list[str]:
+        """Return the jids of open batches whose journals a later version has written, oldest first. Reads all."""
+        found = []
+        for jid in self.open_jids():
+            try:
+                self.read(jid)
+            except LaterVersion:
+                found.append(jid)
+            except StateError:
+                continue
+        return found
 
     def sweep(self) -> None:
         """Remove the unfinished files that an engine has left which was killed. :raises OSError:"""

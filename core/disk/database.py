@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from saltext.jobs.core import formats
 from saltext.jobs.core.disk import schema
 from saltext.jobs.core.disk.database_file import BUSY_SECONDS, LEFT, DatabaseFile, is_damage, is_foreign, roll_back
 from saltext.jobs.core.errors import StateError
@@ -202,10 +203,10 @@ class Database:
                 sql.close()
                 self._file.make()
                 return None
-            if not 0 < version <= schema.VERSION:
-                raise StateError(
-                    f"{self.path} has version {version} of its tables; this version of saltext-jobs knows {schema.VERSION}"
-                )
+            try:
+                formats.check(self.path, version, schema.VERSION, "nothing of it is read or written")
+            except ValueError as exc:
+                raise StateError(str(exc)) from exc
             if version < schema.VERSION:
                 sql.close()
                 self._file.upgrade()

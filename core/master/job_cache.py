@@ -22,7 +22,7 @@ import salt.utils.args
 import salt.utils.jid
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.errors import JobCacheError
+from saltext.jobs.core.errors import JobCacheError, LaterVersion
 from saltext.jobs.core.ids import TIME_ZONES, is_plain, jid_time
 from saltext.jobs.core.master.events import retcode_of
 from saltext.jobs.core.quiet import Quiet
@@ -171,7 +171,7 @@ class JobCache:
         record = self._guard(OURS, f"fetch {records.PUBLISHED} {jid}", lambda: self._damaged_as_text(key))
         try:
             found = Publication.from_record(record) if record else None
-        except ValueError as exc:
+        except (ValueError, LaterVersion) as exc:
             self._quiet.error(
                 "publication", "The record that this master published job %s cannot be used: %s", jid, exc
             )

@@ -23,7 +23,7 @@ from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.recorder.bulk import attempts_in_bulk
 from saltext.jobs.core.recorder.files import Aside, Progress
 from saltext.jobs.core.recorder.pipeline import STOP_AFTER, Attempt, Failure, Pipeline, Refused, failure_of
-from saltext.jobs.core.recorder.record import EVENT, LOAD, RETURN, Record, entry_of, taken_at, unpacked
+from saltext.jobs.core.recorder.record import EVENT, LOAD, RETURN, Record, entry_of, summary_of, taken_at, unpacked
 from saltext.jobs.core.settings import RecorderSettings
 
 log = logging.getLogger(__name__)
@@ -311,7 +311,7 @@ class Consumer:
 
     def _put_aside(self, refused: Refused, durable: bool) -> bool:
         payload = self._payloads[refused.number]
-        about = {"reason": refused.reason, "tries": refused.tries, "time": self._clock.now(), **_summary(payload)}
+        about = {"reason": refused.reason, "tries": refused.tries, "time": self._clock.now(), **summary_of(payload)}
         try:
             self._aside_dropped += self._aside.add(refused.number, about, payload, durable)
         except OSError as exc:
@@ -359,14 +359,3 @@ def _failure(exc: Exception) -> Failure:
     if isinstance(exc, ReturnerAbsent):
         return Failure(str(exc), is_fault=False)
     return failure_of(exc.__cause__ if isinstance(exc, Complained) and exc.__cause__ else exc)
-
-
-def _summary(payload: bytes) -> dict[str, Any]:
-    """Return what is shown of a record: of what job and minion it is, and nothing of what it says."""
-    try:
-        record = unpacked(payload)
-    except Exception as exc:  # Salt and msgpack raise many kinds for what is no record.
-        return {"kind": f"unreadable: {str(exc)[:200]}"}
-    if record.kind == EVENT:
-        return {"kind": record.kind, "tag": record.body.get("tag")}
-    return {"kind": record.kind, "jid": record.jid, "minion": record.minion}

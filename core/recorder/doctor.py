@@ -10,7 +10,8 @@ from typing import Any
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.findings import around
 from saltext.jobs.core.engine.names import JOB_RECORDER
-from saltext.jobs.core.errors import EngineAbsent, SettingsError
+from saltext.jobs.core.errors import EngineAbsent, SettingsError, StateError
+from saltext.jobs.core.recorder.carry_over import check_format
 from saltext.jobs.core.recorder.targets import check
 from saltext.jobs.core.settings import RecorderSettings, engine_options, read_settings
 
@@ -33,6 +34,10 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
         returners = [choice.label for choice in settings.returners]
         found += _about_options(opts, settings)
     except SettingsError as exc:
+        found.append(f"the engine does not start: {exc}")
+    try:
+        check_format(requests.engine_dir(opts, JOB_RECORDER))
+    except (StateError, OSError) as exc:
         found.append(f"the engine does not start: {exc}")
     if runs:
         found += _about_work(opts)

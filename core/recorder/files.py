@@ -202,6 +202,12 @@ class Known:
         return iter(self._sorted)
 
 
+def aside_form(about: Mapping[str, Any], payload: bytes) -> bytes:
+    """Return what the file of a record holds that was set aside."""
+    head: bytes = salt.payload.dumps(dict(about), use_bin_type=True)
+    return _LENGTH.pack(len(head)) + head + payload
+
+
 class Aside:
     """
     Records that a returner refused, one file each: the reason, and behind it the record.
@@ -228,8 +234,7 @@ class Aside:
         """
         # The letter keeps YAML on a command line from taking it for a number.
         path = self._folder / f"r{number:020d}.p"
-        head = salt.payload.dumps(dict(about), use_bin_type=True)
-        files.write_atomic(path, _LENGTH.pack(len(head)) + head + payload, durable)
+        files.write_atomic(path, aside_form(about, payload), durable)
         self._forget(path.stem)
         self._sizes[path.stem] = _allocated(path)
         self._total += self._sizes[path.stem]

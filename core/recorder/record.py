@@ -58,6 +58,17 @@ def unpacked(payload: bytes) -> Record:
     return record
 
 
+def summary_of(payload: bytes) -> dict[str, Any]:
+    """Return what is shown of a record: of what job and minion it is, and nothing of what it says."""
+    try:
+        record = unpacked(payload)
+    except Exception as exc:  # Salt and msgpack raise many kinds for what is no record.
+        return {"kind": f"unreadable: {str(exc)[:200]}"}
+    if record.kind == EVENT:
+        return {"kind": record.kind, "tag": record.body.get("tag")}
+    return {"kind": record.kind, "jid": record.jid, "minion": record.minion}
+
+
 def entry_of(record: Record, at: float) -> dict[str, Any]:
     """
     Return a record as ``store_many`` of a returner takes it: see ``returners/pgjsonb_bulk.py``.

@@ -4,6 +4,7 @@ What an operator should know about the engine and its surroundings before relyin
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -12,8 +13,9 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.findings import about_returns, around
 from saltext.jobs.core.engine.names import JOB_RETRY
-from saltext.jobs.core.errors import JobCacheError, SettingsError, StateError
+from saltext.jobs.core.errors import JobCacheError, LaterVersion, SettingsError, StateError
 from saltext.jobs.core.master.job_cache import OURS, JobCache
+from saltext.jobs.core.retry.checkpoint import CHECKPOINT, read_checkpoint
 from saltext.jobs.core.retry.premises import doubts_about, settings_of
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.settings import engine_options
@@ -44,6 +46,7 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
             )
     except StateError as exc:
         found.append(f"the queue cannot be read, and is not written either: {exc}")
+    found += _about_later_versions(opts, store)
     if aside:
         found.append(f"{len(aside)} records of the queue were damaged; they are kept in the bank job_retry/corrupt")
     if refused:
@@ -60,6 +63,25 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
         "refused": refused,
         "findings": found,
     }
+
+
+def _about_later_versions(opts: Mapping[str, Any], store: RetryStore) -> list[str]:
+    found = []
+    try:
+        read_checkpoint(requests.engine_dir(opts, JOB_RETRY) / CHECKPOINT)
+    except LaterVersion as exc:
+        found.append(f"the engine does not start: {exc}")
+    except (StateError, OSError):
+        pass  # of which the engine's log tells
+    with contextlib.suppress(StateError):  # told already
+        later = store.find_later(str(opts["id"]))
+        if later:
+            some = ", ".join(sorted(later)[:5])
+            found.append(
+                f"{len(later)} jobs are left alone in the queue, since a later version of saltext-jobs has written their "
+                f"records: install it again. They are {some}{' …' if len(later) > 5 else ''}"
+            )
+    return found
 
 
 def _about_options(opts: Mapping[str, Any]) -> list[str]:

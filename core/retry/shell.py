@@ -29,7 +29,7 @@ from saltext.jobs.core.master import events
 from saltext.jobs.core.metrics import History, Metric, figures_of, of_bus, of_publisher
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import LATEST
-from saltext.jobs.core.retry.checkpoint import MARGIN, Checkpoint
+from saltext.jobs.core.retry.checkpoint import CHECKPOINT, MARGIN, Checkpoint
 from saltext.jobs.core.retry.effects import Context, Effects
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.metrics import metrics_of
@@ -55,6 +55,7 @@ class RetryShell:
     :param loop: the engine's tornado loop.
     :param ports: what it reaches the world through; closed with it.
     :param latest: seconds after which publishes that were not heard of are looked for once more.
+    :raises LaterVersion: when a later version of this extension has driven the queue so far.
     """
 
     def __init__(
@@ -72,7 +73,8 @@ class RetryShell:
         self._cache_worker, self._store_worker = Worker(loop), Worker(loop)
         self.writer = Writer(loop, self._store_worker, ports.store, self._record_of, self._refused)
         self._alarm = Alarm(loop, ports.clock, self._tick)
-        self._checkpoint = Checkpoint(folder / "checkpoint", ports.clock.now())
+        self._checkpoint = Checkpoint(folder / CHECKPOINT, ports.clock.now())
+        self._checkpoint.read()
         self._reconciling, self._since = False, math.inf
         context = Context(
             loop=loop,
@@ -134,7 +136,6 @@ class RetryShell:
         self._loads.update({jid: load for jid, (_, load) in jobs.items()})
         self.step(facts.Restored(tuple(job for job, _ in jobs.values()), tuple(entries), notes))
         self.restored = True
-        self._checkpoint.read()
         self.machine.capture.closed.update(self._checkpoint.closed)
         await self._look_back(self._checkpoint.at)
         log.info("The retry queue holds %d entries of %d jobs", self.machine.total, len(self.machine.jobs))

@@ -22,6 +22,8 @@ entry counts a claim that is newer than the entry, so that it is never lost.
 Some drivers cannot list parent banks, so the snapshots are the index: whoever looks for entries reads those. A snapshot is
 written before its first entry and removed after its last.
 
+A job of which a later version of this extension has written anything is left alone, and so is whatever else there is of it.
+
 Blocks: use it in one Worker. It must never let one unreadable record keep another from being read.
 """
 
@@ -37,9 +39,10 @@ from typing import Any
 
 import salt.cache
 
+from saltext.jobs.core import formats
 from saltext.jobs.core.disk.local_banks import LocalBanks
 from saltext.jobs.core.disk.sqlite_banks import banks_of
-from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.errors import LaterVersion, StateError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.retry.entry import Entry, State
 from saltext.jobs.core.retry.note import Note
@@ -62,6 +65,9 @@ _DISK = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 )
 
+#: Of snapshots, entries and notes: see ``core/formats.py``.
+FORMAT = 2
+
 
 @dataclass
 class Changes:
@@ -74,6 +80,19 @@ class Changes:
 
     def __bool__(self) -> bool:
         return bool(self.jobs or self.claims or self.entries or self.notes)
+
+    def without(self, jids: Mapping[str, str]) -> Changes:
+        """Return the changes that are about other jobs than these."""
+        return Changes(
+            {jid: job for jid, job in self.jobs.items() if jid not in jids},
+            {key: entry for key, entry in self.entries.items() if key[1] not in jids},
+            {jid: claims for jid, claims in self.claims.items() if jid not in jids},
+            {jid: note for jid, note in self.notes.items() if jid not in jids},
+        )
+
+    def jids(self) -> set[str]:
+        """Return the jobs that they are about."""
+        return {*self.jobs, *self.claims, *self.notes, *(jid for _, jid in self.entries)}
 
 
 class RetryStore:
@@ -89,6 +108,8 @@ class RetryStore:
         named = self._opts.get("cache") or "localfs"
         self._driver = "localfs" if named == "mmap_cache" else named
         self._keys = Keys(self._driver)
+        #: ``{jid: why}`` of the jobs that have been met and that a later version has written: nothing of them is touched.
+        self.later: dict[str, str] = {}
 
     def _queue(self, minion: str) -> str:
         """Return the bank of a minion's entries."""
@@ -101,10 +122,11 @@ class RetryStore:
 
         :raises StateError: when nothing can be written now.
         """
-        refused: dict[str, str] = {}
+        refused = {jid: self.later[jid] for jid in self.later.keys() & changes.jids()}
+        changes = changes.without(refused)
         for jid, snapshot in changes.jobs.items():
             if snapshot is not None:
-                self._try(refused, jid, "store", JOBS, jid, snapshot)
+                self._try(refused, jid, "store", JOBS, jid, _numbered(snapshot))
         for jid, claims in changes.claims.items():
             self._try(refused, jid, "store", CLAIMS, jid, claims, *self._durably)
         emptied = set()
@@ -113,12 +135,12 @@ class RetryStore:
                 self._try(refused, jid, "flush", self._queue(minion), jid)
                 emptied.add(minion)
             elif jid not in refused:
-                self._try(refused, jid, "store", self._queue(minion), jid, record)
+                self._try(refused, jid, "store", self._queue(minion), jid, _numbered(record))
                 emptied.discard(minion)
         for minion in emptied if self._driver != "localfs" else ():
             self._drop_if_empty(self._queue(minion))
         for jid, note in changes.notes.items():
-            name, more = ("flush", ()) if note is None else ("store", (note,))
+            name, more = ("flush", ()) if note is None else ("store", (_numbered(note),))
             self._try(refused, jid, name, NOTES, jid, *more)
         for jid, snapshot in changes.jobs.items():
             if snapshot is None:
@@ -152,10 +174,13 @@ class RetryStore:
         """
         for jid in self._do("list", JOBS) or ():
             try:
-                snapshot = self._do("fetch", JOBS, jid)
+                snapshot = self._fetch(JOBS, jid)
                 if not snapshot:
                     continue  # removed meanwhile
                 _check_snapshot(jid, snapshot)
+            except LaterVersion as exc:
+                self._leave_alone(jid, exc)
+                continue
             except StateError as exc:
                 if self._is_away():
                     raise
@@ -165,9 +190,23 @@ class RetryStore:
             if owner is None or snapshot["owner"] == owner:
                 yield jid, snapshot
 
+    def find_later(self, owner: str) -> dict[str, str]:
+        """Return ``later`` after a look at all of a master's records. :raises StateError: when none can be read."""
+        for jid, snapshot in self.snapshots(owner):
+            with contextlib.suppress(LaterVersion):
+                for _ in self.entries(jid, snapshot):
+                    pass
+        self.notes(owner)
+        return self.later
+
     def snapshot(self, jid: str) -> dict[str, Any]:
-        """Return the snapshot of a job, ``{}`` where there is none. :raises StateError: when it cannot be read."""
-        return dict(self._do("fetch", JOBS, jid) or {})
+        """
+        Return the snapshot of a job, ``{}`` where there is none.
+
+        :raises LaterVersion: when a later version has written it.
+        :raises StateError: when it cannot be read.
+        """
+        return dict(self._fetch(JOBS, jid) or {})
 
     def drop_snapshot(self, jid: str) -> None:
         """Remove a snapshot to which no entry belongs. :raises StateError: when that cannot be done."""
@@ -179,15 +218,21 @@ class RetryStore:
         Yield the entries of a job, of all its minions or of one.
 
         An entry that cannot be used is set aside, and stands in the queue as held: nobody knows what has become of it.
+
+        :raises LaterVersion: when a later version has written one: the whole job is left alone.
+        :raises StateError: when the store cannot be read at all.
         """
         claims = self._claims(jid)
         for name in snapshot["minions"] if minion is None else {minion}.intersection(snapshot["minions"]):
             try:
-                record = self._do("fetch", self._queue(name), jid)
+                record = self._fetch(self._queue(name), jid)
                 if record:
                     entry = Entry.from_record(name, jid, record)
                     count_claim(entry, claims.get(name))
                     yield entry
+            except LaterVersion as exc:
+                self._leave_alone(jid, exc)
+                raise
             except (StateError, ValueError) as exc:
                 if self._is_away():
                     raise StateError(f"The retry queue cannot be read: {exc}") from exc
@@ -195,7 +240,7 @@ class RetryStore:
                 self._put_aside(self._queue(name), jid)
                 entry = _unknown(name, jid, snapshot)
                 if not self._read_only:
-                    self._do("store", self._queue(name), jid, entry.as_record())
+                    self._do("store", self._queue(name), jid, _numbered(entry.as_record()))
                 yield entry
 
     def notes(self, owner: str) -> dict[str, Note]:
@@ -203,9 +248,11 @@ class RetryStore:
         found = {}
         for jid in self._do("list", NOTES) or ():
             try:
-                record = self._do("fetch", NOTES, jid)
+                record = self._fetch(NOTES, jid)
                 if record and record["owner"] == owner:
                     found[jid] = Note.from_record(record)
+            except LaterVersion as exc:
+                self._leave_alone(jid, exc)
             except (StateError, ValueError, KeyError, TypeError) as exc:
                 if self._is_away():
                     raise StateError(f"The retry queue cannot be read: {exc}") from exc
@@ -221,6 +268,11 @@ class RetryStore:
         """Return ``{jid: reason}`` of the jobs of which the driver refused something. Raises as ``set_aside``."""
         names = [name for name in self._do("list", ASIDE) or () if name.startswith(_REFUSED)]
         return {str(found["jid"]): str(found["reason"]) for name in names if (found := self._do("fetch", ASIDE, name))}
+
+    def _leave_alone(self, jid: str, why: LaterVersion) -> None:
+        if jid not in self.later:
+            log.error("Job %s is left alone in the retry queue: %s", jid, why)
+            self.later[jid] = str(why)
 
     def _claims(self, jid: str) -> dict[str, Any]:
         try:
@@ -281,6 +333,19 @@ class RetryStore:
         except Exception as exc:  # A driver raises whatever its client library raises.
             self._opened = None  # Some go on failing on a broken connection.
             raise StateError(f"{name} {bank} {args[:1]}: {type(exc).__name__}: {exc}") from exc
+
+    def _fetch(self, bank: str, key: str) -> Any:
+        """Return a record that has a format. :raises LaterVersion, StateError:"""
+        found = self._do("fetch", bank, key)
+        try:
+            formats.check(f"{bank} {key}", formats.number_of(found), FORMAT, "the job is not delivered")
+        except ValueError as exc:
+            raise StateError(str(exc)) from exc
+        return found
+
+
+def _numbered(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {**record, formats.FIELD: FORMAT}
 
 
 def _is_of_the_disk(error: StateError) -> bool:

@@ -15,6 +15,7 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine.service import Verb
 from saltext.jobs.core.engine.worker import Worker
+from saltext.jobs.core.errors import LaterVersion
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Asker, Entry, Job
@@ -174,7 +175,10 @@ def read_queue(ports: Ports, owner: str) -> tuple[dict[str, tuple[Job, dict[str,
     """
     jobs, entries = {}, []
     for jid, snapshot in ports.store.snapshots(owner):
-        found = list(ports.store.entries(jid, snapshot))
+        try:
+            found = list(ports.store.entries(jid, snapshot))
+        except LaterVersion:
+            continue
         if found:
             load = dict(snapshot["load"])
             jobs[jid] = job_of(jid, load, float(snapshot["published_at"])), load

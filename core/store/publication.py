@@ -13,7 +13,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from saltext.jobs.core import formats
+from saltext.jobs.core.errors import LaterVersion
 from saltext.jobs.core.store.keys import plain
+
+#: Of these records: see ``core/formats.py``.
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -34,9 +39,11 @@ class Publication:
         Return what a record says.
 
         :raises ValueError: when it is none.
+        :raises LaterVersion: when a later version of this extension has written it: it must not be replaced.
         """
         if not isinstance(record, Mapping):
             raise ValueError(f"it is a {type(record).__name__}")
+        formats.check("it", formats.number_of(record), FORMAT, "the job counts as published by nobody")
         by, load = record.get("by"), record.get("load")
         at = _moment(record.get("at"))
         last = max(at, _moment(record.get("last", at)))
@@ -46,7 +53,7 @@ class Publication:
 
     def as_record(self) -> dict[str, Any]:
         """Return the form in which it is stored."""
-        record: dict[str, Any] = {"at": self.at, "by": self.by}
+        record: dict[str, Any] = {formats.FIELD: FORMAT, "at": self.at, "by": self.by}
         if self.last > self.at:
             record["last"] = self.last
         if self.load is not None:
@@ -58,6 +65,17 @@ class Publication:
     def vouches_for(self, load: Mapping[str, Any]) -> bool:
         """Tell whether ``load``, with or without ``Minions``, is the one that was published."""
         return self.load is None or self.load == digest(load)
+
+
+def is_later(record: Any) -> bool:
+    """Tell whether a later version of this extension has written a record, so that it must not be replaced."""
+    try:
+        Publication.from_record(record)
+    except LaterVersion:
+        return True
+    except ValueError:
+        return False
+    return False
 
 
 def _moment(value: Any) -> float:

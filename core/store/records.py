@@ -33,8 +33,9 @@ from typing import Any
 import salt.payload
 from salt.exceptions import SaltCacheError
 
+from saltext.jobs.core.errors import LaterVersion
 from saltext.jobs.core.store.drivers import ABSENT, Undecodable
-from saltext.jobs.core.store.publication import Publication, digest, ids_in
+from saltext.jobs.core.store.publication import Publication, digest, ids_in, is_later
 from saltext.jobs.core.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -73,7 +74,12 @@ def publish(
     named = store.plain_minions(key, minions)
     with store.lock(key):
         record, there, listed = store.driver.read_all([(PUBLISHED, key), (LOADS, key), (MINIONS, key)])
-        known = _publication_in(record, key)
+        known = _publication_in(store, record, key)
+        if is_later(record):
+            if not isinstance(there, dict) or not there:
+                store.store(LOADS, key, load, store.sync_publish)
+            add_minions(store, key, named, always=True)
+            return
         first, is_same = record is ABSENT, True
         writes: list[tuple[str, str, Any]] = []
         if not first and isinstance(there, dict) and there and (known is None or known.vouches_for(there)):
@@ -148,7 +154,7 @@ def load_of(store: Store, key: str) -> dict[str, Any]:
     load, record, listed = store.driver.read_all([(LOADS, key), (PUBLISHED, key), (MINIONS, key)])
     if not isinstance(load, dict) or not load:
         return {}
-    known = _publication_in(record, key)
+    known = _publication_in(store, record, key)
     if known and not known.vouches_for(load):
         store.quiet.error(
             key, "The load of job %s is not the one that master %s published: it is not believed", key, known.by
@@ -168,9 +174,9 @@ def replace_load(store: Store, key: str, change: Callable[[dict[str, Any]], dict
     What vouched for the old one vouches for the new one.
     """
     with store.lock(key):
-        old, known = _load(store, key), _publication(store, key)
-        new = change(old)
-        if not old or new == old:
+        old, record = _load(store, key), _whole(store, PUBLISHED, key) or ABSENT
+        known, new = _publication_in(store, record, key), change(old)
+        if not old or new == old or is_later(record):
             return False
         store.store(LOADS, key, new, store.sync_publish)
         if known and known.load is not None and known.vouches_for(old):
@@ -186,14 +192,14 @@ def _load(store: Store, key: str) -> dict[str, Any]:
 
 def _publication(store: Store, key: str) -> Publication | None:
     """Return what is recorded of the job's publish; None where there is nothing, or nothing that can be used."""
-    return _publication_in(_whole(store, PUBLISHED, key) or ABSENT, key)
+    return _publication_in(store, _whole(store, PUBLISHED, key) or ABSENT, key)
 
 
-def _publication_in(record: Any, key: str) -> Publication | None:
+def _publication_in(store: Store, record: Any, key: str) -> Publication | None:
     try:
         return None if record is ABSENT else Publication.from_record(record)
-    except ValueError as exc:
-        log.error("The record of the publish of job %s cannot be used: %s", key, exc)
+    except (ValueError, LaterVersion) as exc:
+        store.quiet.error("publication", "The record of the publish of job %s cannot be used: %s", key, exc)
         return None
 
 

@@ -7,7 +7,13 @@ import os
 import pytest
 
 from saltext.jobs.core.batch import doctor
+from saltext.jobs.core.batch.catalog import Catalog
+from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.batch.state import FORMAT
 from saltext.jobs.core.batch.store import KEPT_ASIDE, BatchStore
+from saltext.jobs.core.disk.journal import Journal
+from saltext.jobs.core.errors import Refused
+from tests.unit.batch.bench import spec
 
 UNPROVEN = [
     {"ext_job_cache": "redis"},
@@ -58,3 +64,15 @@ def test_a_journal_that_was_set_aside_is_named_and_kept_for_thirty_days(opts):
     store.forget_aside(since + KEPT_ASIDE + 1)
     assert doctor.examine(opts)["set_aside"] == []
     assert not aside.exists()
+
+
+def test_a_batch_of_a_later_version_is_named_and_shown_to_nobody_as_something_else(opts):
+    jid = "20260516101112131415"
+    journal = Journal(BatchStore(opts).journal_path(jid))
+    journal.rewrite({**Batch(spec("ab", "1", jid=jid), 1.0).snapshot(), "format": FORMAT + 1})
+    journal.close()
+    (finding,) = [one for one in doctor.examine(opts)["findings"] if "later version" in one]
+    assert jid in finding and "install it again" in finding
+    with pytest.raises(Refused, match=f"is of format {FORMAT + 1}, from a later version"):
+        Catalog(opts).need(jid)
+    assert Catalog(opts).newest(10, None) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import multiprocessing
 import os
 import pathlib
@@ -12,6 +13,7 @@ import resource
 import tempfile
 import threading
 import time
+import zlib
 
 import pytest
 import salt.exceptions
@@ -335,6 +337,22 @@ def test_a_torn_end_leaves_an_interrupted_job_and_a_whole_file_for_the_next(mini
     assert minion.seen(jid)[jid]["state"] == "interrupted"
     assert minion.deliver(jid, "probe.give", trace)[1] == 1
     assert minion.runs() == 1
+
+
+def test_a_record_of_a_later_version_is_left_as_it_is_and_its_job_is_not_run_again(minion, trace, jid, caplog):
+    minion.deliver(jid, "probe.give", trace, "first")
+    (path,) = minion.records()
+    first, *more = path.read_bytes().split(b"\n")[1:]
+    about = json.loads(first[9:])
+    assert about["format"] == 1
+    line = json.dumps({**about, "format": 2}).encode()
+    path.write_bytes(b"\n".join((b"", b"%08x %s" % (zlib.crc32(line), line), *more)))
+    before = path.read_bytes()
+    assert minion.seen(jid)[jid]["state"] == "interrupted"
+    text, retcode = minion.deliver(jid, "probe.give", trace)
+    assert ("was interrupted" in text, retcode, minion.runs()) == (True, 1, 1)
+    assert minion.records() == [path] and path.read_bytes() == before
+    assert f"{path} is of format 2, from a later version of saltext-jobs, and this one knows 1" in caplog.text
 
 
 def test_a_record_that_is_cut_anywhere_never_lets_the_job_run_again(minion, trace, jid):

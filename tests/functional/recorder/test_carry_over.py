@@ -14,8 +14,8 @@ import shutil
 import pytest
 
 from saltext.jobs.core.disk.spool import Reader, Spool
-from saltext.jobs.core.errors import StateError
-from saltext.jobs.core.recorder.carry_over import carry_over
+from saltext.jobs.core.errors import LaterVersion, StateError
+from saltext.jobs.core.recorder.carry_over import FORMAT, carry_over, check_format
 from saltext.jobs.core.recorder.files import Progress
 from saltext.jobs.core.recorder.record import unpacked
 
@@ -67,7 +67,7 @@ def test_it_is_done_once(folder):
 
 def test_without_an_old_spool_nothing_happens(tmp_path):
     carry_over(tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["format"]
 
 
 @pytest.mark.parametrize("step", range(4))
@@ -112,3 +112,39 @@ def test_old_segments_beside_newer_ones_are_refused_with_what_to_do(folder):
     (folder / "spool" / f"{40:020d}.spool").write_bytes(b"")
     with pytest.raises(StateError, match=r"move the \*\.log files away"):
         carry_over(folder)
+
+
+def content(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_what_is_carried_over_has_its_format(folder):
+    carry_over(folder)
+    assert check_format(folder) == FORMAT
+    before = content(folder)
+    carry_over(folder)
+    assert content(folder) == before
+
+
+@pytest.mark.parametrize("number", [str(FORMAT + 1), "12"])
+def test_what_a_later_version_has_written_is_refused_and_left_as_it_is(folder, number):
+    (folder / "format").write_text(f"{number}\n")
+    before = content(folder)
+    with pytest.raises(
+        LaterVersion, match=rf"format is of format {number}.*nothing is recorded until the later version"
+    ):
+        carry_over(folder)
+    assert content(folder) == before
+
+
+@pytest.mark.parametrize("text", ["two", "-1", "0", "2 2", "\u0662"])
+def test_a_format_that_is_none_is_refused_with_what_to_do(folder, text):
+    (folder / "format").write_text(text)
+    with pytest.raises(StateError, match="remove it if no later version of saltext-jobs was ever here"):
+        carry_over(folder)
+
+
+def test_a_format_that_a_power_cut_has_emptied_counts_as_missing(folder):
+    (folder / "format").write_bytes(b"\0\0")
+    carry_over(folder)
+    assert is_carried_over(folder)

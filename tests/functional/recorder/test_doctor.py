@@ -87,3 +87,10 @@ def test_what_is_wrong_with_a_returner_is_told(answering, figures, part):
 )
 def test_what_keeps_the_recorder_from_its_work_is_told(opts, options, part):
     assert [part in finding for finding in doctor.examine({**opts, **options})["findings"]].count(True) == 1
+
+
+def test_what_a_later_version_has_written_is_told_of(opts):
+    folder = requests.engine_dir(opts, JOB_RECORDER)
+    files.write_atomic(folder / "format", b"9\n")
+    (found,) = [finding for finding in doctor.examine(opts)["findings"] if "later version" in finding]
+    assert found.startswith("the engine does not start") and "is of format 9" in found

@@ -7,13 +7,16 @@ import pathlib
 import time
 
 import pytest
+import salt.cache
+import salt.loader
+from salt.exceptions import CommandExecutionError
 
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry import doctor
-from saltext.jobs.core.retry.store import Changes, RetryStore
+from saltext.jobs.core.retry.store import FORMAT, Changes, RetryStore
 from tests.functional.retry.records import JID, load_of, record_of, snapshot_of
 
 SIGNED = {"require_minion_sign_messages": True, "drop_messages_signature_fail": True}
@@ -123,3 +126,14 @@ def test_a_pause_is_told_of(opts):
     path.parent.mkdir(parents=True)
     path.write_bytes(b"")
     finding(opts, "the queue is paused")
+
+
+def test_what_a_later_version_has_written_is_told_of(opts):
+    RetryStore(opts).write(Changes({JID: {**snapshot_of("a")}}, {("a", JID): record_of("a")}))
+    banks = salt.cache.Cache(opts)
+    banks.store("job_retry/jobs", JID, {**banks.fetch("job_retry/jobs", JID), "format": FORMAT + 1})
+    files.write_msgpack(requests.engine_dir(opts, JOB_RETRY) / "checkpoint", {"format": FORMAT + 1})
+    assert "is of format" in finding(opts, "the engine does not start")
+    assert JID in finding(opts, "left alone in the queue")
+    with pytest.raises(CommandExecutionError, match="from a later version of saltext-jobs"):
+        salt.loader.runner(opts)["job_retry.show"]("a", JID)

@@ -6,9 +6,11 @@ import pytest
 import salt.cache
 
 from saltext.jobs.core import compat
+from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
+from saltext.jobs.core.errors import LaterVersion
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.retry import facts
@@ -16,7 +18,7 @@ from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.reader import JobReader
 from saltext.jobs.core.retry.shell import RetryShell
-from saltext.jobs.core.retry.store import Changes, RetryStore
+from saltext.jobs.core.retry.store import FORMAT, Changes, RetryStore
 from saltext.jobs.core.settings import RetrySettings
 from tests.functional.retry.records import JID, accept, load_of, record_of, snapshot_of
 from tests.waiting import comes_true
@@ -183,3 +185,28 @@ def test_a_start_of_a_minion_that_is_owed_a_job_is_wanted(stage):
     stage.start()
     assert stage.shell.wants("salt/minion/a/start")
     assert not stage.shell.wants("salt/minion/a/stop")
+
+
+def test_a_job_of_a_later_version_is_not_queued_anew(stage, opts, job_cache):
+    accept(opts, "a")
+    RetryStore(opts).write(Changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
+    banks = salt.cache.Cache(opts)
+    banks.store("job_retry/jobs", JID, {**banks.fetch("job_retry/jobs", JID), "format": FORMAT + 1})
+    written = banks.fetch("job_retry/jobs", JID), banks.fetch("job_retry/queue/a", JID)
+    job_cache.keep_load(JID, load_of(), ["a"])
+    job_cache.keep_load(SIGNAL, load_of(jid=SIGNAL), ["a"])
+    stage.start()  # which looks for what was published, finds both jobs and that nobody has returned them
+    stage.until(lambda: stage.state("a", SIGNAL) is State.PENDING and stage.shell.writer.idle)
+    # To the engine it is one that cannot be kept.
+    stage.until(lambda: stage.state("a", JID) is State.DEAD and stage.shell.writer.idle)
+    assert "from a later version" in stage.shell.machine.entry("a", JID).reason
+    assert (banks.fetch("job_retry/jobs", JID), banks.fetch("job_retry/queue/a", JID)) == written
+
+
+def test_the_engine_does_not_start_over_a_checkpoint_of_a_later_version(opts, job_cache):
+    path = requests.engine_dir(opts, JOB_RETRY) / "checkpoint"
+    files.write_msgpack(path, {"format": FORMAT + 1, "at": 1.0, "closed": {}})
+    written = path.read_bytes()
+    with pytest.raises(LaterVersion, match="nothing of the retry queue is delivered until the later version"):
+        Stage(opts, job_cache)
+    assert path.read_bytes() == written

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pathlib
+import types
 import zlib
 
 import pytest
@@ -14,7 +15,8 @@ import salt.loader
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.retry.entry import Entry, State
 from saltext.jobs.core.retry.note import Note
-from saltext.jobs.core.retry.store import Changes, RetryStore
+from saltext.jobs.core.retry.store import FORMAT, JOBS, NOTES, QUEUE, Changes, RetryStore
+from saltext.jobs.core.retry.verbs import read_queue
 from tests.faults import full_disk
 from tests.functional.cache_servers import DRIVERS, driver_options
 from tests.functional.retry.records import JID, record_of, snapshot_of
@@ -175,4 +177,55 @@ def test_a_disk_without_room_for_a_record_is_full_and_refuses_no_job(opts):
     with full_disk(most=1000), pytest.raises(StateError):  # which a small record still finds room on
         store.write(Changes({JID: big}))
     assert store.write(Changes({JID: big})) == store.refused() == {}
-    assert store.snapshot(JID) == big
+    assert store.snapshot(JID) == {**big, "format": FORMAT}
+
+
+LATER = {"format": FORMAT + 1}
+
+
+def put(opts, bank, key, **more):
+    """Put something into a record past the store, as a later version may have."""
+    banks = salt.cache.Cache(opts)
+    banks.store(bank, key, {**banks.fetch(bank, key), **more})
+
+
+@pytest.mark.parametrize("bank", [JOBS, f"{QUEUE}/a", NOTES])
+def test_a_job_of_a_later_version_is_left_as_it_is_and_the_others_go_on(opts, bank, caplog):
+    note = {"owner": "here_master", **Note(1e10, {"b"}).as_record()}
+    entries = {(name, jid): record_of(name, jid) for name in "ab" for jid in ("1", "2")}
+    RetryStore(opts).write(
+        Changes({"1": snapshot_of("a", "b"), "2": snapshot_of("a", "b")}, entries, notes={"1": note})
+    )
+    put(opts, bank, "1", **LATER)
+    folder = pathlib.Path(opts["cachedir"]) / "job_retry"
+    written = {path: path.read_bytes() for path in folder.rglob("*1.p")}
+    assert len(written) == 4
+    store = RetryStore(opts)
+    jobs, entries = read_queue(types.SimpleNamespace(store=store), "here_master")
+    store.notes("here_master")
+    assert set(jobs) == {"2"} or bank == NOTES
+    assert len([entry for entry in entries if entry.jid == "2"]) == 2
+    assert f"format {FORMAT + 1}, from a later version" in caplog.text
+    everything = Changes(
+        {"1": None}, {("a", "1"): None, ("b", "1"): record_of("b", "1")}, {"1": {"b": 5.0}}, {"1": None}
+    )
+    assert store.write(everything).keys() == {"1"}
+    assert {path: path.read_bytes() for path in folder.rglob("*1.p")} == written
+    assert set(store.find_later("here_master")) == {"1"}
+
+
+def test_every_record_of_a_job_has_its_format(opts):
+    note = {"owner": "here_master", **Note(1e10, {"b"}).as_record()}
+    RetryStore(opts).write(Changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}, notes={JID: note}))
+    banks = salt.cache.Cache(opts)
+    assert {bank: banks.fetch(bank, JID)["format"] for bank in (JOBS, f"{QUEUE}/a", NOTES)} == dict.fromkeys(
+        (JOBS, f"{QUEUE}/a", NOTES), FORMAT
+    )
+
+
+def test_a_format_that_is_none_is_damage(opts):
+    RetryStore(opts).write(Changes({"1": snapshot_of("a"), "2": snapshot_of("a")}))
+    put(opts, JOBS, "1", format="x")
+    store = RetryStore(opts)
+    assert [jid for jid, _ in store.snapshots()] == ["2"]
+    assert store.set_aside() == ["job_retry.jobs.1"]

@@ -27,7 +27,8 @@ import salt.version
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.disk.database import database_at
-from saltext.jobs.core.store import drivers, records
+from saltext.jobs.core.master.job_cache import JobCache
+from saltext.jobs.core.store import drivers, publication, records
 from saltext.jobs.core.store.drivers import Outage
 from saltext.jobs.core.store.publication import digest
 from saltext.jobs.core.store.retention import sweep, trim
@@ -348,6 +349,19 @@ class Contract:
         job_cache.save_load(JID, {**load, "fun": "other"}, minions=["web2"])
         assert job_cache.get_load(JID)["fun"] == "state.apply"
 
+    def test_a_publication_of_a_later_version_is_not_believed_and_nothing_replaces_it(self, job_cache, opts):
+        job_cache.save_load(JID, LOAD, minions=["web1"])
+        banks = salt.cache.Cache(opts)
+        record = {**banks.fetch("jobs/published", JID), "format": publication.FORMAT + 1}
+        banks.store("jobs/published", JID, record)
+        job_cache.save_load(JID, {**LOAD, "tgt": "web2"}, minions=["web2"])
+        job_cache.save_load(JID, {**LOAD, "tgt": "forged"})
+        job_cache.save_minions(JID, ["web3"], syndic_id="elsewhere")
+        assert banks.fetch("jobs/published", JID) == record
+        found = job_cache.get_load(JID)
+        assert (found["tgt"], found["Minions"]) == (LOAD["tgt"], ["web1", "web2", "web3"])
+        assert JobCache({**opts, "master_job_cache": "salt_cache"}).publication(JID) is None
+
     def test_a_publication_of_a_version_that_wrote_no_digest_still_counts(self, job_cache, opts):
         job_cache.save_load(JID, LOAD, minions=["web1"])
         record = {"at": 1.0, "by": opts["id"], "added": ["web9"]}
@@ -357,7 +371,7 @@ class Contract:
         assert job_cache.get_load(JID)["fun"] == "state.apply"
         now = job_cache.fetch("jobs/published", JID)
         assert now.pop("last") == pytest.approx(time.time(), abs=60)
-        assert now == record
+        assert now == {**record, "format": publication.FORMAT}
 
     @pytest.mark.parametrize("spoilt", ["text", 7, {"web1": 1}, [1, None, "web2"], {"at": "x"}, {"at": 1, "by": None}])
     def test_what_is_stored_beside_a_load_can_be_anything_and_the_load_is_shown(self, job_cache, opts, spoilt):

@@ -282,8 +282,8 @@ class TestTheFile:
         with contextlib.closing(sqlite3.connect(path)) as sql:
             sql.execute(f"PRAGMA user_version={schema.VERSION + 1}")
         (found,) = in_processes(1, lambda _: Database(path).read("SELECT 1"))
-        assert f"has version {schema.VERSION + 1} of its tables" in found and f"knows {schema.VERSION}" in found
-        with pytest.raises(SaltCacheError, match="has version"):  # also where it was open already
+        assert f"is of format {schema.VERSION + 1}" in found and f"knows {schema.VERSION}" in found
+        with pytest.raises(SaltCacheError, match="from a later version"):  # also where it was open already
             cache.store("bank", "key", 2)
         with contextlib.closing(sqlite3.connect(path)) as sql:
             assert sql.execute("SELECT value FROM records").fetchall() == [(salt.payload.dumps(1),)]

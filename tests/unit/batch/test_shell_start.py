@@ -8,7 +8,9 @@ import os
 import pytest
 
 from saltext.jobs.core import compat
+from saltext.jobs.core.batch.state import FORMAT
 from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.disk import journal
 from tests.faults import failing_syncs, full_disk
 from tests.unit.batch.bench import spec
 from tests.unit.batch.shell_bench import JID, FakeWorker, ShellBench
@@ -88,6 +90,33 @@ def test_a_damaged_journal_is_set_aside_and_the_others_go_on(bench):
     bench.start()
     assert bench.end(jid=OTHER).success is True
     assert path.with_name(path.name + ".corrupt").exists()
+
+
+def test_a_journal_of_a_later_version_is_left_as_it_is_and_the_others_go_on(bench, caplog):
+    bench.begin("ab", "1", timeout=60.0)
+    bench.begin("cd", "1", timeout=60.0, jid=OTHER)
+    bench.shell.close()
+    path = bench.store.journal_path(JID)
+    snapshot = journal.read(path).snapshot
+    later = journal.Journal(path)
+    later.rewrite({**snapshot, "format": FORMAT + 1})
+    later.close()
+    written, sent = path.read_bytes(), len(bench.master.minions["b"].begun)
+    bench.start()
+    assert bench.end(jid=OTHER).success is True
+    bench.run(60)
+    assert path.read_bytes() == written
+    assert len(bench.master.minions["b"].begun) == sent
+    (told,) = [record.getMessage() for record in caplog.records if "is left alone" in record.getMessage()]
+    for part in (str(path), f"format {FORMAT + 1}", f"knows {FORMAT}", "until the later version is installed again"):
+        assert part in told
+    # With that version, or after an upgrade, it goes on.
+    bench.shell.close()
+    later = journal.Journal(path)
+    later.rewrite(snapshot)
+    later.close()
+    bench.start()
+    assert bench.end(seconds=120).success is True
 
 
 def test_what_a_killed_engine_left_unfinished_is_removed(bench):

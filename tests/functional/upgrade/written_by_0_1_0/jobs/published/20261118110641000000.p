@@ -1,0 +1,1 @@
+‚¢atËAÚÀ¶Ç2qĞ¢by«here_master

@@ -1,0 +1,1 @@
+ƒ¢atËAÚÀ¶Ç2}‰¢by«here_master¥added‘¡e
