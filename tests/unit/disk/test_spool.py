@@ -10,11 +10,36 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from saltext.jobs.core.disk.spool import Reader, Spool, framed
-from saltext.jobs.core.recorder.files import Aside, Known, Progress, Seen
+from saltext.jobs.core.disk import spool as spools
+from saltext.jobs.core.disk.spool import framed
+from saltext.jobs.core.recorder import files
+from saltext.jobs.core.recorder.files import Aside, Known
 from tests.faults import full_disk
 
 BIG = 1 << 30
+
+_made = []
+
+
+def _closed_after_the_test(kind):
+    """What a crash leaves open stays open while a test runs, and no longer."""
+
+    def make(*args, **options):
+        _made.append(kind(*args, **options))
+        return _made[-1]
+
+    return make
+
+
+Spool, Reader = _closed_after_the_test(spools.Spool), _closed_after_the_test(spools.Reader)
+Progress, Seen = _closed_after_the_test(files.Progress), _closed_after_the_test(files.Seen)
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    while _made:
+        _made.pop().close()
 
 
 @pytest.fixture
