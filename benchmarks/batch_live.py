@@ -83,9 +83,10 @@ def measure(count: int, size: int):
         opts["sock_dir"] = sockets
         store_returns(opts, jid, minions)
         ours, theirs = multiprocessing.Pipe()
+        context = multiprocessing.get_context("fork")
         others = [
-            multiprocessing.Process(target=serve_bus, args=(opts,), daemon=True),
-            multiprocessing.Process(target=be_the_minions, args=(opts, theirs), daemon=True),
+            context.Process(target=serve_bus, args=(opts,), daemon=True),
+            context.Process(target=be_the_minions, args=(opts, theirs), daemon=True),
         ]
         for other in others:
             other.start()

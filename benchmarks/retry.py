@@ -41,6 +41,8 @@ from saltext.jobs.core.retry.shell import RetryShell
 from saltext.jobs.core.retry.store import Changes, RetryStore
 from saltext.jobs.core.settings import RetrySettings
 
+#: How the fleet's process starts: with what this one has made.
+FORK = multiprocessing.get_context("fork")
 #: Seconds in which the fleet starts.
 STARTS_WITHIN = 10.0
 
@@ -201,7 +203,7 @@ class Stage:
             (pathlib.Path(self.opts["pki_dir"]) / "minions" / minion).write_text("x")
         self.settings, self.clock = RetrySettings(**options), Clock()
         self.loop = compat.new_loop()
-        self.to_fleet, self.fleet = multiprocessing.Queue(), None
+        self.to_fleet, self.fleet = FORK.Queue(), None
 
     def build(self, kind=RetryShell):
         """Make the engine, a shell of this kind; its bus and its publisher lead to the fleet."""
@@ -249,7 +251,7 @@ class Stage:
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(f"{self.folder}/master_event_pub.ipc")
             listening.listen(1)
-            self.fleet = multiprocessing.Process(
+            self.fleet = FORK.Process(
                 target=run_fleet, args=(self.opts, listening, self.to_fleet, self.minions), daemon=True
             )
             self.fleet.start()

@@ -85,7 +85,7 @@ def source(builder, tmp_path_factory):
     build = "import setuptools.build_meta as backend; print(backend.build_sdist('..'))"
     archive = run(sys.executable, "-c", build, cwd=copied(folder / "checkout"), PYTHONPATH=str(builder)).split()[-1]
     shutil.rmtree(folder / "checkout")
-    shutil.unpack_archive(folder / archive, folder)
+    shutil.unpack_archive(folder / archive, folder, filter="data")
     return folder / archive.removesuffix(".tar.gz")
 
 
