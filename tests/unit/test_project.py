@@ -1,0 +1,158 @@
+"""What the project's own files say is so, and says the same everywhere: versions, checks before a commit, workflows."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import pytest
+import yaml
+
+import package
+
+CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
+WORKFLOWS = sorted((CHECKOUT / ".github/workflows").glob("*.yml"))
+FORMS = sorted((CHECKOUT / ".github/ISSUE_TEMPLATE").glob("[!c]*.yml"))
+
+
+def text(name):
+    return (CHECKOUT / name).read_text(encoding="utf-8")
+
+
+def read(path):
+    # YAML takes the key "on" for True.
+    return {("on" if name is True else name): value for name, value in yaml.safe_load(path.read_text()).items()}
+
+
+def jobs():
+    """(workflow, name, job) of all."""
+    return [(path.name, name, job) for path in WORKFLOWS for name, job in read(path)["jobs"].items()]
+
+
+def steps():
+    return [step for _, _, job in jobs() for step in job.get("steps", ())]
+
+
+# -- versions ----------------------------------------------------------------------------------------------------------
+
+
+def pythons():
+    """The Pythons that are supported, as the package index shows them."""
+    return re.findall(r'^    "Programming Language :: Python :: (3\.\d+)",$', text("pyproject.toml"), re.MULTILINE)
+
+
+def test_the_version_stands_in_one_place():
+    assert 'dynamic = ["readme", "version"]' in text("pyproject.toml")
+    assert re.fullmatch(r"\d+\.\d+\.\d+", package.__version__)
+
+
+def test_the_changelog_tells_of_the_version_first_and_of_what_is_not_released_before_it():
+    titles = re.findall(r"^## \[(.+?)\](?: - \d{4}-\d\d-\d\d)?$", text("CHANGELOG.md"), re.MULTILINE)
+    assert titles[:2] == ["Unreleased", package.__version__]
+    assert titles[1:] == sorted(titles[1:], key=lambda title: [int(part) for part in title.split(".")], reverse=True)
+
+
+def test_each_python_that_is_supported_is_tested():
+    tested = {
+        str(version)
+        for _, name, job in jobs()
+        if not job.get("continue-on-error")
+        for version in [
+            *job.get("strategy", {}).get("matrix", {}).get("python", ()),
+            *(
+                step["with"]["python-version"]
+                for step in job.get("steps", ())
+                if "setup-python" in step.get("uses", "")
+            ),
+        ]
+    }
+    assert tested - {"${{ matrix.python }}"} == set(pythons())
+    assert re.search(r"^PYTHONS_BESIDE := (.+)$", text("Makefile"), re.MULTILINE)[1].split() == pythons()
+
+
+def test_ruff_and_mypy_look_with_the_oldest_python_that_is_supported():
+    oldest = pythons()[0]
+    assert f'requires-python = ">={oldest}"' in text("pyproject.toml")
+    assert f'target-version = "py{oldest.replace(".", "")}"' in text("pyproject.toml")
+    assert f'python_version = "{oldest}"' in text("pyproject.toml")
+
+
+# -- before a commit ---------------------------------------------------------------------------------------------------
+
+
+def test_what_runs_before_a_commit_is_make_lint_and_nothing_else():
+    (repository,) = yaml.safe_load(text(".pre-commit-config.yaml"))["repos"]
+    (hook,) = repository["hooks"]
+    assert (repository["repo"], hook["entry"], hook["language"]) == ("local", "make lint", "system")
+    assert not hook["pass_filenames"] and {"python", "toml"} <= set(hook["types_or"])
+
+
+def test_a_warning_is_an_error_but_for_those_that_are_named():
+    block = re.search(r"^filterwarnings = \[\n(.+?)^\]", text("pyproject.toml"), re.MULTILINE | re.DOTALL)[1]
+    first, *named = re.findall(r'^    "(.+)",$', block, re.MULTILINE)
+    assert first == "error"
+    # Whose: a module, or what the warning says. A kind of warning as a whole is nobody's.
+    assert all(re.match(r"ignore:[^:]+:|ignore::\w+:\S", line) for line in named), named
+
+
+# -- workflows ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_a_workflow_may_only_read_unless_a_job_says_what_else_it_needs(path):
+    assert read(path)["permissions"] == {"contents": "read"}
+
+
+def test_every_job_ends_some_time_and_needs_what_is_there():
+    for workflow, name, job in jobs():
+        assert "uses" in job or job["timeout-minutes"] <= 90, (workflow, name)
+        there = {other for where, other, _ in jobs() if where == workflow}
+        assert set(job.get("needs", ())) <= there, (workflow, name)
+
+
+def test_a_step_runs_what_can_be_run_at_home():
+    own = {line for step in steps() for line in [step.get("run", "")] if line and "GITHUB_" not in line}
+    assert own
+    assert all(re.match(r"make [a-z-]+( |$)|bash \.ci/run$", line) for line in own), own
+
+
+def test_actions_are_named_with_their_version_and_nothing_but_they_is_kept_up_to_date_by_a_robot():
+    used = {step["uses"] for step in steps() if "uses" in step}
+    assert all(re.fullmatch(r"[\w-]+/[\w-]+@(v\d+|release/v\d+)", name) for name in used), used
+    (update,) = yaml.safe_load(text(".github/dependabot.yml"))["updates"]
+    assert update["package-ecosystem"] == "github-actions"
+
+
+def test_a_release_is_of_a_tag_goes_to_the_index_by_trust_and_only_after_everything_has_passed():
+    release = read(CHECKOUT / ".github/workflows/release.yml")
+    assert release["on"] == {"push": {"tags": ["v*"]}}
+    publish = release["jobs"]["publish"]
+    assert publish["permissions"] == {"id-token": "write"}
+    assert publish["needs"] == ["ci", "check"]
+    assert "secrets" not in text(".github/workflows/release.yml") + text(".github/workflows/ci.yml")
+
+
+def test_what_one_job_hands_on_another_takes():
+    named = {"upload-artifact": set(), "download-artifact": set()}
+    for step in steps():
+        kind = step.get("uses", "").partition("@")[0].partition("/")[2]
+        if kind in named:
+            named[kind].add(step["with"]["name"])
+    assert named["download-artifact"] <= named["upload-artifact"]
+
+
+# -- issues ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.name)
+def test_a_form_for_an_issue_asks_for_what_is_needed(path):
+    form = read(path)
+    assert {"name", "description", "body"} <= form.keys()
+    assert any(field.get("validations", {}).get("required") for field in form["body"])
+    assert all(field["type"] in ("markdown", "textarea", "input", "dropdown", "checkboxes") for field in form["body"])
+    labels = [field["attributes"]["label"] for field in form["body"] if field["type"] != "markdown"]
+    assert len(labels) == len(set(labels))
+
+
+def test_there_are_forms_for_issues():
+    assert len(FORMS) == 2
