@@ -69,7 +69,7 @@ def check_format(folder: pathlib.Path) -> int:
         return 0
     if not text.strip(b"\0"):  # a power cut
         return 0
-    number = int(text) if text.isdigit() and len(text) < 10 else text
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else text
     try:
         formats.check(path, number, FORMAT, "nothing is recorded")
     except ValueError as exc:
