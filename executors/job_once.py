@@ -20,6 +20,7 @@ from __future__ import annotations
 import base64
 import calendar
 import contextlib
+import errno
 import functools
 import hashlib
 import json
@@ -48,12 +49,14 @@ log = logging.getLogger(__name__)
 
 __virtualname__ = "job_once"
 
-#: Seconds for which a record is kept, unless ``job_once_keep`` or the master says longer.
-KEEP = 7 * 86400
+#: Seconds for which a record is kept, unless ``job_once_keep`` says otherwise or the master says longer, up to a century.
+KEEP, LONGEST_KEEP = 7 * 86400, 100 * 365 * 86400
 #: Most records, and bytes of all of them, that are kept: the oldest go first.
 MOST, MOST_BYTES = 20_000, 64 << 20
 #: Most bytes of one return, packed, that are kept.
 LARGEST = 1 << 20
+#: Most characters that are kept of what a function has raised.
+LONGEST = 1 << 16
 #: Seconds between two sweeps of the records. One of so many jobs sweeps besides, so that a flood is bounded too.
 SWEEP, SWEEP_ONE_OF = 3600, 500
 #: Seconds from the beginning of a job to each repeat of its acknowledgement.
@@ -86,7 +89,7 @@ _RELEASE = int(re.split(r"[^0-9]", str(salt.version.__version__))[0])
 #: Of the records. What a later version of this extension has written counts as begun by somebody, and stays as it is.
 FORMAT = 1
 #: What the first line of a record tells.
-_ABOUT = ("jid", "fun", "at", "parts", "pid", "birth", "ordered")
+_ABOUT = ("jid", "fun", "at", "parts", "pid", "birth", "ordered", "thread")
 
 #: The job that this thread is at: Salt calls the executor once for each function of a job, in one thread.
 _at = threading.local()
@@ -103,13 +106,7 @@ def execute(opts, data, func, args, kwargs):
     if followers is None:
         return None
     call = functools.partial(_call, name, followers, opts, data, func, args, kwargs)
-    if _passes(opts, data):
-        if _options(data).get("question"):
-            Records(opts).watch()
-        return None if followers and name not in SERVED else call()
-    if getattr(_at, "data", None) is not data:
-        _at.data, _at.job = data, _begin(opts, data)
-    job = _at.job
+    job = _job_of(opts, data)
     if job is None:
         return None if followers and name not in SERVED else call()
     part, job.next = job.next, job.next + 1
@@ -122,7 +119,762 @@ def allow_missing_func(function):
     return function in (SEEN, FORGET)
 
 
-# -- what Salt would do next ---------------------------------------------------------------------------------------------
+# -- a job -------------------------------------------------------------------------------------------------------------
+
+
+def _job_of(opts, data):
+    """Return the job that this thread is at, claimed with its first function. None where it is not recorded."""
+    if getattr(_at, "data", None) is not data:
+        _at.data, _at.job = data, None
+        if _options(data).get("question"):
+            Records(opts).watch()
+        elif not _passes(opts, data):
+            _at.job = _claim(opts, data)
+    return _at.job
+
+
+def _claim(opts, data):
+    """Return the job that has arrived: recorded as begun now, begun before, or refused. None where it runs unrecorded."""
+    records = Records(opts)
+    try:
+        return records.claim(data)
+    except salt.exceptions.CommandExecutionError as exc:
+        return Refused(str(exc))
+    except OSError as exc:
+        if opts.get("job_once_strict"):
+            return Refused(
+                f"Job {data['jid']} was not run, since it cannot be recorded in {records.folder}: {exc}. Without "
+                "job_once_strict in the minion's configuration it would run all the same."
+            )
+        # The time of a file can be set on a disk that is full: what runs without a record must not count as never seen.
+        records.begin_anew()
+        log.warning("Job %r runs without a record in %s, and may run again: %s", data["jid"], records.folder, exc)
+        return None
+
+
+class Refused:
+    """A delivery of a job that does not run, and has nothing to return. None of its functions is tried again."""
+
+    runs = False
+
+    def __init__(self, why):
+        self.why, self.next = why, 0
+
+    def again(self, part, func):
+        """:raises CommandExecutionError: for each function of the job."""
+        raise salt.exceptions.CommandExecutionError(self.why)
+
+
+class Job:
+    """
+    A delivery of a job.
+
+    :param record: the newest record of the job.
+    :param runs: whether this delivery is the one that runs it.
+    """
+
+    def __init__(self, opts, data, records, record, runs):
+        self.opts, self.data, self.records, self.record, self.runs = opts, data, records, record, runs
+        self.next = 0  # the part that comes next
+
+    def run(self, part, func, call):
+        """Run one function of the job and record what came of it. Raises what the function raises."""
+        repeats = threading.Event()
+        if part == 0:
+            _acknowledge(self.opts, self.data, repeats)
+        try:
+            value = call()
+        except Exception as exc:
+            self.ended(part, _raised(exc))
+            raise
+        except BaseException:
+            self.ended(part, {"interrupted": True})
+            raise
+        finally:
+            repeats.set()
+        if isinstance(value, types.GeneratorType):
+            return self.collected(part, func, value)
+        if isinstance(value, dict) and value.get("__no_return__"):
+            self.records.drop(self.record)  # it waits in the minion's own queue of states, and will come again
+            return value
+        self.ended(part, self.outcome(value, func), is_dict=isinstance(value, dict))
+        return value
+
+    def outcome(self, value, func):
+        """Return the record of what a function has returned."""
+        context = _context(func)
+        retcode = context.get("retcode") or 0
+        if not retcode and isinstance(value, dict) and not all(value.get(name, True) for name in ("result", "success")):
+            retcode = 1
+        done = f"Job {self.record.jid} has run here, {_when(time.time())}. What it returned"
+        try:
+            packed = zlib.compress(salt.payload.dumps(value), 1)
+        except Exception as exc:
+            return {"retcode": retcode, "lost": f"{done} could not be kept: {exc}"}
+        if len(packed) > LARGEST:
+            return {"retcode": retcode, "lost": f"{done} was too large to be kept: {len(packed)} bytes, packed."}
+        return {"retcode": retcode, "value": base64.b64encode(packed).decode()}
+
+    def collected(self, part, func, values):
+        """Hand on what a generator yields, and record what Salt makes of all of it."""
+        whole = {}
+        try:
+            for value in values:
+                if isinstance(value, dict) and isinstance(whole, dict):
+                    whole.update(value)
+                else:
+                    whole = whole if isinstance(whole, list) else []
+                    whole.append(value)
+                yield value
+        except Exception as exc:
+            self.ended(part, _raised(exc))
+            raise
+        self.ended(part, self.outcome(whole, func))
+
+    def ended(self, part, outcome, is_dict=False):
+        """Record what came of one function. A disk that is full costs the record its end, and the job nothing."""
+        line = {**outcome, "part": part, "at": time.time()}
+        if part == 0 and not is_dict and _for_resources(self.data) and not self.data.get("pure_resource_target"):
+            line["last"] = True  # the minion's own state run has failed: Salt calls none for its resources then
+        try:
+            self.records.append(self.record, line)
+        except OSError as exc:
+            log.warning("The end of job %r could not be recorded: %s", self.record.jid, exc)
+            return
+        if part + 1 >= self.record.parts:
+            try:
+                self.records.sweep(self.record)
+            except OSError as exc:
+                log.warning("Old records in %s could not be dropped: %s", self.records.folder, exc)
+
+    def again(self, part, func):
+        """Return what one function of a job returned before. Raises what it raised."""
+        context = _context(func)
+        context["retcode"] = 1
+        if self.record.fun not in ("", _fun_of(self.data)):
+            return self.another()
+        found = self.record.ended.get(part)
+        if found is None or "interrupted" in found:
+            return self.interrupted()
+        if "raised" in found:
+            text = found["text"]
+            if found["raised"] in RAISED:
+                raise RAISED[found["raised"]](text)
+            raise salt.exceptions.CommandExecutionError(f"{found['raised']}: {text}")
+        context["retcode"] = found["retcode"]
+        return _unpacked(found["value"]) if "value" in found else found["lost"]
+
+    def another(self):
+        """Say that a jid was begun here with another function: of two masters, two jobs can have one jid."""
+        return (
+            f"Job {self.record.jid} was begun on this minion {_when(self.record.at)} and ran {self.record.fun}, so "
+            f"{_fun_of(self.data)} is not run under this jid. Publish it anew, under a jid of its own."
+        )
+
+    def interrupted(self):
+        """Say that a job was begun and has not ended, and how to run it all the same."""
+        jid, minion, key = self.record.jid, self.opts["id"], _key_of(self.data)
+        return (
+            f"Job {jid} was begun on this minion {_when(self.record.at)} and was interrupted; how far it came is not known. "
+            f"It is not run again. To run it all the same, publish it under a new jid, or let it be forgotten here with "
+            f"salt '{minion}' {FORGET} {key} and publish it under this one (salt-run job_retry.retry, where it is queued)."
+        )
+
+
+def _raised(exc):
+    """Return the record of a function that has raised."""
+    text = str(exc)
+    if len(text) > LONGEST:
+        text = f"{text[:LONGEST]}… ({len(text)} characters)"
+    return {"raised": type(exc).__name__, "text": text, "retcode": 1}
+
+
+def _when(at):
+    return time.strftime("at %Y-%m-%d %H:%M:%S UTC", time.gmtime(at))
+
+
+def _unpacked(text):
+    return salt.payload.loads(zlib.decompress(base64.b64decode(text)))
+
+
+# -- what a delivery says ----------------------------------------------------------------------------------------------
+
+
+def _options(data):
+    """Return what the master says to this executor about a job: ``ack``, ``keep`` (seconds), ``rerun``, ``question``."""
+    found = data.get("executor_opts")
+    found = found.get(__virtualname__) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _passes(opts, data):
+    """Tell whether a job runs as if this executor were not there."""
+    if not data.get("jid"):
+        return True
+    if str(opts.get("__cli")).startswith("salt-call"):  # it has no jid; this one is an argument of the function
+        return True
+    functions = data["fun"] if isinstance(data["fun"], (list, tuple)) else [data["fun"]]
+    return all(str(function).startswith(PASS) for function in functions)
+
+
+def _fun_of(data):
+    """Return the functions of a job as its record has them."""
+    return ",".join(map(str, data["fun"])) if isinstance(data["fun"], (list, tuple)) else str(data["fun"])
+
+
+def _key_of(data):
+    """Return what tells a job from others here: its jid, and the resource of the minion that it is for, of Salt 3008."""
+    resource = data.get("resource_target")
+    if not isinstance(resource, dict):
+        return str(data["jid"])
+    return f"{data['jid']}@{resource.get('type')}@{resource.get('id')}"
+
+
+def _for_resources(data):
+    """Return how many calls more than one a job has for resources of the minion, which Salt 3008 makes within one job."""
+    merged = getattr(salt.minion.Minion, "_MERGE_RESOURCE_FUNS", ())
+    if data.get("resource_target") or not isinstance(data["fun"], str) or data["fun"] not in merged:
+        return 0
+    return len(data.get("resource_targets") or ()) - bool(data.get("pure_resource_target"))
+
+
+# -- the records -------------------------------------------------------------------------------------------------------
+
+
+class Record:
+    """
+    A run of a job, as its file tells it. ``at``: Unix time of its beginning; ``parts``: how many functions it has;
+    ``pid``, ``birth`` and ``thread``: who is at it, see ``_here``; ``ended``: ``{part: outcome}`` of those that have ended;
+    ``written``: bytes of them that were written here.
+    """
+
+    def __init__(self, path, jid, fun="", at=0.0, parts=1, pid=0, birth="", ordered=False, thread=0, ended=()):
+        self.path, self.jid, self.fun, self.at, self.pid, self.birth = path, jid, fun, at, pid, birth
+        self.ordered, self.thread, self.ended = ordered, thread, dict(ended)
+        self.parts = 1 if self.ended.get(0, {}).get("last") else parts
+        self.written = 0
+
+    @functools.cached_property
+    def state(self):
+        """``ended``, ``begun`` where who is at it is there, ``interrupted`` where that is gone."""
+        if all("interrupted" not in self.ended.get(part, ("interrupted",)) for part in range(self.parts)):
+            return "ended"
+        cut = any("interrupted" in outcome for outcome in self.ended.values())
+        return "begun" if not cut and self.birth and _birth(self.pid) == self.birth else "interrupted"
+
+
+class Records:
+    """
+    :param opts: the minion's options. Records of proxies that share a ``cachedir`` are kept apart.
+    """
+
+    def __init__(self, opts):
+        self.opts = opts
+        self.folder = os.path.join(opts["cachedir"], __virtualname__, _plain(opts["id"]))
+        self._since = os.path.join(self.folder, ".since")
+        self._told = os.path.join(self.folder, ".keep")
+
+    def claim(self, data):
+        """
+        Return the Job for a delivery: recorded as begun now, or with the record of the run that was before.
+
+        Waits while that one runs, and then has what it returned. Raises OSError where it cannot be recorded, and
+        CommandExecutionError where it was begun before and nobody can tell more.
+        """
+        jid, key, options, pause = str(data["jid"]), _key_of(data), _options(data), 0.1
+        while True:
+            found, number = self._begun_before(jid, key)
+            if found is None or (found.state == "interrupted" and options.get("rerun")):
+                self._prepare(options.get("keep"))
+                record = self._new(_file_of(self.folder, _plain(key), number + 1), jid, data)
+                if record is not None:
+                    return Job(self.opts, data, self, record, runs=True)
+            elif found.state == "begun" and ((found.pid, found.birth) != _here() or _elsewhere(found.thread)):
+                time.sleep(pause)
+                pause = min(2 * pause, 5.0)
+            else:  # what this very thread has begun, it is not at any more
+                with contextlib.suppress(OSError):
+                    self._prepare(options.get("keep"))
+                log.info("Job %r was begun here before, %s; it is not run again", jid, _when(found.at))
+                return Job(self.opts, data, self, found, runs=False)
+
+    def seen(self, jid):
+        """
+        Return what is known of a job: a dict with ``state``.
+
+        ``never``: it was not begun here; ``recorded_for`` tells for how many seconds nothing has been begun here without a
+        record, since before that nobody knows. ``begun``: it runs. ``interrupted``: it was begun, and has no end. ``ended``:
+        with ``return`` (or a sentence that says why it was not kept), ``retcode``, ``success`` and ``ended_at``. All but
+        ``never`` have ``at`` (Unix time of the beginning, by this minion's clock) and ``fun``.
+        """
+        try:
+            return self._seen(jid)
+        except Exception as exc:  # whatever is odd about one record keeps no other from being told of
+            return {"state": "unknown", "reason": str(exc)}
+
+    def _seen(self, jid):
+        found, _ = self._newest(jid)
+        since = os.stat(self._since).st_mtime
+        if found is None:
+            return {"state": "never", "recorded_for": max(0.0, min(time.time() - since, self._keep()))}
+        told = {"state": found.state, "at": found.at, "fun": found.fun}
+        if told["state"] == "ended":
+            told.update(_told_of(found))
+        return told
+
+    def append(self, record, line):
+        """Add a line to the record of a run, durably. :raises OSError: where that is not possible."""
+        with self._open(record.path, os.O_WRONLY | os.O_APPEND) as file:
+            record.written += _write(file, line)
+        record.ended[line["part"]] = line
+
+    def forget(self, jid):
+        """Drop the records of a job, unless it runs. Return whether there was one."""
+        found, number = self._newest(jid)
+        if found is None:
+            return False
+        if found.state == "begun":
+            raise salt.exceptions.CommandExecutionError(f"Job {jid} runs here, in process {found.pid}")
+        self._remove(_plain(jid), number)
+        return True
+
+    def drop(self, record):
+        """Drop a run that was put off, and those before it: what comes then does not say again that it may run."""
+        name, _, number = os.path.basename(record.path).partition("~")
+        with contextlib.suppress(OSError):
+            self._remove(name, int(number or 1))
+
+    def _remove(self, name, number):
+        """Remove the files of so many runs of a job, the newest first: after a crash what is left still tells of it."""
+        for each in range(number, 0, -1):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(_file_of(self.folder, name, each))
+
+    def begin_anew(self):
+        """Note that a job may have run here without a record."""
+        with contextlib.suppress(OSError):
+            os.utime(self._since)
+
+    def watch(self):
+        """Note that from now on nothing is begun here without a record."""
+        with contextlib.suppress(OSError):
+            self._prepare(None)
+
+    def sweep(self, record):
+        """Drop what is old, or too much. Done once in a while; it reads only what it may have to drop."""
+        if not self._is_time_to_sweep(record.written):
+            return
+        jobs, clock = self._runs_of_jobs(), time.time()
+        told = {jid: _published(jid, clock) for jid in jobs}
+        newest = max(told.values(), default=0)
+        now = min(clock, newest + 86400) if newest else clock  # by a clock that has jumped ahead all would be old
+        old = now - self._keep()
+        newest_run = {jid: max(runs) for jid, runs in jobs.items()}
+        # One that is old by its time may have begun while the clock was not set yet.
+        ages = {jid: at if at >= old else max(at, told[jid]) for jid, (at, _, _) in newest_run.items()}
+        sizes = {jid: sum(size for _, size, _ in runs) for jid, runs in jobs.items()}
+        count, size, drop = sum(map(len, jobs.values())), sum(sizes.values()), []
+        for jid in sorted(jobs, key=ages.__getitem__):
+            if ages[jid] >= old and count <= MOST and size <= MOST_BYTES:
+                break
+            found = _read(newest_run[jid][2])
+            if found is None or found.state != "begun":
+                drop.append(jid)
+                count, size = count - len(jobs[jid]), size - sizes[jid]
+        if drop:
+            self._dropping(ages[drop[-1]], old)
+        for jid in drop:
+            for _, _, path in sorted(jobs[jid], reverse=True):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+
+    def _is_time_to_sweep(self, written):
+        """
+        Tell so once in SWEEP seconds, and of some jobs besides, and note it. No process knows of the others' jobs, so chance
+        decides: for one job of SWEEP_ONE_OF, and about once for an eighth of the bytes that may be kept.
+        """
+        marker, now = os.path.join(self.folder, ".swept"), time.time()
+        with contextlib.suppress(FileNotFoundError):
+            chances = 1 + SWEEP_ONE_OF * 8 * written // MOST_BYTES
+            is_recent = 0 <= now - os.stat(marker).st_mtime < SWEEP
+            if is_recent and int.from_bytes(os.urandom(2), "big") % SWEEP_ONE_OF >= chances:
+                return False
+        with self._open(marker, os.O_WRONLY | os.O_CREAT):
+            os.utime(marker)
+        return True
+
+    def _runs_of_jobs(self):
+        """Return ``{key of a job: [(Unix time, bytes, path) of each run]}``, and remove what died before it was a record."""
+        jobs, now = {}, time.time()
+        with os.scandir(self.folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    about = entry.stat()
+                    if not entry.name.startswith("."):
+                        run = (about.st_mtime, about.st_size, entry.path)
+                        jobs.setdefault(entry.name.partition("~")[0], []).append(run)
+                    elif entry.name.endswith(".new") and about.st_mtime < now - SWEEP:
+                        os.unlink(entry.path)
+        return jobs
+
+    def _dropping(self, at, old):
+        """Note that records up to a time go: of older jobs without a record nobody knows whether they were begun."""
+        if os.stat(self._since).st_mtime < at:
+            os.utime(self._since, (at, at))
+        if at >= old:
+            log.warning("Records of jobs in %s were dropped early: there were more than are kept", self.folder)
+
+    def _keep(self):
+        """Return for how many seconds a record is kept: as the minion's options say, or as long as the master has told."""
+        keep = self.opts.get("job_once_keep", KEEP)
+        if isinstance(keep, bool) or not isinstance(keep, (int, float)) or keep < 0:
+            log.error("job_once_keep is %r and must be a number of seconds; %d is used", keep, KEEP)
+            keep = KEEP
+        with contextlib.suppress(OSError, ValueError), open(self._told, encoding="ascii") as file:
+            keep = max(keep, float(file.read()))
+        return keep
+
+    def _prepare(self, keep):
+        """Make what the records need, and note for how long the master wants them kept."""
+        if not os.path.exists(self._since):
+            os.makedirs(os.path.dirname(self.folder), mode=0o755, exist_ok=True)
+            os.makedirs(self.folder, mode=0o700, exist_ok=True)
+            with self._open(self._since, os.O_WRONLY | os.O_CREAT):
+                pass
+        if isinstance(keep, (int, float)) and not isinstance(keep, bool) and keep > self._keep():
+            temporary = f"{self._told}.{os.getpid()}.{threading.get_ident()}.new"
+            with self._open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file:
+                file.write(b"%d" % min(keep, LONGEST_KEEP))
+            os.replace(temporary, self._told)
+
+    def _begun_before(self, jid, key):
+        """Return as ``_newest``. Nothing is written yet: what was begun does not run again because the disk is full."""
+        try:
+            return self._newest(key)
+        except OSError as exc:
+            if not os.path.lexists(_file_of(self.folder, _plain(key), 1)):
+                raise
+            raise salt.exceptions.CommandExecutionError(
+                f"Job {jid} was begun on this minion and is not run again; its record cannot be read: {exc}"
+            ) from exc
+
+    def _newest(self, key):
+        """Return the record of the newest run of a job, or None, and how many runs there were."""
+        number, newest = 0, None
+        while True:
+            record = _read(_file_of(self.folder, _plain(key), number + 1))
+            if record is None:
+                return newest, number
+            number, newest = number + 1, record
+
+    def _new(self, path, jid, data):
+        """Record that a job is begun now, durably. Returns None where another delivery was faster."""
+        number, birth = _here()
+        about = {
+            "jid": jid,
+            "fun": _fun_of(data),
+            "at": time.time(),
+            "parts": (len(data["fun"]) if isinstance(data["fun"], (list, tuple)) else 1) + _for_resources(data),
+            "pid": number,
+            "birth": birth,
+            "ordered": bool(self.opts.get("multifunc_ordered")),
+            "thread": threading.get_ident(),
+        }
+        line = {"format": FORMAT, **about}
+        # A name of its own: one that a killed process has left may be another record's second name.
+        temporary = os.path.join(self.folder, f".{uuid.uuid4().hex}.new")
+        try:
+            with self._open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as file:
+                _write(file, line)
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                if os.stat(temporary).st_nlink < 2:  # NFS may say so of a link that was made, when its answer was lost
+                    return None
+            except OSError:  # a file system without links: a crash may leave an empty file, which counts as begun
+                self._new_without_link(path, line)
+        except FileExistsError:
+            return None
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+        self._sync_folder(path)
+        return Record(path, **about)
+
+    def _new_without_link(self, path, line):
+        with self._open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as file:
+            try:
+                _write(file, line)
+            except OSError:
+                os.unlink(path)
+                raise
+
+    def _sync_folder(self, path):
+        """Have the name of a new record on the disk. Raises OSError where that fails and job_once_strict is set."""
+        if not hasattr(os, "O_DIRECTORY"):  # Windows cannot
+            return
+        try:
+            folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as exc:
+            if exc.errno == errno.EINVAL:  # a file system that syncs no folders, as vboxsf or 9p
+                return
+            if self.opts.get("job_once_strict"):
+                with contextlib.suppress(OSError):
+                    os.unlink(path)  # it is not run: it must not look like one that was interrupted
+                raise
+            log.warning("The record of a job may not outlive a power cut: %s: %s", path, exc)
+
+    @staticmethod
+    def _open(path, flags):
+        return os.fdopen(
+            os.open(path, flags | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0), 0o600), "wb", 0
+        )
+
+
+def _told_of(record):
+    """Return what an ended job returned, in the form in which Salt returns it."""
+    functions = record.fun.split(",")
+    if len(functions) == 1:
+        return _told_of_part(record.ended[0])
+    told = [_told_of_part(record.ended[part]) for part in range(record.parts)]
+    answer = {"ended_at": told[-1]["ended_at"]}
+    for name in ("return", "retcode", "success"):
+        values = [one[name] for one in told]
+        answer[name] = values if record.ordered else dict(zip(functions, values, strict=True))
+    return answer
+
+
+def _told_of_part(outcome):
+    told = {"ended_at": outcome["at"], "retcode": outcome["retcode"], "success": not outcome["retcode"]}
+    if "raised" in outcome:
+        return {**told, "return": f"ERROR: {outcome['text']}"}
+    return {**told, "return": _unpacked(outcome["value"]) if "value" in outcome else outcome["lost"]}
+
+
+def _file_of(folder, name, number):
+    return os.path.join(folder, name if number == 1 else f"{name}~{number}")
+
+
+def _plain(name):
+    """Return a name as a file's name, the same for the same name and for no other."""
+    name = str(name)
+    if re.fullmatch(r"[A-Za-z0-9_@-][A-Za-z0-9_.@-]{0,100}", name) and not name.endswith("."):
+        return name
+    return "=" + hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _published(jid, now):
+    """
+    Return the Unix time that a jid of Salt's form tells, by the master's clock; 0 for another form, or for one of tomorrow.
+
+    It keeps what a minion has done whose own clock was not set yet. A master's zone may be another one: it is not exact.
+    """
+    try:
+        parts = [int(jid[:4]), *(int(jid[at : at + 2]) for at in range(4, 14, 2))]
+        at = calendar.timegm(tuple(parts))
+    except (ValueError, OverflowError):
+        return 0
+    return at if at < now + 86400 else 0
+
+
+def _write(file, line):
+    """
+    Write a line that carries its checksum, have it on the disk, and return its length. It begins anew where the one before
+    was torn.
+    """
+    text = json.dumps(line, default=repr, skipkeys=True).encode()
+    whole = b"\n%08x %s\n" % (zlib.crc32(text), text)
+    if file.write(whole) != len(whole):
+        raise OSError(28, "No space left on device")
+    os.fsync(file.fileno())
+    return len(whole)
+
+
+def _read(path):
+    """Return the record that a file holds, or None where there is no file."""
+    record = _parsed(path)
+    if record is not None and record.state == "interrupted":
+        return _parsed(path)  # who was at it may have written the end after the reading, and gone before the look at it
+    return record
+
+
+def _parsed(path):
+    """Return what a file holds now. One that tells nothing was begun by somebody."""
+    try:
+        with open(path, "rb") as file:
+            lines = [line for line in map(_line, file.read().split(b"\n")) if line is not None]
+            at = os.fstat(file.fileno()).st_mtime
+    except FileNotFoundError:
+        return None
+    number = lines[0].get("format", FORMAT) if lines else FORMAT
+    if number != FORMAT:
+        log.error(
+            "%s is of format %r, from a later version of saltext-jobs, and this one knows %d: its job counts as interrupted",
+            *(path, number, FORMAT),
+        )
+    if not lines or number != FORMAT or "pid" not in lines[0]:
+        return Record(path, os.path.basename(path), at=at)
+    about = {name: lines[0][name] for name in _ABOUT if name in lines[0]}
+    return Record(path, ended={line["part"]: line for line in lines[1:]}, **about)
+
+
+def _line(text):
+    checksum, _, text = text.partition(b" ")
+    return json.loads(text) if text and checksum == b"%08x" % zlib.crc32(text) else None
+
+
+# -- who is at a job ---------------------------------------------------------------------------------------------------
+
+
+def _here():
+    """
+    Return who is at a job here, its number and what tells it from a later one with that number.
+
+    That is this thread where Linux says when it has begun, since the process of one whose jobs are threads outlives them;
+    elsewhere this process.
+    """
+    number = getattr(threading, "get_native_id", int)()  # Solaris has none
+    if birth := _birth_of_thread(number):
+        return number, birth
+    return os.getpid(), _birth(os.getpid())
+
+
+def _elsewhere(thread):
+    """Tell whether another thread of this process, where those are not told apart by ``_here``, is there."""
+    return thread != threading.get_ident() and any(thread == each.ident for each in threading.enumerate())
+
+
+def _birth_of_thread(number):
+    try:
+        with open(f"/proc/{number}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            boot = file.read().strip()
+        return "" if fields[0] in (b"Z", b"X") else f"{boot} {int(fields[19])}"
+    except (OSError, IndexError, ValueError):
+        return ""
+
+
+def _birth(pid):
+    """Return what tells a thread or process from a later one with its number, or an empty string where none lives."""
+    if birth := _birth_of_thread(pid):
+        return birth
+    if psutil is not None:
+        try:
+            return f"{psutil.Process(pid).create_time():.0f}"
+        except psutil.Error:
+            return ""
+    return "there" if salt.utils.process.os_is_running(pid) else ""
+
+
+# -- questions ---------------------------------------------------------------------------------------------------------
+
+
+def _serve(opts, name, args):
+    """
+    Answer what a minion with this executor can be asked, besides what execution modules offer.
+
+    ``job_once.seen JID...``: ``{jid: what is known}``, see ``Records.seen``. ``job_once.forget JID...``: drops the records
+    of jobs that do not run, so that they may be run again; returns ``{jid: whether there was one}``.
+    """
+    jids = [str(jid) for jid in args if not isinstance(jid, dict)]
+    if not jids:
+        raise salt.exceptions.SaltInvocationError(f"{name} takes one or more jids")
+    records = Records(opts)
+    if name == SEEN:
+        return {jid: records.seen(jid) for jid in jids}
+    return {jid: records.forget(jid) for jid in jids}
+
+
+def _find_cached(records, followers, opts, data, func, args, kwargs):
+    """Answer ``saltutil.find_cached_job`` with what the records say, besides what ``cache_jobs`` has kept."""
+    jid = str(args[0])
+    told = records.seen(jid)
+    found = _follow(followers, opts, data, func, args, kwargs)
+    answer = dict(found) if isinstance(found, dict) and found.get("jid") == jid else {"jid": jid}
+    for name in ("return", "retcode", "success", "fun"):
+        if name in told:
+            answer.setdefault(name, told.pop(name))
+    return {**answer, __virtualname__: told}
+
+
+# -- the acknowledgement -----------------------------------------------------------------------------------------------
+
+
+def _acknowledge(opts, data, ended):
+    """
+    Tell the master that this minion begins a job, where it has asked for that, and again until it says that it has it.
+
+    A minion of Salt 3008 does so itself, once, and a proxy of none; tag and payload are the same. The job does not wait for
+    any of this, and after its end the return tells the same.
+    """
+    natively = bool(data.get("start_event"))
+    if not natively and not _options(data).get("ack"):
+        return
+    sent = natively and _RELEASE >= _ACKNOWLEDGES and not opts.get("proxy")
+    names = ("jid", "fun", "tgt", "tgt_type", "user")
+    payload = {"id": opts["id"], **{name: data.get(name) for name in names}}
+    payload.update({name: data[name] for name in ("master_id", "metadata") if data.get(name)})
+    tag = f"salt/job/{data['jid']}/start/{opts['id']}"
+    if not sent:
+        _fire(opts, tag, payload)
+    repeat = threading.Thread(target=_repeat, args=(opts, tag, payload, ended), daemon=True)
+    with contextlib.suppress(RuntimeError):  # no more threads: the first one must do
+        repeat.start()
+
+
+def _repeat(opts, tag, payload, ended):
+    """Send an event again, until the master is known to have it or the job has ended."""
+    begun, arrived = time.monotonic(), False
+    for after in REPEATS:
+        if ended.wait(max(0.0, begun + after - time.monotonic())):
+            return
+        if arrived is None:
+            _fire(opts, tag, payload)
+            continue
+        arrived = _request(opts, tag, payload, ended)
+        if arrived:
+            return
+
+
+def _request(opts, tag, payload, ended):
+    """
+    Send an event to the master as a request, and return whether it says that it has it; None where nobody says so.
+
+    A job's process sends requests through the minion's main process, and gets the answer from there
+    (``Minion._send_req_sync``). There are patch releases in which that is not so, or no answer comes: 3007.15 is one.
+    """
+    number, answer = str(uuid.uuid4()), None
+    load = {"id": opts["id"], "cmd": "_minion_event", "pretag": None, "tag": tag, "data": payload}
+    try:
+        with salt.utils.event.get_event("minion", opts=opts, listen=True) as bus:
+            bus.fire_event(load, f"__master_req_channel_payload/{number}/{opts['master']}")
+            late = time.monotonic() + ANSWER
+            while answer is None and time.monotonic() < late and not ended.wait(0.05):
+                answer = bus.get_event(wait=1, tag=f"__master_req_channel_return/{number}")
+    except Exception as exc:
+        log.debug("The beginning of job %r could not be told to the master: %s", payload["jid"], exc)
+    if answer is None:
+        return None
+    if answer.get("error"):
+        return False
+    return True if answer.get("ret") in (None, True) else None  # {} or "" for what it does not take
+
+
+def _fire(opts, tag, payload):
+    """Hand an event to the minion's main process, which sends it to the master if it can."""
+    try:
+        with salt.utils.event.MinionEvent(opts, listen=False) as bus:
+            bus.fire_event({"data": payload, "tag": tag, "events": None, "pretag": None}, "fire_master")
+    except Exception as exc:
+        log.debug("The beginning of job %r could not be told to the master: %s", payload["jid"], exc)
+
+
+# -- what Salt would do next -------------------------------------------------------------------------------------------
 
 
 def _call(name, followers, opts, data, func, args, kwargs):
@@ -195,643 +947,3 @@ def _context(func):
     """Return the context of the loader that a function comes from, where Salt looks for its retcode."""
     loader = getattr(func, "loader", None)
     return loader.pack["__context__"] if loader is not None else __context__
-
-
-# -- a job -------------------------------------------------------------------------------------------------------------
-
-
-def _options(data):
-    """Return what the master says to this executor about a job: ``ack``, ``keep`` (seconds), ``rerun``, ``question``."""
-    found = data.get("executor_opts")
-    found = found.get(__virtualname__) if isinstance(found, dict) else None
-    return found if isinstance(found, dict) else {}
-
-
-def _passes(opts, data):
-    """Tell whether a job runs as if this executor were not there."""
-    if not data.get("jid") or _options(data).get("question"):
-        return True
-    if str(opts.get("__cli")).startswith("salt-call"):  # it has no jid; this one is an argument of the function
-        return True
-    functions = data["fun"] if isinstance(data["fun"], (list, tuple)) else [data["fun"]]
-    return all(str(function).startswith(PASS) for function in functions)
-
-
-def _fun_of(data):
-    """Return the functions of a job as its record has them."""
-    return ",".join(map(str, data["fun"])) if isinstance(data["fun"], (list, tuple)) else str(data["fun"])
-
-
-def _begin(opts, data):
-    """Return the job that has arrived: recorded as begun now, or begun before. None where it cannot be recorded."""
-    records = Records(opts)
-    try:
-        return records.claim(data)
-    except OSError as exc:
-        # The time of a file can be set on a disk that is full: what runs without a record must not count as never seen.
-        records.begin_anew()
-        if opts.get("job_once_strict"):
-            raise salt.exceptions.CommandExecutionError(
-                f"Job {data['jid']} was not run, since it cannot be recorded in {records.folder}: {exc}. Without "
-                "job_once_strict in the minion's configuration it would run all the same."
-            ) from exc
-        log.warning("Job %r runs without a record in %s, and may run again: %s", data["jid"], records.folder, exc)
-        return None
-
-
-class Job:
-    """
-    A delivery of a job.
-
-    :param record: the newest record of the job.
-    :param runs: whether this delivery is the one that runs it.
-    """
-
-    def __init__(self, opts, data, records, record, runs):
-        self.opts, self.data, self.records, self.record, self.runs = opts, data, records, record, runs
-        self.next = 0  # the part that comes next
-
-    def run(self, part, func, call):
-        """Run one function of the job and record what came of it. Raises what the function raises."""
-        repeats = threading.Event()
-        if part == 0:
-            _acknowledge(self.opts, self.data, repeats)
-        try:
-            value = call()
-        except Exception as exc:
-            self.ended(part, _raised(exc))
-            raise
-        except BaseException:
-            self.ended(part, {"interrupted": True})
-            raise
-        finally:
-            repeats.set()
-        if isinstance(value, types.GeneratorType):
-            return self.collected(part, func, value)
-        if isinstance(value, dict) and value.get("__no_return__"):
-            os.unlink(self.record.path)  # it waits in the minion's own queue of states, and will come again
-            return value
-        self.ended(part, self.outcome(value, func))
-        return value
-
-    def outcome(self, value, func):
-        """Return the record of what a function has returned."""
-        context = _context(func)
-        retcode = context.get("retcode") or 0
-        if not retcode and isinstance(value, dict) and not all(value.get(name, True) for name in ("result", "success")):
-            retcode = 1
-        done = f"Job {self.record.jid} has run here, {_when(time.time())}. What it returned"
-        try:
-            packed = zlib.compress(salt.payload.dumps(value), 1)
-        except Exception as exc:
-            return {"retcode": retcode, "lost": f"{done} could not be kept: {exc}"}
-        if len(packed) > LARGEST:
-            return {"retcode": retcode, "lost": f"{done} was too large to be kept: {len(packed)} bytes, packed."}
-        return {"retcode": retcode, "value": base64.b64encode(packed).decode()}
-
-    def collected(self, part, func, values):
-        """Hand on what a generator yields, and record what Salt makes of all of it."""
-        whole = {}
-        try:
-            for value in values:
-                if isinstance(value, dict) and isinstance(whole, dict):
-                    whole.update(value)
-                else:
-                    whole = whole if isinstance(whole, list) else []
-                    whole.append(value)
-                yield value
-        except Exception as exc:
-            self.ended(part, _raised(exc))
-            raise
-        self.ended(part, self.outcome(whole, func))
-
-    def ended(self, part, outcome):
-        """Record what came of one function. A disk that is full costs the record its end, and the job nothing."""
-        try:
-            self.records.append(self.record, {**outcome, "part": part, "at": time.time()})
-        except OSError as exc:
-            log.warning("The end of job %r could not be recorded: %s", self.record.jid, exc)
-            return
-        if part + 1 >= self.record.parts:
-            try:
-                self.records.sweep()
-            except OSError as exc:
-                log.warning("Old records in %s could not be dropped: %s", self.records.folder, exc)
-
-    def again(self, part, func):
-        """Return what one function of a job returned before. Raises what it raised."""
-        context = _context(func)
-        context["retcode"] = 1
-        if self.record.fun not in ("", _fun_of(self.data)):
-            return self.another()
-        found = self.record.ended.get(part)
-        if found is None or "interrupted" in found:
-            return self.interrupted()
-        if "raised" in found:
-            text = found["text"]
-            if found["raised"] in RAISED:
-                raise RAISED[found["raised"]](text)
-            raise salt.exceptions.CommandExecutionError(f"{found['raised']}: {text}")
-        context["retcode"] = found["retcode"]
-        return _unpacked(found["value"]) if "value" in found else found["lost"]
-
-    def another(self):
-        """Say that a jid was begun here with another function: of two masters, two jobs can have one jid."""
-        return (
-            f"Job {self.record.jid} was begun on this minion {_when(self.record.at)} and ran {self.record.fun}, so "
-            f"{_fun_of(self.data)} is not run under this jid. Publish it anew, under a jid of its own."
-        )
-
-    def interrupted(self):
-        """Say that a job was begun and has not ended, and how to run it all the same."""
-        jid, minion = self.record.jid, self.opts["id"]
-        return (
-            f"Job {jid} was begun on this minion {_when(self.record.at)} and was interrupted; how far it came is not known. "
-            f"It is not run again. To run it all the same, publish it under a new jid, or let it be forgotten here with "
-            f"salt '{minion}' {FORGET} {jid} and publish it under this one (salt-run job_retry.retry, where it is queued)."
-        )
-
-
-def _raised(exc):
-    """Return the record of a function that has raised."""
-    return {"raised": type(exc).__name__, "text": str(exc), "retcode": 1}
-
-
-def _when(at):
-    return time.strftime("at %Y-%m-%d %H:%M:%S UTC", time.gmtime(at))
-
-
-def _unpacked(text):
-    return salt.payload.loads(zlib.decompress(base64.b64decode(text)))
-
-
-# -- the acknowledgement -------------------------------------------------------------------------------------------------
-
-
-def _acknowledge(opts, data, ended):
-    """
-    Tell the master that this minion begins a job, where it has asked for that, and again until it says that it has it.
-
-    A minion of Salt 3008 does so itself, once, and a proxy of none; tag and payload are the same. The job does not wait for
-    any of this, and after its end the return tells the same.
-    """
-    natively = bool(data.get("start_event"))
-    if not natively and not _options(data).get("ack"):
-        return
-    sent = natively and _RELEASE >= _ACKNOWLEDGES and not opts.get("proxy")
-    names = ("jid", "fun", "tgt", "tgt_type", "user")
-    payload = {"id": opts["id"], **{name: data.get(name) for name in names}}
-    payload.update({name: data[name] for name in ("master_id", "metadata") if data.get(name)})
-    tag = f"salt/job/{data['jid']}/start/{opts['id']}"
-    if not sent:
-        _fire(opts, tag, payload)
-    repeat = threading.Thread(target=_repeat, args=(opts, tag, payload, ended), daemon=True)
-    with contextlib.suppress(RuntimeError):  # no more threads: the first one must do
-        repeat.start()
-
-
-def _repeat(opts, tag, payload, ended):
-    """Send an event again, until the master is known to have it or the job has ended."""
-    begun, arrived = time.monotonic(), False
-    for after in REPEATS:
-        if ended.wait(max(0.0, begun + after - time.monotonic())):
-            return
-        if arrived is None:
-            _fire(opts, tag, payload)
-            continue
-        arrived = _request(opts, tag, payload, ended)
-        if arrived:
-            return
-
-
-def _request(opts, tag, payload, ended):
-    """
-    Send an event to the master as a request, and return whether it says that it has it; None where nobody says so.
-
-    A job's process sends requests through the minion's main process, and gets the answer from there
-    (``Minion._send_req_sync``). There are patch releases in which that is not so, or no answer comes: 3007.15 is one.
-    """
-    number, answer = str(uuid.uuid4()), None
-    load = {"id": opts["id"], "cmd": "_minion_event", "pretag": None, "tag": tag, "data": payload}
-    try:
-        with salt.utils.event.get_event("minion", opts=opts, listen=True) as bus:
-            bus.fire_event(load, f"__master_req_channel_payload/{number}/{opts['master']}")
-            late = time.monotonic() + ANSWER
-            while answer is None and time.monotonic() < late and not ended.wait(0.05):
-                answer = bus.get_event(wait=1, tag=f"__master_req_channel_return/{number}")
-    except Exception as exc:
-        log.debug("The beginning of job %r could not be told to the master: %s", payload["jid"], exc)
-    if answer is None:
-        return None
-    if answer.get("error"):
-        return False
-    return True if answer.get("ret") in (None, True) else None  # {} or "" for what it does not take
-
-
-def _fire(opts, tag, payload):
-    """Hand an event to the minion's main process, which sends it to the master if it can."""
-    try:
-        with salt.utils.event.MinionEvent(opts, listen=False) as bus:
-            bus.fire_event({"data": payload, "tag": tag, "events": None, "pretag": None}, "fire_master")
-    except Exception as exc:
-        log.debug("The beginning of job %r could not be told to the master: %s", payload["jid"], exc)
-
-
-# -- questions -----------------------------------------------------------------------------------------------------------
-
-
-def _serve(opts, name, args):
-    """
-    Answer what a minion with this executor can be asked, besides what execution modules offer.
-
-    ``job_once.seen JID...``: ``{jid: what is known}``, see ``Records.seen``. ``job_once.forget JID...``: drops the records
-    of jobs that do not run, so that they may be run again; returns ``{jid: whether there was one}``.
-    """
-    jids = [str(jid) for jid in args if not isinstance(jid, dict)]
-    if not jids:
-        raise salt.exceptions.SaltInvocationError(f"{name} takes one or more jids")
-    records = Records(opts)
-    if name == SEEN:
-        return {jid: records.seen(jid) for jid in jids}
-    return {jid: records.forget(jid) for jid in jids}
-
-
-def _find_cached(records, followers, opts, data, func, args, kwargs):
-    """Answer ``saltutil.find_cached_job`` with what the records say, besides what ``cache_jobs`` has kept."""
-    jid = str(args[0])
-    told = records.seen(jid)
-    found = _follow(followers, opts, data, func, args, kwargs)
-    answer = dict(found) if isinstance(found, dict) and found.get("jid") == jid else {"jid": jid}
-    for name in ("return", "retcode", "success", "fun"):
-        if name in told:
-            answer.setdefault(name, told.pop(name))
-    return {**answer, __virtualname__: told}
-
-
-# -- the records -----------------------------------------------------------------------------------------------------------
-
-
-class Record:
-    """
-    A run of a job, as its file tells it. ``at``: Unix time of its beginning; ``parts``: how many functions it has;
-    ``pid`` and ``birth``: who is at it, see ``_here``; ``ended``: ``{part: outcome}`` of those that have ended.
-    """
-
-    def __init__(self, path, jid, fun="", at=0.0, parts=1, pid=0, birth="", ordered=False, ended=()):
-        self.path, self.jid, self.fun, self.at, self.parts, self.pid, self.birth = path, jid, fun, at, parts, pid, birth
-        self.ordered, self.ended = ordered, dict(ended)
-
-    @functools.cached_property
-    def state(self):
-        """``ended``, ``begun`` where who is at it is there, ``interrupted`` where that is gone."""
-        if all("interrupted" not in self.ended.get(part, ("interrupted",)) for part in range(self.parts)):
-            return "ended"
-        cut = any("interrupted" in outcome for outcome in self.ended.values())
-        return "begun" if not cut and self.birth and _birth(self.pid) == self.birth else "interrupted"
-
-
-class Records:
-    """
-    :param opts: the minion's options. Records of proxies that share a ``cachedir`` are kept apart.
-    """
-
-    def __init__(self, opts):
-        self.opts = opts
-        self.folder = os.path.join(opts["cachedir"], __virtualname__, _plain(opts["id"]))
-        self._since = os.path.join(self.folder, ".since")
-        self._told = os.path.join(self.folder, ".keep")
-
-    def claim(self, data):
-        """
-        Return the Job for a delivery: recorded as begun now, or with the record of the run that was before.
-
-        Waits while that one runs, and then has what it returned. Raises OSError where it cannot be recorded.
-        """
-        resource = data.get("resource_target")
-        jid = str(data["jid"])
-        key = f"{jid}@{resource.get('id')}" if isinstance(resource, dict) else jid
-        options, pause = _options(data), 0.1
-        self._prepare(options.get("keep"))
-        while True:
-            found, number = self._newest(key)
-            if found is None or (found.state == "interrupted" and options.get("rerun")):
-                record = self._new(_file_of(self.folder, key, number + 1), jid, data)
-                if record is not None:
-                    return Job(self.opts, data, self, record, runs=True)
-            elif found.state == "begun" and (found.pid, found.birth) != _here():
-                time.sleep(pause)
-                pause = min(2 * pause, 5.0)
-            else:  # what this very thread has begun, it is not at any more
-                log.info("Job %r was begun here before, %s; it is not run again", jid, _when(found.at))
-                return Job(self.opts, data, self, found, runs=False)
-
-    def seen(self, jid):
-        """
-        Return what is known of a job: a dict with ``state``.
-
-        ``never``: it was not begun here; ``recorded_for`` tells for how many seconds nothing has been begun here without a
-        record, since before that nobody knows. ``begun``: it runs. ``interrupted``: it was begun, and has no end. ``ended``:
-        with ``return`` (or a sentence that says why it was not kept), ``retcode``, ``success`` and ``ended_at``. All but
-        ``never`` have ``at`` (Unix time of the beginning, by this minion's clock) and ``fun``.
-        """
-        try:
-            found, _ = self._newest(jid)
-            since = os.stat(self._since).st_mtime
-        except OSError as exc:
-            return {"state": "unknown", "reason": str(exc)}
-        if found is None:
-            return {"state": "never", "recorded_for": max(0.0, min(time.time() - since, self._keep()))}
-        told = {"state": found.state, "at": found.at, "fun": found.fun}
-        if told["state"] == "ended":
-            told.update(_told_of(found))
-        return told
-
-    def append(self, record, line):
-        """Add a line to the record of a run, durably. :raises OSError: where that is not possible."""
-        with self._open(record.path, os.O_WRONLY | os.O_APPEND) as file:
-            _write(file, line)
-        record.ended[line["part"]] = line
-
-    def forget(self, jid):
-        """Drop the records of a job, unless it runs. Return whether there was one."""
-        found, number = self._newest(jid)
-        if found is None:
-            return False
-        if found.state == "begun":
-            raise salt.exceptions.CommandExecutionError(f"Job {jid} runs here, in process {found.pid}")
-        for each in range(number, 0, -1):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(_file_of(self.folder, jid, each))
-        return True
-
-    def begin_anew(self):
-        """Note that a job may have run here without a record."""
-        with contextlib.suppress(OSError):
-            os.utime(self._since)
-
-    def watch(self):
-        """Note that from now on nothing is begun here without a record."""
-        with contextlib.suppress(OSError):
-            self._prepare(None)
-
-    def sweep(self):
-        """Drop what is old, or too much. Done once in a while; it reads only what it may have to drop."""
-        marker = os.path.join(self.folder, ".swept")
-        now = time.time()
-        with contextlib.suppress(FileNotFoundError):
-            if 0 <= now - os.stat(marker).st_mtime < SWEEP and int.from_bytes(os.urandom(2), "big") % SWEEP_ONE_OF:
-                return
-        with self._open(marker, os.O_WRONLY | os.O_CREAT):
-            os.utime(marker)
-        jobs, count, size, old = {}, 0, 0, now - self._keep()
-        with os.scandir(self.folder) as entries:
-            for entry in entries:
-                with contextlib.suppress(FileNotFoundError):
-                    about = entry.stat()
-                    if not entry.name.startswith("."):
-                        count, size = count + 1, size + about.st_size
-                        jid, at = entry.name.partition("~")[0], about.st_mtime
-                        at = at if at >= old else max(at, _published(jid, now))
-                        jobs.setdefault(jid, []).append((at, about.st_size, entry.path))
-                    elif entry.name.endswith(".new") and about.st_mtime < now - SWEEP:
-                        os.unlink(entry.path)  # its process died over it
-        drop = []
-        for runs in sorted(jobs.values(), key=max):
-            at, _, newest = max(runs)
-            too_much = count > MOST or size > MOST_BYTES
-            if at >= old and not too_much:
-                break
-            record = _read(newest)
-            if record is None or record.state != "begun":
-                drop.append(runs)
-                count, size = count - len(runs), size - sum(bytes_of for _, bytes_of, _ in runs)
-        if drop:
-            self._dropping(max(drop[-1])[0], old)
-        for runs in drop:
-            for _, _, path in sorted(runs, reverse=True):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path)
-
-    def _dropping(self, at, old):
-        """Note that records up to a time go: of older jobs without a record nobody knows whether they were begun."""
-        if os.stat(self._since).st_mtime < at:
-            os.utime(self._since, (at, at))
-        if at >= old:
-            log.warning("Records of jobs in %s were dropped early: there were more than are kept", self.folder)
-
-    def _keep(self):
-        """Return for how many seconds a record is kept: as the minion's options say, or as long as the master has told."""
-        keep = self.opts.get("job_once_keep", KEEP)
-        if isinstance(keep, bool) or not isinstance(keep, (int, float)) or keep < 0:
-            log.error("job_once_keep is %r and must be a number of seconds; %d is used", keep, KEEP)
-            keep = KEEP
-        with contextlib.suppress(OSError, ValueError), open(self._told, encoding="ascii") as file:
-            keep = max(keep, float(file.read()))
-        return keep
-
-    def _prepare(self, keep):
-        """Make what the records need, and note for how long the master wants them kept."""
-        if not os.path.exists(self._since):
-            os.makedirs(os.path.dirname(self.folder), mode=0o755, exist_ok=True)
-            os.makedirs(self.folder, mode=0o700, exist_ok=True)
-            with self._open(self._since, os.O_WRONLY | os.O_CREAT):
-                pass
-        if isinstance(keep, (int, float)) and not isinstance(keep, bool) and keep > self._keep():
-            temporary = f"{self._told}.{os.getpid()}.{threading.get_ident()}.new"
-            with self._open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file:
-                file.write(b"%d" % min(keep, 366 * 86400))
-            os.replace(temporary, self._told)
-
-    def _newest(self, key):
-        """Return the record of the newest run of a job, or None, and how many runs there were."""
-        number, newest = 0, None
-        while True:
-            record = _read(_file_of(self.folder, key, number + 1))
-            if record is None:
-                return newest, number
-            number, newest = number + 1, record
-
-    def _new(self, path, jid, data):
-        """Record that a job is begun now, durably. Returns None where another delivery was faster."""
-        number, birth = _here()
-        about = {
-            "jid": jid,
-            "fun": _fun_of(data),
-            "at": time.time(),
-            "parts": (len(data["fun"]) if isinstance(data["fun"], (list, tuple)) else 1) + _for_resources(data),
-            "pid": number,
-            "birth": birth,
-            "ordered": bool(self.opts.get("multifunc_ordered")),
-        }
-        line = {"format": FORMAT, **about}
-        temporary = os.path.join(self.folder, f".{os.getpid()}.{threading.get_ident()}.new")
-        try:
-            with self._open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file:
-                _write(file, line)
-            try:
-                os.link(temporary, path)
-            except FileExistsError:
-                return None
-            except OSError:  # a file system without links: a crash may leave an empty file, which counts as begun
-                self._new_without_link(path, line)
-        except FileExistsError:
-            return None
-        finally:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-        self._sync_folder()
-        return Record(path, **about)
-
-    def _new_without_link(self, path, about):
-        with self._open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as file:
-            try:
-                _write(file, about)
-            except OSError:
-                os.unlink(path)
-                raise
-
-    def _sync_folder(self):
-        if hasattr(os, "O_DIRECTORY"):  # Windows cannot
-            folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-
-    @staticmethod
-    def _open(path, flags):
-        return os.fdopen(
-            os.open(path, flags | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0), 0o600), "wb", 0
-        )
-
-
-def _told_of(record):
-    """Return what an ended job returned, in the form in which Salt returns it."""
-    functions = record.fun.split(",")
-    if len(functions) == 1:
-        return _told_of_part(record.ended[0])
-    told = [_told_of_part(record.ended[part]) for part in range(record.parts)]
-    answer = {"ended_at": told[-1]["ended_at"]}
-    for name in ("return", "retcode", "success"):
-        values = [one[name] for one in told]
-        answer[name] = values if record.ordered else dict(zip(functions, values, strict=True))
-    return answer
-
-
-def _told_of_part(outcome):
-    told = {"ended_at": outcome["at"], "retcode": outcome["retcode"], "success": not outcome["retcode"]}
-    if "raised" in outcome:
-        return {**told, "return": f"ERROR: {outcome['text']}"}
-    return {**told, "return": _unpacked(outcome["value"]) if "value" in outcome else outcome["lost"]}
-
-
-def _for_resources(data):
-    """Return how many calls more than one a job has for resources of the minion, which Salt 3008 makes within one job."""
-    merged = getattr(salt.minion.Minion, "_MERGE_RESOURCE_FUNS", ())
-    if data.get("resource_target") or not isinstance(data["fun"], str) or data["fun"] not in merged:
-        return 0
-    return len(data.get("resource_targets") or ()) - bool(data.get("pure_resource_target"))
-
-
-def _file_of(folder, key, number):
-    return os.path.join(folder, _plain(key) if number == 1 else f"{_plain(key)}~{number}")
-
-
-def _plain(name):
-    """Return a name as a file's name, the same for the same name and for no other."""
-    name = str(name)
-    if re.fullmatch(r"[A-Za-z0-9_@-][A-Za-z0-9_.@-]{0,100}", name) and not name.endswith("."):
-        return name
-    return "=" + hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _published(jid, now):
-    """
-    Return the Unix time that a jid of Salt's form tells, by the master's clock; 0 for another form, or for one of tomorrow.
-
-    It keeps what a minion has done whose own clock was not set yet. A master's zone may be another one: it is not exact.
-    """
-    try:
-        parts = [int(jid[:4]), *(int(jid[at : at + 2]) for at in range(4, 14, 2))]
-        at = calendar.timegm(tuple(parts))
-    except (ValueError, OverflowError):
-        return 0
-    return at if at < now + 86400 else 0
-
-
-def _write(file, line):
-    """Write a line that carries its checksum, and have it on the disk. It begins anew where the one before was torn."""
-    text = json.dumps(line).encode()
-    whole = b"\n%08x %s\n" % (zlib.crc32(text), text)
-    if file.write(whole) != len(whole):
-        raise OSError(28, "No space left on device")
-    os.fsync(file.fileno())
-
-
-def _read(path):
-    """Return the record that a file holds, or None where there is no file."""
-    record = _parsed(path)
-    if record is not None and record.state == "interrupted":
-        return _parsed(path)  # who was at it may have written the end after the reading, and gone before the look at it
-    return record
-
-
-def _parsed(path):
-    """Return what a file holds now. One that tells nothing was begun by somebody."""
-    try:
-        with open(path, "rb") as file:
-            lines = [line for line in map(_line, file.read().split(b"\n")) if line is not None]
-            at = os.fstat(file.fileno()).st_mtime
-    except FileNotFoundError:
-        return None
-    number = lines[0].get("format", FORMAT) if lines else FORMAT
-    if number != FORMAT:
-        log.error(
-            "%s is of format %r, from a later version of saltext-jobs, and this one knows %d: its job counts as interrupted",
-            *(path, number, FORMAT),
-        )
-    if not lines or number != FORMAT or "pid" not in lines[0]:
-        return Record(path, os.path.basename(path), at=at)
-    about = {name: lines[0][name] for name in _ABOUT if name in lines[0]}
-    return Record(path, ended={line["part"]: line for line in lines[1:]}, **about)
-
-
-def _line(text):
-    checksum, _, text = text.partition(b" ")
-    return json.loads(text) if text and checksum == b"%08x" % zlib.crc32(text) else None
-
-
-def _here():
-    """
-    Return who is at a job here, its number and what tells it from a later one with that number.
-
-    That is this thread where Linux says when it has begun, since the process of one whose jobs are threads outlives them;
-    elsewhere this process.
-    """
-    number = threading.get_native_id()
-    if birth := _birth_of_thread(number):
-        return number, birth
-    return os.getpid(), _birth(os.getpid())
-
-
-def _birth_of_thread(number):
-    try:
-        with open(f"/proc/{number}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            boot = file.read().strip()
-        return "" if fields[0] in (b"Z", b"X") else f"{boot} {int(fields[19])}"
-    except (OSError, IndexError, ValueError):
-        return ""
-
-
-def _birth(pid):
-    """Return what tells a thread or process from a later one with its number, or an empty string where none lives."""
-    if birth := _birth_of_thread(pid):
-        return birth
-    if psutil is not None:
-        try:
-            return f"{psutil.Process(pid).create_time():.0f}"
-        except psutil.Error:
-            return ""
-    return "there" if salt.utils.process.os_is_running(pid) else ""

@@ -583,7 +583,7 @@ def _sweep_now(minion):
     """Have the next job sweep."""
     for path in pathlib.Path(minion.opts["cachedir"], "job_once", "m1").glob(".swept"):
         os.utime(path, (0, 0))
-    minion.deliver(new_jid(), "probe.give", str(minion.trace))
+    minion.deliver(f"{time.strftime('%Y%m%d%H%M%S', time.gmtime())}{new_jid()[14:]}", "probe.give", str(minion.trace))
 
 
 def _age(path, days):
