@@ -24,6 +24,7 @@ from saltext.jobs.core.engine.answers import KeptAnswers
 from saltext.jobs.core.errors import EngineAbsent, JobCacheError, NoMinionMatched, PublishFailed
 from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.job_cache import BATCH_MARK, load_of
+from saltext.jobs.core.master.questions import Found
 from saltext.jobs.core.windows import next_opening
 
 log = logging.getLogger(__name__)
@@ -190,18 +191,29 @@ class Effects:
         live.step(dataclasses.replace(_probed(answers.rest()), silent=silent))
 
     async def _ask_records(self, live: Live, effect: facts.AskRecords) -> None:
-        spec, batch = live.batch.spec, live.batch
+        def told(said: Found) -> None:
+            # Those that have answered need not wait for the others.
+            self._ports.loop.spawn_callback(self._tell_records, live, said)
+
+        minions, timeout = effect.minions, live.batch.spec.gather_job_timeout
         try:
             said = await self._ports.questions.find_either(
-                live.jid, effect.minions, spec.gather_job_timeout, kept=self._kept
+                live.jid, minions, timeout, kept=self._kept, told=told, doubted=minions
             )
+        except (NoMinionMatched, PublishFailed, JobCacheError) as exc:
+            log.info("Batch %s: what %d minions have on record is not known: %s", live.jid, len(minions), exc)
+            return
+        await self._tell_records(live, said)
+
+    async def _tell_records(self, live: Live, said: Found) -> None:
+        spec, batch = live.batch.spec, live.batch
+        try:
             for minion, data in said.ran.items():
                 kept = {name: data[name] for name in ("return", "retcode", "success") if name in data}
                 load = {"jid": live.jid, "id": minion, "fun": spec.fun, **kept}
                 await self._ports.cache_worker.call(self._ports.cache.store_return, load)
-        except (NoMinionMatched, PublishFailed, JobCacheError) as exc:
-            log.info("Batch %s: what %d minions have on record is not known: %s", live.jid, len(effect.minions), exc)
-            return
+        except JobCacheError as exc:
+            log.info("Batch %s: returns that minions have kept cannot be stored: %s", live.jid, exc)
         if batch.started is None or not once.is_recorded([spec.fun], spec.options):
             return
         age = self._ports.clock.now() - batch.started

@@ -22,6 +22,8 @@ from saltext.jobs.core.master.publisher import Publisher
 _LINGER = 3.0
 #: What a minion without ``cache_jobs`` advises when it is asked for a return of old.
 _NO_RETURNS = "enable cache_jobs"
+#: What those with the executor ``job_once`` answer from their records.
+_RECORDED = "saltutil.find_cached_job"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,17 +195,21 @@ class Questions:
         target: str | None = None,
         kept: Kept | None = None,
         told: Callable[[Found], None] | None = None,
+        doubted: Iterable[str] = (),
     ) -> Found:
         """
         Ask minions in one publish whether they run ``jid``, or have run it, and whether a compound target matches them.
 
         Returns as ``ping``, and raises so and whatever ``kept`` raises.
 
+        :param doubted: of these minions those that run nothing and show no records are asked for them once more, alone: a
+            proxy runs several functions of a job without its executors (Salt's ``metaproxy``).
+
         :param kept: where alone answers are believed; by default those of the bus are.
         :param told: gets what minions say as soon as it counts; then only what was not told is returned.
         """
-        asked, heard = frozenset(minions), set[str]()
-        functions, arguments = ["saltutil.find_job", "saltutil.find_cached_job", "saltutil.running"], [[jid], [jid], []]
+        asked, heard, in_doubt = frozenset(minions), set[str](), frozenset(doubted)
+        functions, arguments = ["saltutil.find_job", _RECORDED, "saltutil.running"], [[jid], [jid], []]
         if target is not None:
             functions, arguments = [*functions, "match.compound"], [*arguments, [target]]
 
@@ -211,14 +217,22 @@ class Questions:
             new = {minion: value for minion, value in given.items() if minion in asked and minion not in heard}
             return _found_in(jid, functions, new)
 
+        def recordless(found: Found) -> frozenset[str]:
+            return in_doubt & found.idle - found.records.keys()
+
         def tell(given: Mapping[str, Any]) -> None:
-            part = read(given)
+            not_yet = recordless(read(given))
+            part = read({minion: value for minion, value in given.items() if minion not in not_yet})
             if told is not None and part.answered:
                 heard.update(part.answered)
                 told(part)
 
         answers = await self._ask_for(asked, functions, arguments, timeout, kept, tell if told is not None else None)
         rest = read(answers.given)
+        if alone := recordless(rest):
+            records = (await self._ask_for(alone, _RECORDED, [jid], timeout, kept)).given
+            more = {minion: {**answers.given[minion], _RECORDED: records[minion]} for minion in alone & records.keys()}
+            rest = read({**answers.given, **more})
         return dataclasses.replace(rest, silent=asked - heard - rest.answered, unproven=answers.unproven & asked)
 
     async def _ask_for(

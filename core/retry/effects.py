@@ -167,7 +167,7 @@ class Effects:
             questions, expression = self._with.ports.questions, self._expression(jid)
             try:
                 said = await questions.find_either(
-                    jid, effect.minions, self._with.timeout, expression, self._kept, told
+                    jid, effect.minions, self._with.timeout, expression, self._kept, told, effect.doubted
                 )
             except Exception as exc:  # whatever it is: who asked waits for an outcome
                 log.warning("%d minions could not be asked about job %s: %s", len(left), jid, exc)

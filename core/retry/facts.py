@@ -376,10 +376,15 @@ class LookUp:
 
 @dataclass(frozen=True)
 class Ask:
-    """Ask minions about a job, and store the return of those that have run it; then give Asked. One publish."""
+    """
+    Ask minions about a job, and store the return of those that have run it; then give Asked. One publish, and one more where
+    some of ``doubted``, which may have begun the job, show no records: a proxy shows them only where it is asked for nothing
+    else.
+    """
 
     jid: str
     minions: tuple[str, ...]
+    doubted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -244,10 +244,13 @@ class Replays:
 
     def ask(self, jid: str, minions: tuple[str, ...]) -> Effect:
         """Ask minions, whose turn has come, about a job."""
-        for _entry, replay in self._queue.replays(jid, minions, *QUESTIONS):
+        doubted = []
+        for entry, replay in self._queue.replays(jid, minions, *QUESTIONS):
             replay.go(QUESTIONS[replay.step])
             replay.asked = self._queue.now
-        return Ask(jid, minions)
+            if entry.sent_at is not None:
+                doubted.append(entry.minion)
+        return Ask(jid, minions, tuple(doubted))
 
     def asked(self, fact: Asked) -> None:
         """Go on with what minions say about a job."""

@@ -17,7 +17,7 @@ import tempfile
 import pytest
 
 import saltext.jobs.minion
-from tests.integration.conftest import make_minion
+from tests.integration.conftest import make_minion, make_proxy
 from tests.integration.faults import CountedJob, CutOffJob
 from tests.integration.job_retry.desk import Desk, Ear, kill, lines, retry_master, retry_minion
 from tests.missing import missing
@@ -381,3 +381,40 @@ def test_a_strict_minion_that_is_not_root_refuses_what_it_cannot_record(desk, no
     desk.await_return("nora", taken)
     record = pathlib.Path(nora.config["cachedir"], "job_once", "nora", taken).stat()
     assert (job.begun(), record.st_uid, record.st_mode & 0o777) == (1, owner, 0o600)
+
+
+@story
+@pytest.mark.slow
+def test_a_proxy_runs_a_job_once_and_tells_the_engine_what_it_has_begun(master, desk, tmp_path):
+    job, cut = CountedJob(tmp_path, "job"), CountedJob(tmp_path, "cut", gated=True)
+    petra = make_proxy(master, "petra", module_executors=["job_once", "direct_call"])
+    petra.start()
+    try:
+        ended = desk.publish("cmd.run", f"echo hello; {job.command}", tgt="petra")
+        desk.await_return("petra", ended)
+        assert desk.run("job_retry.coverage", "petra", timeout=10)["has"] == ["petra"]
+        kill(petra)
+        interrupted = desk.publish("cmd.run", cut.command, tgt="petra")
+        desk.await_state("petra", interrupted, "pending")
+        petra.start()
+        desk.await_state("petra", interrupted, "running")
+        wait_for(cut.begun, what="it has begun")
+        restart(petra, desk)
+        desk.await_state("petra", interrupted, "held")
+        told = desk.ask(
+            "petra", "saltutil.find_cached_job", interrupted
+        )  # a proxy of 3008 fails over functions it lacks
+        assert told["job_once"]["state"] == "interrupted"
+        with Ear(master) as ear:
+            desk.publish("cmd.run", f"echo hello; {job.command}", tgt="petra", jid=ended)
+            wait_for(lambda: ear.count(f"salt/job/{ended}/ret/petra"), what="it returns again")
+        # It runs again only where the engine says so, which it does of what it knows to be interrupted.
+        cut.open_gate()
+        assert desk.run("job_retry.retry", minion="petra", jid=interrupted) == 1
+        desk.run("job_retry.replay", minion="petra")
+        desk.await_return("petra", interrupted)
+    finally:
+        kill(petra)
+    assert (job.begun(), cut.begun()) == (1, 2)
+    assert desk.returned(ended) == {"petra": "hello"}
+    assert "interrupted" not in desk.returned(interrupted)["petra"]

@@ -337,3 +337,54 @@ def test_what_a_minion_says_is_told_before_the_others_have_answered_and_only_onc
         (frozenset(), frozenset("c")),
     ]
     assert (rest.answered, rest.silent) == (frozenset(), frozenset("bd"))
+
+
+class Proxies(Numbered):
+    """Publishes to proxies with the executor ``job_once``: a job of several functions they run without it."""
+
+    def __init__(self, loop, records):
+        super().__init__()
+        self.loop, self.records, self.asked = loop, records, []
+
+    async def publish(self, fun, arg, tgt, tgt_type="list", *, jid, question=False, **more):
+        self.asked.append((fun, sorted(tgt)))
+        for minion in tgt:
+            told = {"jid": JID, "job_once": {"state": self.records.get(minion), "recorded_for": 1e6}}
+            if isinstance(fun, list) or minion in self.records:
+                answer = IDLE if isinstance(fun, list) else told
+                self.loop.call_later(0.05, self.questions_of.heard, jid, minion, answer)
+        return await super().publish(fun, arg, tgt, tgt_type, jid=jid, question=question, **more)
+
+
+@pytest.mark.parametrize("hears", [False, True])
+def test_a_proxy_that_may_have_begun_a_job_is_asked_for_its_records_alone(hears):
+    loop, told = compat.new_loop(), []
+    publisher = Proxies(loop, {"a": "interrupted", "b": "never", "c": "begun"})
+    publisher.questions_of = questions = Questions(loop, publisher)
+    try:
+        told_of = told.append if hears else None
+        found = loop.run_sync(lambda: questions.find_either(JID, "abcd", 0.5, told=told_of, doubted="abc"))
+    finally:
+        loop.close()
+    assert publisher.asked == [(EITHER, list("abcd")), (EITHER[1], list("abc"))]
+    assert {minion: record.state for minion, record in found.records.items()} == {
+        "a": "interrupted",
+        "b": "never",
+        "c": "begun",
+    }
+    assert (found.running, found.idle) == (frozenset("c"), frozenset("ab") if hears else frozenset("abd"))
+    assert [part.idle for part in told] == ([frozenset("d")] if hears else []), (
+        "of the doubted nothing is told too early"
+    )
+
+
+def test_what_a_proxy_has_said_counts_though_it_does_not_answer_the_question_for_its_records():
+    loop = compat.new_loop()
+    publisher = Proxies(loop, {})
+    publisher.questions_of = questions = Questions(loop, publisher)
+    try:
+        found = loop.run_sync(lambda: questions.find_either(JID, "a", 0.3, doubted="a"))
+    finally:
+        loop.close()
+    assert len(publisher.asked) == 2
+    assert (found.idle, found.records, found.silent) == (frozenset("a"), {}, frozenset())

@@ -146,6 +146,8 @@ class FakeMaster:
             self.returns(minion, jid, fun, True)
         elif fun == "saltutil.find_job":
             self.returns(minion, jid, fun, {"jid": arg[0]} if arg[0] in minion.runs else {})
+        elif fun == "saltutil.find_cached_job":
+            self.returns(minion, jid, fun, "you may need to enable cache_jobs")
         elif fun == "saltutil.term_job" and minion.stubborn:
             pass
         elif fun in ("saltutil.term_job", "saltutil.kill_job"):

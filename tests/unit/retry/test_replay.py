@@ -388,7 +388,10 @@ def test_a_minion_without_a_receipt_is_asked_once_those_of_others_have_stopped()
     world, _ = served_slowly(1.5, lost="c")
     world.run(21)
     (question,) = [effect for effect in world.effects(facts.Ask) if effect.minions == ("c",)]
-    assert question.jid == "j1"
+    assert (question.jid, question.doubted) == ("j1", ("c",))
+    assert {effect.doubted for effect in world.effects(facts.Ask)} == {(), ("c",)}, (
+        "before it is sent there is no doubt"
+    )
 
 
 def test_receipts_of_others_put_a_question_off_for_two_minutes_or_so_at_most():
