@@ -68,7 +68,7 @@ def probed(batch: State, fact: Probed, now: float) -> list[Effect]:
     believed = batch.inflight.idle(fact.idle, now)
     in_doubt = tuple(minion for minion in believed if not batch.flights[minion].kills)
     final = batch.inflight.silent(fact.silent, now)
-    batch.inflight.unasked(fact.unasked, now)
+    batch.inflight.unasked([minion for minion in fact.unasked if minion not in final], now)
     ask: list[Effect] = [AskRecords(in_doubt)] if in_doubt else []
     effects = look_for(batch, final, last=True) + kills.terminate(batch, to_terminate) + kills.kill(batch, to_kill)
     return effects + ask

@@ -181,6 +181,13 @@ def test_a_minion_that_twice_does_not_run_the_job_is_lost_after_a_grace_and_a_la
     assert bench.state_of("a") == "lost"
 
 
+def test_an_answer_that_contradicts_itself_harms_nothing():
+    bench = Bench("ab", "1", probe_attempts=1)
+    bench.sent()
+    bench.until_probe(62)
+    assert bench.probed(silent="a", unasked="a") == [facts.LookUp(("a",))], "it was asked as often as it may be"
+
+
 def test_the_last_look_finds_a_return_that_the_bus_lost():
     bench = Bench("a", "1")
     bench.sent()
