@@ -235,7 +235,7 @@ class Contract:
         assert job_cache.fetch("jobs/minions", JID) == ["web1", "web2"]
         published = job_cache.fetch("jobs/published", JID)
         assert published.pop("at") == pytest.approx(time.time(), abs=60)
-        assert published == {"by": job_cache.opts["id"], "load": digest(LOAD)}
+        assert published == {"format": publication.FORMAT, "by": job_cache.opts["id"], "load": digest(LOAD)}
 
     def test_a_number_is_a_jid_as_well(self, job_cache):
         job_cache.save_load(JID, LOAD, minions=["web1"])
