@@ -410,9 +410,12 @@ def doctor():
     """
     Return what an operator should know before relying on batches.
 
-    :return: a dict with engine (whether it runs), job_cache (the one that gets the returns), returns_proven (whether a
-        return has to be in the job cache before it counts), set_aside (jids of batches whose journals could not be read),
-        and findings: a sentence for each thing that may want a change.
+    ``salt-run`` ends with 1 where something does not work, or will not soon; with 0 where all that is said is advice.
+
+    :return: a dict with engine (whether it runs), process (which one it is, of whom and where), job_cache (the one that gets
+        the returns), returns_proven (whether a return has to be in the job cache before it counts), set_aside (jids of
+        batches whose journals could not be read), findings: a sentence for each thing that may want a change, and retcode:
+        the exit status.
 
     CLI Example:
 

@@ -308,8 +308,9 @@ def doctor():
     and what is left of the disk; files that were set aside; and, with ``cache: sqlite``, a check of the whole file, which
     takes some seconds for each GB. It changes nothing.
 
-    Returns ``{"job_cache", "driver", "usable", "jobs", "findings"}``: ``master_job_cache``, the driver, whether it answers,
-    how many jobs there are, and a sentence for each thing that may want a change.
+    Returns ``{"job_cache", "driver", "usable", "jobs", "findings", "retcode"}``: ``master_job_cache``, the driver, whether
+    it answers, how many jobs there are, a sentence for each thing that may want a change, and the exit status: 1 where
+    something does not work, or will not soon, and 0 where all that is said is advice.
 
     CLI Example:
 

@@ -67,8 +67,10 @@ def doctor():
     """
     Return what an operator should know before relying on what is recorded.
 
-    :return: a dict with engine (whether it runs), returners (those that are recorded to), and findings: a sentence for each
-        thing that may want a change.
+    ``salt-run`` ends with 1 where something does not work, or will not soon; with 0 where all that is said is advice.
+
+    :return: a dict with engine (whether it runs), process (which one it is, of whom and where), returners (those that are
+        recorded to), findings: a sentence for each thing that may want a change, and retcode: the exit status.
 
     CLI Example:
 

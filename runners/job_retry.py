@@ -188,10 +188,12 @@ def doctor():
     """
     Return what an operator should know before relying on the queue.
 
-    :return: a dict with engine (whether it runs), job_cache (the one that gets the returns), answers_proven (whether what a
-        minion says has to be in the job cache before it counts), set_aside (names of records that were damaged), refused
-        (``{jid: reason}`` of jobs that the store does not take), and findings: a sentence for each thing that may want a
-        change.
+    ``salt-run`` ends with 1 where something does not work, or will not soon; with 0 where all that is said is advice.
+
+    :return: a dict with engine (whether it runs), process (which one it is, of whom and where), job_cache (the one that gets
+        the returns), answers_proven (whether what a minion says has to be in the job cache before it counts), set_aside
+        (names of records that were damaged), refused (``{jid: reason}`` of jobs that the store does not take), findings: a
+        sentence for each thing that may want a change, and retcode: the exit status.
 
     CLI Example:
 

@@ -7,11 +7,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from saltext.jobs.core.advice import examined
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.findings import about_returns, around
 from saltext.jobs.core.engine.names import BATCH_MANAGER
+from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.master.job_cache import JobCache
+from saltext.jobs.core.settings import BatchSettings, engine_options, read_settings
 
 
 def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
@@ -19,24 +22,38 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
     Return how things stand.
 
     :param opts: the master's options.
-    :return: engine (whether it runs), job_cache (the one that gets the returns), returns_proven (whether a return has to be
-        in the job cache before it counts), set_aside (jids of batches whose journals could not be read), and findings: a
-        sentence for each thing that an operator may want to change.
+    :return: engine (whether it runs), process (which one it is, of whom and where; None where that is not known),
+        job_cache (the one that gets the returns), returns_proven (whether a return has to be in the job cache before it
+        counts), set_aside (jids of batches whose journals could not be read), findings: a sentence for each thing that an
+        operator may want to change, and retcode: 1 where one is more than advice.
     """
     store, cache = BatchStore(opts), JobCache(opts)
     aside = store.jids_aside()
-    found = around(opts, BATCH_MANAGER) + about_returns(opts, cache)
+    found = [*_about_options(opts), *around(opts, BATCH_MANAGER), *about_returns(opts, cache)]
     if later := store.jids_of_later_versions():
         found.append(
             f"{len(later)} batches are left alone, since a later version of saltext-jobs has written their journals: "
             f"install it again. They are {', '.join(later[:5])}{' …' if len(later) > 5 else ''}"
         )
     if aside:
-        found.append(f"the journals of {len(aside)} batches could not be read: see {store.folder}")
-    return {
+        found.append(
+            f"the journals of {len(aside)} batches could not be read, and these are driven no more: see {store.folder}, and "
+            "start batches for the minions that have not returned"
+        )
+    process = requests.process_of(opts, BATCH_MANAGER)
+    standing = {
         "engine": requests.is_running(opts, BATCH_MANAGER),
+        "process": process and str(process),
         "job_cache": cache.name,
         "returns_proven": not cache.unproven,
         "set_aside": aside,
-        "findings": found,
     }
+    return examined(standing, found)
+
+
+def _about_options(opts: Mapping[str, Any]) -> list[str]:
+    try:
+        read_settings(BatchSettings, BATCH_MANAGER, *engine_options(opts, BATCH_MANAGER))
+    except SettingsError as exc:
+        return [f"the engine does not start: {exc}"]
+    return []

@@ -6,9 +6,14 @@ import itertools
 import os
 import pathlib
 import pwd
+import tempfile
+import time
+from collections.abc import Callable
 
 #: Bytes on the disk of the master's files below which it is time to see to it, and the part of its inodes.
 LEAST_BYTES, LEAST_INODES = 1 << 30, 0.05
+#: Seconds by which the clock of a file system may differ from that of the machine.
+_APART = 5.0
 
 
 def about_owner(user: str, folder: pathlib.Path, most: int | None = None) -> list[str]:
@@ -34,14 +39,46 @@ def about_owner(user: str, folder: pathlib.Path, most: int | None = None) -> lis
 
 def about_disk(folder: pathlib.Path) -> list[str]:
     """Return what is scarce on the disk of a directory, or on that on which it would be made."""
-    while not folder.exists():
-        folder = folder.parent
+    folder = _existing(folder)
     disk, found = os.statvfs(folder), []
     free = disk.f_bavail * disk.f_frsize
     if free < LEAST_BYTES:
-        found.append(f"the disk of {folder} has {free >> 20} MB left: what cannot be written down is not published")
+        found.append(
+            f"the disk of {folder} has {free >> 20} MB left, and what cannot be written down is not published: make room"
+        )
     if disk.f_files and disk.f_favail < LEAST_INODES * disk.f_files:
         found.append(
-            f"the disk of {folder} has {disk.f_favail} inodes left, of {disk.f_files}: no file can be made without"
+            f"the disk of {folder} has {disk.f_favail} inodes left, of {disk.f_files}, and no file can be made without: "
+            "remove some"
         )
     return found
+
+
+def about_clock(folder: pathlib.Path, clock: Callable[[], float] = time.time) -> list[str]:
+    """
+    Return whether no file can be made in a directory, or where it would be made, and whether files there get another time
+    than this machine's. It makes one that has no name and is gone at once.
+
+    :param clock: returns Unix time.
+    """
+    folder = _existing(folder)
+    try:
+        with tempfile.TemporaryFile(dir=folder) as made:
+            ahead = os.fstat(made.fileno()).st_mtime - clock()
+    except OSError as exc:
+        return [
+            f"no file can be made in {folder}, so that nothing is kept: {exc.strerror}; see to its rights and its disk"
+        ]
+    if abs(ahead) <= _APART:
+        return []
+    how = "ahead of" if ahead > 0 else "behind"
+    return [
+        f"the clock of the disk of {folder} is {abs(ahead):.0f} s {how} this machine's, so that the age of what is kept "
+        "there is misjudged: have one time server set both"
+    ]
+
+
+def _existing(folder: pathlib.Path) -> pathlib.Path:
+    while not folder.exists():
+        folder = folder.parent
+    return folder

@@ -62,7 +62,7 @@ def doctor(data: Mapping[str, Any], page: Page) -> None:
     """Show what a doctor has found: how things stand in a line, and each finding."""
     findings = data["findings"]
     told = [_WORDS[name][0 if value else 1] for name, value in data.items() if name in _WORDS]
-    rest = {name: value for name, value in data.items() if name not in _WORDS and name != "findings"}
+    rest = {name: value for name, value in data.items() if name not in (*_WORDS, "findings", "retcode")}
     told += [f"{name.replace('_', ' ')}: {value}" for name, value in rest.items() if isinstance(value, (str, int))]
     page.line("; ".join(told))
     for name, value in rest.items():

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.disk.surroundings import about_disk, about_owner
+from saltext.jobs.core.advice import Advice
+from saltext.jobs.core.disk.surroundings import about_clock, about_disk, about_owner
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.master.events import beat_tag
 from saltext.jobs.core.master.job_cache import JobCache
@@ -25,8 +26,9 @@ def around(opts: Mapping[str, Any], engine: str) -> list[str]:
         *about_engine(opts, engine),
         *about_owner(str(opts.get("user") or "root"), folder),
         *about_disk(folder),
+        *about_clock(folder),
         *_about_beats(opts, engine),
-        *compat.untested(),
+        *map(Advice, compat.untested()),
     ]
 
 
@@ -38,7 +40,17 @@ def about_engine(opts: Mapping[str, Any], engine: str) -> list[str]:
         return [f"no {engine} engine runs: add it to `engines:`, and look for it in the master's log{left}"]
     if wait > LONGEST_WAIT:
         return [f"the {engine} engine runs, and has not taken a request for {wait:.0f} s: look in the master's log"]
-    return []
+    return _about_process(opts, engine)
+
+
+def _about_process(opts: Mapping[str, Any], engine: str) -> list[str]:
+    process, user = requests.process_of(opts, engine), str(opts.get("user") or "root")
+    if process is None or process.user == user:
+        return []
+    return [
+        f"the {engine} engine (process {process.pid}) runs as {process.user}, and the master as {user}, who cannot read "
+        f"what it writes: end that process, and have {requests.engine_dir(opts, engine)} belong to {user}"
+    ]
 
 
 def about_returns(opts: Mapping[str, Any], cache: JobCache) -> list[str]:
@@ -48,9 +60,11 @@ def about_returns(opts: Mapping[str, Any], cache: JobCache) -> list[str]:
     if opts.get("require_minion_sign_messages") and opts.get("drop_messages_signature_fail"):
         return []
     return [
-        "an accepted minion can have returns of others stored, as a syndic does, unless "
-        "require_minion_sign_messages and drop_messages_signature_fail are set, and every minion signs its messages "
-        "(minion_sign_messages)"
+        Advice(
+            "an accepted minion can have returns of others stored, as a syndic does, unless "
+            "require_minion_sign_messages and drop_messages_signature_fail are set, and every minion signs its messages "
+            "(minion_sign_messages)"
+        )
     ]
 
 
@@ -65,6 +79,8 @@ def _about_beats(opts: Mapping[str, Any], engine: str) -> list[str]:
     if any(fnmatch.fnmatch(tag, glob) for glob in denied):
         return []
     return [
-        f"event_return stores an event of the {engine} engine every two seconds; with event_return_blacklist: "
-        "['saltext/jobs/*/beat/*'] in the master's configuration it does not"
+        Advice(
+            f"event_return stores an event of the {engine} engine every two seconds, which nobody will ever read; with "
+            "event_return_blacklist: ['saltext/jobs/*/beat/*'] in the master's configuration it does not"
+        )
     ]

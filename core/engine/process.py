@@ -97,6 +97,8 @@ def _hold_lock(stack: contextlib.ExitStack, opts: Mapping[str, Any], name: str) 
         attempt = contextlib.ExitStack()
         if attempt.enter_context(files.single_holder(path)):
             stack.push(attempt)
+            with contextlib.suppress(OSError, KeyError):  # a full disk, or a user without a name: then it stays unknown
+                requests.tell_process(opts, name)
             return
         attempt.close()
         if not told:

@@ -17,10 +17,12 @@ import contextlib
 import logging
 import os
 import pathlib
+import pwd
+import socket
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import salt.utils.event
 from salt.exceptions import CommandExecutionError
@@ -53,6 +55,34 @@ def lock_path(opts: Mapping[str, Any], engine: str) -> pathlib.Path:
 def is_running(opts: Mapping[str, Any], engine: str) -> bool:
     """Tell whether an engine of this master is alive."""
     return files.is_held(lock_path(opts, engine))
+
+
+class Process(NamedTuple):
+    """The process of an engine: of a cluster's masters, one runs the engine for all."""
+
+    pid: int
+    user: str
+    host: str
+
+    def __str__(self) -> str:
+        return f"{self.pid} of {self.user} on {self.host}"
+
+
+def tell_process(opts: Mapping[str, Any], engine: str) -> None:
+    """Write this process, which holds the engine's lock, into the lock's file, for ``process_of``."""
+    process = Process(os.getpid(), pwd.getpwuid(os.geteuid()).pw_name, socket.gethostname())
+    lock_path(opts, engine).write_text(f"{process.pid} {process.user} {process.host}\n", encoding="utf-8")
+
+
+def process_of(opts: Mapping[str, Any], engine: str) -> Process | None:
+    """Return the process of an engine that runs; None where none does, or where it has not said."""
+    if not is_running(opts, engine):
+        return None
+    try:
+        pid, user, host = lock_path(opts, engine).read_text(encoding="utf-8").split()
+        return Process(int(pid), user, host)
+    except (OSError, ValueError):
+        return None
 
 
 class Inbox:

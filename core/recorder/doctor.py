@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from saltext.jobs.core.advice import examined
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.findings import around
 from saltext.jobs.core.engine.names import JOB_RECORDER
@@ -24,8 +25,9 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
     Return how things stand.
 
     :param opts: the master's options.
-    :return: engine (whether it runs), returners (those that are recorded to), and findings: a sentence for each thing that
-        an operator may want to change.
+    :return: engine (whether it runs), process (which one it is, of whom and where; None where that is not known), returners
+        (those that are recorded to), findings: a sentence for each thing that an operator may want to change, and retcode:
+        1 where one is more than advice.
     """
     runs, found, returners = requests.is_running(opts, JOB_RECORDER), around(opts, JOB_RECORDER), list[str]()
     try:
@@ -41,7 +43,8 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
         found.append(f"the engine does not start: {exc}")
     if runs:
         found += _about_work(opts)
-    return {"engine": runs, "returners": returners, "findings": found}
+    process = requests.process_of(opts, JOB_RECORDER)
+    return examined({"engine": runs, "process": process and str(process), "returners": returners}, found)
 
 
 def _about_options(opts: Mapping[str, Any], settings: RecorderSettings) -> list[str]:

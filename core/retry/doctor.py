@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from saltext.jobs.core import compat
+from saltext.jobs.core.advice import examined
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.findings import about_returns, around
 from saltext.jobs.core.engine.names import JOB_RETRY
@@ -29,10 +30,11 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
     Return how things stand.
 
     :param opts: the master's options.
-    :return: engine (whether it runs), job_cache (the one that gets the returns), answers_proven (whether what a minion says
-        has to be in the job cache before it counts), set_aside (names of records of the queue that were damaged), refused
-        (``{jid: reason}`` of jobs that the store does not take), and findings: a sentence for each thing that an operator
-        may want to change.
+    :return: engine (whether it runs), process (which one it is, of whom and where; None where that is not known),
+        job_cache (the one that gets the returns), answers_proven (whether what a minion says has to be in the job cache
+        before it counts), set_aside (names of records of the queue that were damaged), refused (``{jid: reason}`` of jobs
+        that the store does not take), findings: a sentence for each thing that an operator may want to change, and retcode:
+        1 where one is more than advice.
     """
     store, cache = RetryStore(opts, read_only=True), JobCache(opts)
     runs, aside, refused = requests.is_running(opts, JOB_RETRY), list[str](), dict[str, str]()
@@ -55,14 +57,16 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
     if (requests.engine_dir(opts, JOB_RETRY) / "paused").exists():
         found.append("the queue is paused: nothing is delivered until job_retry.resume")
     found += [*_about_job_cache(cache), *_about_keys(opts), *about_returns(opts, cache)]
-    return {
+    process = requests.process_of(opts, JOB_RETRY)
+    standing = {
         "engine": runs,
+        "process": process and str(process),
         "job_cache": cache.name,
         "answers_proven": not cache.unproven,
         "set_aside": aside,
         "refused": refused,
-        "findings": found,
     }
+    return examined(standing, found)
 
 
 def _about_later_versions(opts: Mapping[str, Any], store: RetryStore) -> list[str]:

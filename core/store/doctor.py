@@ -13,7 +13,8 @@ from typing import Any
 
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.disk.surroundings import about_disk, about_owner
+from saltext.jobs.core.advice import Advice, examined
+from saltext.jobs.core.disk.surroundings import about_clock, about_disk, about_owner
 from saltext.jobs.core.store import records
 from saltext.jobs.core.store.sqlite import Sqlite
 from saltext.jobs.core.store.store import Store
@@ -31,7 +32,8 @@ def examine(store: Store, opts: Mapping[str, Any]) -> dict[str, Any]:
 
     :param opts: the master's options.
     :return: job_cache (``master_job_cache``), driver, usable (whether the driver answers), jobs (how many loads there are,
-        None where that cannot be told) and findings: a sentence for each thing that an operator may want to change.
+        None where that cannot be told), findings: a sentence for each thing that an operator may want to change, and
+        retcode: 1 where one is more than advice.
     """
     name = str(opts.get("master_job_cache") or "local_cache")
     found = [] if name == _OURS else [f"master_job_cache is {name!r}: the master stores no jobs here"]
@@ -45,13 +47,8 @@ def examine(store: Store, opts: Mapping[str, Any]) -> dict[str, Any]:
     except SaltCacheError as exc:
         found.append(f"the driver {store.driver.name} cannot be used: {exc}")
     found += [*_about_limits(store), *_about_files(store, opts, jobs)]
-    return {
-        "job_cache": name,
-        "driver": store.driver.name,
-        "usable": jobs is not None,
-        "jobs": jobs,
-        "findings": found,
-    }
+    standing = {"job_cache": name, "driver": store.driver.name, "usable": jobs is not None, "jobs": jobs}
+    return examined(standing, found)
 
 
 def _about_publishes(store: Store, jobs: int, is_ours: bool) -> list[str]:
@@ -75,15 +72,21 @@ def _about_files(store: Store, opts: Mapping[str, Any], jobs: int | None) -> lis
     if store.driver.name not in ("localfs", "mmap_cache"):
         return []
     folder = pathlib.Path(store.cachedir, "jobs")
-    found = [*about_owner(str(opts.get("user") or "root"), folder, _SOME_FILES), *about_disk(folder)]
+    found = [
+        *about_owner(str(opts.get("user") or "root"), folder, _SOME_FILES),
+        *about_disk(folder),
+        *about_clock(folder),
+    ]
     aside = pathlib.Path(store.cachedir, "salt_cache.corrupt")
     count = sum(1 for _ in itertools.islice(aside.rglob("*"), _SOME_FILES)) if aside.is_dir() else 0
     if count:
         found.append(f"{count} files in {aside} were damaged and set aside: look at them and remove them")
     if jobs is not None and jobs > MANY_JOBS:
         found.append(
-            f"{jobs} jobs are kept in some files each: with cache: sqlite they are one file, and listed and searched faster "
-            "(salt-run job_cache.migrate from=localfs to=sqlite)"
+            Advice(
+                f"{jobs} jobs are kept in some files each: with cache: sqlite they are one file, and listed and searched "
+                "faster (salt-run job_cache.migrate from=localfs to=sqlite)"
+            )
         )
     return found
 
@@ -93,7 +96,8 @@ def _about_database(driver: Sqlite, user: str) -> list[str]:
         path = driver.banks_file.path
     except Exception:  # an option that is not accepted, which the driver has said
         return []
-    found = about_disk(pathlib.Path(path).parent)
+    folder = pathlib.Path(path).parent
+    found = [*about_disk(folder), *about_clock(folder)]
     for name in (path, f"{path}-wal", f"{path}-shm"):
         try:
             status = os.lstat(name)

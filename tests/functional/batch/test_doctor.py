@@ -11,7 +11,10 @@ from saltext.jobs.core.batch.catalog import Catalog
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.state import FORMAT
 from saltext.jobs.core.batch.store import KEPT_ASIDE, BatchStore
+from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.journal import Journal
+from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.errors import Refused
 from tests.unit.batch.bench import spec
 
@@ -45,6 +48,19 @@ def test_where_forged_returns_count_it_says_so(opts, unproven):
 def test_salt_s_own_job_cache_proves_returns_too(opts):
     del opts["master_job_cache"]
     assert doctor.examine(opts)["returns_proven"] is True
+
+
+def test_options_with_which_the_engine_does_not_start_are_named(opts):
+    bad = {**opts, "batch_manager": {"keep": "many"}}
+    assert any("the engine does not start" in one and "'many'" in one for one in doctor.examine(bad)["findings"])
+
+
+def test_what_is_only_advice_leaves_the_exit_status_as_it_is(opts):
+    with files.single_holder(requests.lock_path(opts, BATCH_MANAGER)):
+        assert doctor.examine(opts)["retcode"] == 0
+        del opts["drop_messages_signature_fail"]
+        assert (len(doctor.examine(opts)["findings"]), doctor.examine(opts)["retcode"]) == (1, 0)
+    assert doctor.examine(opts)["retcode"] == 1
 
 
 def test_it_says_how_to_keep_minions_from_returning_as_a_syndic(opts):

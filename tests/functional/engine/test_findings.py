@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import pwd
+import socket
+import time
 
 import pytest
 
 from saltext.jobs.core.disk import files
+from saltext.jobs.core.disk.surroundings import about_clock
 from saltext.jobs.core.engine import findings, requests
-from saltext.jobs.core.engine.names import JOB_RECORDER
+from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RECORDER
 
 
 @pytest.fixture
@@ -64,3 +68,35 @@ def test_a_disk_that_is_nearly_full_is_told(opts, monkeypatch):
 def test_beats_that_a_database_of_events_would_store_are_told_with_the_line_that_keeps_them_out(opts, options, stored):
     found = around(opts, **options)
     assert [("event_return_blacklist: ['saltext/jobs/*/beat/*']" in finding) for finding in found] == [True] * stored
+
+
+def test_whose_process_the_engine_is_can_be_told(opts):
+    assert requests.process_of(opts, JOB_RECORDER) is None  # one that has not said
+    requests.tell_process(opts, JOB_RECORDER)
+    assert str(requests.process_of(opts, JOB_RECORDER)) == f"{os.getpid()} of {opts['user']} on {socket.gethostname()}"
+    assert around(opts) == []
+
+
+def test_an_engine_that_runs_as_somebody_else_is_named(opts):
+    requests.lock_path(opts, JOB_RECORDER).write_text("77 nobody here\n")
+    (finding,) = around(opts)
+    assert finding.startswith("the job_recorder engine (process 77) runs as nobody, and the master as ")
+
+
+def test_an_engine_that_has_ended_has_no_process(opts):
+    requests.tell_process(opts, BATCH_MANAGER)
+    assert requests.process_of(opts, BATCH_MANAGER) is None
+
+
+def test_a_clock_of_the_disk_that_goes_wrong_is_told(tmp_path):
+    assert about_clock(tmp_path / "to be made") == []
+    (behind,) = about_clock(tmp_path, lambda: time.time() + 3600)
+    assert f"the clock of the disk of {tmp_path} is 3600 s behind this machine's" in behind
+    (ahead,) = about_clock(tmp_path, lambda: time.time() - 60)
+    assert "60 s ahead of this machine's" in ahead
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_in_which_no_file_can_be_made_is_told():
+    (finding,) = about_clock(pathlib.Path("/proc/self"))
+    assert finding.startswith("no file can be made in /proc/self, so that nothing is kept: ")

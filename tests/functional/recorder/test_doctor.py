@@ -56,7 +56,13 @@ def answering(opts):
 
 
 def test_nothing_is_found_where_all_is_well(answering):
-    assert answering({}) == {"engine": True, "returners": ["pgjsonb"], "findings": []}
+    assert answering({}) == {
+        "engine": True,
+        "process": None,
+        "returners": ["pgjsonb"],
+        "findings": [],
+        "retcode": 0,
+    }
 
 
 @pytest.mark.parametrize(

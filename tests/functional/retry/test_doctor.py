@@ -45,11 +45,13 @@ def test_nothing_is_found_where_all_is_well(opts, running):
     JobCache(opts).keep_load(JID, load_of(), ["a"])
     assert doctor.examine(opts) == {
         "engine": True,
+        "process": None,
         "job_cache": "salt_cache",
         "answers_proven": True,
         "set_aside": [],
         "refused": {},
         "findings": [],
+        "retcode": 0,
     }
 
 

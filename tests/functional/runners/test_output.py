@@ -169,15 +169,17 @@ def test_what_other_functions_return_is_shown_as_ever(shown, opts):
     assert shown("jobs.list_jobs", data, output="jobs_table") == shown("jobs.list_jobs", data)
 
 
-def test_the_command_itself_prints_a_table_into_a_pipe_in_whatever_encoding(config):
+def test_the_command_itself_prints_a_table_into_a_pipe_in_whatever_encoding_and_ends_as_a_doctor_says(config):
     env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR", "FORCE_COLOR")}
-    done = subprocess.run(
-        [os.path.join(os.path.dirname(sys.executable), "salt-run"), "-c", str(config), "job_cache.doctor"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**env, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
-    )
-    assert (done.returncode, done.stdout.split(";")[0]) == (0, "driver: answers")
-    assert all(len(line) <= 80 and line.isascii() and line.isprintable() for line in done.stdout.splitlines())
+    told = {"job_cache.doctor": (0, "driver: answers"), "batch.doctor": (1, "engine: does not run")}
+    for function, ending in told.items():
+        done = subprocess.run(
+            [os.path.join(os.path.dirname(sys.executable), "salt-run"), "-c", str(config), function],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            env={**env, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        )
+        assert (done.returncode, done.stdout.split(";")[0]) == ending
+        assert all(len(line) <= 80 and line.isascii() and line.isprintable() for line in done.stdout.splitlines())
