@@ -1,5 +1,7 @@
 // salt-api, as this page uses it: log in and out, and call runners. Who may do what is the API's matter alone.
 
+import { parse } from "./json.js";
+
 /** The login is over, or never was. */
 export class LoggedOut extends Error {}
 /** The API does not let this user call this function. */
@@ -22,7 +24,7 @@ export async function findApi(page = import.meta.url) {
     const base = new URL(`/${steps.slice(0, depth).map((step) => `${step}/`).join("")}`, page).href;
     const answer = await ask(`${base}login`, {}).catch(() => null);
     const told = answer && answer.status < 500 && (await answer.json().catch(() => null));
-    if (told && "return" in told) return base;
+    if (told && typeof told === "object" && "return" in told) return base;
   }
   throw new Away("salt-api does not answer");
 }
@@ -121,9 +123,11 @@ export class Api {
   async #json(answer) {
     if (answer.status === 503 || answer.status === 504) throw new Away("The master does not answer");
     if (!answer.ok) throw new Refused(`salt-api answers ${answer.status}: ${await reason(answer)}`);
-    return answer.json().catch(() => {
+    try {
+      return parse(await answer.text());
+    } catch {
       throw new Away("salt-api has answered with something that is no JSON");
-    });
+    }
   }
 
   async #denial(fun, told) {

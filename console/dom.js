@@ -22,6 +22,11 @@ export function el(tag, props = {}, ...children) {
   return fill(document.createElement(tag), props, children);
 }
 
+/** Return the address of one batch or job in this page, whatever its jid is. */
+export function to(view, jid) {
+  return `#/${view}/${encodeURIComponent(String(jid).replace(/\p{Cs}/gu, "\ufffd"))}`;
+}
+
 /** Return a new element of an image. */
 export function svg(tag, props = {}, ...children) {
   return fill(document.createElementNS(SVG, tag), props, children);
@@ -47,7 +52,19 @@ export function set(node, name, value) {
 
 function flat(children) {
   return children.flat(3).filter((child) => child !== null && child !== undefined && child !== false)
-    .map((child) => (child instanceof Node ? child : String(child)));
+    .map((child) => (child instanceof Node ? child : plain(child)));
+}
+
+/** What nobody sees, and what turns the direction of writing; ends of lines and tabs stay. */
+const UNSEEN = /(?!\r?\n|\t)[\p{C}\p{Zl}\p{Zp}]/gu;
+
+/** Return text in which each character can be seen, such as `\u202e`: with others an id could look like another. */
+export function plain(text) {
+  return String(text).replace(UNSEEN, (one) => {
+    const code = one.codePointAt(0);
+    const [mark, digits] = code < 0x100 ? ["x", 2] : code < 0x10000 ? ["u", 4] : ["U", 8];
+    return `\\${mark}${code.toString(16).padStart(digits, "0")}`;
+  });
 }
 
 /** Put these children in the place of those that a node has. */
@@ -57,7 +74,7 @@ export function replace(node, ...children) {
 
 /** Set a node's text, if it is another one: a screen reader says a text again that is set again. */
 export function say(node, text) {
-  const wanted = text === null || text === undefined ? "" : String(text);
+  const wanted = text === null || text === undefined ? "" : plain(text);
   if (node.textContent !== wanted) node.textContent = wanted;
 }
 

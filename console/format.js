@@ -31,14 +31,27 @@ function rough(seconds) {
   return `${Math.floor(seconds / size)} ${name}`;
 }
 
-/** Return a moment, Unix time, in the zone and the manner of whoever looks. */
+/**
+ * Return a moment, Unix time, as the clock of whoever looks shows it, and by how much that is ahead of UTC: a master's log and
+ * what salt-run prints may go by another zone.
+ */
 export function moment(at) {
-  if (!Number.isFinite(at)) return "–";
-  return new Date(at * 1000).toLocaleString([], { dateStyle: "medium", timeStyle: "medium" });
+  const date = new Date(at * 1000);
+  if (typeof at !== "number" || !Number.isFinite(date.getTime())) return "–";
+  const ahead = -date.getTimezoneOffset();
+  const local = new Date(date.getTime() + ahead * 60000).toISOString().slice(0, 19).replace("T", " ");
+  const two = (number) => String(number).padStart(2, "0");
+  return `${local} ${ahead < 0 ? "-" : "+"}${two(Math.floor(Math.abs(ahead) / 60))}:${two(Math.abs(ahead) % 60)}`;
 }
 
+/** Return a number as salt-run prints it, wherever the browser comes from: `10.000` would be ten in the sentences around it. */
 export function count(number) {
-  return Number.isFinite(number) ? number.toLocaleString() : "–";
+  return Number.isFinite(number) ? number.toLocaleString("en", { maximumFractionDigits: 20 }) : "–";
+}
+
+/** Return a pace as a number: with a decimal where it is small. */
+export function tempo(number) {
+  return Number.isFinite(number) ? number.toLocaleString("en", { maximumFractionDigits: number < 10 ? 1 : 0 }) : "–";
 }
 
 /** Return `1 minion`, `3 minions`. */
@@ -49,8 +62,7 @@ export function many(number, one, several = `${one}s`) {
 /** Return any value of the API as text of a line. */
 export function line(value, most = 200) {
   if (value === null || value === undefined || value === "") return "–";
-  const text = typeof value === "string" ? value : JSON.stringify(value);
-  return cut(text, most);
+  return cut(typeof value === "string" ? value : block(value, 2 * most).replace(/\s+/g, " "), most);
 }
 
 /** Return text with its middle taken out where it is too long: of an id the end tells as much as the beginning. */
@@ -60,9 +72,44 @@ export function cut(text, most) {
   return `${text.slice(0, half)}…${text.slice(text.length - half)}`;
 }
 
-/** Return any value of the API as text of several lines. */
-export function block(value) {
-  return typeof value === "string" ? value : JSON.stringify(value, null, 2);
+/** Most levels of a value that are indented: below, each line would be nothing but blanks. */
+const DEEPEST = 30;
+
+/**
+ * Return any value of the API as text of several lines: JSON, and a text as it is. A minion returns what it likes, so it is
+ * written without recursion, and no further than it is wanted.
+ * @param {number} most characters after which it may end; a text that is longer than that is not whole
+ */
+export function block(value, most) {
+  if (typeof value === "string") return value.slice(0, most + 1);
+  const open = []; // the lists and mappings that have begun and not ended, outermost first
+  let text = "";
+  const begin = (one) => {
+    if (one === null || typeof one !== "object") {
+      text += JSON.stringify(typeof one === "string" ? one.slice(0, most + 1) : one);
+      return;
+    }
+    const [names, [first, last]] = Array.isArray(one) ? [null, "[]"] : [Object.keys(one), "{}"];
+    const length = (names ?? one).length;
+    text += length ? first : first + last;
+    if (length) open.push({ one, names, length, last, at: 0 });
+  };
+  const newLine = () => `\n${"  ".repeat(Math.min(open.length, DEEPEST))}`;
+  begin(value);
+  while (open.length && text.length <= most) {
+    const now = open.at(-1);
+    if (now.at === now.length) {
+      open.pop();
+      text += newLine() + now.last;
+    } else {
+      text += (now.at ? "," : "") + newLine();
+      const name = now.names ? now.names[now.at] : now.at;
+      if (now.names) text += `${JSON.stringify(name.slice(0, most + 1))}: `;
+      now.at += 1;
+      begin(now.one[name]);
+    }
+  }
+  return text;
 }
 
 /** Return a target as it was written: a list with commas. */

@@ -27,7 +27,7 @@ const ROUTES = [
   [/^jobs\/([^/]+)$/, JobView, "jobs"],
   [/^health$/, HealthView, "health"],
 ];
-/** Seconds without any event after which a connection is doubtful where an engine was heard: each beats every few seconds. */
+/** Seconds without any event after which a connection on which an engine was heard is taken for dead: each beats every few. */
 const SILENT = 60;
 const MENU = [["batches", "Batches"], ["start", "Start"], ["queue", "Queue"], ["jobs", "Jobs"], ["health", "Health"]];
 
@@ -92,7 +92,7 @@ export class App {
       this.status, messages(), this.main);
     this.lost = null;
     this.stream = new Stream(this.api, {
-      wants,
+      wants: (tag) => wants(tag, this.view ?? {}),
       take: (tag, data) => this.hear(meaning(tag, data)),
       opened: () => this.opened(),
       lost: (reason) => this.wasLost(reason),
@@ -113,7 +113,10 @@ export class App {
 
   hear(event) {
     if (!event) return;
-    if (event.kind === "beat") this.beats.set(event.engine, Date.now() / 1000);
+    if (event.kind === "beat") {
+      this.beats.set(event.engine, Date.now() / 1000);
+      this.stream.alive = true;
+    }
     if (this.view?.hear(event)) this.draw();
   }
 
@@ -144,9 +147,8 @@ export class App {
       say(this.told, "Connecting…");
       say(this.age, "");
     } else {
-      const silent = this.beats.size > 0 && now - this.stream.heard > SILENT;
-      if (silent) set(this.status, "data-state", "lost");
-      say(this.told, silent ? "Nothing comes, though engines run: the connection may be gone. Reload the page to be sure." : "Live:");
+      if (this.stream.alive && now - this.stream.heard > SILENT) this.stream.again("nothing has come for a minute, though an engine ran");
+      say(this.told, "Live:");
       say(this.age, `last event ${ago(this.stream.heard, now)}`);
     }
     this.view?.tick?.();

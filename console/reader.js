@@ -26,7 +26,7 @@ export class Reader {
       return;
     }
     this.waits = false;
-    const passed = Date.now() / 1000 - this.ended;
+    const passed = Math.max(0, Date.now() / 1000 - this.ended); // a clock may be set back
     if (passed > 2 * this.pause) this.pause = this.gap;
     else if (this.caused) this.pause = Math.min(this.pause * 1.5, this.gap * 10);
     const seconds = Math.max(SOON, this.pause - passed);

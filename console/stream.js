@@ -1,6 +1,7 @@
 // The event stream of salt-api: hands on each event that is wanted, and connects again after an outage.
 
 import { LoggedOut } from "./api.js";
+import { parse } from "./json.js";
 
 /** Seconds before it connects again; twice as long each time, up to the longest. */
 const SHORTEST = 1;
@@ -46,7 +47,7 @@ export class Parser {
   #event(text) {
     let event;
     try {
-      event = JSON.parse(text);
+      event = parse(text);
     } catch {
       return;
     }
@@ -65,6 +66,8 @@ export class Stream {
     this.heard = null;
     this.open = false;
     this.closed = false;
+    /** Whether an engine has been heard on the connection that there is now: it is heard every few seconds, then. */
+    this.alive = false;
     this.pause = SHORTEST;
     this.wake = () => this.#wake();
     document.addEventListener("visibilitychange", this.wake);
@@ -75,6 +78,7 @@ export class Stream {
   async run() {
     while (!this.closed) {
       this.abort = new AbortController();
+      this.alive = false;
       let why = "The event stream has ended";
       try {
         await this.#follow(await this.api.events(this.abort.signal));
@@ -124,9 +128,14 @@ export class Stream {
   /** A machine that has slept does not notice that its connection is gone. */
   #wake() {
     if (this.closed || document.hidden) return;
-    if (this.open && Date.now() / 1000 - this.heard > SILENCE) this.abort.abort();
+    if (this.open && Date.now() / 1000 - this.heard > SILENCE) this.again("nothing has come for a while");
     this.pause = SHORTEST;
     this.go?.();
+  }
+
+  /** Give the connection up, and connect again. */
+  again(why) {
+    this.abort.abort(new Error(why));
   }
 
   close() {

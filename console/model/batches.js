@@ -1,5 +1,7 @@
 // The batches, from `batch.list` and from events. Pure: no clock, no network, no page.
 
+import { Followed } from "./followed.js";
+
 /** What a minion of a batch can be, in the order in which it is shown. */
 export const STATES = ["completed", "active", "pending", "failed", "timed_out", "lost", "offline", "killed"];
 /** States of a minion that has ended without success. */
@@ -59,40 +61,16 @@ function text(value) {
   return typeof value === "string" ? value : null;
 }
 
-export class Batches {
-  constructor() {
-    this.rows = new Map();
-    this.heard = null;
-    this.read = false;
-  }
+export class Batches extends Followed {
+  rows = new Map();
 
-  /** A read begins: what is told from now on is newer than what it brings, or the same. */
-  begin() {
-    this.heard = [];
-  }
-
-  /** A read has ended with these summaries. */
-  take(list, now) {
+  /** Take summaries. */
+  put(list) {
     this.rows = new Map(list.map((batch) => [String(batch.jid), { ...batch, jid: String(batch.jid) }]));
-    const heard = this.heard || [];
-    this.heard = null;
-    this.read = true;
-    for (const event of heard) this.hear(event, now);
   }
 
-  /** A read has failed. */
-  fail() {
-    this.heard = null;
-  }
-
-  /**
-   * Take an event of a batch.
-   * @returns {boolean} whether the list should be read again: an event that says more than how far a batch has come may be
-   *   forged, and does not say all.
-   */
-  hear(event, now) {
-    this.heard?.push(event);
-    const { jid, what, data } = event;
+  /** An event that says more than how far a batch has come may be forged, and does not say all: then it is read again. */
+  follow({ jid, what, data }, now) {
     let batch = this.rows.get(jid);
     if (!batch) {
       if (what !== "new") return KINDS.has(what) && what !== "progress";

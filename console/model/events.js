@@ -2,12 +2,19 @@
 // event, so an event is a hint: it moves what is shown, and what matters is read from the API afterwards.
 
 const ENGINES = new Set(["batch_manager", "job_retry", "job_recorder"]);
-const PLAIN = /^[^\s/\u0000-\u001f\u007f]{1,255}$/u;
+const PLAIN = /^[^\s/\p{Cc}\p{Cs}]{1,255}$/u;
 
-/** Whether an event with this tag is worth decoding. */
-export function wants(tag) {
-  return tag.startsWith("salt/batch/") || tag.startsWith("salt/job_retry/") || tag.startsWith("salt/job/")
-    || tag.startsWith("saltext/jobs/") || (tag.startsWith("salt/run/") && tag.endsWith("/new"));
+/**
+ * Whether an event with this tag is worth decoding: a return may have megabytes.
+ * @param {string} tag
+ * @param {object} view what is shown: `jid` is the job that it follows, `published` says that it follows all that are published
+ */
+export function wants(tag, { jid, published = false } = {}) {
+  if (tag.startsWith("salt/job/")) {
+    return (jid !== undefined && tag.startsWith(`salt/job/${jid}/`)) || (published && tag.endsWith("/new"));
+  }
+  return tag.startsWith("salt/batch/") || tag.startsWith("salt/job_retry/") || tag.startsWith("saltext/jobs/")
+    || (tag.startsWith("salt/run/") && tag.endsWith("/new"));
 }
 
 /**

@@ -1,31 +1,26 @@
 // The minions of one batch, from `batch.minions` and from the events of its job. Built for tens of thousands. Pure.
 
 import { STATES } from "./batches.js";
+import { Followed } from "./followed.js";
 
-const INDEX = Object.fromEntries(STATES.map((state, index) => [state, index]));
-const [PENDING, ACTIVE, COMPLETED, FAILED] = ["pending", "active", "completed", "failed"].map((state) => INDEX[state]);
+const [PENDING, ACTIVE, COMPLETED, FAILED, LOST, OFFLINE] = ["pending", "active", "completed", "failed", "lost", "offline"].map((state) => STATES.indexOf(state));
 /** States that a return may still change: it comes late, or tells what was in doubt. */
-const OPEN = new Set([PENDING, ACTIVE, INDEX.lost, INDEX.offline]);
+const OPEN = [PENDING, ACTIVE, LOST, OFFLINE];
 
-export class Members {
-  constructor(jid) {
-    this.jid = jid;
+export class Members extends Followed {
+  constructor() {
+    super();
     this.names = [];
     this.states = new Uint8Array(0);
     this.places = new Map();
     this.records = {};
     this.counts = zeros();
-    this.heard = null;
     /** Places whose state has changed since they were drawn; null for all. */
     this.changed = null;
   }
 
-  begin() {
-    this.heard = [];
-  }
-
   /** Take what `batch.minions` has returned. */
-  take(records) {
+  put(records) {
     const names = Object.keys(records);
     // Minions of a group stand together, in the order of the groups.
     const groups = [...new Set(names.map((name) => records[name].group))];
@@ -34,36 +29,27 @@ export class Members {
     this.names = before.length === names.length && before.every((name, at) => name === names[at]) ? before : names;
     this.records = records;
     this.places = this.names === before ? this.places : new Map(names.map((name, at) => [name, at]));
-    this.states = Uint8Array.from(this.names, (name) => INDEX[records[name].state] ?? PENDING);
+    this.states = Uint8Array.from(this.names, (name) => placeOf(records[name].state));
     this.counts = zeros();
     for (const state of this.states) this.counts[STATES[state]] += 1;
     this.changed = null;
-    const heard = this.heard || [];
-    this.heard = null;
-    for (const event of heard) this.hear(event);
   }
 
-  fail() {
-    this.heard = null;
-  }
-
-  /** Take an event of the batch's job; returns whether it changed anything. */
-  hear(event) {
-    this.heard?.push(event);
-    if (event.kind === "published") return event.minions.map((name) => this.#move(name, ACTIVE, [PENDING])).some(Boolean);
-    if (event.kind === "began") return this.#move(event.minion, ACTIVE, [PENDING]);
-    if (event.kind === "returned") return this.#move(event.minion, event.failed ? FAILED : COMPLETED, OPEN);
+  /** Take an event of the batch's job: where it leaves doubts, the batch's own counts tell. */
+  follow(event) {
+    if (event.kind === "published") for (const name of event.minions) this.#move(name, ACTIVE, [PENDING]);
+    if (event.kind === "began") this.#move(event.minion, ACTIVE, [PENDING]);
+    if (event.kind === "returned") this.#move(event.minion, event.failed ? FAILED : COMPLETED, OPEN);
     return false;
   }
 
   #move(name, state, from) {
     const place = this.places.get(name);
-    if (place === undefined || ![...from].includes(this.states[place])) return false;
+    if (place === undefined || !from.includes(this.states[place])) return;
     this.counts[STATES[this.states[place]]] -= 1;
     this.counts[STATES[state]] += 1;
     this.states[place] = state;
     this.changed?.push(place);
-    return true;
   }
 
   stateAt(place) {
@@ -96,6 +82,11 @@ export class Members {
     }
     return { places, more };
   }
+}
+
+function placeOf(state) {
+  const place = STATES.indexOf(state);
+  return place < 0 ? PENDING : place;
 }
 
 function zeros() {

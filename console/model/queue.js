@@ -1,5 +1,7 @@
 // The retry queue, from `job_retry.list` and from events. Pure.
 
+import { Followed } from "./followed.js";
+
 /** States of an entry, in the order in which they are shown: what needs somebody first. */
 export const STATES = ["held", "dead", "pending", "claimed", "sent", "running", "expired", "cancelled"];
 export const PURGEABLE = ["held", "expired", "cancelled", "dead"];
@@ -10,47 +12,30 @@ export function keyOf(entry) {
   return `${entry.jid} ${entry.minion}`;
 }
 
-export class Queue {
-  constructor() {
-    this.rows = new Map();
-    this.heard = null;
-    this.read = false;
-  }
+export class Queue extends Followed {
+  rows = new Map();
 
-  begin() {
-    this.heard = [];
-  }
-
-  take(list) {
+  /** Take entries. */
+  put(list) {
     this.rows = new Map(list.map((entry) => [keyOf(entry), { ...entry }]));
-    const heard = this.heard || [];
-    this.heard = null;
-    this.read = true;
-    for (const event of heard) this.hear(event);
   }
 
-  fail() {
-    this.heard = null;
-  }
-
-  /** Take an event of an entry. `fits(entry)`: whether the list that is shown would have it. */
-  hear(event, fits = () => true) {
-    this.heard?.push(event);
+  /** When an entry expires, and whether it waits for a window, no event tells: then it is read again. */
+  follow(event) {
+    const { what, minion, jid } = event;
     const key = keyOf(event);
-    if (event.what === "done") return this.rows.delete(key);
-    if (!Object.hasOwn(AFTER, event.what)) return false;
-    const state = AFTER[event.what];
-    const { fun, attempts, reason } = event.data;
-    const told = { minion: event.minion, jid: event.jid, fun, attempts, reason, state };
-    const entry = { queued_at: null, expires_at: null, waits_for: null, opens_at: null, ...this.rows.get(key), ...told };
-    if (fits(entry)) this.rows.set(key, entry);
-    else this.rows.delete(key);
-    return true;
+    if (what === "done") this.rows.delete(key);
+    else if (Object.hasOwn(AFTER, what)) {
+      const { fun, attempts, reason } = event.data;
+      const told = { minion, jid, fun, attempts, reason, state: AFTER[what] };
+      this.rows.set(key, { queued_at: null, expires_at: null, waits_for: null, opens_at: null, ...this.rows.get(key), ...told });
+    }
+    return what !== "done" && what !== "sent";
   }
 
   counts() {
     const found = Object.fromEntries(STATES.map((state) => [state, 0]));
-    for (const { state } of this.rows.values()) if (state in found) found[state] += 1;
+    for (const { state } of this.rows.values()) if (Object.hasOwn(found, state)) found[state] += 1;
     return found;
   }
 

@@ -1,10 +1,10 @@
 // One batch: how far it is, each of its minions, and what can be done with it.
 
 import { confirm, open } from "../dialog.js";
-import { el, replace, say, set } from "../dom.js";
-import { ago, count, duration, line, many, moment, target } from "../format.js";
+import { el, replace, say, set, to } from "../dom.js";
+import { ago, count, duration, line, many, moment, target, tempo } from "../format.js";
 import { Grid, name } from "../grid.js";
-import { STATES, UNSUCCESSFUL, apply, isOver, pace } from "../model/batches.js";
+import { Batches, STATES, UNSUCCESSFUL, isOver, pace } from "../model/batches.js";
 import { Members } from "../model/members.js";
 import { Reader } from "../reader.js";
 import { outcome, remark } from "./batches.js";
@@ -12,8 +12,9 @@ import { Table, Trouble, action, badge, bar, cell, choice, counts, facts } from 
 
 export class BatchView {
   constructor(app, jid) {
-    Object.assign(this, { app, jid, title: `Batch ${jid}`, batch: null });
-    this.members = new Members(jid);
+    Object.assign(this, { app, jid, title: `Batch ${jid}` });
+    this.batches = new Batches();
+    this.members = new Members();
     this.trouble = new Trouble();
     this.noMinions = new Trouble();
     this.reader = new Reader(() => this.read());
@@ -40,7 +41,7 @@ export class BatchView {
     };
     this.parent = el("p");
     this.node = el("section", { class: "batch" },
-      el("p", {}, el("a", { href: "#/batches" }, "← All batches"), " · ", el("a", { href: `#/jobs/${encodeURIComponent(jid)}` }, "Returns of this job")),
+      el("p", {}, el("a", { href: "#/batches" }, "← All batches"), " · ", el("a", { href: to("jobs", jid) }, "Returns of this job")),
       this.trouble.node,
       el("div", { class: "head" }, this.state.node, this.done),
       this.progress.node, this.note, this.stages, this.survivors, this.parent,
@@ -57,6 +58,11 @@ export class BatchView {
     for (const one of Object.values(this.buttons)) one.set(known);
   }
 
+  /** What is known of the batch; nothing before it is read. */
+  get batch() {
+    return this.batches.rows.get(this.jid);
+  }
+
   // -- reading --------------------------------------------------------------------------------------------------------
 
   load() {
@@ -65,21 +71,16 @@ export class BatchView {
 
   async read() {
     this.members.begin();
-    this.heard = [];
+    this.batches.begin();
     const [status, minions] = await Promise.all([
       this.app.read("batch.status", { jid: this.jid }), this.app.read("batch.minions", { jid: this.jid }),
     ]);
     this.trouble.show(status.error);
     this.noMinions.show(minions.error);
-    const { heard } = this;
-    this.heard = null;
     if (status.value && typeof status.value === "object") {
-      this.batch = { ...status.value };
       this.readAt = Date.now() / 1000;
-      for (const { what, data } of heard) apply(this.batch, what, data);
-      // What came meanwhile may be older or newer than what was read, or forged.
-      if (heard.some(({ what }) => what !== "progress") || this.batch.state !== status.value.state) this.reader.want();
-    }
+      if (this.batches.take([{ ...status.value, jid: this.jid }], this.app.api.now())) this.reader.want();
+    } else this.batches.fail();
     if (minions.value && typeof minions.value === "object") this.members.take(minions.value);
     else this.members.fail();
     this.app.draw();
@@ -87,17 +88,10 @@ export class BatchView {
 
   hear(event) {
     if (event.jid !== this.jid) return false;
-    if (event.kind !== "batch") return this.members.hear(event);
-    this.heard?.push(event);
-    const { what, data } = event;
-    if (!this.batch) return false;
-    const { state } = this.batch;
-    const told = apply(this.batch, what, data);
-    if (told) this.batch.last_progress = this.app.api.now();
-    // Batches of Salt's own tell no counts of ours; a state that an event alone tells may be forged; and the events of the job
-    // move single minions: where they do not add up to what the batch says, they are read again.
-    if (!told || what !== "progress" || this.batch.state !== state || !this.members.agrees(data)) this.reader.want();
-    return told;
+    if (event.kind !== "batch") this.members.hear(event);
+    // The events of the job move single minions: where they do not add up to what the batch says, they are read again.
+    else if (this.batches.hear(event, this.app.api.now()) || !this.members.agrees(event.data)) this.reader.want();
+    return true;
   }
 
   // -- showing --------------------------------------------------------------------------------------------------------
@@ -122,7 +116,7 @@ export class BatchView {
       ["User", line(batch.user)],
       ["At a time", count(batch.batch_size)],
       ["In flight", count(batch.active)],
-      ["Pace", rate === null ? "–" : `${rate.toFixed(1)} minions a minute`],
+      ["Pace", rate === null ? "–" : `${tempo(rate)} minions a minute`],
       ["Left", eta === null ? null : duration(eta)],
       ["Started", `${moment(batch.created)} (${ago(batch.created, now)})`],
       ["Last progress", ago(batch.last_progress, now)],
@@ -132,7 +126,7 @@ export class BatchView {
     ]);
     say(this.survivors, batch.survivors?.length ? `The job could not be killed on ${batch.survivors.map((one) => line(one)).join(", ")}` : "");
     this.survivors.hidden = !batch.survivors?.length;
-    replace(this.parent, batch.parent && ["A retry of ", el("a", { href: `#/batches/${encodeURIComponent(batch.parent)}` }, line(batch.parent))]);
+    replace(this.parent, batch.parent && ["A retry of ", el("a", { href: to("batches", batch.parent) }, line(batch.parent))]);
     this.parent.hidden = !batch.parent;
     this.drawButtons();
   }
@@ -180,7 +174,8 @@ export class BatchView {
     const { places, more } = this.members.find(this.search.value, this.states, 2000);
     const grouped = this.members.names.length > 0 && this.members.at(0).group !== undefined;
     this.table.table.classList.toggle("groupless", !grouped);
-    this.table.draw(places.map((place) => this.members.at(place)), this.members.names.length ? "No minion is like that." : "", more);
+    const none = this.members.names.length ? "No minion is like that." : this.members.read ? "It has no minion." : "";
+    this.table.draw(places.map((place) => this.members.at(place)), none, more);
   }
 
   row() {
@@ -253,7 +248,7 @@ export class BatchView {
     ]);
     if (!chosen) return;
     const started = await this.app.act("batch.retry", { jid: this.jid, which: chosen }, (value) => `Batch ${value.jid} is started on ${many(value.total, "minion")}.`);
-    if (started) location.hash = `#/batches/${encodeURIComponent(started.jid)}`;
+    if (started) location.hash = to("batches", started.jid);
   }
 
   close() {

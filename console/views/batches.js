@@ -1,7 +1,7 @@
 // All batches: those that run, and those that have ended.
 
-import { el } from "../dom.js";
-import { ago, duration, line, target } from "../format.js";
+import { el, to } from "../dom.js";
+import { ago, duration, line, target, tempo } from "../format.js";
 import { Batches, isOver, pace } from "../model/batches.js";
 import { Reader } from "../reader.js";
 import { Table, Trouble, badge, bar, cell, counts } from "./parts.js";
@@ -33,7 +33,7 @@ export class BatchesView {
     this.trouble.show(error);
     if (error || !Array.isArray(value)) this.batches.fail();
     else {
-      this.batches.take(value, this.app.api.now());
+      if (this.batches.take(value, this.app.api.now())) this.reader.want();
       this.readAt = Date.now() / 1000;
       this.full = value.length >= this.limit;
     }
@@ -59,14 +59,14 @@ export class BatchesView {
 
   row(batch) {
     const { app } = this;
-    const [state, progress, done, tempo, note, started] = [badge(), bar(), cell(), cell(), cell("span", { class: "quiet" }), cell("time")];
+    const [state, progress, done, speed, note, started] = [badge(), bar(), cell(), cell(), cell("span", { class: "quiet" }), cell("time")];
     return {
       cells: [
         state.node,
-        [el("a", { href: `#/batches/${encodeURIComponent(batch.jid)}` }, line(batch.fun, 60)), el("br"), el("span", { class: "jid" }, batch.jid)],
+        [el("a", { href: to("batches", batch.jid) }, line(batch.fun, 60)), el("br"), el("span", { class: "jid" }, batch.jid)],
         [el("span", { class: "id" }, target(Array.isArray(batch.tgt) ? line(batch.tgt.join(","), 60) : line(batch.tgt, 60), batch.tgt_type)), el("br"), el("span", { class: "quiet" }, `by ${line(batch.user, 40)}`)],
         [progress.node, done.node, " ", note.node],
-        tempo.node,
+        speed.node,
         started.node,
       ],
       set(now) {
@@ -75,7 +75,7 @@ export class BatchesView {
         done.set(counts(now));
         note.set(remark(now));
         const { rate, eta } = pace(now, app.api.now());
-        tempo.set(rate === null ? "–" : `${rate.toFixed(rate < 10 ? 1 : 0)} a minute${eta === null ? "" : `, ${duration(eta)} left`}`);
+        speed.set(rate === null ? "–" : `${tempo(rate)} a minute${eta === null ? "" : `, ${duration(eta)} left`}`);
         started.set(ago(now.created, app.api.now()));
       },
     };

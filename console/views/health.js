@@ -2,7 +2,7 @@
 
 import { Chart } from "../chart.js";
 import { el, keyed, say } from "../dom.js";
-import { ago, bytes, count, duration } from "../format.js";
+import { ago, bytes, count, duration, tempo } from "../format.js";
 import { Series, flat } from "../model/series.js";
 import { Reader } from "../reader.js";
 import { Trouble, badge } from "./parts.js";
@@ -135,7 +135,7 @@ class Engine {
 }
 
 function aMinute(value) {
-  return `${value < 10 ? value.toFixed(1) : count(Math.round(value))} a minute`;
+  return `${tempo(value)} a minute`;
 }
 
 function lag(value) {

@@ -1,13 +1,14 @@
 // One job with its returns.
 
-import { el, say, set } from "../dom.js";
+import { el, say, set, to } from "../dom.js";
 import { block, count, line, target } from "../format.js";
 import { countsOf, returnsOf, worstFirst } from "../model/jobs.js";
 import { Reader } from "../reader.js";
 import { Table, Trouble, badge, cell, facts } from "./parts.js";
 
-/** Most characters of a return that are shown unless somebody wants all. */
+/** Most characters of a return that are shown, and of one that somebody wants more of. */
 const MOST = 2000;
+const MORE = 500_000;
 
 export class JobView {
   constructor(app, jid) {
@@ -21,7 +22,7 @@ export class JobView {
     this.search = el("input", { type: "search", id: "return-search", spellcheck: "false", oninput: () => app.draw() });
     this.table = new Table("Returns", ["Minion", "State", "Return"], (item) => item.minion, () => this.row(), 50);
     this.node = el("section", {},
-      el("p", {}, el("a", { href: "#/jobs" }, "← Jobs"), " · ", el("a", { href: `#/batches/${encodeURIComponent(jid)}` }, "This job as a batch")),
+      el("p", {}, el("a", { href: "#/jobs" }, "← Jobs"), " · ", el("a", { href: to("batches", jid) }, "This job as a batch")),
       this.trouble.node, this.head, this.facts,
       el("div", { class: "row filter" }, el("label", { for: "return-search" }, "Find a minion"), this.search, this.chips.map((chip) => chip.node)),
       this.table.node);
@@ -58,8 +59,8 @@ export class JobView {
     }
     const found = countsOf(this.returns);
     say(this.head, `${count(found.returned + found.failed)} of ${count(this.returns.length)} returned${found.failed ? `, ${count(found.failed)} failed` : ""}`);
-    facts(this.facts, [["Function", line(job.Function)], ["Target", target(job.Target, job["Target-type"])], ["User", line(job.User)], ["Published", line(job.StartTime)],
-      ["Arguments", Array.isArray(job.Arguments) && job.Arguments.length ? el("pre", {}, block(job.Arguments).slice(0, MOST)) : null]]);
+    facts(this.facts, [["Function", line(job.Function)], ["Target", target(job.Target, job["Target-type"])], ["User", line(job.User)], ["Published (master's clock)", line(job.StartTime)],
+      ["Arguments", Array.isArray(job.Arguments) && job.Arguments.length ? el("pre", {}, block(job.Arguments, MOST).slice(0, MOST)) : null]]);
     for (const { state, node } of this.chips) {
       say(node, `${count(found[state])} ${state}`);
       node.hidden = !found[state] && !this.states.has(state);
@@ -73,22 +74,24 @@ export class JobView {
   row() {
     const [minion, state] = [cell("span", { class: "id" }), badge()];
     const value = el("pre", { tabindex: 0, role: "region", "aria-label": "Return" });
-    const all = el("button", { type: "button", class: "plain link" }, "Show all of it");
-    let whole = "";
-    let open = false;
+    const all = el("button", { type: "button", class: "plain link" }, "Show more of it");
+    let most = MOST;
+    let shown = null;
     const show = () => {
-      all.hidden = open || whole.length <= MOST;
-      say(value, open || whole.length <= MOST ? whole : `${whole.slice(0, MOST)}…`);
+      const text = shown.state === "missing" ? "" : block(shown.value, most);
+      const code = shown.code ? `exit code ${line(shown.code)}\n` : "";
+      const rest = most === MOST ? "" : `\nThe rest: salt-run jobs.list_job ${this.jid}`;
+      all.hidden = text.length <= most || most === MORE;
+      say(value, code + (text.length > most ? `${text.slice(0, most)}…${rest}` : text));
     };
-    all.addEventListener("click", () => { open = true; show(); });
+    all.addEventListener("click", () => { most = MORE; show(); });
     return {
       cells: [minion.node, state.node, [value, all]],
       set: (item) => {
         minion.set(item.minion);
         set(value, "aria-label", `Return of ${item.minion}`);
         state.set(item.state);
-        const text = item.state === "missing" ? "" : block(item.value) ?? "";
-        whole = item.code ? `exit code ${line(item.code)}\n${text}` : text;
+        shown = item;
         show();
       },
     };

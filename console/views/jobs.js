@@ -1,6 +1,6 @@
 // Search for jobs in the job cache.
 
-import { el, say } from "../dom.js";
+import { el, say, to } from "../dom.js";
 import { count, line } from "../format.js";
 import { Table, Trouble, cell, choice, field } from "./parts.js";
 
@@ -10,6 +10,8 @@ export class JobsView {
   constructor(app) {
     this.app = app;
     this.title = "Jobs";
+    /** It follows which jobs are published, whichever they are. */
+    this.published = true;
     this.jobs = [];
     this.next = null;
     this.newer = 0;
@@ -28,12 +30,12 @@ export class JobsView {
     this.fresh = el("button", { type: "button", onclick: () => this.load() });
     this.fresh.hidden = true;
     this.older = el("button", { type: "button", onclick: () => this.more() }, "Show older ones");
-    this.table = new Table("Jobs", ["Job", "Target", "User", "Published", "Returns"], (job) => String(job.JID), (job) => this.row(job), LIMIT);
+    this.table = new Table("Jobs", ["Job", "Target", "User", "Published (master's clock)", "Returns"], (job) => String(job.JID), (job) => this.row(job), LIMIT);
     this.node = el("section", {},
       el("form", { class: "search", onsubmit: (event) => { event.preventDefault(); this.load(); } },
         el("div", { class: "fields" },
           field("search_function", "Function", inputs.search_function), field("minion", "Minion", inputs.minion), field("search_target", "Target", inputs.search_target),
-          field("search_user", "User", inputs.user), field("start_time", "Since", inputs.start_time, "-2h, -7d, or a date and time."), field("end_time", "Until", inputs.end_time),
+          field("search_user", "User", inputs.user), field("start_time", "Since", inputs.start_time, "-2h, -7d, or a date and time of the master."), field("end_time", "Until", inputs.end_time),
           field("outcome", "Outcome", inputs.outcome)),
         el("button", { type: "submit", class: "primary" }, "Search")),
       this.trouble.node, this.fresh, this.table.node, this.older);
@@ -91,7 +93,7 @@ export class JobsView {
     const tgt = Array.isArray(job.Target) ? job.Target.join(",") : job.Target;
     return {
       cells: [
-        [el("a", { href: `#/jobs/${encodeURIComponent(jid)}` }, line(job.Function, 60)), el("br"), el("span", { class: "jid" }, jid)],
+        [el("a", { href: to("jobs", jid) }, line(job.Function, 60)), el("br"), el("span", { class: "jid" }, jid)],
         el("span", { class: "id" }, line(tgt, 60)),
         line(job.User, 40),
         line(job.StartTime, 40),

@@ -1,7 +1,7 @@
 // The retry queue: what each minion is owed, why it waits, and when it is tried next.
 
 import { confirm, open } from "../dialog.js";
-import { el, replace, say, set } from "../dom.js";
+import { el, replace, say, set, to } from "../dom.js";
 import { ago, block, count, line, many, moment } from "../format.js";
 import { name } from "../grid.js";
 import { PURGEABLE, Queue, STATES, keyOf } from "../model/queue.js";
@@ -10,6 +10,8 @@ import { Table, Trouble, action, badge, cell, choice, facts, field } from "./par
 
 /** Above this many entries the list is not read without a filter: each entry is some 300 bytes. */
 const MOST = 5000;
+/** Most characters of the arguments of a job that are shown. */
+const MOST_SHOWN = 5000;
 /** Functions that change the queue without an event of an entry. */
 const CHANGING = new Set(["job_retry.pause", "job_retry.resume", "job_retry.purge", "job_retry.adopt", "job_retry.retry"]);
 
@@ -31,8 +33,8 @@ export class QueueView {
     this.by = choice([["minion", "minion"], ["jid", "job"]]);
     this.by.addEventListener("change", () => app.draw());
     const filter = (label) => el("input", { type: "search", spellcheck: "false", autocapitalize: "none", "aria-label": label, onchange: () => this.load() });
-    this.minion = filter("Minion");
-    this.jid = filter("Job");
+    this.ofMinion = filter("Minion");
+    this.ofJob = filter("Job");
     this.pause = action(app, "Pause the queue", "job_retry.pause", () => this.hold());
     this.resume = action(app, "Resume the queue", "job_retry.resume", () => this.do("resume", {}, () => "The queue goes on."));
     this.purge = action(app, "Purge…", "job_retry.purge", () => this.forget(), "danger");
@@ -41,7 +43,7 @@ export class QueueView {
       el("div", { class: "row actions" }, this.pause.node, this.resume.node, this.purge.node),
       el("div", { class: "row filter" }, this.chips.map((chip) => chip.node)),
       el("div", { class: "row filter" },
-        field("by", "Group by", this.by), field("of-minion", "Minion", this.minion), field("of-job", "Job", this.jid)),
+        field("by", "Group by", this.by), field("of-minion", "Minion", this.ofMinion), field("of-job", "Job", this.ofJob)),
       this.noList.node, this.table.node);
   }
 
@@ -53,8 +55,8 @@ export class QueueView {
 
   filter() {
     const found = {};
-    if (this.minion.value.trim()) found.minion = this.minion.value.trim();
-    if (this.jid.value.trim()) found.jid = this.jid.value.trim();
+    if (this.ofMinion.value.trim()) found.minion = this.ofMinion.value.trim();
+    if (this.ofJob.value.trim()) found.jid = this.ofJob.value.trim();
     return found;
   }
 
@@ -73,7 +75,7 @@ export class QueueView {
       const { value: list, error: trouble } = await this.app.read("job_retry.list", filter);
       this.noList.show(trouble);
       if (Array.isArray(list)) {
-        this.queue.take(list);
+        if (this.queue.take(list)) this.reader.want();
         this.of = filter;
       } else this.queue.fail();
     }
@@ -86,10 +88,9 @@ export class QueueView {
     if (event.kind !== "entry") return false;
     const { minion, jid } = this.filter();
     const shown = !this.tooMany && (!minion || minion === event.minion) && (!jid || jid === event.jid);
-    // When an entry expires, and whether it waits for a window, the event does not tell.
-    if (event.what !== "done" && event.what !== "sent") this.reader.want();
-    else if (this.tooMany) this.reader.want();
-    return shown && this.queue.hear(event);
+    // Of what is not in the list the figures above it tell.
+    if (!shown || this.queue.hear(event)) this.reader.want();
+    return shown;
   }
 
   // -- showing --------------------------------------------------------------------------------------------------------
@@ -176,14 +177,14 @@ export class QueueView {
     const trouble = new Trouble();
     trouble.show(error);
     if (value) {
-      facts(list, [["Function", line(value.fun)], ["State", name(value.state)], ["Reason", line(value.reason)], ["Arguments", el("pre", {}, block(value.arg))],
+      facts(list, [["Function", line(value.fun)], ["State", name(value.state)], ["Reason", line(value.reason)], ["Arguments", el("pre", {}, block(value.arg, MOST_SHOWN))],
         ["Target", line(value.tgt)], ["User", line(value.user)], ["Published", moment(value.published_at)], ["Expires", moment(value.expires_at)],
         ["Not before", moment(value.not_before)], ["Waits for", line(value.waits_for)], ["Opens", moment(value.opens_at)], ["Asked for by", value.asked_for_by && line(value.asked_for_by)]]);
     }
     const history = Array.isArray(value?.history) ? value.history : [];
     await open(`${minion}, job ${jid}`, [trouble.node, list,
       history.length > 0 && el("ol", { class: "history" }, history.map((step) => el("li", {}, `${moment(step.at)}: ${name(step.state)}, ${line(step.reason)}`)))].filter(Boolean),
-      (close) => [el("a", { href: `#/jobs/${encodeURIComponent(jid)}`, class: "button", onclick: () => close() }, "Returns of this job"), el("button", { type: "button", onclick: () => close() }, "Close")]);
+      (close) => [el("a", { href: to("jobs", jid), class: "button", onclick: () => close() }, "Returns of this job"), el("button", { type: "button", onclick: () => close() }, "Close")]);
   }
 
   toggle(state) {

@@ -1,7 +1,7 @@
 // The form for a new batch: it shows which minions match, and starts nothing before that.
 
 import { warn } from "../dialog.js";
-import { el, replace, say, set } from "../dom.js";
+import { el, replace, say, set, to } from "../dom.js";
 import { count, line, many, typed } from "../format.js";
 import { Trouble, action, choice, field } from "./parts.js";
 
@@ -57,7 +57,7 @@ export class StartView {
           field("by", "One group after the other, by", inputs.by, "A grain, a pillar key or nodegroups."),
           field("check", "Check between stages", inputs.check, "A function, runner:…, or approve."),
           field("window", "Send only within", inputs.window),
-          field("timezone", "Zone of the window and the beginning", inputs.timezone),
+          field("timezone", "Zone of the window and the beginning", inputs.timezone, "The master's, unless another is named."),
           field("start_at", "Begin at", inputs.start_at),
           field("max_runtime", "Longest run on a minion", inputs.max_runtime),
           field("offline", "Minions that do not answer", inputs.offline),
@@ -140,7 +140,7 @@ export class StartView {
     const started = await this.app.act("batch.start", wanted, (value) => `Batch ${value.jid} is started on ${many(value.total, "minion")}.`);
     // The target is matched anew: a minion may have been accepted or removed since.
     if (started && started.total !== this.total) warn(`${many(this.total, "minion")} matched when they were shown, and ${count(started.total)} when the batch was started.`);
-    if (started && started.jid) location.hash = `#/batches/${encodeURIComponent(started.jid)}`;
+    if (started && started.jid) location.hash = to("batches", started.jid);
   }
 
   load() {

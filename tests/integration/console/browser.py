@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pathlib
 import shutil
@@ -57,11 +58,21 @@ class Page:
 
     def leave(self):
         """Open the page with nobody logged in."""
-        self.chrome.get(self.address)
-        self.chrome.execute_script("sessionStorage.clear()")
-        self.chrome.get("about:blank")
+        self.close()
         self.chrome.get(self.address)
         wait_for(lambda: self.exists("#user"), what=lambda: f"the login is there: {self.text()}")
+
+    def enter(self, session, path=""):
+        """Open the page anew, at a view, with a login that the tab has kept: what ``login`` has answered."""
+        self.close()
+        self.chrome.execute_script("sessionStorage.setItem('saltext-jobs-console', arguments[0])", json.dumps(session))
+        self.chrome.get(f"{self.address}#/{path}")
+        wait_for(lambda: self.exists("header"), what=lambda: f"the page is there: {self.text()}")
+
+    def close(self):
+        """Leave the page for a picture of the same server, and forget the login."""
+        self.chrome.get(self.address.replace("index.html", "icon.svg"))
+        self.chrome.execute_script("sessionStorage.clear()")
 
     def log_in(self, user, password=SECRET, eauth="sharedsecret"):
         self.fill("#user", user)

@@ -32,6 +32,8 @@ class StandIn:
     def __init__(self):
         self.runners, self.denied, self.calls = {}, set(), []
         self.perms = ["@runner"]
+        #: Below which path it answers, as behind a proxy.
+        self.prefix = ""
         self.tokens: set[str] = set()
         self.down = False
         self.streams: list[queue.Queue] = []
@@ -39,7 +41,7 @@ class StandIn:
 
     def clear(self):
         """What an empty installation answers."""
-        self.denied, self.down, self.perms = set(), False, ["@runner"]
+        self.denied, self.down, self.perms, self.prefix = set(), False, ["@runner"], ""
         self.calls.clear()
         self.drop()
         found = {"engine": True, "findings": []}
@@ -51,6 +53,13 @@ class StandIn:
             **{f"{name}.doctor": lambda: found for name in ("batch", "job_retry", "job_cache", "job_recorder")},
             **{f"{name}.history": _nothing for name in ("batch", "job_retry", "job_recorder")},
         }
+
+    def login(self, user="admin"):
+        """What a login answers."""
+        token = f"{len(self.tokens) + 1:040x}"
+        self.tokens.add(token)
+        told = {"token": token, "user": user, "eauth": "sharedsecret", "perms": self.perms}
+        return {**told, "start": time.time(), "expire": time.time() + 3600}
 
     def fire(self, tag, data):
         """Send an event to everybody who listens."""
@@ -98,8 +107,17 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     api: StandIn
     protocol_version = "HTTP/1.1"
 
+    def parse_request(self):
+        fine = super().parse_request()
+        if fine and self.api.prefix:  # what a proxy makes of it; what is elsewhere is others'
+            inside = self.path.startswith(self.api.prefix)
+            self.path = self.path.removeprefix(self.api.prefix) if inside else "/others"
+        return fine
+
     def do_GET(self):
-        if self.path == "/events":
+        if self.path == "/others":
+            self._json(200, "another application, which has a login too")
+        elif self.path == "/events":
             self._stream()
         elif self.path == "/login":
             self._json(200, {"return": "Please log in"})
@@ -117,10 +135,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             if body["password"] != SECRET:
                 self._plain(401, b"<p>Could not authenticate</p>", "text/html")
                 return
-            token = f"{len(self.api.tokens) + 1:040x}"
-            self.api.tokens.add(token)
-            told = {"token": token, "user": body["username"], "eauth": body["eauth"], "perms": self.api.perms}
-            self._json(200, {"return": [{**told, "start": time.time(), "expire": time.time() + 3600}]})
+            self._json(200, {"return": [{**self.api.login(body["username"]), "eauth": body["eauth"]}]})
         elif self.path == "/logout":
             self.api.tokens.discard(token)
             self._json(200, {"return": "gone"})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import threading
 import time
 
 import pytest
@@ -137,7 +139,7 @@ def test_a_login_that_has_ended_at_the_api_asks_for_another(page, api):
 def test_what_is_shown_is_read_once_and_then_follows_the_events(page, api):
     batch = summary(completed=2, active=3, pending=5)
     has_batch(api, batch, {})
-    page.open()
+    page.enter(api.login())
     page.wait_text("2 of 10", "tbody")
     api.calls.clear()
     api.fire(*told(summary(completed=6, active=3, pending=0, failed=1)))
@@ -154,46 +156,61 @@ FAST = """
 """
 
 
-def test_nobody_is_asked_while_nothing_happens_however_long_that_is(page, api):
-    has_batch(api, summary(completed=2, active=3, pending=5), {})
-    page.open()
+@pytest.fixture
+def fast(page):
+    """Whatever page is opened, time goes by there a thousand times as fast."""
     script = page.chrome.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": FAST})
-    try:
-        for view, fun in (
-            ("batches", "batch.list"),
-            (f"batches/{JID}", "batch.minions"),
-            ("queue", "job_retry.list"),
-            ("jobs", "job_cache.search"),
-            ("health", "job_recorder.doctor"),
-        ):
-            api.calls.clear()
-            page.go(view)
-            page.chrome.refresh()
-            wait_for(lambda fun=fun: api.count(fun), what=f"{view} is read")
-            page.wait_text("Live", ".status")
-            time.sleep(0.3)
-            api.calls.clear()
-            for number in range(4):  # twenty minutes at the page
-                api.fire("saltext/jobs/batch_manager/beat/77", {"n": number})
-                time.sleep(0.3)
-            assert api.calls == [], view
-    finally:
-        page.chrome.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
+    yield
+    page.chrome.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
+
+
+def test_nobody_is_asked_while_nothing_happens_however_long_that_is(page, api, fast):
+    has_batch(api, summary(completed=2, active=3, pending=5), {})
+    # How many calls it takes to read each view.
+    for view, calls in {"batches": 1, f"batches/{JID}": 2, "queue": 2, "jobs": 1, "health": 7}.items():
+        api.calls.clear()
+        page.enter(api.login(), view)
+        wait_for(lambda calls=calls: len(api.calls) == calls, what=lambda view=view: f"{view} is read: {api.calls}")
+        api.fire("salt/auth", {"id": "web1", "result": True})
+        api.calls.clear()
+        twenty_minutes_pass(page)
+        assert api.calls == [], view
+
+
+def twenty_minutes_pass(page):
+    """Wait until the page says that nothing has come for so long."""
+    told = re.compile(r"last event ([2-5]\d min|\d+ h) ago")
+    wait_for(lambda: told.search(page.text(".status")), what=lambda: f"20 minutes have passed: {page.text('.status')}")
+
+
+def test_a_connection_that_is_dead_and_says_nothing_is_made_anew_once(page, api, fast):
+    has_batch(api, summary(completed=2, active=3, pending=5), {})
+    page.enter(api.login())
+    page.wait_text("2 of 10", "tbody")
+    before = list(api.streams)
+    api.calls.clear()
+    api.fire("saltext/jobs/batch_manager/beat/77", {"n": 1})
+    wait_for(lambda: any(one not in before for one in api.streams), what="there is another connection")
+    wait_for(lambda: api.calls, what="it is read again")
+    twenty_minutes_pass(page)
+    assert api.calls == [("batch.list", {"limit": 50})]
 
 
 def test_many_events_are_one_read(page, api):
     has_batch(api, summary(completed=2, active=3, pending=5), {})
-    page.open()
+    page.enter(api.login())
     page.wait_text("2 of 10", "tbody")
     api.calls.clear()
     api.fire_all([told(summary(f"2026051610111213{n:04}", pending=1), "new") for n in range(500)])
     wait_for(lambda: api.count("batch.list") == 1, what="it has read again")
-    time.sleep(1)
+    page.wait_text("2 of 10", "tbody")
+    api.fire(*told(summary(completed=4, active=3, pending=3)))  # after all of these
+    page.wait_text("4 of 10", "tbody")
     assert len(api.calls) == 1
 
 
 def test_a_batch_that_only_an_event_tells_of_is_gone_when_the_api_does_not_know_it(page, api):
-    page.open()
+    page.enter(api.login())
     page.wait_text("There is no batch")
     api.fire(*told(summary(pending=3), "new", tgt="*", tgt_type="glob"))
     page.wait_text(JID, "tbody")
@@ -202,7 +219,7 @@ def test_a_batch_that_only_an_event_tells_of_is_gone_when_the_api_does_not_know_
 
 def test_an_outage_is_told_with_the_age_of_what_is_shown_and_ends_in_one_read(page, api):
     has_batch(api, summary(completed=2, active=3, pending=5), {})
-    page.open()
+    page.enter(api.login())
     page.wait_text("2 of 10", "tbody")
     page.wait_text("Live", ".status")
     api.down = True
@@ -220,19 +237,77 @@ def test_an_outage_is_told_with_the_age_of_what_is_shown_and_ends_in_one_read(pa
 
 
 def test_what_happens_while_it_reads_is_not_lost(page, api):
-    page.open()
+    asked, answer = threading.Event(), threading.Event()
 
     def slow(limit):
-        # The event is newer than what this read brings, and is there before it.
-        api.fire(*told(summary(completed=8, pending=2)))
-        time.sleep(0.5)
-        return [summary(completed=1, pending=9)]
+        asked.set()
+        answer.wait(60)
+        return [summary(completed=1, pending=9, user="who is read")]
 
     api.runners["batch.list"] = slow
-    page.go("queue")
-    page.wait_text("Retry queue", "h1")
-    page.go("batches")
+    page.enter(api.login())
+    wait_for(asked.is_set, what="it reads")
+    # The event is newer than what this read brings, and is there before it.
+    api.fire(*told(summary(pending=10), "new"))
+    api.fire(*told(summary(completed=8, pending=2)))
     page.wait_text("8 of 10", "tbody")
+    answer.set()
+    page.wait_text("by who is read", "tbody")
+    assert "8 of 10" in page.text("tbody")
+
+
+def test_a_clock_that_is_an_hour_off_changes_no_age_and_no_time_left(page, api):
+    batch = summary(completed=50, pending=50, created=time.time() - 60)
+    has_batch(api, batch, minions_of({"web1": "completed"}))
+    script = {"source": "const now = Date.now; Date.now = () => now() - 3600000;"}
+    added = page.chrome.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", script)
+    try:
+        page.enter(api.login(), f"batches/{JID}")
+        page.wait_text("(1 min ago)", ".facts")
+        assert "Left\n1 min" in page.text(".facts")
+        api.calls.clear()
+        api.fire(*told(batch, "paused", reason="paused by anna"))
+        wait_for(lambda: api.count("batch.status"), what="it is read again")
+    finally:
+        page.chrome.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
+
+
+def test_a_clock_that_is_set_back_does_not_keep_it_from_reading(page, api):
+    has_batch(api, summary(completed=2, active=3, pending=5), {})
+    page.enter(api.login())
+    page.wait_text("2 of 10", "tbody")
+    page.chrome.execute_script("const now = Date.now; Date.now = () => now() - 3600000")
+    api.calls.clear()
+    api.fire(*told(summary(completed=2, active=3, pending=5), "resumed"))
+    wait_for(lambda: api.count("batch.list"), what="it is read again")
+
+
+def test_it_is_found_below_a_path_of_a_proxy_beside_an_application_with_a_login_of_its_own(page, api, served):
+    api.prefix = "/ops/salt"
+    below = Page(page.chrome, served[1].replace("/console/", "/ops/salt/console/"))
+    below.open("anna")
+    below.wait_text("There is no batch")
+    below.wait_text("Live", ".status")
+
+
+def test_two_tabs_have_a_user_each(page, api):
+    page.open("anna")
+    first = page.chrome.current_window_handle
+    page.chrome.switch_to.new_window("tab")
+    try:
+        page.open("bert")
+        page.wait_text("bert (sharedsecret)")
+        page.chrome.switch_to.window(first)
+        page.chrome.refresh()
+        page.wait_text("anna (sharedsecret)")
+        page.click("Log out")
+    finally:
+        page.chrome.switch_to.window(next(one for one in page.chrome.window_handles if one != first))
+        page.chrome.refresh()
+        page.wait_text("bert (sharedsecret)")
+        page.wait_text("There is no batch")
+        page.chrome.close()
+        page.chrome.switch_to.window(first)
 
 
 # -- permissions ------------------------------------------------------------------------------------------------------
@@ -241,7 +316,7 @@ def test_what_happens_while_it_reads_is_not_lost(page, api):
 def test_what_the_api_denies_is_shown_as_not_permitted(page, api):
     has_batch(api, summary(completed=2, active=3, pending=5), {})
     api.denied = {"batch.pause", "batch.minions"}
-    page.open()
+    page.enter(api.login())
     page.go(f"batches/{JID}")
     page.wait_text("You are not permitted to call batch.minions")
     assert "not permitted" not in page.find("Pause").text
@@ -256,7 +331,7 @@ def test_what_the_access_list_of_the_login_lacks_looks_so_at_once_and_the_api_de
     has_batch(api, summary(completed=2, active=3, pending=5), {})
     api.perms = [{"@runner": ["batch.status", "batch.list", "job_retry.*"]}]
     api.runners["batch.pause"] = lambda jid: True
-    page.open()
+    page.enter(api.login())
     page.go(f"batches/{JID}")
     page.wait_text("Pause (not permitted)")
     page.click("Pause")
@@ -268,7 +343,7 @@ def test_a_refusal_of_a_runner_is_said_in_its_own_words(page, api):
         raise No("The target 'x*' of type 'glob' matches no accepted minion")
 
     api.runners["batch.preview"] = refuse
-    page.open()
+    page.enter(api.login())
     page.go("start")
     page.fill("#tgt", "x*")
     page.fill("#fun", "test.ping")
@@ -289,7 +364,7 @@ def test_a_batch_is_started_only_as_it_was_shown(page, api):
         "batch.start": lambda **wanted: started.append(wanted) or summary(pending=2),
     }
     has_batch(api, summary(pending=2), minions_of(dict.fromkeys(names, "pending")))
-    page.open()
+    page.enter(api.login())
     page.click("Start a batch")
     page.fill("#tgt", "web1,web2")
     page.choose("#tgt_type", "list")
@@ -317,7 +392,7 @@ def test_a_kill_is_asked_about_once_and_says_what_it_will_do(page, api):
     has_batch(api, summary(completed=2, active=3, pending=5), {})
     stops = []
     api.runners["batch.stop"] = lambda **how: stops.append(how) or True
-    page.open()
+    page.enter(api.login())
     page.go(f"batches/{JID}")
     page.click("Stop and kill…")
     page.wait_text("5 minions of 10 will not be sent to any more", "dialog")
@@ -337,7 +412,7 @@ def test_an_approval_is_for_the_stage_that_is_shown(page, api):
     )
     has_batch(api, batch, {})
     api.runners["batch.approve"] = lambda **what: approved.append(what) or True
-    page.open()
+    page.enter(api.login())
     page.go(f"batches/{JID}")
     page.wait_text("waits for approval")
     assert page.find("Resume") is None
@@ -357,7 +432,7 @@ def test_the_queue_shows_why_each_entry_waits_and_follows_its_events(page, api):
         "job_retry.list": lambda **_: entries,
         "job_retry.stats": lambda: {"entries": 3, "states": {"pending": 2, "held": 1}, "engine": True, "paused": False},
     }
-    page.open()
+    page.enter(api.login())
     page.go("queue")
     page.wait_text("it may have been begun")
     page.wait_text("when its window opens")
@@ -379,7 +454,7 @@ def test_what_is_done_to_the_queue_is_asked_about_and_done_to_what_is_shown(page
         "job_retry.purge": lambda **of: asked.append(("purge", of)) or 1,
         "job_retry.pause": lambda: asked.append(("pause", {})) or True,
     }
-    page.open()
+    page.enter(api.login())
     page.go("queue")
     page.click("Retry…")
     page.wait_text("nobody knows how far it got", "dialog")
@@ -410,7 +485,7 @@ def test_what_is_done_to_a_group_is_done_to_what_the_list_is_narrowed_to(page, a
         "job_retry.list": lambda minion=None: [entry(name) for name in ("web1", "web2") if minion in (None, name)],
         "job_retry.cancel": lambda **of: asked.append(of) or 1,
     }
-    page.open()
+    page.enter(api.login())
     page.go("queue")
     page.wait_text("2 entries", ".large")
     page.choose("#by", "jid")
@@ -430,7 +505,7 @@ def test_what_would_go_out_although_its_window_is_shut_is_asked_about(page, api)
         "job_retry.list": lambda **_: [entry("web1", waits_for="Sat 02:00-05:00", opens_at=2094516000.0)],
         "job_retry.replay": lambda **of: asked.append(of) or 1,
     }
-    page.open()
+    page.enter(api.login())
     page.go("queue")
     page.click("Replay now")
     page.wait_text("though windows of it are shut", "dialog")
@@ -442,23 +517,24 @@ def test_what_would_go_out_although_its_window_is_shut_is_asked_about(page, api)
 
 
 def test_a_double_click_is_one_and_a_key_that_is_held_confirms_nothing(page, api):
-    started = []
+    started, answer = [], threading.Event()
     shown = {"fun": "test.ping", "total": 2, "minions": ["web1", "web2"], "sizes": [2], "groups": None, "unsure": []}
 
     def start(**wanted):
         started.append(wanted)
-        time.sleep(0.5)
+        answer.wait(60)
         return summary(pending=3)
 
     api.runners |= {"batch.preview": lambda **_: shown, "batch.start": start}
     has_batch(api, summary(pending=3), minions_of({"web1": "pending"}))
-    page.open()
+    page.enter(api.login())
     page.go("start")
     page.fill("#tgt", "web*")
     page.fill("#fun", "test.ping")
     page.click("Show which minions match")
     page.wait_text("2 minions match")
     page.chrome.execute_script("arguments[0].click(); arguments[0].click()", page.find("Start the batch"))
+    answer.set()
     page.wait_text("2 minions matched when they were shown, and 3 when the batch was started", ".messages")
     wait_for(lambda: page.text("h1") == f"Batch {JID}", what="the batch is shown")
     assert len(started) == 1
@@ -469,7 +545,7 @@ def test_a_double_click_is_one_and_a_key_that_is_held_confirms_nothing(page, api
 
 def test_the_keyboard_stays_in_a_row_when_one_before_it_goes(page, api):
     api.runners["job_retry.list"] = lambda **_: [entry(name) for name in ("web1", "web2", "web3")]
-    page.open()
+    page.enter(api.login())
     page.go("queue")
     page.wait_text("3 entries", ".large")
     page.chrome.execute_script("[...document.querySelectorAll('tbody .danger')].at(-1).focus()")
@@ -510,21 +586,40 @@ def test_script_in_ids_and_returns_is_text(page, api):
         "batch.history": lambda: [[time.time() - 60, {HOSTILE: {HOSTILE: 1}}], [time.time(), {HOSTILE: 2}]],
         "batch.pause": lambda jid: True,
     }
-    page.open(HOSTILE)
-    for view in ("batches", f"batches/{HOSTILE_ID}", "queue", "jobs", f"jobs/{HOSTILE_ID}", "health", f"x{HOSTILE}"):
+    one_more = [
+        f"salt/job/{HOSTILE_ID}/ret/{HOSTILE_ID}",
+        {"id": HOSTILE_ID, "jid": HOSTILE_ID, "fun": HOSTILE, "return": HOSTILE, "retcode": 1},
+    ]
+    published = [f"salt/job/{HOSTILE_ID}/new", {"jid": HOSTILE_ID, "minions": [HOSTILE_ID], "fun": HOSTILE}]
+    # Each view with what is shown, or read, once it has heard all.
+    views = {
+        "batches": lambda: "by " + HOSTILE[:9] in page.text("tbody") and api.count("batch.list") > 1,
+        f"batches/{HOSTILE_ID}": lambda: api.count("batch.status") > 1,
+        "queue": lambda: api.count("job_retry.list") > 1,
+        "jobs": lambda: page.find("1 published since"),
+        f"jobs/{HOSTILE_ID}": lambda: api.count("jobs.list_job") > 1,
+        "health": lambda: "shows signs of life" in page.text("main"),
+        f"x{HOSTILE}": lambda: api.count("batch.list") > 1,
+    }
+    page.enter(api.login(HOSTILE))
+    for view, has_heard in views.items():
+        api.calls.clear()
         page.go(view)
         page.wait_text("onerror=", "main")
         data = {"minion": HOSTILE_ID, "jid": HOSTILE_ID, "fun": HOSTILE, "attempts": HOSTILE, "reason": HOSTILE}
         api.fire(f"salt/job_retry/{HOSTILE_ID}/{HOSTILE_ID}/queued", data)
         api.fire(*told({**batch, "jid": "1"}, "new", tgt=HOSTILE))
         api.fire(*told(batch, "paused", reason=HOSTILE))
-        time.sleep(0.2)
+        api.fire(*one_more)
+        api.fire(*published)
+        api.fire("saltext/jobs/batch_manager/beat/1", {"n": HOSTILE})
+        wait_for(has_heard, what=lambda view=view: f"{view} has heard all: {page.text()}")
     assert page.chrome.execute_script("return window.pwned") is None
     assert not page.exists("img") and not page.exists("script:not([src])") and not page.exists("[onerror], [onload]")
 
 
 def test_nothing_in_the_page_can_be_made_markup_or_run_inline(page, api):
-    page.open()
+    page.enter(api.login())
     tried = page.tell("""
         const tried = [];
         try { document.body.innerHTML = "<b>x</b>"; tried.push("innerHTML"); } catch {}
@@ -540,8 +635,9 @@ def test_nothing_in_the_page_can_be_made_markup_or_run_inline(page, api):
 
 
 def test_events_that_are_none_change_nothing(page, api):
-    has_batch(api, summary(completed=2, active=3, pending=5), {})
-    page.open()
+    other = summary("20260516101112131416", completed=1, active=4)
+    api.runners["batch.list"] = lambda limit: [summary(completed=2, active=3, pending=5), other]
+    page.enter(api.login())
     page.wait_text("2 of 10", "tbody")
     batch = summary(completed=7, active=3)
     api.fire(f"salt/batch/{JID}/progress", {**told(batch)[1], "jid": "2"})
@@ -552,8 +648,8 @@ def test_events_that_are_none_change_nothing(page, api):
     api.fire(f"salt/job/{JID}/ret/web1", {"id": "web2", "jid": JID})
     api.fire(f"salt/job/{JID}/new", {"jid": JID, "minions": {"a": 1}})
     api.fire(f"salt/batch/{JID}/progress", {**told(batch)[1], "completed": -5, "failed": 1e300, "total": 10})
-    api.fire("saltext/jobs/batch_manager/beat/1", {})
-    time.sleep(0.5)
+    api.fire(*told({**other, "completed": 3, "active": 2}))  # after all of these
+    page.wait_text("3 of 5", "tbody")
     assert "2 of 10" in page.text("tbody")
 
 
@@ -566,7 +662,7 @@ def test_a_forged_end_of_a_batch_does_not_stay(page, api):
         api, batch, minions_of({**{f"a{n}": "completed" for n in range(2)}, **{f"b{n}": "active" for n in range(3)}})
     )
     forged = told({**batch, "state": "complete"})
-    page.open()
+    page.enter(api.login())
     page.wait_text("2 of 5", "tbody")
     api.calls.clear()
     api.fire(*forged)
@@ -583,7 +679,7 @@ def test_a_forged_end_of_a_batch_does_not_stay(page, api):
 def test_a_batch_of_salt_s_own_is_read_again_when_an_event_of_it_comes(page, api):
     batch = summary(active=3, driver="cli")
     has_batch(api, batch, {})
-    page.open()
+    page.enter(api.login())
     page.go(f"batches/{JID}")
     page.wait_text("0 of 3")
     batch |= {"completed": 3, "active": 0, "state": "complete"}
@@ -595,7 +691,7 @@ def test_ten_thousand_minions_stay_fluent(page, api):
     names = [f"minion-{number:05}.example.com" for number in range(10_000)]
     records = minions_of(dict.fromkeys(names, "pending"))
     has_batch(api, summary(pending=10_000), records)
-    page.open()
+    page.enter(api.login())
     page.go(f"batches/{JID}")
     page.wait_text("10,000 pending", ".filter")
     page.chrome.execute_script("""
@@ -630,10 +726,48 @@ def test_ten_thousand_minions_stay_fluent(page, api):
     assert len(page.all("tbody tr")) == 1
 
 
+def test_a_batch_without_minions_and_names_that_javascript_knows_are_shown(page, api):
+    has_batch(api, summary(state="complete", success=True), {})
+    page.enter(api.login(), f"batches/{JID}")
+    page.wait_text("0 of 0", ".head")
+    page.wait_text("It has no minion")
+    names = {"__proto__": "failed", "constructor": "completed", "toString": "active"}
+    has_batch(api, summary(failed=1, completed=1, active=1), minions_of(names))
+    api.fire(*told(summary(failed=1, completed=1, active=1), "resumed"))
+    page.wait_text("1 failed", ".filter")
+    api.fire(*returned("toString"))
+    page.wait_text("2 completed", ".filter")
+    assert all(name in page.text("tbody") for name in names)
+
+
+def test_returns_of_megabytes_and_of_any_depth_are_shown_as_far_as_somebody_wants(page, api):
+    deep = "x"
+    for _ in range(400):
+        deep = [deep]
+    big = {"return": ["y" * 70] * 60_000, "retcode": 1}
+    exact = {"return": {"inode": 2**64 - 1, "load": float("nan")}, "retcode": 0}
+    result = {"web1": big, "web2": {"return": deep, "retcode": 0}, "web3": exact}
+    job = {"Function": "cmd.run", "Target": "web*", "Minions": list(result), "Result": result}
+    api.runners["jobs.list_job"] = lambda jid: {"jid": jid, **job}
+    page.enter(api.login(), f"jobs/{JID}")
+    page.wait_text("exit code 1", "tbody pre")
+    assert len(page.text("tbody pre")) < 2200
+    page.wait_text("18446744073709551615", "tbody")
+    page.wait_text("NaN", "tbody")
+    page.click("Show more of it")
+    page.wait_text(f"The rest: salt-run jobs.list_job {JID}", "tbody pre")
+    has_batch(api, summary(active=2), minions_of({"web1": "active", "web4": "active"}))
+    page.go(f"batches/{JID}")
+    page.wait_text("2 active", ".filter")
+    tag, data = returned("web1")
+    api.fire(tag, {**data, **big})
+    page.wait_text("1 failed", ".filter")
+
+
 def test_the_grid_shows_each_state_and_is_told_in_words(page, api):
     states = {f"m{number}": state for number, state in enumerate(STATES)}
     has_batch(api, summary(**dict.fromkeys(STATES, 1)), minions_of(states))
-    page.open()
+    page.enter(api.login())
     page.go(f"batches/{JID}")
     page.wait_text("1 timed out", ".filter")
     label = page.chrome.execute_script("return document.querySelector('canvas').getAttribute('aria-label')")
@@ -652,7 +786,7 @@ def test_the_grid_is_walked_by_keys(page, api):
     has_batch(
         api, summary(completed=1, failed=1, pending=1), minions_of({"a": "completed", "b": "failed", "c": "pending"})
     )
-    page.open()
+    page.enter(api.login())
     page.go(f"batches/{JID}")
     page.wait_text("1 failed", ".filter")
     (canvas,) = page.all("canvas")
@@ -671,7 +805,7 @@ def test_a_long_queue_is_not_read_whole(page, api):
         "paused": False,
     }
     api.runners["job_retry.list"] = lambda **of: [entry(of["minion"])] if of else pytest.fail("the whole queue is read")
-    page.open()
+    page.enter(api.login())
     page.go("queue")
     page.wait_text("There are 150,000 entries: name a minion or a job")
     page.wait_text("149,000 pending")
@@ -814,6 +948,60 @@ def test_every_view_can_be_read_in_any_light_and_width(page, api, looks):
     assert wrong == []
 
 
+def test_names_of_250_characters_make_no_view_wider_than_the_screen(page, api):
+    long, jid = "w" * 250, "2" * 250
+    furnish(api)
+    batch = summary(
+        jid, active=1, failed=1, state="paused", fun=long, tgt=long, user=long, paused_reason=long, parent=jid
+    )
+    entries = [entry(long, jid, fun=long, reason=long), entry(long, fun=long, state="held", reason=long)]
+    job = {"Function": long, "User": long, "Target": [long], "StartTime": long, "Arguments": [long], "Minions": [long]}
+    has_batch(
+        api, batch, {long: {"state": "failed", "since": 1, "retcode": 1, "group": long}, "b": {"state": "active"}}
+    )
+    api.runners |= {
+        "batch.list": lambda limit: [batch],
+        "job_retry.list": lambda **_: entries,
+        "job_retry.show": lambda **_: {
+            **entries[0],
+            "arg": [long],
+            "history": [{"at": 1, "state": long, "reason": long}],
+        },
+        "job_cache.search": lambda **_: {"jobs": [{**job, "JID": jid, "Minions": 1, "Returned": 1}], "next": None},
+        "jobs.list_job": lambda jid: {**job, "jid": jid, "Result": {long: {"return": long, "retcode": 1}}},
+        "batch.doctor": lambda: {"findings": [long]},
+        "batch.preview": lambda **_: {
+            "fun": long,
+            "total": 1,
+            "minions": [long],
+            "sizes": [1],
+            "groups": [[long, 1]],
+            "unsure": [long],
+        },
+    }
+    too_wide = []
+    page.enter(api.login(long))
+    for view in ("batches", f"batches/{jid}", "start", "queue", "jobs", f"jobs/{jid}", "health"):
+        page.go(view)
+        if view == "start":
+            page.fill("#tgt", long)
+            page.fill("#fun", "state.apply")
+            page.click("Show which minions match")
+        page.wait_text(long[:38], "main")
+        if view == "queue":
+            page.click("w", "tbody")
+            page.wait_text(long, "dialog")
+        for width in (1280, 360):
+            metrics = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
+            page.chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+            wide = page.chrome.execute_script("return document.documentElement.scrollWidth - innerWidth")
+            too_wide += [(view, width, wide)] * (wide > 0)
+        page.chrome.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        if view == "queue":
+            page.click("Close", "dialog")
+    assert too_wide == []
+
+
 def test_the_page_does_not_work_within_another(page, api, served):
     page.chrome.get(served[1].replace("index.html", "nothing"))
     page.chrome.execute_script(
@@ -828,8 +1016,8 @@ def test_the_page_does_not_work_within_another(page, api, served):
 # -- modules ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_event_stream_is_taken_apart_wherever_it_is_cut(page, api, served):
-    page.leave()
+def test_the_event_stream_is_taken_apart_wherever_it_is_cut(page):
+    page.close()
     heard = page.tell("""
         const { Parser } = await import("/console/stream.js");
         const event = (tag, data, end) => `tag: ${tag}${end}data: ${data}${end}${end}`;
@@ -848,11 +1036,11 @@ def test_the_event_stream_is_taken_apart_wherever_it_is_cut(page, api, served):
     assert heard == ["1,3"]
 
 
-def test_an_event_moves_a_minion_only_to_where_it_may_go(page, api, served):
-    page.leave()
+def test_an_event_moves_a_minion_only_to_where_it_may_go(page):
+    page.close()
     states = page.tell("""
         const { Members } = await import("/console/model/members.js");
-        const members = new Members("1");
+        const members = new Members();
         members.take({ a: { state: "pending" }, b: { state: "failed" }, c: { state: "lost" }, d: { state: "active" } });
         const back = (minion, failed) => members.hear({ kind: "returned", jid: "1", minion, failed });
         members.hear({ kind: "published", jid: "1", minions: ["a", "b", "x"] });
@@ -862,34 +1050,58 @@ def test_an_event_moves_a_minion_only_to_where_it_may_go(page, api, served):
     assert states == ["active", "failed", "completed", "failed"]
 
 
-@pytest.mark.parametrize(
-    ("typed", "meant"),
-    [
-        ("5", 5),
-        ("5.5", 5.5),
-        ("true", True),
-        ("null", None),
-        ('["a", 1]', ["a", 1]),
-        ("uptime -p", "uptime -p"),
-        (JID, JID),
-        ("1234e5678", "1234e5678"),
-        ("12e4", "12e4"),
-        ("1.10", "1.10"),
-        ('"5"', "5"),
-    ],
-)
-def test_what_is_typed_is_taken_as_what_it_looks_like(page, api, typed, meant):
-    page.leave()
-    assert (
-        page.tell(
-            'return (await import("/console/format.js")).typed(arguments[0])'.replace("arguments[0]", repr(typed))
-        )
-        == meant
-    )
+def test_what_is_typed_is_taken_as_what_it_looks_like(page):
+    meant = {
+        "5": 5,
+        "5.5": 5.5,
+        "true": True,
+        "null": None,
+        '["a", 1]': ["a", 1],
+        "uptime -p": "uptime -p",
+        JID: JID,
+        "1234e5678": "1234e5678",
+        "12e4": "12e4",
+        "1.10": "1.10",
+        '"5"': "5",
+    }
+    page.close()
+    script = 'const { typed } = await import("/console/format.js"); return arguments[0].map(typed)'
+    assert dict(zip(meant, page.tell(script, list(meant)), strict=True)) == meant
 
 
-def test_a_figure_that_grows_is_shown_as_its_pace_and_a_restart_is_no_fall(page, api):
-    page.leave()
+def test_numbers_that_javascript_would_round_stay_as_they_are(page):
+    page.close()
+    small = f"[-{JID}, 9007199254740991, 0.12345678901234567]"
+    text = f'{{"jid": {JID}, "small": {small}, "text": "a: {JID} \\" NaN", "nan": NaN}}'
+    read = page.tell('return (await import("/console/json.js")).parse(arguments[0])', text)
+    small = [f"-{JID}", 9007199254740991, 0.12345678901234566]
+    assert read == {"jid": JID, "small": small, "text": f'a: {JID} " NaN', "nan": "NaN"}
+
+
+def test_values_read_as_json_however_deep_or_large_they_are(page):
+    page.close()
+    found = page.tell("""
+        const { block, line } = await import("/console/format.js");
+        const value = { a: [1, { b: "x\\ny" }, [], {}], c: null };
+        let deep = "x";
+        for (let level = 0; level < 100000; level += 1) deep = [deep];
+        const wide = Array.from({ length: 1000000 }, (_, number) => number);
+        const same = block(value, 1000) === JSON.stringify(value, null, 2);
+        return [same, line(value), block(deep, 500).length > 500, block(wide, 500).length];
+    """)
+    assert found[:3] == [True, '{ "a": [ 1, { "b": "x\\ny" }, [], {} ], "c": null }', True]
+    assert 500 < found[3] < 600
+
+
+def test_characters_that_nobody_sees_are_shown_as_their_escapes(page):
+    page.close()
+    text = "web\u202e1\r\nx\ty\x07 \u00e9 \U0001f600"
+    shown = page.tell('return (await import("/console/dom.js")).plain(arguments[0])', text)
+    assert shown == "web\\u202e1\r\nx\ty\\x07 \u00e9 \U0001f600"
+
+
+def test_a_figure_that_grows_is_shown_as_its_pace_and_a_restart_is_no_fall(page):
+    page.close()
     rates = page.tell("""
         const { Series } = await import("/console/model/series.js");
         const series = new Series();
