@@ -30,7 +30,7 @@ def serve(fleet: Fleet) -> None:
     for minion in MINIONS:
         fleet.start_minion(minion)
     fleet.wait_for_minions(*MINIONS)
-    fleet.start_api()
+    fleet.start_api(next(iter(USERS)), password)
     _give_something_to_see(fleet)
     print(f"\nThe console:      {address}")
     print(f"User:             {', '.join(USERS)}")

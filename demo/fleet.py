@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import http.client
 import json
 import logging
 import os
@@ -18,6 +19,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -121,18 +123,27 @@ class Fleet:
             "static_path": "/console",
         }
         self._api_port = port
-        self.start_master(rest_cherrypy=api, api_logfile=str(self.config("master") / "api"), **options)
+        self.start_master(rest_cherrypy=api, api_logfile=str(self.config("salt-api") / "log"), **options)
         return f"http://127.0.0.1:{port}/console/index.html"
 
-    def start_api(self) -> None:
-        """Start the master's salt-api. :raises StepFailed: if nobody answers there."""
-        home = self.config("master")
-        self._daemons["salt-api"] = daemon = Daemon(
-            [_program("salt-api"), "-c", str(home), "-l", "quiet"], home / "output"
-        )
+    def start_api(self, user: str, password: str) -> None:
+        """
+        Start the master's salt-api and wait until somebody can log in.
+
+        :param user: of the backend ``sharedsecret``.
+        :raises StepFailed: if nobody can: it does not run, or another program has taken its port meanwhile.
+        """
+        home = self.config("salt-api")
+        home.mkdir()
+        command = [_program("salt-api"), "-c", str(self.config("master")), "-l", "quiet"]
+        self._daemons["salt-api"] = daemon = Daemon(command, home / "output")
         daemon.start()
-        if not wait_for(lambda: _listens(self._api_port), _START):
-            raise StepFailed("salt-api does not answer")
+
+        def ended_or_taken() -> bool:
+            return not daemon.is_alive() or _takes(self._api_port, user, password)
+
+        if not wait_for(ended_or_taken, _START) or not daemon.is_alive():
+            raise StepFailed(f"salt-api does not take a login on port {self._api_port}", "salt-api", "master")
 
     def start_minion(self, name: str) -> None:
         """Start a minion, without waiting for it."""
@@ -285,10 +296,16 @@ def _program(name: str) -> str:
     return os.path.join(os.path.dirname(sys.executable), name)
 
 
-def _listens(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-        return True
-    return False
+def _takes(port: int, user: str, password: str) -> bool:
+    """Tell whether a salt-api that listens on a port lets a user in."""
+    login = json.dumps({"username": user, "password": password, "eauth": "sharedsecret"}).encode()
+    headers = {"Content-Type": "application/json", "Accept": "application/json"}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/login", login, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=_COMMAND) as answer:
+            return "token" in json.load(answer)["return"][0]
+    except (OSError, ValueError, LookupError, TypeError, http.client.HTTPException):
+        return False
 
 
 def _free_ports(count: int) -> list[int]:

@@ -23,8 +23,8 @@ export class Members extends Followed {
   put(records) {
     const names = Object.keys(records);
     // Minions of a group stand together, in the order of the groups.
-    const groups = [...new Set(names.map((name) => records[name].group))];
-    if (groups.length > 1) names.sort((one, other) => groups.indexOf(records[one].group) - groups.indexOf(records[other].group));
+    const groups = new Map([...new Set(names.map((name) => records[name].group))].map((group, rank) => [group, rank]));
+    if (groups.size > 1) names.sort((one, other) => groups.get(records[one].group) - groups.get(records[other].group));
     const before = this.names;
     this.names = before.length === names.length && before.every((name, at) => name === names[at]) ? before : names;
     this.records = records;

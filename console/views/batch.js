@@ -90,7 +90,7 @@ export class BatchView {
     if (event.jid !== this.jid) return false;
     if (event.kind !== "batch") this.members.hear(event);
     // The events of the job move single minions: where they do not add up to what the batch says, they are read again.
-    else if (this.batches.hear(event, this.app.api.now()) || !this.members.agrees(event.data)) this.reader.want();
+    else if (this.batches.hear(event, this.app.api.now()) || (this.members.read && !this.members.agrees(event.data))) this.reader.want();
     return true;
   }
 

@@ -60,16 +60,25 @@ export class BatchesView {
   row(batch) {
     const { app } = this;
     const [state, progress, done, speed, note, started] = [badge(), bar(), cell(), cell(), cell("span", { class: "quiet" }), cell("time")];
+    const [fun, tgt, user] = [cell("a", { href: to("batches", batch.jid) }), cell("span", { class: "id" }), cell("span", { class: "quiet" })];
+    let known = null;
     return {
       cells: [
         state.node,
-        [el("a", { href: to("batches", batch.jid) }, line(batch.fun, 60)), el("br"), el("span", { class: "jid" }, batch.jid)],
-        [el("span", { class: "id" }, target(Array.isArray(batch.tgt) ? line(batch.tgt.join(","), 60) : line(batch.tgt, 60), batch.tgt_type)), el("br"), el("span", { class: "quiet" }, `by ${line(batch.user, 40)}`)],
+        [fun.node, el("br"), el("span", { class: "jid" }, batch.jid)],
+        [tgt.node, el("br"), user.node],
         [progress.node, done.node, " ", note.node],
         speed.node,
         started.node,
       ],
       set(now) {
+        if (now !== known) {
+          // What only an event has told may be forged: what is read comes in its place.
+          known = now;
+          fun.set(line(now.fun, 60));
+          tgt.set(target(line(Array.isArray(now.tgt) ? now.tgt.join(",") : now.tgt, 60), now.tgt_type));
+          user.set(`by ${line(now.user, 40)}`);
+        }
         state.set(outcome(now));
         progress.set(now);
         done.set(counts(now));

@@ -32,7 +32,14 @@ def chromium():
         missing("chromium and chromium-driver are not installed")
     options = webdriver.ChromeOptions()
     options.binary_location = browser
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--no-first-run"):
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-dev-shm-usage",
+        "--disable-gpu",
+        "--no-first-run",
+        "--force-prefers-reduced-motion",
+    ):
         options.add_argument(argument)
     options.add_argument("--window-size=1280,900")
     options.add_argument("--lang=en-GB")
@@ -55,6 +62,14 @@ class Page:
         self.log_in(user, password, eauth)
         wait_for(lambda: self.exists("header"), what=lambda: f"the page is there: {self.text()}")
         return self
+
+    def be(self, user):
+        """Open the first view as this user, and log in where somebody else is."""
+        if self.text(".who").startswith(f"{user} "):
+            self.go("batches")
+            wait_for(lambda: self.text("h1") == "Batches", what=lambda: f"the batches are shown: {self.text()}")
+        else:
+            self.open(user)
 
     def leave(self):
         """Open the page with nobody logged in."""

@@ -90,7 +90,7 @@ def test_the_page_is_where_the_lines_of_the_runner_say(page, command):
 
 
 def test_a_batch_is_started_and_watched_to_its_end(page, run):
-    page.open("admin")
+    page.be("admin")
     jid = start(page, "test.sleep", "2")
     page.wait_text("active", ".filter")
     page.wait_text("2 of 2", ".head")
@@ -102,7 +102,7 @@ def test_a_batch_is_started_and_watched_to_its_end(page, run):
 
 
 def test_a_batch_is_paused_resumed_and_killed(page, run):
-    page.open("admin")
+    page.be("admin")
     jid = start(page, "test.sleep", "300")
     page.wait_text("1 active", ".filter")
     page.click("Pause")
@@ -117,7 +117,7 @@ def test_a_batch_is_paused_resumed_and_killed(page, run):
 
 
 def test_what_has_failed_is_tried_again(page, run):
-    page.open("admin")
+    page.be("admin")
     jid = start(page, "test.exception", size="2")
     state(page, "unsuccessful")
     page.click("Retry…")
@@ -129,7 +129,7 @@ def test_what_has_failed_is_tried_again(page, run):
 
 
 def test_the_queue_is_seen_to_drain_when_a_minion_starts(page, master, absent, run):
-    page.open("admin")
+    page.be("admin")
     page.go("queue")
     page.wait_text("0 entries")
     jid = start_job(master, "b1", "test.arg", HOSTILE)
@@ -146,7 +146,7 @@ def test_the_queue_is_seen_to_drain_when_a_minion_starts(page, master, absent, r
 def test_a_job_is_found_with_its_returns_which_are_text(page, master, run):
     done = salt_cli(master, "a1", "test.arg", HOSTILE)
     assert done.returncode == 0
-    page.open("admin")
+    page.be("admin")
     page.go("jobs")
     page.fill("#search_function", "test.arg")
     page.fill("#minion", "a1")
@@ -157,7 +157,7 @@ def test_a_job_is_found_with_its_returns_which_are_text(page, master, run):
 
 
 def test_the_doctors_and_the_figures_of_the_last_hour_are_shown(page):
-    page.open("admin")
+    page.be("admin")
     page.go("health")
     page.wait_text("minion_sign_messages")
     page.wait_text("shows signs of life")
@@ -166,7 +166,7 @@ def test_the_doctors_and_the_figures_of_the_last_hour_are_shown(page):
 
 def test_who_may_look_sees_and_may_do_nothing(page, run):
     jid = run("batch.start", "a*", "test.sleep", "300", "batch=1")["jid"]
-    page.open("reader")
+    page.be("reader")
     page.wait_text(jid, "tbody")
     page.go(f"batches/{jid}")
     page.wait_text("1 active", ".filter")
@@ -182,7 +182,7 @@ def test_who_may_look_sees_and_may_do_nothing(page, run):
 
 
 def test_who_may_batch_starts_what_he_may_publish_and_sees_no_queue(page, run):
-    page.open("batcher")
+    page.be("batcher")
     start(page, "test.version", size="2")
     state(page, "succeeded")
     page.go("start")
@@ -198,7 +198,7 @@ def test_who_may_batch_starts_what_he_may_publish_and_sees_no_queue(page, run):
 
 
 def test_a_restart_of_the_api_asks_for_the_login_and_goes_on_where_it_was(page, api, run):
-    page.open("admin")
+    page.be("admin")
     jid = start(page, "test.sleep", "4")
     page.wait_text("1 active", ".filter")
     api()
@@ -210,7 +210,7 @@ def test_a_restart_of_the_api_asks_for_the_login_and_goes_on_where_it_was(page, 
 
 
 def test_forged_events_of_a_minion_change_nothing_that_is_read(page, master, run):
-    page.open("admin")
+    page.be("admin")
     page.wait_text("Live", ".status")
     jid = "20990101000000000000"
     data = {

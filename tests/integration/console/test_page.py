@@ -19,7 +19,7 @@ STATES = ("completed", "active", "pending", "failed", "timed_out", "lost", "offl
 #: Script, in all the places where a page may take text for markup.
 HOSTILE = '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script>"\'><svg onload=window.pwned=1>'
 #: The same as the id of a minion or a job, which has no slash and no blank.
-HOSTILE_ID = '"><img\u00a0src=x\u00a0onerror=window.pwned=1>'
+HOSTILE_ID = '"onerror="window.pwned=1"><script>window.pwned=1;<b>'
 
 
 @pytest.fixture(scope="module")
@@ -648,7 +648,8 @@ def test_events_that_are_none_change_nothing(page, api):
     api.fire(f"salt/job/{JID}/ret/web1", {"id": "web2", "jid": JID})
     api.fire(f"salt/job/{JID}/new", {"jid": JID, "minions": {"a": 1}})
     api.fire(f"salt/batch/{JID}/progress", {**told(batch)[1], "completed": -5, "failed": 1e300, "total": 10})
-    api.fire(*told({**other, "completed": 3, "active": 2}))  # after all of these
+    other |= {"completed": 3, "active": 2}
+    api.fire(*told(other))  # after all of these
     page.wait_text("3 of 5", "tbody")
     assert "2 of 10" in page.text("tbody")
 
@@ -690,7 +691,8 @@ def test_a_batch_of_salt_s_own_is_read_again_when_an_event_of_it_comes(page, api
 def test_ten_thousand_minions_stay_fluent(page, api):
     names = [f"minion-{number:05}.example.com" for number in range(10_000)]
     records = minions_of(dict.fromkeys(names, "pending"))
-    has_batch(api, summary(pending=10_000), records)
+    batch = summary(pending=10_000)
+    has_batch(api, batch, records)
     page.enter(api.login())
     page.go(f"batches/{JID}")
     page.wait_text("10,000 pending", ".filter")
@@ -706,13 +708,12 @@ def test_ten_thousand_minions_stay_fluent(page, api):
     begun = time.monotonic()
     api.fire(f"salt/job/{JID}/new", {"jid": JID, "minions": names, "fun": "state.apply"})
     for start in range(0, 10_000, 250):
-        chunk = names[start : start + 250]
-        api.fire_all([returned(name, retcode=0 if number % 100 else 2) for number, name in enumerate(chunk, start)])
-        api.fire(
-            *told(
-                summary(completed=(start + 250) * 99 // 100, failed=(start + 250) // 100, active=10_000 - start - 250)
-            )
-        )
+        codes = {name: 0 if number % 100 else 2 for number, name in enumerate(names[start : start + 250], start)}
+        for name, code in codes.items():
+            records[name] |= {"state": "failed" if code else "completed", "retcode": code}
+        failed = (start + 349) // 100
+        batch |= {"completed": start + 250 - failed, "failed": failed, "active": 9750 - start, "pending": 0}
+        api.fire_all([*(returned(name, retcode=code) for name, code in codes.items()), told(batch)])
     page.wait_text("9,900 completed", ".filter")
     page.wait_text("100 failed", ".filter")
     took = time.monotonic() - begun
@@ -987,7 +988,7 @@ def test_names_of_250_characters_make_no_view_wider_than_the_screen(page, api):
             page.fill("#tgt", long)
             page.fill("#fun", "state.apply")
             page.click("Show which minions match")
-        page.wait_text(long[:38], "main")
+        page.wait_text(long[:15], "main")
         if view == "queue":
             page.click("w", "tbody")
             page.wait_text(long, "dialog")
