@@ -38,7 +38,7 @@ export class App {
     this.beats = new Map();
     this.told = el("span", { role: "status" }); // what changes seldom, and is said aloud
     this.age = el("span");
-    this.status = el("p", { class: "status" }, this.told, " ", this.age);
+    this.status = el("section", { class: "status", "aria-label": "Connection" }, this.told, " ", this.age);
     this.main = el("main", { id: "main", tabindex: -1 });
     window.addEventListener("hashchange", () => {
       this.route();
