@@ -84,7 +84,9 @@ def test_an_engine_that_runs_as_somebody_else_is_named(opts):
 
 
 def test_an_engine_that_has_ended_has_no_process(opts):
-    requests.tell_process(opts, BATCH_MANAGER)
+    with files.single_holder(requests.lock_path(opts, BATCH_MANAGER)):
+        requests.tell_process(opts, BATCH_MANAGER)
+        assert requests.process_of(opts, BATCH_MANAGER).pid == os.getpid()
     assert requests.process_of(opts, BATCH_MANAGER) is None
 
 
