@@ -234,7 +234,9 @@ def figures(module, new, big, trips, make_old_jobs):
     }
     removed = make_old_jobs()
     if hasattr(module, "store_of"):
-        module.store_of(module.__opts__).swept.clear()  # it need not look for old jobs among those that it has seen
+        # It need not look for old jobs among those that it has seen.
+        module.store_of(module.__opts__).swept.clear()
+        module.store_of(module.__opts__).young.clear()
     found["removal"] = measure(remove, trips)
     if hasattr(module, "store_of"):
         find, day = importlib.import_module("saltext.jobs.core.store.search"), time.time() - 86400

@@ -197,6 +197,7 @@ def removal(column, size, folder, own, module, file_returns):
     found = {}
     if hasattr(module, "store_of"):
         module.store_of(own).swept.clear()
+        module.store_of(own).young.clear()
     if column != "sqlite":
         found["removal of a job of ten returns"] = cpu(module.clean_old_jobs) / count
         return found

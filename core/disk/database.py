@@ -21,10 +21,21 @@ from typing import Any
 
 from saltext.jobs.core import formats
 from saltext.jobs.core.disk import schema
-from saltext.jobs.core.disk.database_file import BUSY_SECONDS, LEFT, DatabaseFile, is_damage, is_foreign, roll_back
+from saltext.jobs.core.disk.database_file import (
+    BUSY_SECONDS,
+    LEFT,
+    LOOK,
+    DatabaseFile,
+    is_damage,
+    is_foreign,
+    patiently,
+    roll_back,
+)
 from saltext.jobs.core.errors import StateError
 
 CACHE_KB = 8192  # of pages that a connection keeps, at most: those that a sweep changes in one transaction
+#: Seconds, at least and at most, between two transactions of one who removes or copies much, in which others write.
+PAUSE, LONGEST_PAUSE = 0.01, 1.0
 LARGEST_LOG = 64 * 1024 * 1024  # bytes that -wal may keep after its content has gone into the file
 
 _DATABASES: dict[tuple[str, bool], Database] = {}
@@ -37,6 +48,8 @@ class Connection:
         self.sql, self.identity = sql, identity
         #: Whether a transaction is open, and whether what it stores must survive a power cut.
         self.busy = self.durable = False
+        #: For how many seconds the last transaction kept others from writing.
+        self.held = 0.0
 
 
 def database_at(path: str, full_sync: bool = False) -> Database:
@@ -70,7 +83,8 @@ class Database:
         :raises StateError: where the file cannot be used.
         """
         with self._watched() as connection:
-            return connection.sql.execute(query, values).fetchall()
+            rows: list[tuple[Any, ...]] = patiently(lambda: connection.sql.execute(query, values).fetchall())
+            return rows
 
     @contextlib.contextmanager
     def transaction(self, durable: bool = False) -> Iterator[sqlite3.Connection]:
@@ -86,7 +100,7 @@ class Database:
                 yield connection.sql
                 return
             connection = self._begin(connection)
-            connection.busy, connection.durable = True, durable
+            connection.busy, connection.durable, began = True, durable, time.monotonic()
             try:
                 yield connection.sql
                 connection.sql.execute("COMMIT")
@@ -94,14 +108,14 @@ class Database:
                 roll_back(connection.sql)
                 raise
             finally:
-                connection.busy = False
+                connection.busy, connection.held = False, time.monotonic() - began
             if connection.durable and not self._full_sync:
                 self._sync()
 
     def _begin(self, connection: Connection) -> Connection:
         """Begin a transaction, on the file that is there once all who came first have ended theirs."""
         while True:
-            connection.sql.execute("BEGIN IMMEDIATE")
+            patiently(connection.sql.execute, "BEGIN IMMEDIATE")
             # Another version of this extension may have changed the tables since the connection was opened.
             version = connection.sql.execute("PRAGMA user_version").fetchone()[0]
             if version == schema.VERSION and connection.identity == self._file.identity():
@@ -114,7 +128,21 @@ class Database:
         """Cut free pages off the file, in a transaction of its own."""
         with self._watched() as connection:
             # Each page is a row without columns, of which ``execute`` takes one only.
-            connection.sql.executescript(f"PRAGMA incremental_vacuum({pages})")
+            patiently(connection.sql.executescript, f"PRAGMA incremental_vacuum({pages})")
+
+    @property
+    def held(self) -> float:
+        """For how many seconds this thread's last transaction kept others from writing."""
+        connection = self._open_ones.get(threading.get_ident())
+        return connection.held if connection else 0.0
+
+    def give_way(self) -> None:
+        """
+        Let others write: for as long as this thread's last transaction kept them from it.
+
+        Who waits looks now and then whether he may, and on a busy machine less often than he would.
+        """
+        time.sleep(min(LONGEST_PAUSE, max(PAUSE, self.held)))
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[Connection]:
@@ -185,14 +213,14 @@ class Database:
                 self._file.check_rights(exc)
                 if "locked" not in str(exc) or time.monotonic() > deadline:
                     raise
-                time.sleep(0.01)
+                time.sleep(LOOK)
                 continue
             if connection is not None:
                 return connection
 
     def _connect(self, identity: tuple[int, int]) -> Connection | None:
         """Return a connection; None where the file is another one by now."""
-        sql = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        sql = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
         try:
             application = sql.execute("PRAGMA application_id").fetchone()[0]
             version = sql.execute("PRAGMA user_version").fetchone()[0]
@@ -239,7 +267,7 @@ class Database:
     def check(self) -> bool:
         """Read the whole file and tell whether it is sound; where it is not, set it aside. Writers are not kept waiting."""
         with self._watched() as connection:
-            found = connection.sql.execute("PRAGMA quick_check(1)").fetchone()[0]
+            found = patiently(lambda: connection.sql.execute("PRAGMA quick_check(1)").fetchone()[0])
         if found == "ok":
             return True
         self._leave(connection)

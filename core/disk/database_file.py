@@ -15,6 +15,7 @@ import sqlite3
 import stat
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from saltext.jobs.core.disk import schema
 from saltext.jobs.core.disk.local_banks import make_folder, owner_for_root
@@ -25,6 +26,8 @@ from saltext.jobs.core.errors import StateError
 log = logging.getLogger(__name__)
 
 BUSY_SECONDS = 30.0  # how long a writer waits for the others
+#: Seconds between two looks whether the others have ended: at first, and once a second has gone by.
+LOOK, LATER_LOOK = 0.002, 0.02
 #: The first that takes INSERT … ON CONFLICT DO UPDATE, the newest of what is used here.
 LEAST_SQLITE = (3, 24, 0)
 
@@ -176,6 +179,25 @@ class DatabaseFile:
             found,
             target,
         )
+
+
+def patiently(call: Callable[..., Any], *values: Any) -> Any:
+    """
+    Call what may find the file locked by somebody, and again until it is not.
+
+    SQLite by itself looks less and less often, ten times a second in the end, and may miss every pause of a sweep for long.
+
+    :raises sqlite3.OperationalError: where it is locked for ``BUSY_SECONDS``.
+    """
+    began = time.monotonic()
+    while True:
+        try:
+            return call(*values)
+        except sqlite3.OperationalError as exc:
+            waited = time.monotonic() - began
+            if "locked" not in str(exc) or waited > BUSY_SECONDS:
+                raise
+        time.sleep(LOOK if waited < 1 else LATER_LOOK)
 
 
 def roll_back(sql: sqlite3.Connection) -> None:

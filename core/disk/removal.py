@@ -8,111 +8,184 @@ records go later, some at a time.
 from __future__ import annotations
 
 import sqlite3
-import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from saltext.jobs.core.disk import job_index
 from saltext.jobs.core.disk.database import Database
 
 #: Records that one transaction removes, about: some five milliseconds.
-MOST = 1000
-#: Seconds between two transactions, in which others write: longer than one, since who waits looks but now and then.
-PAUSE = 0.01
+MOST = 1500
+#: Seconds that one should take at most. Where it took longer, as on a busy machine or a slow disk, the next are smaller.
+LONG = 0.03
+#: Records of the smallest ones.
+LEAST = 100
 _APART = "/removed/"  # no bank's name begins with a slash
 
 
-def remove_older(database: Database, banks: Sequence[str], parent: str, names: Sequence[str], than: float) -> list[str]:
-    """
-    Remove the keys ``names`` of some banks, and the banks ``parent/name``, where nothing of a name was written since.
+class Removal:
+    """:param database: the file."""
 
-    All of one name goes at once.
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._most = MOST
 
-    :param than: Unix time.
-    :return: those names of which there is nothing with a time.
-    """
-    unknown: list[str] = []
-    for number, part in enumerate(_parts(database, parent, names)):
-        if number:
-            time.sleep(PAUSE)
-        with database.transaction() as sql:
-            unknown += _remove_older(sql, banks, parent, part, int(than * 1000))
-    return unknown
+    def remove_older(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float) -> float | None:
+        """
+        Remove the keys ``names`` of some banks, and the banks ``parent/name``, where nothing of a name was written since.
+
+        All of one name goes at once. The caller has begun no transaction.
+
+        :param than: Unix time.
+        :return: a Unix time before which none of those that stay was last written; None where none stays.
+        """
+        jobs = _Jobs(banks, parent, int(than * 1000))
+        sizes, at = self._sizes(parent, names), 0
+        kept: list[int] = []
+        while at < len(names):
+            if at:
+                self._database.give_way()
+            part = self._part(names[at:], sizes)
+            at += len(part)
+            kept += self._remove_large(jobs, part[0]) if sizes.get(part[0], 0) >= MOST else self._remove(jobs, part)
+            self._most = max(LEAST, self._most // 2) if self._database.held > LONG else min(MOST, 2 * self._most)
+        return min(kept) / 1000 if kept else None
+
+    def _sizes(self, parent: str, names: Sequence[str]) -> dict[str, int]:
+        """Return how many records there are in the banks ``parent/name``."""
+        query = f"""SELECT banks.name, count(*) FROM banks JOIN records ON records.bank = banks.id
+            WHERE banks.name IN ({_marks(names)}) GROUP BY banks.name"""
+        found = self._database.read(query, tuple([f"{parent}/{name}" for name in names]))
+        return {row[0][len(parent) + 1 :]: row[1] for row in found}
+
+    def _part(self, names: Sequence[str], sizes: Mapping[str, int]) -> list[str]:
+        """Return the first of some names, of which there are not too many records; one with many alone."""
+        records = count = 0
+        for name in names:
+            size = 3 + sizes.get(name, 0)  # a load, a list of minions, a mark
+            if count and records + size > self._most:
+                break
+            records, count = records + size, count + 1
+        return list(names[:count])
+
+    def _remove(self, jobs: _Jobs, names: Sequence[str]) -> list[int]:
+        """Remove the old ones of names with few records each. Returns when the others were written."""
+        kept: dict[str, int] = {}
+        while True:
+            try:
+                with self._database.transaction() as sql:
+                    kept.update(jobs.remove(sql, [name for name in names if name not in kept]))
+                return list(kept.values())
+            except _Young as exc:
+                kept.update(exc.written)
+
+    def _remove_large(self, jobs: _Jobs, name: str) -> list[int]:
+        """As ``_remove``, a name with many records. Before it lets nobody else write it looks at all of them."""
+        bank = (jobs.bank(name),)
+        query = """SELECT banks.id, count(*), max(records.id){} FROM banks JOIN records ON records.bank = banks.id
+            WHERE banks.name = ?"""
+        while True:
+            ((*seen, newest),) = self._database.read(query.format(", max(updated)"), bank)
+            if newest is None:  # somebody was faster
+                return self._remove(jobs, [name])
+            if newest >= jobs.than:
+                return [newest]
+            with self._database.transaction() as sql:
+                if list(sql.execute(query.format(""), bank).fetchone()) == seen:
+                    return list(jobs.remove(sql, [name], apart=seen[0]).values())
+
+    def empty_some(self) -> int:
+        """Remove some of the records in banks that were set apart, and return how many."""
+        found = self._database.read("SELECT id FROM banks WHERE name > ? AND name < '/s' LIMIT 1", (_APART,))
+        if not found:
+            return 0
+        with self._database.transaction() as sql:
+            still = sql.execute(
+                "SELECT 1 FROM banks WHERE id = ? AND name > ? AND name < '/s'", (*found[0], _APART)
+            ).fetchone()
+            if still is None:
+                return 1  # somebody else was faster, and another bank may have its number by now
+            of = f"SELECT id FROM records WHERE bank = ? LIMIT {MOST}"
+            count = sql.execute(f"DELETE FROM records WHERE id IN ({of})", found[0]).rowcount
+            if count < MOST:
+                sql.execute("DELETE FROM banks WHERE id = ?", found[0])
+        return max(count, 1)
 
 
-def _parts(database: Database, parent: str, names: Sequence[str]) -> Iterator[list[str]]:
-    """Yield the names in such groups that there are not too many records of one to look at."""
-    start = len(parent) + 1
-    query = f"""SELECT banks.name, count(*) FROM banks JOIN records ON records.bank = banks.id
-        WHERE banks.name IN ({_marks(names)}) GROUP BY banks.name"""
-    sizes = {row[0][start:]: row[1] for row in database.read(query, _in(parent, names))}
-    part: list[str] = []
-    records = 0
-    for name in names:
-        part.append(name)
-        records += 3 + sizes.get(name, 0)  # a load, a list of minions, a mark
-        if records >= MOST:
-            yield part
-            part, records = [], 0
-    if part:
-        yield part
+class _Young(Exception):
+    """Some names have records that are not old. All that was done in the transaction is to be taken back."""
+
+    def __init__(self, written: dict[str, int]) -> None:
+        super().__init__()
+        #: When the newest of them was written, in milliseconds of Unix time.
+        self.written = written
 
 
-def _remove_older(sql: sqlite3.Connection, banks: Sequence[str], parent: str, names: list[str], than: int) -> list[str]:
-    start = len(parent) + 1
-    numbers = [row[0] for row in sql.execute(f"SELECT id FROM banks WHERE name IN ({_marks(banks)})", tuple(banks))]
-    query = f"""SELECT banks.name, banks.id, count(records.id), max(records.updated) >= ? FROM banks
-        LEFT JOIN records ON records.bank = banks.id WHERE banks.name IN ({_marks(names)}) GROUP BY banks.name"""
-    own = {row[0][start:]: row[1:] for row in sql.execute(query, (than, *_in(parent, names)))}
-    kept = {name for name, (_, _, is_young) in own.items() if is_young}
-    keys = f"FROM records WHERE bank IN ({_marks(numbers)}) AND key IN ({{}})"
-    query = f"SELECT key {keys.format(_marks(names))} AND updated >= ?"
-    kept.update(row[0] for row in sql.execute(query, (*numbers, *names, than)))
-    bare = [name for name in names if name not in own or not own[name][1]]
-    there = (
-        {row[0] for row in sql.execute(f"SELECT key {keys.format(_marks(bare))}", (*numbers, *bare))} if bare else ()
-    )
-    unknown = [name for name in bare if name not in there]
-    old = [name for name in names if name not in kept and name not in unknown]
-    take_banks(sql, dict(own[name][:2] for name in old if name in own))
-    sql.execute(f"DELETE {keys.format(_marks(old))}", (*numbers, *old))
-    job_index.has_removed(sql, job_index.LOADS, old)
-    return unknown
+class _Jobs:
+    """Where the records of jobs are, and when they are old: written before ``than``, in milliseconds of Unix time."""
+
+    def __init__(self, banks: Sequence[str], parent: str, than: int) -> None:
+        self.than = than
+        self._banks, self._parent = banks, parent
+
+    def bank(self, name: str) -> str:
+        """Return the name of the bank that is a name's own."""
+        return f"{self._parent}/{name}"
+
+    def remove(self, sql: sqlite3.Connection, names: Sequence[str], apart: int | None = None) -> dict[str, int]:
+        """
+        Remove the old ones of some names, and return when the others were written, in milliseconds of Unix time.
+
+        :param apart: the number of the one name's own bank, if that is old and too large to be removed here.
+        :raises _Young: where something in the own bank of a name is not old.
+        """
+        numbers = list(_numbers(sql, self._banks).values())
+        of_names = f"FROM records WHERE bank IN ({_marks(numbers)}) AND key IN ({{}})"
+        query = f"SELECT key, updated {of_names.format(_marks(names))} AND updated >= ?"
+        kept: dict[str, int] = {}
+        for name, updated in sql.execute(query, (*numbers, *names, self.than)):
+            kept[name] = max(updated, kept.get(name, 0))
+        old = [name for name in names if name not in kept]
+        if apart is None:
+            self._remove_banks(sql, old)
+        elif old:
+            set_apart(sql, apart)
+        sql.execute(f"DELETE {of_names.format(_marks(old))}", (*numbers, *old))
+        job_index.has_removed(sql, job_index.LOADS, old)
+        return kept
+
+    def _remove_banks(self, sql: sqlite3.Connection, names: Sequence[str]) -> None:
+        own = {number: bank for bank, number in _numbers(sql, [self.bank(name) for name in names]).items()}
+        numbers, marks = tuple(own), _marks(own)
+        # To look at the time of each record first takes as long as to remove them.
+        sql.execute(f"DELETE FROM records WHERE bank IN ({marks}) AND updated < ?", (*numbers, self.than))
+        query = f"SELECT bank, max(updated) FROM records WHERE bank IN ({marks}) GROUP BY bank"
+        left = sql.execute(query, numbers).fetchall()
+        if left:
+            raise _Young({own[number][len(self._parent) + 1 :]: updated for number, updated in left})
+        sql.execute(f"DELETE FROM banks WHERE id IN ({marks})", numbers)
 
 
-def _in(parent: str, names: Sequence[str]) -> tuple[str, ...]:
-    return tuple([f"{parent}/{name}" for name in names])
+def _numbers(sql: sqlite3.Connection, banks: Sequence[str]) -> dict[str, int]:
+    return dict(sql.execute(f"SELECT name, id FROM banks WHERE name IN ({_marks(banks)})", tuple(banks)).fetchall())
 
 
-def take_banks(sql: sqlite3.Connection, sizes: dict[int, int]) -> None:
+def take_banks(sql: sqlite3.Connection, sizes: Mapping[int, int]) -> None:
     """
     Remove some banks with all that is in them, at once for whoever looks.
 
-    :param sizes: how many records there are in each, by its number; that of a bank may be a guess.
+    :param sizes: how many records there are in each, by its number.
     """
     small = [number for number, size in sizes.items() if size < MOST]
     sql.execute(f"DELETE FROM records WHERE bank IN ({_marks(small)})", small)
     sql.execute(f"DELETE FROM banks WHERE id IN ({_marks(small)})", small)
     for number in sizes.keys() - small:
-        sql.execute("UPDATE banks SET name = ? WHERE id = ?", (f"{_APART}{number}", number))
+        set_apart(sql, number)
 
 
-def empty_some(database: Database) -> int:
-    """Remove some of the records in banks that were set apart, and return how many."""
-    found = database.read("SELECT id FROM banks WHERE name > ? AND name < '/s' LIMIT 1", (_APART,))
-    if not found:
-        return 0
-    with database.transaction() as sql:
-        still = sql.execute(
-            "SELECT 1 FROM banks WHERE id = ? AND name > ? AND name < '/s'", (*found[0], _APART)
-        ).fetchone()
-        if still is None:
-            return 1  # somebody else was faster, and another bank may have its number by now
-        of = f"SELECT id FROM records WHERE bank = ? LIMIT {MOST}"
-        count = sql.execute(f"DELETE FROM records WHERE id IN ({of})", found[0]).rowcount
-        if count < MOST:
-            sql.execute("DELETE FROM banks WHERE id = ?", found[0])
-    return max(count, 1)
+def set_apart(sql: sqlite3.Connection, number: int) -> None:
+    """Have nobody see a bank any more; its records go later."""
+    sql.execute("UPDATE banks SET name = ? WHERE id = ?", (f"{_APART}{number}", number))
 
 
 def is_apart(bank: str) -> bool:

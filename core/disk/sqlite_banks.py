@@ -61,6 +61,7 @@ class SqliteBanks:
         self.path = database.path
         #: By which jobs are found and listed.
         self.index = JobLookup(database)
+        self._removal = removal.Removal(database)
 
     def transaction(self, durable: bool = False) -> AbstractContextManager[sqlite3.Connection]:
         """All that this thread does in the block is done as a whole, or not at all, and nobody else writes meanwhile."""
@@ -159,20 +160,22 @@ class SqliteBanks:
         start = len(name) + 1
         return list(dict.fromkeys(str(row[0])[start:].partition("/")[0] for row in found))
 
-    def outside(self, bank: str, low: str, high: str) -> list[str]:
-        """Return the keys of a bank that are before ``low`` or after ``high``."""
-        query = f"SELECT key FROM records WHERE {_OF} AND key {{}} ?"
-        return [
-            row[0] for sign, edge in (("<", low), (">", high)) for row in self._rows(query.format(sign), bank, edge)
-        ]
+    def outside(self, bank: str, since: str, low: str, high: str) -> list[str]:
+        """Return the keys of a bank from ``since`` on that are before ``low``; if it is empty also those after ``high``."""
+        query = f"SELECT key FROM records WHERE {_OF} AND key {{}}"
+        found = self._rows(query.format(">= ? AND key < ?"), bank, since, low)
+        if not since:
+            found += self._rows(query.format("> ?"), bank, high)
+        return [row[0] for row in found]
 
-    def banks_outside(self, bank: str, low: str, high: str) -> list[str]:
-        """Return the names of the banks in a bank that are before ``low`` or after ``high``."""
+    def banks_outside(self, bank: str, since: str, low: str, high: str) -> list[str]:
+        """As ``outside``, the names of the banks in a bank."""
         name = plain_bank(bank)
         first, last = _below(name)
         found: list[Any] = []
-        for edges in ((first, f"{name}/{low}"), (f"{name}/{high}", last)):
-            found += self._database.read("SELECT name FROM banks WHERE name > ? AND name < ?", edges)
+        parts = [(f"{name}/{since}" if since else first, f"{name}/{low}"), (f"{name}/{high}", last)]
+        for edges in parts[:1] if since else parts:
+            found += self._database.read("SELECT name FROM banks WHERE name >= ? AND name < ?", edges)
         names = dict.fromkeys(str(row[0])[len(name) + 1 :].partition("/")[0] for row in found)
         return [name for name in names if not low <= name <= high]
 
@@ -220,13 +223,17 @@ class SqliteBanks:
 
     # -- jobs ------------------------------------------------------------------------------------------------------
 
-    def remove_older(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float) -> list[str]:
-        """As ``removal.remove_older``."""
-        return removal.remove_older(self._database, banks, parent, names, than)
+    def remove_older(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float) -> float | None:
+        """As ``Removal.remove_older``."""
+        return self._removal.remove_older(banks, parent, names, than)
+
+    def give_way(self) -> None:
+        """Let others write, who had to wait for this thread."""
+        self._database.give_way()
 
     def tidy(self) -> bool:
         """Remove some of what nobody needs and nobody sees, and tell whether there was any."""
-        return bool(removal.empty_some(self._database) or self.index.forget())
+        return bool(self._removal.empty_some() or self.index.forget())
 
     def with_minion(self, jids: Sequence[str], minion: str) -> set[str]:
         """Return those of some jids of which the minion is in ``jobs/minions``, or has returned."""

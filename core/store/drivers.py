@@ -16,7 +16,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import salt.cache
 from salt.exceptions import SaltCacheError, SaltDeserializationError
@@ -55,6 +55,15 @@ class Outage(SaltCacheError):  # type: ignore[misc]
 
 class Undecodable(SaltCacheError):  # type: ignore[misc]
     """The record was read, and is damaged: reading it again will not help."""
+
+
+class Left(NamedTuple):
+    """What was not removed of some jobs."""
+
+    #: Those of which the driver cannot tell when they were written.
+    unknown: list[str]
+    #: A Unix time before which none of the others was last written; None where there is none.
+    written: float | None
 
 
 class Driver:
@@ -168,8 +177,12 @@ class Driver:
         """Return the names of the banks in ``bank``; none where the driver cannot tell."""
         return self.keys(bank)
 
-    def outside(self, bank: str, low: str, high: str, of_banks: bool) -> list[str] | None:
-        """Return the keys, or the banks, in a bank that are not between two names; None where that takes a list of all."""
+    def outside(self, bank: str, since: str, low: str, high: str, of_banks: bool) -> list[str] | None:
+        """
+        Return the keys, or the banks, in a bank that are not between two names; None where that takes a list of all.
+
+        :param since: where it is given, those from it on that are before ``low``.
+        """
         return None
 
     def count_loads(self) -> int:
@@ -255,23 +268,25 @@ class Driver:
         times = [self.updated(*item) for item in items if self.contains(*item)]
         return max((at for at in (*times, self.bank_updated(bank)) if at), default=None)
 
-    def remove_older(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float) -> list[str]:
+    def give_way(self) -> None:
+        """Let others write, who had to wait for this process."""
+
+    def remove_older(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float) -> Left:
         """
         Remove what ``remove`` does of each of some jobs, if the last write of any of it was before the Unix time ``than``.
 
         :param banks: in which the names of the jobs are keys.
-        :return: those names of which the driver cannot tell when they were written.
         """
-        return [
-            name for name in names if self._remove_older([(bank, name) for bank in banks], parent, name, than) is None
-        ]
+        last = {name: self._remove_older([(bank, name) for bank in banks], parent, name, than) for name in names}
+        kept = [at for at in last.values() if at is not None and at >= than]
+        return Left([name for name in names if last[name] is None], min(kept, default=None))
 
-    def _remove_older(self, items: Sequence[tuple[str, str]], parent: str, name: str, than: float) -> bool | None:
+    def _remove_older(self, items: Sequence[tuple[str, str]], parent: str, name: str, than: float) -> float | None:
+        """Remove one job, if it is old, and return when it was last written."""
         last = self.last_updated(items, f"{parent}/{name}")
-        if last is None or last >= than:
-            return None if last is None else False
-        self.remove(items, parent, name)
-        return True
+        if last is not None and last < than:
+            self.remove(items, parent, name)
+        return last
 
     def remove(self, items: Sequence[tuple[str, str]], parent: str, name: str) -> None:
         """Remove the bank ``parent/name`` and then (bank, key) pairs, in this order."""

@@ -34,7 +34,7 @@ import salt.payload
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.errors import LaterVersion
-from saltext.jobs.core.store.drivers import ABSENT, Undecodable
+from saltext.jobs.core.store.drivers import ABSENT, Left, Undecodable
 from saltext.jobs.core.store.publication import Publication, digest, ids_in, is_later
 from saltext.jobs.core.store.store import Store
 
@@ -336,6 +336,6 @@ def drop(store: Store, jid: str) -> None:
     store.driver.remove([(bank, jid) for bank in reversed(BANKS)], RETURNS, jid)
 
 
-def drop_older(store: Store, jids: Sequence[str], than: float) -> list[str]:
-    """As ``drop``, those jobs that were last written before the Unix time ``than``; returns those of which nobody knows."""
+def drop_older(store: Store, jids: Sequence[str], than: float) -> Left:
+    """As ``drop``, those jobs that were last written before the Unix time ``than``; returns what there is of the others."""
     return store.driver.remove_older(list(reversed(BANKS)), RETURNS, jids, than)

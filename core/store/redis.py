@@ -76,15 +76,14 @@ class Redis(Driver):
         members = self._members(bank)
         return super().bank_updated(bank) if members is None else self._last((), bank, members)
 
-    def _remove_older(self, items: Sequence[tuple[str, str]], parent: str, name: str, than: float) -> bool | None:
+    def _remove_older(self, items: Sequence[tuple[str, str]], parent: str, name: str, than: float) -> float | None:
         members = self._members(f"{parent}/{name}")
         if members is None:
             return super()._remove_older(items, parent, name, than)
         last = self._last(items, f"{parent}/{name}", members)
-        if last is None or last >= than:
-            return None if last is None else False
-        self._drop(items, parent, name, members)
-        return True
+        if last is not None and last < than:
+            self._drop(items, parent, name, members)
+        return last
 
     def remove(self, items: Sequence[tuple[str, str]], parent: str, name: str) -> None:
         members = self._members(f"{parent}/{name}")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections.abc import Iterator
 
 from salt.exceptions import SaltCacheError
@@ -17,14 +16,13 @@ from salt.exceptions import SaltCacheError
 from saltext.jobs.core.ids import jid_at, jid_time
 from saltext.jobs.core.store.drivers import Outage
 from saltext.jobs.core.store.records import BANKS, LOADS, RETURNS, drop, drop_older
-from saltext.jobs.core.store.store import Store
+from saltext.jobs.core.store.store import Store, Young
 
 log = logging.getLogger(__name__)
 
 CLOCK_SKEW = 86400.0  # a jid further in the future says nothing about its age
 LARGE_BANK = 1000  # names; a smaller one is listed by every sweep
 RUNNING = 3600.0  # seconds after its last write in which no job is removed for being too many: it may be running
-PAUSE = 0.01  # seconds between two transactions, in which others write
 
 
 def sweep(store: Store, keep: float, now: float, large: int = LARGE_BANK) -> None:
@@ -34,11 +32,16 @@ def sweep(store: Store, keep: float, now: float, large: int = LARGE_BANK) -> Non
     :param large: names from which a bank is not listed by every sweep.
     :raises SaltCacheError: when the driver fails; the next sweep goes on.
     """
-    _drop_old(store, _perhaps_old(store, LOADS, keep, now, large), keep, now)
-    for bank in (*BANKS[1:], RETURNS):
-        jids = _perhaps_old(store, bank, keep, now, large)
-        with_load = store.driver.present(LOADS, jids) if jids else ()
-        _drop_old(store, [jid for jid in jids if jid not in with_load], keep, now)
+    written = now
+    for bank in (*BANKS, RETURNS):
+        known = _known_young(store, bank, keep, now)
+        jids = _perhaps_old(store, bank, known.low if known else "", keep, now, large)
+        if bank != LOADS and jids:  # of a job with a load it is known by now when it was written
+            with_load = store.driver.present(LOADS, jids)
+            jids = [jid for jid in jids if jid not in with_load]
+        written = min(written, _drop_old(store, jids, keep, now), known.written if known else now)
+        low, high = _edges(keep, now)
+        store.young[bank] = Young(max(low, known.low) if known else low, high, written)
 
 
 def trim(store: Store, now: float) -> None:
@@ -68,20 +71,30 @@ def trim(store: Store, now: float) -> None:
         used, count = store.driver.used_bytes() or 0, left
 
 
-def _drop_old(store: Store, jids: list[str], keep: float, now: float) -> None:
-    """Remove those of some jobs that were last written more than ``keep`` seconds ago."""
+def _drop_old(store: Store, jids: list[str], keep: float, now: float) -> float:
+    """
+    Remove those of some jobs that were last written more than ``keep`` seconds ago.
+
+    :return: a Unix time before which none of the others was last written; 0 where that is not known.
+    """
+    written = now
     for number, part in enumerate(_parts(jids, store.driver.removed_at_once)):
-        if number and store.driver.removed_at_once > 1:
-            time.sleep(PAUSE)
+        if number:
+            store.driver.give_way()
         try:
             with store.lock(part[0]) if store.driver.removed_at_once == 1 else contextlib.nullcontext():
-                for jid in drop_older(store, part, now - keep):
+                left = drop_older(store, part, now - keep)
+                if left.written is not None:
+                    written = min(written, left.written)
+                for jid in left.unknown:
                     if (jid_time(jid) or now) < now - keep:
                         drop(store, jid)
         except Outage:
             raise
         except SaltCacheError as exc:
+            written = 0.0
             log.error("Jobs could not be removed from the job cache (%s): %s", ", ".join(part[:3]), exc)
+    return written
 
 
 def _parts(jids: list[str], size: int) -> Iterator[list[str]]:
@@ -89,17 +102,37 @@ def _parts(jids: list[str], size: int) -> Iterator[list[str]]:
         yield jids[start : start + size]
 
 
-def _perhaps_old(store: Store, bank: str, keep: float, now: float, large: int) -> list[str]:
+def _edges(keep: float, now: float) -> tuple[str, str]:
+    """Return between which two the jids of those jobs are that are certainly fresh."""
+    return jid_at(max(0.0, now - keep)), jid_at(now + CLOCK_SKEW)
+
+
+def _known_young(store: Store, bank: str, keep: float, now: float) -> Young | None:
+    """Return what the last sweep found out, if none of those jobs can have become old since: as after a migration."""
+    known = store.young.get(bank)
+    return known if known and known.high <= _edges(keep, now)[1] and known.written > now - keep else None
+
+
+def _perhaps_old(store: Store, bank: str, since: str, keep: float, now: float, large: int) -> list[str]:
     """
     Return the jids in ``bank`` whose own time does not tell that they are fresh. As a rule there are none, and many jids.
+
+    :param since: a jid before which, as after all that are fresh, none is old; nothing where that is not known.
+    """
+    low, high = _edges(keep, now)
+    found = store.driver.outside(bank, since, low, high, of_banks=bank == RETURNS)
+    if found is None:
+        found = _listed_outside(store, bank, low, high, keep, now, large)
+    return [jid for jid in found if since <= jid < low] if since else found
+
+
+def _listed_outside(store: Store, bank: str, low: str, high: str, keep: float, now: float, large: int) -> list[str]:
+    """
+    Return the jids in ``bank`` that are not between two.
 
     A large bank is not listed again while no jid in it can have become older than ``keep`` seconds: neither one
     that was there the last time, nor one that was written since.
     """
-    low, high = jid_at(max(0.0, now - keep)), jid_at(now + CLOCK_SKEW)
-    found = store.driver.outside(bank, low, high, of_banks=bank == RETURNS)
-    if found is not None:
-        return found
     at, first, last = store.swept.pop(bank, (0.0, low, high))
     if now - at >= keep or first < low or last > high:
         names = store.driver.banks(bank) if bank == RETURNS else store.driver.raw_keys(bank)

@@ -12,7 +12,6 @@ import heapq
 import itertools
 import os
 import sqlite3
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -23,14 +22,14 @@ from saltext.jobs.core.disk.job_lookup import CHUNK, JobLookup
 from saltext.jobs.core.disk.sqlite_banks import SqliteBanks, banks_of
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ids import jid_at
-from saltext.jobs.core.store.drivers import ABSENT, LOADS, Driver, Marks, Outage, Shown, Undecodable
+from saltext.jobs.core.store.drivers import ABSENT, LOADS, Driver, Left, Marks, Outage, Shown, Undecodable
 
 Result = TypeVar("Result")
 
 #: Pairs of function and user that are looked for one by one; where more match, all jobs of the time are looked at.
 MOST_MARKS = 100
-#: By how many pages the file shrinks at a time, how often in one sweep, and the seconds in between, in which others write.
-PIECE_PAGES, PIECES, PAUSE = 200, 20, 0.02
+#: By how many pages the file shrinks at a time, and how often in one sweep.
+PIECE_PAGES, PIECES = 200, 20
 
 
 class Sqlite(Driver):
@@ -139,12 +138,15 @@ class Sqlite(Driver):
 
         self._do(write, "flush", f"{parent}/{name}")
 
-    def remove_older(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float) -> list[str]:
-        return self._do(lambda file: file.remove_older(banks, parent, names, than), "flush", parent)
+    def remove_older(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float) -> Left:
+        return Left([], self._do(lambda file: file.remove_older(banks, parent, names, than), "flush", parent))
 
-    def outside(self, bank: str, low: str, high: str, of_banks: bool) -> list[str] | None:
+    def give_way(self) -> None:
+        self.banks_file.give_way()
+
+    def outside(self, bank: str, since: str, low: str, high: str, of_banks: bool) -> list[str] | None:
         return self._do(
-            lambda banks: (banks.banks_outside if of_banks else banks.outside)(bank, low, high), "list", bank
+            lambda banks: (banks.banks_outside if of_banks else banks.outside)(bank, since, low, high), "list", bank
         )
 
     def count_loads(self) -> int:
@@ -202,11 +204,11 @@ class Sqlite(Driver):
             self._checked = os.getpid()
             self._do(lambda banks: banks.is_sound(), "check", "")
         while self._do(lambda banks: banks.tidy(), "flush", ""):
-            time.sleep(PAUSE)
+            self.give_way()
         for _ in range(PIECES):
             if not self._do(lambda banks: banks.give_back(PIECE_PAGES), "shrink", ""):
                 return
-            time.sleep(PAUSE)
+            self.give_way()
 
     def damage(self) -> str | None:
         """Return what a check of the whole file finds, or why it cannot be made; None where all is well."""

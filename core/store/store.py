@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import salt.payload
 
@@ -45,6 +45,14 @@ _SYNC = ("publish", "all", "none")
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
+class Young(NamedTuple):
+    """None of the jobs with a jid before ``low`` or after ``high`` was last written before the Unix time ``written``."""
+
+    low: str
+    high: str
+    written: float
+
+
 class Store:
     """
     The storage that ``cache:`` names. Keys are what :py:meth:`key` made of an id.
@@ -71,6 +79,8 @@ class Store:
         self.sync_publish, self.sync_all = sync != "none", sync == "all"
         #: What the last sweep saw of each large bank.
         self.swept: dict[str, tuple[float, str, str]] = {}
+        #: What it found out of each bank.
+        self.young: dict[str, Young] = {}
 
     def key(self, value: Any, what: str) -> str | None:
         """Return the driver's key for the jid or minion id ``value``; None, after a warning, where it is refused."""

@@ -9,6 +9,7 @@ import os
 import resource
 import signal
 import sqlite3
+import threading
 import time
 
 import pytest
@@ -110,6 +111,32 @@ def dying(statement, number):
             return super().execute(sql, *values)
 
     return functools.partial(sqlite3.connect, factory=Connection)
+
+
+def timed(held):
+    """A connection that notes for how many seconds of CPU each of its transactions kept others from writing."""
+
+    class Connection(sqlite3.Connection):
+        began = 0.0
+
+        def execute(self, sql, *values):
+            found = super().execute(sql, *values)
+            if sql.startswith("BEGIN"):
+                self.began = time.thread_time()
+            elif sql == "COMMIT":
+                held.append(time.thread_time() - self.began)
+            return found
+
+    return Connection
+
+
+def in_thread(work):
+    """What a thread of its own returns, which has a connection of its own."""
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(work()))
+    thread.start()
+    thread.join()
+    return answers[0]
 
 
 def version_of(path):
@@ -351,6 +378,25 @@ class TestRemoval:
         large.returner({"jid": jid, "id": "late", "return": 1})
         large.store.driver.tidy()
         assert list(large.get_jid(jid)) == ["late"]
+
+    def test_a_very_large_job_is_looked_at_while_others_write(self, large, monkeypatch):
+        banks, jid = large.store.driver.banks_file, "20200101000000000004"
+        with banks.transaction():
+            for number in range(20_000):
+                banks.store(f"jobs/returns/{jid}", f"m{number}", 1)
+        held, connect = [], sqlite3.connect
+        monkeypatch.setattr(sqlite3, "connect", functools.partial(connect, factory=timed(held)))
+
+        def look():
+            for _ in range(2):
+                began = time.thread_time()
+                Database(banks.path).read("SELECT max(updated) FROM records GROUP BY bank")
+            return time.thread_time() - began
+
+        looked = in_thread(look)
+        in_thread(lambda: large.sweep_in(7200))
+        assert large.get_jids() == {} and held
+        assert max(held) < looked / 2, "of the time that a look at each record takes"
 
     def test_a_job_that_was_written_meanwhile_stays_whole(self, large):
         jid = "20200101000000000008"

@@ -382,6 +382,33 @@ class TestManyWriters:
         thread.join()
         assert sorted(cache.list("bank")) == ["key", "slow"]
 
+    def test_a_writer_finds_the_pauses_of_one_that_writes_all_the_time(self, opts, cache):
+        banks = banks_of(opts)
+        cache.store("bank", "key", 0)
+        turns, held, ended = [0], threading.Event(), threading.Event()
+
+        def write():
+            while not ended.is_set():
+                with banks.transaction():
+                    banks.store("bank", "busy", turns[0])
+                    turns[0] += 1
+                    held.set()
+                    time.sleep(0.06)
+                held.clear()
+                time.sleep(0.006)
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        missed = []
+        for number in range(20):
+            held.wait(stretched(SOON))
+            before = turns[0]
+            cache.store("bank", "key", number)
+            missed.append(turns[0] - before)
+        ended.set()
+        thread.join()
+        assert max(missed) <= 5, missed
+
     def test_a_block_that_fails_leaves_nothing(self, opts, cache):
         banks = banks_of(opts)
         with pytest.raises(RuntimeError), banks.transaction():
