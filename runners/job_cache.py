@@ -347,7 +347,7 @@ def backup(path):
     """
     _require_no_limit("backup")
     banks = _file_of_sqlite("backup")
-    if not isinstance(path, str) or not os.path.isabs(path):
+    if not isinstance(path, str) or not os.path.isabs(path) or "\0" in path:
         raise Refused(f"path is {path!r}; accepted is the absolute path of a file")
     try:
         banks.backup(path)

@@ -28,6 +28,7 @@ from saltext.jobs.core.disk.database_file import (
     DatabaseFile,
     is_damage,
     is_foreign,
+    name_anew,
     patiently,
     roll_back,
 )
@@ -38,7 +39,7 @@ CACHE_KB = 8192  # of pages that a connection keeps, at most: those that a sweep
 PAUSE, LONGEST_PAUSE = 0.01, 1.0
 LARGEST_LOG = 64 * 1024 * 1024  # bytes that -wal may keep after its content has gone into the file
 
-_DATABASES: dict[tuple[str, bool], Database] = {}
+_DATABASES: dict[tuple[str, bool, bool], Database] = {}
 
 
 class Connection:
@@ -52,10 +53,11 @@ class Connection:
         self.held = 0.0
 
 
-def database_at(path: str, full_sync: bool = False) -> Database:
-    """Return this process's database at an absolute path."""
-    found = _DATABASES.get((path, full_sync))
-    return found or _DATABASES.setdefault((path, full_sync), Database(path, full_sync))
+def database_at(path: str, full_sync: bool = False, chosen: bool = False) -> Database:
+    """Return this process's database at an absolute path; the parameters are those of ``Database``."""
+    wanted = (path, full_sync, chosen)
+    found = _DATABASES.get(wanted)
+    return found or _DATABASES.setdefault(wanted, Database(path, full_sync, chosen=chosen))
 
 
 class Database:
@@ -63,11 +65,14 @@ class Database:
     :param path: of the file; absolute.
     :param full_sync: whether every transaction must survive a power cut; otherwise those that ask for it.
     :param mounts: returns what is mounted where, as ``/proc/self/mounts``; that file, where none is given.
+    :param chosen: whether somebody has chosen the directory, which is not made then.
     """
 
-    def __init__(self, path: str, full_sync: bool = False, mounts: Callable[[], str] | None = None) -> None:
+    def __init__(
+        self, path: str, full_sync: bool = False, mounts: Callable[[], str] | None = None, chosen: bool = False
+    ) -> None:
         self.path = path
-        self._file = DatabaseFile(path, mounts)
+        self._file = DatabaseFile(path, mounts, chosen)
         self._full_sync = full_sync
         self._pid = os.getpid()
         #: By thread. A thread that has the number of one that has ended takes its connection over.
@@ -208,6 +213,9 @@ class Database:
                 if identity is None:
                     self._file.make()
                     continue
+                if self._file.is_copy():
+                    self._file.take_up_copy()
+                    continue
                 connection = self._connect(identity)
             except sqlite3.OperationalError as exc:  # as when another process closes the file at this moment
                 self._file.check_rights(exc)
@@ -274,6 +282,12 @@ class Database:
         self._file.set_aside(connection.identity, str(found))
         return False
 
+    def check_for(self, whom: str) -> None:
+        """Do what ``check`` does, unless that was done for the same one; nobody, where it is an empty text."""
+        if not whom or self._file.checked_for() != whom:
+            self.check()
+            self._file.note_check(whom)
+
     def backup(self, path: str) -> None:
         """
         Make a copy of this moment, while others go on writing.
@@ -286,6 +300,10 @@ class Database:
         try:
             with self._watched() as connection, contextlib.closing(sqlite3.connect(draft)) as copy:
                 connection.sql.backup(copy)
-            os.link(draft, path)  # unlike a rename it replaces nothing
-        finally:
-            os.unlink(draft)
+                copy.execute("PRAGMA journal_mode=DELETE")  # all in one file, by which it is known as a copy
+            name_anew(draft, path)
+        except BaseException:
+            for name in (draft, f"{draft}-journal"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name)
+            raise

@@ -8,6 +8,7 @@ owner. It must never touch a file that is not its own.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import logging
 import os
@@ -32,19 +33,25 @@ LOOK, LATER_LOOK = 0.002, 0.02
 LEAST_SQLITE = (3, 24, 0)
 
 _COMPANIONS = ("-wal", "-shm")
+#: What a file system says that has no second names for files.
+_NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
 
 #: Connections that must not be closed.
 LEFT: list[sqlite3.Connection] = []
+#: What is open to read the beginnings of files, by device and number.
+_HEADS: dict[tuple[int, int], int] = {}
 
 
 class DatabaseFile:
     """
     :param path: absolute.
     :param mounts: returns what is mounted where, as ``/proc/self/mounts``; that file, where none is given.
+    :param chosen: whether somebody has chosen the directory. It has to be there: perhaps its disk is not mounted.
     """
 
-    def __init__(self, path: str, mounts: Callable[[], str] | None = None) -> None:
+    def __init__(self, path: str, mounts: Callable[[], str] | None = None, chosen: bool = False) -> None:
         self.path = path
+        self._chosen = chosen
         self._mounts = mounts or mounted
 
     def identity(self) -> tuple[int, int] | None:
@@ -71,12 +78,48 @@ class DatabaseFile:
             with contextlib.suppress(FileNotFoundError):
                 if not stat.S_ISREG(os.lstat(self.path + name).st_mode):
                     raise StateError(f"{self.path}{name} is a link or no file: remove it, or set sqlite_cache_path")
+        if self._chosen and not os.path.isdir(os.path.dirname(self.path)):
+            raise StateError(
+                f"the directory of sqlite_cache_path, {os.path.dirname(self.path)}, is not there: mount its disk, or make "
+                "it for the user that the master runs as"
+            )
         kind = remote_file_system(os.path.realpath(os.path.dirname(self.path)), self._mounts())
         if kind is not None:
             raise StateError(
                 f"{self.path} is on a network file system ({kind}), where SQLite cannot work: set sqlite_cache_path to a "
                 "file on a local disk"
             )
+
+    def is_copy(self) -> bool:
+        """
+        Tell whether the file is a copy that was put here and that nobody has opened since.
+
+        A copy is no database with a log yet, and whatever log lies beside it is that of another file. SQLite would take it
+        for the copy's own.
+        """
+        try:
+            head = head_of(self.path)
+        except OSError:
+            return False
+        return head[18:20] == b"\1\1" and head[68:72] == schema.APPLICATION.to_bytes(4, "big")
+
+    def take_up_copy(self) -> None:
+        """Make a copy that was put here the file in use. What lies beside it is kept, under another name."""
+        with self._alone():
+            if not self.is_copy():
+                return  # somebody was faster
+            target = free_name(f"{self.path}.replaced-{_now()}-wal")
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{self.path}-shm")
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(f"{self.path}-wal", target)
+                log.warning(
+                    "%s is a copy that was put back: what was left there of another one is kept as %s",
+                    self.path,
+                    target,
+                )
+            with contextlib.closing(self._plain_connection()) as sql:
+                sql.execute("PRAGMA journal_mode=WAL")
 
     def make(self) -> None:
         """Make the file, or what is missing in one that somebody has begun."""
@@ -130,8 +173,8 @@ class DatabaseFile:
         return handle
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Nobody else makes a file or sets one aside."""
+    def _alone(self) -> Iterator[int]:
+        """Nobody else makes a file or sets one aside. Yields the descriptor of the file that sees to it."""
         path = f"{self.path}.lock"
         try:
             handle = self.new_file(path)
@@ -139,11 +182,22 @@ class DatabaseFile:
             handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
+            yield handle
         finally:
             # Not left to close: a process that another thread has begun meanwhile holds what is open here.
             fcntl.flock(handle, fcntl.LOCK_UN)
             os.close(handle)
+
+    def checked_for(self) -> str:
+        """Return what ``note_check`` was last called with."""
+        with self._alone() as handle:
+            return os.pread(handle, 200, 0).decode("utf-8", "replace")
+
+    def note_check(self, whom: str) -> None:
+        """Note for whom the whole file was checked."""
+        with self._alone() as handle:
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, whom.encode(), 0)
 
     def set_aside(self, identity: tuple[int, int], reason: str) -> None:
         """Rename a damaged file, unless somebody has done so or it is sound; the next who opens it begins a new one."""
@@ -164,7 +218,7 @@ class DatabaseFile:
             LEFT.append(sql)
             with contextlib.suppress(sqlite3.Error):
                 sql.execute("BEGIN IMMEDIATE")  # nobody commits to it while it is renamed
-            target = free_name(f"{self.path}.damaged-{time.strftime('%Y%m%d%H%M%S', time.gmtime())}")
+            target = free_name(f"{self.path}.damaged-{_now()}")
             # The file itself goes last: a new one must never find the log of the old one beside it.
             for name in (*_COMPANIONS, ""):
                 with contextlib.suppress(FileNotFoundError):
@@ -207,6 +261,23 @@ def roll_back(sql: sqlite3.Connection) -> None:
             sql.execute("ROLLBACK")
 
 
+def _now() -> str:
+    return time.strftime("%Y%m%d%H%M%S", time.gmtime())
+
+
+def name_anew(draft: str, path: str) -> None:
+    """Give a file the name that it is to have. :raises OSError: also where something has that name."""
+    try:
+        os.link(draft, path)  # unlike a rename it replaces nothing
+    except OSError as exc:
+        if exc.errno not in _NO_LINKS:
+            raise
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        os.rename(draft, path)
+    else:
+        os.unlink(draft)
+
+
 def free_name(path: str) -> str:
     """Return the path, or it with a number after it, that nothing has."""
     number, found = 1, path
@@ -222,8 +293,22 @@ def is_damage(exc: BaseException) -> bool:
     return isinstance(exc, sqlite3.DatabaseError) and ("malformed" in text or "not a database" in text)
 
 
+def head_of(path: str) -> bytes:
+    """
+    Return the first 100 bytes of a file.
+
+    What is opened for it is never closed: this would release all locks that SQLite holds on the file in this process.
+    """
+    found = os.stat(path)
+    handle = _HEADS.get((found.st_dev, found.st_ino))
+    if handle is None:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        opened = os.fstat(handle)
+        _HEADS[opened.st_dev, opened.st_ino] = handle
+    return os.pread(handle, 100, 0)
+
+
 def is_foreign(path: str) -> bool:
     """Tell whether a file that SQLite cannot read has never been one of its own; zeros are what a power cut leaves."""
-    with open(path, "rb") as stream:
-        head = stream.read(100)
+    head = head_of(path)
     return not head.startswith(b"SQLite format 3\0") and bool(head.strip(b"\0"))

@@ -48,9 +48,10 @@ def banks_of(opts: Mapping[str, Any], cachedir: str | None = None) -> SqliteBank
     sync = opts.get("sqlite_cache_synchronous", _SYNC[0])
     if sync not in _SYNC:
         raise StateError(f"sqlite_cache_synchronous is {sync!r}; accepted is one of {', '.join(_SYNC)}")
-    if path is None or (cachedir is not None and cachedir != home):
+    chosen = path is not None and cachedir in (None, home)
+    if not chosen:
         path = os.path.join(cachedir or home, FILE)
-    return SqliteBanks(database_at(os.path.normpath(path), sync == "FULL"))
+    return SqliteBanks(database_at(os.path.normpath(str(path)), sync == "FULL", chosen))
 
 
 class SqliteBanks:
@@ -262,6 +263,10 @@ class SqliteBanks:
     def is_sound(self) -> bool:
         """Read the whole file, and tell whether it is sound; where it is not, it has been set aside."""
         return self._database.check()
+
+    def check_for(self, whom: str) -> None:
+        """As ``is_sound``, but once only for each whom: a text, which is nobody where it is empty."""
+        self._database.check_for(whom)
 
     def damage(self) -> str | None:
         """Return what a check of the whole file finds; None where it is sound."""

@@ -236,9 +236,9 @@ def copy_between(source: Store, store: Store, key: str, dry_run: bool) -> dict[s
                 records.add_minions(store, there, ids)
             if _is_whole(load) and (_is_whole(mark) or not records.load_of(store, there)):
                 done["loads"] = 1
-                if _is_whole(mark):
+                writes.append((records.LOADS, there, load))
+                if _is_whole(mark):  # last: a run that was interrupted is not taken for a publish
                     writes.append((records.PUBLISHED, there, mark))
-                writes.append((records.LOADS, there, load))  # last: a run that was interrupted is not taken for whole
         if writes and not dry_run:
             store.driver.store_all(writes)
     if broken:

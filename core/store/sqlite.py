@@ -32,6 +32,18 @@ MOST_MARKS = 100
 PIECE_PAGES, PIECES = 200, 20
 
 
+def process_name(pid: int) -> str:
+    """Return what no other process has had, nor will have; nothing where the system does not tell."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as stream:
+            boot = stream.read().strip()
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stream:
+            began = stream.read().rpartition(")")[2].split()[19]  # the name before it holds whatever it holds
+    except (OSError, IndexError):
+        return ""
+    return f"{boot} {pid} {began}"
+
+
 class Sqlite(Driver):
     """The file of the driver sqlite. There is no server that could be away."""
 
@@ -197,12 +209,13 @@ class Sqlite(Driver):
 
     def tidy(self) -> None:
         """
-        Check the file, once in the life of a process, remove what nobody sees any more, and give back to the disk some of
-        what is free.
+        Check the file, remove what nobody sees any more, and give back to the disk some of what is free.
+
+        The file is checked once for each master, which starts its maintenance anew every hour.
         """
         if self._checked != os.getpid():
             self._checked = os.getpid()
-            self._do(lambda banks: banks.is_sound(), "check", "")
+            self._do(lambda banks: banks.check_for(process_name(os.getppid())), "check", "")
         while self._do(lambda banks: banks.tidy(), "flush", ""):
             self.give_way()
         for _ in range(PIECES):

@@ -964,6 +964,25 @@ class TestSqlite(Contract):
         assert in_processes(1, lambda _: Returner(opts).clean_old_jobs()) == [None]
         assert len(job_cache.store.driver.banks_file.damaged()) == 1
 
+    def test_the_file_is_checked_once_for_each_master(self, opts):
+        """A master starts its maintenance anew every hour; the file may take minutes to read."""
+        path = os.path.join(opts["cachedir"], "cache.sqlite")
+        for number in range(200):
+            Returner(opts).store.store("other", str(number), "x" * 5000)
+        assert in_processes(1, lambda _: Returner(opts).clean_old_jobs()) == [None]
+        database_at(path).read("PRAGMA wal_checkpoint(TRUNCATE)")
+        with open(path, "r+b") as stream:
+            stream.seek(8192 * 60)
+            stream.write(b"\xff" * 8192)
+
+        def damaged():
+            return [name for name in os.listdir(opts["cachedir"]) if "damaged" in name]
+
+        assert in_processes(1, lambda _: Returner(opts).clean_old_jobs()) == [None]
+        assert damaged() == []
+        in_processes(1, lambda _: in_processes(1, lambda _: Returner(opts).clean_old_jobs()))
+        assert damaged() != []
+
     def test_the_oldest_jobs_go_where_they_take_more_than_is_wanted(self, opts):
         job_cache = Returner({**opts, "salt_cache": {"max_bytes": "1M", "sync": "none"}})
         jids = [f"202605161200000000{number:02}" for number in range(60)]

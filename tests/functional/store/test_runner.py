@@ -17,7 +17,7 @@ from salt.exceptions import CommandExecutionError
 from saltext.jobs.core.master import secrets
 from saltext.jobs.core.store import records
 from saltext.jobs.core.store.local import Local
-from saltext.jobs.core.store.migration import LocalCache, copy
+from saltext.jobs.core.store.migration import LocalCache, copy, copy_between
 from saltext.jobs.core.store.store import Store, store_of
 from saltext.jobs.core.store.verification import Verification
 from tests.functional.cache_servers import cache_servers, driver_options  # noqa: F401 (a fixture)
@@ -395,6 +395,36 @@ class TestBetweenDrivers:
                 assert store.fetch(bank, store.key_of(jid)) == first.fetch(bank, key)
         second.ours("save_load", JIDS[1], {**LOAD, "fun": "forged"})
         assert second.ours("get_load", JIDS[1])["fun"] == "test.arg"
+
+    @pytest.mark.parametrize("writes", range(9))
+    def test_a_run_that_dies_anywhere_is_made_whole_by_the_next(self, tmp_path, writes):
+        class Dying(Local):
+            left = writes
+
+            def store(self, *args, **more):
+                if not self.left:
+                    raise KeyboardInterrupt
+                self.left -= 1
+                super().store(*args, **more)
+
+        def opts_in(name):
+            (tmp_path / name).mkdir()
+            return {**salt.config.DEFAULT_MASTER_OPTS, **OURS, **driver_options("localfs", None, tmp_path / name, 0)}
+
+        target = opts_in("second")
+        first, second = Store(opts_in("first")), Store(target, Dying(target))
+        self.fill(first, JIDS[:2])
+        with pytest.raises(KeyboardInterrupt):
+            for jid in JIDS[:2]:
+                copy_between(first, second, jid, dry_run=False)
+        again = Store(target)
+        for jid in JIDS[:2]:
+            copy_between(first, again, jid, dry_run=False)
+        for jid in JIDS[:2]:
+            assert records.load_of(again, jid) == records.load_of(first, jid) != {}
+            for bank in (*records.BANKS, f"{records.RETURNS}/{jid}"):
+                for key in first.keys(bank):
+                    assert again.fetch(bank, key) == first.fetch(bank, key), (bank, key)
 
     def test_a_second_run_copies_what_is_missing_and_takes_nothing_back(self, masters):
         first, second = masters

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import multiprocessing
 import os
 import random
 import resource
+import shutil
 import signal
 import sqlite3
 import string
@@ -311,6 +313,31 @@ class TestTheFile:
         far = Database(path, mounts=lambda: "server:/x / nfs rw 0 0\n")
         with pytest.raises(StateError, match=r"network file system \(nfs\).*sqlite_cache_path"):
             far.read("SELECT 1")
+
+    def test_a_directory_that_was_chosen_and_is_not_there_is_not_made(self, opts, tmp_path):
+        """Its disk may not be mounted: what was begun in its place would be missed later."""
+        own = {**opts, "sqlite_cache_path": str(tmp_path / "disk" / "salt" / "cache.sqlite")}
+        with pytest.raises(SaltCacheError, match="disk/salt, is not there: mount its disk, or make it"):
+            salt.cache.Cache(own).store("bank", "key", 1)
+        assert not (tmp_path / "disk").exists()
+        (tmp_path / "disk" / "salt").mkdir(parents=True)
+        salt.cache.Cache(own).store("bank", "key", 1)
+        assert salt.cache.Cache(own).fetch("bank", "key") == 1
+
+    def test_to_look_at_its_beginning_lets_go_of_no_lock(self, opts, cache, path):
+        """What a process closes of a file takes all its locks of that file with it."""
+        cache.store("bank", "key", 1)
+        threads = [threading.Thread(target=cache.fetch, args=("bank", "key")) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+            thread.join()
+        with open("/proc/locks", encoding="ascii") as stream:
+            mine = [
+                line
+                for line in stream
+                if f" {os.getpid()} " in line and line.split()[5].endswith(f":{os.stat(path).st_ino}")
+            ]
+        assert mine
 
     def test_a_file_that_is_taken_away_is_begun_anew(self, cache, path):
         cache.store("bank", "key", 1)
@@ -628,11 +655,73 @@ class TestCopies:
         assert twins and all(copied.fetch("bank", key) == copied.fetch("twin", key) for key in twins)
         assert [name for name in os.listdir(tmp_path) if "part" in name] == []
 
+    @pytest.mark.parametrize("moved", [False, True], ids=["over the file", "in its place"])
+    def test_a_copy_that_is_put_back_is_what_it_was_whatever_was_left_beside_it(
+        self, opts, cache, path, tmp_path, moved, caplog
+    ):
+        copy = str(tmp_path / "copy.sqlite")
+
+        def fill(value):
+            for number in range(600):
+                cache.store("bank", f"{number:04}", value * 100)
+
+        def first(_):
+            fill("old")
+            banks_of(opts).backup(copy)
+
+        def second(_):
+            fill("new")
+            os.kill(os.getpid(), signal.SIGKILL)  # its log stays
+
+        assert in_processes(1, first) == [None]
+        process = FORK.Process(target=second, args=(0,))
+        process.start()
+        process.join(stretched(SOON))
+        left = os.stat(f"{path}-wal").st_size
+        assert left > 100_000
+        if moved:
+            os.rename(path, f"{path}.before")
+        shutil.copyfile(copy, path)
+        found = in_processes(3, lambda _: [cache.fetch("bank", f"{number:04}") for number in range(600)])
+        assert found == [["old" * 100] * 600] * 3
+        assert banks_of(opts).is_sound()
+        (kept,) = [name for name in os.listdir(opts["cachedir"]) if "replaced" in name]
+        assert os.stat(os.path.join(opts["cachedir"], kept)).st_size == left
+        cache.store("bank", "0000", "newest")
+        assert in_processes(1, lambda _: cache.fetch("bank", "0000")) == ["newest"]
+
+    def test_a_copy_can_lie_where_files_have_one_name_only(self, opts, cache, tmp_path, monkeypatch):
+        def link(*names):
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+
+        cache.store("bank", "key", 1)
+        monkeypatch.setattr(os, "link", link)
+        run, target = salt.loader.runner(opts), str(tmp_path / "copy.sqlite")
+        assert run["job_cache.backup"](target)["bytes"] == os.stat(target).st_size > 0
+        with pytest.raises(Exception, match="is there already"):
+            run["job_cache.backup"](target)
+        assert sorted(name for name in os.listdir(tmp_path) if name.startswith("copy")) == ["copy.sqlite"]
+
+    def test_a_copy_for_which_the_disk_is_too_small_leaves_nothing(self, opts, cache, tmp_path):
+        for number in range(300):
+            cache.store("bank", str(number), "x" * 5000)
+        run, target = salt.loader.runner(opts), str(tmp_path / "copy.sqlite")
+
+        def backup(_):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, resource.RLIM_INFINITY))
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            return run["job_cache.backup"](target)
+
+        (found,) = in_processes(1, backup)
+        assert "The copy cannot be made" in found
+        assert [name for name in os.listdir(tmp_path) if name.startswith("copy")] == []
+
     def test_a_copy_replaces_nothing(self, opts, cache, tmp_path):
         cache.store("bank", "key", 1)
         run = salt.loader.runner(opts)
         (tmp_path / "there").write_text("mine")
-        for path, why in ((str(tmp_path / "there"), "is there already"), ("relative", "absolute path")):
+        refused = {str(tmp_path / "there"): "is there already", "relative": "absolute path", "/x\0y": "absolute path"}
+        for path, why in refused.items():
             with pytest.raises(Exception, match=why):
                 run["job_cache.backup"](path)
         assert (tmp_path / "there").read_text() == "mine"
