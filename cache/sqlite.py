@@ -16,19 +16,27 @@ A short function each; the work is done in ``core/disk/sqlite_banks.py``.
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 
 import salt.syspaths
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.disk import packed, sqlite_banks
+from saltext.jobs.core.disk import packed
 from saltext.jobs.core.errors import StateError
+
+try:
+    import sqlite3
+
+    from saltext.jobs.core.disk import sqlite_banks
+except ImportError:
+    sqlite3 = None
 
 __virtualname__ = "sqlite"
 __func_alias__ = {"list_": "list"}
 
 
 def __virtual__():
+    if sqlite3 is None:
+        return False, "cache: sqlite needs Python's module sqlite3, which this one was built without"
     return __virtualname__
 
 

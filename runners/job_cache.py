@@ -9,33 +9,23 @@ publish does that, and job retry relies on it.
 from __future__ import annotations
 
 import logging
-import os
-import sqlite3
 import time
-from typing import Any
-
-import salt.loader
 
 from saltext.jobs.core import arguments, runner
-from saltext.jobs.core.disk.salvage import Salvage
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master import caller, secrets
-from saltext.jobs.core.options import duration
+from saltext.jobs.core.store import copying, database_copies, figures
 from saltext.jobs.core.store import doctor as examination
-from saltext.jobs.core.store import figures, migration
 from saltext.jobs.core.store import store as stores
-from saltext.jobs.core.store.search import OUTCOMES, Query
+from saltext.jobs.core.store.asked import query_of
 from saltext.jobs.core.store.search import search as find_jobs
-from saltext.jobs.core.store.sqlite import Sqlite
 from saltext.jobs.core.store.verification import Verification
-from saltext.jobs.core.windows import parse_moment
 
 log = logging.getLogger(__name__)
 
 __virtualname__ = "job_cache"
 
 PROGRESS_SECONDS = 2.0
-DRIVERS = ("localfs", "sqlite", "redis", "mysql", "etcd", "consul", "mmap_cache")
 
 
 def __virtual__():
@@ -93,61 +83,12 @@ def migrate(source="local_cache", dry_run=False, to=None, **more):
     if unknown:
         raise Refused(f"job_cache.migrate has no option {unknown[0]}; it accepts source, dry_run, from, to")
     if more:
-        return _between(more["from"], to, dry_run)
+        told = _Progress(f"copying the jobs of {more['from']}").tell
+        return copying.between(__opts__, more["from"], to, dry_run, told)
     if to is not None:
         raise Refused("to is for a copy from another driver: name that with from, such as from=localfs to=sqlite")
-    store = stores.Store(__opts__)
-    _refuse_the_folder_of_local_cache(store, dry_run)
-    jobs = _source_called(source)
-    try:
-        names = sorted(jobs.jids())
-    except Exception as exc:
-        raise Refused(f"The jobs of {source} cannot be listed: {exc}") from exc
-    return _copied(
-        source, store, names, dry_run, lambda jid: migration.copy(store, jobs, jid, secrets.without_secrets, dry_run)
-    )
-
-
-def _between(name, to, dry_run):
-    """Copy from one driver to another."""
-    target = __opts__.get("cache") or "localfs" if to is None else to
-    for option, driver in (("from", name), ("to", target)):
-        arguments.choice(option, driver, DRIVERS)
-    if name == target:
-        raise Refused(f"from and to are both {name!r}; name two drivers")
-    source, store = (stores.Store({**__opts__, "cache": driver}) for driver in (name, target))
-    _refuse_the_folder_of_local_cache(store, dry_run)
-    names = migration.jobs_in(source)
-    done = _copied(name, store, names, dry_run, lambda key: migration.copy_between(source, store, key, dry_run))
-    if not dry_run:
-        done["lacking"] = sum(migration.lacking(source, store, key) for key in names)
-    return done
-
-
-def _refuse_the_folder_of_local_cache(store, dry_run):
-    if not dry_run and __opts__.get("master_job_cache") == "local_cache" and store.driver.in_jobs_folder:
-        raise Refused(
-            f"master_job_cache is local_cache, whose sweep would remove what is copied to cache: {store.driver.name}. "
-            "Set master_job_cache: salt_cache, restart the master, and run this again"
-        )
-
-
-def _copied(source, store, names, dry_run, copy):
-    done = migration.copy_each(source, names, copy, _Progress(f"copying the jobs of {source}").tell)
-    return {"source": source, "driver": store.driver.name, "dry_run": dry_run, **done}
-
-
-def _source_called(name):
-    if name == "salt_cache":
-        raise Refused("source must be another job cache than salt_cache, such as local_cache")
-    loaded = salt.loader.returners(__opts__, {})
-    needed = ("get_jids", "get_load", "get_jid")
-    missing = [function for function in needed if f"{name}.{function}" not in loaded]
-    if missing:
-        raise Refused(f"The returner {name!r} is not loaded or has no {', '.join(missing)}")
-    there = [function for function in (*needed, "get_endtime") if f"{name}.{function}" in loaded]
-    functions = {function: loaded[f"{name}.{function}"] for function in there}
-    return migration.LocalCache(functions, __opts__) if name == "local_cache" else migration.Source(functions)
+    told = _Progress(f"copying the jobs of {source}").tell
+    return copying.from_returner(__opts__, source, secrets.without_secrets, dry_run, told)
 
 
 class _Progress:
@@ -237,42 +178,21 @@ def search(
         salt-run job_cache.search outcome=failed limit=5
         salt-run job_cache.search user=anna after=20260516120000000000
     """
-    store, now = stores.Store(__opts__), time.time()
-    key = None if minion is None else store.key_of(arguments.minion(minion))
-    if minion is not None and key is None:
-        raise Refused(f"minion is {minion!r}, which the driver {store.driver.name} cannot take as a key")
-    query = Query(
-        functions=_patterns("search_function", search_function),
-        targets=_patterns("search_target", search_target),
-        users=_patterns("user", user),
-        minion=key,
-        start=_moment("start_time", start_time, now),
-        end=_moment("end_time", end_time, now),
-        outcome=None if outcome is None else arguments.choice("outcome", outcome, OUTCOMES),
-        metadata=arguments.mapping("search_metadata", search_metadata),
-        limit=arguments.whole("limit", limit, 1),
-        after=None if after is None else arguments.word("after", after),
-    )
-    progress = _Progress("searching")
-    return arguments.accepted(find_jobs, store, query, progress.count)
-
-
-def _patterns(name, value):
-    return () if value is None else arguments.names(name, value)
-
-
-def _moment(name, value, now):
-    """Unix time of what an operator wrote; None for None."""
-    if value is None:
-        return None
-    text = str(value).strip()
-    try:
-        return now - duration(text[1:]) if text.startswith("-") else parse_moment(text, None)
-    except ValueError:
-        raise Refused(
-            f"{name} is {value!r}; accepted is a time ago such as -90s, -15m, -2h or -7d, or a date and time such as "
-            "'2026-11-28 02:00' or '2026-11-28T02:00:00+01:00'"
-        ) from None
+    asked = {
+        "search_function": search_function,
+        "search_target": search_target,
+        "search_metadata": search_metadata,
+        "start_time": start_time,
+        "end_time": end_time,
+        "minion": minion,
+        "user": user,
+        "outcome": outcome,
+        "limit": limit,
+        "after": after,
+    }
+    store = stores.Store(__opts__)
+    query = query_of(store, asked, time.time())
+    return arguments.accepted(find_jobs, store, query, _Progress("searching").count)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -331,8 +251,8 @@ def backup(path):
     """
     Make a copy of the file in which ``cache: sqlite`` keeps everything, as it is at this moment. The master goes on.
 
-    To go back to a copy, stop the master, remove ``cache.sqlite-wal`` and ``cache.sqlite-shm`` from its cache directory, put
-    the copy in the place of ``cache.sqlite``, and start the master.
+    To go back to a copy, stop the master, put the copy in the place of ``cache.sqlite``, owned by the user that the master
+    runs as, and start the master.
 
     path
         Where the copy is to be; nothing may be there.
@@ -346,16 +266,7 @@ def backup(path):
         salt-run job_cache.backup /var/backups/salt/cache.sqlite
     """
     _require_no_limit("backup")
-    banks = _file_of_sqlite("backup")
-    if not isinstance(path, str) or not os.path.isabs(path) or "\0" in path:
-        raise Refused(f"path is {path!r}; accepted is the absolute path of a file")
-    try:
-        banks.backup(path)
-    except FileExistsError as exc:
-        raise Refused(f"{exc.filename2 or exc.filename} is there already; name a file that is not") from exc
-    except (OSError, sqlite3.Error) as exc:
-        raise Refused(f"The copy cannot be made: {exc}") from exc
-    return {"path": path, "bytes": os.stat(path).st_size}
+    return database_copies.backup(stores.Store(__opts__), path)
 
 
 @runner.verb
@@ -378,20 +289,7 @@ def recover(path=None):
         salt-run job_cache.recover
     """
     _require_no_limit("recover")
-    banks = _file_of_sqlite("recover")
-    if path is not None and (not isinstance(path, str) or not os.path.isfile(path) or path == banks.path):
-        raise Refused(f"path is {path!r}; accepted is the path of a file that was set aside")
-    done: dict[str, Any] = {}
-    for name in banks.damaged() if path is None else [path]:
-        salvage = Salvage(name, banks)
-        try:
-            salvage.run()
-            done[name] = {"read": salvage.read, "written": salvage.written, "gaps": salvage.gaps}
-        except sqlite3.Error as exc:
-            done[name] = {"error": f"nothing of it can be read: {exc}"}
-    if not done:
-        raise Refused(f"There is no damaged file beside {banks.path}")
-    return done
+    return database_copies.recover(stores.Store(__opts__), path)
 
 
 def _caller():
@@ -403,13 +301,6 @@ def _require_no_limit(what):
     who = _caller()
     if who.peer or who.grants is not None:
         raise Refused(f"{who.name} may not call job_cache.{what}: it is for the command line of the master")
-
-
-def _file_of_sqlite(what):
-    driver = stores.Store(__opts__).driver
-    if not isinstance(driver, Sqlite):
-        raise Refused(f"job_cache.{what} is for cache: sqlite; the master has cache: {driver.name}")
-    return driver.banks_file
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "windows": {"errors"},
     "display": set(),
     "disk": BASE,
-    "store": BASE | {"disk", "display"},
+    "store": BASE | {"arguments", "disk", "display"},
     "master": BASE | {"disk", "store"},
     "engine": BASE | {"disk", "master"},
     "batch": GROUND | {"arguments"},

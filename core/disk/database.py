@@ -104,6 +104,7 @@ class Database:
                 connection.durable |= durable
                 yield connection.sql
                 return
+            roll_back(connection.sql)  # of what was interrupted before it was known to have begun
             connection = self._begin(connection)
             connection.busy, connection.durable, began = True, durable, time.monotonic()
             try:

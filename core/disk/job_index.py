@@ -20,14 +20,16 @@ few pages.
 from __future__ import annotations
 
 import re
-import sqlite3
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import salt.payload
 import salt.utils.jid
 
 from saltext.jobs.core.disk import packed
+
+if TYPE_CHECKING:  # Python may have been built without it
+    import sqlite3
 
 LOADS, MINIONS, RETURNS = "jobs/loads", "jobs/minions", "jobs/returns/"
 

@@ -15,7 +15,8 @@ import salt.payload
 from saltext.jobs.core.disk.removal import is_apart
 from saltext.jobs.core.disk.sqlite_banks import SqliteBanks
 
-_ROWS = 200  # read, and written, at a time
+_ROWS = 200  # read at a time
+_PART = 1000  # written at a time
 _COLUMNS = "id, bank, key, updated, expires, value"
 
 
@@ -46,9 +47,10 @@ class Salvage:
                 if bank in names and isinstance(key, str) and _is_whole(rest):
                     self.read += 1
                     part.append((names[bank], key, *rest))
-                if len(part) >= _ROWS:
+                if len(part) >= _PART:
                     self.written += self._banks.add_rows(part)
                     part.clear()
+                    self._banks.give_way()
             self.written += self._banks.add_rows(part)
         finally:
             sql.close()

@@ -41,7 +41,6 @@ import salt.cache
 
 from saltext.jobs.core import formats
 from saltext.jobs.core.disk.local_banks import LocalBanks
-from saltext.jobs.core.disk.sqlite_banks import banks_of
 from saltext.jobs.core.errors import LaterVersion, StateError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.retry.entry import Entry, State
@@ -320,6 +319,8 @@ class RetryStore:
         if self._driver == "localfs":
             return LocalBanks(self._opts["cachedir"])
         if self._driver == "sqlite":
+            from saltext.jobs.core.disk.sqlite_banks import banks_of  # Python may have been built without sqlite3
+
             return banks_of(self._opts)
         return salt.cache.Cache(self._opts, driver=self._driver)
 

@@ -16,7 +16,7 @@ from salt.exceptions import SaltCacheError
 from saltext.jobs.core.advice import Advice, examined
 from saltext.jobs.core.disk.surroundings import about_clock, about_disk, about_owner
 from saltext.jobs.core.store import records
-from saltext.jobs.core.store.sqlite import Sqlite
+from saltext.jobs.core.store.drivers import Driver
 from saltext.jobs.core.store.store import Store
 
 #: Jobs from which on a driver with files for each is slow to list, and takes many inodes.
@@ -61,13 +61,13 @@ def _about_publishes(store: Store, jobs: int, is_ours: bool) -> list[str]:
 
 
 def _about_limits(store: Store) -> list[str]:
-    if store.max_bytes is None or isinstance(store.driver, Sqlite):
+    if store.max_bytes is None or store.driver.name == "sqlite":
         return []
     return [f"salt_cache: max_bytes is for cache: sqlite, and does nothing with {store.driver.name}; max_jobs does"]
 
 
 def _about_files(store: Store, opts: Mapping[str, Any], jobs: int | None) -> list[str]:
-    if isinstance(store.driver, Sqlite):
+    if store.driver.name == "sqlite":
         return _about_database(store.driver, str(opts.get("user") or "root"))
     if store.driver.name not in ("localfs", "mmap_cache"):
         return []
@@ -91,11 +91,14 @@ def _about_files(store: Store, opts: Mapping[str, Any], jobs: int | None) -> lis
     return found
 
 
-def _about_database(driver: Sqlite, user: str) -> list[str]:
+def _about_database(driver: Driver, user: str) -> list[str]:
     try:
-        path = driver.banks_file.path
+        banks = driver.banks_file
     except Exception:  # an option that is not accepted, which the driver has said
+        banks = None
+    if banks is None:
         return []
+    path = banks.path
     folder = pathlib.Path(path).parent
     found = [*about_disk(folder), *about_clock(folder)]
     for name in (path, f"{path}-wal", f"{path}-shm"):
@@ -113,6 +116,6 @@ def _about_database(driver: Sqlite, user: str) -> list[str]:
         found.append(f"{path} is damaged ({damage}): it is set aside when the master starts, see job_cache.recover")
     found += [
         f"{name} was damaged and set aside: salt-run job_cache.recover brings over what can be read; then remove it"
-        for name in driver.banks_file.damaged()
+        for name in banks.damaged()
     ]
     return found

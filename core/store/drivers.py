@@ -16,13 +16,16 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import salt.cache
 from salt.exceptions import SaltCacheError, SaltDeserializationError
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.ids import jid_at
+
+if TYPE_CHECKING:  # Python may have been built without sqlite3
+    from saltext.jobs.core.disk.sqlite_banks import SqliteBanks
 
 LOADS = "jobs/loads"
 ABSENT = object()  # what ``read_all`` returns where there is no value
@@ -96,6 +99,11 @@ class Driver:
         self.name: str = opts.get("cache") or "localfs"
         self._opened: tuple[Any, dict[str, Any], dict[str, Any]] | None = None
         self._guard: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+
+    @property
+    def banks_file(self) -> SqliteBanks | None:
+        """The one file of all banks; None where there is none. :raises StateError: where an option is not accepted."""
+        return None
 
     def alone(self) -> contextlib.AbstractContextManager[None] | None:
         """Return what keeps others from writing and makes all that is written in it one; None where there is none."""
@@ -240,6 +248,10 @@ class Driver:
 
     def tidy(self) -> None:
         """Do what a storage needs now and then; the sweep calls it. It keeps no writer waiting for long."""
+
+    def damage(self) -> str | None:
+        """Return what a check of all that is stored finds; None where all is well, or where there is no such check."""
+        return None
 
     def raw_keys(self, bank: str) -> list[str]:
         """Return what ``keys`` does or, where that is faster, names that compare with other text as the keys do."""

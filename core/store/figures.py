@@ -7,7 +7,6 @@ from typing import Any
 
 from saltext.jobs.core.store import records
 from saltext.jobs.core.store.drivers import has_date
-from saltext.jobs.core.store.sqlite import Sqlite
 from saltext.jobs.core.store.store import Store
 
 
@@ -23,8 +22,8 @@ def of(store: Store) -> dict[str, Any]:
     found["returns"] = store.driver.count_returns(records.RETURNS, keys)
     found["oldest"] = store.decode(timed[0]) if timed else None
     found["newest"] = store.decode(timed[-1]) if timed else None
-    if isinstance(store.driver, Sqlite):
-        banks = store.driver.banks_file
+    banks = store.driver.banks_file
+    if banks is not None:
         return {**found, "bytes": banks.file_bytes(), "free_bytes": banks.free_bytes()}
     found["bytes"] = _bytes(store) if store.driver.name in ("localfs", "mmap_cache") else None
     if store.driver.bank_bytes:

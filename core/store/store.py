@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import salt.payload
+from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.quiet import Quiet
@@ -25,7 +26,6 @@ from saltext.jobs.core.store.locks import Locks
 from saltext.jobs.core.store.mmap import Mmap
 from saltext.jobs.core.store.mysql import Mysql
 from saltext.jobs.core.store.redis import Redis
-from saltext.jobs.core.store.sqlite import Sqlite
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,6 @@ _DRIVERS: dict[str, type[Driver]] = {
     "mysql": Mysql,
     "etcd": Etcd,
     "mmap_cache": Mmap,
-    "sqlite": Sqlite,
 }
 #: Stores of this process by the id of the options that they were made for, with those options: Salt has several.
 _STORES: dict[int, tuple[Any, Store]] = {}
@@ -68,7 +67,7 @@ class Store:
         self.pid = os.getpid()
         self.cachedir: str = opts["cachedir"]
         name = opts.get("cache") or "localfs"
-        self.driver = driver or _DRIVERS.get(name, Driver)(opts)
+        self.driver = driver or _driver(name, opts)
         self._keys = Keys(name, self.driver.longest)
         self._locks = Locks(self.cachedir)
         self.key_of, self.decode = self._keys.key, self._keys.decode
@@ -109,6 +108,18 @@ class Store:
     def lock(self, *names: str) -> AbstractContextManager[None]:
         """Keep everybody else on this master from doing the same meanwhile, as ``Locks.hold``. Hold one lock at a time."""
         return self.driver.alone() or self._locks.hold(*names)
+
+
+def _driver(name: str, opts: Mapping[str, Any]) -> Driver:
+    if name != "sqlite":
+        return _DRIVERS.get(name, Driver)(opts)
+    try:
+        from saltext.jobs.core.store.sqlite import Sqlite
+    except ImportError as exc:
+        raise SaltCacheError(
+            f"cache: sqlite needs Python's module sqlite3, which this one was built without: {exc}"
+        ) from exc
+    return Sqlite(opts)
 
 
 def store_of(opts: Any) -> Store:

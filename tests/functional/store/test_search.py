@@ -210,6 +210,8 @@ class TestOneAtATime:
         ("query", "why"),
         [
             ({"start_time": "yesterday"}, "start_time is 'yesterday'; accepted is a time ago such as"),
+            ({"start_time": "-99999999d"}, "start_time is '-99999999d'; accepted is a time ago such as"),
+            ({"end_time": "9999-12-31T23:59:59-12:00"}, "end_time is '9999-12-31T23:59:59-12:00'; accepted is"),
             ({"outcome": "lost"}, "outcome is 'lost'; accepted is one of returned, failed, missing"),
             ({"limit": 0}, "limit is 0; accepted is a whole number of at least 1"),
             ({"after": "x"}, "after is 'x'; accepted is the next of an earlier search"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import itertools
 import multiprocessing
 import os
@@ -13,6 +14,8 @@ import shutil
 import signal
 import sqlite3
 import string
+import subprocess
+import sys
 import threading
 import time
 
@@ -33,6 +36,7 @@ from saltext.jobs.core.disk.mounts import remote_file_system
 from saltext.jobs.core.disk.sqlite_banks import banks_of
 from saltext.jobs.core.errors import StateError
 from tests.functional.store.test_contract import in_processes
+from tests.functional.store.test_job_index import dying
 from tests.waiting import SOON, stretched, wait_for
 
 pytestmark = pytest.mark.story  # salt.cache differs between the releases
@@ -436,6 +440,49 @@ class TestManyWriters:
         thread.join()
         assert max(missed) <= 5, missed
 
+    def test_a_write_that_is_interrupted_as_it_begins_holds_up_nobody(self, opts, path, monkeypatch):
+        class Interrupted(sqlite3.Connection):
+            left = 1
+
+            def execute(self, sql, *values):
+                if self.in_transaction and self.left:
+                    Interrupted.left = 0
+                    raise KeyboardInterrupt
+                return super().execute(sql, *values)
+
+        own = {**opts, "sqlite_cache_path": f"{opts['cachedir']}/other.sqlite"}
+        assert in_processes(1, lambda _: salt.cache.Cache(own).store("bank", "key", 0)) == [None]
+        monkeypatch.setattr(sqlite3, "connect", functools.partial(sqlite3.connect, factory=Interrupted))
+        cache = salt.cache.Cache(own)
+        with pytest.raises(KeyboardInterrupt):
+            cache.store("bank", "key", 1)
+        cache.store("bank", "key", 2)
+        assert in_processes(1, lambda _: cache.store("bank", "other", 3)) == [None]
+        assert sorted(cache.list("bank")) == ["key", "other"]
+
+    def test_to_look_for_what_has_expired_holds_up_nobody_and_waits_for_nobody(self, opts, cache):
+        banks = banks_of(opts)
+        for number in range(1200):
+            banks.store("tokens", str(number), number, expires=0.001 if number % 2 else 1000)
+        wait_for(lambda: len(banks.keys("tokens")) == 600, what="half of them have expired")
+        assert banks.clean_expired("tokens") == 600 and len(banks.keys("tokens")) == 600
+        begun, ended = threading.Event(), threading.Event()
+
+        def slow():
+            with banks.transaction():
+                banks.store("bank", "slow", 1)
+                begun.set()
+                ended.wait(stretched(SOON))
+
+        thread = threading.Thread(target=slow)
+        thread.start()
+        begun.wait(stretched(SOON))
+        try:
+            assert banks.clean_expired("tokens") == 0 and not ended.is_set()
+        finally:
+            ended.set()
+            thread.join()
+
     def test_a_block_that_fails_leaves_nothing(self, opts, cache):
         banks = banks_of(opts)
         with pytest.raises(RuntimeError), banks.transaction():
@@ -606,6 +653,20 @@ class TestFaults:
         done = salt.loader.runner(filled)["job_cache.recover"]()
         assert "nothing of it can be read" in str(done)
 
+    def test_a_recovery_that_is_killed_is_ended_by_the_next_one(self, filled, cache, path, monkeypatch):
+        self.damage(path, lambda pages: [pages // 2])
+        assert in_processes(1, lambda _: banks_of(filled).is_sound()) == [False]
+        run = salt.loader.runner(filled)["job_cache.recover"]
+        monkeypatch.setattr(sqlite3, "connect", dying("COMMIT", 2))
+        process = FORK.Process(target=run)
+        process.start()
+        process.join(stretched(SOON))
+        monkeypatch.undo()
+        assert process.exitcode == -signal.SIGKILL
+        before = len(cache.list("jobs/loads"))
+        ((done),) = run().values()
+        assert 0 < before < len(cache.list("jobs/loads")) == done["read"] == before + done["written"]
+
     def test_processes_that_meet_the_damage_together_set_it_aside_once(self, filled, cache, path):
         self.damage(path, lambda pages: range(3, pages, 2))
 
@@ -731,6 +792,41 @@ class TestCopies:
         for verb, args in (("backup", ["/x"]), ("recover", [])):
             with pytest.raises(Exception, match=f"job_cache.{verb} is for cache: sqlite"):
                 run[f"job_cache.{verb}"](*args)
+
+
+#: Without the module, jobs are stored on localfs, and ``cache: sqlite`` says what is lacking.
+BARE = """
+import sys
+sys.modules["sqlite3"] = None
+import salt.cache, salt.config, salt.loader
+opts = {**salt.config.DEFAULT_MASTER_OPTS, "id": "m_master", "master_job_cache": "salt_cache"}
+opts.update({name: sys.argv[1] for name in ("cachedir", "pki_dir", "extension_modules")})
+found = salt.loader.returners(opts, {})
+found["salt_cache.save_load"]("20260516120000000000", {"fun": "test.ping", "jid": "20260516120000000000"}, minions=["web1"])
+assert list(salt.loader.runner(opts)["job_cache.search"]()["jobs"])[0]["Function"] == "test.ping"
+assert salt.loader.runner(opts)["job_cache.doctor"]()["usable"]
+opts["cache"] = "sqlite"
+for name, call in (
+    ("returner", lambda: salt.loader.returners(opts, {})["salt_cache.get_jids"]()),
+    ("runner", lambda: salt.loader.runner(opts)["job_cache.stats"]()),
+    ("driver", lambda: salt.cache.Cache(opts).store("bank", "key", 1)),
+):
+    try:
+        call()
+    except Exception as exc:
+        print(name, exc)
+"""
+
+
+def test_a_python_without_sqlite_has_all_the_rest(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", BARE, str(tmp_path)], capture_output=True, text=True, timeout=stretched(60), check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
+    for name in ("returner", "runner"):
+        assert "cache: sqlite needs Python's module sqlite3" in told[name]
+    assert "sqlite" in told["driver"]
 
 
 @pytest.mark.parametrize(
