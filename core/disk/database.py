@@ -37,7 +37,11 @@ from saltext.jobs.core.errors import StateError
 CACHE_KB = 8192  # of pages that a connection keeps, at most: those that a sweep changes in one transaction
 #: Seconds, at least and at most, between two transactions of one who removes or copies much, in which others write.
 PAUSE, LONGEST_PAUSE = 0.01, 1.0
-LARGEST_LOG = 64 * 1024 * 1024  # bytes that -wal may keep after its content has gone into the file
+#: Bytes that -wal keeps once it is begun anew, and seconds between two tries of a process to come to that: it waits for the
+#: disk. From LARGE_LOG on others may write meanwhile; from LARGEST_LOG on they may not, as it would never end otherwise.
+LOG_KEPT, LARGE_LOG, LARGEST_LOG, LOG_PAUSE = 8 << 20, 12 << 20, 64 << 20, 1.0
+#: After how many pauses one who removes or copies much does so, before others have to: it waits for the disk.
+LOG_TURNS = 8
 
 _DATABASES: dict[tuple[str, bool, bool], Database] = {}
 
@@ -51,6 +55,8 @@ class Connection:
         self.busy = self.durable = False
         #: For how many seconds the last transaction kept others from writing.
         self.held = 0.0
+        #: How often it has paused, and when it may see to the log again.
+        self.pauses, self.log_at = 0, 0.0
 
 
 def database_at(path: str, full_sync: bool = False, chosen: bool = False) -> Database:
@@ -74,6 +80,7 @@ class Database:
         self.path = path
         self._file = DatabaseFile(path, mounts, chosen)
         self._full_sync = full_sync
+        self._log = f"{path}-wal"
         self._pid = os.getpid()
         #: By thread. A thread that has the number of one that has ended takes its connection over.
         self._open_ones: dict[int, Connection] = {}
@@ -117,6 +124,7 @@ class Database:
                 connection.busy, connection.held = False, time.monotonic() - began
             if connection.durable and not self._full_sync:
                 self._sync()
+            self._see_to_log(connection)
 
     def _begin(self, connection: Connection) -> Connection:
         """Begin a transaction, on the file that is there once all who came first have ended theirs."""
@@ -148,6 +156,11 @@ class Database:
 
         Who waits looks now and then whether he may, and on a busy machine less often than he would.
         """
+        connection = self._open_ones.get(threading.get_ident())
+        if connection is not None:
+            connection.pauses += 1
+            if connection.pauses % LOG_TURNS == 0:
+                self._empty_log(connection, alone=False)
         time.sleep(min(LONGEST_PAUSE, max(PAUSE, self.held)))
 
     @contextlib.contextmanager
@@ -163,6 +176,36 @@ class Database:
                 self._file.set_aside(connection.identity, str(exc))
             raise
 
+    def _see_to_log(self, connection: Connection) -> None:
+        """Move what is in -wal into the file, where it has become large."""
+        try:
+            size = os.stat(self._log).st_size
+        except OSError:
+            return
+        if size > LARGE_LOG and time.monotonic() >= connection.log_at:
+            self._empty_log(connection, alone=size > LARGEST_LOG)
+            connection.log_at = time.monotonic() + LOG_PAUSE
+
+    def _empty_log(self, connection: Connection, alone: bool) -> None:
+        """
+        Move what is in -wal into the file. Where nobody has written meanwhile, the next one who writes begins it anew.
+
+        Left to itself SQLite does so after each transaction from 8 MB on. While many write there is no moment in which none
+        of them does, so that it grew all the time, and all of them waited for the disk.
+
+        :param alone: whether others are kept from writing for as long as the disk takes for what comes last.
+        """
+        with contextlib.suppress(sqlite3.Error), contextlib.closing(self._file.existing()) as other:
+            move = "PRAGMA wal_checkpoint(PASSIVE)"
+            ((is_busy, pages, moved),) = other.execute(move).fetchall()  # nearly all of it, while others write
+            if not alone or is_busy or moved < pages:
+                return  # somebody else is at it, or reads what was there before
+            patiently(connection.sql.execute, "BEGIN IMMEDIATE")
+            try:
+                other.execute(move).fetchall()  # what came meanwhile
+            finally:
+                roll_back(connection.sql)
+
     def _sync(self) -> None:
         """
         Have the disk take what has been committed.
@@ -171,7 +214,7 @@ class Database:
         closing it here releases none.
         """
         try:
-            handle = os.open(f"{self.path}-wal", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            handle = os.open(self._log, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
             return  # the last one that had it open has moved it all into the file
         try:
@@ -265,7 +308,8 @@ class Database:
 
     def _prepare(self, sql: sqlite3.Connection) -> None:
         sql.execute(f"PRAGMA synchronous={'FULL' if self._full_sync else 'NORMAL'}")
-        sql.execute(f"PRAGMA journal_size_limit={LARGEST_LOG}")
+        sql.execute(f"PRAGMA journal_size_limit={LOG_KEPT}")
+        sql.execute("PRAGMA wal_autocheckpoint=0")
         sql.execute("PRAGMA temp_store=MEMORY")
         sql.execute(f"PRAGMA cache_size=-{CACHE_KB}")
         # Debian has it on: whatever is removed is written over, which doubles what a sweep costs. The file is private.

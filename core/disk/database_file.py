@@ -17,6 +17,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import quote
 
 from saltext.jobs.core.disk import schema
 from saltext.jobs.core.disk.local_banks import make_folder, owner_for_root
@@ -67,7 +68,7 @@ class DatabaseFile:
         if "unable to open" in str(exc) and os.path.exists(self.path) and not os.access(self.path, os.R_OK):
             raise StateError(
                 f"{self.path} is private to the user that the master runs as (uid {os.stat(self.path).st_uid}); this "
-                f"process is of another (uid {os.geteuid()})"
+                f"process is of another (uid {os.geteuid()}). If this is the master, the file is to be given to its user"
             ) from exc
 
     def check_place(self) -> None:
@@ -161,6 +162,10 @@ class DatabaseFile:
 
     def _plain_connection(self) -> sqlite3.Connection:
         return sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
+
+    def existing(self) -> sqlite3.Connection:
+        """Return a connection that makes no file. :raises sqlite3.Error: also where there is none."""
+        return sqlite3.connect(f"file:{quote(self.path)}?mode=rw", uri=True, timeout=0, isolation_level=None)
 
     def new_file(self, path: str) -> int:
         """Make an empty private file and return its descriptor."""

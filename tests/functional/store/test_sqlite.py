@@ -440,6 +440,24 @@ class TestManyWriters:
         thread.join()
         assert max(missed) <= 5, missed
 
+    def test_the_log_stays_small_and_is_small_again_once_nobody_reads_what_was_before(self, cache, path):
+        def size():
+            return os.stat(f"{path}-wal").st_size
+
+        def write(count):
+            for number in range(count):
+                cache.store("bank", str(number % 30), bytes([number % 251]) * 100_000)
+
+        wait_for(lambda: write(30) or size() > 8 << 20, what="the log has been filled")
+        wait_for(lambda: write(30) or size() < 9 << 20, what="the log has been begun anew")
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            assert reader.execute("SELECT count(*) FROM records").fetchone() == (30,)
+            write(400)
+            assert size() > 30 << 20
+            assert reader.execute("SELECT count(*) FROM records").fetchone() == (30,)
+        wait_for(lambda: write(1) or size() < 9 << 20, what="it has been begun anew")
+
     def test_a_write_that_is_interrupted_as_it_begins_holds_up_nobody(self, opts, path, monkeypatch):
         class Interrupted(sqlite3.Connection):
             left = 1
