@@ -24,7 +24,7 @@ def a_batch(site: Site, args: Arguments, meanwhile: Callable[[str], object] = la
     jid = site.batch(args.size)
     meanwhile(jid)
     site.wait([jid], args.limit)
-    truth = story.batches(site, {jid: args.size})
+    truth = story.batches(site, {jid: args.size}, since)
     story.pace(truth, {jid: args.size})
     story.end(site, [jid], since, args.size)
     return story
@@ -51,7 +51,7 @@ def ten(site: Site, args: Arguments) -> Story:
     since = site.mark("started")
     limits = {site.batch(args.size): args.size for _ in range(10)}
     site.wait(limits, args.limit)
-    truth = story.batches(site, limits)
+    truth = story.batches(site, limits, since)
     story.pace(truth, limits)
     story.end(site, limits, since, args.size, each=True)
     return story
@@ -90,7 +90,7 @@ def groups(site: Site, args: Arguments) -> Story:
     site.mark("window")
     windowed = site.batch(args.size, window=f"'{windows}'")
     site.wait([windowed], args.limit)
-    truth = story.batches(site, {grouped: -(-len(site.names) // 6) + 1, windowed: args.size})
+    truth = story.batches(site, {grouped: -(-len(site.names) // 6) + 1, windowed: args.size}, since)
     story.checks += [_in_order(truth, grouped), _in_windows(truth, windowed, first)]
     story.end(site, [grouped, windowed], since, each=True)
     return story

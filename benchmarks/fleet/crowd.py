@@ -63,7 +63,7 @@ class Crowd:
 
     async def stop(self, names: Iterable[str], within: float) -> None:
         """Kill minions, evenly spread over so many seconds."""
-        await self._spread(names, within, lambda name: self._minions[name].stop(time.monotonic()))
+        await self._spread(names, within, lambda name: self._stop(self._minions[name]))
 
     async def restart(self, names: Iterable[str], within: float, away: float) -> None:
         """Kill each minion, and start it again so many seconds later, evenly spread."""
@@ -107,23 +107,34 @@ class Crowd:
             self._later(5.0, lambda: self._spawn(self._start(name)))
             return
         if not minion.there:
+            await self.wire.subscribe(name)
             self._perform(minion, minion.start(time.monotonic()))
 
+    def _stop(self, minion: minions.Minion) -> None:
+        minion.stop(time.monotonic())
+        self.wire.unsubscribe(minion.name)
+
     async def _restart(self, name: str, away: float) -> None:
-        self._minions[name].stop(time.monotonic())
+        self._stop(self._minions[name])
         await asyncio.sleep(away)
         await self._start(name)
 
     # -- what is published ---------------------------------------------------------------------------------------------
 
-    async def _heard(self, load: Mapping[str, Any]) -> None:
+    async def _heard(self, load: Mapping[str, Any], by: str | None, first: bool) -> None:
+        """
+        Take what was published.
+
+        :param by: the minion that has heard it; None where all have. ``first``: whether nobody has heard it before.
+        """
         fun, named, now = load["fun"], load["tgt"], time.monotonic()
         question = isinstance(fun, list) or fun.startswith(_QUESTIONS)
         listed = load["tgt_type"] == "list"
         names, size = len(named) if listed else -1, len(salt.payload.dumps(load))
-        self.truth.publishes.append(Publish(now, str(load["jid"]), str(fun), names, question, size))
+        if first:
+            self.truth.publishes.append(Publish(now, str(load["jid"]), str(fun), names, question, size))
         chosen = self._minions.keys() & named if listed else set(fnmatch.filter(self._minions, named))
-        there = self.there()
+        there = self.there() if by is None else self.there() & {by}
         if self.wire.key() != self._key:
             self._key = self.wire.key()
             for name in there:  # each minion hears this publish, and cannot read it before it has signed in again
@@ -178,7 +189,7 @@ class Crowd:
     def _die(self, minion: minions.Minion, death: minions.Dies) -> None:
         if not minion.runs(death.jid, death.delivery):
             return
-        minion.stop(time.monotonic())
+        self._stop(minion)
         if death.away is not None:
             self._later(death.away, lambda: self._spawn(self._start(minion.name)))
 

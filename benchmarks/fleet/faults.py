@@ -97,7 +97,7 @@ def kills(site: Site, args: Arguments) -> Story:
     since = site.mark("started")
     jid = site.batch(args.size)
     _kill_until(site, lambda: site.are_over([jid]), args.limit, BATCH_MANAGER)
-    truth = story.batches(site, {jid: args.size})
+    truth = story.batches(site, {jid: args.size}, since)
     story.pace(truth, {jid: args.size})
     jids = owe(site, 3, args.limit)
     back = site.mark("power back")

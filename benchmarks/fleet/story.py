@@ -43,15 +43,21 @@ class Story:
 
     # -- what scenarios have in common -----------------------------------------------------------------------------------
 
-    def batches(self, site: Site, limits: Mapping[str, int], names: Iterable[str] | None = None) -> Truth:
-        """Judge batches that have ended. :param limits: ``{jid: how many at a time}``."""
-        names = site.names if names is None else list(names)
+    def batches(self, site: Site, limits: Mapping[str, int], since: float | None = None) -> Truth:
+        """
+        Judge batches over all minions that have ended.
+
+        :param limits: ``{jid: how many at a time}``.
+        :param since: their beginning, where each minion that has been there since must have run them.
+        """
         truth, now, evidence = site.truth(), time.monotonic(), site.evidence()
         for number, (jid, limit) in enumerate(limits.items(), 1):
             found = site.ask("batch.minions", jid)
             told = "" if len(limits) == 1 else f"batch {number}: "
-            for check in verdict.batch(truth, jid, names, found, limit, now, BATCH_MANAGER, evidence):
-                self.checks.append(dataclasses.replace(check, what=told + check.what))
+            checks = verdict.batch(truth, jid, site.names, found, limit, now, BATCH_MANAGER, evidence)
+            if since is not None:
+                checks.append(verdict.reached(truth, jid, site.names, since))
+            self.checks += [dataclasses.replace(check, what=told + check.what) for check in checks]
             summary = site.ask("batch.status", jid)
             over = summary["state"] in ("complete", "halted")
             counts = ", ".join(f"{summary[name]:,} {name}" for name in _COUNTED if summary.get(name))

@@ -86,6 +86,16 @@ class Truth:
                 found[run.minion].append(run)
         return dict(found)
 
+    def stayed(self, since: float) -> set[str]:
+        """Return the minions that have been there all the time since."""
+        there, gone = set(), set()
+        for at, minion, is_there in sorted(self.presence):
+            if at < since:
+                (there.add if is_there else there.discard)(minion)
+            elif not is_there:
+                gone.add(minion)
+        return there - gone
+
     def again(self, jids: Collection[str]) -> Iterator[tuple[Run, Run]]:
         """Yield (earlier run, later run) of each minion on which one of these jobs ran more than once."""
         earlier: dict[tuple[str, str], list[Run]] = collections.defaultdict(list)

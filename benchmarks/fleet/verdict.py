@@ -91,6 +91,14 @@ def batch(
     ]
 
 
+def reached(truth: Truth, jid: str, names: Collection[str], since: float) -> Check:
+    """Judge whether a batch that ran to its end has reached each of its minions that was there all the time."""
+    stayed = truth.stayed(since) & set(names)
+    missed = stayed - truth.of(jid).keys()
+    told = f"{len(stayed):,} were there; not: {_names(list(missed))}"
+    return Check("each minion that was there all the time has run it", not missed, told)
+
+
 def twice(truth: Truth, jids: Collection[str], engine: str, evidence: Evidence) -> Check:
     """Judge whether jobs ran again where that could be known, and name the cause of each second run."""
     wrong: dict[tuple[str, str], str] = {}

@@ -5,6 +5,8 @@ Each minion signs in under its own id and has its own session key; each of its m
 checked by Salt's ``AsyncReqChannel``. What they share is what costs a process much: the key pair, the connections, and the
 subscription, which decrypts each publish once for all.
 
+Over TCP a master sends a publish to those only that it is for, so there each minion has a subscription of its own.
+
 Where many minions send at a time, a message waits for a free connection; only then its time begins to run.
 """
 
@@ -13,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import hashlib
 import pathlib
 import shutil
 import time
@@ -30,6 +33,8 @@ LISTENER, CONNECTIONS, SIGN_INS = "listener", 40, 8
 #: Seconds that a minion waits for the answer to a message, and how often it sends it (``return_retry_timer_max``,
 #: ``return_retry_tries``).
 TIMEOUT, TRIES = 10, 3
+#: Publishes over TCP that are known again when the next minion hears them.
+_REMEMBERED = 1000
 
 
 def accept(opts: Mapping[str, Any], minions: list[str]) -> pathlib.Path:
@@ -42,6 +47,10 @@ def accept(opts: Mapping[str, Any], minions: list[str]) -> pathlib.Path:
     for minion in (*minions, LISTENER):
         shutil.copy(own / "minion.pub", keys / "minions" / minion)
     return own
+
+
+#: Gets the load of a publish, the minion that has heard it (None: all), and whether nobody has heard it before.
+Heard = Callable[[Mapping[str, Any], "str | None", bool], Awaitable[None]]
 
 
 class Refused(Exception):
@@ -71,16 +80,19 @@ class Wire:
             rejected_retry=True,
         )
         self._identities: dict[str, Identity] = {}
+        self._subscriptions: dict[str, Subscription] = {}
+        self._loads: dict[bytes, Any] = {}  # what was published last, over TCP, by a digest of its encrypted form
         #: How many messages of each kind were answered; what went wrong, by kind and error.
         self.sent: collections.Counter[str] = collections.Counter()
         self.failed: collections.Counter[str] = collections.Counter()
 
-    async def connect(self, heard: Callable[[Mapping[str, Any]], Awaitable[None]]) -> None:
+    async def connect(self, heard: Heard) -> None:
         """
         Be ready to send, and to hear what is published.
 
-        :param heard: gets the load of each publish.
+        :param heard: gets the load of each publish; over TCP once for each minion, with its id, and whether it is the first.
         """
+        self._heard = heard
         self._loop = asyncio.get_running_loop()
         self._free: asyncio.Queue[Any] = asyncio.Queue()
         self._free_to_sign_in: asyncio.Queue[Any] = asyncio.Queue()
@@ -92,12 +104,35 @@ class Wire:
         await self._channel.connect()
 
         async def published(payload: Mapping[str, Any]) -> None:
-            await heard(payload["load"])
+            await heard(payload["load"], None, True)
 
         self._channel.on_recv(published)
 
+    async def subscribe(self, minion: str) -> None:
+        """Have a minion hear what is published, once it has signed in."""
+        if self._opts["transport"] != "tcp" or minion in self._subscriptions:
+            return
+        opts = {**self._opts, "id": minion}
+        transport = salt.transport.publish_client(opts, self._loop, host="127.0.0.1", port=int(opts["publish_port"]))
+        channel = self._subscriptions[minion] = Subscription(opts, transport, self._channel.auth, self._loop)
+        channel.loads = self._loads
+        await channel.connect()
+
+        async def published(payload: Mapping[str, Any]) -> None:
+            await self._heard(payload["load"], minion, payload["first"])
+
+        channel.on_recv(published)
+
+    def unsubscribe(self, minion: str) -> None:
+        """A minion is gone, and hears nothing more."""
+        channel = self._subscriptions.pop(minion, None)
+        if channel is not None:
+            channel.close()
+
     async def close(self) -> None:
         """Release all connections that nobody uses in this moment."""
+        for minion in list(self._subscriptions):
+            self.unsubscribe(minion)
         self._channel.close()
         for free in (self._free, self._free_to_sign_in):
             while not free.empty():
@@ -178,6 +213,37 @@ class Wire:
             old.close()
         finally:
             free.put_nowait(connection)
+
+
+class Subscription(salt.channel.client.AsyncPubChannel):
+    """
+    What one minion hears over TCP. It says who it is, and tells nobody else that it is connected.
+
+    ``loads``: what was read of publishes, for all minions.
+    """
+
+    loads: dict[bytes, Any]
+
+    async def connect_callback(self, _result: Any) -> None:
+        if not self._closing:
+            again, self._reconnected = self._reconnected, True
+            await self.send_id(self.token, again)
+
+    def disconnect_callback(self) -> None:
+        pass
+
+    async def _decode_payload(self, payload: dict[str, Any]) -> Any:
+        digest = hashlib.blake2b(payload["load"], digest_size=8).digest()  # each publish is encrypted anew
+        first = digest not in self.loads
+        if first:
+            decoded = await super()._decode_payload(payload)
+            # The key that all share takes each publish once; meanwhile another minion may have read this one.
+            if decoded and decoded["load"]:
+                self.loads[digest] = decoded["load"]
+                if len(self.loads) > _REMEMBERED:
+                    del self.loads[next(iter(self.loads))]
+        load = self.loads.get(digest)
+        return None if load is None else {**payload, "load": load, "first": first}
 
 
 def _at_once(close: Callable[[], Any]) -> Callable[[], Awaitable[None]]:

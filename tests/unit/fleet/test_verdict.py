@@ -161,6 +161,22 @@ def test_every_earlier_run_must_be_excused():
     assert not check.good and "the job cache has the return" in check.found
 
 
+@pytest.mark.parametrize(
+    "presence, good",
+    [
+        ([(0.0, "m2", True)], False),
+        ([], True),
+        ([(2.0, "m2", True)], True),  # it came when the batch had begun
+        ([(0.0, "m2", True), (3.0, "m2", False), (4.0, "m2", True)], True),  # it was away in between
+        ([(0.0, "m2", True), (0.5, "m2", False), (0.6, "m2", True)], False),
+    ],
+)
+def test_a_minion_that_was_there_all_the_time_must_be_reached(presence, good):
+    truth = truth_of(ran())
+    truth.presence += [(0.0, M, True), *presence]
+    assert verdict.reached(truth, JID, [M, "m2"], 1.0).good is good
+
+
 def test_of_which_run_a_return_is_the_job_cache_tells():
     truth = truth_of(ran(stored=False), ran(begun=50.0, end=51.0, number=2, stored=False))
     truth.look_up({(M, JID): 2})
