@@ -54,7 +54,8 @@ def test_the_demo_prints_a_login_that_works_and_leaves_nothing_behind(demo):
     headers = {"Content-Type": "application/json", "Accept": "application/json"}
     with urllib.request.urlopen(urllib.request.Request(address, json.dumps(calls).encode(), headers)) as answer:
         batches, entries = json.load(answer)["return"]
-    assert sorted(batch["state"] for batch in batches) == ["complete", "running"]
+    standing = {batch["fun"]: batch["state"] for batch in batches}
+    assert (standing["test.version"], standing["test.sleep"]) == ("complete", "running")
     assert [(entry["minion"], entry["state"]) for entry in entries] == [("douglas", "pending")]
     ours = psutil.Process(process.pid).children(recursive=True)
     assert len(ours) > 10
