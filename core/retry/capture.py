@@ -279,7 +279,8 @@ class Capture:
         assert job.job is not None
         note = self.notes.get(fact.jid)
         missing = fact.missing.difference(known, note.settled)
-        outcomes: list[Outcome] = [*self.notes.strike(fact.jid, (note.begun | note.killed.keys()) - missing)]
+        # One that is neither may have a key that is not accepted now, and be missing again when it is.
+        outcomes: list[Outcome] = [*self.notes.strike(fact.jid, fact.returned.union(known))]
         if unasked := missing - job.surveyed:  # also one of a further publish whose deadline has passed unseen
             outcomes += self.notes.add(fact.jid, self._end_of(job.job), job.begun & unasked)
             job.stage, job.asking = Stage.TO_ASK, set(unasked)

@@ -90,9 +90,10 @@ class Kill:
 class JobRead:
     """
     What the job cache knows of a job: ``job`` is None when this master did not publish it, or it is gone. ``missing``: those
-    it was published to that have not returned it and whose key is accepted here. ``last``: its newest publish, as a time
-    that compares with that of other reads; ``age``: how many seconds that is ago. ``kill``: what it signals, if it is a
-    signal. ``recorded``: whether the job cache has anything of it; the record of a publish follows its event.
+    it was published to that have not returned it and whose key is accepted here; ``returned``: those that have returned it.
+    ``last``: its newest publish, as a time that compares with that of other reads; ``age``: how many seconds that is ago.
+    ``kill``: what it signals, if it is a signal. ``recorded``: whether the job cache has anything of it; the record of a
+    publish follows its event.
     """
 
     jid: str
@@ -102,6 +103,7 @@ class JobRead:
     age: float = math.inf
     kill: Kill | None = None
     recorded: bool = True
+    returned: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,8 @@ class JobReader:
             return JobRead(jid, None, last=publication.last, age=age, kill=kill), {}
         returned = self._cache.have_returned(jid, minions)
         missing = self._of_the_job(jid, minions - returned, publication.added)
-        return JobRead(jid, job_of(jid, load, publication.at), missing, publication.last, age), load
+        job = job_of(jid, load, publication.at)
+        return JobRead(jid, job, missing, publication.last, age, returned=returned), load
 
     def _minions_of(self, load: dict[str, Any]) -> frozenset[str]:
         if "Minions" not in load and not self._warned:

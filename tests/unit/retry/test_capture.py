@@ -216,6 +216,34 @@ def test_a_job_that_ended_without_a_return_after_it_was_asked_about_is_held_at_t
     assert (world.state("a", "j1"), world.runs["a", "j1"]) == (State.HELD, 1)
 
 
+def test_a_job_that_was_begun_is_not_forgotten_while_the_key_of_its_minion_is_not_accepted():
+    world = World(minions=("a",), acks=False, duration=1e6)
+    world.publish("j1")
+    world.run(60)
+    world.barred = {"a"}
+    world.run(700)
+    world.barred = set()
+    world.start("a")
+    world.run(700)
+    assert (world.state("a", "j1"), world.runs["a", "j1"]) == (State.HELD, 1)
+
+
+def test_a_kill_is_not_forgotten_while_the_key_of_its_minion_is_not_accepted():
+    world = World(minions=("a", "b"))
+    world.stop("a")
+    world.publish("j1", targets=("a",))
+    world.run(5)
+    world.barred = {"a"}
+    world.kill("j1", targets=("a",))
+    world.run(60)
+    world.barred = set()
+    world.publish("j1", targets=("b",))
+    world.run(60)
+    world.start("a")
+    world.run(60)
+    assert (world.state("a", "j1"), world.runs["a", "j1"]) == (State.CANCELLED, 0)
+
+
 def test_a_long_job_costs_one_record_and_leaves_none_behind():
     world = World(minions=tuple(f"m{n}" for n in range(50)), acks=False, duration=100.0)
     world.publish("j1")

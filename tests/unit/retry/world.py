@@ -63,6 +63,7 @@ class World:
         self.recorded_at = {}  # jid -> when that is, or was
         self.kills = {}  # jid -> what it signals
         self.returned = set()
+        self.barred = set()  # minions whose key is not accepted now
         self.by_id = True  # the targets of jobs go by ids
         self.unmatched = set()  # (minion, jid) whose target does not match the minion
         self.killed = set()  # (minion, jid) whose process was killed
@@ -271,9 +272,11 @@ class World:
                 self.tell(facts.JobRead(effect.jid, None, recorded=False))
                 return
             job, targets, _ = self.published.get(effect.jid, (None, (), 0))
-            missing = frozenset(minion for minion in targets if (minion, effect.jid) not in self.returned)
+            returned = frozenset(minion for minion in targets if (minion, effect.jid) in self.returned)
+            missing = frozenset(targets) - returned - self.barred
             last, kill = self.last.get(effect.jid, 0.0), self.kills.get(effect.jid)
-            self.tell(facts.JobRead(effect.jid, job, missing, last, self.now - last, kill, recorded=bool(job or kill)))
+            told = {"recorded": bool(job or kill), "returned": returned}
+            self.tell(facts.JobRead(effect.jid, job, missing, last, self.now - last, kill, **told))
 
         self.later(0.05, read)
 
@@ -284,7 +287,7 @@ class World:
                 return
             returned = frozenset(minion for minion in effect.minions if (minion, effect.jid) in self.returned)
             last = self.last.get(effect.jid) if effect.publish else None
-            told = {"denied": {}, "unsure": {}}
+            told = {"denied": {}, "unsure": {}, "barred": self.barred.intersection(effect.minions)}
             for name in () if effect.only_returns else effect.minions:
                 asker = effect.askers[name].user if name in effect.askers else None
                 users = [(user, "denied") for user in ("publisher", asker) if user in self.denied]
