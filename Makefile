@@ -9,7 +9,7 @@
 #   make lint        ruff, and mypy --strict for core/
 #   make lint-workflows  actionlint over .github/workflows
 #   make docs        the documentation, as a site in docs/_build/html
-#   make docs-tables the state tables of docs/architecture.md, printed from the code
+#   make docs-tables the state tables of docs/architecture.md and their pictures, from the code
 #   make dist        the source distribution and the wheel, checked, in dist/
 #   make clean       removes what the others made
 #

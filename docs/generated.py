@@ -104,9 +104,11 @@ def events() -> str:
 
 
 def states() -> str:
-    """The tables by which the state machines go."""
-    titles = {"entry": "An entry of the retry queue", "replay": "A replay", "flight": "A minion in flight"}
-    return "\n\n".join(f"## {titles[name]}\n\n{tables.table(name)}" for name in tables.TABLES)
+    """The tables by which the state machines go, and their pictures."""
+    return "\n\n".join(
+        f"## {title}\n\n![{title}: to which state each may go](../states/{name}.svg)\n\n{tables.table(name)}"
+        for name, title in tables.TITLES.items()
+    )
 
 
 def reactor() -> str:

@@ -1,8 +1,8 @@
 """
-Prints the state tables of the code into docs/architecture.md: ``make docs-tables``.
+Prints the state tables of the code into docs/architecture.md, and draws them beside it: ``make docs-tables``.
 
-What a state means is the comment beside it in the code, so that it is written once. A test fails where the page is not
-what this would print.
+What a state means is the comment beside it in the code, so that it is written once. A test fails where the page or a picture
+is not what this would write.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import pathlib
 import re
 from collections.abc import Mapping
 
+from docs import diagrams
 from saltext.jobs.core.batch import flight
 from saltext.jobs.core.retry import entry, steps
 
@@ -23,6 +24,8 @@ TABLES: dict[str, tuple[type[enum.Enum], Mapping[enum.Enum, frozenset[enum.Enum]
     "replay": (steps.Step, steps.TRANSITIONS),
     "flight": (flight.Phase, flight.TRANSITIONS),
 }
+#: What is drawn of each, for who cannot see it.
+TITLES = {"entry": "An entry of the retry queue", "replay": "A replay", "flight": "A minion in flight"}
 _MEMBER = re.compile(r'^\s+([A-Z_]+) = "[^"]*"  # (.+)$', re.MULTILINE)
 _PLACE = re.compile(r"(<!-- table of (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
@@ -38,6 +41,13 @@ def table(name: str) -> str:
     return "\n".join(rows) + "\n"
 
 
+def picture(name: str) -> tuple[pathlib.Path, str]:
+    """Return the file of a picture, and what is in it: the states of a table, and to which each may go."""
+    states, ways = TABLES[name]
+    drawn = {state.value: [other.value for other in states if other in ways[state]] for state in states}
+    return PAGE.parent / "states" / f"{name}.svg", diagrams.draw(f"{TITLES[name]}: its states", drawn)
+
+
 def printed(text: str) -> str:
     """Return a page with each of its tables as it is in the code now."""
     return _PLACE.sub(lambda place: f"{place[1]}{table(place[2])}{place[3]}", text)
@@ -45,3 +55,5 @@ def printed(text: str) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(printed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for path, drawing in map(picture, TABLES):
+        path.write_text(drawing, encoding="utf-8")

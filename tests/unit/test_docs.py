@@ -42,6 +42,15 @@ def test_every_state_table_is_on_the_page_and_says_what_each_state_means(name):
     assert len(tables.table(name).splitlines()) == 2 + len(states)
 
 
+@pytest.mark.parametrize("name", tables.TABLES)
+def test_every_state_table_is_drawn_as_it_is_in_the_code(name):
+    path, drawing = tables.picture(name)
+    assert path.read_text(encoding="utf-8") == drawing, "run make docs-tables"
+    assert f"](states/{path.name})" in page("docs/architecture.md")
+    _, ways = tables.TABLES[name]
+    assert drawing.count("<circle ") == sum(map(len, ways.values()))
+
+
 def test_a_table_that_is_not_that_of_the_code_is_noticed():
     stale = page("docs/architecture.md").replace("`pending`", "`waiting`", 1)
     assert tables.printed(stale) != stale
