@@ -180,9 +180,7 @@ def orchestration_in(page):
     """The orchestration that a page of the documentation shows after that title, with our minions and a failing function."""
     text = (DOCS / page).read_text(encoding="utf-8")
     section = text[re.search(r"^#+ (From an o|O)rchestration$", text, re.M).end() :]
-    block = re.search(r"(?:^    .*\n|^\n)*?^    .*batch\.run$.*?(?=\n\S)", section, re.M | re.S)[0]
-    lines = [line[4:] for line in block.splitlines() if line.startswith("    ") or not line]
-    return "\n".join(lines).strip("\n")
+    return next(block for block in re.findall(r"^```yaml\n(.*?)^```$", section, re.M | re.S) if "batch.run" in block)
 
 
 @pytest.mark.parametrize(

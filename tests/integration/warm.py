@@ -46,6 +46,19 @@ def run(cli, *args, **options):
     return ProcessResult(returncode=returncode, stdout=stdout, stderr=stderr, data=data, cmdline=command)
 
 
+def typed(words, environment, timeout):
+    """
+    Run a command as somebody types it.
+
+    :param words: its path and its arguments.
+    :returns: its exit status, None when it was killed for taking longer than ``timeout`` seconds; and what it has printed.
+    """
+    with tempfile.TemporaryFile() as printed:
+        status = _server().call(words, printed.fileno(), printed.fileno(), timeout, environment)
+        printed.seek(0)
+        return status, printed.read().decode(errors="replace")
+
+
 class _Server:
     """The process that commands are forked from."""
 
@@ -57,11 +70,11 @@ class _Server:
         )
         assert self._process.stdout.readline(), "it did not start"
 
-    def call(self, argv, out, err, timeout):
+    def call(self, argv, out, err, timeout, environment=os.environ):
         """Return the exit status of the command, or None when it had to be killed after ``timeout`` seconds."""
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(self._path)
-            asked = {"argv": argv, "cwd": os.getcwd(), "environment": dict(os.environ)}
+            asked = {"argv": argv, "cwd": os.getcwd(), "environment": dict(environment)}
             socket.send_fds(connection, [b"."], [out, err])
             connection.sendall(json.dumps(asked).encode() + b"\n")
             answers = connection.makefile()
@@ -115,8 +128,13 @@ def _become(asked, streams):
     sys.argv = asked["argv"]
     status = 1
     try:
-        runpy.run_path(sys.argv[0], run_name="__main__")  # ends this process itself
+        # The scripts of pytest-salt-factories end this process themselves, those that pip has made raise SystemExit.
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
         os._exit(status)
 
 

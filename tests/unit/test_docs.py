@@ -23,7 +23,7 @@ _FOLDERS = (
 )
 _FILE = re.compile(rf"`((?:{_FOLDERS})/[\w./]*)")
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
-_CODE = re.compile(r"`[^`\n]+`|^    .+$", re.MULTILINE)
+_CODE = re.compile(r"^ *```+[\w ]*\n.*?^ *```$|`[^`\n]+`|^    [^\n]+$", re.MULTILINE | re.DOTALL)
 _CALL = re.compile(r"(?<![\w./*])(batch|job_retry|job_cache|job_recorder)\.([a-z_]+)\b(?![./])")
 
 
@@ -108,6 +108,30 @@ def test_every_option_is_in_the_table_with_its_meaning(section):
     assert all(re.fullmatch(r"\d+\.\d+\.\d+", row[4]) for row in rows)
 
 
+@pytest.mark.parametrize(
+    ("section", "name"),
+    [
+        ("batch_manager", "docs/batch.md"),
+        ("job_retry", "docs/job_retry.md"),
+        ("job_recorder", "docs/job_recorder.md"),
+        ("saltext_jobs_reactor", "docs/reactor.md"),
+    ],
+)
+def test_the_page_about_it_tells_of_every_option(section, name):
+    told = {
+        option
+        for row in re.findall(r"^\| (`.+?) \|", page(name), re.MULTILINE)
+        for option in re.findall(r"`(\w+)`", row)
+    }
+    assert {field.name for field in dataclasses.fields(generated.SECTIONS[section])} - told == set()
+
+
+@pytest.mark.parametrize("runner", ["batch", "job_cache", "job_recorder", "job_retry"])
+def test_the_page_about_it_tells_of_every_function_of_a_runner(runner):
+    named = {function for of, function in _CALL.findall(page(f"docs/{runner}.md")) if of == runner}
+    assert functions(runner) - named == set()
+
+
 @pytest.mark.parametrize("section", ["batch_manager", "job_retry", "job_recorder", "saltext_jobs_reactor"])
 def test_a_default_is_shown_as_it_may_be_written(section):
     kind = generated.SECTIONS[section]
@@ -143,6 +167,18 @@ def test_the_reference_has_every_reactor_file():
 def test_a_link_to_what_is_no_page_leads_to_the_repository():
     text = generated.linked("[a](../README.md) [b](job_once.md) [c](../nowhere.md)", CHECKOUT / "docs")
     assert text == f"[a]({generated.repository()}/blob/main/README.md) [b](job_once.md) [c](../nowhere.md)"
+
+
+def test_the_readme_has_absolute_links_so_that_they_lead_somewhere_wherever_it_is_shown():
+    source = generated.repository()
+    raw = source.replace("https://github.com/", "https://raw.githubusercontent.com/") + "/main/"
+    links = re.findall(r"\]\(([^)#]+)\)", page("README.md"))
+    assert [link for link in links if not link.startswith("https://")] == []
+    ours = [
+        link.removeprefix(f"{source}/blob/main/").removeprefix(raw) for link in links if link.startswith((source, raw))
+    ]
+    assert len(ours) > 10
+    assert [path for path in ours if not (CHECKOUT / path).is_file()] == []
 
 
 # -- what calls the Makefile -------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ def test_local_cache_stumbles_over_the_banks_that_stay_behind(returners, caplog)
 
 
 def test_once_moved_away_as_documented_they_are_whole_and_nothing_is_logged(returners, caplog, tmp_path):
-    commands = re.search(r"^ +cd (\S+) && (.*)\n +(mv .*)$", PAGE.read_text(encoding="utf-8"), re.M)
+    commands = re.search(r"^ +\$ cd (\S+) && (.*)\n +\$ (mv .*)$", PAGE.read_text(encoding="utf-8"), re.M)
     moved = commands[3].split()
     there = [name for name in moved[1:-1] if (tmp_path / "jobs" / name).exists()]
     assert {path.name for path in (tmp_path / "jobs").iterdir()} == set(there)  # the documentation names them all

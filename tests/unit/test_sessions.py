@@ -1,0 +1,154 @@
+"""Sessions of the pages: each is typed in a test or says why not, and what they show is compared with what is printed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import sessions
+
+PAGE = """
+<!-- first: web3 is stopped -->
+<!-- only 3008: a reason -->
+
+```console
+$ salt-run batch.list
+2 batches
+
+$ salt --async '*' \\
+  test.ping
+```
+
+Text.
+
+- in a list
+
+  ```yaml
+  a:
+    - b
+  ```
+"""
+ONE, TWO = "20260516101112131415", "20261121081803238086"
+
+
+def name(path):
+    return str(path.relative_to(sessions.CHECKOUT))
+
+
+@pytest.mark.parametrize("path", sessions.PAGES, ids=name)
+def test_every_block_that_is_typed_is_run_by_a_test_or_says_why_not(path):
+    found = sessions.blocks(path.read_text(encoding="utf-8"), name(path))
+    assert [problem for block in found if (problem := sessions.problem_of(block))] == []
+
+
+@pytest.mark.parametrize("path", sessions.PAGES, ids=name)
+def test_every_jid_that_is_typed_was_shown_above(path):
+    shown = {}
+    for block in sessions.to_run(path.read_text(encoding="utf-8"), name(path)):
+        for command in sessions.commands(block):
+            sessions.known_jids(command.typed, shown)
+            shown |= dict.fromkeys(sessions.JID.findall("\n".join(command.printed)), ONE)
+
+
+def test_most_of_what_is_typed_is_run():
+    found = [block for path in sessions.PAGES for block in sessions.blocks(path.read_text(encoding="utf-8"))]
+    typed = [block for block in found if block.language == "console"]
+    left_out = [block for block in typed if "not run" in block.notes]
+    assert len(typed) > 20
+    assert len(left_out) < len(typed) / 2
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_blocks_of_a_page_are_read_with_the_comments_above_them():
+    session, other = sessions.blocks(PAGE, "a page")
+    assert (session.language, session.notes) == ("console", {"first": "web3 is stopped", "only 3008": "a reason"})
+    assert (str(session), other.language, other.lines, other.notes) == ("a page:5", "yaml", ("a:", "  - b"), {})
+
+
+def test_a_session_is_what_is_typed_and_what_is_printed_then():
+    first, second = sessions.commands(sessions.blocks(PAGE)[0])
+    assert (first.typed, first.printed) == ("salt-run batch.list", ("2 batches",))
+    assert (second.typed, second.printed) == ("salt --async '*' \\\n  test.ping", ())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Text:\n\n    salt-run batch.list",
+        "```bash\nsalt-run batch.list\n```",
+        "```\nsalt-run batch.list\n```",
+        "```console\nsalt-run batch.list\n```",
+        "```text\n$ salt-run batch.list\n```",
+        "<!-- first: it rains -->\n```console\n$ salt-run batch.list\n```",
+    ],
+)
+def test_a_block_that_no_test_would_type_is_noticed(text):
+    (block,) = sessions.blocks(text)
+    assert sessions.problem_of(block)
+
+
+def test_a_comment_is_about_the_next_block_only():
+    marked, other = "<!-- not run: a reason -->\n", "```console\n$ {}\n```\n"
+    text = f"{marked}{other.format('one')}{other.format('two')}{marked}Text.\n{other.format('three')}"
+    assert [block.lines for block in sessions.to_run(text)] == [("$ two",), ("$ three",)]
+
+
+# -- comparing ---------------------------------------------------------------------------------------------------------
+
+
+def same(shown, printed, known=None):
+    return sessions.compared(tuple(shown.split("\n")), printed, known or {}) is not None
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed"),
+    [
+        ("2 batches: 1 halted", "2 batches: 1 halted\n"),
+        ("A   B", "A B"),
+        ("started 2026-11-21 08:04:17 (now)", "started 2027-01-01 23:59:59 (12 s ago)"),
+        ("in 23 h", "in 47 h"),
+        ("1 min   in 23 h", "3 s  in 2 d"),
+        ("running, 29.6/min, about 4 s left", "running, 7/min, about 1 min left"),
+        ("    08:04:20", "    09:14:00"),
+        ("spool 1.2 kB", "spool 17 MB"),
+        ("driver: …", "driver: master"),
+        ("a\n…\nz", "a\nb\nc\nz"),
+        ("a\n…", "a"),
+        ("(a) [b] *", "(a) [b] *"),
+    ],
+)
+def test_what_differs_from_run_to_run_is_compared_as_what_it_is(shown, printed):
+    assert same(shown, printed)
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed"),
+    [
+        ("2 batches", "3 batches"),
+        ("2 batches", "2 batches\nand more"),
+        ("2 batches", ""),
+        ("a\n…\nz", "a\nb"),
+        ("AB", "A B"),
+        ("1 minion", "1 min"),
+        ("state: …", "jid: 7"),
+        ("in 23 h", "long"),
+        (ONE, "2026"),
+    ],
+)
+def test_what_is_not_the_same_is_noticed(shown, printed):
+    assert not same(shown, printed)
+
+
+def test_a_jid_is_the_same_one_on_the_whole_page():
+    known = sessions.compared((f"{ONE}  running", f"Next: {ONE}"), f"{TWO}  running\nNext: {TWO}", {})
+    assert known == {ONE: TWO}
+    assert sessions.known_jids(f"batch.watch {ONE}", known) == f"batch.watch {TWO}"
+    assert not same(f"{ONE} {ONE}", f"{ONE} {TWO}")
+    assert not same(ONE, ONE, known)
+    assert same(ONE, TWO, known)
+
+
+def test_a_jid_that_nothing_has_shown_cannot_be_typed():
+    with pytest.raises(ValueError, match=ONE):
+        sessions.known_jids(f"batch.watch {ONE}", {})
