@@ -113,7 +113,7 @@ docs-tables: .venv/.installed
 
 dist: .venv-dist/.installed
 	rm -rf dist
-	.venv-dist/bin/validate-pyproject -q pyproject.toml
+	.venv-dist/bin/validate-pyproject pyproject.toml
 	.venv-dist/bin/python -m build -q
 	.venv-dist/bin/twine check --strict dist/*
 	.venv-dist/bin/check-wheel-contents dist/*.whl
