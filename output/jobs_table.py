@@ -12,7 +12,7 @@ Show what the runners of saltext-jobs return as tables that fit the terminal.
 With ``salt-run -a pam`` Salt chooses the outputter itself: name this one with ``--out=jobs_table``. What other functions
 return is shown as ``nested`` shows it.
 
-.. versionadded:: 0.1.0
+.. versionadded:: 0.2.0
 """
 
 import datetime

@@ -5,7 +5,7 @@ The console: a page for the browser, served by salt-api, that shows and steers b
 
     salt-run job_console.config
 
-.. versionadded:: 0.1.0
+.. versionadded:: 0.2.0
 """
 
 import os
