@@ -64,7 +64,8 @@ class Chaos:
 
     def batch(self) -> None:
         if sum(not self._site.are_over([jid]) for jid in self.limits) < _BATCHES:
-            size = self._chance.randint(1, max(2, len(self._site.names) // 3))
+            count = len(self._site.names)
+            size = self._chance.randint(max(1, count // 20), max(2, count // 3))
             self.limits[self._site.batch(size)] = size
 
     def job(self) -> None:

@@ -19,6 +19,8 @@ from benchmarks.fleet.truth import CUT, ENDED, KILLED, Run, Truth
 
 #: Seconds in which an engine must have answered a request, on a machine that has time for it.
 ANSWER = 2.0
+#: Seconds after which a request is given up.
+_PATIENCE = 10.0
 #: A scenario shorter than this tells nothing about what grows.
 _LONG_ENOUGH = 120.0
 
@@ -171,16 +173,18 @@ def responsive(
     """
     spared, checks = list(spared), []
     for engine in sorted({engine for sample in samples for engine in sample.answered}):
-        waits = [
-            sample.answered[engine]
-            for sample in samples
-            if engine in sample.answered and not any(since <= sample.at <= until for since, until in spared)
-        ]
+        asked = [(sample.at, sample.answered[engine]) for sample in samples if engine in sample.answered]
+        # One that waited for an answer while none could be expected says nothing.
+        waits = [wait for at, wait in asked if not _overlaps(at, at + (_PATIENCE if wait is None else wait), spared)]
         silent, answered = waits.count(None), [wait for wait in waits if wait is not None]
         longest = max(answered, default=0.0)
         told = f"longest {longest:.2f} s, of {len(waits):,} requests" + (f", {silent} without answer" if silent else "")
         checks.append(Check(f"{engine} answers a runner within {within:g} s", not silent and longest <= within, told))
     return checks
+
+
+def _overlaps(since: float, until: float, spans: Iterable[tuple[float, float]]) -> bool:
+    return any(first <= until and since <= last for first, last in spans)
 
 
 def flat(samples: Sequence[Any], engines: Iterable[str]) -> list[Check]:

@@ -225,6 +225,13 @@ def test_an_engine_that_is_slow_or_silent_is_told_unless_it_could_not_answer():
         assert list(judged(verdict.responsive(slow, [(0.5, 1.5)])).values()) == [True]
 
 
+def test_a_request_that_was_waiting_when_the_engine_was_killed_says_nothing():
+    assert judged(verdict.responsive([sample(1, None)], [(8.0, 9.0)])) == {"engine answers a runner within 2 s": True}
+    assert judged(verdict.responsive([sample(1, None)], [(12.0, 13.0)])) == {
+        "engine answers a runner within 2 s": False
+    }
+
+
 def test_what_grows_is_told_once_it_lasts_long_enough_to_tell():
     steady = [sample(float(at)) for at in range(200)]
     assert all(judged(verdict.flat(steady, ["engine"])).values())
