@@ -17,9 +17,9 @@ from saltext.jobs.core.disk.database import Database
 #: Records that one transaction removes, about: some five milliseconds.
 MOST = 1500
 #: Seconds that one should take at most. Where it took longer, as on a busy machine or a slow disk, the next are smaller.
-LONG = 0.03
-#: Records of the smallest ones.
-LEAST = 100
+LONG = 0.05
+#: Records of the smallest ones: of fewer each costs too much.
+LEAST = 500
 _APART = "/removed/"  # no bank's name begins with a slash
 
 
