@@ -30,6 +30,7 @@ PRIVATE = {
     "tests/functional/master/test_caller.py": "how Salt calls a runner in a process of its own",
     "tests/functional/executors/conftest.py": "how Salt's minion calls an executor",
     "benchmarks/job_once.py": "the same",
+    "tests/integration/warm.py": "how long a command of pytest-salt-factories may take, and the end of a fork",
 }
 
 
