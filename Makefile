@@ -1,5 +1,5 @@
 # Everything that is done with a checkout. Each target makes the virtual environments it needs, so that a machine with
-# Python 3.10 or later (with its venv module), make and git is enough; Salt 3008 wants a C compiler besides.
+# Python 3.10 to 3.13 (with its venv module), make and git is enough; Salt 3008 wants a C compiler besides.
 #
 #   make demo        the extension at work, on a real master and four real minions
 #   make console     the console in a browser, over the same, until Ctrl-C

@@ -51,6 +51,7 @@ def test_the_version_stands_in_one_place():
 def test_the_changelog_tells_of_the_version_first_and_of_what_is_not_released_before_it():
     titles = re.findall(r"^## \[(.+?)\](?: - \d{4}-\d\d-\d\d)?$", text("CHANGELOG.md"), re.MULTILINE)
     assert titles[:2] == ["Unreleased", package.__version__]
+    assert f"## [{package.__version__}] - 2" in text("CHANGELOG.md")
     assert titles[1:] == sorted(titles[1:], key=lambda title: [int(part) for part in title.split(".")], reverse=True)
 
 
