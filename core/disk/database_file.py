@@ -120,7 +120,7 @@ class DatabaseFile:
                     target,
                 )
             with contextlib.closing(self._plain_connection()) as sql:
-                sql.execute("PRAGMA journal_mode=WAL")
+                self._keep_a_log(sql)
 
     def make(self) -> None:
         """Make the file, or what is missing in one that somebody has begun."""
@@ -140,13 +140,16 @@ class DatabaseFile:
                     )
                 sql.execute(f"PRAGMA page_size={schema.PAGE_BYTES}")
                 sql.execute("PRAGMA auto_vacuum=INCREMENTAL")
-                if sql.execute("PRAGMA journal_mode=WAL").fetchone()[0] != "wal":
-                    raise StateError(f"{self.path}: this file system has no memory that processes share")
+                self._keep_a_log(sql)
                 sql.execute("BEGIN IMMEDIATE")
                 schema.create(sql)
                 sql.execute("COMMIT")
             finally:
                 sql.close()
+
+    def _keep_a_log(self, sql: sqlite3.Connection) -> None:
+        if sql.execute("PRAGMA journal_mode=WAL").fetchone()[0] != "wal":
+            raise StateError(f"{self.path}: this file system has no memory that processes share")
 
     def upgrade(self) -> None:
         """Bring the tables up to this version. It is all done or not at all, and others wait meanwhile."""
