@@ -13,7 +13,7 @@ from typing import Any
 
 from saltext.jobs.core.engine.answers import KeptAnswers
 from saltext.jobs.core.engine.worker import Worker
-from saltext.jobs.core.errors import JobCacheError, PublishFailed
+from saltext.jobs.core.errors import JobCacheError, LaterVersion, PublishFailed
 from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.questions import Found
 from saltext.jobs.core.retry import facts, target
@@ -132,7 +132,10 @@ class Effects:
         """Tell whether another master that shares our store keeps a job."""
         if not self._with.shared:
             return False
-        snapshot = await self._with.store_worker.call(self._with.ports.store.snapshot, jid)
+        try:
+            snapshot = await self._with.store_worker.call(self._with.ports.store.snapshot, jid)
+        except LaterVersion:
+            return True  # whoever has written it keeps it
         return bool(snapshot) and snapshot.get("owner") != self._with.owner
 
     def _look_up(self, effect: facts.LookUp) -> None:

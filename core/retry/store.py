@@ -59,10 +59,9 @@ _PROBE = "writable"
 #: Where what cannot be used is put, key by key; what the driver refuses is named there, by a digest.
 ASIDE = "job_retry/corrupt"
 _REFUSED = "refused."
-#: What a disk says that is full or broken: it is not the record's fault then, though something smaller may find room.
-_DISK = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
-)
+#: What a disk says that is full: it is not the record's fault then, though something smaller may find room. A broken one
+#: (EIO) may have just that record on a bad block, so there the probe decides.
+_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 #: Of snapshots, entries and notes: see ``core/formats.py``.
 FORMAT = 2
