@@ -280,7 +280,9 @@ class Capture:
         note = self.notes.get(fact.jid)
         missing = fact.missing.difference(known, note.settled)
         # One that is neither may have a key that is not accepted now, and be missing again when it is.
-        outcomes: list[Outcome] = [*self.notes.strike(fact.jid, fact.returned.union(known))]
+        # A kill that named all minions says nothing of a later publish of the job to others.
+        never_meant = note.killed.keys() - fact.minions
+        outcomes: list[Outcome] = [*self.notes.strike(fact.jid, fact.returned.union(known, never_meant))]
         if unasked := missing - job.surveyed:  # also one of a further publish whose deadline has passed unseen
             outcomes += self.notes.add(fact.jid, self._end_of(job.job), job.begun & unasked)
             job.stage, job.asking = Stage.TO_ASK, set(unasked)

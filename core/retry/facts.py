@@ -90,7 +90,8 @@ class Kill:
 class JobRead:
     """
     What the job cache knows of a job: ``job`` is None when this master did not publish it, or it is gone. ``missing``: those
-    it was published to that have not returned it and whose key is accepted here; ``returned``: those that have returned it.
+    it was published to that have not returned it and whose key is accepted here; ``returned``: those that have returned it;
+    ``minions``: all that it was published to, whatever their key.
     ``last``: its newest publish, as a time that compares with that of other reads; ``age``: how many seconds that is ago.
     ``kill``: what it signals, if it is a signal. ``recorded``: whether the job cache has anything of it; the record of a
     publish follows its event.
@@ -104,6 +105,7 @@ class JobRead:
     kill: Kill | None = None
     recorded: bool = True
     returned: frozenset[str] = frozenset()
+    minions: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

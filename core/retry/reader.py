@@ -79,7 +79,8 @@ class JobReader:
         returned = self._cache.have_returned(jid, minions)
         missing = self._of_the_job(jid, minions - returned, publication.added)
         job = job_of(jid, load, publication.at)
-        return JobRead(jid, job, missing, publication.last, age, returned=returned), load
+        owed = minions - publication.added
+        return JobRead(jid, job, missing, publication.last, age, returned=returned, minions=owed), load
 
     def _minions_of(self, load: dict[str, Any]) -> frozenset[str]:
         if "Minions" not in load and not self._warned:

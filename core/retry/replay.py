@@ -271,7 +271,9 @@ class Replays:
             backlog = self._queue.backlogs[entry.minion]
             backlog.false_signs, backlog.free_at = 0, replay.asked if entry.minion in fact.free else 0.0
             replay.said = fact.said.get(entry.minion, Said.NOTHING)
-            if entry.minion in fact.unmatched and not entry.named and not self._may_have_begun(entry):
+            if replay.step is Step.PROBING and replay.acked > replay.asked:
+                self._publishing.let_run(entry, replay)  # it has begun since it answered
+            elif entry.minion in fact.unmatched and not entry.named and not self._may_have_begun(entry):
                 self._ends.end(entry, State.DEAD, "it no longer matches the job's target")
             else:
                 self._idle(entry, replay)
@@ -339,6 +341,7 @@ class Replays:
         if replay is None:
             return  # it counts before the job is sent again
         if is_news:
+            replay.acked = self._queue.now
             self._publishing.heard()
         if replay.step is Step.SENT:
             self._publishing.received(entry, replay, BEGUN)

@@ -107,16 +107,17 @@ class Said(enum.Enum):
 
 class Replay:
     """
-    The job that a minion is getting. ``began`` and ``asked`` are Unix time in seconds: since when it is, and when the minion
-    was last asked; ``said`` is what it answered last. One with records refuses a job that it has begun before.
+    The job that a minion is getting. ``began``, ``asked`` and ``acked`` are Unix time in seconds: since when it is, when the
+    minion was last asked, and when it first said that it begins; ``said`` is what it answered last. One with records refuses
+    a job that it has begun before.
     """
 
-    __slots__ = ("asked", "began", "jid", "said", "step")
+    __slots__ = ("acked", "asked", "began", "jid", "said", "step")
 
     def __init__(self, jid: str, step: Step, began: float) -> None:
         self.jid, self.step, self.began = jid, step, began
         self.said = Said.NOTHING
-        self.asked = 0.0
+        self.asked = self.acked = 0.0
 
     def go(self, to: Step) -> None:
         """Go to another step. :raises ValueError: when the table does not know this way."""

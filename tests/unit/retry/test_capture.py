@@ -244,6 +244,20 @@ def test_a_kill_is_not_forgotten_while_the_key_of_its_minion_is_not_accepted():
     assert (world.state("a", "j1"), world.runs["a", "j1"]) == (State.CANCELLED, 0)
 
 
+def test_a_kill_on_all_minions_cancels_nothing_that_is_published_to_others_afterwards():
+    world = World(minions=("a", "b"), duration=30.0)
+    world.stop("b")
+    world.publish("j1", targets=("a",))
+    world.run(5)
+    world.kill("j1", targets=("a", "b"))
+    world.run(30)
+    world.publish("j1", targets=("b",))
+    world.run(60)
+    world.start("b")
+    world.run(60)
+    assert (world.state("b", "j1"), world.runs["b", "j1"]) == (None, 1)
+
+
 def test_a_long_job_costs_one_record_and_leaves_none_behind():
     world = World(minions=tuple(f"m{n}" for n in range(50)), acks=False, duration=100.0)
     world.publish("j1")

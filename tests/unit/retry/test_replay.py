@@ -320,6 +320,22 @@ def test_an_answer_that_is_not_proven_concludes_nothing_about_a_job_that_may_hav
     assert world.machine.entry("b", "j1").lost == 0
 
 
+def test_one_that_begins_after_it_has_answered_that_it_runs_nothing_is_not_held():
+    world = away(acks=False, duration=1e6)
+    world.minions["b"].seen.add("j1")
+    world.minions["b"].up = True
+    world.tell(facts.ReplayRequested("b"))
+    world.run_until(lambda: world.effects(facts.Publish))
+    asked = len(world.effects(facts.Ask))
+    world.minions["b"].up = False
+    world.run_until(lambda: len(world.effects(facts.Ask)) > asked)
+    world.run(0.1)
+    world.tell(facts.Acknowledged("b", "j1"))
+    world.tell(facts.Asked("j1", idle=frozenset("b")))
+    world.run(30)
+    assert world.state("b", "j1") is State.RUNNING
+
+
 def test_before_a_job_is_sent_an_answer_that_is_not_proven_is_silence():
     world = away()
     world.tell(facts.ReplayRequested("b"))

@@ -275,7 +275,7 @@ class World:
             returned = frozenset(minion for minion in targets if (minion, effect.jid) in self.returned)
             missing = frozenset(targets) - returned - self.barred
             last, kill = self.last.get(effect.jid, 0.0), self.kills.get(effect.jid)
-            told = {"recorded": bool(job or kill), "returned": returned}
+            told = {"recorded": bool(job or kill), "returned": returned, "minions": frozenset(targets)}
             self.tell(facts.JobRead(effect.jid, job, missing, last, self.now - last, kill, **told))
 
         self.later(0.05, read)
