@@ -998,7 +998,7 @@ class TestSqlite(Contract):
 
     def test_a_sweep_of_many_jobs_lets_others_write(self, opts):
         job_cache = Returner({**opts, "salt_cache": {"sync": "none"}})
-        for number in range(1500):
+        for number in range(5000):
             records.publish(job_cache.store, f"20200101{number:012}", LOAD, ["web1"], "m_master", bool)
         with writer(job_cache.store) as waited:
             job_cache.sweep_in(3700)
