@@ -20,6 +20,9 @@ hypothesis.settings.load_profile("patient")
 # ``cmd.run`` takes the shell of whoever started the minion: the plain one, wherever the tests run.
 os.environ["SHELL"] = "/bin/sh"
 
+# A process that a test forks may find the stream of a log file locked for ever, by a thread of pytest that it does not have.
+os.register_at_fork(after_in_child=logging.root.handlers.clear)
+
 #: What is no error in unit tests although it is a warning: Salt's importers, of a kind that Python 3.12 no longer takes, and
 #: what is left open, to play a crash, which the collector finds in whatever test runs then.
 HARMLESS = ("NaclImporter:ImportWarning", "TornadoImporter:ImportWarning", "unclosed:ResourceWarning")

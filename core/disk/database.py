@@ -35,8 +35,9 @@ from saltext.jobs.core.disk.database_file import (
 from saltext.jobs.core.errors import StateError
 
 CACHE_KB = 8192  # of pages that a connection keeps, at most: those that a sweep changes in one transaction
-#: Seconds, at least and at most, between two transactions of one who removes or copies much, in which others write.
-PAUSE, LONGEST_PAUSE = 0.01, 1.0
+#: Seconds, at least and at most, between two transactions of one who removes or copies much, in which others write. Who
+#: waits looks every 20 ms at the latest, and must not miss it.
+PAUSE, LONGEST_PAUSE = 0.03, 1.0
 #: Bytes that -wal keeps once it is begun anew, and seconds between two tries of a process to come to that: it waits for the
 #: disk. From LARGE_LOG on others may write meanwhile; from LARGEST_LOG on they may not, as it would never end otherwise.
 LOG_KEPT, LARGE_LOG, LARGEST_LOG, LOG_PAUSE = 8 << 20, 12 << 20, 64 << 20, 1.0
