@@ -75,6 +75,20 @@ def on_disk(tmp_path):
     return Master({**salt.config.DEFAULT_MASTER_OPTS, **OURS, **driver_options("localfs", None, tmp_path, 0)})
 
 
+class Dying(Local):
+    """A driver that is killed after so many writes."""
+
+    def __init__(self, opts, writes):
+        super().__init__(opts)
+        self._left = writes
+
+    def store(self, *args, **more):
+        if not self._left:
+            raise KeyboardInterrupt
+        self._left -= 1
+        super().store(*args, **more)
+
+
 class TestMigrate:
     def test_jobs_come_over_whole(self, master):
         master.fill_source()
@@ -167,17 +181,8 @@ class TestMigrate:
 
     @pytest.mark.parametrize("writes", range(6))
     def test_a_run_that_dies_anywhere_is_made_whole_by_the_next(self, on_disk, writes):
-        class Dying(Local):
-            left = writes
-
-            def store(self, *args, **more):
-                if not self.left:
-                    raise KeyboardInterrupt
-                self.left -= 1
-                super().store(*args, **more)
-
         on_disk.fill_source()
-        store = Store(on_disk.opts, Dying(on_disk.opts))
+        store = Store(on_disk.opts, Dying(on_disk.opts, writes))
         functions = {name: functools.partial(on_disk.source, name) for name in ("get_jids", "get_load", "get_jid")}
         source = LocalCache(functions, on_disk.opts)
         with pytest.raises(KeyboardInterrupt):
@@ -398,21 +403,12 @@ class TestBetweenDrivers:
 
     @pytest.mark.parametrize("writes", range(9))
     def test_a_run_that_dies_anywhere_is_made_whole_by_the_next(self, tmp_path, writes):
-        class Dying(Local):
-            left = writes
-
-            def store(self, *args, **more):
-                if not self.left:
-                    raise KeyboardInterrupt
-                self.left -= 1
-                super().store(*args, **more)
-
         def opts_in(name):
             (tmp_path / name).mkdir()
             return {**salt.config.DEFAULT_MASTER_OPTS, **OURS, **driver_options("localfs", None, tmp_path / name, 0)}
 
         target = opts_in("second")
-        first, second = Store(opts_in("first")), Store(target, Dying(target))
+        first, second = Store(opts_in("first")), Store(target, Dying(target, writes))
         self.fill(first, JIDS[:2])
         with pytest.raises(KeyboardInterrupt):
             for jid in JIDS[:2]:

@@ -306,7 +306,8 @@ def test_an_engine_that_is_killed_every_few_seconds_delivers_all_the_same(second
     assert {entry.minion for entry in world.machine.entries()} == {"gone"}
 
 
-def test_an_answer_that_is_not_proven_concludes_nothing_about_a_job_that_may_have_begun():
+def sent_and_asked():
+    """A world in which ``b`` was sent ``j1``, has not said that it begins, and is being asked about it."""
     world = away(acks=False, duration=1e6)
     world.minions["b"].seen.add("j1")
     world.minions["b"].up = True
@@ -315,20 +316,18 @@ def test_an_answer_that_is_not_proven_concludes_nothing_about_a_job_that_may_hav
     asked = len(world.effects(facts.Ask))
     world.minions["b"].up = False
     world.run_until(lambda: len(world.effects(facts.Ask)) > asked)
+    return world
+
+
+def test_an_answer_that_is_not_proven_concludes_nothing_about_a_job_that_may_have_begun():
+    world = sent_and_asked()
     world.tell(facts.Asked("j1", silent=frozenset("b"), unproven=frozenset("b")))
     assert world.state("b", "j1") is State.SENT
     assert world.machine.entry("b", "j1").lost == 0
 
 
 def test_one_that_begins_after_it_has_answered_that_it_runs_nothing_is_not_held():
-    world = away(acks=False, duration=1e6)
-    world.minions["b"].seen.add("j1")
-    world.minions["b"].up = True
-    world.tell(facts.ReplayRequested("b"))
-    world.run_until(lambda: world.effects(facts.Publish))
-    asked = len(world.effects(facts.Ask))
-    world.minions["b"].up = False
-    world.run_until(lambda: len(world.effects(facts.Ask)) > asked)
+    world = sent_and_asked()
     world.run(0.1)
     world.tell(facts.Acknowledged("b", "j1"))
     world.tell(facts.Asked("j1", idle=frozenset("b")))
