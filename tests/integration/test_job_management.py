@@ -290,8 +290,9 @@ def test_a_featherweight_minion_tells_the_master_what_a_real_one_does(master):
             wait_until_told("salt/job/LONG/start/M")
             questions = ["saltutil.find_job", "saltutil.find_cached_job", "saltutil.running"]
             publish("ASKED", questions, [jids["JOB"]], [jids["JOB"]], [])
+            wait_until_told("salt/job/ASKED/ret/M")  # else it may find FOUND running, too
             publish("FOUND", "saltutil.find_job", jids["LONG"])
-            wait_until_told("salt/job/ASKED/ret/M", "salt/job/FOUND/ret/M")
+            wait_until_told("salt/job/FOUND/ret/M")
             publish("KILLED", "saltutil.kill_job", jids["LONG"])
             wait_until_told("salt/job/KILLED/ret/M")
             real, light = told.of("gamma", jids), told.of("feather", jids)
