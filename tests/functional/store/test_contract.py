@@ -1062,17 +1062,25 @@ class TestMmapCache(Contract):
     __test__ = salt.version.__saltstack_version__.major >= 3008  # which brought the driver
 
     @pytest.mark.parametrize("jobs", [70, pytest.param(250, marks=pytest.mark.slow)])
-    def test_a_job_takes_less_than_a_megabyte_and_is_let_go_of(self, job_cache, opts, jobs):
+    def test_a_job_takes_less_than_a_megabyte_and_is_let_go_of(self, job_cache, opts, jobs, caplog):
         before = len(os.listdir("/proc/self/fd"))
         for number in range(jobs):
             jid = f"20260516120000{number:06}"
             job_cache.save_load(jid, LOAD, minions=["web1"])
             job_cache.returner(a_return("web1", jid))
+        assert not [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
         assert disk_usage(os.path.join(opts["cachedir"], "jobs")) < jobs * 10**6
         assert len(os.listdir("/proc/self/fd")) - before < 400
         reader = salt.cache.Cache(opts)  # as the cluster runners read it
         # It sees only after a moment what others have written.
-        wait_for(lambda: reader.list(f"jobs/returns/{jid}") == ["web1"], what="the return is listed")
+        returned = os.path.join(opts["cachedir"], "jobs", "returns", jid)
+        told = {"the master's": lambda: list(job_cache.get_jid(jid)), "files": lambda: os.listdir(returned)}
+        wait_for(
+            lambda: reader.list(f"jobs/returns/{jid}") == ["web1"],
+            what=lambda: (
+                f"the return is listed: { ({name: tell() for name, tell in told.items()}) }, {caplog.messages[-5:]}"
+            ),
+        )
         assert reader.fetch(f"jobs/returns/{jid}", "web1")["return"] is True
         wait_for(lambda: len(reader.list("jobs/loads")) == jobs, what="all loads are listed")
         assert len(job_cache.get_jids()) == jobs
