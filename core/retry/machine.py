@@ -11,6 +11,7 @@ The parts, which are as pure, return what follows; this file passes it on:
     publishing.py  from the turn to send to a receipt  ends.py      how a replay ends
     verdict.py     what is concluded without a return  looks.py     looks at the job cache that are shared
     outbox.py      what is published, how fast         timers.py    what is due when
+    inflow.py      how long minions wait for others
 
 Pure: stdlib only, no clock, no I/O. It must never send a job to a minion while that minion has another one of its queue
 under way, nor one of which it is known that it was begun, unless ``retry_interrupted`` asks for that.

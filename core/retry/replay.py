@@ -27,6 +27,7 @@ from saltext.jobs.core.retry.facts import (
     ReturnHeard,
     Unreadable,
 )
+from saltext.jobs.core.retry.inflow import LONGEST, Inflow
 from saltext.jobs.core.retry.looks import HEARD, Gathering, Hearsay
 from saltext.jobs.core.retry.outbox import Outbox
 from saltext.jobs.core.retry.publishing import BEGUN, EARLY, RECEIPT, RECORDED, Publishing
@@ -38,8 +39,6 @@ from saltext.jobs.core.retry.turns import Turns
 if TYPE_CHECKING:
     from saltext.jobs.core.settings import RetrySettings
 
-#: Seconds for which minions that have answered wait at most for others that still do.
-LONGEST_GATHERING = 10.0
 #: Seconds for which it is believed that a minion ran nothing.
 BELIEVED = 600.0
 
@@ -72,6 +71,7 @@ class Replays:
         self._company = Gathering("company", timers)
         self._looks = Gathering("look", timers)
         self._answered = Gathering("answered", timers)
+        self._inflow = Inflow(settings.gather)
 
     def begin(self, minion: str) -> None:
         """Begin with what a minion is owed first: what may be with it already, then the job that was published first."""
@@ -89,7 +89,8 @@ class Replays:
             self._turns.wake(minion, entry.next_at)  # no newer job overtakes it
         else:
             backlog.replay = Replay(entry.jid, Step.GATHERING, now)
-            self._company.add(entry.jid, minion, now + self._settings.gather)
+            latest = now + self._inflow.wait(entry.jid, now)
+            self._company.put_off(entry.jid, minion, now + self._settings.gather, latest)
 
     # -- looks at the job cache ---------------------------------------------------------------------------------------
 
@@ -298,7 +299,7 @@ class Replays:
             # Once no more answers come, nobody waits for those that are late; few at a time would be many publishes.
             replay.go(Step.ANSWERED)
             now = self._queue.now
-            self._answered.put_off(entry.jid, entry.minion, now + self._settings.gather, now + LONGEST_GATHERING)
+            self._answered.put_off(entry.jid, entry.minion, now + self._settings.gather, now + LONGEST)
         elif self._is_early(entry, replay):
             replay.go(Step.SENT)
             self._timers.set(("replay", entry.minion), self._queue.now + RECEIPT - EARLY)

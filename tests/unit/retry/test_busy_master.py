@@ -30,11 +30,11 @@ def fleet_that_was_away(need, **options):
     return world
 
 
-def bring_back(world):
+def bring_back(world, within=WITHIN):
     """Let the fleet start and get what it is owed. Returns the seconds from the first start until the last job was begun."""
     begun = world.now
     for at, name in enumerate(world.minions):
-        world.later(WITHIN * at / MINIONS, lambda name=name: world.start(name), engine=False)
+        world.later(within * at / MINIONS, lambda name=name: world.start(name), engine=False)
     world.run_until(lambda: world.runs and not world.machine.total)
     return max(world.begun_at.values()) - begun
 
@@ -45,6 +45,15 @@ def test_the_last_job_is_begun_as_soon_as_the_workers_allow(need):
     assert bring_back(world) <= max(WITHIN + CALM, need) + FEW
     assert set(world.runs.values()) == {1}
     assert set(world.asked.values()) == {1}
+
+
+@pytest.mark.parametrize("within, publishes", [(10.0, 24), (30.0, 32), (80.0, 52)])
+def test_a_fleet_that_comes_back_slowly_takes_few_publishes_and_keeps_the_last_one_waiting_no_longer(within, publishes):
+    world = fleet_that_was_away(1.0)
+    before = world.machine.publishes
+    assert bring_back(world, within) <= within + CALM
+    assert world.machine.publishes - before <= publishes
+    assert set(world.runs.values()) == {1}
 
 
 @pytest.mark.parametrize("every, seconds", [(11.0, 2.5), (13.0, 4.0), (17.0, 8.0)])

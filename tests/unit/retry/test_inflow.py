@@ -1,0 +1,43 @@
+"""How long minions that come in for a job wait for each other."""
+
+from __future__ import annotations
+
+from saltext.jobs.core.retry.inflow import LONGEST, Inflow
+
+
+def test_the_first_waits_for_as_long_as_is_configured():
+    assert Inflow(2.0).wait("j", 1000.0) == 2.0
+
+
+def test_the_longer_they_have_been_coming_in_the_longer_they_wait_up_to_a_limit():
+    inflow = Inflow(2.0)
+    waits = [inflow.wait("j", 1000.0 + second) for second in range(100)]
+    assert waits[:5] == [2.0] * 5 and waits[10] == 5.0
+    assert waits == sorted(waits) and waits[-1] == LONGEST
+
+
+def test_no_wait_is_shorter_than_is_configured():
+    inflow = Inflow(30.0)
+    assert {inflow.wait("j", 1000.0 + second) for second in range(100)} == {30.0}
+
+
+def test_those_of_one_job_keep_nobody_waiting_for_another():
+    inflow = Inflow(2.0)
+    for second in range(100):
+        inflow.wait("j1", 1000.0 + second)
+    assert inflow.wait("j2", 1100.0) == 2.0
+
+
+def test_after_a_pause_the_next_one_is_the_first():
+    inflow = Inflow(2.0)
+    for second in range(100):
+        inflow.wait("j", 1000.0 + second)
+    assert inflow.wait("j", 1099.0 + 2 * LONGEST) == LONGEST
+    assert inflow.wait("j", 1099.5 + 4 * LONGEST) == 2.0
+
+
+def test_nothing_is_kept_of_jobs_for_which_nobody_comes_in_any_more():
+    inflow = Inflow(2.0)
+    for number in range(1000):
+        inflow.wait(f"j{number}", 1000.0 + number)
+    assert len(inflow) <= 2 * LONGEST + 1
