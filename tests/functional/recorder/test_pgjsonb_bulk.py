@@ -589,7 +589,7 @@ def test_a_server_that_is_killed_in_the_middle_of_batches_gets_each_record_once(
 def test_a_recorder_that_is_killed_after_a_delivery_delivers_again_without_effect(stage, postgresql):
     one = stage()
     fill(one, 300)
-    assert one.until(lambda: len(stored(postgresql)) == one.consumer.delivered == 300)
+    assert one.until(lambda: len(stored(postgresql)) == 300 <= one.consumer.delivered)
     (one.folder / "returners" / "one" / "progress").unlink()
     two = stage()
     assert two.until(lambda: two.consumer.delivered >= 300)

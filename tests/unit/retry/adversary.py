@@ -346,6 +346,8 @@ class Adversary(World):
             if not minion.up:
                 self.start(name)
         self.run(6 * 3600)
+        if any(entry.state is State.CLAIMED for entry in self.machine.entries()):
+            self.run(60)  # what is sent to a minion that drops it is sent again every hour, and may be on its way
 
     def judge(self):
         """Assert that nothing is lost, and nothing was run that must not have been."""
