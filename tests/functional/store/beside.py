@@ -11,18 +11,20 @@ import time
 @contextlib.contextmanager
 def writer(store):
     """A thread that stores small records as long as the block runs. Yields a list: for how many seconds each had to wait."""
-    waited, stop = [], threading.Event()
+    waited, begun, stop = [], threading.Event(), threading.Event()
 
     def write():
         for number in itertools.count():
             began = time.monotonic()
             store.store("other", str(number), number)
             waited.append(time.monotonic() - began)
+            begun.set()
             if stop.wait(0.001):
                 return
 
     thread = threading.Thread(target=write)
     thread.start()
+    begun.wait(60)
     try:
         yield waited
     finally:

@@ -998,11 +998,15 @@ class TestSqlite(Contract):
 
     def test_a_sweep_of_many_jobs_lets_others_write(self, opts):
         job_cache = Returner({**opts, "salt_cache": {"sync": "none"}})
-        for number in range(5000):
-            records.publish(job_cache.store, f"20200101{number:012}", LOAD, ["web1"], "m_master", bool)
-        with writer(job_cache.store) as waited:
-            job_cache.sweep_in(3700)
-        assert job_cache.get_jids() == {} and len(waited) > 1
+        for _ in range(5):  # on a busy machine a sweep may be over before the other thread runs
+            for number in range(5000):
+                records.publish(job_cache.store, f"20200101{number:012}", LOAD, ["web1"], "m_master", bool)
+            with writer(job_cache.store) as waited:
+                job_cache.sweep_in(3700)
+            assert job_cache.get_jids() == {}
+            if len(waited) > 2:
+                break
+        assert len(waited) > 2
         assert sorted(waited)[len(waited) * 9 // 10] < stretched(0.1)
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
