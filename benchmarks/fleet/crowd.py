@@ -93,7 +93,9 @@ class Crowd:
     async def _spread(names: Iterable[str], within: float, do: Callable[[str], Any]) -> None:
         begun, names = time.monotonic(), list(names)
         for number, name in enumerate(names):
-            await asyncio.sleep(max(0.0, begun + within * number / len(names) - time.monotonic()))
+            pause = begun + within * number / len(names) - time.monotonic()
+            if pause > 0:  # else what is asked for next would overtake this
+                await asyncio.sleep(pause)
             do(name)
 
     async def _start(self, name: str) -> None:
