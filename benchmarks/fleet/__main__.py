@@ -83,10 +83,18 @@ def arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=2000.0, metavar="N", help="events a second of a flood (2000)")
     parser.add_argument("--only", metavar="ROUND", help="of beside: plain, slow or ten")
     parser.add_argument(
-        "--limit", type=float, default=900.0, metavar="S", help="seconds before a wait is given up (900)"
+        "--limit",
+        type=float,
+        default=900.0,
+        metavar="S",
+        help="seconds without a change after which it is given up (900)",
     )
     parser.add_argument(
-        "--answer", type=float, default=ANSWER, metavar="S", help="seconds in which an engine must answer a runner (2)"
+        "--answer",
+        type=float,
+        default=ANSWER,
+        metavar="S",
+        help="seconds that an engine has for a runner, those without a core not counted (2)",
     )
     parser.add_argument("--picture", type=pathlib.Path, metavar="FILE", help="where to draw the timeline, as SVG")
     parser.add_argument("--log", type=pathlib.Path, metavar="FILE", help="where to copy the master's log")
@@ -116,7 +124,7 @@ def play(args: argparse.Namespace) -> Story:
         options |= {"cache": args.cache, **(server.options if server else {})}
         with Site(args.minions, args.executor, server, **options) as site:
             site.script(seed=args.seed)
-            site.answer = args.answer
+            site.answer, site.limit = args.answer, args.limit
             try:
                 return scenario.play(site, args)
             finally:

@@ -23,7 +23,7 @@ def a_batch(site: Site, args: Arguments, meanwhile: Callable[[str], object] = la
     story, since = Story(), site.mark("started")
     jid = site.batch(args.size)
     meanwhile(jid)
-    site.wait([jid], args.limit)
+    site.wait([jid])
     truth = story.batches(site, {jid: args.size}, since)
     story.pace(truth, {jid: args.size})
     story.end(site, [jid], since, args.size)
@@ -50,7 +50,7 @@ def ten(site: Site, args: Arguments) -> Story:
     site.script(seed=args.seed, failing=0.02)
     since = site.mark("started")
     limits = {site.batch(args.size): args.size for _ in range(10)}
-    site.wait(limits, args.limit)
+    site.wait(limits)
     truth = story.batches(site, limits, since)
     story.pace(truth, limits)
     story.end(site, limits, since, args.size, each=True)
@@ -65,7 +65,7 @@ def canary(site: Site, args: Arguments) -> Story:
     since = site.mark("started")
     most = 1 + -(-len(site.names) // 10)
     jid = site.batch("1,10%,50%", max_failures="5%")
-    site.wait([jid], args.limit)
+    site.wait([jid])
     truth = story.batches(site, {jid: most})
     runs, state = len(truth.of(jid)), site.ask("batch.status", jid)
     story.checks.append(Check("it has halted", state["state"] == "halted", str(state["halted_reason"])))
@@ -82,14 +82,14 @@ def groups(site: Site, args: Arguments) -> Story:
     site.start()
     since = site.mark("groups")
     grouped = site.batch("50%", by="nodegroups:[first,second,third]")
-    site.wait([grouped], args.limit)
+    site.wait([grouped])
     site.script(seed=args.seed, seconds=(6.0, 10.0))
     minutes = [time.strftime("%H:%M", time.localtime(time.time() + 60 * number)) for number in range(1, 13)]
     windows = ";".join(f"{opens}-{shuts}" for opens, shuts in zip(minutes[::2], minutes[1::2], strict=True))
     first = time.monotonic() + 60 - time.time() % 60
     site.mark("window")
     windowed = site.batch(args.size, window=f"'{windows}'")
-    site.wait([windowed], args.limit)
+    site.wait([windowed])
     truth = story.batches(site, {grouped: -(-len(site.names) // 6) + 1, windowed: args.size}, since)
     story.checks += [_in_order(truth, grouped), _in_windows(truth, windowed, first)]
     story.end(site, [grouped, windowed], since, each=True)

@@ -32,7 +32,7 @@ def beside(site: Site, args: Arguments) -> Story:
         if args.only and args.only != title.split(",")[0].split()[0]:
             continue
         for driver in ("ours", "Salt's"):
-            site.start(limit=args.limit)
+            site.start()
             site.script(seed=args.seed, **script)
             site.mark(f"{driver}, {title}")
             found, checks = _round(site, args, driver == "Salt's", count)
@@ -51,10 +51,10 @@ def _round(site: Site, args: Arguments, native: bool, count: int):
     begun = time.monotonic()
     start = site.native_batch if native else site.batch
     jids = [start(args.size) for _ in range(count)]
-    site.wait(jids, args.limit)
+    site.wait(jids)
     reported = time.monotonic()
     states = {jid: site.ask("batch.minions", jid) for jid in jids}
-    site.need(lambda: not site.crowd.running(jids), args.limit, "all runs have come to an end")
+    site.need(lambda: not site.crowd.running(jids), site.limit, "all runs have come to an end")
     until = time.monotonic()
     time.sleep(1.5)  # for one more look at the processes, and for returns that are on their way
     truth = site.truth()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import random
 import time
 from collections.abc import Callable
@@ -36,11 +35,27 @@ class Chaos:
         self._site, self._args, self._chance = site, args, random.Random(args.seed)
         self.limits: dict[str, int] = {}
         self.jids: list[str] = []
+        #: How often each was done, and could not be done for which reason.
         self.done: collections.Counter[str] = collections.Counter()
+        self.refused: collections.Counter[str] = collections.Counter()
+        self._deck: list[Callable[[], None]] = []
 
     def step(self) -> None:
-        """Do one thing."""
-        choices: dict[Callable[[], None], int] = {
+        """Do one thing. All are done as often as they are to be, in an order drawn by chance, before they begin anew."""
+        if not self._deck:
+            self._deck = [what for what, times in self._choices().items() for _ in range(times)]
+            self._chance.shuffle(self._deck)
+        what = self._deck.pop()
+        # What cannot be asked for in this moment is asked for another time.
+        try:
+            what()
+        except Exception as exc:
+            self.refused[f"{what.__name__}: {type(exc).__name__}"] += 1
+        else:
+            self.done[what.__name__] += 1
+
+    def _choices(self) -> dict[Callable[[], None], int]:
+        return {
             self.batch: 6,
             self.job: 4,
             self.leave: 3,
@@ -52,11 +67,6 @@ class Chaos:
             self.power_cut: 1,
             self.kill_master: 1,
         }
-        what = self._chance.choices(list(choices), list(choices.values()))[0]
-        # What cannot be asked for in this moment is asked for another time.
-        with contextlib.suppress(Exception):
-            what()
-            self.done[what.__name__] += 1
 
     def _some(self, most: float) -> list[str]:
         names = self._site.names
@@ -65,7 +75,7 @@ class Chaos:
     def batch(self) -> None:
         if sum(not self._site.are_over([jid]) for jid in self.limits) < _BATCHES:
             count = len(self._site.names)
-            size = self._chance.randint(max(1, count // 20), max(2, count // 3))
+            size = self._chance.randint(max(2, count // 20), max(3, count // 3))
             self.limits[self._site.batch(size)] = size
 
     def job(self) -> None:
@@ -82,9 +92,7 @@ class Chaos:
         self._site.crowd.restart(self._some(0.2), 5.0, self._chance.uniform(1, 10))
 
     def kill(self) -> None:
-        now = time.monotonic()
         self._site.kill_engine(self._chance.choice(ENGINES))
-        self._site.spared.append((now - 1, now + 6))
 
     def burst(self) -> None:
         self._site.mark("flood")
@@ -119,10 +127,13 @@ def everything(site: Site, args: Arguments) -> Story:
         time.sleep(chaos_pause(args))
     mended = site.mark("mended")
     site.script(seed=args.seed)
-    site.start(limit=args.limit)
-    site.wait(chaos.limits, args.limit)
-    drain(site, args.limit)
+    site.start()
+    site.wait(chaos.limits)
+    drain(site)
     story.figures["what was done"] = ", ".join(f"{count} {what}" for what, count in chaos.done.most_common())
+    if chaos.refused:
+        told = ", ".join(f"{count} {what}" for what, count in chaos.refused.most_common())
+        story.figures["what could not be done"] = told
     story.figures["until all had come to an end, after it was mended"] = f"{time.monotonic() - mended:.0f} s"
     story.batches(site, chaos.limits)
     story.owed(site, chaos.jids)

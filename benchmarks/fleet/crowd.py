@@ -57,6 +57,13 @@ class Crowd:
         await self.wire.connect(self._heard)
         self._key = self.wire.key()
 
+    async def keep_time(self) -> None:
+        """Note by how much what is due is late, as long as the fleet runs."""
+        while True:
+            due = time.monotonic() + 0.5
+            await asyncio.sleep(0.5)
+            self.truth.lag = max(self.truth.lag, time.monotonic() - due)
+
     async def start(self, names: Iterable[str], within: float) -> None:
         """Start minions, evenly spread over so many seconds. Each signs in first."""
         await self._spread(names, within, lambda name: self._spawn(self._start(name)))
@@ -234,6 +241,7 @@ def serve(opts: Mapping[str, Any], own: pathlib.Path, names: list[str], executor
     async def work() -> None:
         crowd = Crowd(opts, own, names, executor)
         await crowd.connect()
+        crowd.spawn(crowd.keep_time())
         pipe.send(None)
         loop = asyncio.get_running_loop()
         while True:

@@ -18,6 +18,7 @@ import salt.utils.event
 from benchmarks.fleet.batches import a_batch
 from benchmarks.fleet.site import Site
 from benchmarks.fleet.story import Arguments, Story
+from demo.processes import wait_for
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 
@@ -31,41 +32,40 @@ def power(site: Site, args: Arguments) -> Story:
     """A power cut: all minions go, three jobs are published, and all come back within ten seconds."""
     story = Story()
     site.start()
-    jids = owe(site, 3, args.limit)
+    jids = owe(site, 3)
     since = site.mark("power back")
     site.crowd.start(site.names, args.within)
-    drain(site, args.limit)
+    drain(site)
     _deliver(site, story, jids, since)
     story.end(site, jids, since)
     return story
 
 
-def owe(site: Site, jobs: int, limit: float) -> list[str]:
+def owe(site: Site, jobs: int) -> list[str]:
     """Have all minions go, publish jobs, and wait until all are owed. Returns the jids."""
     site.crowd.stop(site.names)
     site.mark("power cut")
     jids = [site.publish() for _ in range(jobs)]
-    site.need(lambda: site.queued() >= jobs * len(site.names), limit, f"{jobs} jobs are owed to all minions")
+    site.need(lambda: site.queued() >= jobs * len(site.names), site.limit, f"{jobs} jobs are owed to all minions")
     return jids
 
 
-def drain(site: Site, limit: float) -> float:
+def drain(site: Site) -> None:
     """
-    Wait until nothing is owed any more but what an operator has to decide. Returns the seconds; what is left after ``limit``
-    shows in the verdict.
+    Wait until nothing is owed any more but what an operator has to decide; give up where nothing changes any more, which the
+    verdict will show.
     """
-    begun = changed = time.monotonic()
+    looked = changed = time.monotonic()
     left = site.queued()
-    while left and time.monotonic() < begun + limit:
+    while left and time.monotonic() < changed + site.limit:
         time.sleep(0.5)
         before, left = left, site.queued()
         if left != before:
-            changed = time.monotonic()
-        elif time.monotonic() > changed + _STANDS:
+            looked = changed = time.monotonic()
+        elif time.monotonic() > looked + _STANDS:
             if site.is_drained():
                 break
-            changed = time.monotonic()
-    return time.monotonic() - begun
+            looked = time.monotonic()
 
 
 def _deliver(site: Site, story: Story, jids: list[str], since: float) -> None:
@@ -96,13 +96,13 @@ def kills(site: Site, args: Arguments) -> Story:
     site.start()
     since = site.mark("started")
     jid = site.batch(args.size)
-    _kill_until(site, lambda: site.are_over([jid]), args.limit, BATCH_MANAGER)
+    _kill_until(site, lambda: site.are_over([jid]), site.limit, BATCH_MANAGER)
     truth = story.batches(site, {jid: args.size}, since)
     story.pace(truth, {jid: args.size})
-    jids = owe(site, 3, args.limit)
+    jids = owe(site, 3)
     back = site.mark("power back")
     site.crowd.start(site.names, args.within)
-    _kill_until(site, lambda: not site.queued(), args.limit, JOB_RETRY)
+    _kill_until(site, lambda: not site.queued(), site.limit, JOB_RETRY)
     _deliver(site, story, jids, back)
     story.figures["kills"] = f"{sum('killed' in what for _, what in site.marks)}"
     story.end(site, [jid, *jids], since)
@@ -119,7 +119,6 @@ def _kill_until(site: Site, over: Callable[[], bool], limit: float, engine: str,
         elif runs_since is None:
             runs_since = now
         elif now - runs_since >= alive and site.kill_engine(engine):
-            site.spared.append((now - 2, now + 1))
             runs_since = None
         time.sleep(0.1)
 
@@ -138,7 +137,7 @@ def master(site: Site, args: Arguments) -> Story:
 
 
 def _need_begun(site: Site, args: Arguments, jid: str) -> None:
-    site.need(lambda: site.crowd.begun(jid) > len(site.names) / 4, args.limit, "a quarter has run it")
+    site.need(lambda: site.crowd.begun(jid) > len(site.names) / 4, site.limit, "a quarter has run it")
 
 
 def flood(site: Site, args: Arguments) -> Story:
@@ -148,11 +147,11 @@ def flood(site: Site, args: Arguments) -> Story:
     since = site.mark("flood")
     with flooded(site.opts, args.rate) as fired:
         jid = site.batch(args.size)
-        site.wait([jid], args.limit)
-        jids = owe(site, 3, args.limit)
+        site.wait([jid])
+        jids = owe(site, 3)
         back = site.mark("power back")
         site.crowd.start(site.names, args.within)
-        drain(site, args.limit)
+        drain(site)
     story.figures["events fired"] = f"{fired.value:,}, {fired.value / (time.monotonic() - since):,.0f} a second"
     truth = story.batches(site, {jid: args.size})
     story.pace(truth, {jid: args.size})
@@ -207,7 +206,7 @@ def redis(site: Site, args: Arguments) -> Story:
         site.beside.stop()
         time.sleep(args.away)
         site.beside.start()
-        site.spared.append((begun, site.mark("redis back") + 5))
+        site.spared.append((begun, site.mark("redis back")))
         site.unstorable.append((begun, time.monotonic(), "redis was away"))
 
     site.start()
@@ -237,10 +236,17 @@ class Redis:
         return {"cache": "redis", "cache.redis.host": "127.0.0.1", "cache.redis.port": self.port}
 
     def start(self) -> None:
+        """Start it, and wait until it takes connections."""
         words = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--dir", self._folder]
         words += ["--appendonly", "yes", "--appendfsync", "always", "--save", ""]
         with (pathlib.Path(self._folder) / "log").open("ab") as log:
             self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        wait_for(self._takes_connections, 60)
+
+    def _takes_connections(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+            return True
+        return False
 
     def stop(self) -> None:
         """Kill it."""

@@ -25,16 +25,16 @@ from benchmarks.fleet.crowd import Handle
 from benchmarks.fleet.minion import RUN
 from benchmarks.fleet.script import Script
 from benchmarks.fleet.truth import Truth
-from benchmarks.fleet.verdict import ANSWER
+from benchmarks.fleet.verdict import ANSWER, AT_REST
 from benchmarks.fleet.watch import ENGINES, Watch, engine_pid, processes_of
-from demo.fleet import Fleet
+from demo.fleet import Fleet, StepFailed
 from demo.processes import wait_for
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.master.job_cache import JobCache
 
-#: States of entries that do not change by themselves.
-_AT_REST = ("held", "expired", "cancelled", "dead")
+#: What of a batch's status changes as it goes on.
+_CHANGES = ("state", "active", "pending", "completed", "failed")
 #: The job that is published, of which nothing is run, and the target that is all minions but the one that listens.
 JOB, ALL = ("state.apply", "featherweight"), "[abc]*"
 
@@ -51,8 +51,8 @@ class Site:
 
     def __init__(self, count: int, executor: float = 0.0, beside: Any = None, **options: Any) -> None:
         self.names = [f"{'abc'[number % 3]}{number:05d}" for number in range(count)]
-        #: Seconds in which an engine must answer a runner.
-        self.answer = ANSWER
+        #: Seconds in which an engine must answer a runner; seconds without any progress after which a wait is given up.
+        self.answer, self.limit = ANSWER, 900.0
         #: (time, what was done then), for the timeline; times in which no engine can be expected to answer.
         self.marks: list[tuple[float, str]] = []
         self.spared: list[tuple[float, float]] = []
@@ -94,11 +94,11 @@ class Site:
         self.marks.append((now, what))
         return now
 
-    def start(self, names: Iterable[str] | None = None, within: float = 0.0, limit: float = 300.0) -> None:
+    def start(self, names: Iterable[str] | None = None, within: float = 0.0) -> None:
         """Start minions and wait until they are there. By default all, as fast as a hundred a second."""
         wanted = set(self.names if names is None else names)
         self.crowd.start(sorted(wanted), within or len(wanted) / 100)
-        self.need(lambda: wanted <= self.crowd.there(), limit, f"{len(wanted):,} minions are there")
+        self.need(lambda: wanted <= self.crowd.there(), self.limit, f"{len(wanted):,} minions are there")
 
     def truth(self) -> Truth:
         """Return what the minions have noted until now, and what the job cache has of it."""
@@ -116,9 +116,12 @@ class Site:
 
     def evidence(self) -> Evidence:
         """Return what excuses a second run, or a return that was not stored."""
-        samples = self.watch.read()
-        lives = {engine: [(sample.at, sample.processes.get(engine)) for sample in samples] for engine in ENGINES}
-        return Evidence(self.unstorable, lives)
+        samples, looked, answers = self.watch.read(), {}, {}
+        for engine in ENGINES:
+            looked[engine] = [(sample.at, sample.processes.get(engine)) for sample in samples]
+            asked = [(sample.at, sample.answered[engine]) for sample in samples if engine in sample.answered]
+            answers[engine] = [(at, at + answer.seconds) for at, answer in asked if answer.came]
+        return Evidence(self.unstorable, looked, answers, self.crowd.report()[0].lag)
 
     def script(self, **what: Any) -> None:
         self.crowd.script(Script(**what))
@@ -142,11 +145,17 @@ class Site:
         """Call a function of a runner."""
         return self._fleet.ask(function, *args)
 
-    def wait(self, jids: Iterable[str], limit: float) -> float:
-        """Wait until batches have ended. Returns the seconds; gives up after ``limit``, which the verdict will show."""
-        begun, jids = time.monotonic(), list(jids)
-        _wait(lambda: self.are_over(jids), limit, 0.5)
-        return time.monotonic() - begun
+    def wait(self, jids: Iterable[str]) -> None:
+        """Wait until batches have ended; give up where nothing changes any more, which the verdict will show."""
+        jids, counted, changed = list(jids), None, time.monotonic()
+        while not self.are_over(jids):
+            with contextlib.suppress(Exception):
+                counts = [{name: self.ask("batch.status", jid)[name] for name in _CHANGES} for jid in jids]
+                if counts != counted:
+                    counted, changed = counts, time.monotonic()
+            if time.monotonic() > changed + self.limit:
+                return
+            time.sleep(0.5)
 
     def are_over(self, jids: Iterable[str]) -> bool:
         """
@@ -165,7 +174,7 @@ class Site:
 
     def is_drained(self) -> bool:
         """Tell whether nothing is owed any more but what an operator has to decide."""
-        return not self.queued() or all(entry["state"] in _AT_REST for entry in self.ask("job_retry.list"))
+        return not self.queued() or all(entry["state"] in AT_REST for entry in self.ask("job_retry.list"))
 
     def need(self, condition: Callable[[], Any], limit: float, what: str) -> None:
         """Wait for what a scenario cannot go on without. :raises SystemExit: if that does not come."""
@@ -181,7 +190,8 @@ class Site:
         if pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-                self.mark(f"{engine} killed")
+                at = self.mark(f"{engine} killed")
+                self.spared.append((at, at))
         return pid is not None
 
     def kill_master(self) -> None:
@@ -194,11 +204,14 @@ class Site:
 
     def start_master(self) -> None:
         """Start the master again, and wait until its engines run."""
-        self._fleet.start_master(**self._config)
+        with contextlib.suppress(StepFailed):  # a busy machine takes longer
+            self._fleet.start_master(**self._config)
         self.need(
-            lambda: all(requests.is_running(self.opts, engine) for engine in ENGINES), 120, "the engines run again"
+            lambda: all(requests.is_running(self.opts, engine) for engine in ENGINES),
+            self.limit,
+            "the engines run again",
         )
-        self.spared[-1] = (self.spared[-1][0], self.mark("master back") + 5)
+        self.spared[-1] = (self.spared[-1][0], self.mark("master back"))
 
     @contextlib.contextmanager
     def full_disk(self) -> Iterator[None]:
@@ -209,7 +222,7 @@ class Site:
             yield
         finally:
             self._limit(resource.RLIM_INFINITY)
-            self.spared.append((begun, self.mark("disk free") + 5))
+            self.spared.append((begun, self.mark("disk free")))
             self.unstorable.append((begun, time.monotonic(), "the disk was full"))
 
     def _limit(self, most: int) -> None:

@@ -65,6 +65,8 @@ class Truth:
         self.presence: list[tuple[float, str, bool]] = []
         #: Jobs that came to a minion which knew their jid, and did not run again: (time, minion, jid).
         self.repeats: list[tuple[float, str, str]] = []
+        #: Seconds by which the fleet was late at most in doing what was due.
+        self.lag = 0.0
         #: What the job cache has, once it was looked up: (minion, jid), and of which run.
         self.cached: dict[tuple[str, str], int] = {}
 
@@ -85,6 +87,11 @@ class Truth:
             if run.jid == jid:
                 found[run.minion].append(run)
         return dict(found)
+
+    def there(self) -> set[str]:
+        """Return the minions that are there now."""
+        found = {minion: is_there for _, minion, is_there in sorted(self.presence)}
+        return {minion for minion, is_there in found.items() if is_there}
 
     def stayed(self, since: float) -> set[str]:
         """Return the minions that have been there all the time since."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -19,8 +20,10 @@ from benchmarks.fleet.truth import CUT, ENDED, KILLED, Run, Truth
 
 #: Seconds in which an engine must have answered a request, on a machine that has time for it.
 ANSWER = 2.0
-#: Seconds after which a request is given up.
-_PATIENCE = 10.0
+#: Seconds in which it must have answered the first one after it was started, or after it could not be expected to answer.
+RECOVERS = 30.0
+#: States of entries that do not change by themselves.
+AT_REST = ("held", "expired", "cancelled", "dead")
 #: A scenario shorter than this tells nothing about what grows.
 _LONG_ENOUGH = 120.0
 
@@ -147,6 +150,8 @@ def owed(
     standing = {(entry["minion"], entry["jid"]): str(entry["state"]) for entry in entries}
     lost = [pair for pair in pairs if pair not in times and pair not in standing]
     kept = [pair for pair in pairs & truth.cached.keys() if pair in standing]
+    there = truth.there()
+    waiting = [pair for pair in pairs & standing.keys() if standing[pair] not in AT_REST and pair[0] in there]
     states = collections.Counter(standing[pair] for pair in pairs & standing.keys())
     told = (
         f"{sum(times[pair] == 1 for pair in pairs):,} of {len(pairs):,} ran once, {states.total():,} stand in the queue"
@@ -159,6 +164,7 @@ def owed(
         twice(truth, jids, engine, evidence),
         taken(truth, jids, evidence),
         Check("nothing is kept of which there is a return", not kept, _names(kept)),
+        Check("nothing waits that is owed to a minion that is there", not waiting, _names(waiting)),
     ]
 
 
@@ -166,20 +172,45 @@ def responsive(
     samples: Sequence[Any], spared: Iterable[tuple[float, float]] = (), within: float = ANSWER
 ) -> list[Check]:
     """
-    Judge how long engines took to answer a runner.
+    Judge how long engines took to answer a runner, without the time for which they waited for a core.
 
-    :param within: seconds that they may take.
-    :param spared: (since, until) of times in which none can be expected.
+    :param within: seconds that they may take; RECOVERS for the first answer of a process, and for the first one after a time
+        in which none could be expected.
+    :param spared: (since, until) of such times.
     """
     spared, checks = list(spared), []
     for engine in sorted({engine for sample in samples for engine in sample.answered}):
-        asked = [(sample.at, sample.answered[engine]) for sample in samples if engine in sample.answered]
-        # One that waited for an answer while none could be expected says nothing.
-        waits = [wait for at, wait in asked if not _overlaps(at, at + (_PATIENCE if wait is None else wait), spared)]
-        silent, answered = waits.count(None), [wait for wait in waits if wait is not None]
-        longest = max(answered, default=0.0)
-        told = f"longest {longest:.2f} s, of {len(waits):,} requests" + (f", {silent} without answer" if silent else "")
-        checks.append(Check(f"{engine} answers a runner within {within:g} s", not silent and longest <= within, told))
+        asked = [(s.at, s.answered[engine], s.processes.get(engine)) for s in samples if engine in s.answered]
+        longest = [0.0, 0.0]  # of all, and of first ones
+        waits, silent, slow, process, recovers = 0, 0, False, asked[0][2], False
+        for at, answer, now in asked:
+            recovers, process = recovers or now != process, now
+            if _overlaps(at, at + answer.seconds, spared):
+                recovers = True  # one that waited for an answer meanwhile says nothing
+                continue
+            waits, silent = waits + 1, silent + (not answer.came)
+            slow = slow or answer.own > (max(within, RECOVERS) if recovers else within)
+            longest[recovers] = max(longest[recovers], answer.own)
+            recovers = recovers and not answer.came
+        told = f"longest {longest[False]:.2f} s, of {waits:,} requests"
+        told += f"; {longest[True]:.2f} s after it could answer none" if longest[True] else ""
+        told += f"; {silent} without answer" if silent else ""
+        checks.append(Check(f"{engine} answers a runner within {within:g} s", not slow, told))
+    return checks
+
+
+def alive(samples: Sequence[Any], spared: Iterable[tuple[float, float]], engines: Iterable[str]) -> list[Check]:
+    """
+    Judge whether engines ended that nobody killed.
+
+    :param spared: (since, until) of times in which they were killed, or could not be expected to run on.
+    """
+    spared, checks = list(spared), []
+    for engine in engines:
+        seen = [(sample.at, sample.processes[engine]) for sample in samples if engine in sample.processes]
+        ends = [(at, later) for (at, one), (later, other) in itertools.pairwise(seen) if one != other]
+        wrong = [at for at, later in ends if not _overlaps(at, later, spared)]
+        checks.append(Check(f"{engine} ends only where it is killed", not wrong, f"{len(wrong)} of {len(ends)} times"))
     return checks
 
 

@@ -21,15 +21,38 @@ from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 
 ENGINES = (BATCH_MANAGER, JOB_RETRY)
+#: What carries events from one process to another.
+_CARRIER = "publisher of events"
 #: Part of a process's title, for each kind of process of a master that is told of.
 _KINDS = {
     "Salt's own batch manager": "BatchManager",
     "workers": "MWorker-",
-    "publisher of events": "EventPublisher",
+    _CARRIER: "EventPublisher",
     "publisher of jobs": "PubServerChannel",
     "router": "MWorkerQueue",
 }
 _EVERY = 1.0
+#: Seconds after which a request is given up.
+_PATIENCE = 20.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """
+    An engine's answer to a runner's request.
+
+    ``seconds``: until it came, or until the request was given up, which ``came`` tells. ``waited``: for how many of them
+    the engine, or what carries the request to it, waited for a core: that tells of the machine, and not of the engine.
+    """
+
+    seconds: float
+    waited: float = 0.0
+    came: bool = True
+
+    @property
+    def own(self) -> float:
+        """Seconds that it would have taken on a machine that has a core for everybody."""
+        return max(0.0, self.seconds - self.waited)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,13 +69,13 @@ class Load:
 class Sample:
     """
     ``kinds``: the Load of each kind; CPU time and bytes are those since the start, of processes that have ended too.
-    ``answered``: for each engine that runs, seconds until it answered a runner's request, or None where it did not in ten.
+    ``answered``: for each engine that runs, how it answered a runner's request that was made then.
     ``left``: how many files the engines keep, and bytes of them. ``processes``: the process of each engine that runs.
     """
 
     at: float
     kinds: Mapping[str, Load]
-    answered: Mapping[str, float | None]
+    answered: Mapping[str, Answer]
     left: tuple[int, int]
     processes: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
@@ -127,11 +150,13 @@ def _sample(opts: dict[str, Any], root: pathlib.Path, spent: dict[tuple[int, flo
     begun = time.monotonic()
     engines = {engine_pid(opts, engine): engine for engine in ENGINES}
     now: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0])
+    carriers = [os.getpid()]
     for process in processes_of(root):
         with contextlib.suppress(psutil.Error), process.oneshot():
             known = spent.get((process.pid, process.create_time()), ("",))[0]
             # One that is about to end has no lock any more, and is of its kind all the same.
             kind = engines.get(process.pid) or (known if known in ENGINES else _kind(process.info["cmdline"] or ()))
+            carriers += [process.pid] * (kind == _CARRIER)
             memory, times = process.memory_info().rss, process.cpu_times()
             written = process.io_counters().write_chars
             spent[process.pid, process.create_time()] = (kind, times.user + times.system, written)
@@ -142,7 +167,8 @@ def _sample(opts: dict[str, Any], root: pathlib.Path, spent: dict[tuple[int, flo
         total[kind][0] += seconds
         total[kind][1] += written
     kinds = {kind: Load(cpu, now[kind][0], now[kind][1], int(bytes_)) for kind, (cpu, bytes_) in total.items()}
-    answered = {engine: _ask(opts, engine) for engine in ENGINES if requests.is_running(opts, engine)}
+    running = [engine for engine in ENGINES if requests.is_running(opts, engine)]
+    answered = {engine: _ask(opts, engine, [*carriers, engine_pid(opts, engine)]) for engine in running}
     processes = {engine: pid for pid, engine in engines.items() if pid is not None}
     return Sample(begun, kinds, answered, _left(pathlib.Path(opts["cachedir"]) / "saltext_jobs"), processes)
 
@@ -152,14 +178,24 @@ def _kind(words: Sequence[str]) -> str:
     return next((kind for kind, part in _KINDS.items() if part in title), "others")
 
 
-def _ask(opts: dict[str, Any], engine: str) -> float | None:
-    """Ask an engine for its figures, as ``batch.stats`` does."""
-    begun = time.monotonic()
+def _ask(opts: dict[str, Any], engine: str, processes: Sequence[int | None]) -> Answer:
+    """Ask an engine for its figures, as ``batch.stats`` does. ``processes``: what a request passes through."""
+    begun, before = time.monotonic(), _waited(processes)
     try:
-        requests.ask(opts, engine, {"do": "metrics"})
+        requests.ask(opts, engine, {"do": "metrics"}, patience=_PATIENCE)
+        came = True
     except Exception:
-        return None
-    return time.monotonic() - begun
+        came = False
+    return Answer(time.monotonic() - begun, _waited(processes) - before, came)
+
+
+def _waited(processes: Sequence[int | None]) -> float:
+    """Return for how many seconds the main threads of processes have waited for a core (proc(5): schedstat)."""
+    found = 0.0
+    for pid in processes:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            found += int(pathlib.Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    return found
 
 
 def _left(folder: pathlib.Path) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 
@@ -10,7 +11,7 @@ from benchmarks.fleet import grow, verdict
 from benchmarks.fleet.causes import Evidence
 from benchmarks.fleet.picture import Panel, draw, thinned
 from benchmarks.fleet.truth import CUT, ENDED, KILLED, Publish, Run, Truth, ideal, makespan
-from benchmarks.fleet.watch import Load, Sample
+from benchmarks.fleet.watch import Answer, Load, Sample
 
 JID, M = "20270101000000000001", "m1"
 
@@ -155,6 +156,23 @@ def test_a_second_run_is_excused_by_evidence_which_is_told(first, evidence, live
     assert check.good and "excused: 1" in check.found and why in check.found
 
 
+def test_an_engine_has_on_the_disk_what_it_heard_once_it_has_answered_what_it_was_asked_after_that():
+    busy = Evidence(answers={ENGINE: [(0.0, 0.1), (4.0, 8.0), (8.0, 15.0), (15.0, 15.1)]})
+    assert busy.written(ENGINE, 2.0) == 15.0 and busy.written(ENGINE, 30.0) == math.inf
+    assert NOTHING.written(ENGINE, 2.0) == 7.0
+    first, ends = ran(how=CUT, told=True), [(0.0, 7), (9.0, 7), (12.0, 8), (60.0, 8)]
+    assert not twice(first, NOTHING, ends).good
+    assert twice(first, busy, ends).good, "it ended before"
+    assert not twice(first, busy, LIVES).good
+
+
+def test_a_return_may_have_been_stored_earlier_where_the_fleet_is_late_with_all_that_it_does():
+    late = unstored(sent=1.0, answered=15.0)
+    assert FULL.why_not_stored(late) is None
+    assert dataclasses.replace(FULL, lag=4.0).why_not_stored(late) == "the disk was full"
+    assert dataclasses.replace(FULL, lag=4.0).why_not_stored(unstored(sent=3.0, answered=15.0)) is None
+
+
 def test_every_earlier_run_must_be_excused():
     runs = [ran(how=CUT), ran(begun=2.0, end=3.0, number=2), ran(begun=50.0, end=51.0, number=3, stored=False)]
     check = verdict.twice(truth_of(*runs), {JID}, ENGINE, NOTHING)
@@ -204,6 +222,15 @@ def test_what_is_owed_and_neither_ran_nor_stands_is_lost():
     assert [good for good in owed(Truth()).values() if not good] == [False]
 
 
+@pytest.mark.parametrize(
+    "there, state, good", [(True, "pending", False), (True, "held", True), (False, "pending", True)]
+)
+def test_what_is_owed_to_a_minion_that_is_there_must_not_wait(there, state, good):
+    truth = Truth()
+    truth.presence += [(0.0, M, True), *([] if there else [(1.0, M, False)])]
+    assert all(owed(truth, entries=[{"minion": M, "jid": JID, "state": state}]).values()) is good
+
+
 def test_a_return_that_the_master_took_must_be_in_the_job_cache():
     assert list(owed(truth_of(unstored())).values()).count(False) == 1
 
@@ -213,23 +240,59 @@ def test_nothing_is_kept_of_which_there_is_a_return():
     assert list(owed(truth_of(ran()), entries).values()).count(False) == 1
 
 
-def sample(at, answered=0.1, resident=100e6, files=20, left=5):
-    return Sample(at, {"engine": Load(0.0, int(resident), files, 0)}, {"engine": answered}, (left, 0))
+def sample(at, seconds=0.1, waited=0.0, came=True, process=1, resident=100e6, files=20, left=5):
+    kinds = {"engine": Load(0.0, int(resident), files, 0)}
+    return Sample(at, kinds, {"engine": Answer(seconds, waited, came)}, (left, 0), {"engine": process})
 
 
-def test_an_engine_that_is_slow_or_silent_is_told_unless_it_could_not_answer():
-    assert judged(verdict.responsive([sample(0), sample(1)])) == {"engine answers a runner within 2 s": True}
-    for wait in (2.5, None):
-        slow = [sample(0), sample(1, wait)]
-        assert list(judged(verdict.responsive(slow)).values()) == [False]
-        assert list(judged(verdict.responsive(slow, [(0.5, 1.5)])).values()) == [True]
+def is_responsive(samples, spared=(), within=2.0):
+    (check,) = verdict.responsive(samples, spared, within)
+    return check.good
+
+
+def test_an_engine_answers_in_time_or_not():
+    assert is_responsive([sample(0), sample(1)])
+    for slow in ({"seconds": 2.5}, {"seconds": 20.0, "came": False}):
+        assert not is_responsive([sample(0), sample(1, **slow)])
+        assert is_responsive([sample(0), sample(1, **slow)], [(0.5, 1.5)])
+        assert is_responsive([sample(0), sample(1, **slow)], within=25.0)
+
+
+def test_seconds_without_a_core_are_not_the_engines():
+    assert is_responsive([sample(0), sample(1, seconds=9.0, waited=7.5)])
+    assert is_responsive([sample(0), sample(1, seconds=20.0, waited=19.0, came=False)])
+    assert not is_responsive([sample(0), sample(1, seconds=20.0, waited=17.0, came=False)])
+    assert not is_responsive([sample(0), sample(1, seconds=9.0, waited=6.5)])
 
 
 def test_a_request_that_was_waiting_when_the_engine_was_killed_says_nothing():
-    assert judged(verdict.responsive([sample(1, None)], [(8.0, 9.0)])) == {"engine answers a runner within 2 s": True}
-    assert judged(verdict.responsive([sample(1, None)], [(12.0, 13.0)])) == {
-        "engine answers a runner within 2 s": False
-    }
+    waiting = [sample(1, seconds=10.0, came=False)]
+    assert is_responsive(waiting, [(8.0, 9.0)]) and not is_responsive(waiting, [(12.0, 13.0)])
+
+
+def test_the_first_answer_of_a_process_may_take_longer_and_no_other():
+    started = sample(1, seconds=12.0, process=2)
+    assert is_responsive([sample(0), started, sample(14, process=2)])
+    assert not is_responsive([sample(0), started, sample(14, seconds=3.0, process=2)])
+    assert not is_responsive([sample(0), sample(1, seconds=12.0)])
+    assert not is_responsive([sample(0), sample(1, seconds=31.0, process=2)]), "it must answer at some time"
+
+
+def test_so_may_the_first_one_after_a_time_in_which_none_could_be_expected():
+    assert is_responsive([sample(0), sample(1), sample(3, seconds=12.0)], [(0.5, 2.0)])
+    assert not is_responsive([sample(0), sample(1), sample(3), sample(4, seconds=12.0)], [(0.5, 2.0)])
+
+
+def ends_well(samples, spared):
+    (check,) = verdict.alive(samples, spared, ["engine"])
+    return check.good
+
+
+def test_an_engine_that_nobody_has_killed_must_not_end():
+    ended = [sample(0), sample(5), sample(9, process=2)]
+    assert ends_well([sample(0), sample(5)], [])
+    assert ends_well(ended, [(7.0, 7.0)])
+    assert not ends_well(ended, []) and not ends_well(ended, [(3.0, 3.0)]) and not ends_well(ended, [(10.0, 12.0)])
 
 
 def test_what_grows_is_told_once_it_lasts_long_enough_to_tell():
