@@ -10,7 +10,7 @@ import re
 import pytest
 import yaml
 
-from docs import generated, logged, tables
+from docs import generated, kept, logged, tables
 from saltext.jobs.core.loader import module_dirs
 from saltext.jobs.core.settings import read_settings
 
@@ -99,6 +99,18 @@ def test_lines_of_the_log_are_found_however_they_are_logged():
     assert files >= {"core", "engines", "executors", "reactor", "returners"}
 
 
+def test_every_option_that_stands_in_no_section_is_on_the_page_and_no_other():
+    sources = [path for folder in ("core", "cache", "executors", "reactor") for path in (CHECKOUT / folder).rglob("*")]
+    asked = {
+        name
+        for path in sources
+        if path.suffix in (".py", ".sls")
+        for name in re.findall(r'opts(?:__)?\.get\(\s*"(\w+)"', path.read_text(encoding="utf-8"))
+    }
+    ours = {name for name in asked if re.match("salt_cache|sqlite_cache_|saltext_jobs_|job_once_", name)}
+    assert set(re.findall(r"^\| `(\w+)` \|", page("docs/reference/options.md"), re.MULTILINE)) == ours | {"salt_cache"}
+
+
 @pytest.mark.parametrize("section", generated.SECTIONS)
 def test_every_option_is_in_the_table_with_its_meaning(section):
     kind = generated.SECTIONS[section]
@@ -148,6 +160,41 @@ def test_every_event_of_the_vocabulary_is_in_the_table():
     kinds = ("new", "progress", "paused", "check", "complete")
     assert {f"salt/batch/<jid>/{kind}" for kind in kinds} <= set(tags)
     assert any(tag.startswith("salt/job_retry/") for tag in tags)
+
+
+def test_every_bank_of_the_code_is_in_the_table_of_banks_and_no_other():
+    named = kept.tables(page("docs/reference/files.md"))["Banks"]
+    assert len(named) == len(set(named))
+    assert {"/".join(name.split("/")[:2]) for name in named} == kept.banks()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "saltext_jobs/batch_manager/lock",
+        "saltext_jobs/job_retry/requests/01732260000000000000-0a.request",
+        "saltext_jobs/batch_manager/batches/20261122080417054858.journal",
+        "saltext_jobs/batch_manager/batches/.20261122080417054858.ended.k3j_x9ab",
+        "saltext_jobs/job_recorder/returners/pgjsonb/aside/r00000000000000000001.p",
+        "jobs/0f/8ac2/.batch.p",
+        "cache.sqlite.damaged-20261122080417",
+    ],
+)
+def test_a_file_that_the_reference_names_is_known(path):
+    assert kept.strangers([path], kept.tables(page("docs/reference/files.md"))["On the master"]) == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "saltext_jobs/batch_manager/batches/20261122080417054858.log",
+        "saltext_jobs/batch_manager/other/lock",
+        "jobs/0f/8ac2/jid",
+        "saltext_jobs/batch_manager/batches/20261122080417054858.journal/x",
+    ],
+)
+def test_a_file_that_the_reference_does_not_name_is_noticed(path):
+    assert kept.strangers([path], kept.tables(page("docs/reference/files.md"))["On the master"]) == [path]
 
 
 @pytest.mark.parametrize("kind", module_dirs())

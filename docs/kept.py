@@ -1,0 +1,55 @@
+"""
+What the extension keeps on the disk and in banks, by the tables of docs/reference/files.md, and by the code: for tests.
+"""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+import re
+from collections.abc import Iterable
+
+CHECKOUT = pathlib.Path(__file__).resolve().parents[1]
+PAGE = CHECKOUT / "docs/reference/files.md"
+FOLDERS = ("core", "engines", "returners", "runners")
+_BANK = re.compile(r"(?:jobs|job_retry)/[a-z]+/?")
+_ROW = re.compile(r"^\| `(.+?)` \|", re.MULTILINE)
+_PART = re.compile(r"<(\w+)>")
+#: What stands for a part of a name: anything within it, unless more is known.
+_PARTS = {"jid": r"\d{20}", "xx": r"[0-9a-f]{2}", "hash": r"[0-9a-f]+", "number": r"\d{20}", "time": r"\d+"}
+#: A file that is being written, or was when the machine died (``core/disk/files.py``).
+_DRAFT = re.compile(r"(?:.*/)?\.[^/]+\.[a-z0-9_]{8}")
+
+
+def tables(text: str) -> dict[str, list[str]]:
+    """Return what the rows of the page name, by the title above them."""
+    parts = re.split(r"^## (.+)$", text, flags=re.MULTILINE)
+    return {title: _ROW.findall(part) for title, part in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def banks() -> set[str]:
+    """Return the banks that the code names as constants, without what comes after the second part of a name."""
+    found = set()
+    for folder in FOLDERS:
+        for path in sorted((CHECKOUT / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str) and _BANK.fullmatch(node.value):
+                    found.add(node.value.rstrip("/"))
+    return found
+
+
+def strangers(paths: Iterable[str], named: Iterable[str]) -> list[str]:
+    """
+    Return which of these files no row of the table names.
+
+    :param paths: relative to the cache directory.
+    :param named: as the rows have it, such as ``saltext_jobs/<engine>/lock``.
+    """
+    known = re.compile("|".join(map(_pattern, named)))
+    return [path for path in paths if not known.fullmatch(path) and not _DRAFT.fullmatch(path)]
+
+
+def _pattern(name: str) -> str:
+    parts = _PART.split(name)
+    texts = [re.escape(part) if at % 2 == 0 else _PARTS.get(part, "[^/]+") for at, part in enumerate(parts)]
+    return "".join(texts)
