@@ -24,7 +24,7 @@ CHECKOUT = pathlib.Path(__file__).resolve().parents[1]
 #: Pages whose blocks are looked at.
 PAGES = [CHECKOUT / "README.md", *sorted(CHECKOUT.glob("docs/**/*.md"))]
 #: What a page may have done before a block.
-SETTINGS = ("web3 is stopped", "web3 starts again")
+SETTINGS = ("web3 is stopped", "web3 starts again", "test.version has run twice")
 #: Languages of a block that is nothing to type.
 NOT_TYPED = {"yaml", "python", "nginx", "text", "{toctree}", "{eval-rst}", "{generated}"}
 
