@@ -23,10 +23,6 @@ os.environ["SHELL"] = "/bin/sh"
 # A process that a test forks may find the stream of a log file locked for ever, by a thread of pytest that it does not have.
 os.register_at_fork(after_in_child=logging.root.handlers.clear)
 
-#: What is no error in unit tests although it is a warning: Salt's importers, of a kind that Python 3.12 no longer takes, and
-#: what is left open, to play a crash, which the collector finds in whatever test runs then.
-HARMLESS = ("NaclImporter:ImportWarning", "TornadoImporter:ImportWarning", "unclosed:ResourceWarning")
-
 
 @pytest.fixture(scope="session")
 def salt_factories_default_root_dir():
@@ -45,13 +41,9 @@ def salt_factories_config():
 def pytest_collection_modifyitems(items):
     """
     Let the files that take longest begin first, so that the others fill what they leave: those with daemons, and of these
-    the ones about the whole, which stand outside the wings' folders. In unit tests a warning is an error.
+    the ones about the whole, which stand outside the wings' folders.
     """
     items.sort(key=lambda item: ("integration" not in item.path.parts, len(item.path.parts)))
-    named = [f"ignore:{warning}" for warning in HARMLESS]
-    for item in items:
-        if "unit" in item.path.parts:
-            item.add_marker(pytest.mark.filterwarnings("error", *named))
 
 
 def pytest_sessionfinish(session, exitstatus):

@@ -150,6 +150,7 @@ def test_what_is_no_event_breaks_the_connection_and_a_new_one_is_made(publisher,
     heard, breaks = ears
     publisher.peer.sendall(junk)
     assert until(lambda: breaks)
+    publisher.peer.close()
     publisher.peer = None
     assert until(publisher.has_peer)
     publisher.peer.sendall(frame("tag"))
