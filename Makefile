@@ -58,7 +58,7 @@ beside = $(call interpreter,python$(1) $(wildcard $(HOME)/.pyenv/versions/$(1).*
 # What is run there.
 WITHOUT_DAEMONS ?= tests/test_layout.py tests/test_later_pythons.py tests/unit tests/functional
 
-.PHONY: help demo console test test-all test-slow releases $(RELEASES:%=test-%) test-pythons $(PYTHONS_BESIDE:%=test-python-%)
+.PHONY: help demo console test test-all test-slow releases pythons $(RELEASES:%=test-%) test-pythons $(PYTHONS_BESIDE:%=test-python-%)
 .PHONY: lint lint-workflows docs docs-tables dist clean
 
 help:
@@ -92,6 +92,13 @@ $(PYTHONS_BESIDE:%=test-python-%): test-python-%:
 # For .ci/run.
 releases:
 	@echo $(RELEASES)
+
+# Likewise: the oldest and the newest Python that this machine has, besides that of .venv.
+pythons:
+	@echo $(sort $(firstword $(others)) $(lastword $(others)))
+
+others = $(strip $(foreach version,$(filter-out $(default),$(PYTHONS_BESIDE)),$(if $(call beside,$(version)),$(version))))
+default = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 
 # mypy does not see through setuptools' mapping of the folders, so it gets them under their installed name.
 lint: .venv/.installed
