@@ -11,7 +11,7 @@ from __future__ import annotations
 
 #: Share of the time for which minions have been coming in for which they wait for each other, and most seconds of that: more
 #: would be felt by minions that come back while others do.
-_SHARE, LONGEST = 0.5, 10.0
+_SHARE, LONGEST = 0.5, 15.0
 #: Seconds without one after which the next one is the first again. Those that have waited for one job come in together for
 #: the next, so this is longer than the longest wait.
 _PAUSE = 2 * LONGEST
