@@ -43,8 +43,6 @@ from saltext.jobs.core.settings import RetrySettings
 
 #: How the fleet's process starts: with what this one has made.
 FORK = multiprocessing.get_context("fork")
-#: Seconds in which the fleet starts.
-STARTS_WITHIN = 10.0
 
 
 # -- the fleet --------------------------------------------------------------------------------------------------------
@@ -65,8 +63,8 @@ class Fleet:
             kind, *rest = message
             getattr(self, kind)(*rest)
 
-    def start(self, minions):
-        """All minions start, evenly spread over ten seconds."""
+    def start(self, minions, within):
+        """All minions start, evenly spread over so many seconds."""
         order = list(minions)
         random.Random(7).shuffle(order)
         begun = time.monotonic()
@@ -74,7 +72,7 @@ class Fleet:
             part = order[at * len(order) // 100 : (at + 1) * len(order) // 100]
             self.fire([(f"salt/minion/{minion}/start", {"id": minion}) for minion in part])
             self.down.difference_update(part)
-            self.drain(until=begun + (at + 1) * STARTS_WITHIN / 100)
+            self.drain(until=begun + (at + 1) * within / 100)
 
     def drain(self, until):
         """Carry publishes out in the meantime."""
@@ -278,8 +276,8 @@ def memory():
 # -- figures ----------------------------------------------------------------------------------------------------------
 
 
-def come_back(minions, jobs):
-    """A fleet that is owed the same jobs starts within ten seconds."""
+def come_back(minions, jobs, within):
+    """A fleet that is owed the same jobs starts within so many seconds."""
     stage = Stage(minions)
     stage.populate({str(20260516101112000000 + n): stage.minions for n in range(jobs)})
     shell = stage.build()
@@ -288,18 +286,19 @@ def come_back(minions, jobs):
     stage.go_on(lambda: shell.restored and shell.machine.next_due is not None, 60)
     stage.go_on(lambda: stage.publisher.publishes >= 1, 30)  # the ping at the start, which nobody answers
     before, begun, spent = stage.publisher.publishes, time.monotonic(), cpu()
-    stage.to_fleet.put(("start", stage.minions))
-    done = stage.go_on(lambda: not shell.machine.total, 180)
+    stage.to_fleet.put(("start", stage.minions, within))
+    done = stage.go_on(lambda: not shell.machine.total, 180 + within)
     spent, publishes = cpu() - spent, stage.publisher.publishes - before
     order = list(stage.minions)
     random.Random(7).shuffle(order)
-    started = {minion: begun + STARTS_WITHIN * n / len(order) for n, minion in enumerate(order)}
+    started = {minion: begun + within * n / len(order) for n, minion in enumerate(order)}
     waits = [at - started[minion] for minion, at in stage.bus.done_at.items()]
-    report(f"{minions} minions owed the same {jobs} jobs start within 10 s", all_delivered=done)
+    report(f"{minions} minions owed the same {jobs} jobs start within {within:g} s", all_delivered=done)
     report("  publishes, questions included", publishes)
     report("  CPU of the engine, s", round(spent, 1))
     report("  longest wait of a minion for its last job, s", round(max(waits), 1))
     report("  resident memory, MB", round(memory()))
+    report("  last job done, s after the last start", round(max(stage.bus.done_at.values()) - begun - within, 1))
     report("  whole, s", round(time.monotonic() - begun, 1))
     stage.close()
 
@@ -312,7 +311,7 @@ def different(minions, seconds):
     stage.connect_fleet()
     shell.start()
     stage.go_on(lambda: stage.publisher.publishes >= 1, 60)
-    stage.to_fleet.put(("start", stage.minions))
+    stage.to_fleet.put(("start", stage.minions, 10.0))
     stage.go_on(lambda: stage.publisher.publishes >= 20, 60)
     first, begun = stage.publisher.publishes, time.monotonic()
     stage.go_on(lambda: False, seconds)
@@ -453,7 +452,7 @@ def report(name, value="", **more):
 
 
 FIGURES = {
-    "return": lambda args: come_back(args.minions, args.jobs),
+    "return": lambda args: come_back(args.minions, args.jobs, args.within),
     "different": lambda args: different(args.minions, 20),
     "missing": lambda args: missing(args.minions),
     "foreign": lambda args: foreign(200_000),
@@ -468,6 +467,7 @@ def main():
     parser.add_argument("figure", nargs="?", choices=sorted(FIGURES))
     parser.add_argument("--minions", type=int, default=10_000)
     parser.add_argument("--jobs", type=int, default=3)
+    parser.add_argument("--within", type=float, default=10.0, help="seconds in which minions start, for return")
     parser.add_argument("--entries", type=int, default=100_000)
     args = parser.parse_args()
     if args.figure:
