@@ -158,6 +158,9 @@ def main() -> None:
     parser.add_argument("--answer", type=float, default=2.0, help="as of benchmarks.fleet")
     parser.add_argument("--only", choices=_NAMES, help="one of the four")
     parser.add_argument("--data", type=pathlib.Path, required=True, help="JSON to which the figures are added")
+    parser.add_argument(
+        "--pictures", type=pathlib.Path, metavar="FOLDER", help="for the timeline of each on a real master"
+    )
     parser.add_argument("--draw", type=pathlib.Path, help="draw what --data holds, and take no figures")
     args = parser.parse_args()
     found: Found = json.loads(args.data.read_text()) if args.data.exists() else {}
@@ -166,11 +169,12 @@ def main() -> None:
         return
     alone = args.alone or []
     on_masters = args.sizes if args.sizes is not None else [] if alone else [100, 500, 2000]
-    runs = [
-        (name, size, lambda name=name, size=size: on_a_master(name, size, "--answer", str(args.answer)))
-        for size in on_masters
-        for name in _ENGINE
-    ]
+
+    def scenario(name: str, size: int) -> dict[str, float]:
+        drawn = ("--picture", str(args.pictures / f"{name}-{size}.svg")) if args.pictures else ()
+        return on_a_master(name, size, "--answer", str(args.answer), *drawn)
+
+    runs = [(name, size, lambda name=name, size=size: scenario(name, size)) for size in on_masters for name in _ENGINE]
     runs += [("batch alone", size, lambda size=size: batch_alone(size)) for size in alone]
     runs += [("retry alone", size, lambda size=size: retry_alone(size)) for size in alone]
     for name, size, run in runs:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 Points = Sequence[tuple[float, float]]
 
-WIDTH, PANEL, LEFT, RIGHT, TOP, GAP = 960, 170, 60, 150, 46, 34
+WIDTH, PANEL, LEFT, RIGHT, TOP, GAP = 960, 170, 60, 150, 62, 34
 _COLOURS = (
     "#3b78b5",
     "#2a8c4a",
@@ -62,11 +62,10 @@ def draw(title: str, panels: Sequence[Panel], marks: Sequence[tuple[float, str]]
     bottom = TOP + len(panels) * (PANEL + GAP) - GAP
     told = -math.inf
     for at, what in sorted(marks):
-        parts.append(
-            f'<line x1="{x(at):.1f}" y1="{TOP}" x2="{x(at):.1f}" y2="{bottom}" stroke="#b03030" stroke-dasharray="2 3"/>'
-        )
+        line = f'<line x1="{x(at):.1f}" y1="{TOP - 18}" x2="{x(at):.1f}" y2="{bottom}"'
+        parts.append(f'{line} stroke="#b03030" stroke-dasharray="2 3"/>')
         if x(at) > told + 90:  # where many come together, one word stands for all
-            parts.append(f'<text x="{x(at) + 2:.1f}" y="{TOP - 6}" fill="#b03030">{html.escape(what)}</text>')
+            parts.append(f'<text x="{x(at) + 2:.1f}" y="{TOP - 22}" fill="#b03030">{html.escape(what)}</text>')
             told = x(at)
     parts.append("</svg>")
     return "\n".join(parts) + "\n"
