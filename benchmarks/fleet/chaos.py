@@ -41,15 +41,18 @@ class Chaos:
         self._deck: list[Callable[[], None]] = []
 
     def step(self) -> None:
-        """Do one thing. All are done as often as they are to be, in an order drawn by chance, before they begin anew."""
+        """Do one thing. Each of them comes once, and then those that are to come more often, before they begin anew."""
         if not self._deck:
-            self._deck = [what for what, times in self._choices().items() for _ in range(times)]
-            self._chance.shuffle(self._deck)
+            first = list(self._choices())
+            others = [what for what, times in self._choices().items() for _ in range(times - 1)]
+            for cards in (first, others):
+                self._chance.shuffle(cards)
+            self._deck = [*others, *first]
         what = self._deck.pop()
-        # What cannot be asked for in this moment is asked for another time.
         try:
             what()
         except Exception as exc:
+            self._deck.insert(0, what)  # what cannot be asked for in this moment is asked for another time
             self.refused[f"{what.__name__}: {type(exc).__name__}"] += 1
         else:
             self.done[what.__name__] += 1

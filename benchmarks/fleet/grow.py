@@ -28,7 +28,7 @@ CURVES = (
     "CPU of the engine for each return, ms",
     "publishes, questions included",
     "memory of the engine, MB",
-    "seconds",
+    "seconds to drain",
 )
 _ENGINE = {"one": "batch_manager", "power": "job_retry"}
 _NAMES = {

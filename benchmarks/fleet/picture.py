@@ -55,7 +55,7 @@ def draw(title: str, panels: Sequence[Panel], marks: Sequence[tuple[float, str]]
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="11">',
         f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
-        f'<text x="{LEFT}" y="20" font-size="14">{html.escape(title)}</text>',
+        f'<text x="{LEFT}" y="20" font-size="12">{html.escape(title)}</text>',
     ]
     for number, panel in enumerate(panels):
         parts += _panel(panel, TOP + number * (PANEL + GAP), x, first, last, most)

@@ -173,8 +173,14 @@ class Site:
         return sum(len(names) for _, _, names in os.walk(pathlib.Path(self.opts["cachedir"]) / JOB_RETRY / "queue"))
 
     def is_drained(self) -> bool:
-        """Tell whether nothing is owed any more but what an operator has to decide."""
-        return not self.queued() or all(entry["state"] in AT_REST for entry in self.ask("job_retry.list"))
+        """
+        Tell whether nothing is owed any more but what an operator has to decide, or what has run and will never be heard of.
+        """
+        if not self.queued():
+            return True
+        waiting = [entry for entry in self.ask("job_retry.list") if entry["state"] not in AT_REST]
+        silent = self.crowd.report()[0].silent(time.monotonic() - wire.TRIES * wire.TIMEOUT)
+        return all((entry["minion"], entry["jid"]) in silent for entry in waiting)
 
     def need(self, condition: Callable[[], Any], limit: float, what: str) -> None:
         """Wait for what a scenario cannot go on without. :raises SystemExit: if that does not come."""

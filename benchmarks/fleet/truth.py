@@ -103,6 +103,16 @@ class Truth:
                 gone.add(minion)
         return there - gone
 
+    def silent(self, since: float) -> set[tuple[str, str]]:
+        """
+        Return the (minion, jid) that have run, and of whose runs the master has answered no return since.
+
+        A minion that has given it up knows the jid again, runs it no more, and says that it does not run it.
+        """
+        ended = {(run.minion, run.jid) for run in self.runs if run.end is not None}
+        later = {(run.minion, run.jid) for run in self.runs if run.end is None or run.end + self.lag >= since}
+        return ended - later - {(run.minion, run.jid) for run in self.runs if run.answered is not None}
+
     def again(self, jids: Collection[str]) -> Iterator[tuple[Run, Run]]:
         """Yield (earlier run, later run) of each minion on which one of these jobs ran more than once."""
         earlier: dict[tuple[str, str], list[Run]] = collections.defaultdict(list)

@@ -231,6 +231,15 @@ def test_what_is_owed_to_a_minion_that_is_there_must_not_wait(there, state, good
     assert all(owed(truth, entries=[{"minion": M, "jid": JID, "state": state}]).values()) is good
 
 
+def test_one_that_has_run_what_nobody_has_heard_of_waits_for_nothing():
+    truth = truth_of(ran(delivered=False))
+    truth.presence += [(0.0, M, True)]
+    assert all(owed(truth, entries=[{"minion": M, "jid": JID, "state": "pending"}]).values())
+    assert truth.silent(9.0) == {(M, JID)} and truth.silent(0.5) == set()
+    assert truth_of(ran(delivered=False), ran(begun=2.0)).silent(9.0) == set()
+    assert truth_of(ran(end=None, how=None, delivered=False)).silent(9.0) == set()
+
+
 def test_a_return_that_the_master_took_must_be_in_the_job_cache():
     assert list(owed(truth_of(unstored())).values()).count(False) == 1
 
