@@ -41,10 +41,22 @@ def duration(value: Any) -> float:
         match = _DURATION.fullmatch(value.strip())
         if not match:
             raise ValueError(value)
-        return float(match[1]) * _UNITS[match[2]]
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+        value = float(match[1]) * _UNITS[match[2]]
+    if (found := _finite(value)) < 0:
         raise ValueError(value)
-    return float(value)
+    return found
+
+
+def _finite(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(value)
+    try:
+        found = float(value)
+    except OverflowError:  # a whole number may have any number of digits
+        found = math.inf
+    if not math.isfinite(found):
+        raise ValueError(value)
+    return found
 
 
 def seconds(minimum: float = 0.0, maximum: float = math.inf) -> Check:
@@ -80,9 +92,9 @@ def number(minimum: float = 0.0) -> Check:
     """Accept a number greater than ``minimum``."""
 
     def read(value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not minimum < value < math.inf:
+        if not minimum < (found := _finite(value)):
             raise ValueError(value)
-        return float(value)
+        return found
 
     return Check(read, f"a number above {minimum:g}")
 

@@ -7,6 +7,7 @@ Pure: stdlib only. The table of transitions stands here and nowhere else; an ent
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -169,9 +170,9 @@ class Entry:
         try:
             if record["minion"] != minion or record["jid"] != jid:
                 raise ValueError("it is that of another minion or job")
-            entry = cls(minion, jid, float(record["queued_at"]), float(record["expires_at"]), "")
+            entry = cls(minion, jid, _finite(record["queued_at"]), _finite(record["expires_at"]), "")
             entry.history = tuple(
-                (float(at), str(State(state).value), str(why)) for at, state, why in record["history"]
+                (_finite(at), str(State(state).value), str(why)) for at, state, why in record["history"]
             )
             entry.state = State(record["state"])
             entry.since = entry.history[-1][0]
@@ -180,12 +181,19 @@ class Entry:
             entry.lost = int(record.get("lost", record.get("restarts", 0)))
             entry.named = bool(record.get("named", False))
             entry.asker = Asker.from_record(record.get("asker"))
-            entry.sent_at = None if record["sent_at"] is None else float(record["sent_at"])
-            entry.next_at = float(record["next_at"])
+            entry.sent_at = None if record["sent_at"] is None else _finite(record["sent_at"])
+            entry.next_at = _finite(record["next_at"])
             entry.acknowledged = bool(record["acknowledged"])
-        except (KeyError, TypeError, IndexError, AttributeError) as exc:
+        except (KeyError, TypeError, IndexError, AttributeError, OverflowError) as exc:
             raise ValueError(f"{type(exc).__name__}: {exc}") from exc
         return entry
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{value!r} is no time")
+    return number
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,6 @@ master published, and to whom: an accepted minion can add others to the job cach
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import time
 from collections.abc import Iterable, Mapping
@@ -26,6 +24,7 @@ from saltext.jobs.core.retry.entry import Asker, Job
 from saltext.jobs.core.retry.facts import JobRead, KeysRead, Kill, LookedUp
 from saltext.jobs.core.retry.limits import limits_of
 from saltext.jobs.core.retry.target import is_by_id, obstacle
+from saltext.jobs.core.store.publication import digest
 
 log = logging.getLogger(__name__)
 
@@ -194,8 +193,8 @@ def job_of(jid: str, load: Mapping[str, Any], published_at: float) -> Job:
         kept_out = "it belongs to a batch"
     elif options.get("nocache"):
         kept_out = "its returns are not stored"
-    digest, limits = _digest(fun, load.get("arg")), limits_of(jid, options.get("metadata"))
-    return Job(jid, funs, published_at, digest, limits, kept_out, obstacle(load), is_by_id(load))
+    same, limits = digest({"fun": fun, "arg": load.get("arg")}), limits_of(jid, options.get("metadata"))
+    return Job(jid, funs, published_at, same, limits, kept_out, obstacle(load), is_by_id(load))
 
 
 def kill_of(load: Mapping[str, Any], minions: frozenset[str]) -> Kill | None:
@@ -218,8 +217,3 @@ def _first_argument(arg: Any) -> str | None:
         if is_plain(str(jid)):
             return str(jid)
     return None
-
-
-def _digest(fun: Any, arg: Any) -> str:
-    text = json.dumps([fun, arg], sort_keys=True, default=repr)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]

@@ -33,6 +33,7 @@ import contextlib
 import errno
 import hashlib
 import logging
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -354,7 +355,7 @@ def _is_of_the_disk(error: StateError) -> bool:
 
 def count_claim(entry: Entry, at: Any) -> None:
     """Bring an entry up to a claim of it, unless it is newer than the claim."""
-    if isinstance(at, (int, float)) and entry.state is State.PENDING and entry.since < at:
+    if isinstance(at, (int, float)) and math.isfinite(at) and entry.state is State.PENDING and entry.since < at:
         entry.claim(float(at))
 
 
@@ -365,6 +366,7 @@ def _check_snapshot(jid: str, snapshot: Any) -> None:
             and isinstance(snapshot["owner"], str)
             and isinstance(snapshot["load"], Mapping)
             and isinstance(snapshot["published_at"], (int, float))
+            and math.isfinite(snapshot["published_at"])
             and all(is_plain(minion) for minion in snapshot["minions"])
         )
     except (KeyError, TypeError) as exc:

@@ -162,6 +162,15 @@ def test_jobs_of_a_batch_and_jobs_without_stored_returns_are_kept_out():
     assert not job_of(JID, load_of(), 1.0).kept_out
 
 
+@pytest.mark.parametrize("odd", [{1: "a", "b": "c"}, {None: 1, "a": 2}, {b"x": 1}, {"x": float("nan")}])
+def test_a_job_with_arguments_of_any_form_is_read_and_told_from_another(opts, job_cache, odd):
+    accept(opts, "a")
+    publish(job_cache, ["a"], arg=[{"pillar": odd, "__kwarg__": True}])
+    read, load = JobReader(opts, job_cache, trust=False).read(JID)
+    assert read.missing == {"a"}
+    assert read.job.digest == job_of(JID, load, 1.0).digest != job_of(JID, load_of(), 1.0).digest
+
+
 @pytest.mark.parametrize(
     "wish, limits",
     [
@@ -172,6 +181,7 @@ def test_jobs_of_a_batch_and_jobs_without_stored_returns_are_kept_out():
         ({"max_attempts": 2, "retry_interrupted": True}, Limits(given=True, max_attempts=2, retry_interrupted=True)),
         ({"ttl": "soon"}, Limits()),
         ({"ttl": 1e15}, Limits()),
+        ({"ttl": 10**400}, Limits()),
         (
             {"window": "Sat 02:00-05:00", "timezone": "UTC"},
             Limits(given=True, window="Sat 02:00-05:00", timezone="UTC"),

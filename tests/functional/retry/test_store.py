@@ -98,6 +98,28 @@ def test_a_corrupt_entry_is_held_with_the_reason_and_harms_no_other(opts, rubbis
     assert "entry of a" in caplog.text
 
 
+@pytest.mark.parametrize("name", ["queued_at", "expires_at", "sent_at", "next_at", "attempts", "lost"])
+@pytest.mark.parametrize("number", [float("inf"), float("nan")])
+def test_an_entry_with_a_number_that_is_none_is_held_and_harms_no_other(opts, name, number):
+    store = RetryStore(opts)
+    store.write(Changes({JID: snapshot_of("a", "b")}, {("a", JID): {**record_of("a"), name: number}}))
+    store.write(Changes(entries={("b", JID): record_of("b")}))
+    states = {entry.minion: entry.state for entry in store.entries(JID, store.snapshot(JID))}
+    assert states == {"a": State.HELD, "b": State.PENDING}
+
+
+def test_a_claim_at_a_time_that_is_none_counts_for_nothing(opts):
+    store = RetryStore(opts)
+    store.write(Changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}, {JID: {"a": float("inf")}}))
+    assert [entry.state for entry in store.entries(JID, store.snapshot(JID))] == [State.PENDING]
+
+
+def test_a_snapshot_from_a_time_that_is_none_is_set_aside_and_harms_no_other(opts):
+    store = RetryStore(opts)
+    store.write(Changes({"1": {**snapshot_of("a"), "published_at": float("nan")}, "2": snapshot_of("a")}))
+    assert [jid for jid, _ in store.snapshots()] == ["2"]
+
+
 def test_a_file_that_cannot_be_decoded_is_held_with_the_reason(opts):
     store = RetryStore(opts)
     store.write(Changes({JID: snapshot_of("a", "b")}, {(name, JID): record_of(name) for name in "ab"}))
