@@ -87,13 +87,14 @@ class Stage(enum.Enum):
 
 class _Open:
     __slots__ = (
-        "again",
         "asking",
         "begun",
+        "heard",
         "idle",
         "job",
         "last",
         "published_at",
+        "recorded",
         "signal",
         "stage",
         "survey",
@@ -111,8 +112,9 @@ class _Open:
         self.surveyed: set[str] = set()  # minions that have been asked since its deadline
         self.idle: set[str] = set()  # minions that are there, but do not run it
         self.begun: set[str] = set()  # minions that have said that they begin it
-        self.again: float | None = None  # when it was published again meanwhile, as the bus says
-        self.last = 0.0  # its newest publish when it was last read
+        self.heard = published_at  # its newest publish, as the bus says
+        self.last = 0.0  # its newest publish when it was last read, as its record has it
+        self.recorded = 0.0  # the same by this machine's clock
         self.waited_for = 0.0  # the publish whose deadline was waited for
 
 
@@ -156,7 +158,8 @@ class Capture:
         """
         job = self.open.get(jid)
         # One that a forged event has opened only now must not be taken for newer than it is: the checkpoint goes by that.
-        return last > self.closed.get(jid, 0.0) and (job is None or job.published_at > at + _SLACK)
+        is_newer = job is None or job.published_at > at + _SLACK or job.heard < at - _SLACK
+        return last > self.closed.get(jid, 0.0) and is_newer
 
     def wants(self, job: Job) -> bool:
         """Tell whether a job is kept for absent minions."""
@@ -210,16 +213,16 @@ class Capture:
 
     def published(self, fact: Published, now: float) -> None:
         """Open a job. Where the bus has not said what it runs, the job cache is asked at once."""
-        if fact.fun in NEVER - KILLS:
+        funs = set(fact.fun.split(","))
+        if funs <= NEVER - KILLS:
             return
         job = self.open.get(fact.jid)
         if job is not None:
             job.published_at = min(job.published_at, fact.at)
-            if job.again is None and job.stage is not Stage.WAITING:
-                job.again = fact.at
+            job.heard = max(job.heard, fact.at)
             return
         job = self.open[fact.jid] = _Open(fact.at)
-        job.signal = fact.fun in KILLS
+        job.signal = not KILLS.isdisjoint(funs)
         wait = _KILL_DELAY if job.signal else 0.0 if not fact.fun else self._patience
         self._timers.set(("open", fact.jid), max(now, fact.at + wait))
 
@@ -236,21 +239,21 @@ class Capture:
         job = self.open.get(fact.jid)
         if job is None or job.stage is not Stage.READING:
             return []
-        job.last = fact.last
+        job.last, job.recorded = fact.last, now - fact.age
         self._late.discard(fact.jid)
         if fact.kill is not None:
-            self._close(fact.jid, now)
+            self._close(fact.jid)
             return self._kill(fact.kill, now)
         if not fact.recorded and self._wait_for_record(fact.jid, job, now):
             return []
         if fact.job is None or not self.wants(fact.job):
-            return self._drop(fact.jid, now)
+            return self._drop(fact.jid)
         # The bus heard it then; the record's time is that of another process, whose clock may have been set.
         job.job = dataclasses.replace(fact.job, published_at=min(fact.job.published_at, job.published_at))
         if now >= self._end_of(job.job):
-            return self._drop(fact.jid, now)
+            return self._drop(fact.jid)
         if fact.last <= self.closed.get(fact.jid, -1.0):
-            self._close(fact.jid, now)
+            self._settle(fact.jid, now)
             return []
         if self._wait_for(job, fact, now):
             return []
@@ -294,7 +297,7 @@ class Capture:
         reason = "it is there, but has neither run nor returned the job"
         outcomes += self._explain(job, there - begun, State.PENDING, reason, alive=True)
         outcomes += self.notes.strike(fact.jid, there)
-        self._close(fact.jid, now)
+        self._settle(fact.jid, now)
         return outcomes
 
     def _explain(
@@ -365,7 +368,7 @@ class Capture:
         if job.idle:
             self._later(jid, now + GRACE)
         else:
-            self._close(jid, now)
+            self._settle(jid, now)
         return outcomes
 
     def unreadable(self, fact: Unreadable, now: float) -> list[Outcome]:
@@ -374,7 +377,7 @@ class Capture:
         if job is None or job.stage is not Stage.READING:
             return []
         if now > job.published_at + self._settings.ttl:
-            self._close(fact.jid, now)
+            self._close(fact.jid)
             return [
                 Warn(f"Who missed job {fact.jid} is not known: the job cache could not be read in its time to live")
             ]
@@ -385,18 +388,27 @@ class Capture:
         self.open[jid].stage = Stage.WAITING
         self._timers.set(("open", jid), at)
 
-    def _drop(self, jid: str, now: float) -> list[Outcome]:
+    def _drop(self, jid: str) -> list[Outcome]:
         """Close a job that nobody can be owed."""
-        self._close(jid, now)
+        self._close(jid)
         return [*self.notes.drop(jid)]
 
-    def _close(self, jid: str, now: float) -> None:
+    def _settle(self, jid: str, now: float) -> None:
+        """Close a job, unless the bus has told of a publish that the master has not stored yet."""
+        job, since = self.open[jid], now - self.open[jid].heard
+        self._close(jid)
+        if job.heard <= job.recorded + _SLACK or since >= LATEST or len(self._late) >= MOST_LATE:
+            return
+        # The event may be forged: nobody else waits for that publish.
+        again = self.open[jid] = _Open(job.heard)
+        again.begun, again.last = job.begun, job.last  # among them some to whom it was published then
+        self._late.add(jid)
+        self._timers.set(("open", jid), now + max(self._patience - since, since))
+
+    def _close(self, jid: str) -> None:
         job = self.open.pop(jid)
         self._late.discard(jid)
         self.closed[jid] = max(job.last, self.closed.get(jid, 0.0))
-        if job.again is not None:
-            self.published(Published(jid, "", job.again), now)
-            self.open[jid].begun = job.begun  # among them some to whom it was published again
 
 
 def matches(fun: str, globs: Iterable[str]) -> bool:

@@ -181,7 +181,8 @@ class RetryShell:
             # What another master of a cluster published is that master's to keep.
             foreign = data.get("__peer_id") or self._ports.questions.wants(fact.jid)
             if not foreign and not self._effects.is_echo(fact.jid, fact.tgt):
-                self.step(facts.Published(fact.jid, fact.fun, self._ports.clock.now()))
+                # One that names no function is none that was found in the job cache, which is read at once.
+                self.step(facts.Published(fact.jid, fact.fun or "?", self._ports.clock.now()))
         elif isinstance(fact, events.JobStarted):
             self._handed_on(fact.minion, fact.jid)
             self.step(facts.Acknowledged(fact.minion, fact.jid))

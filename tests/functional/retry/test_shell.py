@@ -14,6 +14,7 @@ from saltext.jobs.core.errors import LaterVersion
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.retry import facts
+from saltext.jobs.core.retry.capture import Stage as Standing
 from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.reader import JobReader
@@ -165,6 +166,13 @@ def test_a_corrupt_record_of_a_publish_keeps_no_engine_from_starting(stage, opts
     stage.bus.tell(events.wake_tag(JOB_RETRY), {})
     folder = requests.engine_dir(opts, JOB_RETRY) / "requests"
     stage.until(lambda: list(folder.glob("*.reply")))
+
+
+@pytest.mark.parametrize("fun", [None, [], {}, "", "f" * 2000])
+def test_an_event_of_a_publish_without_a_function_has_no_job_read_before_its_time(stage, fun):
+    stage.start()
+    stage.bus.tell(f"salt/job/{JID}/new", {"jid": JID, "fun": fun})
+    assert stage.shell.machine.capture.open[JID].stage is Standing.WAITING
 
 
 def test_a_start_of_a_minion_that_is_owed_nothing_is_not_even_decoded_and_remembered_only_while_a_job_is_open(stage):

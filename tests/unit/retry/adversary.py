@@ -129,7 +129,7 @@ class Adversary(World):
         elif isinstance(fact, (facts.Acknowledged, facts.ReturnHeard)) and self.runs[fact.minion, fact.jid]:
             entry, job = self.machine.entry(fact.minion, fact.jid), self.machine.capture.open.get(fact.jid)
             # Of a publish that it has not heard of it does not know whom it reached.
-            heard = job is not None and (job.again or job.published_at) > self.last[fact.jid] - 1.0
+            heard = job is not None and job.heard > self.last[fact.jid] - 1.0
             if heard if entry is None else is_sent(entry):
                 self.begun.add((fact.minion, fact.jid))
 

@@ -308,6 +308,24 @@ def test_minions_of_a_further_publish_have_as_long_as_those_of_the_first():
     assert [effect.minions for effect in world.effects(facts.Inquire)] == [("a",)]
 
 
+@pytest.mark.parametrize("moment", ["just before it is read", "while it is read", "while others are asked"])
+@pytest.mark.parametrize("lag", [0.3, 3.0, PATIENCE + 5, 60.0])
+def test_a_further_publish_that_the_master_stores_after_the_job_was_read_is_not_lost(moment, lag):
+    world = World(minions=("a", "b", "c"))
+    world.run(LATEST + 10)  # and what it looks for at its start is over
+    world.stop("b")
+    world.stop("c")
+    world.publish("j1", targets=("a", "c") if moment == "while others are asked" else ("a",))
+    if moment == "while others are asked":
+        world.run_until(lambda: world.effects(facts.Inquire))
+    else:
+        world.run(PATIENCE + (0.02 if moment == "while it is read" else -0.1))
+    world.lag = lag
+    world.publish("j1", targets=("b",))
+    world.run(300)
+    assert world.state("b", "j1") is State.PENDING
+
+
 def test_what_another_question_says_about_the_jid_is_not_taken_for_the_answer_to_ones_own():
     world = World(minions=("a", "b"))
     world.stop("a")
@@ -332,6 +350,25 @@ def test_forged_publishes_of_a_job_do_not_keep_it_from_being_captured(every):
     world.run(PATIENCE + 10)
     assert world.state("b", "j1") is State.PENDING
     assert len(world.effects(facts.Inquire)) == 1
+
+
+def test_forged_publishes_of_a_job_have_it_read_no_more_often_than_a_job_is_waited_for():
+    world = World(duration=1.0)
+    world.publish("j1")
+    world.run(PATIENCE + 1)
+    for _ in range(600):
+        world.run(0.5)
+        world.tell(facts.Published("j1", "state.apply", world.now))
+    assert len(world.effects(facts.Read)) <= 300 / PATIENCE + 2
+    world.run(2 * LATEST)
+    assert "j1" not in world.machine.capture.open
+
+
+def test_a_kill_among_other_functions_of_a_job_is_looked_at_as_soon_as_one_alone():
+    world = away(duration=300.0)
+    world.kill("j1", fun="test.ping,saltutil.kill_job")
+    world.run(3)
+    assert world.state("b", "j1") is State.CANCELLED
 
 
 @pytest.mark.parametrize("lag", [PATIENCE + 1, 30.0, 90.0])

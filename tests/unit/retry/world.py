@@ -59,8 +59,8 @@ class World:
         self.minions = {name: Minion() for name in minions}
         self.published = {}  # jid -> (Job, targets, time of its first publish)
         self.last = {}  # jid -> time of its newest publish
-        self.lag = 0.0  # seconds from a first publish until the master has stored it
-        self.recorded_at = {}  # jid -> when that is, or was
+        self.lag = 0.0  # seconds from a publish until the master has stored it
+        self.recorded_at = {}  # jid -> when that of the first one is, or was
         self.kills = {}  # jid -> what it signals
         self.returned = set()
         self.barred = set()  # minions whose key is not accepted now
@@ -392,22 +392,30 @@ class World:
         targets = tuple(self.minions if targets is None else targets)
         extra = {} if limits is None else {"limits": limits}
         new = Job(jid, (fun,), self.now, digest or jid, by_id=self.by_id, **extra), (), self.now
-        job, earlier, at = self.published.get(jid, new)
-        self.published[jid] = job, tuple(dict.fromkeys((*earlier, *targets))), at
-        self.last[jid] = self.now
-        if jid not in self.recorded_at:
+        if jid not in self.published:
+            self.published[jid] = new
             self.recorded_at[jid] = self.last[jid] = self.now + self.lag
+
+        def record():
+            job, earlier, at = self.published[jid]
+            self.published[jid] = job, tuple(dict.fromkeys((*earlier, *targets))), at
+            self.last[jid] = max(self.now, self.last[jid])
+
         self.tell(facts.Published(jid, fun, self.now))
+        if self.lag and self.published[jid][1]:
+            self.later(self.lag, record, engine=False)
+        else:
+            record()
         self.delivered |= {(name, jid) for name in targets if self.minions[name].up}
         self.deliver(jid, targets)
 
-    def kill(self, jid, targets=None, user="root"):
+    def kill(self, jid, targets=None, user="root", fun="saltutil.kill_job"):
         """What an operator does with ``salt '*' saltutil.kill_job``: minions return nothing."""
         targets = tuple(self.minions if targets is None else targets)
         signal = f"kill-{jid}-{next(self._count)}"
         self.kills[signal] = facts.Kill(jid, frozenset(targets), user)
         self.last[signal] = self.now
-        self.tell(facts.Published(signal, "saltutil.kill_job", self.now))
+        self.tell(facts.Published(signal, fun, self.now))
         for name in targets:
             if self.minions[name].up and self.minions[name].running.pop(jid, None):
                 self.killed.add((name, jid))
