@@ -13,16 +13,27 @@ new publish, and until when it is left alone, the job cache says.
 from __future__ import annotations
 
 import dataclasses
-import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from saltext.jobs.core.retry.entry import Job, State
-from saltext.jobs.core.retry.facts import JobRead, Kill, Published, Read, SaveNote, Surveyed, Unreadable, Warn
+from saltext.jobs.core.retry.facts import (
+    JobRead,
+    Kill,
+    Published,
+    Read,
+    SaveNote,
+    Surveyed,
+    Unreadable,
+    Vet,
+    Vetted,
+    Warn,
+)
 from saltext.jobs.core.retry.note import Note
 from saltext.jobs.core.retry.notes import Notes
+from saltext.jobs.core.retry.open_job import OpenJob, Stage
 from saltext.jobs.core.retry.timers import Timers
 
 if TYPE_CHECKING:
@@ -73,49 +84,7 @@ class Survey:
 
 
 #: What follows from a fact. A Kill is for the entries that the queue has.
-Outcome = Read | SaveNote | Warn | Survey | Owed | Kill
-
-
-class Stage(enum.Enum):
-    """Where an open job stands."""
-
-    WAITING = "waiting"  # for its deadline
-    READING = "reading"  # in the job cache
-    TO_ASK = "to ask"  # for the next survey
-    ASKING = "asking"  # the missing ones, which jobs they run
-
-
-class _Open:
-    __slots__ = (
-        "asking",
-        "begun",
-        "heard",
-        "idle",
-        "job",
-        "last",
-        "published_at",
-        "recorded",
-        "signal",
-        "stage",
-        "survey",
-        "surveyed",
-        "waited_for",
-    )
-
-    def __init__(self, published_at: float) -> None:
-        self.published_at = published_at
-        self.stage = Stage.WAITING
-        self.job: Job | None = None
-        self.signal = False  # the bus says that it is a signal to another job: that cannot wait
-        self.asking: set[str] = set()
-        self.survey = 0  # the number of the survey that it takes part in
-        self.surveyed: set[str] = set()  # minions that have been asked since its deadline
-        self.idle: set[str] = set()  # minions that are there, but do not run it
-        self.begun: set[str] = set()  # minions that have said that they begin it
-        self.heard = published_at  # its newest publish, as the bus says
-        self.last = 0.0  # its newest publish when it was last read, as its record has it
-        self.recorded = 0.0  # the same by this machine's clock
-        self.waited_for = 0.0  # the publish whose deadline was waited for
+Outcome = Read | SaveNote | Vet | Warn | Survey | Owed | Kill
 
 
 class Capture:
@@ -129,7 +98,7 @@ class Capture:
 
     def __init__(self, settings: RetrySettings, patience: float, timers: Timers) -> None:
         self._settings, self._patience, self._timers = settings, patience, timers
-        self.open: dict[str, _Open] = {}
+        self.open: dict[str, OpenJob] = {}
         self.closed: dict[str, float] = {}  # jid -> the newest publish that has been settled
         self.notes = Notes(timers)
         self._late: set[str] = set()  # jobs that are open, and had no record when they were last read
@@ -179,10 +148,19 @@ class Capture:
             if note.killed:
                 self._look_now(jid, now)
 
-    def begun(self, jid: str, minion: str) -> None:
+    def begun(self, jid: str, minion: str) -> list[Outcome]:
         """Believe a minion without an entry that says that it begins a job whose outcome is not known yet."""
-        if jid in self.open:
-            self.open[jid].begun.add(minion)
+        job = self.open.get(jid)
+        if job is None:
+            return []
+        job.begun.add(minion)
+        # Anybody can say so in any name: those that are no minions are found out when there are many.
+        return [Vet(jid, tuple(job.begun))] if job.is_to_vet() else []
+
+    def vetted(self, fact: Vetted) -> None:
+        """Forget those that said that they begin a job and are no minions of this master."""
+        if fact.jid in self.open:
+            self.open[fact.jid].forget(fact.strangers)
 
     def settled(self, job: Job, minion: str) -> list[Outcome]:
         """Note that a minion is not owed a job any more: its entry is removed, and no return will come."""
@@ -198,7 +176,7 @@ class Capture:
         """Look at a job, though nothing says that it was published again."""
         if jid not in self.open:
             self.closed.pop(jid, None)
-            self.open[jid] = _Open(now)
+            self.open[jid] = OpenJob(now)
             self._timers.set(("open", jid), now)
 
     def ttl_of(self, job: Job) -> float:
@@ -221,7 +199,7 @@ class Capture:
             job.published_at = min(job.published_at, fact.at)
             job.heard = max(job.heard, fact.at)
             return
-        job = self.open[fact.jid] = _Open(fact.at)
+        job = self.open[fact.jid] = OpenJob(fact.at)
         job.signal = not KILLS.isdisjoint(funs)
         wait = _KILL_DELAY if job.signal else 0.0 if not fact.fun else self._patience
         self._timers.set(("open", fact.jid), max(now, fact.at + wait))
@@ -259,7 +237,7 @@ class Capture:
             return []
         return self._judge(job, fact, known, now)
 
-    def _wait_for_record(self, jid: str, job: _Open, now: float) -> bool:
+    def _wait_for_record(self, jid: str, job: OpenJob, now: float) -> bool:
         """Leave a job alone whose publish has been heard, while the master has not stored it yet."""
         since = now - job.published_at
         if since >= LATEST or len(self._late) >= MOST_LATE:
@@ -268,7 +246,7 @@ class Capture:
         self._later(jid, now + (_KILL_DELAY if job.signal and since < self._patience else max(_SLACK, since)))
         return True
 
-    def _wait_for(self, job: _Open, fact: JobRead, now: float) -> bool:
+    def _wait_for(self, job: OpenJob, fact: JobRead, now: float) -> bool:
         """Leave a job alone until the deadline of its newest publish."""
         wait = min(self._patience - fact.age, self._patience)
         if fact.last == job.waited_for or wait < _SLACK:
@@ -278,7 +256,7 @@ class Capture:
         self._later(fact.jid, now + wait)
         return True
 
-    def _judge(self, job: _Open, fact: JobRead, known: Iterable[str], now: float) -> list[Outcome]:
+    def _judge(self, job: OpenJob, fact: JobRead, known: Iterable[str], now: float) -> list[Outcome]:
         assert job.job is not None
         note = self.notes.get(fact.jid)
         missing = fact.missing.difference(known, note.settled)
@@ -301,7 +279,7 @@ class Capture:
         return outcomes
 
     def _explain(
-        self, job: _Open, minions: Iterable[str], state: State, reason: str, alive: bool = False
+        self, job: OpenJob, minions: Iterable[str], state: State, reason: str, alive: bool = False
     ) -> list[Outcome]:
         """Return who is owed the job: minions on which an operator has killed it get a cancelled entry, in his name."""
         assert job.job is not None
@@ -400,7 +378,7 @@ class Capture:
         if job.heard <= job.recorded + _SLACK or since >= LATEST or len(self._late) >= MOST_LATE:
             return
         # The event may be forged: nobody else waits for that publish.
-        again = self.open[jid] = _Open(job.heard)
+        again = self.open[jid] = OpenJob(job.heard)
         again.begun, again.last = job.begun, job.last  # among them some to whom it was published then
         self._late.add(jid)
         self._timers.set(("open", jid), now + max(self._patience - since, since))

@@ -333,6 +333,17 @@ class Effects:
 
         self._with.loop.spawn_callback(check)
 
+    def _vet(self, effect: facts.Vet) -> None:
+        async def vet() -> None:
+            try:
+                strangers = await self._with.cache_worker.call(self._with.ports.reader.strangers_among, effect.minions)
+            except Exception as exc:
+                log.warning("The keys cannot be read now: %s", exc)
+            else:
+                self._step(facts.Vetted(effect.jid, strangers))
+
+        self._with.loop.spawn_callback(vet)
+
     def check_keys_soon(self) -> None:
         """Look at the keys, after an event about one."""
         # The event may be forged: the keys themselves are looked at, once for many events.
@@ -391,6 +402,7 @@ PERFORM: dict[type, Callable[[Effects, Any], None]] = {
     facts.Publish: Effects._publish,
     facts.Ping: Effects._ping,
     facts.CheckKeys: Effects._check_keys,
+    facts.Vet: Effects._vet,
     facts.FindOpening: Effects._find_opening,
     facts.Announce: Effects._announce,
     facts.Warn: Effects._warn,

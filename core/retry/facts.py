@@ -209,6 +209,14 @@ class KeysRead:
 
 
 @dataclass(frozen=True)
+class Vetted:
+    """The keys were read: of the minions of Vet the ``strangers`` have none here, accepted or not."""
+
+    jid: str
+    strangers: frozenset[str]
+
+
+@dataclass(frozen=True)
 class Refused:
     """The store refuses what belongs to a job, for the reason; the rest it takes."""
 
@@ -321,6 +329,7 @@ Fact = (
     | SendFailed
     | Unreadable
     | KeysRead
+    | Vetted
     | Refused
     | OpeningFound
     | Restored
@@ -437,6 +446,14 @@ class CheckKeys:
 
 
 @dataclass(frozen=True)
+class Vet:
+    """Find out which of these, who are said to have begun a job, are no minions; then give Vetted, if that can be said."""
+
+    jid: str
+    minions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class FindOpening:
     """Say when a window of a time zone opens and closes next, as core/windows.py has both; then give OpeningFound."""
 
@@ -481,6 +498,7 @@ Effect = (
     | Publish
     | Ping
     | CheckKeys
+    | Vet
     | FindOpening
     | Announce
     | Warn

@@ -2,7 +2,8 @@
 The retry machine: facts in, effects out, time as an argument. Which part takes which fact is told at the end of this file.
 The parts, which are as pure, return what follows; this file passes it on:
 
-    capture.py     who has missed a job                notes.py     what is known of minions without an entry
+    capture.py     who has missed a job                open_job.py  a job of which that is not known yet
+    notes.py       what is known without an entry
     owing.py       entries come, end and go            requests.py  what operators ask for
     queue.py       what is owed, and what is stored    entry.py     the states of an entry
     backlog.py     what one minion is owed             presence.py  signs of life, and pings
@@ -64,6 +65,7 @@ from saltext.jobs.core.retry.facts import (
     Surveyed,
     Tick,
     Unreadable,
+    Vetted,
 )
 from saltext.jobs.core.retry.looks import Hearsay
 from saltext.jobs.core.retry.note import Note
@@ -255,7 +257,7 @@ class Retry:
         if self.queue.has(fact.minion, fact.jid):
             self.replays.acknowledged(fact)
         else:
-            self.capture.begun(fact.jid, fact.minion)
+            self._follow(self.capture.begun(fact.jid, fact.minion))
 
     def _return_heard(self, fact: ReturnHeard) -> None:
         # Where the master cannot store it now (a full disk), that it was heard is all that tells that the job has begun.
@@ -369,6 +371,7 @@ HANDLERS: dict[type, Callable[[Retry, Any], None]] = {
     SendFailed: lambda self, fact: self.publishing.send_failed(fact),
     Unreadable: Retry._unreadable,
     KeysRead: Retry._keys_read,
+    Vetted: lambda self, fact: self.capture.vetted(fact),
     Refused: lambda self, fact: self.owing.refused(fact),
     OpeningFound: Retry._opening_found,
     Restored: Retry._restored,

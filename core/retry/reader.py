@@ -153,6 +153,10 @@ class JobReader:
             self._keys_at = time.monotonic()
         return self._keys
 
+    def strangers_among(self, minions: Iterable[str]) -> frozenset[str]:
+        """Return which of ``minions`` have no key here, accepted or not. :raises OSError: when keys cannot be read."""
+        return frozenset(minions) - self.keys()[1]
+
     def check_keys(self, minions: Iterable[str]) -> KeysRead:
         """
         Return which of ``minions`` have no key here, accepted or not, and which have a new one since they had none.

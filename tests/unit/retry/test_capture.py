@@ -7,6 +7,7 @@ import pytest
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import LATEST, MOST_LATE
 from saltext.jobs.core.retry.entry import Job, Limits, State
+from saltext.jobs.core.retry.open_job import MOST_BEGUN
 from tests.unit.retry.test_machine import away
 from tests.unit.retry.world import PATIENCE, World
 
@@ -152,6 +153,32 @@ def test_what_a_minion_of_a_further_publish_says_while_others_are_asked_is_not_f
     world.keeps_returns = True
     world.run(600)
     assert (world.state("b", "j1"), world.runs["b", "j1"]) == (State.HELD, 1)
+
+
+@pytest.mark.parametrize("said", [facts.Acknowledged, facts.ReturnHeard])
+def test_any_number_of_forged_beginnings_takes_little_memory_and_no_genuine_one_is_forgotten(said):
+    world = World(duration=1e6)
+    world.publish("j1")
+    world.run(1)
+    world.killed.add(("a", "j1"))  # its process dies, and returns nothing
+    world.minions["a"].running.clear()
+    for number in range(10 * MOST_BEGUN):
+        world.tell(said(f"made-up-{number}", "j1"))
+        world.run(0.0005)
+        assert len(world.machine.capture.open["j1"].begun) <= 3 * MOST_BEGUN
+    assert len(world.effects(facts.Vet)) < 20
+    world.stop("a")
+    world.run(60)
+    assert (world.state("a", "j1"), world.machine.total) == (State.RUNNING, 1)
+    assert "made-up-1" not in world.notes["j1"]["begun"]
+
+
+def test_the_minions_of_a_fleet_that_has_begun_a_job_are_looked_at_a_few_times_each():
+    world = World(minions=[f"m{number}" for number in range(5000)], duration=1e6)
+    world.publish("j1")
+    world.run(2)
+    assert len(world.machine.capture.open["j1"].begun) == 5000
+    assert len(world.effects(facts.Vet)) <= 3
 
 
 def test_a_return_that_is_heard_long_before_it_is_stored_ends_the_job():

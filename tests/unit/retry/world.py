@@ -379,6 +379,10 @@ class World:
     def on_checkkeys(self, effect):
         pass
 
+    def on_vet(self, effect):
+        strangers = frozenset(effect.minions) - self.minions.keys()
+        self.later(0.1, lambda: self.tell(facts.Vetted(effect.jid, strangers)))
+
     def on_announce(self, effect):
         pass
 
