@@ -18,7 +18,6 @@ ROOT = __file__.rsplit("/tests/", 1)[0]
         (["-c", "from benchmarks.batch import per_return; print(per_return(50, 3, 50))"], "(("),
         (["-c", "from benchmarks.batch import per_unrelated_event; print(per_unrelated_event(2, 10, 3, 3))"], "("),
         (["-m", "benchmarks.batch_live", "100", "20"], "100 minions at 20"),
-        (["-m", "benchmarks.fleet", "one", "--minions", "20", "--limit", "200", "--answer", "30"], "GOOD"),
         (["-m", "benchmarks.job_cache", "--jobs", "20", "--returns", "10", "--drivers", "localfs"], "| files and"),
         (["-m", "benchmarks.job_cache_sizes", "--sizes", "20", "--columns", "ours,sqlite"], "and of one in a"),
         (["-m", "benchmarks.recorder", "--returns", "50", "--outage", "1"], ""),
