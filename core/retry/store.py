@@ -173,20 +173,11 @@ class RetryStore:
         """
         for jid in self._do("list", JOBS) or ():
             try:
-                snapshot = self._fetch(JOBS, jid)
-                if not snapshot:
-                    continue  # removed meanwhile
-                _check_snapshot(jid, snapshot)
+                snapshot = self.snapshot(jid)
             except LaterVersion as exc:
                 self._leave_alone(jid, exc)
                 continue
-            except StateError as exc:
-                if self._is_away():
-                    raise
-                log.error("Job %s cannot be replayed: its snapshot is set aside: %s", jid, exc)
-                self._put_aside(JOBS, jid)
-                continue
-            if owner is None or snapshot["owner"] == owner:
+            if snapshot and owner in (None, snapshot["owner"]):
                 yield jid, snapshot
 
     def find_later(self, owner: str) -> dict[str, str]:
@@ -200,12 +191,25 @@ class RetryStore:
 
     def snapshot(self, jid: str) -> dict[str, Any]:
         """
-        Return the snapshot of a job, ``{}`` where there is none.
+        Return the snapshot of a job, ``{}`` where there is none. One that cannot be used is set aside.
 
         :raises LaterVersion: when a later version has written it.
-        :raises StateError: when it cannot be read.
+        :raises StateError: when the store cannot be read at all.
         """
-        return dict(self._fetch(JOBS, jid) or {})
+        try:
+            snapshot = self._fetch(JOBS, jid)
+            if not snapshot:
+                return {}
+            _check_snapshot(jid, snapshot)
+        except LaterVersion:
+            raise
+        except StateError as exc:
+            if self._is_away():
+                raise
+            log.error("Job %s cannot be replayed: its snapshot is set aside: %s", jid, exc)
+            self._put_aside(JOBS, jid)
+            return {}
+        return dict(snapshot)
 
     def drop_snapshot(self, jid: str) -> None:
         """Remove a snapshot to which no entry belongs. :raises StateError: when that cannot be done."""

@@ -98,6 +98,14 @@ def test_a_window_that_opens_too_late_is_told_of(opts):
     assert salt.loader.runner(opts)["job_retry.list"]()[0]["waits_for"].endswith("which opens after it expires")
 
 
+@pytest.mark.parametrize("rubbish", [["list"], "text", {"owner": 7}])
+def test_a_job_whose_snapshot_is_damaged_cannot_be_shown_and_is_not_listed(opts, runner, rubbish):
+    salt.cache.Cache(opts).store("job_retry/jobs", JID, rubbish)
+    with pytest.raises(Refused, match="no entry"):
+        runner["job_retry.show"]("a", JID)
+    assert runner["job_retry.list"](jid=JID) == runner["job_retry.list"]() == []
+
+
 def test_an_entry_that_is_not_there_cannot_be_shown(runner):
     with pytest.raises(CommandExecutionError, match="a has no entry for job"):
         runner["job_retry.show"](minion="a", jid=JID)

@@ -138,6 +138,15 @@ def test_a_corrupt_snapshot_is_set_aside_and_harms_no_other(opts, caplog):
     assert salt.loader.runner(opts)["job_retry.stats"]()["set_aside"] == ["job_retry.jobs.1"]
 
 
+@pytest.mark.parametrize("rubbish", [["list"], "text", 7, {"owner": 7}, {"minions": None}])
+def test_a_corrupt_snapshot_that_is_asked_for_by_its_jid_is_none_and_set_aside(opts, rubbish, caplog):
+    salt.cache.Cache(opts).store("job_retry/jobs", JID, rubbish)
+    with caplog.at_level(logging.ERROR):
+        assert RetryStore(opts).snapshot(JID) == {}
+    assert JID in caplog.text
+    assert len(RetryStore(opts).set_aside()) == 1
+
+
 def test_a_runner_changes_nothing_when_it_reads(opts):
     RetryStore(opts).write(Changes({"1": snapshot_of("a")}))
     salt.cache.Cache(opts).store("job_retry/jobs", "1", {"owner": 7})
