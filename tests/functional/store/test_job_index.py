@@ -357,7 +357,7 @@ class TestRemoval:
             jid = f"2020010100{number:010}"
             job_cache.save_load(jid, {**LOAD, "jid": jid}, minions=["web1"])
             with banks.transaction():
-                for minion in range(20 if number % 4 else 2500):
+                for minion in range(20 if number % 4 else 4000):
                     banks.store(f"jobs/returns/{jid}", f"web{minion}", {"return": "x" * 50})
         return job_cache
 
@@ -404,7 +404,7 @@ class TestRemoval:
             sql.execute("UPDATE records SET updated = 1")
         large.returner({"jid": jid, "id": "late", "return": 1})
         large.sweep_in(0)
-        assert list(large.get_jids()) == [jid] and len(large.get_jid(jid)) == 2501
+        assert list(large.get_jids()) == [jid] and len(large.get_jid(jid)) == 4001
 
     def test_a_sweep_that_is_killed_is_ended_by_the_next_one(self, large, opts, path, monkeypatch):
         for kill_at in (1, 3, 8):
@@ -439,7 +439,7 @@ class TestRemoval:
         assert store.keys("jobs/published") == store.keys("jobs/minions") == loads == sorted(all_jobs(store, False))
         for jid in loads:
             returns = len(store.keys(f"jobs/returns/{jid}"))
-            assert returns == (0 if jid > "2020020" else 20 if int(jid[-10:]) % 4 else 2500)
+            assert returns == (0 if jid > "2020020" else 20 if int(jid[-10:]) % 4 else 4000)
         large.sweep_in(7200)
         large.store.driver.tidy()
         assert large.get_jids() == {} and store.driver.banks_file.is_sound()
