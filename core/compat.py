@@ -35,7 +35,6 @@ __all__ = [
     "Future",
     "IOLoop",
     "close_channel",
-    "driver_arguments",
     "minion_data",
     "minion_keys",
     "new_loop",
@@ -179,9 +178,3 @@ def plain_opts(opts: Any) -> dict[str, Any]:
     """Return the options that ``__opts__`` of a loaded module stands for: on some releases it is a proxy for them."""
     value: dict[str, Any] = opts.value() if hasattr(opts, "value") else opts
     return value
-
-
-def driver_arguments(cache: Any) -> dict[str, Any]:
-    """Return the keyword arguments that a ``salt.cache.Cache`` hands to every call of its driver."""
-    found: dict[str, Any] = cache.kwargs if hasattr(cache, "kwargs") else cache._kwargs
-    return found

@@ -19,6 +19,10 @@ import salt.utils.job
 import salt.utils.minions
 from salt.exceptions import SaltCacheError
 
+# Those of the loader that calls. What a loader writes into this file is for all loaders of a process, the last one's.
+from salt.loader.dunder import __opts__
+
+from saltext.jobs.core import compat
 from saltext.jobs.core.master.secrets import without_secrets
 from saltext.jobs.core.store import listing, records, retention
 from saltext.jobs.core.store.keys import plain
@@ -64,7 +68,7 @@ def prep_jid(nocache=False, passed_jid=None, recurse_count=0):
 def _new_jid(store, tries):
     jid = None
     for _ in range(1 + JID_TRIES if tries < JID_TRIES else 0):
-        jid = salt.utils.jid.gen_jid(__opts__)
+        jid = salt.utils.jid.gen_jid(compat.plain_opts(__opts__))
         if not store.contains(records.LOADS, jid):
             return jid
     raise SaltCacheError(
@@ -136,7 +140,9 @@ def _reported_minions(load):
     if not load.get("tgt") or ("argv" in __opts__ and "tgt" in __opts__):
         return []
     try:
-        found = salt.utils.minions.CkMinions(__opts__).check_minions(load["tgt"], load.get("tgt_type", "glob"))
+        found = salt.utils.minions.CkMinions(compat.plain_opts(__opts__)).check_minions(
+            load["tgt"], load.get("tgt_type", "glob")
+        )
         return found["minions"]
     except Exception as exc:
         store_of(__opts__).quiet.warning(
@@ -208,7 +214,7 @@ def clean_old_jobs():
 
     Salt's maintenance process would die of an error, so a driver that fails is logged; the next sweep goes on.
     """
-    keep = salt.utils.job.get_keep_jobs_seconds(__opts__)
+    keep = salt.utils.job.get_keep_jobs_seconds(compat.plain_opts(__opts__))
     try:
         store = store_of(__opts__)
         if keep:

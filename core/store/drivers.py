@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import heapq
+import itertools
 import os
 import socket
 import threading
@@ -18,10 +19,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import salt.cache
+import salt.loader
 from salt.exceptions import SaltCacheError, SaltDeserializationError
 
-from saltext.jobs.core import compat
 from saltext.jobs.core.ids import jid_at
 
 if TYPE_CHECKING:  # Python may have been built without sqlite3
@@ -48,6 +48,7 @@ Marks = Mapping[str, Matches | None]
 #: where there is some, metadata.
 Shown = tuple[Sequence[str], Sequence[tuple[str, str]], Sequence[list[Any] | None]]
 
+_COUNT = itertools.count()
 # One lock per process id: a lock that another thread held during a fork would never open in the child.
 _LOADING: dict[int, threading.Lock] = {}
 
@@ -97,6 +98,9 @@ class Driver:
         # A copy: the loader writes the options of the next loader into the same dictionary.
         self._opts = dict(opts)
         self.name: str = opts.get("cache") or "localfs"
+        # Loaders of one process share a module under its name: it has the options of the last one to load it, and
+        # mmap_cache then removes what it finds in a bank that was made with others.
+        self._base = f"saltext_jobs.cache{next(_COUNT)}"
         self._opened: tuple[Any, dict[str, Any], dict[str, Any]] | None = None
         self._guard: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
 
@@ -353,15 +357,17 @@ class Driver:
             return self._opened
 
     def _load(self) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-        cache = salt.cache.Cache(self._opts)
+        modules = salt.loader.cache(self._opts, loaded_base_name=self._base)
         names = ("store", "fetch", "contains", "updated", "flush", "list")
         try:
-            calls = {name: cache.modules[f"{self.name}.{name}"].func for name in names}
+            calls = {name: modules[f"{self.name}.{name}"].func for name in names}
         except KeyError as exc:
             raise SaltCacheError(f"The cache driver {self.name!r} is not available: {exc} is missing") from exc
-        fixed = compat.driver_arguments(cache)
-        self._prepare(cache.modules, calls, fixed)
-        return cache.modules, calls, fixed
+        # As salt.cache.Cache does it.
+        arguments = f"{self.name}.init_kwargs"
+        fixed = modules[arguments]({"cachedir": self._opts["cachedir"]}) if arguments in modules else {}
+        self._prepare(modules, calls, fixed)
+        return modules, calls, fixed
 
     def _prepare(self, modules: Any, calls: dict[str, Any], fixed: dict[str, Any]) -> None:
         """Make the first call, in which a driver sets its client up: no driver can do that in two threads at once."""

@@ -707,10 +707,8 @@ class Contract:
 
     def test_the_driver_is_loaded_once_if_it_is_needed(self, job_cache, monkeypatch):
         built = []
-        original = salt.cache.Cache.__init__
-        monkeypatch.setattr(
-            salt.cache.Cache, "__init__", lambda self, *a, **k: built.append(1) or original(self, *a, **k)
-        )
+        original = salt.loader.cache
+        monkeypatch.setattr(salt.loader, "cache", lambda *a, **k: built.append(1) or original(*a, **k))
         for number in range(5):
             job_cache.save_load(f"2026051612000000000{number}", LOAD, minions=["web1"])
             job_cache.returner(a_return("web1", f"2026051612000000000{number}"))
@@ -919,10 +917,8 @@ class TestLocalfs(Contract):
 
     def test_a_damaged_record_costs_no_driver(self, job_cache, opts, monkeypatch):
         loaded = []
-        original = salt.cache.Cache.__init__
-        monkeypatch.setattr(
-            salt.cache.Cache, "__init__", lambda self, *a, **k: loaded.append(1) or original(self, *a, **k)
-        )
+        original = salt.loader.cache
+        monkeypatch.setattr(salt.loader, "cache", lambda *a, **k: loaded.append(1) or original(*a, **k))
         for minion in ("web1", "web2", "web3"):
             job_cache.returner(a_return(minion))
             with open(os.path.join(opts["cachedir"], "jobs", "returns", JID, f"{minion}.p"), "wb") as record:
@@ -1088,6 +1084,15 @@ class TestMmapCache(Contract):
         assert reader.fetch(f"jobs/returns/{jid}", "web1")["return"] is True
         wait_for(lambda: len(reader.list("jobs/loads")) == jobs, what="all loads are listed")
         assert len(job_cache.get_jids()) == jobs
+
+    @pytest.mark.parametrize("value", [{1: "eth0", 2: "eth1"}, {"disks": {8: "sda"}}, {None: b"\xff"}])
+    def test_a_return_whose_keys_are_no_texts_counts_as_a_return(self, job_cache, opts, value):
+        job_cache.save_load(JID, LOAD, minions=["web1", "web2"])
+        job_cache.returner(a_return("web1", value=value))
+        told = JobCache({**opts, "master_job_cache": "salt_cache"})
+        assert told.have_returned(JID, ["web1", "web2"]) == {"web1"}
+        assert list(told.returned(JID, ["web1", "web2"])) == ["web1"]
+        assert job_cache.get_jid(JID)["web1"]["return"].keys() == value.keys()
 
 
 class TestRedis(ServerContract):

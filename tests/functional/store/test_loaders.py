@@ -1,0 +1,72 @@
+"""
+Several loaders in one process, each with options of its own.
+
+Salt's loaders share a module under its name: it has the options of the last loader that loaded it. What was loaded before
+must keep to its own.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import salt.cache
+import salt.config
+import salt.loader
+import salt.version
+
+from saltext.jobs.core.store.store import Store
+
+pytestmark = pytest.mark.story  # the loader differs between the releases
+
+JID = "20260516120000000000"
+LOAD = {"fun": "test.ping", "arg": [], "tgt": "*", "tgt_type": "glob", "user": "root", "jid": JID, "ret": ""}
+RETURN = {"jid": JID, "id": "web1", "return": True, "retcode": 0, "success": True}
+DRIVERS = ["localfs", "sqlite"] + ["mmap_cache"] * (salt.version.__saltstack_version__.major >= 3008)
+
+
+@pytest.fixture
+def options(tmp_path):
+    """Makes the options of a master that has a directory of its own."""
+
+    def make(name, **more):
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        own = {"cachedir": str(folder), "pki_dir": str(folder), "extension_modules": f"{folder}/ext", "id": name}
+        return {**salt.config.DEFAULT_MASTER_OPTS, **own, "mmap_cache_size": 1000, **more}
+
+    return make
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_returner_keeps_its_own_storage_once_another_one_was_loaded(options, driver):
+    first, second = (salt.loader.returners(options(name, cache=driver), {}) for name in "ab")
+    first["salt_cache.save_load"](JID, LOAD, minions=["web1"])
+    assert second["salt_cache.get_load"](JID) == {}, "now the module is the second one's"
+    assert first["salt_cache.returner"](RETURN) is None
+    assert first["salt_cache.get_load"](JID)["Minions"] == ["web1"]
+    assert list(first["salt_cache.get_jid"](JID)) == ["web1"]
+    assert (second["salt_cache.get_jid"](JID), second["salt_cache.get_jids"]()) == ({}, {})
+
+
+def test_a_cache_keeps_its_own_file_once_another_one_was_loaded(options, tmp_path):
+    first, second = (
+        salt.cache.Cache(options(name, cache="sqlite", sqlite_cache_path=f"{tmp_path}/{name}.sqlite")) for name in "ab"
+    )
+    first.store("bank", "key", 1)
+    second.store("bank", "key", 2)
+    first.store("bank", "key", 3)
+    assert (first.fetch("bank", "key"), second.fetch("bank", "key")) == (3, 2)
+    assert [name for name in "ab" if os.path.exists(f"{tmp_path}/{name}/cache.sqlite")] == []
+
+
+@pytest.mark.skipif("mmap_cache" not in DRIVERS, reason="Salt 3008 brought the driver")
+def test_no_job_is_lost_where_another_loader_has_other_sizes_of_mmap_cache(options):
+    opts = options("a", cache="mmap_cache")
+    store = Store(opts)
+    store.store("jobs/loads", JID, LOAD)
+    salt.cache.Cache(options("b", cache="mmap_cache", mmap_cache_size=5000)).store("jobs/loads", "other", {"x": 1})
+    assert store.fetch("jobs/loads", JID) == LOAD
+    store.store("jobs/loads", "later", {"y": 2})
+    assert sorted(store.keys("jobs/loads")) == sorted([JID, "later"])
+    assert sorted(salt.cache.Cache(opts).list("jobs/loads")) == sorted([JID, "later"])
