@@ -168,6 +168,22 @@ def test_a_corrupt_record_of_a_publish_keeps_no_engine_from_starting(stage, opts
     stage.until(lambda: list(folder.glob("*.reply")))
 
 
+def test_what_was_settled_is_remembered_until_a_checkpoint_says_so_on_the_disk(stage, opts):
+    stage.start()
+    folder = requests.engine_dir(opts, JOB_RETRY)
+    checkpoint, replies = folder / "checkpoint", folder / "requests"
+    stage.shell.machine.capture.closed[JID] = 1000.0
+    checkpoint.unlink()
+    checkpoint.mkdir()  # it cannot be written
+    for count, verb in enumerate(("pause", "resume"), 1):
+        requests.leave(opts, JOB_RETRY, {"do": verb})
+        stage.bus.tell(events.wake_tag(JOB_RETRY), {})
+        stage.until(lambda count=count: len(list(replies.glob("*.reply"))) == count)
+        assert (JID in stage.shell.machine.capture.closed) is checkpoint.is_dir()
+        if checkpoint.is_dir():
+            checkpoint.rmdir()
+
+
 @pytest.mark.parametrize("fun", [None, [], {}, "", "f" * 2000])
 def test_an_event_of_a_publish_without_a_function_has_no_job_read_before_its_time(stage, fun):
     stage.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import pathlib
 import types
 import zlib
@@ -15,7 +16,7 @@ import salt.loader
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.retry.entry import Entry, State
 from saltext.jobs.core.retry.note import Note
-from saltext.jobs.core.retry.store import FORMAT, JOBS, NOTES, QUEUE, Changes, RetryStore
+from saltext.jobs.core.retry.store import CLAIMS, FORMAT, JOBS, NOTES, QUEUE, Changes, RetryStore
 from saltext.jobs.core.retry.verbs import read_queue
 from tests.faults import full_disk
 from tests.functional.cache_servers import DRIVERS, driver_options
@@ -79,6 +80,22 @@ def test_a_claim_counts_until_the_entry_says_something_newer(any_store):
     any_store.write(Changes({JID: None}, {("a", JID): None, ("b", JID): None}))
     any_store.write(Changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
     assert states() == {"a": (State.PENDING, 0)}  # nothing is left of the claim
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="only Linux tells which file it is")
+def test_a_claim_is_on_the_disk_when_it_is_written_so_that_a_power_cut_sends_nothing_again(opts, monkeypatch):
+    synced, sync = [], os.fsync
+
+    def note(number):
+        synced.append(os.readlink(f"/proc/self/fd/{number}"))
+        sync(number)
+
+    monkeypatch.setattr(os, "fsync", note)
+    RetryStore(opts).write(Changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
+    assert synced == []  # what the job cache and the minions tell again is not waited for
+    RetryStore(opts).write(Changes(claims={JID: {"a": 200.0}}))
+    assert all(CLAIMS in path for path in synced)
+    assert {os.path.isdir(path) for path in synced} == {True, False}  # the file, and its name
 
 
 def test_entries_of_other_masters_are_left_alone(opts):
