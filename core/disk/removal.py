@@ -14,7 +14,7 @@ from typing import Any
 from saltext.jobs.core.disk import job_index
 from saltext.jobs.core.disk.database import Database
 
-#: Records that one transaction removes, about: some six milliseconds. With fewer it costs more: after each pause the CPU has
+#: Records that one transaction removes, about: some ten milliseconds. With fewer it costs more: after each pause the CPU has
 #: what others did at hand, and this has to be fetched again.
 MOST = 3300
 #: Seconds that one should take at most. Where it took longer, as on a busy machine or a slow disk, the next are smaller.
