@@ -12,6 +12,7 @@ from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import LaterVersion
 from saltext.jobs.core.master import events
+from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import Stage as Standing
@@ -166,6 +167,33 @@ def test_a_corrupt_record_of_a_publish_keeps_no_engine_from_starting(stage, opts
     stage.bus.tell(events.wake_tag(JOB_RETRY), {})
     folder = requests.engine_dir(opts, JOB_RETRY) / "requests"
     stage.until(lambda: list(folder.glob("*.reply")))
+
+
+def test_a_job_that_another_master_keeps_in_a_store_that_they_share_is_left_to_it(opts):
+    shared = {**opts, "cache": "sqlite"}
+    accept(shared, "a")
+    RetryStore(shared).write(Changes({JID: snapshot_of("a", owner="there_master")}))
+    stage = Stage(shared, JobCache(shared))
+    try:
+        for jid in (JID, SIGNAL):
+            stage.cache.keep_load(jid, load_of(jid=jid), ["a"])
+        stage.start()
+        for jid in (JID, SIGNAL):
+            stage.bus.tell(f"salt/job/{jid}/new", {"jid": jid, "fun": "state.apply"})
+        stage.until(lambda: stage.state("a", SIGNAL) is State.PENDING and not stage.shell.machine.capture.open)
+        assert stage.state("a") is None
+    finally:
+        stage.close()
+
+
+def test_a_publish_whose_event_was_lost_is_found_after_the_gap(stage, opts, job_cache):
+    accept(opts, "a")
+    stage.start()
+    began = stage.clock.now()
+    stage.until(lambda: stage.clock.now() > began + 1.5)  # and what it looks for at its start is over
+    job_cache.keep_load(JID, load_of(), ["a"])
+    stage.shell.on_gap()
+    stage.until(lambda: stage.state("a") is State.PENDING)
 
 
 def test_what_was_settled_is_remembered_until_a_checkpoint_says_so_on_the_disk(stage, opts):
