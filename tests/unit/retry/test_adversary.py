@@ -23,7 +23,7 @@ def test_nothing_is_lost_and_nothing_that_has_begun_runs_again(seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("thousand", range(10))
+@pytest.mark.parametrize("thousand", range(20))
 def test_nothing_is_lost_and_nothing_that_has_begun_runs_again_in_many_worlds(thousand):
     for seed in range(1000 * (thousand + 1), 1000 * (thousand + 2)):
         play(seed)
