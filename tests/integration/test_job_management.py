@@ -130,13 +130,14 @@ class TestARunningJob:
         assert not os.path.exists(proc_entry(fleet, jid))
 
 
-class TestAFinishedJob:
-    @pytest.fixture(scope="class")
-    def state_tree(self, master):
-        contents = "says so:\n  test.succeed_with_changes: []\n\ndoes nothing:\n  test.nop: []\n"
-        with master.state_tree.base.temp_file("managed.sls", contents):
-            yield
+@pytest.fixture(scope="module")
+def state_tree(master):
+    contents = "says so:\n  test.succeed_with_changes: []\n\ndoes nothing:\n  test.nop: []\n"
+    with master.state_tree.base.temp_file("managed.sls", contents):
+        yield
 
+
+class TestAFinishedJob:
     def jid_of(self, run, function):
         jobs = run("jobs.list_jobs", f"search_function={function}")
         return max(jobs)
