@@ -101,7 +101,8 @@ class Capture:
         self.open: dict[str, OpenJob] = {}
         self.closed: dict[str, float] = {}  # jid -> the newest publish that has been settled
         self.notes = Notes(timers)
-        self._late: set[str] = set()  # jobs that are open, and had no record when they were last read
+        # Open jobs of which no record was found, or none of the newest publish that was heard of, when they were last read.
+        self._late: set[str] = set()
         self._surveys = 0
 
     # -- what needs no second look ------------------------------------------------------------------------------------
@@ -174,9 +175,10 @@ class Capture:
 
     def _look_now(self, jid: str, now: float) -> None:
         """Look at a job, though nothing says that it was published again."""
+        self.closed.pop(jid, None)  # also where it is open only for a publish that may be stored yet
         if jid not in self.open:
-            self.closed.pop(jid, None)
             self.open[jid] = OpenJob(now)
+            self.open[jid].heard = 0.0  # no publish was
             self._timers.set(("open", jid), now)
 
     def ttl_of(self, job: Job) -> float:
@@ -220,8 +222,9 @@ class Capture:
         job.last, job.recorded = fact.last, now - fact.age
         self._late.discard(fact.jid)
         if fact.kill is not None:
-            self._close(fact.jid)
-            return self._kill(fact.kill, now)
+            is_new, job.signal = fact.last > self.closed.get(fact.jid, -1.0), True
+            self._settle(fact.jid, now)
+            return self._kill(fact.kill, now) if is_new else []
         if not fact.recorded and self._wait_for_record(fact.jid, job, now):
             return []
         if fact.job is None or not self.wants(fact.job):
@@ -320,11 +323,12 @@ class Capture:
 
     def surveyed(self, fact: Surveyed, now: float) -> list[Outcome]:
         """Queue the jobs for those that say nothing."""
+        outcomes: list[Outcome] = []
         for minion, jids in fact.running.items():
             for jid in jids:
-                self.begun(jid, minion)  # whether or not it was asked about that one
+                outcomes += self.begun(jid, minion)  # whether or not it was asked about that one
         asking = [jid for jid, job in self.open.items() if job.stage is Stage.ASKING and job.survey == fact.number]
-        return [outcome for jid in asking for outcome in self._surveyed(jid, fact, now)]
+        return [*outcomes, *(outcome for jid in asking for outcome in self._surveyed(jid, fact, now))]
 
     def _surveyed(self, jid: str, fact: Surveyed, now: float) -> list[Outcome]:
         job = self.open[jid]
@@ -374,14 +378,17 @@ class Capture:
     def _settle(self, jid: str, now: float) -> None:
         """Close a job, unless the bus has told of a publish that the master has not stored yet."""
         job, since = self.open[jid], now - self.open[jid].heard
+        # A signal cannot wait, and parts of one come soon after each other.
+        slack, wait = (0.0, _KILL_DELAY) if job.signal else (_SLACK, self._patience - since)
         self._close(jid)
-        if job.heard <= job.recorded + _SLACK or since >= LATEST or len(self._late) >= MOST_LATE:
+        if job.heard <= job.recorded + slack or since >= LATEST or len(self._late) >= MOST_LATE:
             return
-        # The event may be forged: nobody else waits for that publish.
+        # Only this look waits, since the event may be forged: whoever is owed the job has an entry already.
         again = self.open[jid] = OpenJob(job.heard)
-        again.begun, again.last = job.begun, job.last  # among them some to whom it was published then
+        again.signal, again.last = job.signal, job.last
+        again.begun = job.begun  # among them some to whom it was published then
         self._late.add(jid)
-        self._timers.set(("open", jid), now + max(self._patience - since, since))
+        self._timers.set(("open", jid), now + max(wait, since))
 
     def _close(self, jid: str) -> None:
         job = self.open.pop(jid)

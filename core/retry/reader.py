@@ -72,13 +72,14 @@ class JobReader:
             return JobRead(jid, None, recorded=False), {}
         minions = self._minions_of(load)
         load = without_secrets(load)
-        age = now - (publication.at if self._believes_all else publication.last)
+        since = publication.at if self._believes_all else publication.last
         if kill := kill_of(load, minions - publication.added):
-            return JobRead(jid, None, last=publication.last, age=age, kill=kill), {}
+            return JobRead(jid, None, last=publication.last, age=time.time() - since, kill=kill), {}
         returned = self._cache.have_returned(jid, minions)
         missing = self._of_the_job(jid, minions - returned, publication.added)
         job = job_of(jid, load, publication.at)
         owed = minions - publication.added
+        age = time.time() - since  # now: on a busy disk the returns of a large fleet take a while
         return JobRead(jid, job, missing, publication.last, age, returned=returned, minions=owed), load
 
     def _minions_of(self, load: dict[str, Any]) -> frozenset[str]:
@@ -155,6 +156,7 @@ class JobReader:
 
     def strangers_among(self, minions: Iterable[str]) -> frozenset[str]:
         """Return which of ``minions`` have no key here, accepted or not. :raises OSError: when keys cannot be read."""
+        self._keys_at = 0.0  # one of them may have been accepted only now
         return frozenset(minions) - self.keys()[1]
 
     def check_keys(self, minions: Iterable[str]) -> KeysRead:

@@ -134,9 +134,9 @@ class RetryShell:
                 log.error("The retry queue waits for its store: %s", exc)
                 await compat.sleep(CACHE_PAUSE)
         self._loads.update({jid: load for jid, (_, load) in jobs.items()})
+        self.machine.capture.closed.update(self._checkpoint.closed)  # before what is to be looked at all the same
         self.step(facts.Restored(tuple(job for job, _ in jobs.values()), tuple(entries), notes))
         self.restored = True
-        self.machine.capture.closed.update(self._checkpoint.closed)
         await self._look_back(self._checkpoint.at)
         log.info("The retry queue holds %d entries of %d jobs", self.machine.total, len(self.machine.jobs))
         self._maintain()

@@ -391,6 +391,57 @@ def test_forged_publishes_of_a_job_have_it_read_no_more_often_than_a_job_is_wait
     assert "j1" not in world.machine.capture.open
 
 
+def test_a_job_that_still_runs_when_all_are_looked_at_again_is_looked_at_once():
+    world = World(duration=3000.0)
+    world.publish("j1")
+    world.run(500)
+    reads = len(world.effects(facts.Read))
+    world.run(160)  # in which they are
+    assert 0 < len(world.effects(facts.Read)) - reads <= 2
+    assert "j1" not in world.machine.capture.open
+
+
+def test_jobs_that_still_run_keep_no_room_from_one_that_is_stored_late():
+    world = World(minions=("a", "b"), duration=3000.0)
+    for number in range(MOST_LATE + 5):
+        world.publish(f"long{number}", targets=("b",))
+    world.run(590)
+    world.stop("a")
+    world.run_until(lambda: world.machine.capture.open)
+    world.run(30)
+    world.lag = 30.0
+    world.publish("j1", targets=("a",))
+    world.run(200)
+    assert world.state("a", "j1") is State.PENDING
+
+
+def test_a_kill_of_a_job_that_waits_for_a_publish_that_may_be_stored_yet_is_not_put_off():
+    world = World(minions=("a", "b"), duration=5000.0, sweep=3600.0)
+    world.publish("j1")
+    world.run(PATIENCE + 20)
+    world.tell(facts.Published("j1", "state.apply", world.now))  # forged
+    world.run(PATIENCE + 1)
+    world.kill("j1")
+    world.run(LATEST)
+    assert world.state("a", "j1") is State.CANCELLED
+
+
+@pytest.mark.parametrize("after", [0.3, 0.52, 0.6, 3.0])
+@pytest.mark.parametrize("lag", [0.1, 5.0])
+def test_a_further_publish_of_a_kill_counts_whenever_it_comes(after, lag):
+    world = World(minions=("a", "b"))
+    world.stop("a")
+    world.stop("b")
+    world.publish("j1")
+    world.run_until(lambda: world.state("b", "j1") is State.PENDING)
+    signal = world.kill("j1", targets=("a",))
+    world.run(after)
+    world.lag = lag
+    world.kill("j1", targets=("b",), signal=signal)
+    world.run(60)
+    assert world.state("b", "j1") is State.CANCELLED
+
+
 def test_a_kill_among_other_functions_of_a_job_is_looked_at_as_soon_as_one_alone():
     world = away(duration=300.0)
     world.kill("j1", fun="test.ping,saltutil.kill_job")

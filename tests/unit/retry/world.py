@@ -138,9 +138,9 @@ class World:
         self.found_sent = collections.Counter(entry.minion for entry in entries if is_sent(entry))
         jobs = tuple(self.published[jid][0] for jid in sorted({entry.jid for entry in entries}))
         notes = {jid: Note.from_record(record) for jid, record in self.notes.items()}
+        self.machine.capture.closed.update(self.closed)
         self.tell(facts.Restored(jobs, entries, notes))
         if self.machine is not None:
-            self.machine.capture.closed.update(self.closed)
             self.reconcile()
 
     def reconcile(self):
@@ -413,16 +413,28 @@ class World:
         self.delivered |= {(name, jid) for name in targets if self.minions[name].up}
         self.deliver(jid, targets)
 
-    def kill(self, jid, targets=None, user="root", fun="saltutil.kill_job"):
-        """What an operator does with ``salt '*' saltutil.kill_job``: minions return nothing."""
+    def kill(self, jid, targets=None, user="root", fun="saltutil.kill_job", signal=None):
+        """
+        What an operator does with ``salt '*' saltutil.kill_job``: minions return nothing. Returns the signal's jid; with
+        one that there is, another part of the minions gets it.
+        """
         targets = tuple(self.minions if targets is None else targets)
-        signal = f"kill-{jid}-{next(self._count)}"
-        self.kills[signal] = facts.Kill(jid, frozenset(targets), user)
-        self.last[signal] = self.now
+        signal = signal or f"kill-{jid}-{next(self._count)}"
+
+        def record():
+            earlier = self.kills[signal].minions if signal in self.kills else frozenset()
+            self.kills[signal] = facts.Kill(jid, earlier.union(targets), user)
+            self.last[signal] = self.now
+
         self.tell(facts.Published(signal, fun, self.now))
+        if self.lag and signal in self.kills:
+            self.later(self.lag, record, engine=False)
+        else:
+            record()
         for name in targets:
             if self.minions[name].up and self.minions[name].running.pop(jid, None):
                 self.killed.add((name, jid))
+        return signal
 
     def deliver(self, jid, names):
         for name in names:
