@@ -190,7 +190,7 @@ def search(
         "limit": limit,
         "after": after,
     }
-    store = stores.Store(__opts__)
+    store = stores.store_of(__opts__)
     query = query_of(store, asked, time.time())
     return arguments.accepted(find_jobs, store, query, _Progress("searching").count)
 
@@ -216,7 +216,7 @@ def stats():
 
         salt-run job_cache.stats
     """
-    return figures.of(stores.Store(__opts__))
+    return figures.of(stores.store_of(__opts__))
 
 
 @runner.verb
@@ -238,7 +238,7 @@ def doctor():
 
         salt-run job_cache.doctor
     """
-    return examination.examine(stores.Store(__opts__), __opts__)
+    return examination.examine(stores.store_of(__opts__), __opts__)
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -184,16 +184,17 @@ def responsive(
     for engine in sorted({engine for sample in samples for engine in sample.answered}):
         asked = [(s.at, s.answered[engine], s.processes.get(engine)) for s in samples if engine in s.answered]
         longest = [0.0, 0.0]  # of all, and of first ones
-        waits, silent, slow, process, recovers = 0, 0, False, asked[0][2], False
+        waits, silent, slow, process, recovers, silence = 0, 0, False, asked[0][2], False, 0.0
         for at, answer, now in asked:
             recovers, process = recovers or now != process, now
             if _overlaps(at, at + answer.seconds, spared):
-                recovers = True  # one that waited for an answer meanwhile says nothing
+                recovers, silence = True, 0.0  # one that waited for an answer meanwhile says nothing
                 continue
             waits, silent = waits + 1, silent + (not answer.came)
-            slow = slow or answer.own > (max(within, RECOVERS) if recovers else within)
-            longest[recovers] = max(longest[recovers], answer.own)
-            recovers = recovers and not answer.came
+            taken = silence + answer.own if recovers else answer.own  # each request is given up sooner than RECOVERS
+            slow = slow or taken > (max(within, RECOVERS) if recovers else within)
+            longest[recovers] = max(longest[recovers], taken)
+            silence, recovers = 0.0 if answer.came else taken, recovers and not answer.came
         told = f"longest {longest[False]:.2f} s, of {waits:,} requests"
         told += f"; {longest[True]:.2f} s after it could answer none" if longest[True] else ""
         told += f"; {silent} without answer" if silent else ""

@@ -49,7 +49,7 @@ class Removal:
             part = self._part(names[at:], sizes)
             at += len(part)
             kept += self._remove_large(jobs, part[0]) if sizes.get(part[0], 0) >= MOST else self._remove(jobs, part)
-            self._most = max(LEAST, self._most // 2) if self._database.held > LONG else min(MOST, 2 * self._most)
+            self._adapt()
         return min(kept) / 1000 if kept else None
 
     def _sizes(self, parent: str, names: Sequence[str]) -> dict[str, int]:
@@ -79,6 +79,7 @@ class Removal:
                 return list(kept.values())
             except _Young as exc:
                 kept.update(exc.written)
+                self._database.give_way()
 
     def _remove_large(self, jobs: _Jobs, name: str) -> list[int]:
         """As ``_remove``, a name with many records. Before it lets nobody else write it looks at all of them."""
@@ -110,11 +111,16 @@ class Removal:
             ).fetchone()
             if still is None:
                 return 1  # somebody else was faster, and another bank may have its number by now
-            of = f"SELECT id FROM records WHERE bank = ? LIMIT {MOST}"
+            of = f"SELECT id FROM records WHERE bank = ? LIMIT {self._most}"
             count = sql.execute(f"DELETE FROM records WHERE id IN ({of})", found[0]).rowcount
-            if count < MOST:
+            if count < self._most:
                 sql.execute("DELETE FROM banks WHERE id = ?", found[0])
+        self._adapt()
         return max(count, 1)
+
+    def _adapt(self) -> None:
+        """Take less at a time where the last transaction took long."""
+        self._most = max(LEAST, self._most // 2) if self._database.held > LONG else min(MOST, 2 * self._most)
 
 
 class _Young(Exception):

@@ -222,6 +222,22 @@ def test_the_newest_publish_of_a_job_is_known(opts, job_cache):
     assert job_cache.published_since(second.last) == {JID: second.last}
 
 
+def test_a_job_is_as_old_as_it_is_once_it_is_read(opts, job_cache):
+    class Slow:
+        """A job cache on a busy disk."""
+
+        def __getattr__(self, name):
+            return getattr(job_cache, name)
+
+        def have_returned(self, jid, minions):
+            time.sleep(0.3)
+            return job_cache.have_returned(jid, minions)
+
+    accept(opts, "a")
+    publish(job_cache, ["a"])
+    assert JobReader(opts, Slow(), trust=False).read(JID)[0].age >= 0.3
+
+
 @pytest.mark.parametrize(
     "fun, arg, jid",
     [
