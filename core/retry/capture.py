@@ -214,12 +214,19 @@ class Capture:
         job.stage = Stage.READING
         return [Read(jid)]
 
-    def read(self, fact: JobRead, known: Iterable[str], now: float) -> list[Outcome]:
-        """Go on with what the job cache knows; ``known`` are the minions for which the queue has an entry of the job."""
+    def read(self, fact: JobRead, known: Iterable[str], now: float, replayed: float = 0.0) -> list[Outcome]:
+        """
+        Go on with what the job cache knows.
+
+        :param known: the minions for which the queue has an entry of the job.
+        :param replayed: when the job was replayed last: that is recorded like any publish.
+        """
         job = self.open.get(fact.jid)
         if job is None or job.stage is not Stage.READING:
             return []
         job.last, job.recorded = fact.last, now - fact.age
+        if job.heard <= replayed and job.recorded <= replayed + _SLACK:
+            job.recorded = 0.0  # the replay's record, which hides whether the publish that was heard of has one
         self._late.discard(fact.jid)
         if fact.kill is not None:
             is_new, job.signal = fact.last > self.closed.get(fact.jid, -1.0), True

@@ -227,7 +227,8 @@ class Retry:
         self.capture.published(fact, self.queue.now)
 
     def _job_read(self, fact: JobRead) -> None:
-        self._follow(self.capture.read(fact, self.queue.minions_of(fact.jid), self.queue.now))
+        replayed = self.queue.replayed.get(fact.jid, 0.0)
+        self._follow(self.capture.read(fact, self.queue.minions_of(fact.jid), self.queue.now, replayed))
 
     def _surveyed(self, fact: Surveyed) -> None:
         for minion, jids in fact.running.items():

@@ -379,6 +379,20 @@ def test_forged_publishes_of_a_job_do_not_keep_it_from_being_captured(every):
     assert len(world.effects(facts.Inquire)) == 1
 
 
+def test_a_further_publish_that_is_stored_after_a_replay_of_the_same_jid_is_not_lost():
+    world = World(minions=("a", "b"), duration=1.0)
+    world.stop("b")
+    world.publish("j1", targets=("b",))
+    world.run_until(lambda: world.state("b", "j1") is State.PENDING)
+    world.stop("a")
+    world.lag = 60.0
+    world.publish("j1", targets=("a",))
+    world.start("b")
+    world.run(300)
+    assert world.runs["b", "j1"] == 1
+    assert world.state("a", "j1") is State.PENDING
+
+
 def test_forged_publishes_of_a_job_have_it_read_no_more_often_than_a_job_is_waited_for():
     world = World(duration=1.0)
     world.publish("j1")
