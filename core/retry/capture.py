@@ -214,18 +214,18 @@ class Capture:
         job.stage = Stage.READING
         return [Read(jid)]
 
-    def read(self, fact: JobRead, known: Iterable[str], now: float, replayed: float = 0.0) -> list[Outcome]:
-        """
-        Go on with what the job cache knows.
+    def replayed(self, jid: str, now: float) -> None:
+        """Note that a job was replayed, which is recorded like any publish of it."""
+        if jid in self.open:
+            self.open[jid].replayed = now
 
-        :param known: the minions for which the queue has an entry of the job.
-        :param replayed: when the job was replayed last: that is recorded like any publish.
-        """
+    def read(self, fact: JobRead, known: Iterable[str], now: float) -> list[Outcome]:
+        """Go on with what the job cache knows; ``known`` are the minions for which the queue has an entry of the job."""
         job = self.open.get(fact.jid)
         if job is None or job.stage is not Stage.READING:
             return []
         job.last, job.recorded = fact.last, now - fact.age
-        if job.heard <= replayed and job.recorded <= replayed + _SLACK:
+        if job.heard <= job.replayed and job.recorded <= job.replayed + _SLACK:
             job.recorded = 0.0  # the replay's record, which hides whether the publish that was heard of has one
         self._late.discard(fact.jid)
         if fact.kill is not None:
@@ -392,7 +392,7 @@ class Capture:
             return
         # Only this look waits, since the event may be forged: whoever is owed the job has an entry already.
         again = self.open[jid] = OpenJob(job.heard)
-        again.signal, again.last = job.signal, job.last
+        again.signal, again.last, again.replayed = job.signal, job.last, job.replayed
         again.begun = job.begun  # among them some to whom it was published then
         self._late.add(jid)
         self._timers.set(("open", jid), now + max(wait, since))

@@ -227,8 +227,11 @@ class Retry:
         self.capture.published(fact, self.queue.now)
 
     def _job_read(self, fact: JobRead) -> None:
-        replayed = self.queue.replayed.get(fact.jid, 0.0)
-        self._follow(self.capture.read(fact, self.queue.minions_of(fact.jid), self.queue.now, replayed))
+        self._follow(self.capture.read(fact, self.queue.minions_of(fact.jid), self.queue.now))
+
+    def _sent(self, fact: Sent) -> None:
+        self.capture.replayed(fact.jid, self.queue.now)
+        self.publishing.sent(fact)
 
     def _surveyed(self, fact: Surveyed) -> None:
         for minion, jids in fact.running.items():
@@ -368,7 +371,7 @@ HANDLERS: dict[type, Callable[[Retry, Any], None]] = {
     Asked: lambda self, fact: self.replays.asked(fact),
     Surveyed: Retry._surveyed,
     Claimed: Retry._claimed,
-    Sent: lambda self, fact: self.publishing.sent(fact),
+    Sent: Retry._sent,
     SendFailed: lambda self, fact: self.publishing.send_failed(fact),
     Unreadable: Retry._unreadable,
     KeysRead: Retry._keys_read,

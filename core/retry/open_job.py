@@ -41,6 +41,7 @@ class OpenJob:
         "most_begun",
         "published_at",
         "recorded",
+        "replayed",
         "signal",
         "stage",
         "survey",
@@ -62,6 +63,7 @@ class OpenJob:
         self.heard = published_at  # its newest publish, as the bus says
         self.last = 0.0  # its newest publish when it was last read, as its record has it
         self.recorded = 0.0  # the same by this machine's clock
+        self.replayed = 0.0  # when it was replayed last since this was opened
         self.waited_for = 0.0  # the publish whose deadline was waited for
 
     def is_to_vet(self) -> bool:

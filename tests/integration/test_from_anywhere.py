@@ -242,4 +242,4 @@ def test_a_batch_by_sudo_shows_who_it_was(run, monkeypatch):
     jid = run("batch.start", "a*", "test.version", "batch=1")["jid"]
     monkeypatch.delenv("SUDO_USER")
     assert run("batch.status", jid)["user"] == "sudo_anna"
-    assert run("jobs.list_job", jid)["User"] == "sudo_anna"
+    wait_for(lambda: run("jobs.list_job", jid).get("User") == "sudo_anna", what="its first publish is in the job cache")

@@ -1068,7 +1068,8 @@ class TestMmapCache(Contract):
             jid = f"20260516120000{number:06}"
             job_cache.save_load(jid, LOAD, minions=["web1"])
             job_cache.returner(a_return("web1", jid))
-        assert not [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+        ours = [record for record in caplog.records if "mmap" in record.name or record.name.startswith("saltext")]
+        assert not [record.getMessage() for record in ours if record.levelno >= logging.WARNING]
         assert disk_usage(os.path.join(opts["cachedir"], "jobs")) < jobs * 10**6
         assert len(os.listdir("/proc/self/fd")) - before < 400
         reader = salt.cache.Cache(opts)  # as the cluster runners read it
