@@ -93,9 +93,9 @@ $(PYTHONS_BESIDE:%=test-python-%): test-python-%:
 releases:
 	@echo $(RELEASES)
 
-# Likewise: the oldest and the newest Python that this machine has, besides that of .venv.
+# Likewise: the newest Python that this machine has, besides that of .venv.
 pythons:
-	@echo $(sort $(firstword $(others)) $(lastword $(others)))
+	@echo $(lastword $(others))
 
 others = $(strip $(foreach version,$(filter-out $(default),$(PYTHONS_BESIDE)),$(if $(call beside,$(version)),$(version))))
 default = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')

@@ -41,11 +41,11 @@ def measure(site: Site, jobs: int, within: float, limit: float):
         spent.append({kind: cpu for kind, (cpu, _) in difference(site.watch.read(), since, until).items()})
 
     site.script(seconds=(0.0, 0.0))
-    jids = owe(site, jobs, limit)
+    jids = owe(site, jobs)
     time.sleep(15)  # the master is at rest
     since = site.mark("back")
     site.crowd.start(site.names, within)
-    drain(site, limit)
+    drain(site)
     site.need(lambda: not site.queued(), 1, "all is delivered")
     took(since)
     since = site.mark("a job")
@@ -55,7 +55,7 @@ def measure(site: Site, jobs: int, within: float, limit: float):
     took(since)
     site.crowd.stop(site.names)
     since = site.mark("starts")
-    site.start(within=1.0, limit=limit)
+    site.start(within=1.0)
     time.sleep(_TAKEN)
     took(since)
     return jids, spent
@@ -70,6 +70,7 @@ def main() -> None:
     args = parser.parse_args()
     quiet_salt()
     with Site(args.minions) as site:
+        site.limit = args.limit
         jids, (delivered, plain, start) = measure(site, args.jobs, args.within, args.limit)
         truth, sent, failed = site.crowd.report()
         back = next(at for at, what in site.marks if what == "back")

@@ -32,8 +32,8 @@ def test_what_once_went_wrong_in_such_a_world_does_not_again():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(1000, 21000, 1000))
-def test_in_twenty_thousand_such_worlds_too(first):
+@pytest.mark.parametrize("first", range(1000, 11000, 1000))
+def test_in_ten_thousand_such_worlds_too(first):
     for seed in range(first, first + 1000):
         live_through(seed)
 
