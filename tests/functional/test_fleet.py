@@ -15,7 +15,7 @@ import pytest
 from saltext.jobs.core import compat
 
 ROOT = __file__.rsplit("/tests/", 1)[0]
-WORDS = "random --minions 24 --seconds 300 --rate 200 --executor 0.3 --limit 300"
+WORDS = "random --minions 24 --seconds 300 --rate 200 --executor 0.3 --limit 300 --answer 30"
 #: All that may happen; each of it at least once.
 WHAT = {"batch", "job", "leave", "come_back", "restart", "kill", "burst", "full", "power_cut", "kill_master"}
 
