@@ -20,8 +20,8 @@ from tests.unit.retry.world import World, is_sent
 KILL_NOTED = 8.0
 #: Seconds from the loss of a right until it must count.
 RIGHT_NOTED = 30.0
-#: Seconds at most from a further publish of a job until the master has stored it. Of one that is stored later than that, after
-#: another one or a replay of the same jid, not all can be known; see ``test_capture.py`` for what is.
+#: Seconds at most from a further publish of a job until the master has stored it. Where that takes longer, and another
+#: publish or a replay of the same jid is stored meanwhile, not all can be known; see ``test_capture.py`` for what is.
 LONGEST_PART = 1.0
 #: A window that is open for half of the time.
 HALF_HOURS = "; ".join(f"{hour:02}:10-{hour:02}:40" for hour in range(24))
