@@ -323,26 +323,23 @@ class Effects:
     # -- keys ---------------------------------------------------------------------------------------------------------
 
     def _check_keys(self, effect: facts.CheckKeys) -> None:
-        async def check() -> None:
+        self._look_at_keys(lambda reader: reader.check_keys(effect.minions))
+
+    def _vet(self, effect: facts.Vet) -> None:
+        self._look_at_keys(lambda reader: facts.Vetted(effect.jid, reader.strangers_among(effect.minions)))
+
+    def _look_at_keys(self, look: Callable[[Any], Any]) -> None:
+        """Tell the machine what ``look`` finds with the reader."""
+
+        async def find() -> None:
             try:
-                fact = await self._with.cache_worker.call(self._with.ports.reader.check_keys, effect.minions)
+                fact = await self._with.cache_worker.call(look, self._with.ports.reader)
             except Exception as exc:
                 log.warning("The keys cannot be read now: %s", exc)
             else:
                 self._step(fact)
 
-        self._with.loop.spawn_callback(check)
-
-    def _vet(self, effect: facts.Vet) -> None:
-        async def vet() -> None:
-            try:
-                strangers = await self._with.cache_worker.call(self._with.ports.reader.strangers_among, effect.minions)
-            except Exception as exc:
-                log.warning("The keys cannot be read now: %s", exc)
-            else:
-                self._step(facts.Vetted(effect.jid, strangers))
-
-        self._with.loop.spawn_callback(vet)
+        self._with.loop.spawn_callback(find)
 
     def check_keys_soon(self) -> None:
         """Look at the keys, after an event about one."""

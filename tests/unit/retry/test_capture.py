@@ -441,6 +441,18 @@ def test_a_kill_of_a_job_that_waits_for_a_publish_that_may_be_stored_yet_is_not_
     assert world.state("a", "j1") is State.CANCELLED
 
 
+def test_a_kill_that_is_heard_of_once_more_cancels_nothing_that_an_operator_wants_since():
+    world = away(duration=300.0)
+    signal = world.kill("j1")
+    world.run(3)
+    assert world.state("b", "j1") is State.CANCELLED
+    job, _, _ = world.published["j1"]
+    world.tell(facts.EnqueueRequested(job, ("b",), "by an operator"))
+    world.tell(facts.Published(signal, "saltutil.kill_job", world.now))
+    world.run(3)
+    assert world.state("b", "j1") is not State.CANCELLED
+
+
 @pytest.mark.parametrize("after", [0.3, 0.52, 0.6, 3.0])
 @pytest.mark.parametrize("lag", [0.1, 5.0])
 def test_a_further_publish_of_a_kill_counts_whenever_it_comes(after, lag):
