@@ -101,9 +101,11 @@ class Capture:
         self.open: dict[str, OpenJob] = {}
         self.closed: dict[str, float] = {}  # jid -> the newest publish that has been settled
         self.notes = Notes(timers)
+        self.replays: dict[str, float] = {}  # jid -> when it was replayed last
         # Open jobs of which no record was found, or none of the newest publish that was heard of, when they were last read.
         self._late: set[str] = set()
         self._surveys = 0
+        self._unheard = -LATEST  # when events were missed last, or might have been
 
     # -- what needs no second look ------------------------------------------------------------------------------------
 
@@ -116,8 +118,9 @@ class Capture:
         return {jid: time for jid, time in self.closed.items() if time >= at}
 
     def forget_closed(self, before: float) -> None:
-        """Forget jobs that were settled, now that nothing from before ``before`` is looked at again."""
+        """Forget jobs that were settled or replayed, now that nothing from before ``before`` is looked at again."""
         self.closed = {jid: time for jid, time in self.closed.items() if time >= before}
+        self.replays = {jid: time for jid, time in self.replays.items() if time >= before}
 
     def needs_look(self, jid: str, last: float, at: float) -> bool:
         """
@@ -144,10 +147,11 @@ class Capture:
 
     def restore(self, notes: Mapping[str, Note], now: float) -> None:
         """Take up what the store holds. What became of a kill may not have been found out yet."""
+        self._unheard = now
         for jid, note in notes.items():
             self.notes.restore(jid, note)
             if note.killed:
-                self._look_now(jid, now)
+                self._look_at_killed(jid, now)
 
     def begun(self, jid: str, minion: str) -> list[Outcome]:
         """Believe a minion without an entry that says that it begins a job whose outcome is not known yet."""
@@ -173,13 +177,24 @@ class Capture:
             if note.begun:
                 self._look_now(jid, now)
 
-    def _look_now(self, jid: str, now: float) -> None:
+    def gap(self, now: float) -> None:
+        """Note that publishes may have been missed on the bus."""
+        self._unheard = now
+
+    def _look_now(self, jid: str, now: float) -> OpenJob:
         """Look at a job, though nothing says that it was published again."""
-        self.closed.pop(jid, None)  # also where it is open only for a publish that may be stored yet
-        if jid not in self.open:
-            self.open[jid] = OpenJob(now)
-            self.open[jid].heard = 0.0  # no publish was
-            self._timers.set(("open", jid), now)
+        job = self.open.get(jid)
+        if job is None:
+            job = self.open[jid] = OpenJob(now)
+            job.heard = 0.0  # no publish was
+        job.anew = True
+        if job.stage is Stage.WAITING:
+            self._timers.no_later(("open", jid), now)
+        return job
+
+    def _look_at_killed(self, jid: str, now: float) -> None:
+        """Look at a job that has been killed, and once more when all that was published before that is recorded."""
+        self._look_now(jid, now).sure_at = now + LATEST
 
     def ttl_of(self, job: Job) -> float:
         """Return for how many seconds a job is owed."""
@@ -196,15 +211,19 @@ class Capture:
         funs = set(fact.fun.split(","))
         if funs <= NEVER - KILLS:
             return
+        at = min(fact.at, now)  # the clock may have been set back since
         job = self.open.get(fact.jid)
-        if job is not None:
-            job.published_at = min(job.published_at, fact.at)
-            job.heard = max(job.heard, fact.at)
-            return
-        job = self.open[fact.jid] = OpenJob(fact.at)
-        job.signal = not KILLS.isdisjoint(funs)
-        wait = _KILL_DELAY if job.signal else 0.0 if not fact.fun else self._patience
-        self._timers.set(("open", fact.jid), max(now, fact.at + wait))
+        if job is None:
+            job = self.open[fact.jid] = OpenJob(at)
+            job.signal = not KILLS.isdisjoint(funs)
+        else:
+            job.several = True
+            job.published_at, job.heard = min(job.published_at, at), max(job.heard, at)
+        # What is found in the job cache is recorded, be it a replay.
+        job.several = job.several or (bool(fact.fun) and at < self.replays.get(fact.jid, 0.0) + LATEST)
+        if job.stage is Stage.WAITING:
+            wait = _KILL_DELAY if job.signal else 0.0 if not fact.fun else self._patience
+            self._timers.no_later(("open", fact.jid), max(now, at + wait))
 
     def due(self, jid: str) -> list[Outcome]:
         """Read a job whose time has come."""
@@ -215,9 +234,10 @@ class Capture:
         return [Read(jid)]
 
     def replayed(self, jid: str, now: float) -> None:
-        """Note that a job was replayed, which is recorded like any publish of it."""
+        """Note that a job was replayed, which is recorded like any publish of it, and may be as late."""
+        self.replays[jid] = now
         if jid in self.open:
-            self.open[jid].replayed = now
+            self.open[jid].several = True
 
     def read(self, fact: JobRead, known: Iterable[str], now: float) -> list[Outcome]:
         """Go on with what the job cache knows; ``known`` are the minions for which the queue has an entry of the job."""
@@ -225,13 +245,14 @@ class Capture:
         if job is None or job.stage is not Stage.READING:
             return []
         job.last, job.recorded = fact.last, now - fact.age
-        if job.heard <= job.replayed and job.recorded <= job.replayed + _SLACK:
-            job.recorded = 0.0  # the replay's record, which hides whether the publish that was heard of has one
+        job.told = fact.minions if now < self._unheard + LATEST else frozenset()
         self._late.discard(fact.jid)
+        is_new = fact.last > self.closed.get(fact.jid, -1.0)
         if fact.kill is not None:
-            is_new, job.signal = fact.last > self.closed.get(fact.jid, -1.0), True
+            job.signal = True
             self._settle(fact.jid, now)
-            return self._kill(fact.kill, now) if is_new else []
+            outcomes: list[Outcome] = [*self.notes.drop(fact.jid)]  # of those who have killed the kill
+            return outcomes + self._kill(fact.kill, now) if is_new else outcomes
         if not fact.recorded and self._wait_for_record(fact.jid, job, now):
             return []
         if fact.job is None or not self.wants(fact.job):
@@ -240,20 +261,24 @@ class Capture:
         job.job = dataclasses.replace(fact.job, published_at=min(fact.job.published_at, job.published_at))
         if now >= self._end_of(job.job):
             return self._drop(fact.jid)
-        if fact.last <= self.closed.get(fact.jid, -1.0):
+        outcomes = self._pardon(job, fact, now)
+        if not is_new and not job.anew:
             self._settle(fact.jid, now)
-            return []
+            return outcomes
         if self._wait_for(job, fact, now):
-            return []
-        return self._judge(job, fact, known, now)
+            return outcomes
+        return outcomes + self._judge(job, fact, known, now)
 
     def _wait_for_record(self, jid: str, job: OpenJob, now: float) -> bool:
         """Leave a job alone whose publish has been heard, while the master has not stored it yet."""
-        since = now - job.published_at
+        newest = max(job.published_at, job.heard)
+        since = now - newest
         if since >= LATEST or len(self._late) >= MOST_LATE:
             return False
+        if now >= job.published_at + LATEST:
+            job.published_at = newest  # what was heard of before has been forged, and must not hold the checkpoint back
         self._late.add(jid)
-        self._later(jid, now + (_KILL_DELAY if job.signal and since < self._patience else max(_SLACK, since)))
+        self._later(jid, now + self._pause(job, since))
         return True
 
     def _wait_for(self, job: OpenJob, fact: JobRead, now: float) -> bool:
@@ -271,9 +296,7 @@ class Capture:
         note = self.notes.get(fact.jid)
         missing = fact.missing.difference(known, note.settled)
         # One that is neither may have a key that is not accepted now, and be missing again when it is.
-        # A kill that named all minions says nothing of a later publish of the job to others.
-        never_meant = note.killed.keys() - fact.minions
-        outcomes: list[Outcome] = [*self.notes.strike(fact.jid, fact.returned.union(known, never_meant))]
+        outcomes: list[Outcome] = [*self.notes.strike(fact.jid, fact.returned.union(known))]
         if unasked := missing - job.surveyed:  # also one of a further publish whose deadline has passed unseen
             outcomes += self.notes.add(fact.jid, self._end_of(job.job), job.begun & unasked)
             job.stage, job.asking = Stage.TO_ASK, set(unasked)
@@ -287,6 +310,15 @@ class Capture:
         outcomes += self.notes.strike(fact.jid, there)
         self._settle(fact.jid, now)
         return outcomes
+
+    def _pardon(self, job: OpenJob, fact: JobRead, now: float) -> list[Outcome]:
+        """
+        Strike off who was never meant, once all that was published before the kill is recorded: a kill that named all
+        minions says nothing of a publish to others long after it.
+        """
+        if now < job.sure_at:
+            return []
+        return [*self.notes.strike(fact.jid, self.notes.get(fact.jid).killed.keys() - fact.minions)]
 
     def _explain(
         self, job: OpenJob, minions: Iterable[str], state: State, reason: str, alive: bool = False
@@ -313,7 +345,7 @@ class Capture:
         for jid in jids:
             # This is stored before the signal counts as settled; the look sorts out those who have returned the job.
             outcomes += self.notes.kill(jid, now + self._settings.ttl, kill.minions, kill.user)
-            self._look_now(jid, now)
+            self._look_at_killed(jid, now)
         return outcomes
 
     # -- surveys ------------------------------------------------------------------------------------------------------
@@ -383,19 +415,27 @@ class Capture:
         return [*self.notes.drop(jid)]
 
     def _settle(self, jid: str, now: float) -> None:
-        """Close a job, unless the bus has told of a publish that the master has not stored yet."""
+        """Close a job, unless a publish of it may follow in the job cache."""
         job, since = self.open[jid], now - self.open[jid].heard
-        # A signal cannot wait, and parts of one come soon after each other.
-        slack, wait = (0.0, _KILL_DELAY) if job.signal else (_SLACK, self._patience - since)
         self._close(jid)
-        if job.heard <= job.recorded + slack or since >= LATEST or len(self._late) >= MOST_LATE:
+        # Who has begun it must not be forgotten either while a publish to him may follow that nobody has heard of.
+        if not job.sure_at and job.begun - job.told:
+            job.sure_at = self._unheard + LATEST
+        sure_at = job.sure_at
+        if job.several or job.heard > job.recorded + (0.0 if job.signal else _SLACK):
+            sure_at = max(sure_at, job.heard + LATEST)
+        if now >= sure_at or len(self._late) >= MOST_LATE:
             return
         # Only this look waits, since the event may be forged: whoever is owed the job has an entry already.
-        again = self.open[jid] = OpenJob(job.heard)
-        again.signal, again.last, again.replayed = job.signal, job.last, job.replayed
+        again = self.open[jid] = OpenJob(max(job.published_at, job.heard))
+        again.signal, again.last, again.several, again.sure_at = job.signal, job.last, job.several, job.sure_at
         again.begun = job.begun  # among them some to whom it was published then
         self._late.add(jid)
-        self._timers.set(("open", jid), now + max(wait, since))
+        self._timers.set(("open", jid), min(now + self._pause(job, since), sure_at))
+
+    def _pause(self, job: OpenJob, since: float) -> float:
+        """Return for how long a record is not looked for again; ``since`` the event. A signal cannot wait."""
+        return max(_KILL_DELAY, since / 4) if job.signal else max(self._patience - since, since)
 
     def _close(self, jid: str) -> None:
         job = self.open.pop(jid)

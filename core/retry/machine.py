@@ -233,6 +233,11 @@ class Retry:
         self.capture.replayed(fact.jid, self.queue.now)
         self.publishing.sent(fact)
 
+    def _send_failed(self, fact: SendFailed) -> None:
+        if not fact.certain:
+            self.capture.replayed(fact.jid, self.queue.now)
+        self.publishing.send_failed(fact)
+
     def _surveyed(self, fact: Surveyed) -> None:
         for minion, jids in fact.running.items():
             for jid in jids:  # also of jobs that it was not asked about, and has missed as it seemed
@@ -273,6 +278,11 @@ class Retry:
         self.owing.alive(fact.minions)
 
     def _gap(self, _fact: Gap) -> None:
+        self.capture.gap(self.queue.now)
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """Look at everything that waits for an event that may have been missed."""
         for jid in list(self.queue.jobs):
             self._out.append(self.replays.look_for_returns(jid, self.queue.minions_of(jid)))
         for minion, backlog in self.queue.backlogs.items():
@@ -288,7 +298,7 @@ class Retry:
         self.capture.recheck(self.queue.now)
         if self.queue.backlogs:
             self._out.append(CheckKeys(tuple(self.queue.backlogs)))
-            self._gap(Gap())
+            self._look_again()
 
     def _opening_due(self, window: str, timezone: str) -> None:
         self._out.append(self.openings.due(window, timezone, self.queue.now))
@@ -372,7 +382,7 @@ HANDLERS: dict[type, Callable[[Retry, Any], None]] = {
     Surveyed: Retry._surveyed,
     Claimed: Retry._claimed,
     Sent: Retry._sent,
-    SendFailed: lambda self, fact: self.publishing.send_failed(fact),
+    SendFailed: Retry._send_failed,
     Unreadable: Retry._unreadable,
     KeysRead: Retry._keys_read,
     Vetted: lambda self, fact: self.capture.vetted(fact),

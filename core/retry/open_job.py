@@ -32,6 +32,7 @@ class OpenJob:
     """
 
     __slots__ = (
+        "anew",
         "asking",
         "begun",
         "heard",
@@ -41,11 +42,13 @@ class OpenJob:
         "most_begun",
         "published_at",
         "recorded",
-        "replayed",
+        "several",
         "signal",
         "stage",
+        "sure_at",
         "survey",
         "surveyed",
+        "told",
         "waited_for",
     )
 
@@ -63,7 +66,10 @@ class OpenJob:
         self.heard = published_at  # its newest publish, as the bus says
         self.last = 0.0  # its newest publish when it was last read, as its record has it
         self.recorded = 0.0  # the same by this machine's clock
-        self.replayed = 0.0  # when it was replayed last since this was opened
+        self.several = False  # there was another publish or a replay of it: which of them is recorded is not known
+        self.sure_at = 0.0  # when all that was published before a kill of it, or unheard, is recorded
+        self.told: frozenset[str] = frozenset()  # to whom it was published, where some of it may be recorded later
+        self.anew = False  # it is to be judged although nothing new is recorded
         self.waited_for = 0.0  # the publish whose deadline was waited for
 
     def is_to_vet(self) -> bool:

@@ -8,21 +8,22 @@ What has really happened stands beside it, so that each run can be judged: see `
 
 from __future__ import annotations
 
+import collections
 import datetime
 import random
 
 from saltext.jobs.core.retry import facts
+from saltext.jobs.core.retry.capture import LATEST
 from saltext.jobs.core.retry.entry import Asker, Limits, State
 from saltext.jobs.core.windows import is_open, parse_windows
 from tests.unit.retry.world import World, is_sent
 
 #: Seconds from the publish of a kill until it must have been taken note of, while the engine can read the job cache.
 KILL_NOTED = 8.0
+#: Seconds after which it is looked for what was published unheard and is stored late.
+STORED_LATE = LATEST + 10.0
 #: Seconds from the loss of a right until it must count.
 RIGHT_NOTED = 30.0
-#: Seconds at most from a further publish of a job until the master has stored it. Where that takes longer, and another
-#: publish or a replay of the same jid is stored meanwhile, not all can be known; see ``test_capture.py`` for what is.
-LONGEST_PART = 1.0
 #: A window that is open for half of the time.
 HALF_HOURS = "; ".join(f"{hour:02}:10-{hour:02}:40" for hour in range(24))
 #: Those who enqueue by hand.
@@ -35,13 +36,19 @@ class Adversary(World):
     def __init__(self, seed):
         self.random = random.Random(seed)
         self.lossy = self.random.choice([0.0, 0.0, 0.1, 0.5])  # the part of genuine events that is lost
+        self.parts, self.heard = (
+            {},
+            set(),
+        )  # (minion, jid) -> when it is published and recorded; (jid, at) that is heard of
         self.begun = set()  # (minion, jid) of which this engine process was told that it was begun
         self.again = set()  # (minion, jid) that an operator wants run again
         self.gone = set()  # (minion, jid) that an operator does not want delivered
         self.killed_at = {}  # (minion, jid) -> when an operator last killed it
+        self.targets = collections.defaultdict(set)  # jid -> to whom it was published
         self.urged = {}  # minion -> the jobs that an operator wanted it to get at once, at some time
         self.revoked = {}  # user -> when a right was last lost
         self.up_since = 0.0
+        self.kills_are_late = False
         self._die_at = None  # the number of the effect at which the engine dies
         names = tuple("abcd"[: self.random.randint(1, 4)])
         super().__init__(
@@ -96,6 +103,8 @@ class Adversary(World):
         """Give the machine a fact; the engine may die between any two effects."""
         if self.machine is None or self._is_lost(fact):
             return
+        if isinstance(fact, facts.Published) and fact.fun:
+            self.heard.add((fact.jid, fact.at))
         self._note(fact)
         for effect in self.machine.step(fact, self.now):
             if self._die_at is not None:
@@ -115,12 +124,8 @@ class Adversary(World):
         heard = (facts.Acknowledged, facts.ReturnHeard, facts.Published, facts.SignOfLife)
         lost = isinstance(fact, heard) and self.random.random() < self.lossy
         if lost:
-            self.later(self.random.uniform(0.1, 6.0), self._notice)  # by a beat that does not come back
+            self.later(self.random.uniform(0.1, 6.0), self.notice)  # by a beat that does not come back
         return lost
-
-    def _notice(self):
-        self.tell(facts.Gap())
-        self.reconcile()
 
     def _note(self, fact):
         """Remember what this engine process knows, as a minion that speaks the truth has told it."""
@@ -132,21 +137,23 @@ class Adversary(World):
         elif isinstance(fact, (facts.Acknowledged, facts.ReturnHeard)) and self.runs[fact.minion, fact.jid]:
             entry, job = self.machine.entry(fact.minion, fact.jid), self.machine.capture.open.get(fact.jid)
             # Of a publish that it has not heard of it does not know whom it reached.
-            heard = job is not None and job.heard > self.last[fact.jid] - 1.0
-            if heard if entry is None else is_sent(entry):
+            at, recorded_at = self.parts[fact.minion, fact.jid]
+            recorded = recorded_at <= self.now and job is not None and job.heard > self.last[fact.jid] - 1.0
+            heard = job is not None and (fact.jid, at) in self.heard
+            if heard or recorded if entry is None else is_sent(entry):
                 self.begun.add((fact.minion, fact.jid))
 
     def crash(self):
         """kill -9 of the engine: it forgets what was not stored."""
         super().crash()
-        self.begun = set()
+        self.begun, self.heard = set(), set()
 
     def _reboot(self):
         if self.machine is None:
             self.boot()
 
     def boot(self):
-        self.up_since = self.now
+        self.up_since = self.now + (STORED_LATE if self.kills_are_late else 0.0)
         super().boot()
 
     def on_publish(self, effect):
@@ -204,10 +211,15 @@ class Adversary(World):
     def do_part(self):
         """A further publish under a jid: the next part of the minions, as ``salt -b`` does; never to the same ones."""
         jid = self._job()
-        left = [name for name in self.minions if jid and name not in self.published[jid][1]]
+        left = [name for name in self.minions if jid and name not in self.targets[jid]]
         if left:
-            self.lag = min(self.lag, LONGEST_PART)
             self.publish(jid, targets=(self.random.choice(left),))
+
+    def publish(self, jid, targets, **options):
+        """Publish, and remember to whom: what is stored late cannot be looked up yet."""
+        self.targets[jid].update(targets)
+        self.parts.update({(name, jid): (self.now, self.now + self.lag) for name in targets})
+        super().publish(jid, targets, **options)
 
     def do_backlog(self):
         """A minion misses several jobs, and comes back one way or the other."""
@@ -257,10 +269,20 @@ class Adversary(World):
     def do_kill(self):
         jid = self._job()
         if jid:
-            targets = self._some()
-            self.kill(jid, targets=targets)
-            for name in set(targets) & set(self.published[jid][1]):
-                self.killed_at[name, jid] = self.now
+            signal = self._kill(jid)
+            if self.random.random() < 0.3:
+                self.run(self.random.choice([0.1, 1.0, 10.0, 60.0]) * self.random.random())
+                self._kill(jid, signal)
+
+    def _kill(self, jid, signal=None):
+        """A kill, or a further part of one."""
+        targets = self._some()
+        # The later it is stored, the longer it takes to be found; where nobody has heard of it, it is looked for once.
+        stored = self.lag * 5 / 4 if not self.lossy else self.lag and STORED_LATE
+        self.kills_are_late = self.kills_are_late or self.lag > 0
+        for name in self.targets[jid].intersection(targets):
+            self.killed_at[name, jid] = min(self.now + stored, self.killed_at.get((name, jid), float("inf")))
+        return self.kill(jid, targets=targets, signal=signal)
 
     def do_cancel(self):
         jid = self._job()
@@ -324,14 +346,14 @@ class Adversary(World):
         self._die_at = self.random.randint(0, 12)
 
     def do_gap(self):
-        self._notice()
+        self.notice()
 
     def do_store(self):
         self.store_up = not self.store_up
 
     def do_cache(self):
         self.cache_up = not self.cache_up
-        self.up_since = self.now
+        self.up_since = max(self.now, self.up_since)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -345,7 +367,7 @@ class Adversary(World):
         self._die_at, self.lossy, self.windows_known = None, 0.0, True
         if self.machine is None:
             self.boot()
-        self._notice()
+        self.notice()
         for name, minion in self.minions.items():
             if not minion.up:
                 self.start(name)

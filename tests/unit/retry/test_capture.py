@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from saltext.jobs.core.retry import facts
@@ -9,7 +11,7 @@ from saltext.jobs.core.retry.capture import LATEST, MOST_LATE
 from saltext.jobs.core.retry.entry import Job, Limits, State
 from saltext.jobs.core.retry.open_job import MOST_BEGUN
 from tests.unit.retry.test_machine import away
-from tests.unit.retry.world import PATIENCE, World
+from tests.unit.retry.world import ANSWERS, PATIENCE, START, World
 
 # -- kills ------------------------------------------------------------------------------------------------------------
 
@@ -271,18 +273,111 @@ def test_a_kill_is_not_forgotten_while_the_key_of_its_minion_is_not_accepted():
     assert (world.state("a", "j1"), world.runs["a", "j1"]) == (State.CANCELLED, 0)
 
 
-def test_a_kill_on_all_minions_cancels_nothing_that_is_published_to_others_afterwards():
+@pytest.mark.parametrize("since", ["an hour", "a restart"])
+def test_a_kill_on_all_minions_cancels_nothing_that_is_published_to_others_long_afterwards(since):
     world = World(minions=("a", "b"), duration=30.0)
     world.stop("b")
     world.publish("j1", targets=("a",))
     world.run(5)
     world.kill("j1", targets=("a", "b"))
-    world.run(30)
+    if since == "a restart":
+        world.run(5)
+        world.restart()
+    else:
+        for _ in range(70):  # forged: they make it no longer
+            world.tell(facts.Published("j1", "state.apply", world.now))
+            world.run(50)
+    world.run(LATEST + 10)
     world.publish("j1", targets=("b",))
     world.run(60)
     world.start("b")
     world.run(60)
     assert (world.state("b", "j1"), world.runs["b", "j1"]) == (None, 1)
+
+
+@pytest.mark.parametrize("event", ["heard", "missed", "missed, which is noticed after the kill"])
+@pytest.mark.parametrize("acks", [False, True])
+def test_a_kill_counts_for_what_was_published_before_it_and_is_stored_after_it(event, acks):
+    world = World(minions=("a", "b"), acks=acks, duration=30.0)
+    world.run(LATEST + 10)
+    world.stop("b")
+    world.publish("j1", targets=("a",))
+    world.run(5)
+    world.lag = 40.0
+    with world.deaf() if event.startswith("missed") else contextlib.nullcontext():
+        world.publish("j1", targets=("b",))
+    world.lag = 0.0
+    if event == "missed":
+        world.notice()
+    world.run(2)
+    world.kill("j1")
+    world.run(5)
+    if event == "missed, which is noticed after the kill":
+        world.notice()
+    world.run(150)
+    world.start("b")
+    world.run(60)
+    assert (world.state("b", "j1"), world.runs["b", "j1"]) == (State.CANCELLED, 0)
+
+
+def test_a_kill_cancels_nothing_later_although_what_was_published_before_it_is_stored_after_it():
+    world = World(minions=("a", "b", "c"), duration=30.0)
+    world.run(LATEST + 10)
+    world.stop("b")
+    world.stop("c")
+    world.publish("j1", targets=("a",))
+    world.run(5)
+    world.lag = 10.0
+    with world.deaf():
+        world.publish("j1", targets=("b",))
+    world.lag = 0.0
+    world.kill("j1")
+    world.run(LATEST + 10)
+    world.publish("j1", targets=("c",))
+    world.run(60)
+    world.start("c")
+    world.run(60)
+    assert (world.state("b", "j1"), world.state("c", "j1"), world.runs["c", "j1"]) == (State.CANCELLED, None, 1)
+
+
+def test_a_killed_job_is_looked_at_once_more_than_others_and_holds_the_checkpoint_back_no_longer_than_that_takes():
+    world = World(duration=3000.0)
+    world.run(LATEST + 10)
+    world.publish("j1")
+    world.run(2 * LATEST)
+    reads = len(world.effects(facts.Read))
+    signal = world.kill("j1")
+    for _ in range(round(LATEST) + 5):
+        world.run(1)
+        assert world.machine.capture.checkpoint(world.now) > world.now - LATEST - 5
+    assert [effect.jid for effect in world.effects(facts.Read)[reads:]] == [signal, "j1", "j1", "j1"]
+    assert "j1" not in world.machine.capture.open
+
+
+def test_a_kill_that_is_stored_late_counts_soon_after_that():
+    world = away(duration=300.0)
+    world.run(LATEST + 10)
+    world.lag = 70.0
+    world.kill("j1")
+    world.run(70.0 + 70.0 / 4 + 0.5)
+    assert world.state("b", "j1") is State.CANCELLED
+
+
+def test_a_part_of_a_kill_whose_record_another_one_precedes_counts():
+    world = World(minions=("a", "b", "c"))
+    for name in ("a", "b", "c"):
+        world.stop(name)
+    world.publish("j1")
+    world.run_until(lambda: world.state("b", "j1") is State.PENDING)
+    signal = world.kill("j1", targets=("a",))
+    world.run(1)
+    world.lag = 30.0
+    world.kill("j1", targets=("b",), signal=signal)
+    world.lag = 0.0
+    world.run(1)
+    world.kill("j1", targets=("c",), signal=signal)
+    world.run(60)
+    assert {world.state(name, "j1") for name in ("a", "b", "c")} == {State.CANCELLED}
 
 
 def test_a_long_job_costs_one_record_and_leaves_none_behind():
@@ -388,10 +483,151 @@ def test_a_further_publish_that_is_stored_after_a_replay_of_the_same_jid_is_not_
     world.stop("a")
     world.lag = 60.0
     world.publish("j1", targets=("a",))
+    world.lag = 0.0
     world.start("b")
     world.run(300)
     assert world.runs["b", "j1"] == 1
     assert world.state("a", "j1") is State.PENDING
+
+
+def test_a_further_publish_whose_record_another_one_precedes_is_not_lost():
+    world = World(minions=("a", "b", "c"), duration=1.0)
+    world.run(LATEST + 10)
+    world.stop("b")
+    world.publish("j1", targets=("a",))
+    world.run(20)
+    world.lag = 60.0
+    world.publish("j1", targets=("b",))
+    world.run(3)
+    world.lag = 0.0
+    world.publish("j1", targets=("c",))
+    world.run(2 * LATEST)
+    assert world.state("b", "j1") is State.PENDING
+    assert "j1" not in world.machine.capture.open
+
+
+def test_a_further_publish_that_is_stored_after_an_earlier_replay_which_was_stored_late_is_not_lost():
+    world = World(minions=("a", "b"), duration=1.0)
+    world.run(LATEST + 10)
+    world.stop("b")
+    world.publish("j1", targets=("b",))
+    world.run_until(lambda: world.state("b", "j1") is State.PENDING)
+    world.lag = 40.0
+    world.start("b")
+    world.run_until(lambda: world.runs["b", "j1"])
+    world.run(5)
+    world.stop("a")
+    world.lag = 80.0
+    world.publish("j1", targets=("a",))
+    world.run(300)
+    assert world.state("a", "j1") is State.PENDING
+    world.tell(facts.PauseRequested())  # its answer waits for the store, and then what is over is forgotten
+    world.run(1)
+    assert world.machine.capture.replays == {}
+
+
+@pytest.mark.parametrize("why", ["the engine was down", "events were lost"])
+def test_who_has_begun_what_was_published_unheard_and_is_stored_late_is_not_forgotten(why):
+    world = World(minions=("a", "b"), duration=5.0)
+    world.run(LATEST + 10)
+    world.publish("j1", targets=("a",))
+    world.run(1)
+    world.keeps_returns = False
+    world.lag = 40.0
+    with world.deaf():
+        world.publish("j1", targets=("b",))
+    world.run(1)
+    if why == "events were lost":
+        world.notice()
+    else:
+        world.restart()
+    world.run(30)
+    world.keeps_returns = True
+    world.run(2 * LATEST)
+    assert (world.state("b", "j1"), world.runs["b", "j1"]) == (State.HELD, 1)
+
+
+def test_the_next_publish_of_a_job_is_looked_at_in_time_while_the_record_of_an_earlier_one_may_follow():
+    world = World(minions=("a", "b", "c"), duration=1.0)
+    world.run(LATEST + 10)
+    world.publish("j1", targets=("a",))
+    world.run(2)
+    world.publish("j1", targets=("b",))
+    world.run(45)  # between two looks for it
+    world.stop("c")
+    world.publish("j1", targets=("c",))
+    world.run(PATIENCE + ANSWERS + 2)
+    assert world.state("c", "j1") is State.PENDING
+
+
+def test_a_job_that_is_stored_late_is_kept_after_a_restart_amid_a_thousand_that_run():
+    names = tuple(f"m{n}" for n in range(5))
+    world = World(minions=names, duration=600.0)
+    world.run(LATEST + 10)
+    for number in range(MOST_LATE):
+        world.publish(f"long{number}", targets=names[:2])
+        world.run(0.1)
+    world.restart()
+    reads = len(world.effects(facts.Read))
+    world.run(70)
+    assert len(world.effects(facts.Read)) - reads < 1.1 * MOST_LATE
+    world.stop("m4")
+    world.lag = 60.0
+    world.publish("late", targets=("m4",))
+    world.run(200)
+    assert world.state("m4", "late") is State.PENDING
+
+
+def test_replays_of_many_jobs_of_which_events_are_lost_keep_no_room_from_one_that_is_stored_late():
+    names = tuple(f"m{n}" for n in range(100))
+    world = World(minions=names, rate=10.0, duration=0.5)
+    world.run(LATEST + 10)
+    for name in names:
+        world.stop(name)
+    for number in range(500):
+        world.publish(f"j{number}", targets=(names[number % 100],))
+    world.run(60)
+    for name in names:
+        world.start(name)
+    for _ in range(6):
+        world.run(10)
+        world.notice()
+        assert len(world.machine.capture.open) < 100
+
+
+@pytest.mark.parametrize("lies", [(), ("nobody",)])
+def test_events_that_are_lost_every_minute_do_not_hold_the_checkpoint_back(lies):
+    world = World(duration=1.0)
+    for number in range(30):
+        world.publish(f"j{number}")
+        for name in lies:
+            world.tell(facts.Acknowledged(name, f"j{number}"))
+        world.run(60)
+        world.notice()
+        assert world.machine.capture.checkpoint(world.now) > world.now - LATEST - 30
+
+
+def test_a_kill_of_a_kill_is_looked_at_and_over():
+    world = away(duration=300.0)
+    signal = world.kill("j1")
+    world.run(10)
+    job, _, _ = world.published["j1"]
+    world.tell(facts.EnqueueRequested(job, ("b",), "by an operator"))
+    world.kill(signal)
+    world.run(2 * LATEST)
+    assert world.state("b", "j1") is State.PENDING
+    assert (world.machine.capture.open, world.notes) == ({}, {})
+
+
+def test_a_publish_that_the_clock_set_back_puts_into_the_future_does_not_put_the_checkpoint_there():
+    world = World(duration=1.0)
+    world.run(LATEST + 10)
+    world.publish("j1")
+    world.run(3)
+    world.tell(facts.Published("j1", "", world.now + 3600.0))
+    for _ in range(30):
+        world.run(1)
+        assert world.machine.capture.checkpoint(world.now) <= world.now
 
 
 def test_forged_publishes_of_a_job_have_it_read_no_more_often_than_a_job_is_waited_for():
@@ -437,7 +673,7 @@ def test_a_kill_of_a_job_that_waits_for_a_publish_that_may_be_stored_yet_is_not_
     world.tell(facts.Published("j1", "state.apply", world.now))  # forged
     world.run(PATIENCE + 1)
     world.kill("j1")
-    world.run(LATEST)
+    world.run(10)
     assert world.state("a", "j1") is State.CANCELLED
 
 
@@ -525,6 +761,28 @@ def test_events_of_jobs_that_nobody_has_published_are_forgotten():
     assert not world.machine.capture.open
 
 
+def test_an_event_that_was_forged_long_before_the_publish_hides_nothing_of_it():
+    world = World()
+    world.run(LATEST + 10)
+    world.cache_up = False
+    world.tell(facts.Published("j1", "state.apply", world.now))  # forged: there is no such job yet
+    world.run(LATEST + 50)
+    world.stop("b")
+    world.lag = 3.0
+    world.publish("j1")
+    world.cache_up = True
+    world.run(60)
+    assert world.state("b", "j1") is State.PENDING
+
+
+def test_events_of_a_job_that_nobody_has_published_do_not_hold_the_checkpoint_back():
+    world = World()
+    for _ in range(20):
+        world.tell(facts.Published("forged", "state.apply", world.now))
+        world.run(LATEST / 2)
+    assert world.machine.capture.checkpoint(world.now) > world.now - 2 * LATEST
+
+
 def test_what_was_purged_is_not_queued_again_by_a_further_publish():
     world = World()
     world.stop("b")
@@ -590,7 +848,7 @@ def test_a_clock_that_was_set_back_expires_nothing():
         at,
     )  # the record has another clock's time
     world.run(30)
-    assert world.machine.entry("b", "j1").expires_at == 1000 + 86400
+    assert world.machine.entry("b", "j1").expires_at == START + 86400
 
 
 def test_a_forged_event_about_a_job_that_is_to_be_looked_at_does_not_let_a_crash_lose_the_job():

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from saltext.jobs.core.retry import facts
+from saltext.jobs.core.retry.capture import LATEST
 from saltext.jobs.core.retry.entry import ENDED, TRANSITIONS, Entry, Job, Limits, State
-from tests.unit.retry.world import PATIENCE, World, forty_with_a_job_each
+from tests.unit.retry.world import PATIENCE, START, World, forty_with_a_job_each
 
 
 def away(name="b", **options):
@@ -47,6 +48,7 @@ def test_nothing_is_queued_before_the_deadline():
 
 def test_a_job_that_all_have_returned_asks_nobody():
     world = World()
+    world.run(LATEST + 10)  # and what it looks for at its start is over
     world.publish("j1")
     world.run(60)
     assert world.effects(facts.Ask) == []
@@ -111,7 +113,7 @@ def test_a_job_may_ask_to_be_kept_although_its_function_is_excluded():
     world.stop("b")
     world.publish("j1", fun="test.ping", limits=Limits(given=True, ttl=7200))
     world.run(60)
-    assert world.machine.entry("b", "j1").expires_at == 1000 + 7200
+    assert world.machine.entry("b", "j1").expires_at == START + 7200
 
 
 def test_only_included_functions_are_kept():
@@ -707,7 +709,7 @@ def test_a_job_can_be_queued_by_hand_once():
     world.stop("b")
     world.publish("j1", fun="test.ping")
     world.run(60)
-    job = Job("j1", ("test.ping",), 1000.0)
+    job = Job("j1", ("test.ping",), START)
     world.tell(facts.EnqueueRequested(job, ("b",), "by an operator"))
     world.run(1)
     world.tell(facts.EnqueueRequested(job, ("b",), "by an operator"))
@@ -771,8 +773,10 @@ def test_what_is_purged_while_its_job_is_looked_at_again_after_a_restart_stays_a
 def test_entries_of_another_master_are_taken_over_as_they_stand():
     world = World()
     world.stop("b")
-    world.published["j9"] = (Job("j9", ("state.apply",), 900.0), ("b",), 0.0)
-    world.tell(facts.Adopted((world.published["j9"][0],), (Entry("b", "j9", 900.0, 9000.0, "was away"),)))
+    world.published["j9"] = (Job("j9", ("state.apply",), START - 100.0), ("b",), 0.0)
+    world.tell(
+        facts.Adopted((world.published["j9"][0],), (Entry("b", "j9", START - 100.0, START + 8000.0, "was away"),))
+    )
     world.run(1)
     assert world.answers == [1]
     assert ("b", "j9") in world.stored

@@ -6,10 +6,11 @@ import pytest
 
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Limits, State
-from tests.unit.retry.world import PATIENCE, World
+from tests.unit.retry.world import PATIENCE, START, World
 
-#: The made-up world begins at 00:16:40 on a Thursday, UTC.
-TWO, FIVE = 2 * 3600.0, 5 * 3600.0
+#: The made-up world begins at 00:16:40 on a Thursday in winter, UTC.
+MIDNIGHT = START - 1000.0
+ONE, TWO, FIVE = (MIDNIGHT + hours * 3600.0 for hours in (1, 2, 5))
 NIGHT = {"window": "02:00-05:00", "timezone": "UTC"}
 
 
@@ -47,7 +48,7 @@ def test_a_window_of_the_job_itself_goes_before_that_of_the_options():
     always = away(limits=Limits(given=True, window=""), **NIGHT)
     assert always.runs["b", "j1"] == 1
     later = away(limits=Limits(given=True, window="04:00-05:00"), **NIGHT)
-    later.run(4 * 3600 - later.now - 1)
+    later.run(MIDNIGHT + 4 * 3600 - later.now - 1)
     assert publishes(later) == []
     later.run(60)
     assert later.runs["b", "j1"] == 1
@@ -86,14 +87,14 @@ def test_nothing_is_published_once_the_window_has_closed_however_far_the_replay_
     world = World(minions=("a", "b"), window="00:00-01:00", timezone="UTC", settle=1.0)
     world.stop("b")
     world.publish("j1")
-    world.run(3600 - world.now - seconds / 2)
+    world.run(ONE - world.now - seconds / 2)
     world.start("b")
     world.run(3600)
     sent = world.runs["b", "j1"]
     assert all(entry.state is State.PENDING for entry in world.machine.entries())
     assert world.machine.total == 1 - sent
-    assert all(at < 3600 for at in world.published_at)
-    world.run(24 * 3600 - world.now - 10)
+    assert all(at < ONE for at in world.published_at)
+    world.run(MIDNIGHT + 24 * 3600 - world.now - 10)
     assert world.runs["b", "j1"] == sent
     world.run(600)
     assert world.runs["b", "j1"] == 1 or world.state("b", "j1") is State.EXPIRED
@@ -103,10 +104,10 @@ def test_a_claim_that_the_store_took_after_the_window_closed_is_not_published():
     world = World(minions=("b",), window="00:00-01:00", timezone="UTC", ttl=1e6)
     world.stop("b")
     world.publish("j1")
-    world.run(3600 - world.now - 8)
+    world.run(ONE - world.now - 8)
     world.start("b")
     world.run_until(lambda: world.state("b", "j1") is State.CLAIMED or not setattr(world, "store_up", False))
-    world.run(3600 - world.now + 5)
+    world.run(ONE - world.now + 5)
     assert publishes(world) == []
     world.store_up = True
     world.run(60)
@@ -120,7 +121,7 @@ def test_what_runs_when_its_window_closes_goes_on():
     world = World(minions=("b",), window="00:00-01:00", timezone="UTC", duration=1800.0)
     world.stop("b")
     world.publish("j1")
-    world.run(3600 - world.now - 60)
+    world.run(ONE - world.now - 60)
     world.start("b")
     world.run(120)
     assert world.state("b", "j1") is State.RUNNING

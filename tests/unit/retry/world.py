@@ -8,6 +8,7 @@ the machine wants done takes time, and a crash of the engine falls between any t
 from __future__ import annotations
 
 import collections
+import contextlib
 import heapq
 import itertools
 import math
@@ -23,6 +24,8 @@ from saltext.jobs.core.retry.store import count_claim
 from saltext.jobs.core.settings import RetrySettings
 from saltext.jobs.core.windows import next_opening
 
+#: Unix time at which a world begins: 1,000 seconds into a Thursday of these years.
+START = 2976 * 7 * 86400.0 + 1000.0
 #: Seconds from a publish to its deadline, in this world.
 PATIENCE = 10.0
 #: Seconds for which a question waits, and until its answers are in the job cache.
@@ -54,13 +57,13 @@ class World:
 
     def __init__(self, minions=("a", "b", "c"), acks=True, duration=1.0, **options):
         self.settings = RetrySettings(**{"triggers": ("start",), "sweep": 600.0, **options})
-        self.now = 1000.0
+        self.now = START
         self.acks, self.duration = acks, duration
         self.minions = {name: Minion() for name in minions}
         self.published = {}  # jid -> (Job, targets, time of its first publish)
         self.last = {}  # jid -> time of its newest publish
         self.lag = 0.0  # seconds from a publish until the master has stored it
-        self.recorded_at = {}  # jid -> when that of the first one is, or was
+        self.recorded_at = {}  # jid -> when the first one of its publishes is recorded, or was
         self.kills = {}  # jid -> what it signals
         self.returned = set()
         self.barred = set()  # minions whose key is not accepted now
@@ -164,6 +167,18 @@ class World:
             needs_look = self.machine is not None and self.machine.capture.needs_look
             if needs_look and since <= at <= self.now and needs_look(jid, at, at):
                 self.tell(facts.Published(jid, "", at))
+
+    @contextlib.contextmanager
+    def deaf(self):
+        """While the bus loses what it has for the engine."""
+        machine, self.machine = self.machine, None
+        yield
+        self.machine = machine
+
+    def notice(self):
+        """The engine learns that events were lost, and looks for what they were about."""
+        self.tell(facts.Gap())
+        self.reconcile()
 
     def crash(self):
         """kill -9: what was not stored is gone, and nobody waits for an outcome."""
@@ -351,8 +366,11 @@ class World:
 
         self.published_at.append(self.now)
 
+        def record():
+            self.last[effect.jid] = max(self.now, self.last.get(effect.jid, 0.0))
+
         def reach_master():
-            self.last[effect.jid] = self.now
+            self.later(self.lag, record, engine=False)
             if effect.rerun:
                 for minion in effect.minions:
                     self.minions[minion].begun.discard(effect.jid)
@@ -396,17 +414,16 @@ class World:
         targets = tuple(self.minions if targets is None else targets)
         extra = {} if limits is None else {"limits": limits}
         new = Job(jid, (fun,), self.now, digest or jid, by_id=self.by_id, **extra), (), self.now
-        if jid not in self.published:
-            self.published[jid] = new
-            self.recorded_at[jid] = self.last[jid] = self.now + self.lag
+        self.published.setdefault(jid, new)
+        self.recorded_at[jid] = min(self.now + self.lag, self.recorded_at.get(jid, math.inf))
 
         def record():
             job, earlier, at = self.published[jid]
             self.published[jid] = job, tuple(dict.fromkeys((*earlier, *targets))), at
-            self.last[jid] = max(self.now, self.last[jid])
+            self.last[jid] = max(self.now, self.last.get(jid, 0.0))
 
         self.tell(facts.Published(jid, fun, self.now))
-        if self.lag and self.published[jid][1]:
+        if self.lag:
             self.later(self.lag, record, engine=False)
         else:
             record()
@@ -424,10 +441,10 @@ class World:
         def record():
             earlier = self.kills[signal].minions if signal in self.kills else frozenset()
             self.kills[signal] = facts.Kill(jid, earlier.union(targets), user)
-            self.last[signal] = self.now
+            self.last[signal] = max(self.now, self.last.get(signal, 0.0))
 
         self.tell(facts.Published(signal, fun, self.now))
-        if self.lag and signal in self.kills:
+        if self.lag:
             self.later(self.lag, record, engine=False)
         else:
             record()
