@@ -265,6 +265,7 @@ def full_disk(minion, uid=0):
     """A file system of 64 kB over a minion's records, with nothing left of it."""
     folder = pathlib.Path(minion.config["cachedir"], "job_once")
     folder.mkdir(exist_ok=True)
+    os.chown(folder, uid, uid)
     made = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size=64k,uid={uid}", "none", str(folder)], capture_output=True, check=False
     )
@@ -323,12 +324,11 @@ def test_coverage_tells_who_has_the_executor_and_what_the_others_lack(master, de
 # -- other minions -----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def nora(master, desk):
-    """A minion that is not root's, runs one job at a time, and refuses what it cannot record."""
+@contextlib.contextmanager
+def nobodys_minion(master, desk, name, **options):
+    """A minion with the executor that is not root's."""
     nobody = pwd.getpwnam("nobody") if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
-    options = {"process_count_max": 1, "job_once_strict": True, "module_executors": ["job_once", "direct_call"]}
-    daemon = make_minion(master, "nora", user=nobody.pw_name, **options)
+    daemon = make_minion(master, name, user=nobody.pw_name, module_executors=["job_once", "direct_call"], **options)
     root = pathlib.Path(daemon.config["root_dir"])
     root.parent.chmod(0o755)
     for path in (root, *root.rglob("*")):
@@ -339,14 +339,28 @@ def nora(master, desk):
     reads = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
     who = (f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups", *reads)
     with Ear(desk.master) as ear, briefly(daemon, *(("setpriv", *who) if os.geteuid() == 0 else ())):
-        wait_for(lambda: ear.count("salt/minion/nora/start"), what="it has started")
+        wait_for(lambda: ear.count(f"salt/minion/{name}/start"), what="it has started")
+        yield daemon
+
+
+@pytest.fixture(scope="module")
+def nora(master, desk):
+    """A minion that is not root's, and runs one job at a time."""
+    with nobodys_minion(master, desk, "nora", process_count_max=1) as daemon:
+        yield daemon
+
+
+@pytest.fixture(scope="module")
+def otto(master, desk):
+    """A minion that is not root's, and refuses what it cannot record."""
+    with nobodys_minion(master, desk, "otto", job_once_strict=True) as daemon:
         yield daemon
 
 
 @pytest.fixture
-def folder_of_all(nora):
+def folder_of_all(anna_once):
     """A folder in which the jobs of any minion may write."""
-    folder = pathlib.Path(tempfile.mkdtemp(dir=pathlib.Path(nora.config["root_dir"]).parent))
+    folder = pathlib.Path(tempfile.mkdtemp(dir=pathlib.Path(anna_once.config["root_dir"]).parent))
     folder.chmod(0o777)
     return folder
 
@@ -370,16 +384,16 @@ def test_a_job_that_waits_for_its_turn_is_not_begun_and_is_not_sent_again(desk, 
     assert (first.begun(), second.begun()) == (1, 1)
 
 
-def test_a_strict_minion_that_is_not_root_refuses_what_it_cannot_record(desk, nora, folder_of_all):
-    job, owner = CountedJob(folder_of_all, "trace"), pathlib.Path(nora.config["cachedir"]).stat().st_uid
-    with full_disk(nora, owner):
-        refused = desk.publish("cmd.run", job.command, tgt="nora")
+def test_a_strict_minion_that_is_not_root_refuses_what_it_cannot_record(desk, otto, folder_of_all):
+    job, owner = CountedJob(folder_of_all, "trace"), pathlib.Path(otto.config["cachedir"]).stat().st_uid
+    with full_disk(otto, owner):
+        refused = desk.publish("cmd.run", job.command, tgt="otto")
         why = "was not run, since it cannot be recorded"
         wait_for(lambda: why in str(desk.returned(refused)), what="it refuses")
     assert job.begun() == 0
-    taken = desk.publish("cmd.run", job.command, tgt="nora")
-    desk.await_return("nora", taken)
-    record = pathlib.Path(nora.config["cachedir"], "job_once", "nora", taken).stat()
+    taken = desk.publish("cmd.run", job.command, tgt="otto")
+    desk.await_return("otto", taken)
+    record = pathlib.Path(otto.config["cachedir"], "job_once", "otto", taken).stat()
     assert (job.begun(), record.st_uid, record.st_mode & 0o777) == (1, owner, 0o600)
 
 
