@@ -54,6 +54,7 @@ class Publishing:
                 self._ends.land(entry)
                 continue
             replay.go(Step.CLAIMING)
+            replay.sent_before = entry.sent_at is not None
             entry.claim(self._queue.now)
             self._queue.touch(entry)
             claimed.append(entry.minion)

@@ -336,9 +336,11 @@ class Replays:
         entry = self._queue.entry(fact.minion, fact.jid)
         if entry is None or entry.state not in {State.PENDING, *UNDER_WAY} or not (proven or entry.sent_at):
             return
+        replay = self._queue.replay(fact.minion, fact.jid, Step.TO_SEND, Step.CLAIMING, *PUBLISHED)
+        if replay is not None and replay.step is Step.CLAIMING and not (proven or replay.sent_before):
+            return
         is_news, entry.acknowledged = not entry.acknowledged, True
         self._queue.touch(entry)
-        replay = self._queue.replay(fact.minion, fact.jid, Step.TO_SEND, *PUBLISHED)
         if replay is None:
             return  # it counts before the job is sent again
         if is_news:
@@ -346,7 +348,7 @@ class Replays:
             self._publishing.heard()
         if replay.step is Step.SENT:
             self._publishing.received(entry, replay, BEGUN)
-        elif replay.step is Step.TO_SEND:
+        elif replay.step in (Step.TO_SEND, Step.CLAIMING):
             self._outbox.withdraw(entry.jid, entry.minion)
             self._begun_after_all(entry, replay)
         elif replay.step is not Step.SENDING:

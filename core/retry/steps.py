@@ -49,7 +49,7 @@ TRANSITIONS: Mapping[Step, frozenset[Step]] = {
     Step.ANSWERED: frozenset({Step.CHECKING_AGAIN}),
     Step.CHECKING_AGAIN: frozenset({Step.TO_SEND, Step.TO_PROBE, Step.ANSWERED}),
     Step.TO_SEND: frozenset({Step.CLAIMING, Step.TO_PROBE}),  # asked once more where it says late that it has begun
-    Step.CLAIMING: frozenset({Step.SENDING}),
+    Step.CLAIMING: frozenset({Step.SENDING, Step.TO_PROBE}),  # likewise
     Step.SENDING: frozenset({Step.SENT}),
     Step.SENT: frozenset({Step.RUNNING, Step.DOUBTED}),
     Step.RUNNING: frozenset({Step.DOUBTED}),
@@ -109,15 +109,16 @@ class Replay:
     """
     The job that a minion is getting. ``began``, ``asked`` and ``acked`` are Unix time in seconds: since when it is, when the
     minion was last asked, and when it first said that it begins; ``said`` is what it answered last. One with records refuses
-    a job that it has begun before.
+    a job that it has begun before. ``sent_before``: whether the job was sent before the claim of this time.
     """
 
-    __slots__ = ("acked", "asked", "began", "jid", "said", "step")
+    __slots__ = ("acked", "asked", "began", "jid", "said", "sent_before", "step")
 
     def __init__(self, jid: str, step: Step, began: float) -> None:
         self.jid, self.step, self.began = jid, step, began
         self.said = Said.NOTHING
         self.asked = self.acked = 0.0
+        self.sent_before = False
 
     def go(self, to: Step) -> None:
         """Go to another step. :raises ValueError: when the table does not know this way."""

@@ -15,6 +15,7 @@ import random
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import LATEST
 from saltext.jobs.core.retry.entry import Asker, Limits, State
+from saltext.jobs.core.retry.steps import Step
 from saltext.jobs.core.windows import is_open, parse_windows
 from tests.unit.retry.world import World, is_sent
 
@@ -140,8 +141,13 @@ class Adversary(World):
             at, recorded_at = self.parts[fact.minion, fact.jid]
             recorded = recorded_at <= self.now and job is not None and job.heard > self.last[fact.jid] - 1.0
             heard = job is not None and (fact.jid, at) in self.heard
-            if heard or recorded if entry is None else is_sent(entry):
+            if heard or recorded if entry is None else is_sent(entry) and not self._is_first_claim(entry):
                 self.begun.add((fact.minion, fact.jid))
+
+    def _is_first_claim(self, entry):
+        """Whether a job is only being claimed, and was never sent: what a minion says of it then is not believed."""
+        replay = self.machine.queue.replay(entry.minion, entry.jid, Step.CLAIMING)
+        return replay is not None and not replay.sent_before
 
     def crash(self):
         """kill -9 of the engine: it forgets what was not stored."""

@@ -8,6 +8,7 @@ import pytest
 
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import State
+from saltext.jobs.core.retry.steps import Step
 from tests.unit.retry.test_machine import away
 from tests.unit.retry.world import PATIENCE, World, forty_with_a_job_each
 
@@ -99,6 +100,48 @@ def test_a_minion_that_an_operator_names_gets_the_job_whatever_its_target():
     world.run(60)
     assert [effect.named for effect in world.effects(facts.Publish)] == [frozenset({"b"})]
     assert world.runs["b", "j1"] == 1
+
+
+def claimed(times, **options):
+    """A world in which a job is being claimed for minion b, for the first time or again."""
+    world = World(minions=("b",), backoff=2.0, cooldown=1.0, **options)
+    world.stop("b")
+    world.publish("j1")
+    world.run_until(lambda: world.state("b", "j1") is State.PENDING)
+    for _ in range(times):
+        world.start("b")
+        world.run_until(lambda: world.machine.queue.replay("b", "j1", Step.CLAIMING))
+        if not world.effects(facts.Publish) and times > 1:
+            world.stop("b")  # and the job is lost on its way
+            world.run_until(lambda: world.state("b", "j1") is State.PENDING)
+    return world
+
+
+@pytest.mark.parametrize("word", [facts.Acknowledged("b", "j1"), facts.ReturnHeard("b", "j1")])
+def test_a_minion_that_says_so_while_the_job_is_claimed_again_has_begun_it(word):
+    world = claimed(times=2)
+    world.tell(word)
+    world.run(300)
+    assert len(world.effects(facts.Publish)) == 1
+    assert world.state("b", "j1") is State.HELD
+
+
+@pytest.mark.parametrize("word", [facts.Acknowledged("b", "j1"), facts.ReturnHeard("b", "j1")])
+def test_a_minion_that_is_said_to_have_begun_a_job_while_it_is_claimed_for_the_first_time_gets_it(word):
+    world = claimed(times=1)
+    world.tell(word)
+    world.run(300)
+    assert world.runs["b", "j1"] == 1
+    assert world.machine.total == 0
+
+
+def test_a_minion_that_answers_while_the_job_is_claimed_that_it_runs_it_is_not_sent_it():
+    world = claimed(times=1, duration=20.0)
+    world.minions["b"].running["j1"] = True  # an earlier publish has reached it late
+    world.tell(facts.Surveyed(number=99, running={"b": frozenset({"j1"})}))
+    world.run(5)
+    assert world.effects(facts.Publish) == []
+    assert world.state("b", "j1") is State.RUNNING
 
 
 def test_no_newer_job_overtakes_one_that_waits_to_be_tried_again():
