@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import gc
 import itertools
 import logging
 import multiprocessing
@@ -1057,6 +1058,14 @@ class TestSqlite(Contract):
         assert len(synced) == back
 
 
+@pytest.fixture(scope="module")
+def nothing_left_open():
+    """The driver has its files open until it is collected; with more than 1024, later tests could not select."""
+    yield
+    gc.collect()
+
+
+@pytest.mark.usefixtures("nothing_left_open")
 class TestMmapCache(Contract):
     driver = "mmap_cache"
     __test__ = salt.version.__saltstack_version__.major >= 3008  # which brought the driver
