@@ -16,6 +16,7 @@ import salt.config
 from saltext.jobs.core import compat
 from tests.integration.api import FRONTS, SECRET, Api, Denied, Python, access_lists, fronts, salt_api
 from tests.integration.conftest import ask_runner, make_master, minions, salt_cli
+from tests.user import USER
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.story
@@ -192,7 +193,7 @@ def users_of(run):
 
 
 def test_at_the_master_s_command_line_nothing_is_limited(run):
-    assert run("batch.run", "a1", "cmd.run", "exit 0")["user"] == "root"
+    assert run("batch.run", "a1", "cmd.run", "exit 0")["user"] == USER
 
 
 def test_who_came_by_sudo_may_start_what_publisher_acl_allows_and_stop_all(run, complaint, jobs, monkeypatch):
@@ -222,7 +223,7 @@ def test_a_right_to_the_runners_starts_nothing_whatever_the_user_is_called(api, 
     # Whatever starts jobs asks the same question: one name is tried with each, the others with a new job and an old one.
     for verb, arg, kwarg in calls if (eauth, user) == NOBODIES[0] else [calls[0], calls[5]]:
         assert is_refused(api(verb, *arg, eauth=eauth, user=user, **kwarg))
-    assert users_of(run)["cmd.run"] == {"root"}
+    assert users_of(run)["cmd.run"] == {USER}
 
 
 @pytest.mark.parametrize("eauth", BACKENDS)
@@ -286,7 +287,7 @@ def test_an_orchestration_may_what_whoever_started_it_may(api, run):
     assert answer["success"] is False
     assert "boss may not publish cmd.run" in str(answer["return"])
     assert api("state.orchestrate", "parallel", user="boss")["success"] is False  # Salt shows no more of it
-    assert users_of(run)["cmd.run"] == {"root"}
+    assert users_of(run)["cmd.run"] == {USER}
 
 
 def test_a_runner_function_of_a_check_may_what_whoever_started_the_batch_may(api, run):
@@ -294,7 +295,7 @@ def test_a_runner_function_of_a_check_may_what_whoever_started_the_batch_may(api
     jid = api("batch.start", "a*", "test.ping", user="boss", batch="1,1", check=check)["return"]["jid"]
     ended = wait_for(lambda: (found := run("batch.status", jid))["finished"] and found, what="the batch has ended")
     assert "boss may not publish cmd.run" in ended["halted_reason"]
-    assert users_of(run)["cmd.run"] == {"root"}
+    assert users_of(run)["cmd.run"] == {USER}
 
 
 def test_a_user_without_a_right_password_gets_nowhere(api):

@@ -17,6 +17,7 @@ from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.errors import Refused
 from tests.unit.batch.bench import spec
+from tests.user import USER
 
 UNPROVEN = [
     {"ext_job_cache": "redis"},
@@ -29,7 +30,8 @@ SIGNED = {"require_minion_sign_messages": True, "drop_messages_signature_fail": 
 
 @pytest.fixture
 def opts(tmp_path):
-    return {"cachedir": str(tmp_path), "hash_type": "sha256", "master_job_cache": "salt_cache", **SIGNED}
+    master = {"cachedir": str(tmp_path), "hash_type": "sha256", "user": USER}
+    return {**master, "master_job_cache": "salt_cache", **SIGNED}
 
 
 def test_a_master_without_the_engine_is_told_so(opts):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-import pwd
 import socket
 import time
 
@@ -14,11 +13,12 @@ from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.surroundings import about_clock
 from saltext.jobs.core.engine import findings, requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RECORDER
+from tests.user import OTHER, USER
 
 
 @pytest.fixture
 def opts(tmp_path):
-    made = {"cachedir": str(tmp_path), "id": "m", "user": pwd.getpwuid(os.geteuid()).pw_name}
+    made = {"cachedir": str(tmp_path), "id": "m", "user": USER}
     with files.single_holder(requests.lock_path(made, JOB_RECORDER)):
         yield made
 
@@ -32,9 +32,9 @@ def test_nothing_is_found_where_all_is_well(opts):
 
 
 def test_files_of_somebody_else_are_named_with_the_command_that_mends_it(opts):
-    (finding,) = around(opts, user="nobody")
+    (finding,) = around(opts, user=OTHER)
     folder = requests.engine_dir(opts, JOB_RECORDER)
-    assert finding == f"{folder} does not belong to the master's user nobody: chown -R nobody {folder}"
+    assert finding == f"{folder} does not belong to the master's user {OTHER}: chown -R {OTHER} {folder}"
 
 
 def test_a_user_that_does_not_exist_is_named(opts):
@@ -78,9 +78,9 @@ def test_whose_process_the_engine_is_can_be_told(opts):
 
 
 def test_an_engine_that_runs_as_somebody_else_is_named(opts):
-    requests.lock_path(opts, JOB_RECORDER).write_text("77 nobody here\n")
+    requests.lock_path(opts, JOB_RECORDER).write_text(f"77 {OTHER} here\n")
     (finding,) = around(opts)
-    assert finding.startswith("the job_recorder engine (process 77) runs as nobody, and the master as ")
+    assert finding.startswith(f"the job_recorder engine (process 77) runs as {OTHER}, and the master as {USER}, ")
 
 
 def test_an_engine_that_has_ended_has_no_process(opts):

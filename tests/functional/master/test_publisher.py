@@ -13,6 +13,7 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.errors import NoMinionMatched, PublishFailed
 from saltext.jobs.core.master.publisher import Publisher
 from saltext.jobs.core.retry.limits import limits_of
+from tests.user import USER
 
 
 class Master:
@@ -63,7 +64,7 @@ def master():
 
 @pytest.fixture
 def key(tmp_path):
-    path = tmp_path / "cache" / ".root_key"
+    path = tmp_path / "cache" / f".{USER}_key"
     path.parent.mkdir()
     path.write_text("the first key")
     return path
@@ -80,7 +81,7 @@ def publish(master, key, tmp_path, loop):
         key_dir=str(key.parent),
         sock_dir=str(tmp_path),
         pki_dir=str(tmp_path),
-        user="root",
+        user=USER,
         request_channel_tries=1,
         request_channel_timeout=1,
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 import threading
 import time
 
@@ -13,6 +11,7 @@ from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.recorder import doctor
+from tests.user import USER
 
 WELL = {"trouble": None, "queued": 0, "lag": 0.0, "dropped": 0, "set_aside": 0}
 
@@ -23,7 +22,7 @@ def opts(tmp_path):
         "cachedir": str(tmp_path),
         "sock_dir": str(tmp_path),
         "id": "m",
-        "user": pwd.getpwuid(os.geteuid()).pw_name,
+        "user": USER,
         "job_recorder": {"returners": ["pgjsonb"]},
     }
 

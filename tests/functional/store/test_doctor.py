@@ -12,6 +12,7 @@ import salt.loader
 
 from saltext.jobs.core.store import doctor
 from tests.functional.store.test_contract import JID, LOAD, Returner
+from tests.user import USER
 
 
 @pytest.fixture(params=["sqlite", "localfs"])
@@ -24,7 +25,7 @@ def opts(request, tmp_path):
         "extension_modules": f"{folder}/ext",
         "cache": request.param,
     }
-    own.update({"id": "m_master", "master_job_cache": "salt_cache", "user": "root"})
+    own.update({"id": "m_master", "master_job_cache": "salt_cache", "user": USER})
     return {**salt.config.DEFAULT_MASTER_OPTS, **own}
 
 
@@ -107,7 +108,7 @@ class TestSqlite:
     @pytest.fixture(params=["sqlite"])
     def opts(self, request, tmp_path):
         own = {"cachedir": str(tmp_path), "pki_dir": str(tmp_path), "extension_modules": f"{tmp_path}/ext"}
-        own.update({"cache": "sqlite", "id": "m_master", "master_job_cache": "salt_cache", "user": "root"})
+        own.update({"cache": "sqlite", "id": "m_master", "master_job_cache": "salt_cache", "user": USER})
         return {**salt.config.DEFAULT_MASTER_OPTS, **own}
 
     def test_a_driver_that_cannot_be_used_is_told(self, opts, disk):

@@ -17,6 +17,7 @@ from saltext.jobs.core.batch.store import BatchStore
 from tests.integration.batch.conftest import batch_master
 from tests.integration.conftest import salt_cli
 from tests.integration.faults import CountedJob
+from tests.user import USER
 from tests.waiting import SOON, stretched, wait_for
 
 MINIONS = ("b1", "b2", "b3")
@@ -200,7 +201,7 @@ def test_an_absent_minion_can_get_the_job_later_under_the_batch_s_jid(command, r
 
 def test_the_job_cache_shows_the_batch_s_own_target_user_and_minions(finish, run):
     job = run("jobs.list_job", finish("b[123]", "test.ping", "batch=1", "presence=none")["jid"])
-    assert (job["Target"], job["Target-type"], job["User"]) == ("b[123]", "glob", "root")
+    assert (job["Target"], job["Target-type"], job["User"]) == ("b[123]", "glob", USER)
     assert sorted(job["Minions"]) == sorted(MINIONS)
 
 
@@ -246,7 +247,7 @@ def test_a_paused_batch_waits_and_goes_on_when_resumed(run, tmp_path):
     wait_for(lambda: not run("batch.status", jid)["active"], what="what ran has ended")
     begun = work.begun()
     summary = run("batch.status", jid)
-    assert (summary["state"], summary["paused_reason"]) == ("paused", "paused by root")
+    assert (summary["state"], summary["paused_reason"]) == ("paused", f"paused by {USER}")
     assert begun < 3
     assert run("batch.resume", jid) is True
     assert run("batch.resume", jid) is False

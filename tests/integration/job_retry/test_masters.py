@@ -14,6 +14,7 @@ import salt.version
 from tests.functional.cache_servers import free_port, redis_server
 from tests.integration.conftest import make_minion
 from tests.integration.job_retry.desk import OPTIONS, Desk, kill, lines, make_retry_master
+from tests.user import USER
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
@@ -155,7 +156,7 @@ def test_another_job_cache_is_believed_where_that_is_wanted_and_shows_the_job_as
         desk.await_return("carl", jid)
         wait_for(lambda: not desk.queue(), what="the entry is gone")
         job = wait_for(lambda: (job := desk.run("jobs.list_job", jid))["Target"] == "c*" and job, what="its own target")
-        assert (job["Target"], job["Target-type"], job["User"]) == ("c*", "glob", "root")
+        assert (job["Target"], job["Target-type"], job["User"]) == ("c*", "glob", USER)
         assert lines(ran) == 1
     finally:
         desk.close()
