@@ -56,7 +56,7 @@ LONGEST_FIRST = --no-loadscope-reorder
 PYTHONS_BESIDE := 3.10 3.11 3.12 3.13
 beside = $(call interpreter,python$(1) $(wildcard $(HOME)/.pyenv/versions/$(1).*/bin/python),$(1:3.%=%))
 # What is run there.
-WITHOUT_DAEMONS ?= tests/test_layout.py tests/test_later_pythons.py tests/unit tests/functional
+WITHOUT_DAEMONS = tests/test_layout.py tests/test_later_pythons.py tests/unit tests/functional
 
 .PHONY: help demo console test test-all test-slow releases pythons $(RELEASES:%=test-%) test-pythons $(PYTHONS_BESIDE:%=test-python-%)
 .PHONY: lint lint-workflows docs docs-tables dist clean
@@ -93,9 +93,9 @@ $(PYTHONS_BESIDE:%=test-python-%): test-python-%:
 releases:
 	@echo $(RELEASES)
 
-# Likewise: the newest Python that this machine has, besides that of .venv.
+# Likewise: the Pythons that this machine has, besides that of .venv.
 pythons:
-	@echo $(lastword $(others))
+	@echo $(others)
 
 others = $(strip $(foreach version,$(filter-out $(default),$(PYTHONS_BESIDE)),$(if $(call beside,$(version)),$(version))))
 default = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
