@@ -31,6 +31,8 @@ _KINDS = {
     "publisher of jobs": "PubServerChannel",
     "router": "MWorkerQueue",
 }
+#: The end of the name of what a batch leaves.
+_ENDED = ".ended"
 _EVERY = 1.0
 #: Seconds after which a request is given up.
 _PATIENCE = 20.0
@@ -170,7 +172,7 @@ def _sample(opts: dict[str, Any], root: pathlib.Path, spent: dict[tuple[int, flo
     running = [engine for engine in ENGINES if requests.is_running(opts, engine)]
     answered = {engine: _ask(opts, engine, [*carriers, engine_pid(opts, engine)]) for engine in running}
     processes = {engine: pid for pid, engine in engines.items() if pid is not None}
-    return Sample(begun, kinds, answered, _left(pathlib.Path(opts["cachedir"]) / "saltext_jobs"), processes)
+    return Sample(begun, kinds, answered, files_left(pathlib.Path(opts["cachedir"]) / "saltext_jobs"), processes)
 
 
 def _kind(words: Sequence[str]) -> str:
@@ -198,10 +200,13 @@ def _waited(processes: Sequence[int | None]) -> float:
     return found
 
 
-def _left(folder: pathlib.Path) -> tuple[int, int]:
+def files_left(folder: pathlib.Path) -> tuple[int, int]:
+    """Count files and their bytes, without the one that each batch leaves for ``keep_jobs_seconds``."""
     count = size = 0
     for place, _, names in os.walk(folder):
         for name in names:
+            if name.endswith(_ENDED):
+                continue
             with contextlib.suppress(OSError):
                 count, size = count + 1, size + os.stat(os.path.join(place, name)).st_size
     return count, size

@@ -11,7 +11,7 @@ from benchmarks.fleet import grow, verdict
 from benchmarks.fleet.causes import Evidence
 from benchmarks.fleet.picture import Panel, draw, thinned
 from benchmarks.fleet.truth import CUT, ENDED, KILLED, Publish, Run, Truth, ideal, makespan
-from benchmarks.fleet.watch import Answer, Load, Sample
+from benchmarks.fleet.watch import Answer, Load, Sample, files_left
 
 JID, M = "20270101000000000001", "m1"
 
@@ -313,6 +313,12 @@ def test_what_grows_is_told_once_it_lasts_long_enough_to_tell():
     killed = [sample(float(at), resident=0 if at % 2 else 100e6) for at in range(200)]
     assert all(judged(verdict.flat(killed, ["engine"])).values())
     assert verdict.flat(growing[:60], ["engine"]) == []
+
+
+def test_what_batches_leave_for_as_long_as_jobs_are_kept_is_no_growth(tmp_path):
+    (tmp_path / "1.ended").write_text("123")
+    (tmp_path / "2.journal").write_text("12")
+    assert files_left(tmp_path) == (1, 2)
 
 
 # -- the truth -------------------------------------------------------------------------------------------------------------
