@@ -216,15 +216,13 @@ class JobCache:
 
     def lacks_publications(self) -> bool:
         """
-        Tell whether it has loads of jobs and no record of a publish, which ours alone makes. False where nobody can tell.
+        Tell whether it has published jobs and no record of a publish, which ours alone makes. False where nobody can tell.
 
         :raises JobCacheError: when the cache cannot be read.
         """
         if self.master_name != OURS:
             return False
-        store = self._store
-        loads, published = self._guard(OURS, "list", lambda: [store.keys(records.LOADS), store.keys(records.PUBLISHED)])
-        return bool(loads) and not published
+        return bool(self._guard(OURS, "list", lambda: records.lacks_publications(self._store)))
 
     def _readable_publication(self, jid: str) -> Publication | None:
         try:

@@ -107,8 +107,8 @@ def _about_job_cache(cache: JobCache) -> list[str]:
         return [f"master_job_cache is {cache.master_name!r}: whatever it says was published is believed"]
     if unknown:
         return [
-            "the job cache has jobs, and no record of a publish (jobs/published): the master writes it with another "
-            "salt_cache than this extension's, or was not started anew since that was installed"
+            "the job cache has published jobs, and no record of a publish (jobs/published): the master writes it with "
+            "another salt_cache than this extension's, or was not started anew since that was installed"
         ]
     return []
 

@@ -43,7 +43,7 @@ def examine(store: Store, opts: Mapping[str, Any]) -> dict[str, Any]:
     try:
         store.contains(records.NOCACHE, "doctor")
         jobs = store.driver.count_loads()
-        found += _about_publishes(store, jobs, name == _OURS)
+        found += _about_publishes(store, name == _OURS)
     except SaltCacheError as exc:
         found.append(f"the driver {store.driver.name} cannot be used: {exc}")
     found += [*_about_limits(store), *_about_files(store, opts, jobs)]
@@ -51,12 +51,12 @@ def examine(store: Store, opts: Mapping[str, Any]) -> dict[str, Any]:
     return examined(standing, found)
 
 
-def _about_publishes(store: Store, jobs: int, is_ours: bool) -> list[str]:
-    if not is_ours or not jobs or store.driver.raw_keys(records.PUBLISHED):
+def _about_publishes(store: Store, is_ours: bool) -> list[str]:
+    if not is_ours or not records.lacks_publications(store):
         return []
     return [
-        "there are jobs, and no record of a publish (jobs/published): the master writes them with another salt_cache than "
-        "this extension's, or was not started anew since that was installed"
+        "there are published jobs, and no record of a publish (jobs/published): the master writes them with another "
+        "salt_cache than this extension's, or was not started anew since that was installed"
     ]
 
 

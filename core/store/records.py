@@ -119,6 +119,18 @@ def is_published(store: Store, key: str) -> bool:
     return store.contains(PUBLISHED, key)
 
 
+def lacks_publications(store: Store) -> bool:
+    """
+    Tell whether there are jobs that a master published, and no record of a publish: something else wrote them.
+    What a runner, salt-ssh or a minion on its own has run was published by nobody: no command for a master brought its load,
+    or it names who ran it as its target.
+    """
+    if store.driver.raw_keys(PUBLISHED):
+        return False
+    loads = (load for _, load in store.driver.fetch_all(LOADS))
+    return any(isinstance(load, dict) and "cmd" in load and load.get("tgt") != load.get("id") for load in loads)
+
+
 def report(store: Store, key: str, load: Mapping[str, Any], minions: Iterable[Any]) -> None:
     """
     Store a load that comes from a return, a syndic, salt-ssh or a runner, while the job has none.

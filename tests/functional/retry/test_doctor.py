@@ -110,7 +110,7 @@ def test_a_job_whose_records_the_store_refuses_is_named_with_the_reason(opts):
 
 
 def test_a_job_cache_without_a_record_of_a_publish_is_told_of(opts):
-    JobCache(opts).keep_load(JID, load_of(), ["a"])
+    JobCache(opts).keep_load(JID, load_of(cmd="publish"), ["a"])
     (pathlib.Path(opts["cachedir"]) / "jobs" / "published" / f"{JID}.p").unlink()
     finding(opts, "no record of a publish (jobs/published)")
 

@@ -62,8 +62,17 @@ def test_another_job_cache_is_told(opts, disk):
 
 
 def test_jobs_without_a_record_of_a_publish_are_told(opts, disk):
-    Returner(opts).save_load(JID, LOAD)
+    Returner(opts).save_load(JID, {**LOAD, "cmd": "publish"})
     assert "no record of a publish (jobs/published)" in told(opts)
+
+
+def test_jobs_that_nobody_published_have_no_record_of_a_publish(opts, disk):
+    """All that a new master may have: what a runner ran (the doctor), a minion on its own, and salt-ssh."""
+    ran = {"fun": "test.ping", "return": True}
+    Returner(opts).save_load(JID, {**ran, "id": "m_master", "tgt": "m_master"})
+    Returner(opts).save_load(f"{JID[:-1]}1", {**ran, "cmd": "_return", "id": "web1", "tgt": "web1"})
+    Returner(opts).save_load(f"{JID[:-1]}2", LOAD)
+    assert told(opts) == ""
 
 
 def test_a_disk_that_is_nearly_full_is_told(opts, monkeypatch):
