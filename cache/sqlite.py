@@ -21,8 +21,7 @@ import salt.syspaths
 from salt.exceptions import SaltCacheError
 
 # Those of the loader that calls. What a loader writes into this file is for all loaders of a process, the last one's.
-from salt.loader.dunder import __opts__
-
+from saltext.jobs.core.compat import loader_opts as __opts__
 from saltext.jobs.core.disk import packed
 from saltext.jobs.core.errors import StateError
 

@@ -27,6 +27,13 @@ except ImportError:  # Salt 3007 and later use the tornado package.
     from tornado.gen import sleep
     from tornado.ioloop import IOLoop
 
+try:  # Salt 3006.9 and 3007.1, and those before them, let a module import no options.
+    from salt.loader.dunder import __opts__ as loader_opts
+except ImportError:
+    from salt.loader.context import LoaderContext
+
+    loader_opts = LoaderContext().named_context("__opts__")
+
 __all__ = [
     "HAS_NATIVE_BATCHES",
     "HAS_PLAIN_BUS",
@@ -35,6 +42,7 @@ __all__ = [
     "Future",
     "IOLoop",
     "close_channel",
+    "loader_opts",
     "minion_data",
     "minion_keys",
     "new_loop",

@@ -19,10 +19,10 @@ import salt.utils.job
 import salt.utils.minions
 from salt.exceptions import SaltCacheError
 
-# Those of the loader that calls. What a loader writes into this file is for all loaders of a process, the last one's.
-from salt.loader.dunder import __opts__
-
 from saltext.jobs.core import compat
+
+# Those of the loader that calls. What a loader writes into this file is for all loaders of a process, the last one's.
+from saltext.jobs.core.compat import loader_opts as __opts__
 from saltext.jobs.core.master.secrets import without_secrets
 from saltext.jobs.core.store import listing, records, retention
 from saltext.jobs.core.store.keys import plain
