@@ -236,6 +236,14 @@ def test_an_adapter_does_bring_in_salt():
 # -- Salt's loader -----------------------------------------------------------------------------------------------------
 
 
+def test_the_options_of_the_loader_that_calls_are_had_from_one_place():
+    # Patches of Salt before 3006.10 and 3007.2 do not have them there, and a module that imports them would not load.
+    users = {
+        name for name, path in modules().items() if any("loader.dunder" in found for found in imported_names(path))
+    }
+    assert users == {"saltext.jobs.core.compat"}
+
+
 def test_every_module_imports_by_absolute_name():
     # A relative import fails inside a file that Salt's loader has loaded; elsewhere the tests above would not see it.
     relative = [
