@@ -61,7 +61,8 @@ AGAIN = 10.0
 _KILL_DELAY, _KILL_AGAIN = 0.5, 1.0
 #: Seconds by which an event of a publish usually precedes its record in the job cache at most.
 _SLACK = 1.0
-#: Seconds for which a record is waited for where the master is slower than that, and for how many jobs: events are forged.
+#: Seconds for which a record is waited for where the master is slower than that, also one of before a kill, and for how many
+#: jobs: events are forged.
 LATEST, MOST_LATE = 100.0, 1000
 
 
@@ -102,9 +103,10 @@ class Capture:
         self.closed: dict[str, float] = {}  # jid -> the newest publish that has been settled
         self.notes = Notes(timers)
         self.replays: dict[str, float] = {}  # jid -> when it was replayed last
-        # Open jobs of which no record was found, or none of the newest publish that was heard of, when they were last read.
+        # Open jobs that were read, and of which another record may follow.
         self._late: set[str] = set()
         self._surveys = 0
+        self._forgotten = 0.0  # what is recorded as older than this was settled
         self._unheard = -LATEST  # when events were missed last, or might have been
 
     # -- what needs no second look ------------------------------------------------------------------------------------
@@ -118,7 +120,8 @@ class Capture:
         return {jid: time for jid, time in self.closed.items() if time >= at}
 
     def forget_closed(self, before: float) -> None:
-        """Forget jobs that were settled or replayed, now that nothing from before ``before`` is looked at again."""
+        """Forget jobs that were settled or replayed, now that nothing from before ``before`` is looked for any more."""
+        self._forgotten = before
         self.closed = {jid: time for jid, time in self.closed.items() if time >= before}
         self.replays = {jid: time for jid, time in self.replays.items() if time >= before}
 
@@ -192,9 +195,16 @@ class Capture:
             self._timers.no_later(("open", jid), now)
         return job
 
-    def _look_at_killed(self, jid: str, now: float) -> None:
-        """Look at a job that has been killed, and once more when all that was published before that is recorded."""
-        self._look_now(jid, now).sure_at = now + LATEST
+    def _look_at_killed(self, jid: str, now: float, named: bool = True) -> None:
+        """
+        Look at a job that has been killed, and once more when all that was published before that is recorded.
+
+        :param named: the kill names it. One of everything lets a job that was killed before be looked at no later, unless
+            there is news of it.
+        """
+        job = self._look_now(jid, now)
+        if named or now >= job.sure_at or job.sure_at - LATEST < max(job.heard, self._unheard):
+            job.sure_at = now + LATEST
 
     def ttl_of(self, job: Job) -> float:
         """Return for how many seconds a job is owed."""
@@ -244,17 +254,19 @@ class Capture:
         job = self.open.get(fact.jid)
         if job is None or job.stage is not Stage.READING:
             return []
-        job.last, job.recorded = fact.last, now - fact.age
+        job.last, job.recorded, job.read_at = fact.last, now - fact.age, now
         job.told = fact.minions if now < self._unheard + LATEST else frozenset()
         self._late.discard(fact.jid)
         is_new = fact.last > self.closed.get(fact.jid, -1.0)
         if fact.kill is not None:
+            is_new = is_new and job.recorded >= self._forgotten  # an old one, of which somebody tells again, is settled
             job.signal = True
             self._settle(fact.jid, now)
             outcomes: list[Outcome] = [*self.notes.drop(fact.jid)]  # of those who have killed the kill
             return outcomes + self._kill(fact.kill, now) if is_new else outcomes
         if not fact.recorded and self._wait_for_record(fact.jid, job, now):
             return []
+        job.signal = False  # whatever the event said
         if fact.job is None or not self.wants(fact.job):
             return self._drop(fact.jid)
         # The bus heard it then; the record's time is that of another process, whose clock may have been set.
@@ -273,7 +285,8 @@ class Capture:
         """Leave a job alone whose publish has been heard, while the master has not stored it yet."""
         newest = max(job.published_at, job.heard)
         since = now - newest
-        if since >= LATEST or len(self._late) >= MOST_LATE:
+        is_urgent = job.signal and since < 4 * _KILL_DELAY
+        if since >= LATEST or (len(self._late) >= MOST_LATE and not is_urgent):
             return False
         if now >= job.published_at + LATEST:
             job.published_at = newest  # what was heard of before has been forged, and must not hold the checkpoint back
@@ -314,9 +327,9 @@ class Capture:
     def _pardon(self, job: OpenJob, fact: JobRead, now: float) -> list[Outcome]:
         """
         Strike off who was never meant, once all that was published before the kill is recorded: a kill that named all
-        minions says nothing of a publish to others long after it.
+        minions says nothing of a publish to others long after it. Where there are too many to wait for, it is done at once.
         """
-        if now < job.sure_at:
+        if now < job.sure_at and len(self._late) < MOST_LATE:
             return []
         return [*self.notes.strike(fact.jid, self.notes.get(fact.jid).killed.keys() - fact.minions)]
 
@@ -345,7 +358,7 @@ class Capture:
         for jid in jids:
             # This is stored before the signal counts as settled; the look sorts out those who have returned the job.
             outcomes += self.notes.kill(jid, now + self._settings.ttl, kill.minions, kill.user)
-            self._look_at_killed(jid, now)
+            self._look_at_killed(jid, now, bool(kill.jid))
         return outcomes
 
     # -- surveys ------------------------------------------------------------------------------------------------------
@@ -415,11 +428,11 @@ class Capture:
         return [*self.notes.drop(jid)]
 
     def _settle(self, jid: str, now: float) -> None:
-        """Close a job, unless a publish of it may follow in the job cache."""
+        """Close a job, unless a publish of it may follow in the job cache, or a kill of it counts for others until later."""
         job, since = self.open[jid], now - self.open[jid].heard
         self._close(jid)
         # Who has begun it must not be forgotten either while a publish to him may follow that nobody has heard of.
-        if not job.sure_at and job.begun - job.told:
+        if now < self._unheard + LATEST and not job.sure_at and job.begun - job.told:
             job.sure_at = self._unheard + LATEST
         sure_at = job.sure_at
         if job.several or job.heard > job.recorded + (0.0 if job.signal else _SLACK):
@@ -427,7 +440,8 @@ class Capture:
         if now >= sure_at or len(self._late) >= MOST_LATE:
             return
         # Only this look waits, since the event may be forged: whoever is owed the job has an entry already.
-        again = self.open[jid] = OpenJob(max(job.published_at, job.heard))
+        again = self.open[jid] = OpenJob(max(job.published_at, job.heard, job.read_at))
+        again.heard = job.heard
         again.signal, again.last, again.several, again.sure_at = job.signal, job.last, job.several, job.sure_at
         again.begun = job.begun  # among them some to whom it was published then
         self._late.add(jid)

@@ -41,6 +41,7 @@ class OpenJob:
         "last",
         "most_begun",
         "published_at",
+        "read_at",
         "recorded",
         "several",
         "signal",
@@ -56,7 +57,7 @@ class OpenJob:
         self.published_at = published_at
         self.stage = Stage.WAITING
         self.job: Job | None = None
-        self.signal = False  # the bus says that it is a signal to another job: that cannot wait
+        self.signal = False  # a signal to another job, which cannot wait: so the bus says until it is read
         self.asking: set[str] = set()
         self.survey = 0  # the number of the survey that it takes part in
         self.surveyed: set[str] = set()  # minions that have been asked since its deadline
@@ -66,6 +67,7 @@ class OpenJob:
         self.heard = published_at  # its newest publish, as the bus says
         self.last = 0.0  # its newest publish when it was last read, as its record has it
         self.recorded = 0.0  # the same by this machine's clock
+        self.read_at = 0.0  # when it was last read: what comes later is recorded later
         self.several = False  # there was another publish or a replay of it: which of them is recorded is not known
         self.sure_at = 0.0  # when all that was published before a kill of it, or unheard, is recorded
         self.told: frozenset[str] = frozenset()  # to whom it was published, where some of it may be recorded later

@@ -76,6 +76,7 @@ class RetryShell:
         self._checkpoint = Checkpoint(folder / CHECKPOINT, ports.clock.now())
         self._checkpoint.read()
         self._reconciling, self._since = False, math.inf
+        self._looks: list[float] = []  # since when it is looked once more for what was stored late
         context = Context(
             loop=loop,
             ports=ports,
@@ -135,6 +136,8 @@ class RetryShell:
                 await compat.sleep(CACHE_PAUSE)
         self._loads.update({jid: load for jid, (_, load) in jobs.items()})
         self.machine.capture.closed.update(self._checkpoint.closed)  # before what is to be looked at all the same
+        # The clock may have been set back since.
+        self.machine.capture.forget_closed(min(self._checkpoint.at, self._ports.clock.now() - MARGIN))
         self.step(facts.Restored(tuple(job for job, _ in jobs.values()), tuple(entries), notes))
         self.restored = True
         await self._look_back(self._checkpoint.at)
@@ -277,15 +280,20 @@ class RetryShell:
 
         def write() -> None:
             if self._checkpoint.write(at, closed):
-                capture.forget_closed(at)
+                capture.forget_closed(min([at, *self._looks]))
 
         if not self._reconciling:
             self.writer.when_durable(write)
 
     async def _look_back(self, since: float) -> None:
         """Find the jobs that were published while nobody listened, and once more those that the master stored late."""
-        self._loop.call_later(self._latest, self._loop.spawn_callback, self._reconcile, since)
+        self._looks.append(since)
+        self._loop.call_later(self._latest, self._loop.spawn_callback, self._look_once_more, since)
         await self._reconcile(since)
+
+    async def _look_once_more(self, since: float) -> None:
+        await self._reconcile(since)
+        self._looks.remove(since)
 
     async def _reconcile(self, since: float) -> None:
         self._since = min(since, self._since)

@@ -109,7 +109,7 @@ class Replay:
     """
     The job that a minion is getting. ``began``, ``asked`` and ``acked`` are Unix time in seconds: since when it is, when the
     minion was last asked, and when it first said that it begins; ``said`` is what it answered last. One with records refuses
-    a job that it has begun before. ``sent_before``: whether the job was sent before the claim of this time.
+    a job that it has begun before. ``sent_before``: whether it was claimed before this time, and so may have been sent.
     """
 
     __slots__ = ("acked", "asked", "began", "jid", "said", "sent_before", "step")

@@ -547,6 +547,30 @@ def test_who_has_begun_what_was_published_unheard_and_is_stored_late_is_not_forg
     assert (world.state("b", "j1"), world.runs["b", "j1"]) == (State.HELD, 1)
 
 
+def test_who_has_begun_what_is_stored_late_is_not_forgotten_though_its_job_has_been_open_since_before_events_were_lost():
+    world = World(minions=("a", "b", "c"), duration=1.0)
+    world.run(LATEST + 50)
+    world.notice()
+    world.run(2 * LATEST)
+    world.publish("j1", targets=("a",))
+    world.run(2)
+    world.publish("j1", targets=("c",))
+    world.run(30)
+    world.keeps_returns = False
+    world.lag = 90.0
+    with world.deaf():
+        world.publish("j1", targets=("b",))
+    world.run(0.5)
+    world.notice()
+    world.run(8)
+    world.keeps_returns = True
+    world.stop("b")
+    world.run(3 * LATEST)
+    world.start("b")
+    world.run(100)
+    assert world.runs["b", "j1"] == 1
+
+
 def test_the_next_publish_of_a_job_is_looked_at_in_time_while_the_record_of_an_earlier_one_may_follow():
     world = World(minions=("a", "b", "c"), duration=1.0)
     world.run(LATEST + 10)
@@ -630,13 +654,14 @@ def test_a_publish_that_the_clock_set_back_puts_into_the_future_does_not_put_the
         assert world.machine.capture.checkpoint(world.now) <= world.now
 
 
-def test_forged_publishes_of_a_job_have_it_read_no_more_often_than_a_job_is_waited_for():
+@pytest.mark.parametrize("fun", ["state.apply", "saltutil.kill_job"])
+def test_forged_publishes_of_a_job_have_it_read_no_more_often_than_a_job_is_waited_for(fun):
     world = World(duration=1.0)
     world.publish("j1")
     world.run(PATIENCE + 1)
     for _ in range(600):
         world.run(0.5)
-        world.tell(facts.Published("j1", "state.apply", world.now))
+        world.tell(facts.Published("j1", fun, world.now))
     assert len(world.effects(facts.Read)) <= 300 / PATIENCE + 2
     world.run(2 * LATEST)
     assert "j1" not in world.machine.capture.open
@@ -687,6 +712,129 @@ def test_a_kill_that_is_heard_of_once_more_cancels_nothing_that_an_operator_want
     world.tell(facts.Published(signal, "saltutil.kill_job", world.now))
     world.run(3)
     assert world.state("b", "j1") is not State.CANCELLED
+
+
+def settle(world):
+    """Have the store written to, after which what is over is forgotten."""
+    world.tell(facts.PauseRequested())
+    world.tell(facts.ResumeRequested())
+    world.run(1)
+
+
+@pytest.mark.parametrize("why", ["an old event is forged", "events are lost", "the engine is restarted"])
+def test_a_kill_of_long_ago_is_not_carried_out_again(why):
+    world = away(duration=300.0)
+    world.run(LATEST + 10)
+    signal = world.kill("j1")
+    world.run(5)
+    job, _, _ = world.published["j1"]
+    world.tell(facts.EnqueueRequested(job, ("b",), "by an operator"))
+    world.run(60)
+    if why == "events are lost":
+        world.notice()
+    elif why == "the engine is restarted":
+        world.restart()
+    for _ in range(40):
+        world.run(10)
+        settle(world)
+    if why == "an old event is forged":
+        world.tell(facts.Published(signal, "saltutil.kill_job", world.now))
+        world.run(5)
+    assert world.state("b", "j1") is State.PENDING
+
+
+def test_an_old_kill_of_everything_of_which_somebody_tells_again_kills_nothing_new():
+    world = World(minions=("a", "b"), duration=1.0)
+    signal = world.kill("", fun="saltutil.kill_all_jobs")
+    world.run(3600)
+    settle(world)
+    world.stop("b")
+    world.publish("j1")
+    world.run(3)
+    world.tell(facts.Published(signal, "saltutil.kill_all_jobs", world.now))
+    world.run(60)
+    assert world.state("b", "j1") is State.PENDING
+
+
+@pytest.mark.parametrize("acks", [False, True])
+def test_a_job_that_is_said_to_be_a_kill_is_not_hidden_from_a_kill_of_everything(acks):
+    world = World(minions=("a", "b"), acks=acks, duration=300.0)
+    world.publish("j1", targets=("a",))
+    world.run(400)
+    world.tell(facts.Published("j1", "saltutil.kill_job", world.now))  # forged
+    world.run(5)
+    world.publish("j1", targets=("b",))
+    world.run(3)
+    world.kill("", fun="saltutil.kill_all_jobs")
+    world.minions["b"].running.clear()
+    world.killed.add(("b", "j1"))
+    world.run(60)
+    world.start("b")
+    world.run(100)
+    assert (world.state("b", "j1"), world.runs["b", "j1"]) == (State.CANCELLED, 1)
+
+
+@pytest.mark.parametrize("kind", ["saltutil.kill_job", "saltutil.kill_all_jobs"])
+def test_kills_that_come_every_minute_hold_nothing_back(kind):
+    world = World(minions=("a", "b"), duration=1.0)
+    world.run(LATEST + 10)
+    for number in range(30):
+        world.publish(f"j{number}")
+        world.run(5)
+        world.kill("j0" if kind == "saltutil.kill_job" else "", fun=kind)
+        world.run(55)
+        assert world.machine.capture.checkpoint(world.now) > world.now - LATEST - 10
+    assert len(world.machine.capture.open) < 5
+
+
+@pytest.mark.parametrize("lag", [0.0, 70.0])
+def test_what_is_published_between_two_kills_of_everything_is_killed_by_the_second(lag):
+    world = World(minions=("a", "b"), acks=False, duration=300.0)
+    world.run(LATEST + 10)
+    world.publish("j1", targets=("a",))
+    world.run(5)
+    world.kill("", fun="saltutil.kill_all_jobs")
+    world.run(40)
+    world.lag = lag
+    world.publish("j1", targets=("b",))
+    world.lag = 0.0
+    world.run(3)
+    world.kill("", fun="saltutil.kill_all_jobs")
+    world.minions["b"].running.clear()
+    world.killed.add(("b", "j1"))
+    world.run(200)
+    assert world.state("b", "j1") is State.CANCELLED
+
+
+def flooded():
+    """A world in which minion b has missed j1, and forged events have taken all room for what is stored late."""
+    world = away(duration=300.0)
+    world.run(LATEST + 10)
+    for number in range(MOST_LATE + 5):
+        world.tell(facts.Published(f"forged{number}", "test.ping", world.now))
+    world.run(PATIENCE + 2)
+    return world
+
+
+def test_a_kill_that_is_stored_a_little_late_counts_whatever_is_forged():
+    world = flooded()
+    world.lag = 0.7
+    world.kill("j1")
+    world.run(2 * LATEST)
+    assert world.state("b", "j1") is State.CANCELLED
+
+
+def test_a_kill_cancels_nothing_an_hour_later_whatever_was_forged():
+    world = flooded()
+    world.publish("j2", targets=("a",))
+    world.run(PATIENCE + 5)
+    world.kill("j2")
+    world.run(3600)
+    world.publish("j2", targets=("b",))
+    world.run(60)
+    world.start("b")
+    world.run(600)
+    assert world.runs["b", "j2"] == 1
 
 
 @pytest.mark.parametrize("after", [0.3, 0.52, 0.6, 3.0])

@@ -91,7 +91,7 @@ class World:
         self._write_pause = 0.0  # after it has failed
         self._events = []
         self._count = itertools.count()
-        self._reconciling, self._since = False, math.inf
+        self._reconciling, self._since, self._looks = False, math.inf, []
         self._epoch = 0
         self.machine = None
         self.boot()
@@ -142,14 +142,22 @@ class World:
         jobs = tuple(self.published[jid][0] for jid in sorted({entry.jid for entry in entries}))
         notes = {jid: Note.from_record(record) for jid, record in self.notes.items()}
         self.machine.capture.closed.update(self.closed)
+        self.machine.capture.forget_closed(self.checkpoint)
         self.tell(facts.Restored(jobs, entries, notes))
         if self.machine is not None:
             self.reconcile()
 
     def reconcile(self):
         """Find the jobs that were published while nobody listened, and once more those that were stored late."""
-        self._look_for_publishes(self.checkpoint)
-        self.later(LATEST, lambda since=self.checkpoint: self._look_for_publishes(since))
+        since = self.checkpoint
+        self._looks.append(since)
+        self._look_for_publishes(since)
+        self.later(LATEST, lambda: self._look_once_more(since))
+
+    def _look_once_more(self, since):
+        self._look_for_publishes(since)
+        if since in self._looks:  # the engine has not died of it
+            self._looks.remove(since)
 
     def _look_for_publishes(self, since):
         self._since = min(since, self._since)
@@ -186,7 +194,7 @@ class World:
         self.machine = None
         self._unsaved, self._unsaved_notes, self._waiting = {}, {}, []
         self._write_due, self._write_pause = None, 0.0
-        self._reconciling, self._since = False, math.inf
+        self._reconciling, self._since, self._looks = False, math.inf, []
 
     def restart(self):
         self.crash()
@@ -254,7 +262,7 @@ class World:
             capture = self.machine.capture
             self.checkpoint = capture.checkpoint(self.now) - MARGIN
             self.closed = capture.closed_since(self.checkpoint)
-            capture.forget_closed(self.checkpoint)
+            capture.forget_closed(min([self.checkpoint, *self._looks]))
         waiting, self._waiting = self._waiting, []
         for call in waiting:
             call()
