@@ -54,7 +54,7 @@ class Publishing:
                 self._ends.land(entry)
                 continue
             replay.go(Step.CLAIMING)
-            replay.sent_before = entry.sent_at is not None
+            replay.sent_before = entry.sent_at
             entry.claim(self._queue.now)
             self._queue.touch(entry)
             claimed.append(entry.minion)
@@ -65,13 +65,13 @@ class Publishing:
         ready, named, rerun, recorded = [], set(), False, True
         for entry, replay in self._queue.replays(fact.jid, fact.minions, Step.CLAIMING):
             if self._turns.paused:
-                self._ends.not_received(entry, replay, "replays were paused before it was published", alive=True)
+                self._not_published(entry, replay, "replays were paused before it was published")
                 continue
             if not self._turns.may_be_sent(entry):
-                self._ends.not_received(entry, replay, "its window closed before it was published", alive=True)
+                self._not_published(entry, replay, "its window closed before it was published")
                 continue
             if self._queue.now - (entry.sent_at or 0.0) > STALE:
-                self._ends.not_received(entry, replay, "the store was slow to take the claim", alive=True)
+                self._not_published(entry, replay, "the store was slow to take the claim")
                 continue
             replay.go(Step.SENDING)
             ready.append(entry.minion)
@@ -98,9 +98,14 @@ class Publishing:
         """Try again where nothing can have been received; otherwise wait for a sign of receipt."""
         for entry, replay in self._queue.replays(fact.jid, fact.minions, Step.SENDING):
             if fact.certain:
-                self._ends.not_received(entry, replay, f"the publish was refused: {fact.reason}", alive=True)
+                self._not_published(entry, replay, f"the publish was refused: {fact.reason}")
             else:
                 self._await_receipt(entry, replay, f"the publish was not confirmed: {fact.reason}")
+
+    def _not_published(self, entry: Entry, replay: Replay, reason: str) -> None:
+        """Nothing was published after a claim: that the minion begins the job cannot be said of it."""
+        entry.sent_at = replay.sent_before
+        self._ends.not_received(entry, replay, reason, alive=True)
 
     def _await_receipt(self, entry: Entry, replay: Replay, reason: str) -> None:
         replay.go(Step.SENT)

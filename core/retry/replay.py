@@ -337,7 +337,7 @@ class Replays:
         if entry is None or entry.state not in {State.PENDING, *UNDER_WAY} or not (proven or entry.sent_at):
             return
         replay = self._queue.replay(fact.minion, fact.jid, Step.TO_SEND, Step.CLAIMING, *PUBLISHED)
-        if replay is not None and replay.step is Step.CLAIMING and not (proven or replay.sent_before):
+        if replay is not None and replay.step is Step.CLAIMING and not (proven or replay.sent_before is not None):
             return
         is_news, entry.acknowledged = not entry.acknowledged, True
         self._queue.touch(entry)

@@ -109,7 +109,7 @@ class Replay:
     """
     The job that a minion is getting. ``began``, ``asked`` and ``acked`` are Unix time in seconds: since when it is, when the
     minion was last asked, and when it first said that it begins; ``said`` is what it answered last. One with records refuses
-    a job that it has begun before. ``sent_before``: whether it was claimed before this time, and so may have been sent.
+    a job that it has begun before. ``sent_before``: when the job was claimed, and so may have been sent, before this replay.
     """
 
     __slots__ = ("acked", "asked", "began", "jid", "said", "sent_before", "step")
@@ -118,7 +118,7 @@ class Replay:
         self.jid, self.step, self.began = jid, step, began
         self.said = Said.NOTHING
         self.asked = self.acked = 0.0
-        self.sent_before = False
+        self.sent_before: float | None = None
 
     def go(self, to: Step) -> None:
         """Go to another step. :raises ValueError: when the table does not know this way."""

@@ -135,6 +135,29 @@ def test_a_minion_that_is_said_to_have_begun_a_job_while_it_is_claimed_for_the_f
     assert world.machine.total == 0
 
 
+@pytest.mark.parametrize("when", ["at once", "while it is claimed again"])
+def test_a_minion_that_is_said_to_have_begun_a_job_whose_publish_was_refused_gets_it(when):
+    world = World(minions=("b",), backoff=2.0, cooldown=1.0)
+    world.stop("b")
+    world.publish("j1")
+    world.run_until(lambda: world.state("b", "j1") is State.PENDING)
+    publish, world.on_publish = world.on_publish, lambda effect: refuse(effect)
+
+    def refuse(effect):
+        world.on_publish = publish
+        world.tell(facts.SendFailed(effect.jid, effect.minions, "no", certain=True))
+
+    world.start("b")
+    world.run_until(lambda: world.on_publish == publish)
+    if when == "while it is claimed again":
+        world.run_until(lambda: world.machine.queue.replay("b", "j1", Step.CLAIMING))
+    assert world.runs == {}
+    world.tell(facts.Acknowledged("b", "j1"))
+    world.run(300)
+    assert world.runs["b", "j1"] == 1
+    assert world.machine.total == 0
+
+
 def test_a_minion_that_answers_while_the_job_is_claimed_that_it_runs_it_is_not_sent_it():
     world = claimed(times=1, duration=20.0)
     world.minions["b"].running["j1"] = True  # an earlier publish has reached it late
