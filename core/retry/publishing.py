@@ -104,8 +104,10 @@ class Publishing:
 
     def _not_published(self, entry: Entry, replay: Replay, reason: str) -> None:
         """Nothing was published after a claim: that the minion begins the job cannot be said of it."""
-        entry.sent_at = replay.sent_before
+        entry.sent_at, tries = replay.sent_before, entry.tries
         self._ends.not_received(entry, replay, reason, alive=True)
+        if replay.said is Said.INTERRUPTED:
+            entry.tries = tries  # by which a second run would be told
 
     def _await_receipt(self, entry: Entry, replay: Replay, reason: str) -> None:
         replay.go(Step.SENT)

@@ -195,6 +195,9 @@ class Replays:
         if entry.state is State.CLAIMED and not entry.acknowledged and published is not None and published < sent_at:
             self._ends.not_received(entry, replay, "the engine ended before it was published", alive=True)
             return
+        if replay.acked > replay.asked:
+            self._publishing.let_run(entry, replay)  # it has begun since it answered
+            return
         unheard = self._ends.restarted(entry, replay) or replay.began > sent_at
         if replay.said is Said.NEVER:
             entry.acknowledged = False  # that was forged, or said before it began
@@ -219,7 +222,8 @@ class Replays:
             self._ask(entry, replay, Step.TO_ASK)
         elif entry.acknowledged:
             self._begun_after_all(entry, replay)
-        elif replay.said is Said.INTERRUPTED and not self._may_run_again(entry):
+        elif replay.said is Said.INTERRUPTED and (entry.tries or not self._may_run_again(entry)):
+            # What was sent without a receipt since somebody asked for it, or since it was begun last, has begun too.
             self._publishing.note_receipt(entry, RECORDED)
             self._ends.carry_out(entry, replay, verdict.interrupted(entry, self._queue.terms_of(entry)))
         else:

@@ -58,7 +58,7 @@ TRANSITIONS: Mapping[Step, frozenset[Step]] = {
     Step.TO_PROBE: frozenset({Step.PROBING}),
     Step.PROBING: frozenset({Step.RUNNING, Step.SENT, Step.GRACE, Step.DOUBTED}),
     Step.GRACE: frozenset({Step.LAST_LOOK}),
-    Step.LAST_LOOK: frozenset({Step.GRACE}),
+    Step.LAST_LOOK: frozenset({Step.GRACE, Step.RUNNING}),  # the latter where it has begun only now
 }
 
 #: Nothing of it is on disk yet.

@@ -141,6 +141,52 @@ def test_a_held_job_that_somebody_wants_again_is_sent_with_the_word_that_lets_it
     assert world.runs["b", "j1"] == 1
 
 
+@pytest.mark.parametrize(("again", "runs"), [(False, 2), (True, 3)])
+def test_a_job_that_takes_its_own_minion_down_runs_once_more_for_each_time_that_it_is_asked_for(again, runs):
+    world = keeper(duration=60.0, retry_interrupted=again, max_attempts=3)
+    minion, deliver, tell = world.minions["b"], world.deliver, world.tell
+    world.tell = lambda fact: None if isinstance(fact, facts.Acknowledged) else tell(fact)
+
+    def go_down(jid, names):
+        before = world.runs["b", jid]
+        deliver(jid, names)
+        if world.runs["b", jid] > before:
+            world.later(0.3, lambda: world.stop("b"), engine=False)
+            world.later(60.0, lambda: world.start("b"), engine=False)
+
+    world.deliver = go_down
+    world.start("b")
+    world.run(1800)
+    if not again:
+        assert (world.runs["b", "j1"], world.state("b", "j1")) == (1, State.HELD)
+        tell(facts.RetryRequested("b", "j1", asker=ROOT))
+        world.run(1800)
+    assert minion.begun == {"j1"}
+    assert world.runs["b", "j1"] == runs
+    assert world.state("b", "j1") is (State.DEAD if again else State.HELD)
+
+
+@pytest.mark.parametrize("refused", [1, 3])
+def test_a_job_that_somebody_wants_again_runs_also_where_the_master_refuses_it_at_first(refused):
+    world = keeper()
+    world.minions["b"].begun.add("j1")
+    world.start("b")
+    world.run_until(lambda: world.state("b", "j1") is State.HELD)
+    publish, left = world.on_publish, [refused]
+
+    def refuse(effect):
+        if left[0]:
+            left[0] -= 1
+            world.tell(facts.SendFailed(effect.jid, effect.minions, "no", certain=True))
+        else:
+            publish(effect)
+
+    world.on_publish = refuse
+    world.tell(facts.RetryRequested("b", "j1", asker=ROOT))
+    world.run_until(lambda: ("b", "j1") not in world.stored)
+    assert world.runs["b", "j1"] == 1
+
+
 def test_a_forged_acknowledgement_of_a_job_that_was_lost_on_its_way_holds_nothing_where_the_minion_keeps_records():
     world = World(minions=("a",), cooldown=1.0, backoff=1.0)
     world.minions["a"].keeps = True

@@ -158,6 +158,30 @@ def test_a_minion_that_is_said_to_have_begun_a_job_whose_publish_was_refused_get
     assert world.machine.total == 0
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a_minion_that_begins_a_job_after_it_said_that_it_does_not_run_it_is_left_to_it(again):
+    world = World(minions=("b",), duration=120.0, cooldown=1.0, retry_interrupted=again)
+    world.stop("b")
+    world.publish("j1")
+    world.run(60)
+    world.publish("j2")
+    world.run(60)
+    deliver, waiting = world.deliver, []
+
+    def wait(jid, names):
+        waiting.append((jid, names)) if jid == "j1" and not waiting else deliver(jid, names)
+
+    world.deliver = wait  # as under process_count_max
+    world.start("b")
+    world.run_until(lambda: world.machine.queue.replay("b", "j1", Step.GRACE))
+    deliver(*waiting[0])
+    for _ in range(30):
+        world.run(20)
+        assert len(world.minions["b"].running) <= 1
+    assert dict(world.runs) == {("b", "j1"): 1, ("b", "j2"): 1}
+    assert world.machine.total == 0
+
+
 def test_a_minion_that_answers_while_the_job_is_claimed_that_it_runs_it_is_not_sent_it():
     world = claimed(times=1, duration=20.0)
     world.minions["b"].running["j1"] = True  # an earlier publish has reached it late
