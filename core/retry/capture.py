@@ -13,6 +13,7 @@ new publish, and until when it is left alone, the job cache says.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -189,7 +190,7 @@ class Capture:
         job = self.open.get(jid)
         if job is None:
             job = self.open[jid] = OpenJob(now)
-            job.heard = 0.0  # no publish was
+            job.heard = job.first = 0.0  # no publish was
         job.anew = True
         if job.stage is Stage.WAITING:
             self._timers.no_later(("open", jid), now)
@@ -258,12 +259,16 @@ class Capture:
         job.told = fact.minions if now < self._unheard + LATEST else frozenset()
         self._late.discard(fact.jid)
         is_new = fact.last > self.closed.get(fact.jid, -1.0)
-        if fact.kill is not None:
+        if fact.kills:
             is_new = is_new and job.recorded >= self._forgotten  # an old one, of which somebody tells again, is settled
             job.signal = True
             self._settle(fact.jid, now)
             outcomes: list[Outcome] = [*self.notes.drop(fact.jid)]  # of those who have killed the kill
-            return outcomes + self._kill(fact.kill, now) if is_new else outcomes
+            # Where an event may have been missed, nobody knows which of two publishes came first.
+            at = math.inf if now < self._unheard + LATEST else job.heard or job.recorded
+            for kill in fact.kills if is_new else ():
+                outcomes += self._kill(dataclasses.replace(kill, at=at), now)
+            return outcomes
         if not fact.recorded and self._wait_for_record(fact.jid, job, now):
             return []
         job.signal = False  # whatever the event said
@@ -352,7 +357,7 @@ class Capture:
         """Cancel a job that an operator has killed: in the queue at once, for others once it is known what they do."""
         jids = [kill.jid]
         if not kill.jid:
-            waiting = {jid for jid, job in self.open.items() if not job.signal}
+            waiting = {jid for jid, job in self.open.items() if not job.signal and job.first <= kill.at}
             jids = sorted(waiting.union(jid for jid, note in self.notes.by_jid.items() if note.begun))
         outcomes: list[Outcome] = [kill]
         for jid in jids:
@@ -441,7 +446,7 @@ class Capture:
             return
         # Only this look waits, since the event may be forged: whoever is owed the job has an entry already.
         again = self.open[jid] = OpenJob(max(job.published_at, job.heard, job.read_at))
-        again.heard = job.heard
+        again.heard, again.first = job.heard, job.first
         again.signal, again.last, again.several, again.sure_at = job.signal, job.last, job.several, job.sure_at
         again.begun = job.begun  # among them some to whom it was published then
         self._late.add(jid)

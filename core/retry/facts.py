@@ -79,11 +79,16 @@ class Gap:
 
 @dataclass(frozen=True)
 class Kill:
-    """This master published a signal for a job, or for all that minions run (``jid`` is empty), in the name of ``user``."""
+    """
+    This master published a signal for a job, or for all that minions run (``jid`` is empty), in the name of ``user``.
+
+    ``at``: when that was heard; what was published later is not meant by one for all.
+    """
 
     jid: str
     minions: frozenset[str]
     user: str
+    at: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,7 @@ class JobRead:
     it was published to that have not returned it and whose key is accepted here; ``returned``: those that have returned it;
     ``minions``: all that it was published to, whatever their key.
     ``last``: its newest publish, as a time that compares with that of other reads; ``age``: how many seconds that is ago.
-    ``kill``: what it signals, if it is a signal. ``recorded``: whether the job cache has anything of it; the record of a
+    ``kills``: what it signals, if it is a signal. ``recorded``: whether the job cache has anything of it; the record of a
     publish follows its event.
     """
 
@@ -102,7 +107,7 @@ class JobRead:
     missing: frozenset[str] = frozenset()
     last: float = 0.0
     age: float = math.inf
-    kill: Kill | None = None
+    kills: tuple[Kill, ...] = ()
     recorded: bool = True
     returned: frozenset[str] = frozenset()
     minions: frozenset[str] = frozenset()

@@ -35,6 +35,7 @@ class OpenJob:
         "anew",
         "asking",
         "begun",
+        "first",
         "heard",
         "idle",
         "job",
@@ -65,6 +66,7 @@ class OpenJob:
         self.begun: set[str] = set()  # minions that have said that they begin it
         self.most_begun = MOST_BEGUN  # so many of them are not looked at
         self.heard = published_at  # its newest publish, as the bus says
+        self.first = published_at  # likewise its first one since it was last settled
         self.last = 0.0  # its newest publish when it was last read, as its record has it
         self.recorded = 0.0  # the same by this machine's clock
         self.read_at = 0.0  # when it was last read: what comes later is recorded later

@@ -82,7 +82,8 @@ class Owing:
         """Cancel what an operator has killed on these minions."""
         for minion in sorted(kill.minions):
             for entry in self._queue.of(minion, kill.jid or None):
-                if entry.state in UNDER_WAY or (kill.jid and entry.state not in ENDED):
+                is_meant = entry.state in UNDER_WAY and (entry.sent_at or 0.0) <= kill.at
+                if entry.state not in ENDED if kill.jid else is_meant:
                     self._ends.end(entry, State.CANCELLED, f"killed by {kill.user}")
 
     def refused(self, fact: Refused) -> None:

@@ -73,8 +73,8 @@ class JobReader:
         minions = self._minions_of(load)
         load = without_secrets(load)
         since = publication.at if self._believes_all else publication.last
-        if kill := kill_of(load, minions - publication.added):
-            return JobRead(jid, None, last=publication.last, age=time.time() - since, kill=kill), {}
+        if kills := kills_of(load, minions - publication.added):
+            return JobRead(jid, None, last=since, age=time.time() - since, kills=kills), {}
         returned = self._cache.have_returned(jid, minions)
         missing = self._of_the_job(jid, minions - returned, publication.added)
         job = job_of(jid, load, publication.at)
@@ -203,18 +203,18 @@ def job_of(jid: str, load: Mapping[str, Any], published_at: float) -> Job:
     return Job(jid, funs, published_at, same, limits, kept_out, obstacle(load), is_by_id(load))
 
 
-def kill_of(load: Mapping[str, Any], minions: frozenset[str]) -> Kill | None:
-    """Return which job a load ends on ``minions`` by a signal, or None where it is no signal."""
+def kills_of(load: Mapping[str, Any], minions: frozenset[str]) -> tuple[Kill, ...]:
+    """Return which jobs a load ends on ``minions`` by a signal; none where it is no signal."""
     funs, args = load.get("fun"), load.get("arg") or []
     if not isinstance(funs, (list, tuple)):
         funs, args = [funs], [args]
-    user = str(load.get("user") or "somebody")
+    user, found = str(load.get("user") or "somebody"), []
     for fun, arg in zip(funs, args, strict=False):
         if fun in KILLS and fun.endswith("_all_jobs"):
-            return Kill("", minions, user)
-        if fun in KILLS and (jid := _first_argument(arg)):
-            return Kill(jid, minions, user)
-    return None
+            found.append(Kill("", minions, user))
+        elif fun in KILLS and (jid := _first_argument(arg)):
+            found.append(Kill(jid, minions, user))
+    return tuple(found)
 
 
 def _first_argument(arg: Any) -> str | None:

@@ -15,7 +15,7 @@ from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry.entry import Limits
 from saltext.jobs.core.retry.facts import KeysRead, Kill
 from saltext.jobs.core.retry.limits import limits_of
-from saltext.jobs.core.retry.reader import JobReader, job_of, kill_of
+from saltext.jobs.core.retry.reader import JobReader, job_of, kills_of
 from tests.faults import no_more_files
 from tests.functional.retry.records import JID, accept, load_of, returners
 from tests.waiting import wait_for
@@ -251,12 +251,32 @@ def test_a_job_is_as_old_as_it_is_once_it_is_read(opts, job_cache):
 )
 def test_a_signal_that_this_master_published_says_for_which_job_and_minions_it_is(opts, job_cache, fun, arg, jid):
     publish(job_cache, ["a", "b"], fun=fun, arg=arg, user="ann")
-    assert JobReader(opts, job_cache, trust=False).read(JID)[0].kill == Kill(jid, frozenset("ab"), "ann")
+    assert JobReader(opts, job_cache, trust=False).read(JID)[0].kills == (Kill(jid, frozenset("ab"), "ann"),)
+
+
+def test_a_job_may_signal_several_others(opts, job_cache):
+    funs = ["saltutil.kill_job", "test.ping", "saltutil.term_job", "saltutil.kill_all_jobs"]
+    publish(job_cache, ["a"], fun=funs, arg=[["1"], [], ["2"], []])
+    kills = JobReader(opts, job_cache, trust=False).read(JID)[0].kills
+    assert [kill.jid for kill in kills] == ["1", "2", ""]
+
+
+def test_where_a_job_cache_does_not_tell_of_publishes_a_signal_has_been_published_once(opts):
+    class Believed:
+        master_name = "local_cache"
+
+        def published_load(self, jid):
+            return {**load_of(fun="saltutil.kill_job", arg=["1"]), "Minions": ["a"]}
+
+    reader = JobReader(opts, Believed(), trust=True)
+    first = reader.read(JID)[0]
+    assert first.kills
+    assert reader.read(JID)[0].last == first.last
 
 
 @pytest.mark.parametrize("fun, arg", [("saltutil.kill_job", []), ("saltutil.kill_job", ["../x"]), ("test.ping", [JID])])
 def test_what_signals_no_job_kills_nothing(fun, arg):
-    assert kill_of(load_of(fun=fun, arg=arg), frozenset("a")) is None
+    assert kills_of(load_of(fun=fun, arg=arg), frozenset("a")) == ()
 
 
 def test_a_load_is_never_read_where_minions_may_write(opts, job_cache):

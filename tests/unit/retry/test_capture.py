@@ -1060,3 +1060,37 @@ def test_a_further_publish_that_could_not_be_read_before_its_deadline_is_not_los
     world.cache_up = True
     world.run(60)
     assert world.state("b", "j1") is State.PENDING
+
+
+@pytest.mark.parametrize(("lag", "after"), [(0.0, 0.05), (0.0, 0.3), (20.0, 5.0), (60.0, 30.0)])
+def test_a_kill_of_everything_kills_nothing_that_is_published_after_it(lag, after):
+    world = World(minions=("a", "b"), duration=2.0)
+    world.run(LATEST + 10)
+    world.stop("b")
+    world.lag = lag
+    world.kill("", fun="saltutil.kill_all_jobs")
+    world.lag = 0.0
+    world.run(after)
+    world.publish("j1")
+    world.run(120)
+    assert world.state("b", "j1") is State.PENDING
+    world.start("b")
+    world.run(120)
+    assert world.runs["b", "j1"] == 1
+
+
+def test_a_replay_that_begins_after_a_kill_of_everything_goes_on():
+    world = World(minions=("a", "b"), duration=200.0)
+    world.run(LATEST + 10)
+    world.stop("b")
+    world.publish("j1")
+    world.run(60)
+    world.lag = 20.0
+    world.kill("", fun="saltutil.kill_all_jobs")
+    world.run(1)
+    world.start("b")
+    world.run(60)
+    assert world.state("b", "j1") is State.RUNNING
+    world.run(300)
+    assert world.machine.total == 0
+    assert world.runs["b", "j1"] == 1

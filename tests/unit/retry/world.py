@@ -297,9 +297,9 @@ class World:
             job, targets, _ = self.published.get(effect.jid, (None, (), 0))
             returned = frozenset(minion for minion in targets if (minion, effect.jid) in self.returned)
             missing = frozenset(targets) - returned - self.barred
-            last, kill = self.last.get(effect.jid, 0.0), self.kills.get(effect.jid)
-            told = {"recorded": bool(job or kill), "returned": returned, "minions": frozenset(targets)}
-            self.tell(facts.JobRead(effect.jid, job, missing, last, self.now - last, kill, **told))
+            last, kills = self.last.get(effect.jid, 0.0), self.kills.get(effect.jid, ())
+            told = {"recorded": bool(job or kills), "returned": returned, "minions": frozenset(targets)}
+            self.tell(facts.JobRead(effect.jid, job, missing, last, self.now - last, kills, **told))
 
         self.later(0.05, read)
 
@@ -447,8 +447,8 @@ class World:
         signal = signal or f"kill-{jid}-{next(self._count)}"
 
         def record():
-            earlier = self.kills[signal].minions if signal in self.kills else frozenset()
-            self.kills[signal] = facts.Kill(jid, earlier.union(targets), user)
+            earlier = self.kills[signal][0].minions if signal in self.kills else frozenset()
+            self.kills[signal] = (facts.Kill(jid, earlier.union(targets), user),)
             self.last[signal] = max(self.now, self.last.get(signal, 0.0))
 
         self.tell(facts.Published(signal, fun, self.now))
