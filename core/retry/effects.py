@@ -99,8 +99,7 @@ class Effects:
 
     def _save_note(self, effect: facts.SaveNote) -> None:
         note = self._with.machine.note(effect.jid)
-        record = None if note is None else {"owner": self._with.owner, **note.as_record()}
-        self._with.writer.put_note(effect.jid, record)
+        self._with.writer.put_note(self._with.owner, effect.jid, None if note is None else note.as_record())
 
     def _snapshot(self, job: Job) -> dict[str, Any]:
         return {

@@ -57,10 +57,13 @@ class Ends:
             self._queue.move(entry, State.PENDING, decision.reason)
         self.back(entry, replay, decision.alive)
 
-    def back(self, entry: Entry, replay: Replay, alive: bool) -> None:
-        """End a replay without a return: the entry waits for the next sign of life."""
+    def back(self, entry: Entry, replay: Replay, alive: bool, wait: float = 0.0) -> None:
+        """
+        End a replay without a return: the entry waits for the next sign of life, and for ``cooldown`` or ``wait``, whichever
+        is longer.
+        """
         backlog = self._queue.backlogs[entry.minion]
-        backlog.not_before = self._queue.now + self._settings.cooldown
+        backlog.not_before = self._queue.now + max(wait, self._settings.cooldown)
         self._drop(backlog, entry.minion)
         if self.restarted(entry, replay):
             entry.next_at = 0.0
@@ -126,10 +129,9 @@ class Ends:
         """End the replay to a minion that seemed to be there and was not: signs of life can be forged."""
         backlog = self._queue.backlogs[entry.minion]
         backlog.false_signs += 1  # so that each counts less than the one before
-        self.back(entry, replay, alive=False)
-        backlog.at_any_time.clear()  # an operator's request was for now
         wait = self._settings.cooldown * 2 ** min(backlog.false_signs - 1, 20)
-        backlog.not_before = max(backlog.not_before, self._queue.now + min(wait, LONGEST_COOLDOWN))
+        self.back(entry, replay, alive=False, wait=min(wait, LONGEST_COOLDOWN))
+        backlog.at_any_time.clear()  # an operator's request was for now
 
     def not_received(self, entry: Entry, replay: Replay, reason: str, alive: bool) -> None:
         """End a replay of which nothing says that the minion got the job."""

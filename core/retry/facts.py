@@ -196,7 +196,7 @@ class SendFailed:
 
 @dataclass(frozen=True)
 class Unreadable:
-    """The job cache could not be read for a Read or LookUp of ``jid``."""
+    """The job cache could not be read for a Read of ``jid``, or for a LookUp of it, whose ``minions`` these are."""
 
     jid: str
     minions: tuple[str, ...] = ()
@@ -206,11 +206,12 @@ class Unreadable:
 class KeysRead:
     """
     The keys were read: of the minions of CheckKeys those in ``gone`` have none here. ``renewed`` are minions that had none
-    when the keys were read before, and have one that was put there since.
+    when the keys were read before, and have one that was put there since. ``none``: no key at all is accepted here.
     """
 
     gone: frozenset[str]
     renewed: frozenset[str] = frozenset()
+    none: bool = False
 
 
 @dataclass(frozen=True)

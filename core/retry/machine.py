@@ -324,8 +324,10 @@ class Retry:
         self._out += self.replays.look_due(jid)
 
     def _unreadable(self, fact: Unreadable) -> None:
-        self._follow(self.capture.unreadable(fact, self.queue.now))
-        self.replays.unreadable(fact)
+        if fact.minions:
+            self.replays.unreadable(fact)
+        else:
+            self._follow(self.capture.unreadable(fact, self.queue.now))
 
     def _keys_read(self, fact: KeysRead) -> None:
         self._follow(self.owing.keys_read(fact))

@@ -35,9 +35,10 @@ class Notes:
         """
         Note minions that have begun a job, and those that are not owed it any more although no return will come.
 
-        :param until: Unix time until which it can be owed; a note that is there keeps its own.
+        :param until: Unix time until which it can be owed.
         """
         note = self.by_jid.get(jid) or Note(until)
+        note.until = max(note.until, until)
         known = len(note.begun) + len(note.settled)
         note.begun.update(begun)
         note.settled.update(settled)
@@ -49,6 +50,7 @@ class Notes:
     def kill(self, jid: str, until: float, minions: Iterable[str], user: str) -> list[SaveNote]:
         """Note for which minions an operator has killed a job; ``until`` as above."""
         note = self.by_jid.get(jid) or Note(until)
+        note.until = max(note.until, until)
         note.killed.update(dict.fromkeys(sorted(minions), user))
         self.restore(jid, note)
         return [SaveNote(jid)]

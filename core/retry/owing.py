@@ -108,12 +108,12 @@ class Owing:
 
     def keys_read(self, fact: KeysRead) -> list[Outcome]:
         """
-        A key is gone when it is not found twice, or when there is a new one then: who has that is another machine. That all
-        are gone at once says that they could not be read.
+        A key is gone when it is not found twice, or when there is a new one then: who has that is another machine. That no
+        minion has any says that they could not be read.
         """
         known = self._queue.backlogs.keys()
         gone = fact.gone & known
-        if len(known) > 1 and gone == known:
+        if fact.none and len(known) > 1 and gone == known:
             return [Warn(f"None of the {len(known)} minions with a queue has a key: that is not believed")]
         suspects, self.keyless = self.keyless, set(gone)
         outcomes: list[Outcome] = []

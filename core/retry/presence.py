@@ -38,11 +38,13 @@ class Presence:
         self._generation = 0.0
 
     def sign_of_life(self, fact: SignOfLife) -> None:
-        """Send minions soon what they are owed, if the operator wants such a sign to count."""
-        if not self._counts(fact.sign):
-            return
-        start = fact.sign is Sign.START
+        """Send minions soon what they are owed, if the operator wants such a sign to count. A start is noted in any case."""
+        start, counts = fact.sign is Sign.START, self._counts(fact.sign)
         for minion in fact.minions:
+            if start:
+                self._turns.started(minion)
+            if not counts:
+                continue
             if start:
                 self._remember_start(minion, self._queue.now)
             self._turns.alive(minion, start, settled=fact.sign is Sign.ANSWER)

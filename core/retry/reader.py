@@ -166,12 +166,12 @@ class JobReader:
         :raises OSError: when keys cannot be read.
         """
         self._keys_at, now = 0.0, time.time()
-        there = self.keys()[1]
+        accepted, there = self.keys()
         gone = frozenset(minions) - there
         back = [minion for minion in self._gone_at if minion in there]
         renewed = frozenset(m for m in back if compat.key_changed_at(self._opts, m) >= self._gone_at[m] - _COARSE)
         self._gone_at = {minion: self._gone_at.get(minion, now) for minion in gone}
-        return KeysRead(gone, renewed)
+        return KeysRead(gone, renewed, not accepted)
 
     def store_returns(
         self, jid: str, load: Mapping[str, Any], returns: Mapping[str, Mapping[str, Any]]

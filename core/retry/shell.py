@@ -137,10 +137,11 @@ class RetryShell:
         self._loads.update({jid: load for jid, (_, load) in jobs.items()})
         self.machine.capture.closed.update(self._checkpoint.closed)  # before what is to be looked at all the same
         # The clock may have been set back since.
-        self.machine.capture.forget_closed(min(self._checkpoint.at, self._ports.clock.now() - MARGIN))
+        since = min(self._checkpoint.at, self._ports.clock.now() - MARGIN)
+        self.machine.capture.forget_closed(since)
         self.step(facts.Restored(tuple(job for job, _ in jobs.values()), tuple(entries), notes))
         self.restored = True
-        await self._look_back(self._checkpoint.at)
+        await self._look_back(since)
         log.info("The retry queue holds %d entries of %d jobs", self.machine.total, len(self.machine.jobs))
         self._maintain()
 
@@ -170,7 +171,9 @@ class RetryShell:
             self.step(facts.SignOfLife((minion,), facts.Sign.ACTIVITY))
 
     def handle(self, tag: str, data: Any) -> None:
-        """Take a wanted event."""
+        """Take a wanted event. What is told before the store has been read is found in the job cache afterwards."""
+        if not self.restored:
+            return
         if tag == events.wake_tag(JOB_RETRY):
             self._take_requests()
             return
@@ -229,8 +232,9 @@ class RetryShell:
                 self._told[effect.kind] += 1
             self._effects.perform(effect)
         jid = getattr(fact, "jid", None)
-        if jid is not None and jid in self._loads and not self.machine.knows(jid):
-            del self._loads[jid]
+        for ended in list(self._loads) if isinstance(fact, facts.Surveyed) else [jid]:
+            if ended in self._loads and not self.machine.knows(ended):
+                del self._loads[ended]
         self._alarm.set(self.machine.next_due)
         return answer
 

@@ -8,7 +8,7 @@ bank                       key       value
 ``job_retry/jobs``         jid       the snapshot: owner, published_at, the load without secrets, the minions that
                                      have, or had, an entry
 ``job_retry/claims``       jid       ``{minion: Unix time}``: claims that may be newer than what the entries say
-``job_retry/notes``        jid       what is known of minions without an entry (core/retry/note.py), and the owner
+``job_retry/notes/<id>``   jid       what one master knows of minions without an entry (core/retry/note.py)
 ``job_retry/owners``       owner     Unix time at which that master was last seen alive
 ``job_retry/corrupt``      name      what could not be used, and what the driver has refused
 =========================  ========  ===========================================================================
@@ -75,7 +75,7 @@ class Changes:
     jobs: dict[str, dict[str, Any] | None] = field(default_factory=dict)
     entries: dict[tuple[str, str], dict[str, Any] | None] = field(default_factory=dict)
     claims: dict[str, dict[str, float]] = field(default_factory=dict)
-    notes: dict[str, dict[str, Any] | None] = field(default_factory=dict)
+    notes: dict[tuple[str, str], dict[str, Any] | None] = field(default_factory=dict)  # by owner and jid
 
     def __bool__(self) -> bool:
         return bool(self.jobs or self.claims or self.entries or self.notes)
@@ -86,12 +86,12 @@ class Changes:
             {jid: job for jid, job in self.jobs.items() if jid not in jids},
             {key: entry for key, entry in self.entries.items() if key[1] not in jids},
             {jid: claims for jid, claims in self.claims.items() if jid not in jids},
-            {jid: note for jid, note in self.notes.items() if jid not in jids},
+            {key: note for key, note in self.notes.items() if key[1] not in jids},
         )
 
     def jids(self) -> set[str]:
         """Return the jobs that they are about."""
-        return {*self.jobs, *self.claims, *self.notes, *(jid for _, jid in self.entries)}
+        return {*self.jobs, *self.claims, *(jid for _, jid in (*self.entries, *self.notes))}
 
 
 class RetryStore:
@@ -113,6 +113,10 @@ class RetryStore:
     def _queue(self, minion: str) -> str:
         """Return the bank of a minion's entries."""
         return f"{QUEUE}/{self._keys.encode(minion)}"
+
+    def _notes(self, owner: str) -> str:
+        """Return the bank of a master's notes."""
+        return f"{NOTES}/{self._keys.encode(owner)}"
 
     def write(self, changes: Changes) -> dict[str, str]:
         """
@@ -138,9 +142,9 @@ class RetryStore:
                 emptied.discard(minion)
         for minion in emptied if self._driver != "localfs" else ():
             self._drop_if_empty(self._queue(minion))
-        for jid, note in changes.notes.items():
+        for (owner, jid), note in changes.notes.items():
             name, more = ("flush", ()) if note is None else ("store", (_numbered(note),))
-            self._try(refused, jid, name, NOTES, jid, *more)
+            self._try(refused, jid, name, self._notes(owner), jid, *more)
         for jid, snapshot in changes.jobs.items():
             if snapshot is None:
                 self._try(refused, jid, "flush", CLAIMS, jid)
@@ -248,11 +252,11 @@ class RetryStore:
 
     def notes(self, owner: str) -> dict[str, Note]:
         """Return the notes of a master, by jid; what cannot be used is set aside. :raises StateError: as ``snapshots``."""
-        found = {}
-        for jid in self._do("list", NOTES) or ():
+        found, bank = {}, self._notes(owner)
+        for jid in self._do("list", bank) or ():
             try:
-                record = self._fetch(NOTES, jid)
-                if record and record["owner"] == owner:
+                record = self._fetch(bank, jid)
+                if record:
                     found[jid] = Note.from_record(record)
             except LaterVersion as exc:
                 self._leave_alone(jid, exc)
@@ -260,7 +264,7 @@ class RetryStore:
                 if self._is_away():
                     raise StateError(f"The retry queue cannot be read: {exc}") from exc
                 log.error("The note about job %s is set aside: %s", jid, exc)
-                self._put_aside(NOTES, jid)
+                self._put_aside(bank, jid)
         return found
 
     def set_aside(self) -> list[str]:

@@ -48,7 +48,6 @@ class Turns:
             return
         backlog.seen = self._queue.now
         if start:
-            backlog.started = self._queue.now
             for entry in backlog.entries.values():
                 entry.next_at = 0.0
         if backlog.replay is None:
@@ -57,6 +56,11 @@ class Turns:
             self.wake(minion, self._queue.now + self._settings.settle * spread, anew=start and self._may_delay(backlog))
         elif start and backlog.replay.step in RESTING:
             self._timers.set(("replay", minion), self._queue.now + self._settings.settle)
+
+    def started(self, minion: str) -> None:
+        """A minion has started: it may have begun anything before, and have forgotten which jids it has seen."""
+        if minion in self._queue.backlogs:
+            self._queue.backlogs[minion].started = self._queue.now
 
     def _may_delay(self, backlog: Backlog) -> bool:
         """Tell whether a start may put the next replay off: starts can be forged, so only for so long in all."""

@@ -66,9 +66,9 @@ class Writer:
         self._entries.update(dict.fromkeys(keys))
         self._soon()
 
-    def put_note(self, jid: str, record: dict[str, Any] | None) -> None:
-        """Store the note about a job; None removes it."""
-        self._changes.notes[jid] = record
+    def put_note(self, owner: str, jid: str, record: dict[str, Any] | None) -> None:
+        """Store a master's note about a job; None removes it."""
+        self._changes.notes[owner, jid] = record
         self._soon()
 
     def claim(self, jid: str, claims: dict[str, float], call: Callable[[], None]) -> None:

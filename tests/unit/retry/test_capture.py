@@ -1094,3 +1094,47 @@ def test_a_replay_that_begins_after_a_kill_of_everything_goes_on():
     world.run(300)
     assert world.machine.total == 0
     assert world.runs["b", "j1"] == 1
+
+
+def test_rights_that_cannot_be_checked_keep_no_further_publish_of_the_job_from_being_looked_at():
+    world = World(minions=("a", "b", "c"), duration=1.0, triggers=("any",))
+    world.run(LATEST + 10)
+    world.stop("b")
+    world.stop("c")
+    world.publish("j1", targets=("a", "b"))
+    world.run(60)
+    free = [0.0]  # one thread looks everything up, and the access lists are slow to fail
+
+    def in_turn(seconds, call):
+        free[0] = max(free[0], world.now) + seconds
+        world.later(free[0] - world.now, call)
+
+    def look_up(effect, look_up=world.on_lookup):
+        if effect.only_returns:
+            look_up(effect)
+        else:
+            in_turn(3.0, lambda: world.tell(facts.Unreadable(effect.jid, effect.minions)))
+
+    read = world.on_read
+    world.on_lookup, world.on_read = look_up, lambda effect: in_turn(0.05, lambda: read(effect))
+    world.start("b")
+    world.run(20)
+    world.publish("j1", targets=("c",))
+    world.run(600)
+    assert world.state("c", "j1") is State.PENDING
+
+
+def test_a_note_lasts_as_long_as_its_job_is_owed_whatever_made_it():
+    world = World(minions=("a", "b", "c"), duration=1.0, ttl=3600.0, keep=60.0)
+    world.run(LATEST + 10)
+    world.stop("b")
+    world.publish("j1", targets=("a", "b"), limits=Limits(given=True, ttl=7 * 86400.0))
+    world.run(30)
+    world.kill("j1", targets=("c",))
+    world.run(20)
+    world.tell(facts.CancelRequested("b", "j1"))
+    world.tell(facts.PurgeRequested(("cancelled",)))
+    world.run(5000)
+    world.publish("j1", targets=("a",))
+    world.run(60)
+    assert world.state("b", "j1") is None

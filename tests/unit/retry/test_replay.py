@@ -294,9 +294,20 @@ def test_keys_that_are_all_gone_at_once_are_not_believed_to_be():
     world.publish("j1")
     world.run(60)
     for _ in range(3):
-        world.tell(facts.KeysRead(frozenset({"b", "c"})))
+        world.tell(facts.KeysRead(frozenset({"b", "c"}), none=True))
     assert world.machine.total == 2
     assert any("not believed" in effect.message for effect in world.effects(facts.Warn))
+
+
+def test_all_minions_with_a_queue_may_lose_their_keys_where_others_have_theirs():
+    world = World()
+    world.stop("b")
+    world.stop("c")
+    world.publish("j1")
+    world.run(60)
+    for _ in range(2):
+        world.tell(facts.KeysRead(frozenset({"b", "c"})))
+    assert world.machine.total == 0
 
 
 def test_a_later_claim_of_the_same_job_does_not_make_an_earlier_one_be_forgotten():
@@ -324,13 +335,14 @@ def test_a_job_that_the_store_refuses_is_dead_with_the_reason_and_never_publishe
     assert world.effects(facts.Publish) == []
 
 
-def test_forged_signs_of_life_of_a_minion_that_is_away_cost_less_each_time():
-    world = away(ttl=1e6)
-    before = len(world.effects(facts.Ask))
-    for _ in range(80):
+@pytest.mark.parametrize("every", [45.0, 7.0, 2.0])
+def test_forged_signs_of_life_of_a_minion_that_is_away_cost_less_each_time(every):
+    world = away(ttl=1e6, triggers=("any",))
+    before, end = len(world.effects(facts.Ask)), world.now + 3600
+    while world.now < end:
         world.tell(facts.SignOfLife(("b",), facts.Sign.ACTIVITY))
-        world.run(45)
-    assert len(world.effects(facts.Ask)) - before <= 16  # in an hour
+        world.run(every)
+    assert 8 <= len(world.effects(facts.Ask)) - before <= 16  # in an hour
     world.start("b")
     world.run(400)
     assert world.runs["b", "j1"] == 1
@@ -534,3 +546,26 @@ def test_a_return_that_is_heard_again_before_the_job_cache_has_it_is_the_receipt
     world.tell(facts.ReturnHeard("a", "j1"))
     assert world.machine.receipt_awaited_since("a", "j1") is None
     assert world.machine.receipt_awaited_since("b", "j1") is not None
+
+
+@pytest.mark.parametrize("triggers", [("any",), ("start",), ("presence",)])
+def test_a_start_counts_for_what_the_minion_may_have_begun_whatever_sign_of_life_triggers_a_replay(triggers):
+    world = away(duration=60.0, triggers=triggers)
+    deliver, tell = world.deliver, world.tell
+    world.tell = lambda fact: None if isinstance(fact, facts.Acknowledged) else tell(fact)
+
+    def be_back():
+        world.start("b")
+        world.later(0.2, lambda: tell(facts.SignOfLife(("b",), facts.Sign.PRESENCE)), engine=False)
+
+    def go_down(jid, names):
+        before = world.runs["b", jid]
+        deliver(jid, names)
+        if world.runs["b", jid] > before:
+            world.later(0.05, lambda: world.stop("b"), engine=False)
+            world.later(2.0, be_back, engine=False)
+
+    world.deliver = go_down
+    be_back()
+    world.run(6 * 3600)
+    assert (world.runs["b", "j1"], world.state("b", "j1")) == (2, State.HELD)
