@@ -19,7 +19,7 @@ from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.live import Live
 from saltext.jobs.core.batch.plan import not_passed
 from saltext.jobs.core.batch.ports import Ports
-from saltext.jobs.core.batch.summary import counts
+from saltext.jobs.core.batch.summary import announcement
 from saltext.jobs.core.engine.answers import KeptAnswers
 from saltext.jobs.core.errors import EngineAbsent, JobCacheError, NoMinionMatched, PublishFailed
 from saltext.jobs.core.master import events, once
@@ -79,15 +79,7 @@ class Effects:
     # -- events -------------------------------------------------------------------------------------------------------
 
     def _announce(self, live: Live, effect: facts.Announce) -> None:
-        spec, batch = live.batch.spec, live.batch
-        payload = {"jid": spec.jid, "fun": spec.fun, "user": spec.user, **counts(batch)}
-        # Salt 3008's manager takes a "state" in such an event for a whole batch of its own.
-        payload["status"] = payload.pop("state")
-        if effect.kind == "new":
-            payload.update(tgt=spec.tgt, tgt_type=spec.tgt_type, batch_size=batch.pace.size)
-        if effect.kind in ("complete", "halted"):
-            payload.update(halted_reason=batch.halted, success=batch.success, stopped_by=batch.stopped_by)
-        self._ports.bus.fire(events.batch_tag(live.jid, effect.kind), {**payload, **effect.details})
+        self._ports.bus.fire(events.batch_tag(live.jid, effect.kind), announcement(live.batch, effect))
 
     def plan_progress(self, live: Live) -> None:
         """Announce soon how far a batch has come, unless an announcement is due already."""

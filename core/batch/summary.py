@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from saltext.jobs.core.batch.facts import Announce
 from saltext.jobs.core.batch.flight import Outcome
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.spec import Spec
@@ -32,6 +33,19 @@ def counts(batch: Batch) -> dict[str, Any]:
         "state": batch.state,
         **({"group": batch.spec.groups[batch.pace.group][0]} if batch.spec.groups else {}),
     }
+
+
+def announcement(batch: Batch, effect: Announce) -> dict[str, Any]:
+    """Return the payload of an event: the fields that core/master/events.py names for its kind."""
+    spec = batch.spec
+    payload = {"jid": spec.jid, "fun": spec.fun, "user": spec.user, **counts(batch)}
+    # Salt 3008's manager takes a "state" in such an event for a whole batch of its own.
+    payload["status"] = payload.pop("state")
+    if effect.kind == "new":
+        payload.update(tgt=spec.tgt, tgt_type=spec.tgt_type, batch_size=batch.pace.size)
+    if effect.kind in ("complete", "halted"):
+        payload.update(halted_reason=batch.halted, success=batch.success, stopped_by=batch.stopped_by)
+    return {**payload, **effect.details}
 
 
 def summary(batch: Batch, now: float) -> dict[str, Any]:

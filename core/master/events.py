@@ -6,23 +6,27 @@ or of a return are checked here, once and for all engines: whoever gets a fact f
 It must never trust an event: an id in a payload that does not match the id in the tag, or an id that could not be a path
 component, makes no fact.
 
-What we announce (payloads are flat dicts, ``_stamp`` is added by Salt):
+What we announce (payloads are flat dicts, whose fields are marked; ``_stamp`` is added by Salt):
 
+``salt/batch/<jid>/*``
+    each of those below: ``jid``, ``fun``, ``user`` (whose batch it is), the counts of ``batch.status``: ``total``,
+    ``completed``, ``active``, ``pending``, ``failed``, ``lost``, ``offline``, ``killed``, ``timed_out``; its state as
+    ``status``, and ``group`` where the batch has groups
 ``salt/batch/<jid>/new``
-    jid, fun, tgt, tgt_type, user, total, batch_size
+    ``tgt``, ``tgt_type``, ``batch_size``
 ``salt/batch/<jid>/progress``
-    jid, fun, user, the counts of ``batch.status`` (total, completed, active, pending, failed, lost, offline, killed,
-    timed_out), its state as ``status``, and ``group`` where the batch has groups. At most one a second for each
-    batch, and one when the last minion of a halted batch has ended.
-``salt/batch/<jid>/paused``, ``resumed``
-    jid, reason, user; ``opens_at`` (Unix time) where it waits for its window
+    nothing besides. At most one a second for each batch, and one when the last minion of a halted batch has ended.
+``salt/batch/<jid>/paused``
+    ``reason``; ``opens_at`` where it waits for its window (Unix time, or None where nobody can tell)
+``salt/batch/<jid>/resumed``
+    ``reason`` where its window is open; or ``user`` is who has resumed it
 ``salt/batch/<jid>/check``, ``checked``
-    jid, stage (counted from 0), kind (function, runner, approve), fun, arg, kwargs and the counts: a check between stages
-    has begun, or an approval is waited for; it was passed (``user``: by whom)
+    ``stage`` (counted from 0), ``kind`` (function, runner, approve), ``fun`` (that of the check), ``arg``, ``kwargs``: a
+    check between stages has begun, or an approval is waited for; it was passed, and ``user`` is who has approved it
 ``salt/batch/<jid>/complete``, ``halted``
-    jid, halted_reason, user and the counts
+    ``halted_reason``, ``success``, ``stopped_by``
 ``salt/job_retry/<minion>/<jid>/queued|sent|done|held|expired|cancelled|dead``
-    minion, jid, fun, attempts, reason
+    ``minion``, ``jid``, ``fun``, ``attempts``, ``reason``
 """
 
 from __future__ import annotations
