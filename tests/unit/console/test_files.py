@@ -5,7 +5,10 @@ from __future__ import annotations
 import pathlib
 import re
 
-CONSOLE = pathlib.Path(__file__).resolve().parents[3] / "console"
+import yaml
+
+CHECKOUT = pathlib.Path(__file__).resolve().parents[3]
+CONSOLE = CHECKOUT / "console"
 SCRIPTS = sorted(CONSOLE.rglob("*.js"))
 PAGE = (CONSOLE / "index.html").read_text(encoding="utf-8")
 
@@ -53,3 +56,12 @@ def test_every_module_that_is_imported_is_there():
     for path in SCRIPTS:
         for name in re.findall(r'(?:from|import\()\s*"([^"]+)"', path.read_text(encoding="utf-8")):
             assert (path.parent / name).is_file(), (path, name)
+
+
+def test_the_page_about_it_lets_whoever_looks_call_all_that_is_read():
+    called = {name for path in SCRIPTS for name in re.findall(r'"((?:batch|jobs|job_\w+)\.\w+)"', path.read_text())}
+    text = (CHECKOUT / "docs/console.md").read_text(encoding="utf-8")
+    access = yaml.safe_load(re.search(r"^external_auth:\n(?: .+\n)+", text, re.MULTILINE)[0])["external_auth"]["pam"]
+    (watching,) = access["watcher"]
+    acts = {"start", "preview", "pause", "resume", "approve", "stop", "retry", "cancel", "replay", "purge", "adopt"}
+    assert set(watching["@runner"]) == {name for name in called if name.partition(".")[2] not in acts}
