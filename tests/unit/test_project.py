@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import re
+import shutil
+import subprocess
 import warnings
 
 import pytest
@@ -141,6 +144,29 @@ def test_a_release_is_of_a_tag_goes_to_the_index_by_trust_and_only_after_everyth
     assert publish["permissions"] == {"id-token": "write"}
     assert publish["needs"] == ["ci", "check"]
     assert "secrets" not in text(".github/workflows/release.yml") + text(".github/workflows/ci.yml")
+
+
+@pytest.mark.parametrize(
+    ("tag", "left", "passes"),
+    [
+        (f"v{package.__version__}", "", True),
+        ("v9.9.9", "", False),
+        (f"v{package.__version__}", "\n### Fixed\n\n- Something.\n", False),
+    ],
+)
+def test_a_tag_is_released_when_it_is_that_of_the_package_and_the_changelog_keeps_nothing_for_later(
+    tmp_path, tag, left, passes
+):
+    (step,) = [
+        step for step in read(CHECKOUT / ".github/workflows/release.yml")["jobs"]["check"]["steps"] if "run" in step
+    ]
+    (tmp_path / "package").mkdir()
+    shutil.copy(CHECKOUT / "package/__init__.py", tmp_path / "package")
+    before, title, after = text("CHANGELOG.md").partition("## [Unreleased]\n")
+    after = after[after.index(f"## [{package.__version__}]") :]
+    (tmp_path / "CHANGELOG.md").write_text(f"{before}{title}{left}\n{after}")
+    told = {"PATH": os.environ["PATH"], "GITHUB_REF_NAME": tag}
+    assert (subprocess.run(["bash", "-ec", step["run"]], cwd=tmp_path, env=told, check=False).returncode == 0) is passes
 
 
 def test_what_one_job_hands_on_another_takes():
