@@ -62,7 +62,7 @@ class Owing:
                 self._queue.move(entry, state, reason)
             elif state is not State.PENDING:
                 self._ends.end(entry, state, reason)
-            for older in self._queue.superseded_by(entry):
+            for older in self._queue.superseded_by(entry) if entry.state not in ENDED else ():
                 self._ends.end(older, State.CANCELLED, f"the same job was published again: {job.jid}")
         return queued
 

@@ -910,3 +910,15 @@ def test_a_minion_that_does_not_restart_in_the_middle_runs_every_job_once_or_has
     assert all(world.runs[key] == 1 for key in owed - held)
     assert all(world.runs[key] <= 1 for key in held)
     assert world.machine.total == len(held)
+
+
+def test_a_newer_job_that_was_killed_replaces_none():
+    world = World(minions=("b",), supersede=("state.*",))
+    world.stop("b")
+    world.publish("j1", digest="same")
+    world.run(60)
+    world.publish("j2", digest="same")
+    world.run(3)
+    world.kill("j2")
+    world.run(60)
+    assert (world.state("b", "j1"), world.state("b", "j2")) == (State.PENDING, State.CANCELLED)
