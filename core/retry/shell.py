@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 MAINTENANCE = 10.0
 #: Seconds before a store or a job cache that failed is tried again at the start.
 CACHE_PAUSE = 2.0
+#: Publishes that are remembered until the store has been read.
+_MOST_EARLY = 10_000
 
 
 class RetryShell:
@@ -69,6 +71,8 @@ class RetryShell:
         patience = float(opts.get("timeout", 5)) + answers
         self.machine = Retry(settings, patience, paused=paused.exists(), acks=ports.acks)
         self.restored = False  # the queue has been taken up
+        # What was published before that. The job cache tells of it as well, of the newest some time later.
+        self._early: collections.deque[facts.Published] = collections.deque(maxlen=_MOST_EARLY)
         self._loads: dict[str, dict[str, Any]] = {}
         self._cache_worker, self._store_worker = Worker(loop), Worker(loop)
         self.writer = Writer(loop, self._store_worker, ports.store, self._record_of, self._refused)
@@ -141,6 +145,8 @@ class RetryShell:
         self.machine.capture.forget_closed(since)
         self.step(facts.Restored(tuple(job for job, _ in jobs.values()), tuple(entries), notes))
         self.restored = True
+        while self._early:
+            self.step(self._early.popleft())
         await self._look_back(since)
         log.info("The retry queue holds %d entries of %d jobs", self.machine.total, len(self.machine.jobs))
         self._maintain()
@@ -171,24 +177,26 @@ class RetryShell:
             self.step(facts.SignOfLife((minion,), facts.Sign.ACTIVITY))
 
     def handle(self, tag: str, data: Any) -> None:
-        """Take a wanted event. What is told before the store has been read is found in the job cache afterwards."""
-        if not self.restored:
-            return
+        """Take a wanted event. Before the store has been read that is which jobs are published, for afterwards."""
         if tag == events.wake_tag(JOB_RETRY):
             self._take_requests()
             return
-        if tag == events.KEY:
-            self._effects.check_keys_soon()
-            return
         fact = events.fact_of(tag, data)
-        if isinstance(fact, events.JobReturned):
-            self._returned(fact, data)
-        elif isinstance(fact, events.JobPublished):
+        if isinstance(fact, events.JobPublished):
             # What another master of a cluster published is that master's to keep.
             foreign = data.get("__peer_id") or self._ports.questions.wants(fact.jid)
             if not foreign and not self._effects.is_echo(fact.jid, fact.tgt):
                 # One that names no function is none that was found in the job cache, which is read at once.
-                self.step(facts.Published(fact.jid, fact.fun or "?", self._ports.clock.now()))
+                published = facts.Published(fact.jid, fact.fun or "?", self._ports.clock.now())
+                self.step(published) if self.restored else self._early.append(published)
+        elif self.restored:
+            self._tell(tag, fact, data)
+
+    def _tell(self, tag: str, fact: events.BusFact | None, data: Mapping[str, Any]) -> None:
+        if tag == events.KEY:
+            self._effects.check_keys_soon()
+        elif isinstance(fact, events.JobReturned):
+            self._returned(fact, data)
         elif isinstance(fact, events.JobStarted):
             self._handed_on(fact.minion, fact.jid)
             self.step(facts.Acknowledged(fact.minion, fact.jid))

@@ -123,12 +123,11 @@ def test_requests_that_were_left_while_the_engine_was_down_are_carried_out_in_th
     assert stage.state("a") is State.CANCELLED
 
 
-def test_what_is_told_while_the_store_is_read_is_found_afterwards(stage, opts, job_cache, monkeypatch):
+def test_what_is_told_while_the_store_is_read_is_looked_at_afterwards(stage, opts, job_cache, monkeypatch):
     accept(opts, "a")
     held = {**record_of("a"), "state": "held"}
     RetryStore(opts).write(Changes({JID: snapshot_of("a")}, {("a", JID): held}))
     job_cache.keep_load(JID, load_of(), ["a"])
-    job_cache.keep_load(SIGNAL, load_of(jid=SIGNAL), ["a"])
     steps, step = [], stage.shell.machine.step
     monkeypatch.setattr(stage.shell.machine, "step", lambda fact, now: steps.append(fact) or step(fact, now))
     stage.shell.start()
@@ -136,6 +135,8 @@ def test_what_is_told_while_the_store_is_read_is_found_afterwards(stage, opts, j
         stage.shell.handle(f"salt/job/{jid}/new", {"jid": jid, "fun": "state.apply", "minions": ["a"]})
     stage.until(lambda: stage.shell.restored)
     assert isinstance(steps[0], facts.Restored)
+    assert SIGNAL in stage.shell.machine.capture.open
+    job_cache.keep_load(SIGNAL, load_of(jid=SIGNAL), ["a"])  # the master has stored it only now
     stage.until(lambda: stage.state("a", SIGNAL) is State.PENDING)
     assert stage.state("a") is State.HELD
 
