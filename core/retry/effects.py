@@ -159,6 +159,9 @@ class Effects:
 
     def _ask(self, effect: facts.Ask) -> None:
         jid, left = effect.jid, set(effect.minions)
+        job = self._with.machine.queue.jobs.get(jid)
+        # A proxy runs several functions without a record (Salt's ``metaproxy``): that it has none says nothing of such a job.
+        doubted = effect.doubted if job is not None and len(job.funs) == 1 else ()
 
         def told(said: Found) -> None:
             # Those that have answered need not wait for the others.
@@ -169,7 +172,7 @@ class Effects:
             questions, expression = self._with.ports.questions, self._expression(jid)
             try:
                 said = await questions.find_either(
-                    jid, effect.minions, self._with.timeout, expression, self._kept, told, effect.doubted
+                    jid, effect.minions, self._with.timeout, expression, self._kept, told, doubted
                 )
             except Exception as exc:  # whatever it is: who asked waits for an outcome
                 log.warning("%d minions could not be asked about job %s: %s", len(left), jid, exc)

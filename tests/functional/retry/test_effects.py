@@ -1,0 +1,70 @@
+"""What is told to the queue of minions that were asked about a job; the minions are played."""
+
+from __future__ import annotations
+
+import asyncio
+import types
+
+import pytest
+
+from saltext.jobs.core.master import once
+from saltext.jobs.core.master.questions import Found
+from saltext.jobs.core.retry import facts
+from saltext.jobs.core.retry.effects import Context, Effects
+from saltext.jobs.core.retry.reader import JobReader, job_of
+from saltext.jobs.core.retry.steps import Said
+from tests.functional.retry.records import JID, load_of
+
+
+class Minions:
+    """Minions that answer a question about a job. ``doubted``: those that were to be asked for their records alone."""
+
+    def __init__(self, found):
+        self.found, self.doubted = found, None
+
+    async def find_either(self, jid, minions, timeout, target, kept, told, doubted):
+        self.doubted = doubted
+        return self.found
+
+
+def asked(opts, job_cache, found, doubted=(), **load):
+    """Ask about a job: what the queue is told, and the minions."""
+    load, minions, told, calls = load_of(**load), Minions(found), [], []
+    job = job_of(JID, load, published_at=1000.0)
+    ports = types.SimpleNamespace(
+        questions=minions,
+        cache=job_cache,
+        reader=JobReader(opts, job_cache, trust=False),
+        clock=types.SimpleNamespace(now=lambda: 1060.0),
+    )
+    machine = types.SimpleNamespace(queue=types.SimpleNamespace(jobs={JID: job}))
+    loop = types.SimpleNamespace(spawn_callback=lambda call, *args: calls.append(call(*args)))
+    worker = types.SimpleNamespace(call=_called)
+    with_ = Context(loop, ports, machine, {JID: load}, None, worker, worker, "m", False, True, 1.0, told.append)
+    effects = Effects(with_)
+    effects.perform(facts.Ask(JID, ("a", "b"), tuple(doubted)))
+    asyncio.run(calls.pop())
+    (fact,) = told
+    return fact, minions
+
+
+async def _called(call, *args):
+    return call(*args)
+
+
+def silent(*minions):
+    return Found(frozenset(), {}, frozenset(), frozenset(minions))
+
+
+@pytest.mark.parametrize(("fun", "doubted"), [("state.apply", ("a",)), (["state.apply", "test.ping"], ())])
+def test_a_proxy_is_asked_for_its_records_alone_only_where_they_would_have_the_job(opts, job_cache, fun, doubted):
+    _, minions = asked(opts, job_cache, silent("a", "b"), doubted=("a",), fun=fun)
+    assert minions.doubted == doubted
+
+
+@pytest.mark.parametrize(("executors", "said"), [(["job_once", "direct_call"], Said.NEVER), (["job_once"], None)])
+def test_what_a_minion_says_of_a_job_that_goes_by_executors_of_its_own(opts, job_cache, executors, said):
+    records = {"a": once.Record("never", 1e6)}
+    found = Found(frozenset(), {}, frozenset("a"), records=records)
+    fact, _ = asked(opts, job_cache, found, kwargs={"module_executors": executors})
+    assert fact.said.get("a") is said
