@@ -134,10 +134,10 @@ def _job_of(opts, data):
 
 
 def _claim(opts, data):
-    """Return the job that has arrived: recorded as begun now, begun before, or refused. None where it runs unrecorded."""
+    """Return the job that has arrived: recorded as begun now, begun before, refused, or to be run without a record."""
     records = Records(opts)
     try:
-        return records.claim(data)
+        job = records.claim(data)
     except salt.exceptions.CommandExecutionError as exc:
         return Refused(str(exc))
     except OSError as exc:
@@ -149,7 +149,27 @@ def _claim(opts, data):
         # The time of a file can be set on a disk that is full: what runs without a record must not count as never seen.
         records.begin_anew()
         log.warning("Job %r runs without a record in %s, and may run again: %s", data["jid"], records.folder, exc)
-        return None
+        job = Unrecorded(data)
+    if job.runs:
+        _acknowledge(opts, data, job.over)
+    return job
+
+
+class Unrecorded:
+    """A delivery of a job that cannot be recorded, and runs all the same. The master is told that it begins."""
+
+    runs = True
+
+    def __init__(self, data):
+        self.parts, self.next, self.over = _parts_of(data), 0, threading.Event()
+
+    def run(self, part, func, call):
+        """Run one function of the job. Raises what the function raises."""
+        try:
+            return call()
+        finally:
+            if part + 1 >= self.parts:
+                self.over.set()
 
 
 class Refused:
@@ -176,12 +196,10 @@ class Job:
     def __init__(self, opts, data, records, record, runs):
         self.opts, self.data, self.records, self.record, self.runs = opts, data, records, record, runs
         self.next = 0  # the part that comes next
+        self.over = threading.Event()  # set once it is needless to say again that it has begun
 
     def run(self, part, func, call):
         """Run one function of the job and record what came of it. Raises what the function raises."""
-        repeats = threading.Event()
-        if part == 0:
-            _acknowledge(self.opts, self.data, repeats)
         try:
             value = call()
         except Exception as exc:
@@ -191,7 +209,7 @@ class Job:
             self.ended(part, {"interrupted": True})
             raise
         finally:
-            repeats.set()
+            self.over.set()
         if isinstance(value, types.GeneratorType):
             return self.collected(part, func, value)
         if isinstance(value, dict) and value.get("__no_return__"):
@@ -330,6 +348,11 @@ def _key_of(data):
     return f"{data['jid']}@{resource.get('type')}@{resource.get('id')}"
 
 
+def _parts_of(data):
+    """Return how many calls Salt makes for a job."""
+    return (len(data["fun"]) if isinstance(data["fun"], (list, tuple)) else 1) + _for_resources(data)
+
+
 def _for_resources(data):
     """Return how many calls more than one a job has for resources of the minion, which Salt 3008 makes within one job."""
     merged = getattr(salt.minion.Minion, "_MERGE_RESOURCE_FUNS", ())
@@ -414,13 +437,21 @@ class Records:
 
     def _seen(self, jid):
         found, _ = self._newest(jid)
-        since = os.stat(self._since).st_mtime
         if found is None:
-            return {"state": "never", "recorded_for": max(0.0, min(time.time() - since, self._keep()))}
+            return {"state": "never", "recorded_for": max(0.0, min(time.time() - self._complete_since(), self._keep()))}
         told = {"state": found.state, "at": found.at, "fun": found.fun}
         if told["state"] == "ended":
             told.update(_told_of(found))
         return told
+
+    def _complete_since(self):
+        """Return since when (Unix time) nothing was begun here without a record. Now, where that could not be noted."""
+        since = os.stat(self._since).st_mtime
+        try:
+            self._open(self._since, os.O_WRONLY).close()
+        except OSError:
+            return time.time()
+        return since
 
     def append(self, record, line):
         """Add a line to the record of a run, durably. :raises OSError: where that is not possible."""
@@ -574,7 +605,7 @@ class Records:
             "jid": jid,
             "fun": _fun_of(data),
             "at": time.time(),
-            "parts": (len(data["fun"]) if isinstance(data["fun"], (list, tuple)) else 1) + _for_resources(data),
+            "parts": _parts_of(data),
             "pid": number,
             "birth": birth,
             "ordered": bool(self.opts.get("multifunc_ordered")),

@@ -160,7 +160,7 @@ class Effects:
     def _ask(self, effect: facts.Ask) -> None:
         jid, left = effect.jid, set(effect.minions)
         job = self._with.machine.queue.jobs.get(jid)
-        # A proxy runs several functions without a record (Salt's ``metaproxy``): that it has none says nothing of such a job.
+        # A proxy runs several functions without a record (Salt's ``metaproxy``): of those it would say that it never began.
         doubted = effect.doubted if job is not None and len(job.funs) == 1 else ()
 
         def told(said: Found) -> None:

@@ -427,7 +427,7 @@ class Publish:
     """
     Publish the job as it was, under its own jid, to those of these minions that its target still matches, and to the
     ``named`` ones whatever it matches. ``rerun``: one that keeps records is to run it though it was interrupted there.
-    ``recorded``: all of them keep records. Then give Sent or SendFailed. One publish.
+    ``recorded``: all of them will have it on record. Then give Sent or SendFailed. One publish.
     """
 
     jid: str

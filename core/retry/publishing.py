@@ -76,7 +76,7 @@ class Publishing:
             replay.go(Step.SENDING)
             ready.append(entry.minion)
             rerun = rerun or replay.said is Said.INTERRUPTED
-            recorded = recorded and replay.said is not Said.NOTHING
+            recorded = recorded and replay.said not in (Said.NOTHING, Said.NOT_SURE)
             if entry.named:
                 named.add(entry.minion)
             self._queue.tell(entry, "sent")

@@ -54,10 +54,10 @@ def silent(entry: Entry, now: float, terms: Terms, said: Said = Said.NOTHING) ->
     """
     The minion was asked about a job that may be with it, and said nothing. None: all stays as it is.
 
-    :param said: what its records said when it answered last. One that has them may be sent the job without a doubt.
+    :param said: what its records said when it answered last. One that would have recorded it may be sent it.
     """
     if entry.state is not State.RUNNING:
-        begun = said is Said.NOTHING
+        begun = said in (Said.NOTHING, Said.NOT_SURE)
         return not_received(entry, "no sign of receipt, and it does not answer", terms, begun)
     if entry.expires_at <= now:
         return Decision(State.EXPIRED, "it was begun, but nothing more was heard of it in its time to live")
@@ -75,7 +75,7 @@ def vanished(entry: Entry, unheard: bool, terms: Terms, said: Said = Said.NOTHIN
         return not_received(entry, "the minion has never begun it", terms, begun=False, alive=True)
     if said is Said.INTERRUPTED or entry.state is State.RUNNING or entry.acknowledged:
         return interrupted(entry, terms)
-    begun = said is Said.NOTHING and (unheard or not terms.acks)
+    begun = unheard or not terms.acks
     return not_received(entry, "no sign of receipt; the minion does not run it", terms, begun, alive=True)
 
 

@@ -809,6 +809,16 @@ def test_the_master_is_told_where_it_has_asked_for_that(minion, trace, jid, bus)
     assert len(bus.events) == 1
 
 
+def test_the_master_is_told_of_a_job_that_runs_without_a_record_too(minion, trace, jid, bus, monkeypatch):
+    _fill_the_disk(monkeypatch)
+    minion.deliver(jid, "probe.give", trace, **ACK)
+    assert [tag for tag, _ in bus.events] == [f"salt/job/{jid}/start/m1"]
+    with pytest.raises(salt.exceptions.CommandExecutionError, match="not run"):
+        minion.opts["job_once_strict"] = True
+        minion.deliver(new_jid(), "probe.give", trace, **ACK)
+    assert (len(bus.events), minion.runs()) == (1, 1), "not of one that is refused"
+
+
 def test_a_proxy_says_itself_that_it_begins_since_no_release_does_so_for_it(tmp_path, jid, bus):
     proxy = Minion(tmp_path, proxy={"proxytype": "dummy"}, multiprocessing=False)
     proxy.deliver(jid, "probe.give", str(proxy.trace), start_event=True, **ACK)

@@ -91,6 +91,25 @@ def test_a_job_of_several_functions_whose_first_was_refused_is_refused_as_a_whol
     assert (minion.runs(), minion.records()) == (0, [])
 
 
+def test_on_a_disk_that_has_become_read_only_a_minion_says_of_no_job_that_it_never_began(
+    minion, trace, jid, monkeypatch
+):
+    minion.deliver(new_jid(), "probe.give", trace)
+    os.utime(minion.records()[0].with_name(".since"), (0, 0))
+    assert minion.seen(jid)[jid]["recorded_for"] > 86400
+    real = os.open
+
+    def read_only(path, flags, *args, **kwargs):
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) and "job_once" in str(path):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return real(path, flags, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", read_only)
+    monkeypatch.setattr(os, "utime", _fails(errno.EROFS))
+    assert minion.deliver(jid, "probe.give", trace, "done") == ("done", 0)
+    assert minion.seen(jid)[jid] == {"state": "never", "recorded_for": 0}
+
+
 def _a_file(folder):
     folder.parent.mkdir(parents=True)
     folder.write_text("")

@@ -12,8 +12,6 @@ from tests.unit.retry.test_machine import away
 from tests.unit.retry.test_verdict import AGAIN, ONCE, RUNNING, SENT, UNSAID, entry
 from tests.unit.retry.world import World
 
-WITH_RECORDS = [Said.NEVER, Said.NOT_SURE]
-
 
 def keeper(**options):
     """A world in which minion b keeps records, and is away; it is owed job j1."""
@@ -39,19 +37,21 @@ def test_a_job_that_was_begun_is_held_though_nothing_was_heard_of_it():
 
 
 def test_a_minion_that_refuses_what_it_has_begun_is_sent_to_as_often_as_need_be():
-    for said in WITH_RECORDS:
-        assert verdict.silent(entry(*SENT, lost=5), 2.0, UNSAID, said).state is State.PENDING
-    assert verdict.vanished(entry(*SENT, lost=5), True, UNSAID, Said.NOT_SURE).state is State.PENDING
-    assert verdict.vanished(entry(*SENT, lost=5), True, UNSAID, Said.NOTHING).state is State.HELD
+    assert verdict.silent(entry(*SENT, lost=5), 2.0, UNSAID, Said.NEVER).state is State.PENDING
+
+
+@pytest.mark.parametrize("said", [Said.NOTHING, Said.NOT_SURE])
+def test_a_minion_that_may_have_begun_it_without_a_record_is_not_sent_to_without_end(said):
+    assert verdict.silent(entry(*SENT, lost=1), 2.0, UNSAID, said).state is State.HELD
+    assert verdict.vanished(entry(*SENT, lost=1), True, UNSAID, said).state is State.HELD
+    assert verdict.vanished(entry(*SENT, acknowledged=True), False, ONCE, said).state is State.HELD
 
 
 # -- from start to end -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("acks", [True, False])
-@pytest.mark.parametrize("delay", [0.05, 0.3, 0.9, 1.05, 1.2, 1.5, 2.5, 5.0])
-def test_a_job_that_takes_its_own_minion_down_runs_once_and_is_held(acks, delay):
-    world = keeper(acks=acks, duration=60.0)
+def takes_its_minion_down(world, delay):
+    """Have minion b go down so many seconds after it has begun a job, and start again."""
     deliver = world.deliver
 
     def go_down(jid, names):
@@ -62,11 +62,39 @@ def test_a_job_that_takes_its_own_minion_down_runs_once_and_is_held(acks, delay)
             world.later(delay + 8.0, lambda: world.start("b"), engine=False)
 
     world.deliver = go_down
+
+
+@pytest.mark.parametrize("acks", [True, False])
+@pytest.mark.parametrize("delay", [0.05, 0.3, 0.9, 1.05, 1.2, 1.5, 2.5, 5.0])
+def test_a_job_that_takes_its_own_minion_down_runs_once_and_is_held(acks, delay):
+    world = keeper(acks=acks, duration=60.0)
+    takes_its_minion_down(world, delay)
     world.start("b")
     world.run(3600)
     assert world.runs["b", "j1"] == 1
     assert world.state("b", "j1") is State.HELD
     assert world.refused["b", "j1"] == 0, "it is asked before it is sent to"
+
+
+@pytest.mark.parametrize(("acks", "most"), [(True, 1), (False, 2)])
+@pytest.mark.parametrize("delay", [0.3, 1.2, 5.0])
+def test_a_job_that_takes_down_a_minion_which_cannot_record_it_is_held_soon(acks, most, delay):
+    world = keeper(acks=acks, duration=60.0)
+    world.minions["b"].full = True
+    takes_its_minion_down(world, delay)
+    world.start("b")
+    world.run(3600)
+    assert world.state("b", "j1") is State.HELD
+    assert 1 <= world.runs["b", "j1"] <= most
+
+
+def test_only_where_all_minions_of_a_publish_have_records_of_the_job_no_other_acknowledgement_is_asked_for():
+    for full in (False, True):
+        world = keeper()
+        world.minions["b"].full = full
+        world.start("b")
+        world.run_until(lambda world=world: world.effects(facts.Publish))
+        assert [effect.recorded for effect in world.effects(facts.Publish)] == [not full]
 
 
 @pytest.mark.parametrize("acks", [True, False])

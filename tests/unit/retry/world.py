@@ -38,17 +38,22 @@ def is_sent(entry):
 
 
 class Minion:
-    """One minion: what it has seen and what it runs. One that ``keeps`` records refuses what it has begun."""
+    """
+    One minion: what it has seen and what it runs. One that ``keeps`` records refuses what it has begun, but for what it has
+    begun while its disk was ``full``.
+    """
 
     def __init__(self, up=True, cache_jobs=False):
         self.up, self.cache_jobs = up, cache_jobs
         self.seen, self.running, self.ran = set(), {}, set()
         self.life = 0
         self.late = None  # what was published while it was frozen, which it gets when it wakes
-        self.keeps, self.begun = False, set()
+        self.keeps, self.full, self.begun = False, False, set()
 
     def says(self, jid):
         """What its records say of a job that it does not run."""
+        if self.full:
+            return Said.NOT_SURE
         return Said.INTERRUPTED if jid in self.begun else Said.NEVER
 
 
@@ -474,7 +479,8 @@ class World:
             if minion.keeps and jid in minion.begun:
                 self.refused[name, jid] += 1
                 continue
-            minion.begun.add(jid)
+            if not minion.full:
+                minion.begun.add(jid)
             self.runs[name, jid] += 1
             minion.running[jid] = True
             life = minion.life
