@@ -201,6 +201,11 @@ class Effects:
         spec, batch = live.batch.spec, live.batch
         try:
             for minion, data in said.ran.items():
+                if not once.is_return_of(spec.fun, data):
+                    log.warning(
+                        "Batch %s: %s has run another function under its jid, for another master", live.jid, minion
+                    )
+                    continue
                 kept = {name: data[name] for name in ("return", "retcode", "success") if name in data}
                 load = {"jid": live.jid, "id": minion, "fun": spec.fun, **kept}
                 await self._ports.cache_worker.call(self._ports.cache.store_return, load)

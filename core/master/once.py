@@ -64,3 +64,18 @@ def is_recorded(funs: Iterable[str], options: Any) -> bool:
     if isinstance(wishes, Mapping) and wishes.get("question"):
         return False
     return not all(fun.startswith(_PASS) for fun in funs)
+
+
+def is_return_of(fun: Any, kept: Mapping[str, Any]) -> bool:
+    """
+    Tell whether what a minion has kept under a jid is what these functions returned: two masters may have used that jid.
+
+    :param fun: a job's function, or a list of several.
+    :param kept: as a minion answers.
+    """
+    return "fun" not in kept or _named(kept["fun"]) == _named(fun)
+
+
+def _named(fun: Any) -> str:
+    """Return the functions of a job as the executor has them on record."""
+    return ",".join(map(str, fun)) if isinstance(fun, (list, tuple)) else str(fun)

@@ -184,8 +184,9 @@ class Effects:
 
     async def _tell_asked(self, jid: str, said: Found, more: bool) -> None:
         try:
-            ran = await self._store_returns(jid, said.ran)
-            records = self._said(jid, said.records)
+            others = self._others(jid, said.ran)
+            ran = await self._store_returns(jid, {m: kept for m, kept in said.ran.items() if m not in others})
+            records = {**self._said(jid, said.records), **dict.fromkeys(others, Said.INTERRUPTED)}
         except Exception:  # whatever it is: who asked waits for an outcome
             log.exception("What minions say of job %s cannot be used", jid)
             self._step(facts.Asked(jid, unasked=said.answered | said.silent, more=more))
@@ -195,9 +196,9 @@ class Effects:
                 jid,
                 said.running,
                 ran,
-                said.idle,
+                said.idle | others,
                 said.silent,
-                frozenset(said.ran) - ran,  # one whose return cannot be stored now is asked again
+                frozenset(said.ran) - ran - others,  # one whose return cannot be stored now is asked again
                 said.unmatched,
                 said.unproven,
                 records,
@@ -205,6 +206,14 @@ class Effects:
                 more,
             )
         )
+
+    def _others(self, jid: str, returns: Mapping[str, Any]) -> frozenset[str]:
+        """Return the minions that have run something else under the jid of a job: they would not run the job under it."""
+        load = self._with.loads.get(jid, {})
+        others = frozenset(m for m, kept in returns.items() if load and not once.is_return_of(load.get("fun"), kept))
+        if others:
+            log.warning("%s has run another function under the jid of job %s, for another master", sorted(others), jid)
+        return others
 
     def _said(self, jid: str, records: Mapping[str, once.Record]) -> dict[str, Said]:
         """Return what the records of minions tell about a job; nothing where they would not have it."""

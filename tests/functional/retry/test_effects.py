@@ -68,3 +68,37 @@ def test_what_a_minion_says_of_a_job_that_goes_by_executors_of_its_own(opts, job
     found = Found(frozenset(), {}, frozenset("a"), records=records)
     fact, _ = asked(opts, job_cache, found, kwargs={"module_executors": executors})
     assert fact.said.get("a") is said
+
+
+def returned(fun, **more):
+    """What a minion answers that has run a function under the jid."""
+    answer = {"jid": JID, "return": "done", "retcode": 0, "job_once": {"state": "ended"}, **more}
+    return Found(frozenset(), {"a": answer if fun is None else {**answer, "fun": fun}}, frozenset())
+
+
+@pytest.mark.parametrize(
+    ("fun", "told"),
+    [
+        ("state.apply", "state.apply"),
+        ("state.apply", None),
+        (["state.apply", "test.ping"], ["state.apply", "test.ping"]),
+        (["state.apply", "test.ping"], "state.apply,test.ping"),
+    ],
+)
+def test_a_return_that_a_minion_has_kept_of_this_job_is_fetched(opts, job_cache, fun, told):
+    job_cache.keep_load(JID, load_of(fun=fun), ["a"])
+    fact, _ = asked(opts, job_cache, returned(told), fun=fun)
+    assert (fact.ran, fact.unasked) == ({"a"}, frozenset())
+    assert job_cache.have_returned(JID, ["a"]) == {"a"}
+
+
+@pytest.mark.parametrize("told", ["cmd.run", ["state.apply", "cmd.run"], 5])
+def test_what_a_minion_has_returned_to_another_master_under_the_same_jid_is_no_return_of_the_job(
+    opts, job_cache, told, caplog
+):
+    job_cache.keep_load(JID, load_of(), ["a"])
+    fact, _ = asked(opts, job_cache, returned(told))
+    assert (fact.ran, fact.idle, fact.unasked) == (frozenset(), {"a"}, frozenset())
+    assert fact.said == {"a": Said.INTERRUPTED}, "it would not run under that jid"
+    assert job_cache.have_returned(JID, ["a"]) == frozenset()
+    assert "has run another function" in caplog.text

@@ -208,6 +208,17 @@ def test_a_return_that_was_lost_and_that_the_minion_has_kept_is_fetched(tmp_path
         assert bench.master.jobs() == ["a"]
 
 
+def test_what_a_minion_has_returned_to_another_master_under_the_same_jid_is_no_return_of_the_batch(tmp_path):
+    minion = FakeMinion("a", seconds=10_000)
+    with bench_of(tmp_path, minion) as bench:
+        doubtful(bench, minion)
+        minion.runs.clear()
+        other = {"jid": JID, "fun": "of.another", "return": "done", "retcode": 0, "job_once": {"state": "ended"}}
+        minion.answers[RECORDS] = (other, 0)
+        bench.end()
+        assert bench.states() == {"a": "lost"}
+
+
 # -- the retry queue ---------------------------------------------------------------------------------------------------
 
 
