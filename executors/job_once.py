@@ -196,7 +196,7 @@ class Job:
     def __init__(self, opts, data, records, record, runs):
         self.opts, self.data, self.records, self.record, self.runs = opts, data, records, record, runs
         self.next = 0  # the part that comes next
-        self.over = threading.Event()  # set once it is needless to say again that it has begun
+        self.over = threading.Event()  # set once it need not be said again that it has begun
 
     def run(self, part, func, call):
         """Run one function of the job and record what came of it. Raises what the function raises."""
@@ -206,13 +206,13 @@ class Job:
             self.ended(part, _raised(exc))
             raise
         except BaseException:
+            self.over.set()
             self.ended(part, {"interrupted": True})
             raise
-        finally:
-            self.over.set()
         if isinstance(value, types.GeneratorType):
             return self.collected(part, func, value)
         if isinstance(value, dict) and value.get("__no_return__"):
+            self.over.set()
             self.records.drop(self.record)  # it waits in the minion's own queue of states, and will come again
             return value
         self.ended(part, self.outcome(value, func), is_dict=isinstance(value, dict))
@@ -247,6 +247,9 @@ class Job:
         except Exception as exc:
             self.ended(part, _raised(exc))
             raise
+        except BaseException:
+            self.over.set()
+            raise
         self.ended(part, self.outcome(whole, func))
 
     def ended(self, part, outcome, is_dict=False):
@@ -254,12 +257,15 @@ class Job:
         line = {**outcome, "part": part, "at": time.time()}
         if part == 0 and not is_dict and _for_resources(self.data) and not self.data.get("pure_resource_target"):
             line["last"] = True  # the minion's own state run has failed: Salt calls none for its resources then
+        is_last = part + 1 >= self.record.parts or "last" in line
+        if is_last:
+            self.over.set()
         try:
             self.records.append(self.record, line)
         except OSError as exc:
             log.warning("The end of job %r could not be recorded: %s", self.record.jid, exc)
             return
-        if part + 1 >= self.record.parts:
+        if is_last:
             try:
                 self.records.sweep(self.record)
             except OSError as exc:

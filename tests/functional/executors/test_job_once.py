@@ -847,6 +847,29 @@ def test_after_the_end_nothing_is_repeated(minion, trace, bus, soon):
     assert (len(bus.requests), len(bus.events)) == (0, 1)
 
 
+def test_it_is_repeated_until_the_last_of_several_functions_has_ended(minion, trace, jid, bus, soon):
+    data = {"jid": jid, "fun": ["probe.give", "test.sleep"], "arg": [], **ACK}
+    minion.call(data, "probe.give", [trace])
+    minion.call(data, "test.sleep", [1])
+    assert (len(bus.requests), len(bus.events)) == (1, 3)
+
+
+def test_it_is_repeated_until_all_is_collected_that_a_function_yields(minion, trace, jid, bus, soon):
+    values, _ = minion.deliver(jid, "probe.steps", trace, **ACK)
+    time.sleep(0.4)
+    assert (len(bus.requests), len(bus.events)) == (1, 3)
+    assert list(values)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_it_is_not_repeated_after_the_end_of_what_a_function_yields(minion, trace, bus, soon, fails):
+    values, _ = minion.deliver(new_jid(), "probe.steps", trace, fails, **ACK)
+    with pytest.raises(ValueError) if fails else contextlib.nullcontext():
+        list(values)
+    time.sleep(0.3)
+    assert (len(bus.requests), len(bus.events)) == (0, 1)
+
+
 def test_no_bus_is_no_reason_not_to_run(minion, trace, jid, monkeypatch, soon):
     def fail(*_, **__):
         raise OSError("no such socket")
