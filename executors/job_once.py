@@ -200,6 +200,8 @@ class Job:
 
     def run(self, part, func, call):
         """Run one function of the job and record what came of it. Raises what the function raises."""
+        if part in self.record.ended:  # by the delivery of which the minion has queued another part
+            return self.again(part, func)
         try:
             value = call()
         except Exception as exc:
@@ -212,10 +214,17 @@ class Job:
         if isinstance(value, types.GeneratorType):
             return self.collected(part, func, value)
         if isinstance(value, dict) and value.get("__no_return__"):
-            self.over.set()
-            self.records.drop(self.record)  # it waits in the minion's own queue of states, and will come again
-            return value
+            return self.queued(part, value)
         self.ended(part, self.outcome(value, func), is_dict=isinstance(value, dict))
+        return value
+
+    def queued(self, part, value):
+        """A state run waits in the minion's own queue, and the whole job will come again from there."""
+        if len(_functions_of(self.data)) > 1:
+            self.ended(part, {"queued": True})
+            return value
+        self.over.set()
+        self.records.drop(self.record)
         return value
 
     def outcome(self, value, func):
@@ -278,7 +287,7 @@ class Job:
         if self.record.fun not in ("", _fun_of(self.data)):
             return self.another()
         found = self.record.ended.get(part)
-        if found is None or "interrupted" in found:
+        if found is None or "interrupted" in found or "queued" in found:
             return self.interrupted()
         if "raised" in found:
             text = found["text"]
@@ -337,13 +346,17 @@ def _passes(opts, data):
         return True
     if str(opts.get("__cli")).startswith("salt-call"):  # it has no jid; this one is an argument of the function
         return True
-    functions = data["fun"] if isinstance(data["fun"], (list, tuple)) else [data["fun"]]
-    return all(str(function).startswith(PASS) for function in functions)
+    return all(function.startswith(PASS) for function in _functions_of(data))
+
+
+def _functions_of(data):
+    """Return the names of a job's functions."""
+    return [str(fun) for fun in data["fun"]] if isinstance(data["fun"], (list, tuple)) else [str(data["fun"])]
 
 
 def _fun_of(data):
     """Return the functions of a job as its record has them."""
-    return ",".join(map(str, data["fun"])) if isinstance(data["fun"], (list, tuple)) else str(data["fun"])
+    return ",".join(_functions_of(data))
 
 
 def _key_of(data):
@@ -356,7 +369,7 @@ def _key_of(data):
 
 def _parts_of(data):
     """Return how many calls Salt makes for a job."""
-    return (len(data["fun"]) if isinstance(data["fun"], (list, tuple)) else 1) + _for_resources(data)
+    return len(_functions_of(data)) + _for_resources(data)
 
 
 def _for_resources(data):
@@ -385,9 +398,12 @@ class Record:
 
     @functools.cached_property
     def state(self):
-        """``ended``, ``begun`` where who is at it is there, ``interrupted`` where that is gone."""
+        """
+        ``ended``, ``begun`` where who is at it is there, ``interrupted`` where that is gone, ``queued`` where what is left
+        waits in the minion's own queue of states.
+        """
         if all("interrupted" not in self.ended.get(part, ("interrupted",)) for part in range(self.parts)):
-            return "ended"
+            return "queued" if any("queued" in outcome for outcome in self.ended.values()) else "ended"
         cut = any("interrupted" in outcome for outcome in self.ended.values())
         return "begun" if not cut and self.birth and _birth(self.pid) == self.birth else "interrupted"
 
@@ -413,9 +429,11 @@ class Records:
         jid, key, options, pause = str(data["jid"]), _key_of(data), _options(data), 0.1
         while True:
             found, number = self._begun_before(jid, key)
-            if found is None or (found.state == "interrupted" and options.get("rerun")):
+            goes_on = found is not None and found.state == "queued" and found.fun == _fun_of(data)
+            if found is None or goes_on or (found.state == "interrupted" and options.get("rerun")):
                 self._prepare(options.get("keep"))
-                record = self._new(_file_of(self.folder, _plain(key), number + 1), jid, data)
+                done = [line for line in found.ended.values() if "queued" not in line] if goes_on else []
+                record = self._new(_file_of(self.folder, _plain(key), number + 1), jid, data, done)
                 if record is not None:
                     return Job(self.opts, data, self, record, runs=True)
             elif found.state == "begun" and ((found.pid, found.birth) != _here() or _elsewhere(found.thread)):
@@ -445,7 +463,7 @@ class Records:
         found, _ = self._newest(jid)
         if found is None:
             return {"state": "never", "recorded_for": max(0.0, min(time.time() - self._complete_since(), self._keep()))}
-        told = {"state": found.state, "at": found.at, "fun": found.fun}
+        told = {"state": "begun" if found.state == "queued" else found.state, "at": found.at, "fun": found.fun}
         if told["state"] == "ended":
             told.update(_told_of(found))
         return told
@@ -604,8 +622,11 @@ class Records:
                 return newest, number
             number, newest = number + 1, record
 
-    def _new(self, path, jid, data):
-        """Record that a job is begun now, durably. Returns None where another delivery was faster."""
+    def _new(self, path, jid, data, done):
+        """
+        Record that a job is begun now, durably, and what is ``done`` of it: lines of its run before. Returns None where
+        another delivery was faster.
+        """
         number, birth = _here()
         about = {
             "jid": jid,
@@ -617,31 +638,33 @@ class Records:
             "ordered": bool(self.opts.get("multifunc_ordered")),
             "thread": threading.get_ident(),
         }
-        line = {"format": FORMAT, **about}
+        lines = [{"format": FORMAT, **about}, *done]
         # A name of its own: one that a killed process has left may be another record's second name.
         temporary = os.path.join(self.folder, f".{uuid.uuid4().hex}.new")
         try:
             with self._open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as file:
-                _write(file, line)
+                for line in lines:
+                    _write(file, line)
             try:
                 os.link(temporary, path)
             except FileExistsError:
                 if os.stat(temporary).st_nlink < 2:  # NFS may say so of a link that was made, when its answer was lost
                     return None
             except OSError:  # a file system without links: a crash may leave an empty file, which counts as begun
-                self._new_without_link(path, line)
+                self._new_without_link(path, lines)
         except FileExistsError:
             return None
         finally:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
         self._sync_folder(path)
-        return Record(path, **about)
+        return Record(path, ended={line["part"]: line for line in done}, **about)
 
-    def _new_without_link(self, path, line):
+    def _new_without_link(self, path, lines):
         with self._open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as file:
             try:
-                _write(file, line)
+                for line in lines:
+                    _write(file, line)
             except OSError:
                 os.unlink(path)
                 raise

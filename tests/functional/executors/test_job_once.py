@@ -175,6 +175,42 @@ def test_a_state_run_that_the_minion_queues_for_itself_is_run_when_its_turn_come
     assert minion.runs() == 2
 
 
+def _with_a_state_run_between(minion, jid):
+    """Have a job of three functions arrive: what each returns."""
+    calls = [("probe.give", "one", 3), ("probe.queued", str(minion.gate)), ("probe.give", "three")]
+    data = {"jid": jid, "fun": [fun for fun, *_ in calls], "arg": []}
+    return [minion.call(data, fun, [str(minion.trace), *args])[0] for fun, *args in calls]
+
+
+def test_of_several_functions_only_that_runs_again_which_the_minion_has_queued_for_itself(minion, jid):
+    assert _with_a_state_run_between(minion, jid)[::2] == ["one", "three"]
+    assert minion.seen(jid)[jid]["state"] == "begun"
+    minion.start()
+    assert _with_a_state_run_between(minion, jid)[1]["queued"], "it has to wait once more"
+    assert minion.runs() == 4
+    minion.gate.touch()
+    for _ in range(2):
+        assert _with_a_state_run_between(minion, jid) == ["one", "its turn", "three"]
+    assert minion.runs() == 5
+    assert minion.seen(jid)[jid]["retcode"] == {"probe.give": 0, "probe.queued": 0}
+
+
+def test_a_job_that_was_cut_after_it_had_queued_a_function_is_interrupted(minion, trace, jid):
+    data = {"jid": jid, "fun": ["probe.queued", "probe.give"], "arg": []}
+    minion.call(data, "probe.queued", [trace])
+    _age_process(minion)
+    assert minion.seen(jid)[jid]["state"] == "interrupted"
+    text, retcode = minion.call(dict(data), "probe.queued", [trace, str(minion.gate)])
+    assert ("was interrupted" in text, retcode, minion.runs()) == (True, 1, 1)
+
+
+def test_a_job_that_waits_in_the_queue_of_the_minion_runs_nothing_else_under_its_jid(minion, trace, jid):
+    _with_a_state_run_between(minion, jid)
+    text, retcode = minion.deliver(jid, "probe.give", trace)
+    assert ("ran probe.give,probe.queued,probe.give, so probe.give is not run" in text, retcode) == (True, 1)
+    assert minion.runs() == 3
+
+
 @pytest.mark.parametrize("fun", ["saltutil.refresh_grains", "sys.list_modules"])
 def test_what_manages_the_minion_is_neither_recorded_nor_kept_from_running_again(minion, jid, fun):
     minion.it.functions[fun]
