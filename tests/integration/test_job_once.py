@@ -256,8 +256,9 @@ def test_a_minion_that_flaps_twenty_times_in_a_minute_runs_no_job_twice(desk, an
     returned = {jid for jid in jobs if desk.returned(jid)}
     assert held | returned == set(jobs)
     assert max(job.begun() for job in jobs.values()) == 1
-    # What is held did begin, and so did what returned.
-    assert {job.begun() for job in jobs.values()} == {1}
+    # One that never began was killed between its record and the first line of its shell: else it would have been sent again.
+    unbegun = [jid for jid, job in jobs.items() if not job.begun()]
+    assert {seen(desk, "anna", jid).get("state") for jid in unbegun} <= {"interrupted"}
 
 
 @contextlib.contextmanager
