@@ -508,7 +508,13 @@ class Records:
     def begin_anew(self):
         """Note that a job may have run here without a record."""
         with contextlib.suppress(OSError):
-            os.utime(self._since)
+            self._note_since(time.time())
+
+    def _note_since(self, at):
+        """Note, durably, since when (Unix time) nothing was begun here without a record."""
+        with self._open(self._since, os.O_WRONLY) as file:
+            os.utime(self._since, (at, at))
+            os.fsync(file.fileno())
 
     def watch(self):
         """Note that from now on nothing is begun here without a record."""
@@ -575,7 +581,7 @@ class Records:
     def _dropping(self, at, old):
         """Note that records up to a time go: of older jobs without a record nobody knows whether they were begun."""
         if os.stat(self._since).st_mtime < at:
-            os.utime(self._since, (at, at))
+            self._note_since(at)
         if at >= old:
             log.warning("Records of jobs in %s were dropped early: there were more than are kept", self.folder)
 

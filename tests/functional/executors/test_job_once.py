@@ -764,6 +764,28 @@ def test_a_job_without_a_record_ends_the_time_for_which_the_records_are_complete
     assert minion.seen(jid)[jid]["recorded_for"] < 60
 
 
+@pytest.mark.parametrize("how", ["without a record", "dropped early"])
+def test_since_when_the_records_are_complete_outlives_a_power_cut(minion, trace, jid, monkeypatch, how):
+    minion.deliver(new_jid(), "probe.give", trace)
+    since, synced, real = minion.records()[0].with_name(".since"), [], os.fsync
+    module = minion.it.executors["job_once.execute"].func.__globals__
+    _age(since, 3)
+
+    def sync(fd):
+        synced.append((os.readlink(f"/proc/self/fd/{fd}"), since.stat().st_mtime))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    if how == "without a record":
+        monkeypatch.setattr(module["Records"], "_new", _fails_for_want_of_space)
+        minion.deliver(jid, "probe.give", trace)
+    else:
+        monkeypatch.setitem(module, "MOST", 0)
+        _sweep_now(minion)
+    assert [at for path, at in synced if path == str(since)] == [since.stat().st_mtime]
+    assert since.stat().st_mtime > time.time() - 60
+
+
 def test_find_cached_job_answers_from_the_records_without_cache_jobs(minion, trace, jid):
     never = new_jid()
     minion.deliver(jid, "probe.give", trace, "done", 3)
@@ -949,13 +971,17 @@ def _age_process(minion, birth="another", ended=True):
             module["_write"](file, line)
 
 
+def _fails_for_want_of_space(*_, **__):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 def _fill_the_disk(monkeypatch, after=0):
     """Have what is synced from now on fail as on a full disk, but for the first calls."""
     real, left = os.fsync, iter(range(after))
 
     def full(fd):
         if next(left, None) is None:
-            raise OSError(errno.ENOSPC, "No space left on device")
+            _fails_for_want_of_space()
         real(fd)
 
     monkeypatch.setattr(os, "fsync", full)
