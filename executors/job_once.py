@@ -63,6 +63,8 @@ SWEEP, SWEEP_ONE_OF = 3600, 500
 REPEATS = (5, 20, 80, 320)
 #: Seconds for which the word that the master has it is waited for.
 ANSWER = 15
+#: Seconds for which an empty record counts as one that is being made, where the file system knows no links.
+MAKING = 10
 #: What is never recorded: it is meant to be done as often as it is asked for, and it is what questions are made of.
 PASS = ("saltutil.", "sys.", "job_once.")
 #: The function that tells of a job of old, and those that are served here.
@@ -387,8 +389,10 @@ class Record:
     """
     A run of a job, as its file tells it. ``at``: Unix time of its beginning; ``parts``: how many functions it has;
     ``pid``, ``birth`` and ``thread``: who is at it, see ``_here``; ``ended``: ``{part: outcome}`` of those that have ended;
-    ``written``: bytes of them that were written here.
+    ``written``: bytes of them that were written here; ``in_making``: who is at it has just made the file.
     """
+
+    in_making = False
 
     def __init__(self, path, jid, fun="", at=0.0, parts=1, pid=0, birth="", ordered=False, thread=0, ended=()):
         self.path, self.jid, self.fun, self.at, self.pid, self.birth = path, jid, fun, at, pid, birth
@@ -404,6 +408,8 @@ class Record:
         """
         if all("interrupted" not in self.ended.get(part, ("interrupted",)) for part in range(self.parts)):
             return "queued" if any("queued" in outcome for outcome in self.ended.values()) else "ended"
+        if self.in_making:
+            return "begun"
         cut = any("interrupted" in outcome for outcome in self.ended.values())
         return "begun" if not cut and self.birth and _birth(self.pid) == self.birth else "interrupted"
 
@@ -656,7 +662,9 @@ class Records:
             except FileExistsError:
                 if os.stat(temporary).st_nlink < 2:  # NFS may say so of a link that was made, when its answer was lost
                     return None
-            except OSError:  # a file system without links: a crash may leave an empty file, which counts as begun
+            except (
+                OSError
+            ):  # a file system without links: a crash may leave an empty file, which counts as begun, see MAKING
                 self._new_without_link(path, lines)
         except FileExistsError:
             return None
@@ -772,10 +780,10 @@ def _parsed(path):
     """Return what a file holds now. One that tells nothing was begun by somebody."""
     try:
         with open(path, "rb") as file:
-            lines = [line for line in map(_line, file.read().split(b"\n")) if line is not None]
-            at = os.fstat(file.fileno()).st_mtime
+            whole, at = file.read(), os.fstat(file.fileno()).st_mtime
     except FileNotFoundError:
         return None
+    lines = [line for line in map(_line, whole.split(b"\n")) if line is not None]
     number = lines[0].get("format", FORMAT) if lines else FORMAT
     if number != FORMAT:
         log.error(
@@ -783,7 +791,9 @@ def _parsed(path):
             *(path, number, FORMAT),
         )
     if not lines or number != FORMAT or "pid" not in lines[0]:
-        return Record(path, os.path.basename(path), at=at)
+        record = Record(path, os.path.basename(path), at=at)
+        record.in_making = not whole and abs(time.time() - at) < MAKING
+        return record
     about = {name: lines[0][name] for name in _ABOUT if name in lines[0]}
     return Record(path, ended={line["part"]: line for line in lines[1:]}, **about)
 

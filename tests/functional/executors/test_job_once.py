@@ -319,15 +319,48 @@ def test_a_delivery_that_waits_for_the_first_one_is_told_when_that_is_killed(min
 
 
 def test_where_the_disk_has_no_links_one_delivery_still_wins(minion, trace, jid, monkeypatch):
-    def no_links(*_):
-        raise OSError(errno.EPERM, "no links here")
-
-    monkeypatch.setattr(os, "link", no_links)
+    monkeypatch.setattr(os, "link", _no_links)
     processes = [minion.deliver_in_process(jid, "probe.give", trace, "done") for _ in range(4)]
     for process in processes:
         process.join()
     assert minion.runs() == 1
     assert minion.seen(jid)[jid]["return"] == "done"
+
+
+def test_where_the_disk_has_no_links_a_second_delivery_waits_for_a_record_that_is_just_being_made(
+    minion, trace, jid, monkeypatch
+):
+    module = minion.it.executors["job_once.execute"].func.__globals__
+    monkeypatch.setattr(os, "link", _no_links)
+    with monkeypatch.context() as patch:
+
+        def slowly(self, path, lines):
+            pathlib.Path(path).touch()
+            wait_for(minion.gate.exists, what="it may go on")
+            with open(path, "wb", 0) as file:
+                for line in lines:
+                    module["_write"](file, line)
+
+        patch.setattr(module["Records"], "_new_without_link", slowly)
+        first = minion.deliver_in_process(jid, "probe.give", trace, "done")
+    wait_for(minion.records, what="the first makes its record")
+    second = minion.deliver_in_process(jid, "probe.give", trace, "done")
+    time.sleep(0.3)
+    assert second.is_alive()
+    assert minion.seen(jid)[jid]["state"] == "begun"
+    minion.gate.touch()
+    first.join()
+    second.join()
+    assert (minion.runs(), minion.seen(jid)[jid]["state"]) == (1, "ended")
+
+
+def test_an_empty_record_that_stays_empty_counts_as_interrupted(minion, trace, jid, monkeypatch):
+    minion.deliver(jid, "probe.give", trace)
+    minion.records()[0].write_bytes(b"")
+    assert minion.seen(jid)[jid]["state"] == "begun"
+    monkeypatch.setitem(minion.it.executors["job_once.execute"].func.__globals__, "MAKING", 0.2)
+    text, retcode = minion.deliver(jid, "probe.give", trace)
+    assert ("interrupted" in text, retcode, minion.runs()) == (True, 1, 1)
 
 
 def test_a_job_that_ends_while_another_delivery_looks_at_its_record_is_not_taken_for_interrupted(
@@ -396,7 +429,7 @@ def test_a_record_that_is_cut_anywhere_never_lets_the_job_run_again(minion, trac
     (path,) = minion.records()
     whole = path.read_bytes()
     found = []
-    for length in (*range(0, len(whole) - 3, 5), len(whole) - 3, len(whole) - 2, len(whole) - 1):
+    for length in (*range(1, len(whole) - 3, 5), len(whole) - 3, len(whole) - 2, len(whole) - 1):
         path.write_bytes(whole[:length])
         found.append(minion.seen(jid)[jid]["state"])
         value, retcode = minion.deliver(jid, "probe.give", trace)
@@ -464,6 +497,7 @@ def test_a_clock_that_was_set_back_or_ahead_runs_nothing_again(minion, trace, ji
 def test_a_record_that_cannot_be_read_counts_as_begun(minion, trace, jid, content):
     minion.deliver(jid, "probe.give", trace)
     minion.records()[0].write_bytes(content)
+    _age(minion.records()[0], 1)
     text, retcode = minion.deliver(jid, "probe.give", trace)
     assert (retcode, minion.runs()) == (1, 1)
     assert "interrupted" in text
@@ -517,11 +551,8 @@ def test_what_a_full_disk_without_links_has_let_begin_and_not_end_is_no_record(t
     minion = Minion(tmp_path, job_once_strict=True)
     minion.deliver(new_jid(), "test.ping")
 
-    def no_links(*_):
-        raise OSError(errno.EPERM, "no links here")
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "link", no_links)
+        patch.setattr(os, "link", _no_links)
         _fill_the_disk(patch, after=1)
         with pytest.raises(salt.exceptions.CommandExecutionError, match="was not run"):
             minion.deliver(jid, "probe.give", str(minion.trace))
@@ -969,6 +1000,10 @@ def _age_process(minion, birth="another", ended=True):
     with path.open("wb", 0) as file:
         for line in lines:
             module["_write"](file, line)
+
+
+def _no_links(*_):
+    raise OSError(errno.EPERM, "no links here")
 
 
 def _fails_for_want_of_space(*_, **__):
