@@ -234,6 +234,8 @@ MOMENTS = 6 * (START, ASKED, SENT) + (SENT, SENT)
 @pytest.mark.slow
 def test_a_minion_that_flaps_twenty_times_in_a_minute_runs_no_job_twice(desk, anna, tmp_path):
     kill(anna)
+    # Of what was published while it had records for less than some seconds, nobody knows that it never began.
+    os.utime(pathlib.Path(anna.config["cachedir"], "job_once", "anna", ".since"), (0, 0))
     jobs = {}
     for number in range(6):
         job = CountedJob(tmp_path, f"job-{number}", seconds=1)
