@@ -111,7 +111,7 @@ def execute(opts, data, func, args, kwargs):
     job = _job_of(opts, data)
     if job is None:
         return None if followers and name not in SERVED else call()
-    part, job.next = job.next, job.next + 1
+    part = job.take(name)
     value = job.run(part, func, call) if job.runs else job.again(part, func)
     return _nothing(followers, args) if value is None and followers else value
 
@@ -141,69 +141,91 @@ def _claim(opts, data):
     try:
         job = records.claim(data)
     except salt.exceptions.CommandExecutionError as exc:
-        return Refused(str(exc))
+        return Refused(opts, data, str(exc))
     except OSError as exc:
         if opts.get("job_once_strict"):
             return Refused(
+                opts,
+                data,
                 f"Job {data['jid']} was not run, since it cannot be recorded in {records.folder}: {exc}. Without "
-                "job_once_strict in the minion's configuration it would run all the same."
+                "job_once_strict in the minion's configuration it would run all the same.",
             )
         # The time of a file can be set on a disk that is full: what runs without a record must not count as never seen.
         records.begin_anew()
         log.warning("Job %r runs without a record in %s, and may run again: %s", data["jid"], records.folder, exc)
-        job = Unrecorded(data)
+        job = Unrecorded(opts, data)
     if job.runs:
         _acknowledge(opts, data, job.over)
     return job
 
 
-class Unrecorded:
-    """A delivery of a job that cannot be recorded, and runs all the same. The master is told that it begins."""
+class Delivery:
+    """
+    A delivery of a job, and how far Salt has come with its functions. ``over`` is set once it need not be said again that
+    the job has begun.
+    """
+
+    def __init__(self, opts, data):
+        self.names, self.parts, self.refused = _functions_of(data), _parts_of(data), _refused(opts, data)
+        self.next, self.over = 0, threading.Event()
+
+    def take(self, name):
+        """Return the part that Salt calls now: of those that are left the first of this name that it should call."""
+        left = [part for part in range(self.next, len(self.names)) if self.names[part] == name] or [self.next]
+        part = next((part for part in left if part not in self.refused), left[0])
+        self.next = part + 1
+        return part
+
+    def is_last(self, part):
+        """Tell whether Salt calls none after this one."""
+        return all(later in self.refused for later in range(part + 1, self.parts))
+
+
+class Unrecorded(Delivery):
+    """One that cannot be recorded, and runs all the same. The master is told that it begins."""
 
     runs = True
-
-    def __init__(self, data):
-        self.parts, self.next, self.over = _parts_of(data), 0, threading.Event()
 
     def run(self, part, func, call):
         """Run one function of the job. Raises what the function raises."""
         try:
             return call()
         finally:
-            if part + 1 >= self.parts:
+            if self.is_last(part):
                 self.over.set()
 
 
-class Refused:
-    """A delivery of a job that does not run, and has nothing to return. None of its functions is tried again."""
+class Refused(Delivery):
+    """One that does not run, and has nothing to return. None of its functions is tried again."""
 
     runs = False
 
-    def __init__(self, why):
-        self.why, self.next = why, 0
+    def __init__(self, opts, data, why):
+        super().__init__(opts, data)
+        self.why = why
 
     def again(self, part, func):
         """:raises CommandExecutionError: for each function of the job."""
         raise salt.exceptions.CommandExecutionError(self.why)
 
 
-class Job:
+class Job(Delivery):
     """
-    A delivery of a job.
+    One with a record.
 
     :param record: the newest record of the job.
     :param runs: whether this delivery is the one that runs it.
     """
 
     def __init__(self, opts, data, records, record, runs):
+        super().__init__(opts, data)
         self.opts, self.data, self.records, self.record, self.runs = opts, data, records, record, runs
-        self.next = 0  # the part that comes next
-        self.over = threading.Event()  # set once it need not be said again that it has begun
 
     def run(self, part, func, call):
         """Run one function of the job and record what came of it. Raises what the function raises."""
-        if part in self.record.ended:  # by the delivery of which the minion has queued another part
-            return self.again(part, func)
+        before = self.record.ended.get(part)
+        if before is not None and "refused" not in before:
+            return self.again(part, func)  # it has run, and another part was queued
         try:
             value = call()
         except Exception as exc:
@@ -268,7 +290,7 @@ class Job:
         line = {**outcome, "part": part, "at": time.time()}
         if part == 0 and not is_dict and _for_resources(self.data) and not self.data.get("pure_resource_target"):
             line["last"] = True  # the minion's own state run has failed: Salt calls none for its resources then
-        is_last = part + 1 >= self.record.parts or "last" in line
+        is_last = self.is_last(part) or "last" in line
         if is_last:
             self.over.set()
         try:
@@ -374,6 +396,31 @@ def _parts_of(data):
     return len(_functions_of(data)) + _for_resources(data)
 
 
+def _refused(opts, data):
+    """
+    Return ``{part: exception}`` of those of several functions that Salt does not call, and goes on with the others
+    (``Minion._execute_job_function``): in a blackout, and where a function does not take an argument.
+    """
+    refused = {}
+    if not isinstance(data["fun"], (list, tuple)):
+        return refused
+    for part, (name, args) in enumerate(zip(_functions_of(data), data.get("arg") or (), strict=False)):
+        try:
+            if _is_blacked_out(opts, name):
+                raise salt.exceptions.SaltInvocationError("Minion in blackout mode.")
+            if name in __salt__:
+                salt.minion.load_args_and_kwargs(__salt__[name], args, data)
+        except Exception as exc:
+            refused[part] = exc
+    return refused
+
+
+def _is_blacked_out(opts, name):
+    about = [opts.get(kind) or {} for kind in ("pillar", "grains")]
+    allowed = [each.get("minion_blackout_whitelist") or () for each in about if each.get("minion_blackout")]
+    return name != "saltutil.refresh_pillar" and any(name not in names for names in allowed)
+
+
 def _for_resources(data):
     """Return how many calls more than one a job has for resources of the minion, which Salt 3008 makes within one job."""
     merged = getattr(salt.minion.Minion, "_MERGE_RESOURCE_FUNS", ())
@@ -433,12 +480,14 @@ class Records:
         CommandExecutionError where it was begun before and nobody can tell more.
         """
         jid, key, options, pause = str(data["jid"]), _key_of(data), _options(data), 0.1
+        refused = [{**_raised(exc), "part": part, "refused": True} for part, exc in _refused(self.opts, data).items()]
         while True:
             found, number = self._begun_before(jid, key)
             goes_on = found is not None and found.state == "queued" and found.fun == _fun_of(data)
             if found is None or goes_on or (found.state == "interrupted" and options.get("rerun")):
                 self._prepare(options.get("keep"))
                 done = [line for line in found.ended.values() if "queued" not in line] if goes_on else []
+                done += [{**line, "at": time.time()} for line in refused]
                 record = self._new(_file_of(self.folder, _plain(key), number + 1), jid, data, done)
                 if record is not None:
                     return Job(self.opts, data, self, record, runs=True)
@@ -662,9 +711,7 @@ class Records:
             except FileExistsError:
                 if os.stat(temporary).st_nlink < 2:  # NFS may say so of a link that was made, when its answer was lost
                     return None
-            except (
-                OSError
-            ):  # a file system without links: a crash may leave an empty file, which counts as begun, see MAKING
+            except OSError:  # a file system without links: a crash may leave an empty file, see MAKING
                 self._new_without_link(path, lines)
         except FileExistsError:
             return None

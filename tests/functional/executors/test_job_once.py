@@ -175,6 +175,62 @@ def test_a_state_run_that_the_minion_queues_for_itself_is_run_when_its_turn_come
     assert minion.runs() == 2
 
 
+def _as_salt_does(minion, jid, *calls):
+    """Have a job of several functions arrive (``Minion._thread_multi_return``): what each returns, or its error."""
+    data = {"jid": jid, "fun": [fun for fun, *_ in calls], "arg": [args for _, *args in calls]}
+    returned = []
+    for fun, *args in calls:
+        try:
+            returned.append(minion.call(data, fun, args)[0])
+        except Exception as exc:
+            returned.append(str(exc))
+    return returned
+
+
+WRONG = {"__kwarg__": True, "no_such": 1}
+
+
+@pytest.mark.parametrize("wrong", [[0], [1], [2], [0, 1], [1, 2], [0, 2]])
+def test_functions_that_salt_does_not_call_keep_no_job_of_several_from_its_end(minion, trace, jid, wrong):
+    calls = [["probe.give", trace, name] for name in ("one", "two", "three")]
+    for part in wrong:
+        calls[part].append(WRONG)
+    first = _as_salt_does(minion, jid, *calls)
+    told = minion.seen(jid)[jid]
+    assert told["state"] == "ended"
+    assert _as_salt_does(minion, jid, *calls) == first
+    assert [name for name in ("one", "two", "three") if name in first] == [
+        name for part, name in enumerate(("one", "two", "three")) if part not in wrong
+    ]
+    assert minion.runs() == 3 - len(wrong)
+
+
+def test_of_functions_that_salt_does_not_call_it_is_told_why(minion, trace, jid):
+    _as_salt_does(minion, jid, ("probe.give", trace, "one"), ("test.echo", "two", WRONG))
+    told = minion.seen(jid)[jid]
+    assert told["retcode"] == {"probe.give": 0, "test.echo": 1}
+    assert told["return"]["probe.give"] == "one"
+    assert "no_such" in told["return"]["test.echo"]
+
+
+def test_functions_that_a_blackout_lets_pass_are_all_of_a_job_that_counts(minion, trace, jid):
+    calls = [("test.echo", "one"), ("probe.give", trace, "two"), ("test.echo", "three")]
+    minion.opts["grains"].update(minion_blackout=True, minion_blackout_whitelist=["probe.give", "job_once.seen"])
+    assert _as_salt_does(minion, jid, *calls)[1] == "two"
+    assert minion.seen(jid)[jid]["state"] == "ended"
+    assert _as_salt_does(minion, jid, *calls)[1] == "two"
+    assert minion.runs() == 1
+
+
+def test_a_function_that_salt_calls_after_all_is_run(minion, trace, jid, monkeypatch):
+    module = minion.it.executors["job_once.execute"].func.__globals__
+    monkeypatch.setitem(module, "_is_blacked_out", lambda opts, name: name == "test.echo")
+    calls = [("test.echo", "one"), ("probe.give", trace, "two"), ("test.echo", "three")]
+    for _ in range(2):
+        assert _as_salt_does(minion, jid, *calls) == ["one", "two", "three"]
+    assert minion.runs() == 1
+
+
 def _with_a_state_run_between(minion, jid):
     """Have a job of three functions arrive: what each returns."""
     calls = [("probe.give", "one", 3), ("probe.queued", str(minion.gate)), ("probe.give", "three")]
