@@ -161,24 +161,35 @@ def _claim(opts, data):
 
 class Delivery:
     """
-    A delivery of a job, and how far Salt has come with its functions. ``over`` is set once it need not be said again that
-    the job has begun.
+    A delivery of a job, and how far Salt has come with its functions: ``passed`` are those that it has not called. ``over``
+    is set once it need not be said again that the job has begun.
+
+    A function is looked up no sooner than Salt does, when all before it have ended: they may bring what it needs.
     """
 
     def __init__(self, opts, data):
-        self.names, self.parts, self.refused = _functions_of(data), _parts_of(data), _refused(opts, data)
-        self.next, self.over = 0, threading.Event()
+        self.opts, self.data = opts, data
+        self.names, self.parts = _functions_of(data), _parts_of(data)
+        self.next, self.passed, self.over = 0, set(), threading.Event()
+        self._refusals = {}
 
     def take(self, name):
         """Return the part that Salt calls now: of those that are left the first of this name that it should call."""
         left = [part for part in range(self.next, len(self.names)) if self.names[part] == name] or [self.next]
-        part = next((part for part in left if part not in self.refused), left[0])
+        part = next((part for part in left if self.refusal(part) is None), left[0])
+        self.passed.update(range(self.next, part))
         self.next = part + 1
         return part
 
     def is_last(self, part):
-        """Tell whether Salt calls none after this one."""
-        return all(later in self.refused for later in range(part + 1, self.parts))
+        """Tell whether Salt calls none after this one, which has ended."""
+        return all(self.refusal(later) is not None for later in range(part + 1, self.parts))
+
+    def refusal(self, part):
+        """Return why Salt does not call this one of several functions, and goes on with the others; None where it does."""
+        if part not in self._refusals:
+            self._refusals[part] = _refusal(self.opts, self.data, part) if self.parts > 1 else None
+        return self._refusals[part]
 
 
 class Unrecorded(Delivery):
@@ -219,7 +230,7 @@ class Job(Delivery):
 
     def __init__(self, opts, data, records, record, runs):
         super().__init__(opts, data)
-        self.opts, self.data, self.records, self.record, self.runs = opts, data, records, record, runs
+        self.records, self.record, self.runs = records, record, runs
 
     def run(self, part, func, call):
         """Run one function of the job and record what came of it. Raises what the function raises."""
@@ -293,8 +304,13 @@ class Job(Delivery):
         is_last = self.is_last(part) or "last" in line
         if is_last:
             self.over.set()
+            self.passed.update(range(self.next, len(self.names)))
         try:
             self.records.append(self.record, line)
+            while self.passed:
+                other = self.passed.pop()
+                text = self.refusal(other) or RuntimeError("Salt has not called it")
+                self.records.append(self.record, {**_raised(text), "refused": True, "part": other, "at": line["at"]})
         except OSError as exc:
             log.warning("The end of job %r could not be recorded: %s", self.record.jid, exc)
             return
@@ -396,23 +412,22 @@ def _parts_of(data):
     return len(_functions_of(data)) + _for_resources(data)
 
 
-def _refused(opts, data):
+def _refusal(opts, data, part):
     """
-    Return ``{part: exception}`` of those of several functions that Salt does not call, and goes on with the others
-    (``Minion._execute_job_function``): in a blackout, and where a function does not take an argument.
+    Return why Salt does not call one of several functions (``Minion._execute_job_function``), as in a blackout, or where it
+    does not take an argument; None where it does, as far as can be told.
     """
-    refused = {}
-    if not isinstance(data["fun"], (list, tuple)):
-        return refused
-    for part, (name, args) in enumerate(zip(_functions_of(data), data.get("arg") or (), strict=False)):
-        try:
-            if _is_blacked_out(opts, name):
-                raise salt.exceptions.SaltInvocationError("Minion in blackout mode.")
-            if name in __salt__:
-                salt.minion.load_args_and_kwargs(__salt__[name], args, data)
-        except Exception as exc:
-            refused[part] = exc
-    return refused
+    names, args = _functions_of(data), data.get("arg") or ()
+    if part >= min(len(names), len(args)):
+        return None
+    try:
+        if _is_blacked_out(opts, names[part]):
+            raise salt.exceptions.SaltInvocationError("Minion in blackout mode.")
+        if names[part] in __salt__:
+            salt.minion.load_args_and_kwargs(__salt__[names[part]], args[part], data)
+    except Exception as exc:
+        return exc
+    return None
 
 
 def _is_blacked_out(opts, name):
@@ -480,14 +495,12 @@ class Records:
         CommandExecutionError where it was begun before and nobody can tell more.
         """
         jid, key, options, pause = str(data["jid"]), _key_of(data), _options(data), 0.1
-        refused = [{**_raised(exc), "part": part, "refused": True} for part, exc in _refused(self.opts, data).items()]
         while True:
             found, number = self._begun_before(jid, key)
             goes_on = found is not None and found.state == "queued" and found.fun == _fun_of(data)
             if found is None or goes_on or (found.state == "interrupted" and options.get("rerun")):
                 self._prepare(options.get("keep"))
                 done = [line for line in found.ended.values() if "queued" not in line] if goes_on else []
-                done += [{**line, "at": time.time()} for line in refused]
                 record = self._new(_file_of(self.folder, _plain(key), number + 1), jid, data, done)
                 if record is not None:
                     return Job(self.opts, data, self, record, runs=True)
@@ -567,8 +580,8 @@ class Records:
 
     def _note_since(self, at):
         """Note, durably, since when (Unix time) nothing was begun here without a record."""
+        os.utime(self._since, (at, at))  # first: this works also where the process has no file left to open
         with self._open(self._since, os.O_WRONLY) as file:
-            os.utime(self._since, (at, at))
             os.fsync(file.fileno())
 
     def watch(self):

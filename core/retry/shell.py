@@ -44,8 +44,8 @@ log = logging.getLogger(__name__)
 MAINTENANCE = 10.0
 #: Seconds before a store or a job cache that failed is tried again at the start.
 CACHE_PAUSE = 2.0
-#: Publishes that are remembered until the store has been read.
-_MOST_EARLY = 10_000
+#: Events that are remembered until the store has been read.
+_MOST_EARLY = 200_000
 
 
 class RetryShell:
@@ -71,8 +71,9 @@ class RetryShell:
         patience = float(opts.get("timeout", 5)) + answers
         self.machine = Retry(settings, patience, paused=paused.exists(), acks=ports.acks)
         self.restored = False  # the queue has been taken up
-        # What was published before that. The job cache tells of it as well, of the newest some time later.
-        self._early: collections.deque[facts.Published] = collections.deque(maxlen=_MOST_EARLY)
+        # What was published before that, which the job cache tells of as well, but later; and who has begun it.
+        self._early: list[facts.Published | facts.Acknowledged] = []
+        self._early_jids: set[str] = set()
         self._loads: dict[str, dict[str, Any]] = {}
         self._cache_worker, self._store_worker = Worker(loop), Worker(loop)
         self.writer = Writer(loop, self._store_worker, ports.store, self._record_of, self._refused)
@@ -145,8 +146,9 @@ class RetryShell:
         self.machine.capture.forget_closed(since)
         self.step(facts.Restored(tuple(job for job, _ in jobs.values()), tuple(entries), notes))
         self.restored = True
-        while self._early:
-            self.step(self._early.popleft())
+        for fact in self._early:
+            self.step(fact)
+        self._early, self._early_jids = [], set()
         await self._look_back(since)
         log.info("The retry queue holds %d entries of %d jobs", self.machine.total, len(self.machine.jobs))
         self._maintain()
@@ -158,7 +160,7 @@ class RetryShell:
         parts = events.parts_of_job(tag)
         if parts is not None:
             jid, kind, minion = parts
-            if kind == "new" or self.machine.knows(jid) or self._ports.questions.wants(jid):
+            if kind == "new" or self.machine.knows(jid) or self._ports.questions.wants(jid) or jid in self._early_jids:
                 return True
             if kind == "ret":
                 self._seen(minion)
@@ -177,7 +179,7 @@ class RetryShell:
             self.step(facts.SignOfLife((minion,), facts.Sign.ACTIVITY))
 
     def handle(self, tag: str, data: Any) -> None:
-        """Take a wanted event. Before the store has been read that is which jobs are published, for afterwards."""
+        """Take a wanted event. Before the store has been read that is what is published and begun, for afterwards."""
         if tag == events.wake_tag(JOB_RETRY):
             self._take_requests()
             return
@@ -188,9 +190,17 @@ class RetryShell:
             if not foreign and not self._effects.is_echo(fact.jid, fact.tgt):
                 # One that names no function is none that was found in the job cache, which is read at once.
                 published = facts.Published(fact.jid, fact.fun or "?", self._ports.clock.now())
-                self.step(published) if self.restored else self._early.append(published)
+                self.step(published) if self.restored else self._keep(published)
         elif self.restored:
             self._tell(tag, fact, data)
+        elif isinstance(fact, (events.JobStarted, events.JobReturned)):
+            self._keep(facts.Acknowledged(fact.minion, fact.jid))
+
+    def _keep(self, fact: facts.Published | facts.Acknowledged) -> None:
+        """Remember what was told before the store has been read."""
+        if len(self._early) < _MOST_EARLY:
+            self._early.append(fact)
+            self._early_jids.add(fact.jid)
 
     def _tell(self, tag: str, fact: events.BusFact | None, data: Mapping[str, Any]) -> None:
         if tag == events.KEY:

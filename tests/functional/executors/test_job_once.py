@@ -19,6 +19,7 @@ import pytest
 import salt.exceptions
 import salt.utils.event
 
+from tests.faults import no_more_files
 from tests.functional.executors.conftest import Minion, new_jid
 from tests.missing import missing
 from tests.waiting import wait_for
@@ -211,6 +212,20 @@ def test_of_functions_that_salt_does_not_call_it_is_told_why(minion, trace, jid)
     assert told["retcode"] == {"probe.give": 0, "test.echo": 1}
     assert told["return"]["probe.give"] == "one"
     assert "no_such" in told["return"]["test.echo"]
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_function_may_bring_what_the_next_one_of_the_job_is(minion, jid, there):
+    modules = pathlib.Path(minion.opts["extension_modules"], "modules")
+    late, text = modules / "late.py", "def go(fast=False):\n    return 'new'\n"
+    (modules / "tool.py").write_text(
+        f"def bring():\n    open({str(late)!r}, 'w').write({text!r})\n    return 'brought'\n"
+    )
+    late.write_text("def go():\n    return 'old'\n" if there else "def __virtual__():\n    return False\n")
+    minion.start()
+    kwargs = {"__kwarg__": True, "fast": True}
+    assert _as_salt_does(minion, jid, ("tool.bring",), ("late.go", kwargs)) == ["brought", "new"]
+    assert minion.seen(jid)[jid]["state"] == "ended"
 
 
 def test_functions_that_a_blackout_lets_pass_are_all_of_a_job_that_counts(minion, trace, jid):
@@ -848,6 +863,14 @@ def test_a_job_without_a_record_ends_the_time_for_which_the_records_are_complete
     with monkeypatch.context() as patch:
         _fill_the_disk(patch)
         minion.deliver(jid, "probe.give", trace)
+    assert minion.seen(jid)[jid]["recorded_for"] < 60
+
+
+def test_a_job_that_runs_while_no_file_can_be_opened_ends_that_time_too(minion, jid):
+    minion.deliver(new_jid(), "test.ping")
+    _age(pathlib.Path(minion.opts["cachedir"], "job_once", "m1", ".since"), 3)
+    with no_more_files():
+        assert minion.deliver(jid, "test.ping")[0] is True
     assert minion.seen(jid)[jid]["recorded_for"] < 60
 
 

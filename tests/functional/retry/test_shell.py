@@ -133,11 +133,12 @@ def test_what_is_told_while_the_store_is_read_is_looked_at_afterwards(stage, opt
     stage.shell.start()
     for jid in (JID, SIGNAL):
         stage.shell.handle(f"salt/job/{jid}/new", {"jid": jid, "fun": "state.apply", "minions": ["a"]})
+    stage.bus.tell(f"salt/job/{SIGNAL}/start/a", {"id": "a", "jid": SIGNAL})
     stage.until(lambda: stage.shell.restored)
     assert isinstance(steps[0], facts.Restored)
-    assert SIGNAL in stage.shell.machine.capture.open
+    assert stage.shell.machine.capture.open[SIGNAL].begun == {"a"}
     job_cache.keep_load(SIGNAL, load_of(jid=SIGNAL), ["a"])  # the master has stored it only now
-    stage.until(lambda: stage.state("a", SIGNAL) is State.PENDING)
+    stage.until(lambda: stage.state("a", SIGNAL) is State.RUNNING)
     assert stage.state("a") is State.HELD
 
 
