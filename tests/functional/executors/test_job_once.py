@@ -403,6 +403,7 @@ def test_where_the_disk_has_no_links_a_second_delivery_waits_for_a_record_that_i
 ):
     module = minion.it.executors["job_once.execute"].func.__globals__
     monkeypatch.setattr(os, "link", _no_links)
+    monkeypatch.setitem(module, "MAKING", 3600)
     with monkeypatch.context() as patch:
 
         def slowly(self, path, lines):
@@ -428,8 +429,10 @@ def test_where_the_disk_has_no_links_a_second_delivery_waits_for_a_record_that_i
 def test_an_empty_record_that_stays_empty_counts_as_interrupted(minion, trace, jid, monkeypatch):
     minion.deliver(jid, "probe.give", trace)
     minion.records()[0].write_bytes(b"")
+    module = minion.it.executors["job_once.execute"].func.__globals__
+    monkeypatch.setitem(module, "MAKING", 3600)
     assert minion.seen(jid)[jid]["state"] == "begun"
-    monkeypatch.setitem(minion.it.executors["job_once.execute"].func.__globals__, "MAKING", 0.2)
+    monkeypatch.setitem(module, "MAKING", 0.2)
     text, retcode = minion.deliver(jid, "probe.give", trace)
     assert ("interrupted" in text, retcode, minion.runs()) == (True, 1, 1)
 
