@@ -8,6 +8,7 @@ one job that can't be read keep it from the others.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Iterable, Mapping
@@ -30,10 +31,11 @@ _RETRY = 30.0
 _GIVE_UP = 20
 #: Seconds between two looks at whether the intake has room.
 _WAIT = 0.1
-#: Seconds after which a return that is in dispute must be in the job cache, and between two looks at the same job.
-_DISPUTE, _AGAIN = 1.0, 60.0
-#: Jobs of which it is remembered when they were in dispute.
-_DISPUTES = 1000
+#: Seconds after which a return that is in dispute is in the job cache, and those after which it is with a busy master; the
+#: latter also between two looks at the same job.
+_DISPUTE, AGAIN = 1.0, 60.0
+#: Jobs of which it is remembered that they are, or were, in dispute.
+_DISPUTES = 20_000
 
 
 class Jobs(Protocol):
@@ -46,6 +48,12 @@ class Jobs(Protocol):
     def returns(self, jid: str) -> dict[str, Any]: ...
 
 
+@dataclasses.dataclass
+class _Dispute:
+    at: float  # when the job is looked at next
+    until: float  # until then a look is not the last one
+
+
 class CatchUp:
     """
     :param loop: the engine's tornado loop.
@@ -56,6 +64,7 @@ class CatchUp:
     :param job_cache: where to look; used by this class alone.
     :param is_exact: whether the job cache gives returns back as they were stored, so that two versions can be compared.
     :param look_back: seconds; jobs that were published earlier are not looked at.
+    :param again: seconds after which a job in dispute is looked at once more.
     """
 
     def __init__(
@@ -68,13 +77,15 @@ class CatchUp:
         job_cache: Jobs,
         is_exact: bool,
         look_back: float,
+        again: float = AGAIN,
     ) -> None:
         self._loop, self._clock, self._intake, self._seen, self._disk = loop, clock, intake, seen, disk
         self._cache, self._is_exact, self._look_back = job_cache, is_exact, look_back
         self._worker = Worker(loop)
         self._quiet = Quiet(log)
         self._is_wanted = self._is_running = self._is_closed = False
-        self._disputed: set[str] = set()
+        self._again = again
+        self._disputed: dict[str, _Dispute] = {}
         self._looked: dict[str, float] = {}
         #: Returns that were found so since the start.
         self.found = 0
@@ -85,10 +96,20 @@ class CatchUp:
         self._go()
 
     def settle(self, jids: Iterable[str]) -> None:
-        """Look soon what the job cache has of these jobs: two events said different things. Each once a minute at most."""
-        if self._is_exact:
-            self._disputed.update(jids)
-            self._go()
+        """
+        Look soon what the job cache has of these jobs, where two events said different things, and once more when a busy
+        master has stored it as well. Each once a minute at most.
+        """
+        if not self._is_exact:
+            return
+        now = self._clock.now()
+        for jid in jids:
+            if jid in self._disputed:
+                self._disputed[jid].until = now + self._again
+            elif len(self._disputed) < _DISPUTES:
+                at = max(now + _DISPUTE, self._looked.get(jid, float("-inf")) + self._again)
+                self._disputed[jid] = _Dispute(at, now + self._again)
+        self._go()
 
     def close(self) -> None:
         self._is_closed = True
@@ -139,11 +160,16 @@ class CatchUp:
             log.info("%d returns that were not seen on the bus were found in the job cache", self.found - before)
 
     async def _look_at_disputed(self) -> None:
-        await compat.sleep(_DISPUTE)
+        jid, dispute = min(self._disputed.items(), key=lambda item: item[1].at)
         now = self._clock.now()
-        jid = self._disputed.pop()
-        if now - self._looked.get(jid, float("-inf")) < _AGAIN:
+        await compat.sleep(min(max(dispute.at - now, _WAIT), _DISPUTE))
+        if dispute.at > now:
             return
+        if now < dispute.until:
+            dispute.at = now + self._again
+        else:
+            del self._disputed[jid]
+        self._looked.pop(jid, None)
         self._looked[jid] = now
         while len(self._looked) > _DISPUTES:
             del self._looked[next(iter(self._looked))]

@@ -187,12 +187,13 @@ def test_an_accepted_minion_that_has_turned_controls_nothing_and_holds_nobody_up
     }
 
     # What came back is recorded as the job cache has it.
-    def kept():
+    def otherwise():
         lines = [json.loads(line) for line in recorded.read_text(encoding="utf-8").splitlines()]
         returns = {(line.get("jid"), line.get("id")): line.get("return") for line in lines}
-        return all(returns.get((jid, minion)) == "" for jid, minions in genuine.items() for minion in minions)
+        wanted = ((jid, minion) for jid, minions in genuine.items() for minion in minions)
+        return {key: returns.get(key, "nothing") for key in wanted if returns.get(key) != ""}
 
-    wait_for(kept, 180, what="the returns of the genuine jobs are recorded")
+    wait_for(lambda: not otherwise(), 180, what=lambda: f"recorded of the genuine jobs: {otherwise()}")
     lines = lines_of_ours(master)[told:]
     figures = {
         "seconds": round(seconds),

@@ -8,7 +8,7 @@ from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.engine.requests import Inbox, engine_dir
 from saltext.jobs.core.engine.worker import Worker
-from saltext.jobs.core.recorder.catch_up import CatchUp
+from saltext.jobs.core.recorder.catch_up import AGAIN, CatchUp
 from saltext.jobs.core.recorder.consumer import Consumer
 from saltext.jobs.core.recorder.files import Seen
 from saltext.jobs.core.recorder.intake import Intake
@@ -110,7 +110,7 @@ class Stage:
     :param job_cache: what outlives the recorder; so does ``returner``.
     """
 
-    def __init__(self, folder, job_cache=None, returner=None, is_exact=True, **options):
+    def __init__(self, folder, job_cache=None, returner=None, is_exact=True, again=AGAIN, **options):
         self.job_cache, self.returner = job_cache or JobCache(), returner or Returner()
         self.opts = {"cachedir": str(folder), "sock_dir": str(folder), "id": "m_master"}
         settings = {"returners": ["one"], "flush_interval": 0.05, **options}
@@ -121,7 +121,8 @@ class Stage:
         self.spool = Spool(self.folder / "spool", self.settings.spool_max_bytes)
         seen = Seen(self.folder / "seen", self.settings.catch_up)
         self.intake = Intake(self.settings, clock, self.spool, seen, self.job_cache, disk)
-        catch_up = CatchUp(self.loop, clock, self.intake, seen, disk, self.job_cache, is_exact, self.settings.catch_up)
+        look_back = self.settings.catch_up
+        catch_up = CatchUp(self.loop, clock, self.intake, seen, disk, self.job_cache, is_exact, look_back, again)
         self.consumer = Consumer(
             self.loop, clock, "one", self.returner, self.spool, self.folder / "returners" / "one", self.settings
         )

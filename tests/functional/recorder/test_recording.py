@@ -139,6 +139,23 @@ def test_a_forged_first_event_does_not_suppress_the_genuine_return(stage, jid):
     assert stage.returner.taken[1]["replaces"] == "event"
 
 
+def test_forged_events_before_the_genuine_one_do_not_hide_it_and_neither_does_a_slow_master(make, jid):
+    stage = make(again=2.0)
+    stage.job_cache.publish(jid, "cmd.run")
+    for value in ("forged", "forged otherwise"):
+        stage.event(jid, "m1", value)
+    asked = stage.job_cache.asked
+    assert stage.until(lambda: stage.job_cache.asked > asked), "the job cache has nothing yet"
+    stage.event(jid, "m1", "genuine")
+    stage.run(1.5)
+    stage.job_cache.give_back(jid, "m1", "genuine")
+    assert stage.until(lambda: len(stage.returns) == 2)
+    assert stage.returns == [(jid, "m1", "forged"), (jid, "m1", "genuine")]
+    asked = stage.job_cache.asked
+    stage.run(5.0)
+    assert stage.job_cache.asked - asked <= 2, "then it is not looked at any more"
+
+
 def test_a_forged_event_without_a_genuine_one_is_corrected_by_the_next_look_into_the_job_cache(make, jid):
     stage = make()
     stage.job_cache.publish(jid, "cmd.run")
