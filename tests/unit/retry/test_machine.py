@@ -499,16 +499,7 @@ def test_a_minion_whose_key_is_not_accepted_gets_nothing_and_keeps_its_entry():
 
 def test_a_publish_that_the_master_refuses_is_tried_again():
     world = away(backoff=5.0, cooldown=1.0)
-    publish, refusals = world.on_publish, [2]
-
-    def refuse(effect):
-        if refusals[0]:
-            refusals[0] -= 1
-            world.tell(facts.SendFailed(effect.jid, effect.minions, "no", certain=True))
-        else:
-            publish(effect)
-
-    world.on_publish = refuse
+    world.refuse(2)
     world.start("b")
     world.run(120)
     assert world.runs["b", "j1"] == 1

@@ -200,16 +200,7 @@ def test_a_job_that_somebody_wants_again_runs_also_where_the_master_refuses_it_a
     world.minions["b"].begun.add("j1")
     world.start("b")
     world.run_until(lambda: world.state("b", "j1") is State.HELD)
-    publish, left = world.on_publish, [refused]
-
-    def refuse(effect):
-        if left[0]:
-            left[0] -= 1
-            world.tell(facts.SendFailed(effect.jid, effect.minions, "no", certain=True))
-        else:
-            publish(effect)
-
-    world.on_publish = refuse
+    world.refuse(refused)
     world.tell(facts.RetryRequested("b", "j1", asker=ROOT))
     world.run_until(lambda: ("b", "j1") not in world.stored)
     assert world.runs["b", "j1"] == 1

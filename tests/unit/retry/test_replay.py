@@ -141,14 +141,9 @@ def test_a_minion_that_is_said_to_have_begun_a_job_whose_publish_was_refused_get
     world.stop("b")
     world.publish("j1")
     world.run_until(lambda: world.state("b", "j1") is State.PENDING)
-    publish, world.on_publish = world.on_publish, lambda effect: refuse(effect)
-
-    def refuse(effect):
-        world.on_publish = publish
-        world.tell(facts.SendFailed(effect.jid, effect.minions, "no", certain=True))
-
+    world.refuse(1)
     world.start("b")
-    world.run_until(lambda: world.on_publish == publish)
+    world.run_until(lambda: world.effects(facts.Publish))
     if when == "while it is claimed again":
         world.run_until(lambda: world.machine.queue.replay("b", "j1", Step.CLAIMING))
     assert world.runs == {}

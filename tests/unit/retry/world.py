@@ -443,6 +443,19 @@ class World:
         self.delivered |= {(name, jid) for name in targets if self.minions[name].up}
         self.deliver(jid, targets)
 
+    def refuse(self, times):
+        """Have the master refuse so many publishes, of which nothing is sent then."""
+        publish, left = self.on_publish, [times]
+
+        def refuse(effect):
+            if left[0]:
+                left[0] -= 1
+                self.tell(facts.SendFailed(effect.jid, effect.minions, "no", certain=True))
+            else:
+                publish(effect)
+
+        self.on_publish = refuse
+
     def kill(self, jid, targets=None, user="root", fun="saltutil.kill_job", signal=None):
         """
         What an operator does with ``salt '*' saltutil.kill_job``: minions return nothing. Returns the signal's jid; with
