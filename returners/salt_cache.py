@@ -23,6 +23,7 @@ from saltext.jobs.core import compat
 
 # Those of the loader that calls. What a loader writes into this file is for all loaders of a process, the last one's.
 from saltext.jobs.core.compat import loader_opts as __opts__
+from saltext.jobs.core.master import passes
 from saltext.jobs.core.master.secrets import without_secrets
 from saltext.jobs.core.store import listing, records, retention
 from saltext.jobs.core.store.keys import plain
@@ -50,18 +51,22 @@ def prep_jid(nocache=False, passed_jid=None, recurse_count=0):
 
     nocache
         Store no returns of this job.
+    passed_jid
+        A jid, or the pass of an engine for one (``core/master/passes.py``).
 
-    Returns None, after a warning, where ``passed_jid`` is refused.
+    Returns None where ``passed_jid`` is refused: it is no jid, or belongs to a batch. Salt then publishes nothing, and
+    answers "Master failed to assign jid". Salt also asks for the jid of each return, and ignores the answer.
     Raises SaltCacheError when five new tries all collided, or the driver fails.
     """
     store = store_of(__opts__)
     if passed_jid:
-        key = store.key(passed_jid, "jid")
-        jid = None if key is None else plain(passed_jid)
+        granted = passes.redeem(__opts__, passed_jid)
+        key = None if granted is None else store.key(granted, "jid")
+        jid = None if key is None else plain(granted)
     else:
         jid = key = _new_jid(store, recurse_count)
     if nocache and key is not None:
-        store.store(records.NOCACHE, key, True)
+        records.store_no_returns(store, key)
     return jid
 
 
@@ -84,7 +89,7 @@ def returner(load):
         ``jid``, ``id`` and what there is of ``return``, ``retcode``, ``success`` and ``out``. The jid ``req`` is
         replaced, in ``load``, by a new one.
 
-    Returns None; False where the minion has returned already or an id is refused.
+    Returns None; False where the minion has returned already, has run something else under the jid, or an id is refused.
     """
     if load["jid"] == "req":
         load["jid"] = prep_jid(nocache=load.get("nocache", False))
@@ -93,9 +98,8 @@ def returner(load):
     minion = store.key(load.get("id"), "minion id")
     if jid is None or minion is None:
         return False
-    if store.contains(records.NOCACHE, jid):
-        return None
-    return None if records.add_return(store, jid, minion, load) else False
+    expected = records.expects(store, jid, load)
+    return None if expected is None or (expected and records.add_return(store, jid, minion, load)) else False
 
 
 def save_load(jid, clear_load, minions=None, recurse_count=0):

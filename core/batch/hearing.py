@@ -37,7 +37,16 @@ class Hearing:
     def take(self, live: Live, heard: JobReturned) -> None:
         """Take a return of a minion whose return the batch waits for."""
         if self._ports.cache.unproven:
-            live.step(facts.Returned(heard.minion, heard.retcode))
+            if heard.fun in ("", live.batch.spec.fun):
+                live.step(facts.Returned(heard.minion, heard.retcode))
+            else:
+                self._quiet.error(
+                    live.jid,
+                    "Batch %s: %s has run %s under its jid; that counts for nothing",
+                    live.jid,
+                    heard.minion,
+                    heard.fun,
+                )
             return
         if live not in self._of:
             alarm = Alarm(self._ports.loop, self._ports.clock, lambda: self._begin(live))

@@ -33,14 +33,13 @@ from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.state import FORMAT
 from saltext.jobs.core.batch.summary import DRIVER, native_view, summary
 from saltext.jobs.core.disk import files, journal
-from saltext.jobs.core.engine.names import BATCH_MANAGER
-from saltext.jobs.core.engine.requests import engine_dir
 from saltext.jobs.core.errors import LaterVersion, StateError
 from saltext.jobs.core.ids import is_plain
+from saltext.jobs.core.store.needed import BATCHES, ENDED, OPEN
 
 log = logging.getLogger(__name__)
 
-_OPEN, _ENDED, _ASIDE = ".journal", ".ended", ".journal.corrupt"
+_ASIDE = ".journal.corrupt"
 #: Seconds for which a damaged journal is kept for whoever wants to look into it.
 KEPT_ASIDE = 30 * 86400.0
 
@@ -72,13 +71,13 @@ class BatchStore:
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
         self._opts = opts
-        self.folder = engine_dir(opts, BATCH_MANAGER) / "batches"
+        self.folder = pathlib.Path(opts["cachedir"], *BATCHES)
 
     # -- journals -----------------------------------------------------------------------------------------------------
 
     def journal_path(self, jid: str, ended: bool = False) -> pathlib.Path:
         """Return the path of a batch's journal, whether or not there is one."""
-        return self.folder / f"{jid}{_ENDED if ended else _OPEN}"
+        return self.folder / f"{jid}{ENDED if ended else OPEN}"
 
     def read(self, jid: str) -> Batch | None:
         """
@@ -177,11 +176,11 @@ class BatchStore:
 
     def open_jids(self) -> list[str]:
         """Return the jids of batches that are not closed, oldest first."""
-        return self._jids(_OPEN)
+        return self._jids(OPEN)
 
     def ended_jids(self) -> list[str]:
         """Return the jids of closed batches, oldest first."""
-        return self._jids(_ENDED)
+        return self._jids(ENDED)
 
     def forget_ended(self, before: float) -> list[str]:
         """Remove what has been closed since before that Unix time, and return the jids."""

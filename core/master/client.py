@@ -17,6 +17,7 @@ import salt.exceptions
 import salt.utils.network
 
 from saltext.jobs.core import compat
+from saltext.jobs.core.master.passes import pass_for
 
 #: Connections that are kept while nothing is published, and the seconds for which: what lies between may forget them.
 _KEPT, _KEPT_FOR = 4, 30.0
@@ -53,7 +54,7 @@ class KeepingClient(salt.client.LocalClient):  # type: ignore[misc]
         wait = timeout if timeout is not None else self.opts.get("publish_timeout", 30)
         if self.opts.get("ipc_mode") != "tcp" and not os.path.exists(f"{self.opts['sock_dir']}/publish_pull.ipc"):
             raise salt.exceptions.SaltClientError(f"no publisher listens in {self.opts['sock_dir']}")
-        request = self._prep_pub(tgt, fun, arg, tgt_type, ret, jid, wait, **kwargs)
+        request = self._prep_pub(tgt, fun, arg, tgt_type, ret, pass_for(self.opts, jid), wait, **kwargs)
         answer = await self._ask(request, io_loop, wait)
         if not answer and self._has_new_key():
             answer = await self._ask({**request, "key": self.key}, io_loop, wait)

@@ -47,11 +47,12 @@ from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.retry.entry import Entry, State
 from saltext.jobs.core.retry.note import Note
 from saltext.jobs.core.store.keys import Keys
+from saltext.jobs.core.store.needed import OWED
 
 log = logging.getLogger(__name__)
 
 QUEUE = "job_retry/queue"
-JOBS = "job_retry/jobs"
+JOBS = OWED
 CLAIMS = "job_retry/claims"
 NOTES = "job_retry/notes"
 OWNERS = "job_retry/owners"

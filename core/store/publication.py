@@ -7,11 +7,12 @@ happen.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from saltext.jobs.core import formats
 from saltext.jobs.core.errors import LaterVersion
@@ -19,6 +20,18 @@ from saltext.jobs.core.store.keys import plain
 
 #: Of these records: see ``core/formats.py``.
 FORMAT = 2
+
+
+#: Of how many users and functions it is kept that they have borrowed a jid: those that came first.
+_MOST_BORROWED = 5
+
+
+class Borrowed(NamedTuple):
+    """Somebody has published another job under the jid: which functions, who, and when, in Unix time."""
+
+    fun: str
+    user: str
+    at: float
 
 
 @dataclass(frozen=True)
@@ -32,6 +45,8 @@ class Publication:
     by: str = ""
     #: The digest of the load; None in a record of a version that did not write it.
     load: str | None = None
+    #: Other jobs that were published under its jid: a minion that has run one of them ignores this one.
+    borrowed: tuple[Borrowed, ...] = ()
 
     @classmethod
     def from_record(cls, record: Any) -> Publication:
@@ -49,7 +64,9 @@ class Publication:
         last = max(at, _moment(record.get("last", at)))
         if not isinstance(by, str) or not isinstance(load, (str, type(None))):
             raise ValueError(f"it was published by {by!r}, with the digest {load!r}")
-        return cls(at, frozenset(ids_in(record.get("added"))), last, by, load)
+        return cls(
+            at, frozenset(ids_in(record.get("added"))), last, by, load, tuple(_borrowed_in(record.get("borrowed")))
+        )
 
     def as_record(self) -> dict[str, Any]:
         """Return the form in which it is stored."""
@@ -60,7 +77,16 @@ class Publication:
             record["load"] = self.load
         if self.added:
             record["added"] = sorted(self.added)
+        if self.borrowed:
+            record["borrowed"] = [list(each) for each in self.borrowed]
         return record
+
+    def with_borrowed(self, fun: str, user: str, at: float) -> Publication:
+        """Return the same after another job was published under its jid."""
+        known = any((each.fun, each.user) == (fun, user) for each in self.borrowed)
+        if known or len(self.borrowed) >= _MOST_BORROWED:
+            return self
+        return replace(self, borrowed=(*self.borrowed, Borrowed(fun, user, at)))
 
     def vouches_for(self, load: Mapping[str, Any]) -> bool:
         """Tell whether ``load``, with or without ``Minions``, is the one that was published."""
@@ -82,6 +108,13 @@ def _moment(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise ValueError(f"it was published at {value!r}")
     return float(value)
+
+
+def _borrowed_in(value: Any) -> Iterator[Borrowed]:
+    for item in value if isinstance(value, (list, tuple)) else ():
+        with contextlib.suppress(TypeError, ValueError):
+            fun, user, at = item
+            yield Borrowed(str(fun), str(user), _moment(at))
 
 
 def ids_in(value: Any) -> set[str]:

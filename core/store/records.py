@@ -28,7 +28,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import salt.payload
 from salt.exceptions import SaltCacheError
@@ -50,6 +50,27 @@ BANKS = (LOADS, MINIONS, PUBLISHED, NOCACHE, ENDTIMES)  # a job's load first
 RECORD = ("return", "retcode", "success", "out")
 #: Seconds between two publishes of a job, at least.
 _LATER = 0.001
+#: Jobs of which a process remembers what they run.
+_MOST_WORKS = 1000
+#: Longest name that is kept or told of who or what borrowed a jid.
+_LONGEST_NAME = 200
+
+
+class Work(NamedTuple):
+    """What a job runs: functions and arguments as they were stored, a digest of both, and whether its returns are stored."""
+
+    funs: Any = None
+    args: Any = None
+    digest: str = ""
+    known: bool = True
+    stored: bool = True
+
+    def is_done_by(self, load: Mapping[str, Any]) -> bool:
+        """Tell whether a return says that it is of just this."""
+        args = load.get("fun_args", self.args)
+        if load["fun"] == self.funs and args == self.args:
+            return True
+        return work_of({"fun": load["fun"], "arg": args}) == self.digest
 
 
 # -- loads --------------------------------------------------------------------------------------------------------
@@ -94,7 +115,11 @@ def publish(
         # Later than the one before, also where somebody has set the clock back: by that it is told that there was another.
         added, now = known.added if known else before, max(time.time(), known.last + _LATER if known else 0.0)
         added = added - named if is_same else added | (named - before)
-        current = Publication(known.at if known else now, frozenset(added), now, by, of)
+        current = Publication(
+            known.at if known else now, frozenset(added), now, by, of, known.borrowed if known else ()
+        )
+        if not first and isinstance(there, dict) and work_of(load) != work_of(there):
+            current = current.with_borrowed(function_name(load), str(load.get("user") or "")[:_LONGEST_NAME], now)
         writes.append((PUBLISHED, key, current.as_record()))
         store.driver.store_all(writes, durable=store.sync_publish)
 
@@ -110,8 +135,33 @@ def _is_of_the_same_job(load: Mapping[str, Any], first: Mapping[str, Any], unlim
     return digest({name: load.get(name) for name in names}) == digest({name: first.get(name) for name in names})
 
 
+def work_of(load: Mapping[str, Any]) -> str:
+    """Return a digest of what a load, or a return, says is run: functions and arguments."""
+    return digest({"fun": load.get("fun"), "arg": load.get("arg") or load.get("fun_args") or []})
+
+
+def function_name(load: Mapping[str, Any]) -> str:
+    """Return the name of the function of a load or a return for people, cut where it is no name."""
+    fun = load.get("fun")
+    return (",".join(map(str, fun)) if isinstance(fun, (list, tuple)) else str(fun))[:_LONGEST_NAME]
+
+
 def _as_it_reads_back(load: Mapping[str, Any]) -> Any:
     return salt.payload.loads(salt.payload.dumps(load, use_bin_type=True))
+
+
+def store_no_returns(store: Store, key: str) -> None:
+    """Have the returns of a job not stored, unless it has been published without that: it is somebody's job."""
+    if store.contains(NOCACHE, key):
+        return
+    if is_published(store, key):
+        store.quiet.warning(
+            f"nocache {key}",
+            "Somebody publishes under the jid %s and wants no returns stored; those of the job that has this jid are stored",
+            key,
+        )
+        return
+    store.store(NOCACHE, key, True)
 
 
 def is_published(store: Store, key: str) -> bool:
@@ -246,6 +296,52 @@ def minions_of(store: Store, key: str) -> set[str]:
 
 
 # -- returns ------------------------------------------------------------------------------------------------------
+
+
+def expects(store: Store, key: str, load: Mapping[str, Any]) -> bool | None:
+    """
+    Tell whether a return is to be stored: None where those of its job are not, False where it is another job's.
+
+    Whoever may publish anything may name any jid, and a minion runs a jid once. So a return of another function says that
+    the minion ignores the job, and must never count as the job's. Other arguments tell of another job only where one was
+    published under the jid: nothing promises that a return repeats them as they were. A return that came by way of a syndic
+    may name no function; of that nobody can tell.
+
+    :param key: the jid's key.
+    :param load: the return, with ``fun``, ``fun_args`` and ``id``.
+    """
+    job = store.works.get(key) or _learn_work(store, key)
+    if not job.stored:
+        return None
+    if not job.known or not load.get("fun") or job.is_done_by(load):
+        return True
+    publication = _publication(store, key)
+    borrowed = publication.borrowed if publication else ()
+    if not borrowed and digest({"fun": load["fun"]}) == digest({"fun": job.funs}):
+        return True
+    store.quiet.error(
+        f"borrowed {key}",
+        "Minion %.255s has run %s under the jid %s of a job that runs %s. That counts for nothing, and the minion ignores "
+        "the job until it is restarted. Other jobs were published under this jid by: %s",
+        load.get("id"),
+        function_name(load),
+        key,
+        function_name({"fun": job.funs}),
+        ", ".join(f"{each.user or 'somebody'} ({each.fun})" for each in borrowed) or "nobody at this master",
+    )
+    return False
+
+
+def _learn_work(store: Store, key: str) -> Work:
+    """Return what the job runs that was published under a jid, and remember it: it does not change."""
+    load, record, nocache = store.driver.read_all([(LOADS, key), (PUBLISHED, key), (NOCACHE, key)])
+    if record is ABSENT or not isinstance(load, dict) or not load:
+        return Work(known=False, stored=nocache is ABSENT)
+    while len(store.works) >= _MOST_WORKS:
+        store.works.pop(next(iter(store.works), ""), None)
+    work = Work(load.get("fun"), load.get("arg") or [], work_of(load), stored=nocache is ABSENT)
+    store.works[key] = work
+    return work
 
 
 def add_return(store: Store, jid: str, minion: str, load: Mapping[str, Any]) -> bool:

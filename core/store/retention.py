@@ -15,6 +15,7 @@ from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.ids import jid_at, jid_time
 from saltext.jobs.core.store.drivers import Outage
+from saltext.jobs.core.store.needed import not_needed
 from saltext.jobs.core.store.records import BANKS, LOADS, RETURNS, drop, drop_older
 from saltext.jobs.core.store.store import Store, Young
 
@@ -73,12 +74,13 @@ def trim(store: Store, now: float) -> None:
 
 def _drop_old(store: Store, jids: list[str], keep: float, now: float) -> float:
     """
-    Remove those of some jobs that were last written more than ``keep`` seconds ago.
+    Remove those of some jobs that were last written more than ``keep`` seconds ago, and that no engine needs.
 
     :return: a Unix time before which none of the others was last written; 0 where that is not known.
     """
-    written = now
-    for number, part in enumerate(_parts(jids, store.driver.removed_at_once)):
+    free = not_needed(store, jids)
+    written = now if len(free) == len(jids) else 0.0
+    for number, part in enumerate(_parts(free, store.driver.removed_at_once)):
         if number:
             store.driver.give_way()
         try:

@@ -80,6 +80,8 @@ class Store:
         self.swept: dict[str, tuple[float, str, str]] = {}
         #: What it found out of each bank.
         self.young: dict[str, Young] = {}
+        #: What jobs run, by the jid's key: see ``records.expects``.
+        self.works: dict[str, Any] = {}
 
     def key(self, value: Any, what: str) -> str | None:
         """Return the driver's key for the jid or minion id ``value``; None, after a warning, where it is refused."""

@@ -14,6 +14,7 @@ import itertools
 import logging
 import multiprocessing
 import os
+import pathlib
 import signal
 import sqlite3
 import threading
@@ -65,7 +66,7 @@ def now_jid(offset=0):
 
 
 def a_return(minion, jid=JID, value=True, **more):
-    return {"jid": jid, "id": minion, "return": value, "retcode": 0, "success": True, "fun": "test.ping", **more}
+    return {"jid": jid, "id": minion, "return": value, "retcode": 0, "success": True, "fun": LOAD["fun"], **more}
 
 
 class Returner:
@@ -227,6 +228,36 @@ class Contract:
         assert (answers.count(None), answers.count(False)) == (10, 30)
         assert len(job_cache.get_jid(JID)) == 10
 
+    def test_what_was_run_under_a_borrowed_jid_is_no_return_of_the_job(self, job_cache, caplog):
+        job_cache.save_load(JID, LOAD, minions=["web1", "web2"])
+        borrower = {**LOAD, "fun": "test.ping", "arg": [], "user": "anna"}
+        job_cache.save_load(JID, borrower, minions=["web1"])
+        assert job_cache.returner(a_return("web1", fun="test.ping", fun_args=[])) is False
+        assert f"web1 has run test.ping under the jid {JID} of a job that runs state.apply" in caplog.text
+        assert "anna (test.ping)" in caplog.text
+        assert job_cache.get_jid(JID) == {}
+        for minion in (
+            "web1",
+            "web2",
+        ):  # restarted, it runs the job after all; and who passed it on may leave the name out
+            more = {"fun_args": LOAD["arg"]} if minion == "web1" else {"fun": None}
+            assert job_cache.returner(a_return(minion, **more)) is None
+        assert sorted(job_cache.get_jid(JID)) == ["web1", "web2"]
+
+    def test_other_arguments_tell_of_another_job_where_one_was_published_under_the_jid(self, job_cache):
+        job_cache.save_load(JID, LOAD, minions=["web1", "web2"])
+        assert job_cache.returner(a_return("web1", fun_args=["other"])) is None
+        job_cache.save_load(JID, {**LOAD, "arg": ["other"]}, minions=["web2"])
+        assert job_cache.returner(a_return("web2", fun_args=["other"])) is False
+        assert job_cache.returner(a_return("web2", fun_args=tuple(LOAD["arg"]))) is None
+
+    def test_nobody_has_the_returns_of_a_published_job_thrown_away(self, job_cache, caplog):
+        job_cache.save_load(JID, LOAD, minions=["web1"])
+        assert job_cache.prep_jid(nocache=True, passed_jid=JID) == JID
+        assert job_cache.returner(a_return("web1")) is None
+        assert list(job_cache.get_jid(JID)) == ["web1"]
+        assert f"under the jid {JID} and wants no returns stored" in caplog.text
+
     # -- save_load ----------------------------------------------------------------------------------------
 
     def test_the_load_reads_back_with_its_minions(self, job_cache):
@@ -256,6 +287,7 @@ class Contract:
         now = job_cache.fetch("jobs/published", JID)
         assert now.pop("last") > published["at"]
         assert now.pop("added") == ["web3"]
+        assert [each[:2] for each in now.pop("borrowed")] == [["test.ping", "sudo_anna"]]
         assert now == published
 
     def test_publish_replaces_a_load_that_came_first(self, job_cache):
@@ -372,6 +404,7 @@ class Contract:
         assert job_cache.get_load(JID)["fun"] == "state.apply"
         now = job_cache.fetch("jobs/published", JID)
         assert now.pop("last") == pytest.approx(time.time(), abs=60)
+        assert now.pop("borrowed")
         assert now == {**record, "format": publication.FORMAT}
 
     @pytest.mark.parametrize("spoilt", ["text", 7, {"web1": 1}, [1, None, "web2"], {"at": "x"}, {"at": 1, "by": None}])
@@ -601,6 +634,20 @@ class Contract:
         for jid in (OLD, "20260516-special", "no-time"):
             assert not job_cache.get_jid(jid)
         assert set(cache.list("jobs/returns")) <= {fresh}
+
+    def test_no_job_is_removed_that_an_engine_still_needs(self, job_cache, opts):
+        batch = pathlib.Path(opts["cachedir"], "saltext_jobs", "batch_manager", "batches", f"{JID}.journal")
+        batch.parent.mkdir(parents=True)
+        batch.touch()
+        salt.cache.Cache(opts).store("job_retry/jobs", OLD, {"load": LOAD})
+        for jid in (OLD, JID, "20260516-special"):
+            job_cache.save_load(jid, LOAD, minions=["web1"])
+        job_cache.sweep_in(3700)
+        assert sorted(job_cache.get_jids()) == sorted([OLD, JID])
+        batch.rename(batch.with_suffix(".ended"))
+        salt.cache.Cache(opts).flush("job_retry/jobs", OLD)
+        job_cache.sweep_in(3700)
+        assert job_cache.get_jids() == {}
 
     def test_what_is_left_without_a_load_is_removed_once_it_is_old(self, job_cache, opts):
         job_cache.returner(a_return("web1", OLD))

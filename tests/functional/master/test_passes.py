@@ -1,0 +1,67 @@
+"""Passes: what an engine names in place of a jid, and who may publish under the jid of a batch."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from saltext.jobs.core.master.passes import VALID, pass_for, redeem
+from saltext.jobs.core.store.needed import BATCHES, ENDED, OPEN
+
+JID = "20260516120000000000"
+
+
+@pytest.fixture
+def opts(tmp_path):
+    (tmp_path / ".root_key").write_text("the key of this start of the master")
+    return {"cachedir": str(tmp_path), "user": "root", "master_job_cache": "salt_cache"}
+
+
+@pytest.fixture(params=[OPEN, ENDED])
+def batch(request, tmp_path):
+    """A batch that this master has."""
+    path = tmp_path.joinpath(*BATCHES, JID + request.param)
+    path.parent.mkdir(parents=True)
+    path.touch()
+    return path
+
+
+def test_a_jid_that_is_no_batch_is_everybody_s(opts):
+    assert redeem(opts, JID) == JID
+    assert redeem(opts, 20260516) == 20260516
+    assert redeem(opts, "../escape") == "../escape", "which is refused elsewhere, where all jids are"
+
+
+def test_under_the_jid_of_a_batch_only_who_has_a_pass_publishes(opts, batch):
+    assert redeem(opts, JID) is None
+    assert redeem(opts, pass_for(opts, JID)) == JID
+
+
+def test_nobody_makes_a_pass_without_the_master_s_key(opts, batch, tmp_path):
+    passed = pass_for(opts, JID)
+    jid, until, seal = passed.split("~")
+    forged = [
+        f"{jid}~{until}~{'0' * 64}",
+        f"{jid}~{int(until) + 1}~{seal}",
+        f"20260516120000000001~{until}~{seal}",
+        passed.upper(),
+        passed + "0",
+    ]
+    assert [redeem(opts, each) for each in forged[:3]] == [None] * 3
+    assert JID not in [redeem(opts, each) for each in forged]
+    (tmp_path / ".root_key").write_text("that of the next start")
+    assert redeem(opts, passed) is None
+    (tmp_path / ".root_key").unlink()
+    assert redeem(opts, passed) is None
+
+
+def test_a_pass_is_valid_for_a_short_time(opts, batch, tmp_path):
+    """One that shows on the bus is of no use later: the time is under the seal."""
+    soon = f"{time.time() + VALID:.0f}"
+    assert abs(int(pass_for(opts, JID).split("~")[1]) - int(soon)) <= 1
+    assert redeem(opts, pass_for(opts, JID, now=time.time() - VALID - 2)) is None
+
+
+def test_another_job_cache_gets_the_jid_itself(opts):
+    assert pass_for({**opts, "master_job_cache": "local_cache"}, JID) == JID

@@ -1,0 +1,140 @@
+"""
+A user who may publish nothing but ``saltutil.find_job``, which Salt allows everybody, names the jids of other people's jobs.
+
+A minion runs a jid once, so what comes second under it is ignored, and what is returned first is kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import re
+import time
+
+import pytest
+from salt.exceptions import SaltClientError
+
+from tests.integration.api import SECRET
+from tests.integration.conftest import make_master, minions
+from tests.integration.job_retry.desk import OPTIONS, TIMES, Desk, away, lines, retry_minion
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.story
+
+#: One who may publish to no minion here, and one who may do a little.
+USERS = {"anna": [{"nobody": ["test.ping"]}], "ben": [{"bert": [{"test.arg": {"args": ["harmless"]}}]}]}
+
+
+@pytest.fixture(scope="module")
+def master(salt_factories):
+    daemon = make_master(
+        salt_factories,
+        sharedsecret=SECRET,
+        external_auth={"sharedsecret": USERS},
+        job_retry=dict(OPTIONS),
+        engines=[{"job_retry": {}}, {"batch_manager": {}}],
+        **TIMES,
+    )
+    with daemon.started(), minions(daemon, "m1", "m2", "m3"):
+        yield daemon
+
+
+@pytest.fixture(scope="module")
+def desk(master):
+    with contextlib.closing(Desk(master)) as desk:
+        yield desk
+
+
+@pytest.fixture(scope="module")
+def bert_once(master):
+    with retry_minion(master, "bert") as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def bert(bert_once, desk):
+    with away(bert_once, desk) as daemon:
+        yield daemon
+
+
+def borrow(desk, jid, tgt="*", user="anna", fun="saltutil.find_job", arg="20300101000000000000", **options):
+    """Publish as a user under a jid; whether the master did."""
+    who = {"eauth": "sharedsecret", "username": user, "password": SECRET}
+    try:
+        answer = desk.client.run_job(tgt, fun, [arg], jid=jid, listen=False, **who, **options)
+    except SaltClientError:
+        return False
+    return bool(answer and answer.get("jid"))
+
+
+def logged(master, pattern):
+    return re.findall(pattern, pathlib.Path(master.config["log_file"]).read_text(errors="replace"))
+
+
+def start(desk, notes, **options):
+    """Start a batch on m1 to m3 that leaves a line for each run, one minion after the other."""
+    command = f"echo x >> {notes}"
+    return desk.run("batch.start", ["m1", "m2", "m3"], "cmd.run", command, tgt_type="list", batch=1, **options)["jid"]
+
+
+def ended(desk, jid):
+    wait_for(lambda: desk.run("batch.status", jid)["finished"], what="the batch has ended")
+    return desk.run("batch.status", jid)
+
+
+def test_nobody_publishes_under_the_jid_of_a_batch_that_is_still_to_begin(desk, tmp_path):
+    begins = time.time() + 5
+    jid = start(desk, tmp_path / "runs", start_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(begins)))
+    assert not borrow(desk, jid)
+    assert not borrow(desk, f"{jid}~{begins + 1000:.0f}~{'0' * 64}")
+    status = ended(desk, jid)
+    assert (status["completed"], lines(tmp_path / "runs")) == (3, 3)
+
+
+def test_nobody_publishes_under_the_jid_of_a_batch_that_runs_or_has_its_returns_thrown_away(desk, tmp_path):
+    jid = start(desk, tmp_path / "runs", batch_wait=1)
+    borrowed = [borrow(desk, jid), borrow(desk, jid, nocache=True)]
+    status = ended(desk, jid)
+    assert (status["completed"], lines(tmp_path / "runs")) == (3, 3)
+    assert borrowed == [False, False]
+    assert not borrow(desk, jid)
+    assert sorted(desk.returned(jid)) == ["m1", "m2", "m3"]
+
+
+def test_what_a_borrowed_jid_ran_is_no_return_of_the_job_that_is_owed(master, desk, bert, tmp_path):
+    jid = desk.publish("cmd.run", f"echo x >> {tmp_path / 'runs'}", tgt="bert")
+    desk.await_state("bert", jid, "pending")
+    desk.run("job_retry.pause")
+    bert.start()
+    assert borrow(desk, jid, tgt="bert")
+    told = rf"bert has run saltutil.find_job under the jid {jid} .*anna \(saltutil.find_job\)"
+    wait_for(lambda: logged(master, told), what="it is told who has borrowed the jid")
+    assert (desk.returned(jid), desk.state("bert", jid)) == ({}, "pending")
+    bert.terminate()
+    bert.start()
+    desk.run("job_retry.resume")
+    desk.await_return("bert", jid)
+    wait_for(lambda: not desk.queue(), what="nothing is owed any more")
+    assert lines(tmp_path / "runs") == 1
+
+
+def test_the_same_function_with_other_arguments_is_no_return_of_the_job_either(desk, bert):
+    jid = desk.publish("test.arg", "in earnest", tgt="bert")
+    desk.await_state("bert", jid, "pending")
+    desk.run("job_retry.pause")
+    bert.start()
+    assert borrow(desk, jid, "bert", "ben", "test.arg", "harmless")
+    wait_for(lambda: desk.ask("bert", "test.ping"), what="bert has done what it was told")
+    bert.terminate()
+    bert.start()
+    desk.run("job_retry.resume")
+    desk.await_return("bert", jid)
+    assert desk.returned(jid)["bert"]["args"] == ["in earnest"]
+    wait_for(lambda: not desk.queue(), what="nothing is owed any more")
+
+
+def test_nobody_has_the_returns_of_somebody_elses_job_thrown_away(master, desk):
+    jid = desk.publish("test.sleep", 3, tgt="m1")
+    assert borrow(desk, jid, tgt="m1", nocache=True)
+    desk.await_return("m1", jid)
+    assert logged(master, f"Somebody publishes under the jid {jid} and wants no returns stored")
