@@ -20,6 +20,10 @@ hypothesis.settings.load_profile("patient")
 # ``cmd.run`` takes the shell of whoever started the minion: the plain one, wherever the tests run.
 os.environ["SHELL"] = "/bin/sh"
 
+# Salt opens the root logger to its finest level when it is imported, and pytest keeps every line. The loader alone writes
+# thousands, which nobody reads.
+logging.root.setLevel(logging.INFO)
+
 # A process that a test forks may find the stream of a log file locked for ever, by a thread of pytest that it does not have.
 os.register_at_fork(after_in_child=logging.root.handlers.clear)
 
