@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import socket
 
 import pytest
 
@@ -22,3 +23,21 @@ def loop():
 def until(loop):
     """Runs the loop until a condition is true or the time is over, and tells whether it is."""
     return functools.partial(comes_true, loop)
+
+
+@pytest.fixture(scope="session")
+def sock_dir(salt_factories_default_root_dir):
+    """
+    The sockets of a bus, at which nobody ever reads. A command of Salt that finds none tries for two seconds to connect, and
+    takes a core for it.
+    """
+    folder = salt_factories_default_root_dir / "bus"
+    folder.mkdir()
+    sockets = []
+    for side in ("pub", "pull"):
+        sockets.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        sockets[-1].bind(str(folder / f"master_event_{side}.ipc"))
+        sockets[-1].listen(4096)
+    yield str(folder)
+    for each in sockets:
+        each.close()

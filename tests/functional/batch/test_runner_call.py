@@ -37,13 +37,14 @@ def broken():
 
 
 @pytest.fixture
-def call(tmp_path):
+def call(tmp_path, sock_dir):
     runners = tmp_path / "runners"
     runners.mkdir()
     (runners / "survey.py").write_text(RUNNER)
     (tmp_path / "var/cache/salt/master/proc").mkdir(parents=True)  # a master has one
     config = tmp_path / "master"
-    config.write_text(f"root_dir: {tmp_path}\nrunner_dirs: [{runners}]\nlog_file: {tmp_path / 'log'}\nuser: root\n")
+    places = f"root_dir: {tmp_path}\nsock_dir: {sock_dir}\nlog_file: {tmp_path / 'log'}\n"
+    config.write_text(f"{places}runner_dirs: [{runners}]\nuser: root\n")
     loop = compat.new_loop()
 
     def called(fun, *words, timeout=120.0, on_behalf=None, **more):

@@ -6,13 +6,34 @@ import getpass
 import json
 
 import pytest
+import salt.config
+import salt.runner
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory):
+def config(tmp_path_factory, sock_dir):
     """A master's configuration; no master runs with it."""
     folder = tmp_path_factory.mktemp("m")
     (folder / "var" / "cache" / "salt" / "master" / "proc").mkdir(parents=True)
     content = {"root_dir": str(folder), "user": getpass.getuser(), "id": "m_master", "log_file": str(folder / "log")}
-    (folder / "master").write_text(json.dumps({**content, "master_job_cache": "salt_cache"}))
+    (folder / "master").write_text(json.dumps({**content, "master_job_cache": "salt_cache", "sock_dir": sock_dir}))
     return folder
+
+
+@pytest.fixture
+def opts(config):
+    return salt.config.master_config(str(config / "master"))
+
+
+@pytest.fixture
+def salt_run(opts, capsys):
+    """Call a runner as ``salt-run`` does: what is printed on standard output and on standard error, and what it returns."""
+
+    def call(function, *args, **more):
+        capsys.readouterr()
+        with salt.runner.Runner({**opts, "fun": function, "arg": list(args), **more}) as runner:
+            returned = runner.run(full_return=True)
+        printed = capsys.readouterr()
+        return printed.out.rstrip("\n"), printed.err.rstrip("\n"), returned
+
+    return call

@@ -9,7 +9,6 @@ import subprocess
 import sys
 
 import pytest
-import salt.config
 import salt.loader
 import salt.output
 import salt.runner
@@ -25,24 +24,6 @@ pytestmark = pytest.mark.story
 JID = "20260516101112131415"
 #: The colours of a state, which are all that may ever be sent to a terminal beside text.
 COLOUR = re.compile(r"\x1b\[(?:0|3[123])m", re.ASCII)
-
-
-@pytest.fixture
-def opts(config):
-    return salt.config.master_config(str(config / "master"))
-
-
-@pytest.fixture
-def salt_run(opts, capsys):
-    """Call a runner as ``salt-run`` does, and return what is printed and what it returns."""
-
-    def call(function, *args, **more):
-        capsys.readouterr()
-        with salt.runner.Runner({**opts, "fun": function, "arg": list(args), **more}) as runner:
-            returned = runner.run(full_return=True)
-        return capsys.readouterr().out.rstrip("\n"), returned
-
-    return call
 
 
 @pytest.fixture
@@ -67,26 +48,26 @@ def jobs(opts):
 
 def test_people_get_a_table_and_programs_the_same_data_as_ever(salt_run, jobs):
     # Salt stores what runners were called for as jobs, too.
-    printed, returned = salt_run("job_cache.search", "search_function=test.*")
+    printed, _, returned = salt_run("job_cache.search", "search_function=test.*")
     head, titles, line, last = printed.split("\n")
     assert (head.split(",")[0], titles.split()[:2]) == ("1 job", ["JID", "FUNCTION"])
     assert line.startswith(f"{JID}  test.\\x1b[2J  web*\\r")
     assert last == "Next: salt-run jobs.lookup_jid JID"
     assert [job["JID"] for job in returned["return"]["jobs"]] == [JID]
-    as_json, again = salt_run("job_cache.search", "search_function=test.*", output="json")
+    as_json, _, again = salt_run("job_cache.search", "search_function=test.*", output="json")
     assert json.loads(as_json) == returned["return"] == again["return"]
 
 
 @pytest.mark.parametrize("outputter", ["json", "yaml", "nested", "raw", "pprint"])
 def test_every_other_outputter_gets_the_data_and_no_wrapper(salt_run, jobs, outputter):
-    printed, _ = salt_run("job_cache.search", output=outputter)
+    printed, _, _ = salt_run("job_cache.search", output=outputter)
     assert JID in printed
     assert "outputter" not in printed
     assert "FUNCTION" not in printed
 
 
 def test_the_event_of_the_job_and_its_record_in_the_job_cache_hold_plain_data(salt_run, jobs):
-    printed, returned = salt_run("batch.list")
+    printed, _, returned = salt_run("batch.list")
     assert printed.startswith("There is no such batch.")
     assert (returned["return"], returned["success"]) == ([], True)
     stored = jobs["salt_cache.get_jid"](returned["jid"])["m_master"]["return"]

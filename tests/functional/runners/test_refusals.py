@@ -7,10 +7,10 @@ import subprocess
 import sys
 
 import pytest
-import salt.config
 import salt.runner
 
 from saltext.jobs.core.errors import Refused
+from tests.waiting import stretched
 
 pytestmark = pytest.mark.story
 
@@ -31,37 +31,40 @@ WRONG = [
 ]
 
 
-@pytest.fixture(scope="module")
-def salt_run(config):
-    command = [os.path.join(os.path.dirname(sys.executable), "salt-run"), "-c", str(config), "--out=json"]
-    return lambda *args: subprocess.run([*command, *args], capture_output=True, text=True, timeout=120, check=False)
-
-
-def told(done):
+def told(stderr):
     """
     What is on standard error, without what Salt says there of itself: of its own objects, after every command (3008), and of
     what a later Python takes away (Python 3.12), with the line of its code.
     """
-    lines, of_salt = done.stderr.splitlines(), ("unclosed ", "/salt/")
+    lines, of_salt = stderr.splitlines(), ("unclosed ", "/salt/")
     said = [line for line in lines if not any(part in line for part in of_salt)]
-    return [line for line in said if "DeprecationWarning" not in done.stderr or not line.startswith("  ")]
+    return [line for line in said if "DeprecationWarning" not in stderr or not line.startswith("  ")]
 
 
 @pytest.mark.parametrize(("call", "line"), WRONG, ids=lambda value: value[0] if isinstance(value, list) else "")
 def test_a_wrong_call_is_one_line_on_standard_error_and_no_success(salt_run, call, line):
-    done = salt_run(*call)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert len(told(done)) == 1
-    assert line in told(done)[0]
+    printed, complaint, returned = salt_run(*call)
+    assert (printed, returned["success"], returned["retcode"]) == ("", False, 1)
+    assert len(told(complaint)) == 1
+    assert line in complaint
 
 
-def test_a_right_call_prints_its_result_and_nothing_else(salt_run):
-    done = salt_run("batch.list")
-    assert (done.returncode, done.stdout.strip(), told(done)) == (0, "[]", [])
+def test_the_command_itself_says_so_too_and_ends_with_its_status_and_prints_nothing_else_for_a_right_call(config):
+    command = [os.path.join(os.path.dirname(sys.executable), "salt-run"), "-c", str(config), "--out=json"]
+
+    def run(*words):
+        done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=stretched(120), check=False)
+        return done.returncode, done.stdout.strip(), told(done.stderr)
+
+    status, printed, complaint = run("batch.list", "limt=5")
+    assert (status, printed) == (1, "")
+    assert len(complaint) == 1
+    assert "did you mean limit?" in complaint[0]
+    assert run("batch.list") == (0, "[]", [])
 
 
-def test_a_caller_in_python_and_an_orchestration_get_the_message_and_no_success(config):
-    client = salt.runner.RunnerClient(salt.config.master_config(str(config / "master")))
+def test_a_caller_in_python_and_an_orchestration_get_the_message_and_no_success(opts):
+    client = salt.runner.RunnerClient(opts)
     answer = client.cmd("batch.wait", ["UNKNOWN"], print_event=False, full_return=True)
     assert answer["success"] is False
     assert answer["return"].startswith("UNKNOWN is no batch")
