@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 __virtualname__ = "salt_cache"
 
 JID_TRIES = 5  # new tries after a collision
+_ACCESS = {}  # this process's checks, and the options that they were made for
 
 
 def __virtual__():
@@ -125,8 +126,38 @@ def save_load(jid, clear_load, minions=None, recurse_count=0):
         )
     elif minions is not None:
         records.publish(store, key, without_secrets(clear_load), minions, __opts__.get("id"), _is_unlimited)
+        if isinstance(clear_load.get("fun"), (list, tuple)):
+            _look_at_several(store, clear_load, minions)
     elif not records.is_published(store, key):
         records.report(store, key, without_secrets(clear_load), _reported_minions(clear_load))
+
+
+def _look_at_several(store, load, minions):
+    """Tell of a publish that Salt has let through for one of its functions, though its user may not publish the others."""
+    from saltext.jobs.core.master.access import Access  # 0.1 s, in each process that loads this file
+
+    opts = compat.plain_opts(__opts__)
+    known = _ACCESS.get("access")
+    if known is None or known[0] is not opts:
+        known = _ACCESS["access"] = opts, Access(opts)
+    try:
+        denied = known[1].of_publisher(load, [str(minion) for minion in minions]).denied
+    except Exception as exc:  # an eauth module raises whatever its client library raises
+        store.quiet.warning(
+            "several", "Whether each function of job %s is permitted cannot be told: %s", load.get("jid"), exc
+        )
+        return
+    if denied:
+        minion, why = next(iter(denied.items()))
+        store.quiet.error(
+            ("several", load.get("user")),
+            "Salt has published functions that nobody has permitted, since it asks for the right to one of several only: "
+            "of job %s, to %d minions such as %s: %s",
+            load.get("jid"),
+            len(denied),
+            minion,
+            why.removesuffix(" any more"),
+        )
 
 
 def _is_unlimited(user):

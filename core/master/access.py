@@ -9,6 +9,7 @@ a list is not known here, since it takes the user's password to learn it, is nei
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -22,8 +23,30 @@ from saltext.jobs.core.master.job_cache import BATCH_MARK
 _SUDO = "sudo_"
 #: Who starts a batch from the master's own reactor; in the load of a job that no batch has stored it is any user's name.
 _REACTOR = "Reactor"
+#: Functions that are named where a job has several, and characters of each.
+_MOST, _LONGEST = 5, 100
 #: In place of an eauth backend: the lists of publisher_acl.
 LOCAL = "publisher_acl"
+
+
+def calls_of(load: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+    """
+    Return each function of a job with its arguments, as they came; None where there are none for it.
+
+    Salt's own check ends at the first of several functions that is permitted, on every release, and asks for no right to the
+    others (``CkMinions.auth_check``). So each is asked for alone.
+    """
+    fun, arg = load.get("fun"), load.get("arg") or []
+    if not isinstance(fun, (list, tuple)):
+        return [(fun, arg)]
+    given = list(arg) if isinstance(arg, (list, tuple)) else []
+    return list(zip(fun, [*given, *[None] * len(fun)], strict=False))
+
+
+def shown(load: Mapping[str, Any]) -> str:
+    """Return the function of a job, or its functions, in a few words."""
+    names = [str(fun)[:_LONGEST] for fun, _ in calls_of(load)[: _MOST + 1]]
+    return names[0] if len(names) == 1 else "each of " + ", ".join([*names[:_MOST], *["…"][: len(names) > _MOST]])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +108,9 @@ class Access:
         """
         user, options = str(load.get("user") or ""), load.get("kwargs") or {}
         if self._access_lists(user, options) is None or (user == _REACTOR and load.get(BATCH_MARK)):
-            return Standing()
+            # By `peer` the master publishes for a minion, which it names here.
+            peer = options.get("id")
+            return self._standing(f"minion {peer}", self._of_peer(str(peer)), "", [], load, minions) if peer else Standing()
         known_as, systems = user, list(self._opts.get("external_auth") or {})
         if options.get("eauth"):
             known_as, systems = str(options.get("username") or user), [str(options["eauth"])]
@@ -117,12 +142,20 @@ class Access:
     ) -> Standing:
         denied = self.denied(lists, load, minions)
         doubt = next((why for system in systems if (why := self._doubt(system, known_as))), "") if denied else ""
-        fun = load.get("fun")
+        what = shown(load)
         if doubt:
             return Standing(
-                unsure=dict.fromkeys(denied, f"whether {user} may still publish {fun} is not known: {doubt}")
+                unsure=dict.fromkeys(denied, f"whether {user} may still publish {what} is not known: {doubt}")
             )
-        return Standing(dict.fromkeys(denied, f"{user} may not publish {fun} to it any more"))
+        return Standing(dict.fromkeys(denied, f"{user} may not publish {what} to it any more"))
+
+    def _of_peer(self, minion: str) -> list[Any]:
+        """Return what ``peer`` lets a minion publish."""
+        peers = self._opts.get("peer")
+        found = peers.items() if isinstance(peers, Mapping) else ()
+        return [
+            grant for match, grants in found if re.match(match, minion) and isinstance(grants, list) for grant in grants
+        ]
 
     def _doubt(self, system: str, user: str) -> str:
         """Return why what a backend grants a user can be known with the user's password only, or nothing if it is known."""
@@ -187,10 +220,13 @@ class Access:
         return list(self._loaded()[0].get_auth_list({"eauth": system, "username": user}) or [])
 
     def _allows(self, lists: list[Any], load: Mapping[str, Any], minions: list[str]) -> bool:
-        if not lists:
+        calls = calls_of(load)
+        return bool(lists and calls) and all(self._allows_one(lists, fun, arg, minions) for fun, arg in calls)
+
+    def _allows_one(self, lists: list[Any], fun: Any, arg: Any, minions: list[str]) -> bool:
+        if not isinstance(fun, str) or not isinstance(arg, (list, tuple)):
             return False
-        checks = self._loaded()[1]
-        return bool(checks.auth_check(lists, load.get("fun"), load.get("arg") or [], minions, "list", minions=minions))
+        return bool(self._loaded()[1].auth_check(lists, fun, list(arg), minions, "list", minions=minions))
 
     def _loaded(self) -> tuple[Any, Any]:
         if self._tools is None:

@@ -16,7 +16,7 @@ from typing import Any
 from saltext.jobs.core import compat
 from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.ids import is_plain, jid_time
-from saltext.jobs.core.master.access import Access
+from saltext.jobs.core.master.access import Access, calls_of
 from saltext.jobs.core.master.job_cache import BATCH_MARK, OURS, JobCache, Publication
 from saltext.jobs.core.master.secrets import without_secrets
 from saltext.jobs.core.retry.capture import KILLS
@@ -73,7 +73,7 @@ class JobReader:
         minions = self._minions_of(load)
         load = without_secrets(load)
         since = publication.at if self._believes_all else publication.last
-        if kills := kills_of(load, minions - publication.added):
+        if kills := kills_of(load, self._permitted(jid, load, minions - publication.added)):
             return JobRead(jid, None, last=since, age=time.time() - since, kills=kills), {}
         returned = self._cache.have_returned(jid, minions)
         missing = self._of_the_job(jid, minions - returned, publication.added)
@@ -81,6 +81,20 @@ class JobReader:
         owed = minions - publication.added
         age = time.time() - since  # now: on a busy disk the returns of a large fleet take a while
         return JobRead(jid, job, missing, publication.last, age, returned=returned, minions=owed), load
+
+    def _permitted(self, jid: str, load: Mapping[str, Any], minions: frozenset[str]) -> frozenset[str]:
+        """
+        Return the minions to which the user of a job with several functions may publish each of them; else all.
+
+        Salt asks for the right to one of them only. What is not permitted ends no job that is owed.
+        """
+        if not isinstance(load.get("fun"), (list, tuple)) or not kills_of(load, minions):
+            return minions
+        try:
+            standing = self._access.of_publisher(load, sorted(minions))
+        except Exception as exc:  # An eauth module raises whatever its client library raises.
+            raise JobCacheError(f"Who may publish job {jid} cannot be checked: {exc}") from exc
+        return minions - standing.denied.keys() - standing.unsure.keys()
 
     def _minions_of(self, load: dict[str, Any]) -> frozenset[str]:
         if "Minions" not in load and not self._warned:
@@ -205,11 +219,8 @@ def job_of(jid: str, load: Mapping[str, Any], published_at: float) -> Job:
 
 def kills_of(load: Mapping[str, Any], minions: frozenset[str]) -> tuple[Kill, ...]:
     """Return which jobs a load ends on ``minions`` by a signal; none where it is no signal."""
-    funs, args = load.get("fun"), load.get("arg") or []
-    if not isinstance(funs, (list, tuple)):
-        funs, args = [funs], [args]
-    user, found = str(load.get("user") or "somebody"), []
-    for fun, arg in zip(funs, args, strict=False):
+    user, found = str(load.get("user") or "somebody"), list[Kill]()
+    for fun, arg in calls_of(load) if minions else ():
         if fun in KILLS and fun.endswith("_all_jobs"):
             found.append(Kill("", minions, user))
         elif fun in KILLS and (jid := _first_argument(arg)):

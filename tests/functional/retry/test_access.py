@@ -9,6 +9,8 @@ from saltext.jobs.core.master.access import Access, Standing
 from tests.functional.retry.records import accept, load_of
 
 ACL = {"publisher_acl": {"bob": ["test.*", {"web*": ["state.apply"]}]}, "sudo_acl": True}
+#: A grant of state.apply with this argument as a test only.
+TEST = {"args": ["ugly"], "kwargs": {"test": "True"}}
 
 
 @pytest.mark.parametrize(
@@ -27,6 +29,62 @@ def test_the_access_of_a_publisher_is_checked_as_it_is_now(opts, user, fun, mini
     accept(opts, *minions)
     access = Access({**opts, **ACL})
     assert sorted(access.of_publisher(load_of(user=user, fun=fun, arg=[]), minions).denied) == denied
+
+
+# Salt itself asks for the right to one of them only (CkMinions.auth_check returns at the first that is permitted).
+@pytest.mark.parametrize(
+    "fun, arg, denied",
+    [
+        (["test.ping", "test.arg"], [[], ["x"]], []),
+        (["test.ping", "cmd.run"], [[], ["id"]], ["web1"]),
+        (["saltutil.find_job", "cmd.run"], [["20260516101112131415"], ["id"]], ["web1"]),
+        (["test.ping", "state.apply"], [[], ["good"]], []),
+        (["test.ping", "state.apply"], [[], ["bad"]], ["web1"]),
+        (["test.ping", "state.apply"], [["good"], []], ["web1"]),
+        (["test.ping", "state.apply"], [["good"]], ["web1"]),
+        (["test.ping", "state.apply"], "good", ["web1"]),
+        (["test.ping", ["test.ping"]], [[], []], ["web1"]),
+        ([], [], ["web1"]),
+        ("state.apply", ["good"], []),
+        ("state.apply", ["bad"], ["web1"]),
+        ("state.apply", ["ugly", {"__kwarg__": True, "test": False}], ["web1"]),
+        ("state.apply", ["ugly", {"__kwarg__": True, "test": True}], []),
+        (["state.apply", "test.ping"], [["ugly", {"__kwarg__": True, "test": True}], []], []),
+    ],
+)
+def test_each_of_several_functions_needs_the_right_with_its_own_arguments(opts, fun, arg, denied):
+    accept(opts, "web1")
+    grants = {"bob": ["test.*", {"web*": [{"state.apply": [{"args": ["good"]}, TEST]}]}]}
+    access = Access({**opts, "publisher_acl": grants})
+    assert sorted(access.of_publisher(load_of(user="bob", fun=fun, arg=arg), ["web1"]).denied) == denied
+
+
+def test_a_reason_names_several_functions_in_a_few_words(opts):
+    accept(opts, "web1")
+
+    def reason(fun):
+        return Access({**opts, **ACL}).of_publisher(load_of(user="bob", fun=fun, arg=[]), ["web1"]).denied["web1"]
+
+    assert reason(["a.b", "c.d"]) == "bob may not publish each of a.b, c.d to it any more"
+    assert reason(["a.b"]) == "bob may not publish a.b to it any more"
+    assert len(reason(["x" * 10000] * 10000)) < 700
+
+
+@pytest.mark.parametrize(
+    "peer, fun, denied",
+    [
+        ("web1", "test.ping", []),
+        ("web1", "cmd.run", ["a"]),
+        ("web1", ["test.ping", "cmd.run"], ["a"]),
+        ("web1", ["test.ping", "test.ping"], []),
+        ("db1", "test.ping", ["a"]),
+    ],
+)
+def test_what_the_master_published_for_a_minion_is_what_peer_lets_that_one_publish_now(opts, peer, fun, denied):
+    accept(opts, "a")
+    load = load_of(user="root", fun=fun, arg=[[], []] if isinstance(fun, list) else [], kwargs={"id": peer})
+    assert sorted(Access({**opts, "peer": {"web.*": ["test.*"]}}).of_publisher(load, ["a"]).denied) == denied
+    assert set(Access(opts).of_publisher(load, ["a"]).denied) == {"a"}
 
 
 def test_the_access_of_an_external_user_is_checked_as_it_is_now(opts):

@@ -251,7 +251,19 @@ def test_a_job_is_as_old_as_it_is_once_it_is_read(opts, job_cache):
 )
 def test_a_signal_that_this_master_published_says_for_which_job_and_minions_it_is(opts, job_cache, fun, arg, jid):
     publish(job_cache, ["a", "b"], fun=fun, arg=arg, user="ann")
+    opts["publisher_acl"] = {"ann": ["test.*", "saltutil.*"]}
     assert JobReader(opts, job_cache, trust=False).read(JID)[0].kills == (Kill(jid, frozenset("ab"), "ann"),)
+
+
+def test_a_signal_that_a_permitted_function_has_carried_ends_nothing_that_is_owed(opts, job_cache):
+    accept(opts, "a", "b")
+    publish(job_cache, ["a", "b"], fun=["test.ping", "saltutil.kill_all_jobs"], arg=[[], []], user="ann")
+
+    def kills(**options):
+        return JobReader({**opts, **options}, job_cache, trust=False).read(JID)[0].kills
+
+    assert kills(publisher_acl={"ann": ["test.*"]}) == ()
+    assert kills(publisher_acl={"ann": ["test.*", {"a": ["saltutil.*"]}]}) == (Kill("", frozenset("a"), "ann"),)
 
 
 def test_a_job_may_signal_several_others(opts, job_cache):

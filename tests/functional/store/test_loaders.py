@@ -8,6 +8,7 @@ must keep to its own.
 from __future__ import annotations
 
 import os
+import pathlib
 
 import pytest
 import salt.cache
@@ -70,3 +71,27 @@ def test_no_job_is_lost_where_another_loader_has_other_sizes_of_mmap_cache(optio
     store.store("jobs/loads", "later", {"y": 2})
     assert sorted(store.keys("jobs/loads")) == sorted([JID, "later"])
     assert sorted(salt.cache.Cache(opts).list("jobs/loads")) == sorted([JID, "later"])
+
+
+def test_of_functions_that_a_permitted_one_has_carried_the_log_tells(options, caplog):
+    opts = options("a", publisher_acl={"ann": ["test.*", {"web*": ["state.*"]}]}, __role="master")
+    for minion in ("web1", "db1"):
+        (pathlib.Path(opts["pki_dir"]) / "minions").mkdir(exist_ok=True)
+        (pathlib.Path(opts["pki_dir"]) / "minions" / minion).touch()
+    save = salt.loader.returners(opts, {})["salt_cache.save_load"]
+
+    def told(number, user, fun, minions=("web1", "db1")):
+        caplog.clear()
+        jid = str(int(JID) + number)
+        save(jid, {**LOAD, "jid": jid, "user": user, "fun": fun, "arg": [[] for _ in fun]}, minions=list(minions))
+        return [record.getMessage() for record in caplog.records if "Salt has published" in record.getMessage()]
+
+    assert told(1, "root", ["test.ping", "cmd.run"]) == []
+    assert told(2, "ann", ["test.ping", "test.echo"]) == []
+    assert told(3, "ann", ["test.ping", "state.apply"], ["web1"]) == []
+    assert told(4, "ann", "cmd.run") == [], "what Salt refuses, or permits, as it should"
+    (line,) = told(5, "ann", ["saltutil.find_job", "cmd.run"])
+    assert f"of job {int(JID) + 5}, to 2 minions such as" in line
+    assert "ann may not publish each of saltutil.find_job, cmd.run to it" in line
+    assert told(6, "ann", ["saltutil.find_job", "cmd.run"]) == [], "once a minute"
+    assert salt.loader.returners(opts, {})["salt_cache.get_load"](str(int(JID) + 6))["fun"][1] == "cmd.run"
