@@ -31,12 +31,12 @@ class LocalBanks:
     Behaves as ``salt.cache.Cache`` does with localfs. Files belong to the owner of the cache directory.
 
     :param cachedir: the master's cache directory.
-    :param readable: whether others may read them, as far as the umask lets them.
+    :param readable: whether others may read them, as far as the umask lets them. Nobody else may ever write them.
     """
 
     def __init__(self, cachedir: str, readable: bool = False) -> None:
         self._root = cachedir
-        self._file_mode, self._folder_mode = (0o666, 0o777) if readable else (0o600, 0o700)
+        self._file_mode, self._folder_mode = (0o644, 0o755) if readable else (0o600, 0o700)
         self._pid = os.getpid()
         self._owner = owner_for_root(cachedir)
 

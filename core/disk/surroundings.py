@@ -6,22 +6,26 @@ import itertools
 import os
 import pathlib
 import pwd
+import stat
 import tempfile
 import time
 from collections.abc import Callable
 
 #: Bytes on the disk of the master's files below which it is time to see to it, and the part of its inodes.
 LEAST_BYTES, LEAST_INODES = 1 << 30, 0.05
+#: Permissions of others: none at all, or none to write.
+FOR_OWNER, READABLE = 0o077, 0o022
 #: Seconds by which the clock of a file system may differ from that of the machine.
 _APART = 5.0
 
 
-def about_owner(user: str, folder: pathlib.Path, most: int | None = None) -> list[str]:
+def about_files(user: str, folder: pathlib.Path, most: int | None = None, closed: int = FOR_OWNER) -> list[str]:
     """
-    Return what in a directory, or below, is not the master's.
+    Return what in a directory, or below, is not the master's, and what others may do with it.
 
     :param user: whom the master runs as.
     :param most: how many files and directories are looked at; all of them, where it is not given.
+    :param closed: the permissions that nobody else may have: ``FOR_OWNER`` or ``READABLE``.
     """
     try:
         owner = pwd.getpwnam(user).pw_uid
@@ -30,10 +34,14 @@ def about_owner(user: str, folder: pathlib.Path, most: int | None = None) -> lis
     found = folder.rglob("*") if folder.is_dir() else iter(())
     for path in itertools.islice(itertools.chain([folder], sorted(found) if most is None else found), most):
         try:
-            if path.lstat().st_uid != owner:
-                return [f"{path} does not belong to the master's user {user}: chown -R {user} {folder}"]
+            status = path.lstat()
         except FileNotFoundError:
             continue  # there is none, or it has been replaced meanwhile
+        if status.st_uid != owner:
+            return [f"{path} does not belong to the master's user {user}: chown -R {user} {folder}"]
+        if status.st_mode & closed and not stat.S_ISLNK(status.st_mode):
+            what = "written" if status.st_mode & READABLE else "read"
+            return [f"{path} can be {what} by others than {user}: chmod -R go{'-w' if closed == READABLE else '='} {folder}"]
     return []
 
 

@@ -5,12 +5,13 @@ What an operator may want to change around an engine, whichever it is: a sentenc
 from __future__ import annotations
 
 import fnmatch
+import pathlib
 from collections.abc import Mapping
 from typing import Any
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.advice import Advice
-from saltext.jobs.core.disk.surroundings import about_clock, about_disk, about_owner
+from saltext.jobs.core.disk.surroundings import READABLE, about_clock, about_disk, about_files
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.master.events import beat_tag
 from saltext.jobs.core.master.job_cache import JobCache
@@ -24,12 +25,25 @@ def around(opts: Mapping[str, Any], engine: str) -> list[str]:
     folder = requests.engine_dir(opts, engine)
     return [
         *about_engine(opts, engine),
-        *about_owner(str(opts.get("user") or "root"), folder),
+        *about_folders(opts, folder),
         *about_disk(folder),
         *about_clock(folder),
         *_about_beats(opts, engine),
         *map(Advice, compat.untested()),
     ]
+
+
+def about_folders(opts: Mapping[str, Any], *folders: pathlib.Path) -> list[str]:
+    """
+    Return what of folders that are the master's alone, and of those around them up to the cache directory, others may read or
+    write. At most one thing is told, since one command mends them all.
+    """
+    user, cachedir = str(opts.get("user") or "root"), pathlib.Path(opts["cachedir"])
+    found = [finding for folder in folders if folder.exists() for finding in about_files(user, folder)]
+    above = {path for folder in folders for path in folder.parents if path == cachedir or cachedir in path.parents}
+    for path in sorted(above):
+        found += [] if found or not path.exists() else about_files(user, path, 1, READABLE)
+    return found[:1]
 
 
 def about_engine(opts: Mapping[str, Any], engine: str) -> list[str]:

@@ -5,6 +5,7 @@ What an operator should know about the engine and its surroundings before relyin
 from __future__ import annotations
 
 import contextlib
+import pathlib
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from saltext.jobs.core import compat
 from saltext.jobs.core.advice import examined
 from saltext.jobs.core.engine import requests
-from saltext.jobs.core.engine.findings import about_returns, around
+from saltext.jobs.core.engine.findings import about_folders, about_returns, around
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import JobCacheError, LaterVersion, SettingsError, StateError
 from saltext.jobs.core.master.job_cache import OURS, JobCache
@@ -38,7 +39,8 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
     """
     store, cache = RetryStore(opts, read_only=True), JobCache(opts)
     runs, aside, refused = requests.is_running(opts, JOB_RETRY), list[str](), dict[str, str]()
-    found = [*_about_options(opts), *around(opts, JOB_RETRY)]
+    banks = pathlib.Path(opts["cachedir"], "job_retry")  # there are such files with localfs only
+    found = [*_about_options(opts), *around(opts, JOB_RETRY), *about_folders(opts, banks)]
     try:
         aside, refused = store.set_aside(), store.refused()
         silent_for = time.time() - store.last_beat(str(opts["id"]))

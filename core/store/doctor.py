@@ -14,7 +14,7 @@ from typing import Any
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.advice import Advice, examined
-from saltext.jobs.core.disk.surroundings import about_clock, about_disk, about_owner
+from saltext.jobs.core.disk.surroundings import READABLE, about_clock, about_disk, about_files
 from saltext.jobs.core.store import records
 from saltext.jobs.core.store.drivers import Driver
 from saltext.jobs.core.store.store import Store
@@ -71,13 +71,15 @@ def _about_files(store: Store, opts: Mapping[str, Any], jobs: int | None) -> lis
         return _about_database(store.driver, str(opts.get("user") or "root"))
     if store.driver.name not in ("localfs", "mmap_cache"):
         return []
-    folder = pathlib.Path(store.cachedir, "jobs")
+    folder, user = pathlib.Path(store.cachedir, "jobs"), str(opts.get("user") or "root")
     found = [
-        *about_owner(str(opts.get("user") or "root"), folder, _SOME_FILES),
+        *about_files(user, folder, _SOME_FILES, READABLE),
         *about_disk(folder),
         *about_clock(folder),
     ]
-    aside = pathlib.Path(store.cachedir, "salt_cache.corrupt")
+    aside, locks = pathlib.Path(store.cachedir, "salt_cache.corrupt"), pathlib.Path(store.cachedir, "salt_cache.locks")
+    for private in (aside, locks):
+        found += about_files(user, private, _SOME_FILES) if private.exists() else []
     count = sum(1 for _ in itertools.islice(aside.rglob("*"), _SOME_FILES)) if aside.is_dir() else 0
     if count:
         found.append(f"{count} files in {aside} were damaged and set aside: look at them and remove them")

@@ -120,9 +120,9 @@ class Mmap(Driver):
         if os.path.exists(index):
             return
         try:
-            make_folder(folder, self._owner, 0o777)
+            make_folder(folder, self._owner, 0o755)
             draft = os.path.join(folder, f".{os.getpid()}-{threading.get_ident()}")
-            handle = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+            handle = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
             try:
                 if self._owner:
                     os.fchown(handle, *self._owner)

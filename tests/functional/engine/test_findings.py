@@ -37,6 +37,23 @@ def test_files_of_somebody_else_are_named_with_the_command_that_mends_it(opts):
     assert finding == f"{folder} does not belong to the master's user {OTHER}: chown -R {OTHER} {folder}"
 
 
+@pytest.mark.parametrize(
+    ("place", "mode", "what", "advice"),
+    [
+        ("saltext_jobs/job_recorder/lock", 0o604, "read", "go="),
+        ("saltext_jobs/job_recorder/lock", 0o620, "written", "go="),
+        ("saltext_jobs/job_recorder", 0o770, "written", "go="),
+        ("saltext_jobs", 0o770, "written", "go-w"),
+        (".", 0o707, "written", "go-w"),
+    ],
+)
+def test_files_and_folders_that_others_may_read_or_write_are_named(opts, place, mode, what, advice):
+    path = pathlib.Path(opts["cachedir"]).joinpath(place)
+    path.chmod(mode)
+    folder = requests.engine_dir(opts, JOB_RECORDER) if advice == "go=" else path
+    assert around(opts) == [f"{path} can be {what} by others than {USER}: chmod -R {advice} {folder}"]
+
+
 def test_a_user_that_does_not_exist_is_named(opts):
     assert around(opts, user="no-such-user") == ["the master's user 'no-such-user' does not exist on this machine"]
 

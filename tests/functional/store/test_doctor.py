@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pathlib
 import sqlite3
 
 import pytest
@@ -54,6 +55,31 @@ def test_a_cache_in_order_has_no_findings(opts, disk):
         "findings": [],
         "retcode": 0,
     }
+
+
+def test_whatever_umask_the_master_has_nobody_else_may_write_what_it_stores(opts, disk):
+    before = os.umask(0)
+    try:
+        Returner(opts).save_load(JID, LOAD, minions=["web1"])
+    finally:
+        os.umask(before)
+    made = [pathlib.Path(base, name) for base, folders, names in os.walk(opts["cachedir"]) for name in folders + names]
+    assert len(made) > 1
+    assert [(path, path.stat().st_mode) for path in made if path.stat().st_mode & 0o022] == []
+    assert told(opts) == ""
+
+
+@pytest.mark.parametrize("opts", ["localfs"], indirect=True)
+@pytest.mark.parametrize("name", ["jobs", "jobs/published", f"jobs/published/{JID}.p"])
+def test_what_others_may_write_is_told(opts, disk, name):
+    Returner(opts).save_load(JID, LOAD, minions=["web1"])
+    path = pathlib.Path(opts["cachedir"], name)
+    path.chmod(path.stat().st_mode | 0o002)
+    folder = f"{opts['cachedir']}/jobs"
+    assert told(opts) == f"{path} can be written by others than {USER}: chmod -R go-w {folder}"
+    path.chmod(path.stat().st_mode & ~0o002)
+    path.parent.joinpath("link").symlink_to(path.parent)
+    assert told(opts) == ""
 
 
 def test_another_job_cache_is_told(opts, disk):
