@@ -32,6 +32,16 @@ def __virtual__():
     return __virtualname__
 
 
+def _require_no_limit(what):
+    """
+    Refuse whoever has limited rights what changes the store or copies it: that touches everybody's jobs, or files of the
+    master, and to whom it is given, everything is.
+    """
+    who = caller.caller(__opts__, globals().get("__user__"))
+    if who.peer or who.grants is not None:
+        raise Refused(f"{who.name} may not call job_cache.{what}: it is for the command line of the master")
+
+
 # ---------------------------------------------------------------------------------------------------------
 # migrate
 # ---------------------------------------------------------------------------------------------------------
@@ -78,7 +88,7 @@ def migrate(source="local_cache", dry_run=False, to=None, **more):
         salt-run job_cache.migrate from=localfs to=sqlite
     """
     source, dry_run = arguments.plain("source", source), arguments.flag("dry_run", dry_run)
-    caller.require_no_peer(_caller())
+    _require_no_limit("migrate")
     unknown = sorted(more.keys() - {"from"})
     if unknown:
         raise Refused(f"job_cache.migrate has no option {unknown[0]}; it accepts source, dry_run, from, to")
@@ -292,17 +302,6 @@ def recover(path=None):
     return database_copies.recover(stores.Store(__opts__), path)
 
 
-def _caller():
-    return caller.caller(__opts__, globals().get("__user__"))
-
-
-def _require_no_limit(what):
-    """Files are named as root names them: to whom that is given, everything is."""
-    who = _caller()
-    if who.peer or who.grants is not None:
-        raise Refused(f"{who.name} may not call job_cache.{what}: it is for the command line of the master")
-
-
 # ---------------------------------------------------------------------------------------------------------
 # verify
 # ---------------------------------------------------------------------------------------------------------
@@ -341,6 +340,6 @@ def verify(repair=False):
         salt-run job_cache.verify repair=True
     """
     if arguments.flag("repair", repair):
-        caller.require_no_peer(_caller())
+        _require_no_limit("verify with repair")
     found = Verification(stores.Store(__opts__), secrets.without_secrets, repair)
     return found.run(_Progress("verifying jobs").tell)

@@ -16,20 +16,23 @@ from typing import Any
 
 from saltext.jobs.core import compat
 
-#: What the process runs: Salt's own runner client, with whatever the runner prints out of the way of the answer.
+#: What the process runs: Salt's own runner client, with whatever the runner prints out of the way of the answer. What it is
+#: asked comes by its standard input: everybody on the machine can read a command line.
 _CHILD = """
 import json, os, signal, sys
 signal.alarm(int(sys.argv[1]))
+asked = json.loads(sys.stdin.buffer.read())
+os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 answer = os.dup(1)
 os.dup2(2, 1)
 import salt.config, salt.runner, salt.utils.args
-opts, limits = salt.config.master_config(sys.argv[2]), json.loads(sys.argv[3])
-if limits:
+opts = salt.config.master_config(asked["conf_file"])
+if asked["limits"]:
     from saltext.jobs.core.master import caller
-    caller.act_for(limits)
-arg, kwarg = salt.utils.args.parse_input(sys.argv[5:], condition=False)
+    caller.act_for(asked["limits"])
+arg, kwarg = salt.utils.args.parse_input(asked["words"], condition=False)
 client = salt.runner.RunnerClient(opts)
-found = client.cmd(sys.argv[4], arg, kwarg=kwarg, print_event=False, full_return=True)
+found = client.cmd(asked["fun"], arg, kwarg=kwarg, print_event=False, full_return=True)
 told = {"return": found.get("return"), "success": found.get("success")} if isinstance(found, dict) else {"return": found}
 os.write(answer, json.dumps(told, default=repr).encode())
 os._exit(0)
@@ -59,8 +62,8 @@ class RunnerCalls:
         answer: Any = compat.Future()
 
         def call() -> None:
-            given = [self._conf_file, json.dumps(dict(on_behalf or {})), fun, *words]
-            told = _run([self._python, "-c", _CHILD], given, timeout)
+            asked = {"conf_file": self._conf_file, "limits": dict(on_behalf or {}), "fun": fun, "words": list(words)}
+            told = _run([self._python, "-c", _CHILD], asked, timeout)
             self._loop.add_callback(answer.set_result, told)
 
         threading.Thread(target=call, daemon=True).start()
@@ -68,11 +71,12 @@ class RunnerCalls:
         return told
 
 
-def _run(child: Sequence[str], given: Sequence[str], timeout: float) -> tuple[Any, bool | str]:
+def _run(child: Sequence[str], asked: Mapping[str, Any], timeout: float) -> tuple[Any, bool | str]:
     # A little later than we kill it, it ends by itself: should the engine have died.
-    command = [*child, str(math.ceil(timeout) + 5), *given]
+    command = [*child, str(math.ceil(timeout) + 5)]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=timeout, stdin=subprocess.DEVNULL, check=False)
+        given = json.dumps(asked).encode()
+        done = subprocess.run(command, input=given, capture_output=True, timeout=timeout, check=False)
         told = json.loads(done.stdout)
         return told["return"], True if told.get("success") is not False else "it failed"
     except subprocess.TimeoutExpired:

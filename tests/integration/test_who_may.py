@@ -263,11 +263,12 @@ def test_who_may_call_the_runners_may_look_stop_and_pause_and_is_named(api, run,
     assert run("batch.status", jid)["stopped_by"] == "sharedsecret:root"
 
 
-def test_no_user_of_the_api_names_files_of_the_master(api, tmp_path):
+def test_no_user_of_the_api_changes_or_copies_what_the_job_cache_keeps(api, tmp_path):
     copy = tmp_path / "copy"
-    for verb in ("job_cache.backup", "job_cache.recover"):
-        assert is_refused(api(verb, str(copy), user="root"), "it is for the command line of the master")
+    for verb, arg in {"backup": [str(copy)], "recover": [str(copy)], "migrate": [], "verify": [True]}.items():
+        assert is_refused(api(f"job_cache.{verb}", *arg, user="root"), "it is for the command line of the master")
     assert not copy.exists()
+    assert api("job_cache.verify", user="root")["return"]["problems"] == []
 
 
 def test_who_may_only_look_or_only_publish_may_not_call_the_other_verbs(api, jobs):
@@ -333,7 +334,7 @@ def test_a_minion_may_start_a_batch_only_where_it_is_named(master, run):
 
     assert "may look at this, and change nothing" in str(ask("a1", "batch.start", "a*", "test.ping"))
     assert "may look at this, and change nothing" in str(ask("a2", "job_retry.pause"))
-    assert "may look at this, and change nothing" in str(ask("a2", "job_cache.verify", True))
+    assert "may not call job_cache.verify with repair" in str(ask("a2", "job_cache.verify", True))
     assert "may not call job_cache.recover" in str(ask("a2", "job_cache.recover"))
     assert isinstance(ask("a1", "batch.list"), (list, str))
     ask("a2", "batch.start", "a*", "test.echo", "by a peer")

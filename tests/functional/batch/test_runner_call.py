@@ -31,6 +31,16 @@ def who():
     return [found.name, found.grants, found.account, found.eauth]
 
 
+def seen_by_all(*args):
+    import pathlib
+
+    return [pathlib.Path("/proc/self", name).read_text().replace("\\0", " ") for name in ("cmdline", "environ")]
+
+
+def reads():
+    return sys.stdin.read()
+
+
 def broken():
     raise RuntimeError("out of order")
 """
@@ -68,6 +78,19 @@ def test_what_is_called_for_somebody_has_the_rights_of_that_one(call):
     nobody = Caller("bert", ())
     assert call("survey.who", on_behalf=nobody.limits()) == (["bert", [], "", ""], True)
     assert call("survey.who", on_behalf=Caller("root").limits()) == (["root", None, "", ""], True)
+
+
+def test_nothing_of_a_call_is_where_everybody_on_the_machine_can_read_it(call):
+    anna = Caller("anna", ({"a*": ["test.secret_of_anna"]},))
+    (command, environ), success = call("survey.seen_by_all", "a word of anna", on_behalf=anna.limits())
+    assert success is True
+    assert "import json" in command
+    assert "anna" not in command + environ
+    assert "survey" not in command
+
+
+def test_a_runner_reads_nothing_from_its_standard_input(call):
+    assert call("survey.reads") == ("", True)
 
 
 def test_false_is_an_answer(call):
