@@ -37,25 +37,27 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.:@, -]")
 
 def run():
     wanted = __opts__.get("saltext_jobs_notify")
-    text = _text() if isinstance(data, dict) else ""
-    if not text or not isinstance(wanted, dict) or not isinstance(wanted.get("fun"), str):
+    halted, dead = _HALTED.fullmatch(tag), _DEAD.fullmatch(tag)
+    if not (halted or dead) or not isinstance(data, dict):
         return {}
-    # All that is said about a batch, or about a minion, counts together.
-    if not may_act(__opts__, "notify", (_HALTED.fullmatch(tag) or _DEAD.fullmatch(tag))[1]):
+    if not isinstance(wanted, dict) or not isinstance(wanted.get("fun"), str):
         return {}
+    # All that is said about a batch, or about a minion, counts together. Before anything is done with the event.
+    if not may_act(__opts__, "notify", (halted or dead)[1]):
+        return {}
+    text = _text(halted, dead)
     kwarg = {**(wanted.get("kwarg") or {}), wanted.get("text", "message"): text}
     return {"notify": {f"runner.{wanted['fun']}": [{"args": [{name: value} for name, value in kwarg.items()]}]}}
 
 
-def _text():
-    halted, dead = _HALTED.fullmatch(tag), _DEAD.fullmatch(tag)
+def _text(halted, dead):
     if halted:
         counts = [f"{name} {data[name]}" for name in ("total", "completed", "failed") if isinstance(data.get(name), int)]
         return f"Batch {halted[1]} was halted: {_plain(data.get('halted_reason'))}. {', '.join(counts)}".strip()
-    if dead:
-        return f"Job {dead[2]} for {_plain(dead[1])} was given up: {_plain(data.get('reason'))}"
-    return ""
+    return f"Job {dead[2]} for {_plain(dead[1])} was given up: {_plain(data.get('reason'))}"
 
 
 def _plain(value):
-    return _UNSAFE.sub("_", str(value))[:200]
+    # What is no text may be as large as a message can be; it is never made one.
+    text = value[:200] if isinstance(value, str) else f"no text but {type(value).__name__}"
+    return _UNSAFE.sub("_", text)

@@ -35,7 +35,9 @@ _FIELDS = {"tgt", "fun", "batch"}
 
 def run():
     allowed = __opts__.get("saltext_jobs_start_batch") or {}
-    fields = {name: value for name, value in data.items() if name != "_stamp"} if isinstance(data, dict) else {}
+    # One with more than these, and the time of the event, is not even looked through.
+    is_short = isinstance(data, dict) and len(data) <= len(_FIELDS) + 1
+    fields = {name: value for name, value in data.items() if name != "_stamp"} if is_short else {}
     tgt, fun, batch = (fields.get(name) for name in ("tgt", "fun", "batch"))
     if (
         set(fields) != _FIELDS
@@ -46,7 +48,8 @@ def run():
         or not _BATCH.fullmatch(str(batch))
         or fun not in allowed
     ):
-        ignore("start_batch.sls", "No batch is started, since the event is not as start_batch.sls says: %.200r", fields)
+        shown = {name: value[:100] if isinstance(value, str) else type(value).__name__ for name, value in fields.items()}
+        ignore("start_batch.sls", "No batch is started, since the event is not as start_batch.sls says: %.200r", shown)
         return {}
     if not may_act(__opts__, "start_batch"):
         return {}

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import pathlib
+
 import pytest
 
+import saltext.jobs.reactor
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.master.reactions import Limiter, may_act
 from saltext.jobs.core.settings import ReactorSettings, read_settings
+
+FOLDER = pathlib.Path(saltext.jobs.reactor.__path__[0])
 
 
 def test_two_hundred_events_at_once_do_as_much_as_the_limit_lets_them(steady):
@@ -51,3 +56,70 @@ def test_a_limit_that_cannot_be_read_lets_nothing_be_done_and_is_named(steady, v
     assert not may_act(opts, "start_batch", limiter=Limiter(steady))
     with pytest.raises(SettingsError, match="start_batch"):
         read_settings(ReactorSettings, "saltext_jobs_reactor", opts["saltext_jobs_reactor"])
+
+
+# -- the files themselves ----------------------------------------------------------------------------------------------
+
+
+class Large(dict):
+    """What an event carries; it counts how often all of it is looked at."""
+
+    read = 0
+
+    def _look(self, *_):
+        type(self).read += 1
+        return "large"
+
+    __str__ = __repr__ = __iter__ = items = keys = values = _look
+
+
+def react(name, tag, data, **opts):
+    """What a file of ``reactor/`` has done for an event, as Salt's renderer runs it."""
+    source = (FOLDER / name).read_text(encoding="utf-8")
+    module = {"__opts__": opts, "tag": tag, "data": data}
+    exec(compile(source, name, "exec"), module)
+    return module["run"]()
+
+
+NOTIFY = {"fun": "http.query", "text": "data"}
+
+
+@pytest.fixture
+def large():
+    Large.read = 0
+    return Large((str(number), number) for number in range(1000))
+
+
+def test_a_reason_that_is_no_text_is_never_made_one(large):
+    jid = "20260516101112131401"
+    for number in range(5):
+        done = react(
+            "notify.sls", f"salt/batch/{jid}/halted", {"halted_reason": large, "total": 9}, saltext_jobs_notify=NOTIFY
+        )
+        assert bool(done) == (number < 3), "the limit"
+        assert not done or done["notify"]["runner.http.query"] == [
+            {"args": [{"data": f"Batch {jid} was halted: no text but Large. total 9"}]}
+        ]
+    assert Large.read == 0
+
+
+def test_an_event_beyond_the_limit_is_not_looked_at():
+    class Event(dict):
+        asked = 0
+
+        def get(self, *args):
+            Event.asked += 1
+            return super().get(*args)
+
+    for _ in range(20):
+        react("notify.sls", "salt/job_retry/m1/20260516101112131402/dead", Event(reason="x"), saltext_jobs_notify=NOTIFY)
+    assert Event.asked == 3
+
+
+@pytest.mark.parametrize("name", ["start_batch.sls", "resume_batch.sls", "replay_on_minion_start.sls"])
+def test_an_event_with_more_fields_than_there_are_is_not_looked_through(large, name):
+    for tag in ("operations/batch", "salt/minion/m9/start", "operations/resume/x"):
+        assert react(name, tag, large, saltext_jobs_start_batch={"test.ping": {}}) == {}
+        fields = {"tgt": large, "fun": "test.ping", "batch": "1"}
+        assert react(name, tag, fields, saltext_jobs_start_batch={"test.ping": {}}) == {}
+    assert Large.read == 0
