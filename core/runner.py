@@ -17,7 +17,6 @@ where it goes to the terminal: in the function with which Salt prints the events
 from __future__ import annotations
 
 import inspect
-import logging
 import sys
 import types
 from collections.abc import Callable, Mapping
@@ -25,12 +24,12 @@ from typing import Any
 
 from salt.exceptions import SaltException
 
-from saltext.jobs.core import arguments
+from saltext.jobs.core import arguments, lines
 from saltext.jobs.core.display import terminal
 from saltext.jobs.core.display.text import clean
 from saltext.jobs.core.errors import Refused
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 #: The outputter that shows what our runners return (``output/jobs_table.py``).
 OUTPUTTER = "jobs_table"

@@ -12,12 +12,11 @@ in ``docs/batch.md``. Batches are started and watched with the ``batch`` runner.
 This file only wires: policy is in ``core/batch/machine.py``, input and output in ``core/batch/shell.py``.
 """
 
-import logging
 import time
 
 import salt.utils.job
 
-from saltext.jobs.core import compat
+from saltext.jobs.core import compat, lines
 from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.shell import BatchShell
 from saltext.jobs.core.batch.store import BatchStore
@@ -34,7 +33,7 @@ from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.master.runner_call import RunnerCalls
 from saltext.jobs.core.settings import BatchSettings, read_settings
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 __virtualname__ = BATCH_MANAGER
 

@@ -17,8 +17,7 @@ it does is shown by the ``job_recorder`` runner.
 This file only wires: policy is in ``core/recorder/pipeline.py``, input and output in ``core/recorder/shell.py``.
 """
 
-import logging
-
+from saltext.jobs.core import lines
 from saltext.jobs.core.disk.spool import Spool
 from saltext.jobs.core.engine import process as engine
 from saltext.jobs.core.engine.alarm import Clock
@@ -38,7 +37,7 @@ from saltext.jobs.core.recorder.shell import Ports, RecorderShell
 from saltext.jobs.core.recorder.targets import check
 from saltext.jobs.core.settings import RecorderSettings, read_settings
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 __virtualname__ = JOB_RECORDER
 

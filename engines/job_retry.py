@@ -14,9 +14,7 @@ controlled with the ``job_retry`` runner.
 This file only wires: policy is in ``core/retry/machine.py``, input and output in ``core/retry/shell.py``.
 """
 
-import logging
-
-from saltext.jobs.core import compat
+from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine import process as engine
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
@@ -31,7 +29,7 @@ from saltext.jobs.core.retry.reader import JobReader
 from saltext.jobs.core.retry.shell import RetryShell
 from saltext.jobs.core.retry.store import RetryStore
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 __virtualname__ = JOB_RETRY
 

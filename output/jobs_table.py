@@ -16,12 +16,12 @@ return is shown as ``nested`` shows it.
 """
 
 import datetime
-import logging
 import os
 import re
 import sys
 import time
 
+from saltext.jobs.core import lines
 from saltext.jobs.core.batch import tables as batches
 from saltext.jobs.core.display import facts, terminal
 from saltext.jobs.core.display.page import Page
@@ -29,7 +29,7 @@ from saltext.jobs.core.recorder import tables as recorder
 from saltext.jobs.core.retry import tables as retries
 from saltext.jobs.core.store import tables as jobs
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 __virtualname__ = "jobs_table"
 

@@ -11,7 +11,6 @@ processes, also where it is never used: loading it must never touch the storage.
 
 from __future__ import annotations
 
-import logging
 import time
 
 import salt.utils.jid
@@ -19,7 +18,7 @@ import salt.utils.job
 import salt.utils.minions
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core import compat
+from saltext.jobs.core import compat, lines
 
 # Those of the loader that calls. What a loader writes into this file is for all loaders of a process, the last one's.
 from saltext.jobs.core.compat import loader_opts as __opts__
@@ -29,7 +28,7 @@ from saltext.jobs.core.store import listing, records, retention
 from saltext.jobs.core.store.keys import plain
 from saltext.jobs.core.store.store import store_of
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 __virtualname__ = "salt_cache"
 

@@ -8,10 +8,9 @@ publish does that, and job retry relies on it.
 
 from __future__ import annotations
 
-import logging
 import time
 
-from saltext.jobs.core import arguments, runner
+from saltext.jobs.core import arguments, lines, runner
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master import caller, secrets
 from saltext.jobs.core.store import copying, database_copies, figures
@@ -21,7 +20,7 @@ from saltext.jobs.core.store.asked import query_of
 from saltext.jobs.core.store.search import search as find_jobs
 from saltext.jobs.core.store.verification import Verification
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 __virtualname__ = "job_cache"
 

@@ -17,7 +17,7 @@ from tests.waiting import SOON, stretched
 CHECKOUT = pathlib.Path(__file__).resolve().parents[1]
 
 #: Modules of one file each, for everybody; they import no package of ours.
-BASE = {"advice", "compat", "errors", "formats", "ids", "metrics", "options", "quiet", "settings", "windows"}
+BASE = {"advice", "compat", "errors", "formats", "ids", "lines", "metrics", "options", "quiet", "settings", "windows"}
 #: The packages that a wing is built on.
 GROUND = BASE | {"disk", "display", "engine", "master", "store"}
 #: What each package, and each module that stands alone in core/, may import besides itself.
@@ -27,6 +27,7 @@ MAY_IMPORT = {
     "errors": set(),
     "formats": {"errors"},
     "ids": set(),
+    "lines": set(),
     "loader": set(),
     "metrics": set(),
     "quiet": set(),
@@ -42,12 +43,12 @@ MAY_IMPORT = {
     "retry": GROUND,
     "recorder": GROUND,
     "arguments": {"errors", "ids", "options"},
-    "runner": {"arguments", "display", "errors"},
+    "runner": {"arguments", "display", "errors", "lines"},
     "postgresql": BASE | {"master"},
     "returners": BASE | {"master", "store", "postgresql"},
     "engines": GROUND | {"batch", "retry", "recorder"},
     "runners": GROUND | {"arguments", "runner", "batch", "retry", "recorder"},
-    "output": {"display", "batch", "retry", "recorder", "store"},
+    "output": {"display", "lines", "batch", "retry", "recorder", "store"},
     "reactor": BASE | {"master"},
     "cache": BASE | {"disk"},
     "executors": BASE,
@@ -105,8 +106,8 @@ SHELLS = {
         "targets",
     },
 }
-#: What a pure module may import from outside its wing. Options that have been read, and windows of time, are plain values.
-VALUES = {"display", "errors", "metrics", "options", "settings", "windows"}
+#: What a pure module may import from outside its wing: options that have been read, windows of time, a logger, and the like.
+VALUES = {"display", "errors", "lines", "metrics", "options", "settings", "windows"}
 #: What has a clock, a loop, a disk or a network.
 IMPURE = {"asyncio", "io", "multiprocessing", "os", "pathlib", "shutil", "socket", "subprocess", "threading", "time"}
 

@@ -4,12 +4,12 @@ Looks up batches for the runner: ours, in their journals, and those of Salt 3008
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
 from collections.abc import Mapping
 from typing import Any
 
+from saltext.jobs.core import lines
 from saltext.jobs.core.batch import summary
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.store import BatchStore
@@ -17,7 +17,7 @@ from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.errors import LaterVersion, Refused, StateError
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 #: States of a batch that has ended.
 OVER = ("complete", "halted")

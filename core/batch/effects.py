@@ -8,13 +8,12 @@ such as a look into the job cache, is tried again here until it succeeds. Whatev
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from salt.exceptions import CommandExecutionError
 
-from saltext.jobs.core import compat
+from saltext.jobs.core import compat, lines
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.live import Live
 from saltext.jobs.core.batch.plan import not_passed
@@ -27,7 +26,7 @@ from saltext.jobs.core.master.job_cache import BATCH_MARK, load_of
 from saltext.jobs.core.master.questions import Found
 from saltext.jobs.core.windows import next_opening
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 #: Least seconds between two progress events of a batch.
 PROGRESS_PAUSE = 1.0

@@ -7,8 +7,7 @@ evidence than the event, a return that was heard counts as it is.
 
 from __future__ import annotations
 
-import logging
-
+from saltext.jobs.core import lines
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.live import Live
 from saltext.jobs.core.batch.ports import Ports
@@ -18,7 +17,7 @@ from saltext.jobs.core.master.events import JobReturned
 from saltext.jobs.core.master.hearsay import Hearsay
 from saltext.jobs.core.quiet import Quiet
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 #: Seconds before a job cache that failed is asked again.
 RETRY_PAUSE = 5.0

@@ -8,17 +8,17 @@ many there are.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from saltext.jobs.core import lines
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.errors import JobCacheError, LaterVersion, StateError
 from saltext.jobs.core.master.hearsay import MOST
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 #: Seconds for which returns are gathered.
 GATHER = 1.0

@@ -9,18 +9,17 @@ never wait for the disk on the loop's thread: syncs, and the end of a rewrite, a
 from __future__ import annotations
 
 import collections
-import logging
 from collections.abc import Callable
 from typing import Any
 
-from saltext.jobs.core import compat
+from saltext.jobs.core import compat, lines
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.engine.alarm import Alarm, Clock
 from saltext.jobs.core.engine.worker import Worker
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 #: Effects that reach minions or end the batch: the journal is synced before they are performed.
 _DURABLE = (facts.Publish, facts.Kill, facts.Check, facts.Close, facts.Queue)

@@ -9,10 +9,10 @@ It holds no policy about batches. How a fact is written down and then acted upon
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from saltext.jobs.core import lines
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.effects import Effects
 from saltext.jobs.core.batch.hearing import Hearing
@@ -31,7 +31,7 @@ from saltext.jobs.core.master import events
 from saltext.jobs.core.metrics import History, Metric, figures_of, of_bus, of_publisher
 from saltext.jobs.core.settings import BatchSettings
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 #: Seconds after its start within which all minions have connected to a master again.
 YOUNG = 120.0

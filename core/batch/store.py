@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
 import math
 import os
 import pathlib
@@ -26,7 +25,7 @@ from typing import Any
 
 import salt.utils.jid
 
-from saltext.jobs.core import compat, formats
+from saltext.jobs.core import compat, formats, lines
 from saltext.jobs.core.batch import facts as batch_facts
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.spec import Spec
@@ -37,7 +36,7 @@ from saltext.jobs.core.errors import LaterVersion, StateError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.store.needed import BATCHES, ENDED, OPEN
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 _ASIDE = ".journal.corrupt"
 #: Seconds for which a damaged journal is kept for whoever wants to look into it.

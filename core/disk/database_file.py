@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import logging
 import os
 import sqlite3
 import stat
@@ -19,13 +18,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote
 
+from saltext.jobs.core import lines
 from saltext.jobs.core.disk import schema
 from saltext.jobs.core.disk.local_banks import make_folder, owner_for_root
 from saltext.jobs.core.disk.mounts import mounts as mounted
 from saltext.jobs.core.disk.mounts import remote_file_system
 from saltext.jobs.core.errors import StateError
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 BUSY_SECONDS = 30.0  # how long a writer waits for the others
 #: Seconds between two looks whether the others have ended: at first, and once a second has gone by.

@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
-import logging
 import os
 import pathlib
 import struct
@@ -28,9 +27,10 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
+from saltext.jobs.core import lines
 from saltext.jobs.core.disk import files
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 #: What a frame begins with, so that the next one is found behind damage.
 _MARK = b"\xa5SjR"

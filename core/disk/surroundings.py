@@ -41,7 +41,9 @@ def about_files(user: str, folder: pathlib.Path, most: int | None = None, closed
             return [f"{path} does not belong to the master's user {user}: chown -R {user} {folder}"]
         if status.st_mode & closed and not stat.S_ISLNK(status.st_mode):
             what = "written" if status.st_mode & READABLE else "read"
-            return [f"{path} can be {what} by others than {user}: chmod -R go{'-w' if closed == READABLE else '='} {folder}"]
+            return [
+                f"{path} can be {what} by others than {user}: chmod -R go{'-w' if closed == READABLE else '='} {folder}"
+            ]
     return []
 
 

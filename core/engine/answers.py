@@ -7,15 +7,15 @@ Only where ``JobCache.unproven`` is empty is that so; elsewhere the events are b
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 
+from saltext.jobs.core import lines
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.master.asking import Answer
 from saltext.jobs.core.master.job_cache import JobCache
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 
 class KeptAnswers:

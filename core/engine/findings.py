@@ -35,8 +35,8 @@ def around(opts: Mapping[str, Any], engine: str) -> list[str]:
 
 def about_folders(opts: Mapping[str, Any], *folders: pathlib.Path) -> list[str]:
     """
-    Return what of folders that are the master's alone, and of those around them up to the cache directory, others may read or
-    write. At most one thing is told, since one command mends them all.
+    Return what others may read or write of folders that are the master's alone, or write of those around them up to the
+    cache directory. At most one thing is told, since one command mends them all.
     """
     user, cachedir = str(opts.get("user") or "root"), pathlib.Path(opts["cachedir"])
     found = [finding for folder in folders if folder.exists() for finding in about_files(user, folder)]

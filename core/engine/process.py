@@ -7,7 +7,6 @@ Salt's master starts an engine anew as soon as its start() returns, so an engine
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import os
 import signal
@@ -17,13 +16,13 @@ from typing import Any, Protocol
 
 import psutil
 
-from saltext.jobs.core import compat
+from saltext.jobs.core import compat, lines
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.report import Report, folder_of
 from saltext.jobs.core.metrics import History, Metric
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 #: Seconds between two looks at a lock that another process holds.
 _RETRY = 1.0

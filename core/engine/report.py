@@ -4,18 +4,18 @@ Writes an engine's figures into a file that the textfile collector of Prometheus
 
 from __future__ import annotations
 
-import logging
 import os
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from saltext.jobs.core import lines
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.metrics import Metric, gauge, text_of
 from saltext.jobs.core.quiet import Quiet
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 #: Seconds between two writes of the file.
 INTERVAL = 15.0

@@ -14,7 +14,6 @@ An engine must answer a request again in the same way when it finds it still tak
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import pathlib
 import pwd
@@ -27,12 +26,13 @@ from typing import Any, NamedTuple
 import salt.utils.event
 from salt.exceptions import CommandExecutionError
 
+from saltext.jobs.core import lines
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine.names import OF_EACH_MASTER
 from saltext.jobs.core.errors import EngineAbsent, StateError
 from saltext.jobs.core.master import events
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 #: Seconds that a runner waits for an engine.
 PATIENCE = 10.0

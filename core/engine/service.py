@@ -7,15 +7,15 @@ It must never leave a request without a reply: whatever goes wrong is told to th
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from salt.exceptions import SaltException
 
+from saltext.jobs.core import lines
 from saltext.jobs.core.engine.requests import Inbox
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 #: Carries one request out and returns the answer, at once or later. It gets the request as the runner made it, with
 #: ``again`` where an earlier process of the engine took it and may have carried it out.

@@ -110,7 +110,11 @@ class Access:
         if self._access_lists(user, options) is None or (user == _REACTOR and load.get(BATCH_MARK)):
             # By `peer` the master publishes for a minion, which it names here.
             peer = options.get("id")
-            return self._standing(f"minion {peer}", self._of_peer(str(peer)), "", [], load, minions) if peer else Standing()
+            return (
+                self._standing(f"minion {peer}", self._of_peer(str(peer)), "", [], load, minions)
+                if peer
+                else Standing()
+            )
         known_as, systems = user, list(self._opts.get("external_auth") or {})
         if options.get("eauth"):
             known_as, systems = str(options.get("username") or user), [str(options["eauth"])]

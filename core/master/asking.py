@@ -10,16 +10,15 @@ master is behind with what minions have sent.
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
-from saltext.jobs.core import compat
+from saltext.jobs.core import compat, lines
 from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.master.handed_on import HandedOn
 from saltext.jobs.core.master.hearsay import Hearsay
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 #: What a function returned, and its retcode.
 Answer = tuple[Any, int]

@@ -10,7 +10,6 @@ that events were lost.
 from __future__ import annotations
 
 import collections
-import logging
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -19,14 +18,14 @@ from typing import Any, Protocol
 import salt.payload
 import salt.utils.event
 
-from saltext.jobs.core import compat
+from saltext.jobs.core import compat, lines
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.beat import Beat
 from saltext.jobs.core.master.sender import Sender
 from saltext.jobs.core.master.stream import Stream
 from saltext.jobs.core.quiet import Quiet
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 #: Seconds between two beats. 3008 cuts a listener off at 10,000 queued events, which is five seconds of a very busy
 #: bus: whatever is lost then contains a beat.

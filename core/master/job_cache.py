@@ -9,7 +9,6 @@ are checked here, and one that cannot be read is passed over alone.
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import time
@@ -22,6 +21,7 @@ import salt.utils.args
 import salt.utils.jid
 from salt.exceptions import SaltCacheError
 
+from saltext.jobs.core import lines
 from saltext.jobs.core.errors import JobCacheError, LaterVersion
 from saltext.jobs.core.ids import TIME_ZONES, is_plain, jid_time
 from saltext.jobs.core.master.events import retcode_of
@@ -33,7 +33,7 @@ from saltext.jobs.core.store.store import Store, store_of
 
 __all__ = ["BATCH_MARK", "KEEP_MINIONS", "OURS", "JobCache", "Publication", "load_of"]
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 #: Our own job cache, which keeps the load that was published first and knows what this master has published.
 OURS = "salt_cache"

@@ -6,18 +6,17 @@ It holds no policy: no retry, no backoff. It must never publish twice on its own
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import salt.exceptions
 import salt.utils.jid
 
-from saltext.jobs.core import compat
+from saltext.jobs.core import compat, lines
 from saltext.jobs.core.errors import NoMinionMatched, PublishFailed
 from saltext.jobs.core.master.client import KeepingClient
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 #: What of a job travels beside function and arguments (``salt.master.ClearFuncs._prep_pub``).
 OPTIONS = ("metadata", "module_executors", "executor_opts", "ret_config", "ret_kwargs", "delimiter")

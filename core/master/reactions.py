@@ -10,16 +10,16 @@ It must never let more happen in any period than the limits say.
 from __future__ import annotations
 
 import collections
-import logging
 import time
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
+from saltext.jobs.core import lines
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.settings import ReactorSettings, read_settings
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 #: The section of the master's configuration.
 SECTION = "saltext_jobs_reactor"

@@ -19,11 +19,12 @@ from typing import Any
 
 import salt.loader
 
+from saltext.jobs.core import lines
 from saltext.jobs.core.errors import JobsError
 from saltext.jobs.core.ids import TIME_ZONES, jid_time
 from saltext.jobs.core.master import rawfile
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 _COUNT = itertools.count()
 

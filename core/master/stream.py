@@ -8,7 +8,6 @@ have been lost.
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 from collections.abc import Callable, Mapping
@@ -16,7 +15,9 @@ from typing import Any
 
 import salt.utils.msgpack
 
-log = logging.getLogger(__name__)
+from saltext.jobs.core import lines
+
+log = lines.logger(__name__)
 
 #: Bytes that are read at a time. Memory for more than 128 KiB comes from the kernel and goes back to it, on each read: that
 #: alone takes 18 us of CPU.

@@ -9,21 +9,20 @@ it is done again.
 
 from __future__ import annotations
 
-import logging
 import os
 import pathlib
 import struct
 import zlib
 from collections.abc import Iterator
 
-from saltext.jobs.core import formats
+from saltext.jobs.core import formats, lines
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.spool import LONGEST, SUFFIX, framed
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.recorder.files import aside_form, marked
 from saltext.jobs.core.recorder.record import summary_of
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 #: Of all that is in the recorder's folder, as a file there says: see ``core/formats.py``. Where there is none, version 0.1.0
 #: may have written it.

@@ -9,12 +9,11 @@ one job that can't be read keep it from the others.
 from __future__ import annotations
 
 import dataclasses
-import logging
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from saltext.jobs.core import compat
+from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.ids import is_plain
@@ -23,7 +22,7 @@ from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.recorder.files import Seen
 from saltext.jobs.core.recorder.intake import Intake
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 #: Seconds before the next attempt after the job cache failed.
 _RETRY = 30.0

@@ -9,12 +9,11 @@ takes many at once (``store_many``) takes what it has already without effect.
 
 from __future__ import annotations
 
-import logging
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from saltext.jobs.core import compat
+from saltext.jobs.core import compat, lines
 from saltext.jobs.core.disk.spool import Reader, Spool
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.worker import Worker
@@ -26,7 +25,7 @@ from saltext.jobs.core.recorder.pipeline import STOP_AFTER, Attempt, Failure, Pi
 from saltext.jobs.core.recorder.record import EVENT, LOAD, RETURN, Record, entry_of, summary_of, taken_at, unpacked
 from saltext.jobs.core.settings import RecorderSettings
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 #: Bytes of records that wait in memory for one returner, at least one record.
 _HELD = 8 << 20

@@ -11,7 +11,6 @@ import array
 import bisect
 import io
 import itertools
-import logging
 import os
 import pathlib
 import struct
@@ -21,11 +20,12 @@ from typing import Any, BinaryIO, TypeVar
 
 import salt.payload
 
+from saltext.jobs.core import lines
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.spool import write_all
 from saltext.jobs.core.quiet import Quiet
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 _NUMBER = struct.Struct(">Q")
 _MARKED = struct.Struct(">QI")

@@ -9,12 +9,12 @@ beyond that, because the disk takes nothing, is not kept but looked for in the j
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import salt.payload
 
+from saltext.jobs.core import lines
 from saltext.jobs.core.disk.spool import Spool
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.worker import Worker
@@ -33,7 +33,7 @@ from saltext.jobs.core.recorder.record import (
 from saltext.jobs.core.recorder.spool_writer import Due, Loads, SpoolWriter, Verdicts, Waiting, event_in, load_in
 from saltext.jobs.core.settings import RecorderSettings
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 #: Bytes of packed records that are held in memory while the disk takes none.
 LIMIT = 64 << 20

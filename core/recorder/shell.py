@@ -13,11 +13,11 @@ It must never wait for a returner, and never record to the master's own job cach
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from saltext.jobs.core import lines
 from saltext.jobs.core.disk.spool import Spool
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RECORDER
@@ -36,7 +36,7 @@ from saltext.jobs.core.recorder.intake import Intake
 from saltext.jobs.core.recorder.metrics import metrics_of
 from saltext.jobs.core.settings import RecorderSettings
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 #: Seconds between two looks at requests and at the spool's bounds.
 _TICK = 1.0

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import salt.payload
 
+from saltext.jobs.core import lines
 from saltext.jobs.core.disk.spool import Spool
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.master import secrets
@@ -26,7 +26,7 @@ from saltext.jobs.core.recorder.files import Known, Seen
 from saltext.jobs.core.recorder.record import EVENT, LOAD, Record, content_of, packed, taken_at, unpacked
 from saltext.jobs.core.settings import RecorderSettings
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 #: Seconds for which the job cache is left alone after it failed.
 _CACHE_REST = 10.0

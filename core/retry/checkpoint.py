@@ -4,18 +4,17 @@ Until when all published jobs are settled, on disk: what was published since is 
 
 from __future__ import annotations
 
-import logging
 import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from saltext.jobs.core import formats
+from saltext.jobs.core import formats, lines
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.errors import LaterVersion, StateError
 from saltext.jobs.core.retry.capture import LATEST
 from saltext.jobs.core.retry.store import FORMAT
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 #: Its file in the engine's folder.
 CHECKPOINT = "checkpoint"

@@ -6,11 +6,11 @@ It holds no policy: what is tried again, and when, the machine says. What may bl
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from saltext.jobs.core import lines
 from saltext.jobs.core.engine.answers import KeptAnswers
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import JobCacheError, LaterVersion, PublishFailed
@@ -25,7 +25,7 @@ from saltext.jobs.core.retry.steps import Said
 from saltext.jobs.core.retry.writer import Writer
 from saltext.jobs.core.windows import next_opening
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 #: What a minion's record of a job says, as the machine has it.
 _SAID = {"never": Said.NEVER, "interrupted": Said.INTERRUPTED}

@@ -4,15 +4,15 @@ What a job says about its own replay, in its metadata. Pure.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
+from saltext.jobs.core import lines
 from saltext.jobs.core.options import duration
 from saltext.jobs.core.retry.entry import Limits
 from saltext.jobs.core.windows import find_zone, parse_windows
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 #: Longest time to live that a job may ask for, in seconds.
 _LONGEST_TTL = 10 * 365 * 86400.0

@@ -8,12 +8,11 @@ master published, and to whom: an accepted minion can add others to the job cach
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from saltext.jobs.core import compat
+from saltext.jobs.core import compat, lines
 from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.ids import is_plain, jid_time
 from saltext.jobs.core.master.access import Access, calls_of
@@ -26,7 +25,7 @@ from saltext.jobs.core.retry.limits import limits_of
 from saltext.jobs.core.retry.target import is_by_id, obstacle
 from saltext.jobs.core.store.publication import digest
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 #: Seconds for which the list of keys is believed.
 _KEYS_FRESH = 1.0

@@ -10,13 +10,12 @@ long.
 from __future__ import annotations
 
 import collections
-import logging
 import math
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from saltext.jobs.core import compat
+from saltext.jobs.core import compat, lines
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine.alarm import Alarm
 from saltext.jobs.core.engine.names import JOB_RETRY
@@ -38,7 +37,7 @@ from saltext.jobs.core.retry.verbs import Verbs, read_queue
 from saltext.jobs.core.retry.writer import Writer
 from saltext.jobs.core.settings import RetrySettings
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 #: Seconds between two checkpoints, heartbeats and looks at the inbox.
 MAINTENANCE = 10.0

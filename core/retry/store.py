@@ -32,7 +32,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import logging
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -40,7 +39,7 @@ from typing import Any
 
 import salt.cache
 
-from saltext.jobs.core import formats
+from saltext.jobs.core import formats, lines
 from saltext.jobs.core.disk.local_banks import LocalBanks
 from saltext.jobs.core.errors import LaterVersion, StateError
 from saltext.jobs.core.ids import is_plain
@@ -49,7 +48,7 @@ from saltext.jobs.core.retry.note import Note
 from saltext.jobs.core.store.keys import Keys
 from saltext.jobs.core.store.needed import OWED
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 QUEUE = "job_retry/queue"
 JOBS = OWED

@@ -10,16 +10,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from saltext.jobs.core import compat
+from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.retry.store import Changes, RetryStore
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 #: Seconds before a store that failed is tried again, at first and at most.
 _PAUSE, _LONGEST_PAUSE = 1.0, 15.0

@@ -8,19 +8,19 @@ import functools
 import gc
 import heapq
 import itertools
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import salt.utils.jid
 from salt.exceptions import SaltCacheError
 
+from saltext.jobs.core import lines
 from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.store.drivers import Outage
 from saltext.jobs.core.store.records import ENDTIMES, LOADS
 from saltext.jobs.core.store.store import Store
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 
 def all_jobs(store: Store, with_end: bool) -> dict[str, dict[str, Any]]:

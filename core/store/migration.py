@@ -7,7 +7,6 @@ mark a job as published: only this master's publish does that.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -16,12 +15,13 @@ import salt.payload
 import salt.utils.jid
 from salt.exceptions import SaltCacheError, SaltDeserializationError
 
+from saltext.jobs.core import lines
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.store import publication, records
 from saltext.jobs.core.store.drivers import ABSENT, Outage
 from saltext.jobs.core.store.store import Store
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 Load = dict[str, Any]
 

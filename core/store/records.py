@@ -25,7 +25,6 @@ A record that is damaged counts as absent wherever what comes next can heal it. 
 from __future__ import annotations
 
 import dataclasses
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -33,12 +32,13 @@ from typing import Any, NamedTuple
 import salt.payload
 from salt.exceptions import SaltCacheError
 
+from saltext.jobs.core import lines
 from saltext.jobs.core.errors import LaterVersion
 from saltext.jobs.core.store.drivers import ABSENT, Left, Undecodable
 from saltext.jobs.core.store.publication import Publication, digest, ids_in, is_later
 from saltext.jobs.core.store.store import Store
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 LOADS = "jobs/loads"
 MINIONS = "jobs/minions"

@@ -8,18 +8,18 @@ A job's time is that of its last write, so that a replay or a copy keeps it for 
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Iterator
 
 from salt.exceptions import SaltCacheError
 
+from saltext.jobs.core import lines
 from saltext.jobs.core.ids import jid_at, jid_time
 from saltext.jobs.core.store.drivers import Outage
 from saltext.jobs.core.store.needed import not_needed
 from saltext.jobs.core.store.records import BANKS, LOADS, RETURNS, drop, drop_older
 from saltext.jobs.core.store.store import Store, Young
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 CLOCK_SKEW = 86400.0  # a jid further in the future says nothing about its age
 LARGE_BANK = 1000  # names; a smaller one is listed by every sweep

@@ -11,7 +11,6 @@ from __future__ import annotations
 import fnmatch
 import heapq
 import itertools
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import salt.utils.jid
 from salt.exceptions import SaltCacheError
 
+from saltext.jobs.core import lines
 from saltext.jobs.core.disk.job_index import job_marks
 from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.store import records
@@ -27,7 +27,7 @@ from saltext.jobs.core.store.listing import describe, readable
 from saltext.jobs.core.store.publication import ids_in
 from saltext.jobs.core.store.store import Store
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 OUTCOMES = ("returned", "failed", "missing")
 _AT_ONCE = 200  # jobs looked at together

@@ -6,7 +6,6 @@ A jid or minion id that is not one plain path component is refused with a warnin
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 import salt.payload
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core import compat
+from saltext.jobs.core import compat, lines
 from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.store.drivers import Driver, loading
 from saltext.jobs.core.store.etcd import Etcd
@@ -27,7 +26,7 @@ from saltext.jobs.core.store.mmap import Mmap
 from saltext.jobs.core.store.mysql import Mysql
 from saltext.jobs.core.store.redis import Redis
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 _DRIVERS: dict[str, type[Driver]] = {
     "localfs": Local,

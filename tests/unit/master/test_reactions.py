@@ -112,7 +112,9 @@ def test_an_event_beyond_the_limit_is_not_looked_at():
             return super().get(*args)
 
     for _ in range(20):
-        react("notify.sls", "salt/job_retry/m1/20260516101112131402/dead", Event(reason="x"), saltext_jobs_notify=NOTIFY)
+        react(
+            "notify.sls", "salt/job_retry/m1/20260516101112131402/dead", Event(reason="x"), saltext_jobs_notify=NOTIFY
+        )
     assert Event.asked == 3
 
 
