@@ -32,9 +32,9 @@ class Load:
     def close(self):
         self._stack.close()
 
-    def publish(self, minions, fun="test.echo", arg=("x",), cached=True, fires=True, **more):
+    def publish(self, minions, fun="test.echo", arg=("x",), cached=True, fires=True, jid=None, **more):
         """Announce a job and keep its load, as the master's publish does. Returns its jid."""
-        jid = salt.utils.jid.gen_jid(self.opts)
+        jid = jid or salt.utils.jid.gen_jid(self.opts)
         load = {"jid": jid, "tgt": list(minions), "tgt_type": "list", "user": "anna", "fun": fun, "arg": list(arg)}
         returners = self._mminion.returners
         name = self.opts["master_job_cache"]

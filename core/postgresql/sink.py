@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import logging
 import os
 import socket
 import threading
@@ -20,12 +19,13 @@ from typing import Any
 
 import psycopg
 
+from saltext.jobs.core import lines
 from saltext.jobs.core.errors import JobsError
 from saltext.jobs.core.postgresql import partitions, schema
 from saltext.jobs.core.postgresql.options import Options
 from saltext.jobs.core.postgresql.rows import Rows, rows_of
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 #: Seconds for which an index on a large table may take.
 _INDEXING = 6 * 3600.0
@@ -34,9 +34,11 @@ _UPKEEP = 600.0
 #: Classes of SQLSTATE that blame the data beside those for which psycopg raises DataError or IntegrityError.
 _LIMIT_EXCEEDED = "54"
 
+# Each in the order of its key, but for events, whose key has the master in it: of two recorders that store the same rows, none
+# waits for the other with rows in hand for which that one waits.
 _LOADS = """
     INSERT INTO jids (jid, load)
-    SELECT jid, body FROM jsonb_to_recordset(%s::jsonb) AS r (jid text, body jsonb)
+    SELECT jid, body FROM jsonb_to_recordset(%s::jsonb) AS r (jid text, body jsonb) ORDER BY jid
     ON CONFLICT (jid) DO UPDATE SET load = EXCLUDED.load WHERE EXCLUDED.load->>'source' IS DISTINCT FROM 'event'
 """
 _FROM_RETURNS = """
@@ -44,6 +46,7 @@ _FROM_RETURNS = """
     SELECT fun, jid, coalesce(body->'return', 'null'), minion, success, body, to_timestamp(time)
     FROM jsonb_to_recordset(%s::jsonb)
         AS r (fun text, jid text, minion text, success text, time double precision, body jsonb)
+    ORDER BY jid, minion
 """
 _RETURNS = f"{_FROM_RETURNS} ON CONFLICT (jid, id) DO NOTHING"
 # What was there stays readable beside what replaces it.

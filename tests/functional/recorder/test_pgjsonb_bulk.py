@@ -307,6 +307,30 @@ def test_two_masters_may_begin_at_the_same_time(no_tables, sink, postgresql):
     assert len(postgresql.returns()) == 4
 
 
+def test_two_recorders_that_have_the_same_records_in_another_order_never_wait_for_each_other(tables, sink, postgresql):
+    """As in a cluster, and behind two masters of the same minions: what they have in common is stored once."""
+    jids = [f"202605161011{number:08d}" for number in range(300)]
+    loads, returns = [a_load(jid) for jid in jids], [a_return("m1", jid) for jid in jids]
+    corrections = [a_return("m2", jid, value=2, replaces=True) for jid in jids]
+    sink().take([a_load(), a_return()])  # the tables are there
+    failed = []
+
+    def deliver(step):
+        one = sink()
+        try:
+            for _ in range(15):
+                one.take([*loads[::step], *returns[::step], *corrections[::step]])
+        except Exception as exc:
+            failed.append(exc)
+
+    threads = [threading.Thread(target=deliver, args=(step,)) for step in (1, -1)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert failed == []
+    assert postgresql.execute("SELECT count(*), count(DISTINCT jid) FROM jids") == [(301, 301)]
+    assert postgresql.returns() == sorted([(JID, "m1"), *((jid, minion) for jid in jids for minion in ("m1", "m2"))])
+
+
 # -- months ------------------------------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ import psycopg2
 import pytest
 import salt.cache
 
-from tests.integration.conftest import minions, salt_cli
+from tests.integration.conftest import ask_runner, minions, salt_cli
 from tests.integration.job_recorder.conftest import make_recorder_master
 from tests.missing import missing
 from tests.recorder_load import Load
@@ -242,6 +242,28 @@ def full_disk(folder):
     if made.returncode:
         missing(f"a small file system cannot be mounted: {made.stderr.decode().strip()}")
     return lambda: subprocess.run([*become_root, "umount", "-l", str(folder)], check=True)
+
+
+def test_two_recorders_share_one_database(salt_factories, load, postgresql, run, tmp_path):
+    """Two masters; some of the returns come to both, as in a cluster, and the others to one of them."""
+    options = {**postgresql.options, "returner.pgjsonb_bulk.db": "bulk"}
+    other = make_recorder_master(salt_factories, ["pgjsonb_bulk"], **options)
+    other.slow_stop = False
+    with other.started(), contextlib.closing(Load(other.config)) as there:
+        for number in range(20):
+            jid = load.publish(["both", "here"])
+            there.publish(["both", "there"], jid=jid)
+            for minion, loads in {"both": (load, there), "here": (load,), "there": (there,)}.items():
+                for one in loads:
+                    one.give_back(jid, minion, value=number)
+        wanted = sorted({*load.made, *there.made})
+        assert len(wanted) == 60
+        wait_for(lambda: bulk_returns(postgresql, jids_of(load)) == wanted, what="each is there once")
+        query = "SELECT count(*) FROM jids WHERE jid = ANY(%s)"
+        assert postgresql.execute(query, sorted(jids_of(load)), database="bulk") == [(20,)]
+        for figures in (run("job_recorder.stats"), ask_runner(other, "job_recorder.stats")):
+            assert figures["returners"]["pgjsonb_bulk"]["trouble"] is None
+            assert figures["returners"]["pgjsonb_bulk"]["dropped"] == 0
 
 
 def test_a_full_disk_loses_nothing(salt_factories, postgresql, tmp_path):
