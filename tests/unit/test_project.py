@@ -37,6 +37,37 @@ def steps():
     return [step for _, _, job in jobs() for step in job.get("steps", ())]
 
 
+# -- what makes a release ------------------------------------------------------------------------------------------------
+
+
+def pins(name):
+    """``{package: its line}`` of a list of tools."""
+    lines = [line for line in text(f".ci/{name}.txt").splitlines() if not line.startswith("#")]
+    return {re.split(r"[=<>~!; ]", line)[0].lower().replace("_", "-"): line for line in lines}
+
+
+@pytest.mark.parametrize("name", ["dist", "docs"])
+def test_each_tool_of_a_release_has_one_version(name):
+    assert [
+        line for line in pins(name).values() if not re.fullmatch(r"[\w.-]+==[\w.]+ ; python_version >= \"3.11\"", line)
+    ] == []
+
+
+def test_each_tool_that_a_release_installs_is_among_them():
+    makefile = text("Makefile")
+    (installed,) = re.findall(r"pip install -qq --constraint \.ci/dist\.txt (.+)", makefile)
+    assert {re.sub(r"\[.*|'", "", word) for word in installed.split()} <= pins("dist").keys()
+    extras = re.search(r"^lint = \[(.*?)^docs = \[(.*?)^\]", text("pyproject.toml"), re.MULTILINE | re.DOTALL)
+    assert set(re.findall(r'^    "([a-z-]+)', extras[1] + extras[2], re.MULTILINE)) <= pins("docs").keys()
+    # Nothing is installed but by these lists, or with the version in the line.
+    for line in re.findall(r"pip install .*", makefile):
+        assert "--constraint .ci/" in line or re.search(r"'[\w-]+==[\w.]+'$", line), line
+    assert "build -q --no-isolation" in makefile
+    assert {job["steps"][1]["with"]["python-version"] for _, name, job in jobs() if name in ("package", "docs")} == {
+        "3.11"
+    }
+
+
 # -- versions ----------------------------------------------------------------------------------------------------------
 
 
