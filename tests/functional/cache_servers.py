@@ -26,7 +26,7 @@ from tests.missing import missing
 from tests.waiting import SOON, stretched, wait_for
 
 
-def _program(*names):
+def server_program(*names):
     for name in names:
         found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
         if found:
@@ -89,7 +89,7 @@ def redis_server(folder):
     """The log of its append-only file keeps what is stored through a restart."""
     _client("redis")
     port = free_port()
-    command = [_program("redis-server"), "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)]
+    command = [server_program("redis-server"), "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)]
     command += ["--save", "", "--appendonly", "yes", "--appendfsync", "always"]
     options = {"cache": "redis", "cache.redis.host": "127.0.0.1", "cache.redis.port": port, "cache.redis.db": "0"}
     return Server("redis-server", command, _connects(port), options, folder)
@@ -99,7 +99,7 @@ def mysql_server(folder):
     _client("pymysql")
     import pymysql
 
-    program, install = _program("mariadbd", "mysqld"), _program("mariadb-install-db", "mysql_install_db")
+    program, install = server_program("mariadbd", "mysqld"), server_program("mariadb-install-db", "mysql_install_db")
     user, data, port = pwd.getpwuid(os.getuid()).pw_name, pathlib.Path(folder) / "data", free_port()
     settings = ["--no-defaults", f"--user={user}", f"--datadir={data}"]
     quick = [
@@ -135,7 +135,7 @@ def etcd_server(folder):
     _client("etcd")
     port, peer = free_port(), free_port()
     client, peers = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{peer}"
-    command = [_program("etcd"), "--enable-v2", "--data-dir", str(folder), "--unsafe-no-fsync", "--name", "one"]
+    command = [server_program("etcd"), "--enable-v2", "--data-dir", str(folder), "--unsafe-no-fsync", "--name", "one"]
     command += ["--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peers]
     command += ["--initial-advertise-peer-urls", peers, "--initial-cluster", f"one={peers}", "--log-level", "error"]
 

@@ -88,12 +88,12 @@ class Api:
 class Python:
     """Salt's own client, which does what the front ends do, and knows key files besides."""
 
-    def __init__(self, opts):
-        self.opts = opts
+    def __init__(self, opts, password=SECRET):
+        self.opts, self.password = opts, password
 
     def call(self, fun, /, *arg, eauth="sharedsecret", user=None, key=None, **kwarg):
         """As ``Api.call``; with ``key`` the user shows a key file."""
-        who = {"user": user, "key": key} if key else {"eauth": eauth, "username": user, "password": SECRET}
+        who = {"user": user, "key": key} if key else {"eauth": eauth, "username": user, "password": self.password}
         client = salt.runner.RunnerClient(dict(self.opts))
         try:
             answer = client.cmd_sync({"fun": fun, "arg": list(arg), "kwarg": kwarg, **who}, full_return=True)
