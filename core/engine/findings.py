@@ -16,6 +16,9 @@ from saltext.jobs.core.engine import requests
 from saltext.jobs.core.master.events import beat_tag
 from saltext.jobs.core.master.job_cache import JobCache
 
+#: Clients of salt-api that publish, and its front ends.
+_PUBLISHING = frozenset(("local", "local_async", "local_batch", "local_subset"))
+_FRONTS = ("rest_cherrypy", "rest_tornado", "rest_wsgi")
 #: Seconds after which a request that an engine has not taken says that the engine does not work. It looks every ten.
 LONGEST_WAIT = 30.0
 
@@ -29,6 +32,7 @@ def around(opts: Mapping[str, Any], engine: str) -> list[str]:
         *about_disk(folder),
         *about_clock(folder),
         *_about_beats(opts, engine),
+        *_about_clients(opts),
         *map(Advice, compat.untested()),
     ]
 
@@ -78,6 +82,20 @@ def about_returns(opts: Mapping[str, Any], cache: JobCache) -> list[str]:
             "an accepted minion can have returns of others stored, as a syndic does, unless "
             "require_minion_sign_messages and drop_messages_signature_fail are set, and every minion signs its messages "
             "(minion_sign_messages)"
+        )
+    ]
+
+
+def _about_clients(opts: Mapping[str, Any]) -> list[str]:
+    """Return whether users of salt-api can have Salt publish what they may not."""
+    clients = [str(name) for name in opts.get("netapi_enable_clients") or () if str(name) in _PUBLISHING]
+    if not clients or not any(opts.get(front) for front in _FRONTS):
+        return []
+    return [
+        Advice(
+            f"users of salt-api may publish (netapi_enable_clients: {', '.join(clients)}), and whoever may publish one "
+            "function can have others run with it, since Salt asks for the right to one of several only: runner is all that "
+            "this extension needs there"
         )
     ]
 

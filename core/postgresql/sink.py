@@ -34,8 +34,8 @@ _UPKEEP = 600.0
 #: Classes of SQLSTATE that blame the data beside those for which psycopg raises DataError or IntegrityError.
 _LIMIT_EXCEEDED = "54"
 
-# Each in the order of its key, but for events, whose key has the master in it: of two recorders that store the same rows, none
-# waits for the other with rows in hand for which that one waits.
+# Each in the order of its key, but for events, whose key has the master in it: of two recorders that store the same rows,
+# none then waits for one that waits for it.
 _LOADS = """
     INSERT INTO jids (jid, load)
     SELECT jid, body FROM jsonb_to_recordset(%s::jsonb) AS r (jid text, body jsonb) ORDER BY jid

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from saltext.jobs.core.advice import Advice
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.surroundings import about_clock
 from saltext.jobs.core.engine import findings, requests
@@ -52,6 +53,25 @@ def test_files_and_folders_that_others_may_read_or_write_are_named(opts, place, 
     path.chmod(mode)
     folder = requests.engine_dir(opts, JOB_RECORDER) if advice == "go=" else path
     assert around(opts) == [f"{path} can be {what} by others than {USER}: chmod -R {advice} {folder}"]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (
+            {"netapi_enable_clients": ["runner", "local_async", "local"], "rest_cherrypy": {"port": 1}},
+            "local_async, local)",
+        ),
+        ({"netapi_enable_clients": ["local"], "rest_tornado": {"port": 1}}, "local)"),
+        ({"netapi_enable_clients": ["runner", "wheel"], "rest_cherrypy": {"port": 1}}, ""),
+        ({"netapi_enable_clients": ["local"]}, ""),
+        ({"netapi_enable_clients": None, "rest_cherrypy": {"port": 1}}, ""),
+    ],
+)
+def test_that_users_of_the_api_may_publish_is_told_as_advice(opts, options, named):
+    found = around(opts, **options)
+    assert len(found) == bool(named)
+    assert all(isinstance(finding, Advice) and f"(netapi_enable_clients: {named}" in finding for finding in found)
 
 
 def test_a_user_that_does_not_exist_is_named(opts):
