@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 
+from saltext.jobs.core.batch.permission import Permission
 from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.spec import Spec, sizes_of
 from saltext.jobs.core.batch.store import BatchStore
@@ -14,6 +15,7 @@ from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.questions import Questions
+from saltext.jobs.core.settings import BatchSettings
 
 
 class Cache(JobCache):
@@ -56,6 +58,8 @@ def ports_of(opts, loop, *, bus, publisher, inbox) -> Ports:
         queue=lambda request: None,
         can_queue=lambda: True,
         queue_worker=Worker(loop),
+        permission=Permission(opts, BatchSettings()),
+        rights_worker=Worker(loop),
         master_age=lambda: 86400.0,
         acks=True,
         keep=86400.0,

@@ -53,6 +53,9 @@ class BatchSettings:
     check_acl: bool = option(True, FLAG)
     #: Minions that may start and control batches where ``peer_run`` lets them: they run what they like, where they like.
     allow_peers: tuple[str, ...] = option((), IDS, "0.2.0")
+    #: Grains and pillar keys that are no secret, such as ``grains:rack``: whoever may start a batch may group it by them
+    #: (``by``), and their values are shown as names of groups. Groups by any other key are shown by number.
+    show_groups_of: tuple[str, ...] = option((), GLOBS, "0.3.0")
     #: Directory into which the engine's figures are written for Prometheus, every 15 seconds.
     metrics_dir: str = option("", FOLDER, "0.2.0")
 

@@ -17,6 +17,7 @@ import time
 import salt.utils.job
 
 from saltext.jobs.core import compat, lines
+from saltext.jobs.core.batch.permission import Permission
 from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.shell import BatchShell
 from saltext.jobs.core.batch.store import BatchStore
@@ -55,11 +56,14 @@ def start(**options):
         engine.wait_for_the_end()
         return
     engine.run(
-        __opts__, BATCH_MANAGER, lambda loop: BatchShell(_ports(loop, dict(__opts__)), settings), settings.metrics_dir
+        __opts__,
+        BATCH_MANAGER,
+        lambda loop: BatchShell(_ports(loop, dict(__opts__), settings), settings),
+        settings.metrics_dir,
     )
 
 
-def _ports(loop, opts):
+def _ports(loop, opts, settings):
     publisher = Publisher(opts, loop)
     return Ports(
         loop=loop,
@@ -77,6 +81,8 @@ def _ports(loop, opts):
         queue=lambda request: requests.ask(opts, JOB_RETRY, request),
         can_queue=lambda: requests.is_running(opts, JOB_RETRY),
         queue_worker=Worker(loop),
+        permission=Permission(opts, settings),
+        rights_worker=Worker(loop),
         master_age=engine.master_age,
         acks=compat.HAS_START_EVENT,
         keep=float(salt.utils.job.get_keep_jobs_seconds(opts) or 0),

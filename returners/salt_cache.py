@@ -22,7 +22,8 @@ from saltext.jobs.core import compat, lines
 
 # Those of the loader that calls. What a loader writes into this file is for all loaders of a process, the last one's.
 from saltext.jobs.core.compat import loader_opts as __opts__
-from saltext.jobs.core.master import passes
+from saltext.jobs.core.master import identity, passes
+from saltext.jobs.core.master.job_cache import BATCH_MARK, OwnLoad
 from saltext.jobs.core.master.secrets import without_secrets
 from saltext.jobs.core.store import listing, records, retention
 from saltext.jobs.core.store.keys import plain
@@ -124,9 +125,11 @@ def save_load(jid, clear_load, minions=None, recurse_count=0):
             key, "Refusing the load of jid %s: it is a %s and no dictionary", jid, type(clear_load).__name__
         )
     elif minions is not None:
-        records.publish(store, key, without_secrets(clear_load), minions, __opts__.get("id"), _is_unlimited)
+        load, who = _as_published(clear_load)
+        unlimited = _is_nobody if who and who.kind in (identity.TOKEN, identity.PASSWORD) else _is_unlimited
+        records.publish(store, key, load, minions, __opts__.get("id"), unlimited)
         if isinstance(clear_load.get("fun"), (list, tuple)):
-            _look_at_several(store, clear_load, minions)
+            _look_at_several(store, load, minions)
     elif not records.is_published(store, key):
         records.report(store, key, without_secrets(clear_load), _reported_minions(clear_load))
 
@@ -157,6 +160,25 @@ def _look_at_several(store, load, minions):
             minion,
             why.removesuffix(" any more"),
         )
+
+
+def _as_published(load):
+    """
+    Return a load without its secrets, and who has published it, which is kept with it: whom Salt has authenticated. What the
+    load says of that itself is dropped, and so is that it belongs to a batch, unless an engine of ours has made it.
+    """
+    kept = without_secrets(load)
+    if isinstance(load, OwnLoad):
+        return kept, None
+    who = identity.of_publish()
+    kept.pop(identity.WHO, None)
+    kept.pop(BATCH_MARK, None)
+    return (kept, None) if who is None else ({**kept, identity.WHO: who.as_record()}, who)
+
+
+def _is_nobody(_user):
+    """Of a user of external_auth, whatever the name: there are lists that limit what that one publishes."""
+    return False
 
 
 def _is_unlimited(user):

@@ -74,7 +74,9 @@ def start(tgt, fun, *args, **options):
     :param str by: send to one group of minions after the other: by a grain (``grains:rack``), a pillar key (``pillar:ring``)
         or nodegroups (``nodegroups:[canary,eu,us]``). Groups are sorted by name, or named in order: ``grains:rack:[r7,r2]``.
         ``batch`` is for each group; a group must end within ``max_failures`` before the next begins. Minions without the
-        value come last, and after them those of which the master does not know it.
+        value come last, and after them those of which the master does not know it. Groups by a grain or pillar key are
+        shown by number, unless ``show_groups_of`` names the key; who is limited needs the right to ``grains.get`` or
+        ``pillar.get`` of any other key on these minions.
     :param str check: what must hold after each stage and group but the last: an execution function on the minions that have
         just completed (``service.status nginx``), a runner function (``runner:survey.healthy {jid}``), or ``approve``, for
         which somebody calls ``batch.approve``. False, an error or no answer halts the batch.
@@ -154,11 +156,12 @@ def status(jid):
     :param str jid: the batch's jid.
     :return: a dict with jid, fun, tgt, tgt_type, user, driver, state (running, paused, stopping, complete, halted), the
         counts total, completed (returned with success), active, pending, failed, lost, offline, killed and timed_out,
-        batch_size, stage, stages, halted, halted_reason, stopped_by (a user), created, last_progress, age_seconds, rate
-        (minions per minute), eta_seconds, paused_reason, opens_at (when its window opens), check (whether one is under way),
-        approve (what batch.approve is for, counted from 0; None where it is for nothing), success, survivors of a kill,
-        parent where it is a retry, and engine (whether the engine that drives it runs; None when the batch has ended). With
-        groups also group, group_number, groups (how many) and by. Times are Unix time in seconds.
+        batch_size, stage, stages, halted, halted_reason, stopped_by (a user), taken_over_by (a user, or None), created,
+        last_progress, age_seconds, rate (minions per minute), eta_seconds, paused_reason, opens_at (when its window opens),
+        check (whether one is under way), approve (what batch.approve is for, counted from 0; None where it is for nothing),
+        success, survivors of a kill, parent where it is a retry, and engine (whether the engine that drives it runs; None
+        when the batch has ended). With groups also group, group_number, groups (how many) and by. Times are Unix time in
+        seconds.
 
     CLI Example:
 
@@ -276,6 +279,9 @@ def resume(jid):
     """
     Let a paused batch go on. Returns False for a batch that is not paused.
 
+    Before anything is sent it is looked whether the batch's owner still may publish the job; if not it pauses again, and
+    says why. Whoever resumes a batch that is paused for that reason takes it over: from then on it goes by their rights.
+
     CLI Example:
 
     .. code-block:: bash
@@ -285,7 +291,8 @@ def resume(jid):
     jid, who = arguments.jid(jid), _caller()
     batch = catalog.Catalog(__opts__).need(jid)
     asked.permit_control(__opts__, who, batch)
-    return not batch.finished and _request("resume", who, jid)
+    rights = {"owner": who.owner(), "on_behalf": who.limits()}
+    return not batch.finished and _request("resume", who, jid, rights=rights)
 
 
 @runner.verb

@@ -207,7 +207,8 @@ def doctor():
 @runner.verb
 def coverage(tgt="*", tgt_type="glob", timeout=None):
     """
-    Return which minions have the executor ``job_once``, with which a job runs once whatever happens to them. Asks them.
+    Return which minions have the executor ``job_once``, with which a job runs once whatever happens to them. Asks them, so
+    who is limited needs the right to ``saltutil.find_cached_job``, ``config.get`` and ``cp.is_cached`` on them.
 
     tgt, tgt_type
         Whom to ask, by default all.
@@ -224,10 +225,11 @@ def coverage(tgt="*", tgt_type="glob", timeout=None):
         salt-run job_retry.coverage
         salt-run job_retry.coverage 'web*'
     """
-    caller.require_no_peer(_caller())
+    who = _caller()
+    caller.require_no_peer(who)
     tgt, tgt_type = arguments.target(tgt, tgt_type)
     seconds = arguments.seconds("timeout", __opts__["timeout"] if timeout is None else timeout, above=0)
-    return records.coverage(__opts__, tgt, tgt_type, max(1, round(seconds)))
+    return records.coverage(__opts__, who, tgt, tgt_type, max(1, round(seconds)))
 
 
 @runner.verb
@@ -253,7 +255,8 @@ def enqueue(jid, minions=None):
     who = _caller()
     if who.grants is not None:
         load = JobCache(__opts__).published_load(jid)
-        caller.require_right(__opts__, who, load, named or load.get("Minions") or ())
+        if load:
+            caller.require_right(__opts__, who, load, named or load.get("Minions") or (), f"the minions of job {jid}")
     return _ask({"do": "enqueue", "jid": jid, "minions": named}, who)
 
 
@@ -298,7 +301,7 @@ def retry(minion=None, jid=None):
     selection, who = _selection(minion, jid), _caller()
     if who.grants is not None:
         for entry, snapshot in _entries(selection["minion"], selection["jid"]):
-            caller.require_right(__opts__, who, snapshot["load"], [entry.minion])
+            caller.require_right(__opts__, who, snapshot["load"], [entry.minion], "the minions of these entries")
     return _ask({"do": "retry", **selection}, who)
 
 

@@ -72,6 +72,7 @@ SHELLS = {
             "hearing",
             "late",
             "live",
+            "permission",
             "ports",
             "rollout",
             "shell",

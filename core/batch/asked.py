@@ -17,6 +17,7 @@ import salt.utils.minions
 from saltext.jobs.core import arguments
 from saltext.jobs.core.batch import rollout
 from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.batch.plan import parse_by
 from saltext.jobs.core.batch.spec import OFFLINE, PRESENCE, Spec, failures_allowed, sizes_of
 from saltext.jobs.core.batch.summary import minions as minions_of
 from saltext.jobs.core.batch.target import doubts_about
@@ -24,6 +25,7 @@ from saltext.jobs.core.compat import minion_keys
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.ids import is_plain
+from saltext.jobs.core.master.access import Access
 from saltext.jobs.core.master.caller import Caller, require_no_peer, require_right
 from saltext.jobs.core.settings import BatchSettings, engine_options, read_settings
 
@@ -97,11 +99,11 @@ def new_batch(
     fun = arguments.function(fun)
     arg = (*args, *arguments.sequence("arg", options.get("arg")))
     tgt, tgt_type = arguments.target(tgt, options.get("tgt_type", "glob"))
-    matched = _match(opts, tgt, tgt_type)
-    _permit(opts, settings, who, fun, arg, kwargs, matched)
+    matched = _match_and_permit(opts, settings, who, tgt, tgt_type, fun, arg, kwargs)
     check = rollout.check_of(opts, who, options)
     if check.get("kind") == "function":
         _permit(opts, settings, who, check["fun"], check["arg"], check["kwargs"], matched)
+    _permit_groups(opts, settings, who, options.get("by"), matched)
     unsure, condition = arguments.accepted(doubts_about, opts, tgt, tgt_type, matched)
     batch = options.get("batch", BATCH)
     wanted = {"timeout": opts["timeout"], "gather_job_timeout": opts["gather_job_timeout"], **options}
@@ -114,10 +116,11 @@ def new_batch(
         tgt_type=tgt_type,
         batch=str(batch),
         user=who.name,
+        owner=who.owner(),
         on_behalf=who.limits(),
         check=check,
         **rollout.times_of(options),
-        **rollout.layout_of(opts, options, batch, matched),
+        **rollout.layout_of(opts, options, batch, matched, settings.show_groups_of),
         max_failures=options.get("max_failures"),
         unsure=unsure,
         condition=condition,
@@ -140,14 +143,11 @@ def next_batch(opts: Mapping[str, Any], who: Caller, batch: Batch, which: str) -
     if not chosen:
         raise Refused(f"No minion of batch {spec.jid} is {which if which != 'all' else 'unsuccessful'}")
     settings = _settings(opts)
-    _permit(opts, settings, who, spec.fun, spec.arg, spec.kwargs, chosen)
-    if spec.check.get("kind") == "function":
-        _permit(opts, settings, who, spec.check["fun"], spec.check["arg"], spec.check["kwargs"], chosen)
-    elif spec.check.get("kind") == "runner":
-        rollout.require_runner(opts, who, spec.check["fun"], spec.check["arg"])
+    _permit_all(opts, settings, who, spec, chosen)
+    _permit_groups(opts, settings, who, spec.by or None, chosen)
     data = spec.as_dict()
     data.update(jid=_new_jid(opts), tgt=list(chosen), tgt_type="list", user=who.name, parent=spec.jid, start_at=None)
-    data.update(on_behalf=who.limits())
+    data.update(owner=who.owner(), on_behalf=who.limits())
     data.update(minions=chosen, sizes=sizes_of(spec.batch, len(chosen)))
     data.update(unsure=spec.unsure.intersection(chosen))
     if (
@@ -155,7 +155,7 @@ def next_batch(opts: Mapping[str, Any], who: Caller, batch: Batch, which: str) -
     ):  # a percentage is one of this batch's minions
         data.update(failures_allowed=failures_allowed(spec.max_failures, len(chosen)))
     if spec.groups:
-        data.update(rollout.layout_again(spec, chosen))
+        data.update(rollout.layout_again(spec, chosen, settings.show_groups_of))
     return Spec.from_dict(data)
 
 
@@ -204,8 +204,62 @@ def permit_control(opts: Mapping[str, Any], who: Caller, batch: Batch | None = N
     if batch is None:
         require_no_peer(who, settings.allow_peers, _PEERS)
     else:
-        spec = batch.spec
-        _permit(opts, settings, who, spec.fun, spec.arg, spec.kwargs, spec.minions)
+        _permit_all(opts, settings, who, batch.spec, batch.spec.minions)
+
+
+def _match_and_permit(
+    opts: Mapping[str, Any],
+    settings: BatchSettings,
+    who: Caller,
+    tgt: Any,
+    tgt_type: str,
+    fun: str,
+    arg: Iterable[Any],
+    kwargs: Mapping[str, Any],
+) -> tuple[str, ...]:
+    """
+    Return the minions that a target matches, to which ``who`` may publish.
+
+    :raises Refused: to who is limited in the same words, whether it matches nothing or what is forbidden: what a target by
+        grains or pillar matches tells of their values.
+    """
+    whom = f"what the target {tgt!r} of type {tgt_type!r} matches"
+    try:
+        matched = _match(opts, tgt, tgt_type)
+    except Refused:
+        _permit(opts, settings, who, fun, arg, kwargs, (), whom)
+        raise
+    _permit(opts, settings, who, fun, arg, kwargs, matched, whom)
+    return matched
+
+
+def _permit_all(
+    opts: Mapping[str, Any], settings: BatchSettings, who: Caller, spec: Spec, minions: tuple[str, ...]
+) -> None:
+    """:raises Refused: when ``who`` may not have these minions run what a batch runs, or not check it as it is checked."""
+    whom, check = f"the minions of batch {spec.jid}", spec.check
+    _permit(opts, settings, who, spec.fun, spec.arg, spec.kwargs, minions, whom)
+    if check.get("kind") == "function":
+        _permit(opts, settings, who, check["fun"], check["arg"], check["kwargs"], minions, whom)
+    elif check.get("kind") == "runner":
+        rollout.require_runner(opts, who, check["fun"], check["arg"])
+
+
+def _permit_groups(
+    opts: Mapping[str, Any], settings: BatchSettings, who: Caller, by: Any, minions: tuple[str, ...]
+) -> None:
+    """:raises Refused: when ``who`` may not read what the minions are to be grouped by, which the groups tell of."""
+    if by is None or who.grants is None or who.peer or not settings.check_acl:
+        return
+    wanted = arguments.accepted(parse_by, by)
+    if rollout.is_shown(wanted, settings.show_groups_of):
+        return
+    fun = f"{wanted.kind}.get"
+    if not minions or Access(opts).denied(who.grants, {"fun": fun, "arg": [wanted.key]}, minions):
+        raise Refused(
+            f"{who.name} may not group these minions by {wanted.kind}:{wanted.key}: that takes the right to"
+            f" {fun} {wanted.key} on all of them, or the key in batch_manager: show_groups_of"
+        )
 
 
 def _permit(
@@ -216,11 +270,12 @@ def _permit(
     arg: Iterable[Any],
     kwargs: Mapping[str, Any],
     minions: tuple[str, ...],
+    whom: str = "these minions",
 ) -> None:
     require_no_peer(who, settings.allow_peers, _PEERS)
     if settings.check_acl and not who.peer:
         load = {"fun": fun, "arg": salt.utils.args.condition_input(list(arg), dict(kwargs))}
-        require_right(opts, who, load, minions)
+        require_right(opts, who, load, minions, whom)
 
 
 def _settings(opts: Mapping[str, Any]) -> BatchSettings:

@@ -22,6 +22,7 @@ from saltext.jobs.core.batch.summary import announcement
 from saltext.jobs.core.engine.answers import KeptAnswers
 from saltext.jobs.core.errors import EngineAbsent, JobCacheError, NoMinionMatched, PublishFailed
 from saltext.jobs.core.master import events, once
+from saltext.jobs.core.master.identity import WHO
 from saltext.jobs.core.master.job_cache import BATCH_MARK, load_of
 from saltext.jobs.core.master.questions import Found
 from saltext.jobs.core.windows import next_opening
@@ -159,9 +160,12 @@ class Effects:
         load = load_of(
             spec.jid, spec.fun, spec.arg, spec.kwargs, spec.tgt, spec.tgt_type, spec.user, spec.ret, spec.options
         )
-        keep = self._ports.cache.keep_load
+        keep, owner = (
+            self._ports.cache.keep_load,
+            {WHO: dict(live.batch.rights.owner)} if live.batch.rights.owner else {},
+        )
         try:
-            await self._ports.cache_worker.call(keep, spec.jid, {**load, BATCH_MARK: True}, spec.minions)
+            await self._ports.cache_worker.call(keep, spec.jid, {**load, BATCH_MARK: True, **owner}, spec.minions)
             live.load_kept = True
         except JobCacheError as exc:
             log.error("Batch %s: its load is not in the job cache: %s", live.jid, exc)
@@ -227,6 +231,20 @@ class Effects:
             log.warning("Batch %s: a kill on %d minions failed: %s", live.jid, len(effect.minions), exc)
         live.step(facts.KillSent(effect.minions, effect.gently))
 
+    # -- rights -------------------------------------------------------------------------------------------------------
+
+    async def _check_rights(self, live: Live, effect: facts.CheckRights) -> None:
+        spec, rights, lacking = live.batch.spec, live.batch.rights, self._ports.permission.lacking
+        try:
+            reason = await self._ports.rights_worker.call(lacking, spec, rights.owner, rights.on_behalf, effect.minions)
+        except Exception as exc:  # An eauth module raises whatever its client library raises.
+            log.error("Batch %s waits, since nobody can tell whether its owner still may: %s", live.jid, exc)
+            live.step(facts.RightsChecked(effect.question, trouble=f"{type(exc).__name__}: {exc}"))
+            return
+        if reason:
+            log.warning("Batch %s pauses: %s; salt-run batch.resume takes it over", live.jid, reason)
+        live.step(facts.RightsChecked(effect.question, reason))
+
     # -- checks between stages ----------------------------------------------------------------------------------------
 
     async def _check(self, live: Live, effect: facts.Check) -> None:
@@ -240,7 +258,9 @@ class Effects:
         """Return why the runner function does not let the batch go on, or nothing."""
         spec, check = live.batch.spec, live.batch.spec.check
         words = [word.replace("{jid}", live.jid).replace("{stage}", str(effect.stage + 1)) for word in check["arg"]]
-        value, success = await self._ports.runner(check["fun"], words, spec.check_timeout, spec.on_behalf)
+        rights = live.batch.rights
+        limits = await self._ports.rights_worker.call(self._ports.permission.limits, rights.owner, rights.on_behalf)
+        value, success = await self._ports.runner(check["fun"], words, spec.check_timeout, limits)
         if success is not True:
             error = str(value or "").strip().splitlines()[-1:]  # what a traceback ends with
             return ": ".join([str(success), *(line[:200] for line in error)])
@@ -389,6 +409,8 @@ def _failure_of(effect: facts.Effect, reason: str) -> facts.Fact | None:
         return facts.Probed(unasked=effect.minions)
     if isinstance(effect, facts.Kill):
         return facts.KillSent(effect.minions, effect.gently)
+    if isinstance(effect, facts.CheckRights):
+        return facts.RightsChecked(effect.question, trouble=reason)
     if isinstance(effect, facts.Check):
         return facts.Checked(effect.stage, False, reason)
     return None
@@ -408,5 +430,6 @@ _IN_TIME: dict[type, Callable[[Effects, Live, Any], Any]] = {
     facts.AskRecords: Effects._ask_records,
     facts.Kill: Effects._kill,
     facts.Queue: Effects._queue,
+    facts.CheckRights: Effects._check_rights,
     facts.Check: Effects._check,
 }

@@ -183,9 +183,24 @@ class PauseRequested:
 
 @dataclasses.dataclass(frozen=True)
 class ResumeRequested:
-    """Somebody wants a paused batch to go on."""
+    """
+    Somebody wants a paused batch to go on. ``rights`` are that one's ``owner`` and ``on_behalf``, as a Spec has them; empty
+    in a request of an earlier version.
+    """
 
     user: str = ""
+    rights: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class RightsChecked:
+    """
+    What came of a question: why the batch may not be sent on; empty where it may. ``trouble`` is why that could not be said.
+    """
+
+    question: int
+    reason: str = ""
+    trouble: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,6 +248,7 @@ Fact = (
     | StopRequested
     | PauseRequested
     | ResumeRequested
+    | RightsChecked
     | Recovered
     | Tick
     | Closed
@@ -261,6 +277,7 @@ _NAMES: dict[type, str] = {
     StopRequested: "stop",
     PauseRequested: "pause",
     ResumeRequested: "resume",
+    RightsChecked: "rights",
     Recovered: "recover",
     Tick: "tick",
     Closed: "closed",
@@ -355,6 +372,17 @@ class FindOpening:
 
 
 @dataclasses.dataclass(frozen=True)
+class CheckRights:
+    """
+    Find out whether the batch may still be sent to these minions on behalf of its owner. After this you must report
+    RightsChecked, with this number.
+    """
+
+    question: int
+    minions: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Check:
     """
     Find out whether the batch may go on after this stage, in which these minions have completed. After this you must report
@@ -380,4 +408,6 @@ class Close:
     """The batch has ended. After the effects before this one you must report Closed."""
 
 
-Effect = Gather | Publish | LookUp | Probe | AskRecords | Kill | Queue | FindOpening | Check | Announce | Close
+Effect = (
+    Gather | Publish | LookUp | Probe | AskRecords | Kill | Queue | FindOpening | CheckRights | Check | Announce | Close
+)

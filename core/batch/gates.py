@@ -1,12 +1,22 @@
 """
-What has to be open before a batch sends on: its windows of time, and the check of a stage that has ended.
+What has to be open before a batch sends on: its windows of time, the rights of its owner, and the check of a stage that has
+ended.
 
 Part of the batch machine. Where it is not known whether a gate is open, it is shut. Pure: stdlib only.
 """
 
 from __future__ import annotations
 
-from saltext.jobs.core.batch.facts import Announce, Check, Checked, Effect, FindOpening, OpeningFound
+from saltext.jobs.core.batch.facts import (
+    Announce,
+    Check,
+    Checked,
+    CheckRights,
+    Effect,
+    FindOpening,
+    OpeningFound,
+    RightsChecked,
+)
 from saltext.jobs.core.batch.flight import Outcome
 from saltext.jobs.core.batch.state import State
 
@@ -31,6 +41,20 @@ def opening_found(batch: State, fact: OpeningFound, now: float) -> list[Effect]:
     """It was said when the batch may send."""
     batch.schedule.found(fact.opens, fact.closes, fact.trouble, now)
     return []
+
+
+def heed_rights(batch: State, now: float) -> list[Effect]:
+    """Ask whether the batch may still be sent on behalf of its owner, where that has to be asked."""
+    if batch.rights.may_send(now) or not batch.rights.must_ask(now):
+        return []
+    return [CheckRights(batch.rights.question, tuple(batch.pending()))]
+
+
+def rights_checked(batch: State, fact: RightsChecked, now: float) -> list[Effect]:
+    """It was said whether the batch may be sent on. Where it may not it waits for somebody who may, and loses nothing."""
+    if batch.halted or batch.finished or not batch.rights.told(fact.question, fact.reason, fact.trouble, now):
+        return []
+    return batch.pause(fact.reason)
 
 
 def begin_check(batch: State, now: float) -> list[Effect]:

@@ -16,10 +16,10 @@ questions, and is absence only of a minion that was never known to be there.
 
 What a batch is stands in ``state.py``, and its parts hold what they are named for: who is still to be sent to
 (``pending.py``), who of them is there (``presence.py``), how many at a time and when (``pace.py``, ``publish_window.py``,
-``schedule.py``, ``checks.py``), who is in flight (``inflight.py``), and how each ended (``outcomes.py``). What facts make of
-it is in as many parts again, each of which takes the state and returns effects:
+``schedule.py``, ``rights.py``, ``checks.py``), who is in flight (``inflight.py``), and how each ended (``outcomes.py``).
+What facts make of it is in as many parts again, each of which takes the state and returns effects:
 
-    attendance.py  who is there, and what becomes of the others     gates.py     windows, and checks between stages
+    attendance.py  who is there, and what becomes of the others     gates.py     windows, rights, checks between stages
     sending.py     publishing to the next minions                   returns.py   what minions say of their own accord
     overdue.py     minions that have not returned in time           kills.py     ending the job on a minion
     verbs.py       what operators ask for                           recovery.py  the start of an engine
@@ -68,6 +68,9 @@ class Batch(State):
         if self.has_more() and not self.schedule.may_send(now):
             self.pace.publish_at = None
             return effects
+        if self.has_more() and not self.rights.may_send(now):
+            self.pace.publish_at = None
+            return effects + gates.heed_rights(self, now)
         effects += attendance.ping(self, now)
         return effects if self.presence.gathering else effects + sending.publish(self, now)
 
@@ -107,6 +110,7 @@ _HANDLERS: dict[type, Callable[[Any, Any, float], list[Effect]]] = {
     facts.StopRequested: verbs.stop,
     facts.PauseRequested: verbs.pause_requested,
     facts.ResumeRequested: verbs.resume,
+    facts.RightsChecked: gates.rights_checked,
     facts.Approved: verbs.approved,
     facts.Recovered: recovery.recover,
     facts.Closed: _closed,

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from saltext.jobs.core.batch.permission import Permission
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.requests import Inbox
@@ -26,8 +27,9 @@ class Ports:
     ``loop``: the engine's tornado loop. ``clock``: the time by which deadlines go; ``wall``: Unix time as files have it.
     ``cache`` is used in ``cache_worker`` only. ``runner``: calls a runner function, as ``RunnerCalls``. ``queue``: asks the
     retry queue's engine for something, used in ``queue_worker`` only; returns its answer or raises CommandExecutionError;
-    ``can_queue`` tells whether that engine runs. ``master_age``: for how many seconds the master has been running. ``acks``:
-    whether minions say when they begin a job. ``keep``: seconds for which ended batches are kept, 0 for ever.
+    ``can_queue`` tells whether that engine runs. ``permission`` is used in ``rights_worker`` only. ``master_age``: for how
+    many seconds the master has been running. ``acks``: whether minions say when they begin a job. ``keep``: seconds for
+    which ended batches are kept, 0 for ever.
     """
 
     loop: Any
@@ -45,6 +47,8 @@ class Ports:
     queue: Callable[[Mapping[str, Any]], Any]
     can_queue: Callable[[], bool]
     queue_worker: Worker
+    permission: Permission
+    rights_worker: Worker
     master_age: Callable[[], float]
     acks: bool
     keep: float
@@ -56,3 +60,4 @@ class Ports:
         self.cache_worker.close()
         self.disk_worker.close()
         self.queue_worker.close()
+        self.rights_worker.close()

@@ -25,14 +25,17 @@ def recover(batch: State, fact: Recovered, now: float) -> list[Effect]:
     batch.pace.recover(now)
     batch.publish_window.begin_anew()
     batch.schedule.recover()
+    batch.rights.recover()
     _recover_presence(batch, fact.settled_at, now)
     if batch.policy != POLICY:
         _doubt_everything(batch, now)
     effects: list[Effect] = [Announce("halted")] if batch.halted else []
     if batch.to_queue:
         effects.append(Queue(tuple(batch.to_queue)))
-    if batch.checks.under_way:
+    if batch.checks.under_way and (batch.checks.by_hand or not batch.rights.limited):
         effects += gates.begin_check(batch, now)
+    elif batch.checks.under_way:
+        batch.checks.end()  # it begins once it is known whether its owner still may
     to_look_for, last = batch.inflight.recover(now, batch.stepped_at - DOUBTFUL if young else None)
     return effects + [LookUp(minions) for minions in (to_look_for, last) if minions]
 

@@ -5,15 +5,17 @@ From the options of a rollout to fields of its Spec: when it may send, in which 
 from __future__ import annotations
 
 import datetime
+import fnmatch
+import itertools
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import salt.utils.args
 
 from saltext.jobs.core import arguments
 from saltext.jobs.core.batch.grouping import find_groups, options_for
-from saltext.jobs.core.batch.plan import Group, Membership, parse_check
+from saltext.jobs.core.batch.plan import NOT_KNOWN, WITHOUT, By, Group, Membership, parse_by, parse_check
 from saltext.jobs.core.batch.spec import Spec, failures_allowed, sizes_of
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master.access import Access
@@ -42,9 +44,18 @@ def times_of(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def layout_of(
-    opts: Mapping[str, Any], options: Mapping[str, Any], batch: Any, minions: tuple[str, ...]
+    opts: Mapping[str, Any],
+    options: Mapping[str, Any],
+    batch: Any,
+    minions: tuple[str, ...],
+    shown: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """Return the minions in order, their groups, sizes and failure budgets. :raises Refused: for what is malformed."""
+    """
+    Return the minions in order, their groups, sizes and failure budgets.
+
+    :param shown: patterns of the keys by whose values groups may be called.
+    :raises Refused: for what is malformed.
+    """
     budget = options.get("max_failures")
     if "by" not in options:
         return {
@@ -53,8 +64,32 @@ def layout_of(
             "failures_allowed": arguments.accepted(failures_allowed, budget, len(minions)),
         }
     groups = arguments.accepted(find_groups, opts, options["by"], minions)
-    layout: dict[str, Any] = arguments.accepted(options_for, groups, options["by"].strip(), batch, budget)
+    layout: dict[str, Any] = arguments.accepted(
+        options_for, *_as_shown(groups, options["by"].strip(), shown), batch, budget
+    )
     return layout
+
+
+def is_shown(by: By, shown: Iterable[str]) -> bool:
+    """
+    Tell whether groups may be called by the values that their minions have.
+
+    What a batch tells of itself is in events, which every login of salt-api reads, whatever its rights. The names of
+    nodegroups are the configuration's.
+    """
+    return by.kind == "nodegroups" or any(fnmatch.fnmatchcase(f"{by.kind}:{by.key}", glob) for glob in shown)
+
+
+def _as_shown(groups: Sequence[Group], by: str, shown: Iterable[str]) -> tuple[tuple[Group, ...], str]:
+    """Return groups and what they are by as they may be shown: by number, unless their names may."""
+    wanted = parse_by(by)
+    if is_shown(wanted, shown):
+        return tuple(groups), by
+    numbers = itertools.count(1)
+    named = (group.name if group.name in (WITHOUT, NOT_KNOWN) else str(next(numbers)) for group in groups)
+    return tuple(
+        Group(name, group.minions) for name, group in zip(named, groups, strict=True)
+    ), f"{wanted.kind}:{wanted.key}"
 
 
 def check_of(opts: Mapping[str, Any], who: Caller, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,9 +117,11 @@ def require_runner(opts: Mapping[str, Any], who: Caller, fun: str, words: Iterab
         raise Refused(f"{who.name} may not call the runner function {fun}, so it can't be a check")
 
 
-def layout_again(spec: Spec, minions: Collection[str]) -> dict[str, Any]:
+def layout_again(spec: Spec, minions: Collection[str], shown: Iterable[str] = ()) -> dict[str, Any]:
     """
     Return the fields of a Spec for some of a batch's minions, in the same groups. A budget in per cent stays that.
+
+    :param shown: as for ``layout_of``.
     """
     membership, wanted = Membership(spec.minions, [count for _, count in spec.groups]), set(minions)
     groups, budgets = [], []
@@ -94,7 +131,7 @@ def layout_again(spec: Spec, minions: Collection[str]) -> dict[str, Any]:
             groups.append(Group(name, members))
             if spec.group_failures_allowed:
                 budgets.append(spec.group_failures_allowed[place] * len(members) / count)
-    layout = options_for(groups, spec.by, spec.batch, None)
+    layout = options_for(*_as_shown(groups, spec.by, shown), spec.batch, None)
     del layout["failures_allowed"]
     return {**layout, "group_failures_allowed": tuple(budgets)}
 

@@ -46,6 +46,8 @@ def _next_stages(batch: State, now: float) -> list[Effect]:
             reason = batch.record.overdrawn(over=batch.pace.group)
             if reason:
                 return batch.halt(reason)
+        if batch.rights.doubt_after(batch.pace.stage):
+            return gates.heed_rights(batch, now)
         if batch.checks.must_begin(batch.pace.stage):
             return gates.begin_check(batch, now)
         if not batch.checks.may_go_on(batch.pace.stage):

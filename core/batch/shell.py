@@ -196,7 +196,9 @@ class BatchShell:
         return self._control(request, facts.PauseRequested(str(request.get("user", ""))))
 
     def _resume(self, request: Mapping[str, Any]) -> Any:
-        return self._control(request, facts.ResumeRequested(str(request.get("user", ""))))
+        rights = request.get("rights")
+        given = dict(rights) if isinstance(rights, Mapping) else {}
+        return self._control(request, facts.ResumeRequested(str(request.get("user", "")), given))
 
     def _approve(self, request: Mapping[str, Any]) -> Any:
         return self._control(request, facts.Approved(int(request["stage"]), str(request.get("user", ""))))

@@ -90,7 +90,8 @@ class Spec:
     any; ``sizes`` then has all stages of the first group, those of the second and so on, and ``group_failures_allowed`` a
     budget for each, where that is a percentage. ``check`` has ``kind`` (function, runner or approve), ``fun``, ``arg``
     and ``kwargs``; it is empty where nothing is checked. ``on_behalf`` says whose rights limit a runner function that is
-    called for it (``master.caller.Caller.limits``); it is empty where nothing does.
+    called for it (``master.caller.Caller.limits``); it is empty where nothing does. ``owner`` says whom Salt had
+    authenticated (``master.identity.Identity``); it is empty where that was not kept.
     """
 
     jid: str
@@ -134,6 +135,7 @@ class Spec:
     groups: tuple[tuple[str, int], ...] = ()
     group_failures_allowed: tuple[float, ...] = ()
     on_behalf: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    owner: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def target_for(self, minions: Iterable[str]) -> tuple[Any, str]:
         """

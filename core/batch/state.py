@@ -29,6 +29,7 @@ from saltext.jobs.core.batch.pending import Pending
 from saltext.jobs.core.batch.plan import Membership
 from saltext.jobs.core.batch.presence import Presence
 from saltext.jobs.core.batch.publish_window import PublishWindow
+from saltext.jobs.core.batch.rights import Rights
 from saltext.jobs.core.batch.schedule import Schedule
 from saltext.jobs.core.batch.spec import Spec
 
@@ -36,7 +37,7 @@ from saltext.jobs.core.batch.spec import Spec
 #: it is not known any more who was sent to.
 POLICY = 3
 #: Of snapshots and of the facts behind them: see ``core/formats.py``.
-FORMAT = 2
+FORMAT = 3
 
 #: How often a minion that is in doubt, or was given up, is taken to have begun after all since the bus tells so.
 _BELIEVED = 3
@@ -62,6 +63,7 @@ class State(Kept):
     presence: Presence
     publish_window: PublishWindow
     schedule: Schedule
+    rights: Rights
     checks: Checks
     membership: Membership
     waiting: Pending = kept(Pending, list, Pending, name="pending")
@@ -90,7 +92,7 @@ class State(Kept):
         self.membership = Membership(spec.minions, [count for _, count in spec.groups])
         self.inflight, self.record, self.pace = InFlight(spec), Outcomes(spec, self.membership), Pace(spec)
         self.presence, self.publish_window = Presence(spec), PublishWindow(spec)
-        self.schedule, self.checks = Schedule(spec), Checks(spec)
+        self.schedule, self.rights, self.checks = Schedule(spec), Rights(spec), Checks(spec)
         self.pace.not_before = now
         self.waiting = Pending(spec.minions if spec.presence == "none" else (), self.membership)
         if spec.presence == "ping":
@@ -103,7 +105,7 @@ class State(Kept):
     def parts(self) -> tuple[Kept, ...]:
         """Those that keep state of their own."""
         sending = (self.inflight, self.record, self.pace, self.presence, self.publish_window)
-        return (*sending, self.schedule, self.checks)
+        return (*sending, self.schedule, self.rights, self.checks)
 
     def snapshot(self) -> dict[str, Any]:
         """Return all that makes the batch, in plain values."""
@@ -162,7 +164,10 @@ class State(Kept):
             return self.paused
         if self.checks.under_way and self.checks.by_hand:
             return "waits for approval"
-        return self.schedule.reason() if self.schedule.bounded and not self.schedule.open else None
+        if self.schedule.bounded and not self.schedule.open:
+            return self.schedule.reason()
+        trouble = self.rights.trouble
+        return f"whether its owner still may cannot be said now: {trouble}" if trouble else None
 
     @property
     def success(self) -> bool | None:
@@ -184,7 +189,9 @@ class State(Kept):
             return self.created
         cooling = self.pace.cooling[0] if self._waits_for_cooling() else None
         opening = self.schedule.next_due() if self.has_more() and not self.halted and not self.paused else None
-        tick_due = (self.pace.publish_at, cooling, opening, self.inflight.next_due(), self.checks.due, self._ping_due())
+        asked = self.rights.next_due() if self.has_more() and not self.halted and not self.paused else None
+        waits = (self.pace.publish_at, cooling, opening, asked, self.checks.due, self._ping_due())
+        tick_due = (*waits, self.inflight.next_due())
         return min((time for time in tick_due if time is not None), default=None)
 
     def pending(self) -> list[str]:
@@ -266,7 +273,7 @@ class State(Kept):
         due = self.presence.next_due()
         if due is None or self.halted or self.paused:
             return None
-        shut = self.schedule.bounded and not self.schedule.open
+        shut = (self.schedule.bounded and not self.schedule.open) or self.rights.waits
         return None if shut else max(due, self.pace.not_before)
 
     # -- changes ------------------------------------------------------------------------------------------------------

@@ -65,6 +65,7 @@ def summary(batch: Batch, now: float) -> dict[str, Any]:
         "stopped_by": batch.stopped_by or None,
         "driver": DRIVER,
         "user": spec.user,
+        "taken_over_by": batch.rights.taken_over.get("user") or None,
         "created": batch.created,
         "last_progress": batch.last_progress,
         "age_seconds": max(0.0, now - batch.last_progress),

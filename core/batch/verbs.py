@@ -45,6 +45,7 @@ def resume(batch: State, fact: ResumeRequested, now: float) -> list[Effect]:
     if not batch.accepts(fact):
         return []
     batch.paused = None
+    batch.rights.resumed(fact.user, fact.rights)
     batch.pace.begin_anew(now)
     return [Announce("resumed", {"user": fact.user})]
 
@@ -54,4 +55,5 @@ def approved(batch: State, fact: Approved, _now: float) -> list[Effect]:
     if not batch.accepts(fact):
         return []
     batch.checks.pass_()
+    batch.rights.doubt()
     return [Announce("checked", {**batch.spec.check, "stage": fact.stage, "user": fact.user})]

@@ -17,6 +17,7 @@ import salt.auth
 import salt.utils.master
 import salt.utils.minions
 
+from saltext.jobs.core.master.identity import KEY, MASTER, PASSWORD, PEER, SUDO, TOKEN, WHO, Identity
 from saltext.jobs.core.master.job_cache import BATCH_MARK
 
 #: How ``salt`` names a user who came by sudo.
@@ -103,9 +104,15 @@ class Access:
         """
         Return to which of ``minions`` the user of a job may not publish it any more.
 
+        It goes by whom Salt had authenticated, where that was kept with the load; by the user's name in one of an earlier
+        version, and of another job cache than ours.
+
         :param load: the job's load; of its secrets none is needed.
         :raises Exception: whatever an eauth module raises where it cannot tell now.
         """
+        who = Identity.from_record(load.get(WHO))
+        if who is not None:
+            return self.of_identity(who, load, minions)
         user, options = str(load.get("user") or ""), load.get("kwargs") or {}
         if self._access_lists(user, options) is None or (user == _REACTOR and load.get(BATCH_MARK)):
             # By `peer` the master publishes for a minion, which it names here.
@@ -120,19 +127,66 @@ class Access:
             known_as, systems = str(options.get("username") or user), [str(options["eauth"])]
         return self._standing(user, self._access_lists(user, options) or [], known_as, systems, load, minions)
 
+    def of_identity(self, who: Identity, load: Mapping[str, Any], minions: Iterable[str]) -> Standing:
+        """
+        Return to which of ``minions`` somebody whom Salt has authenticated may not publish a job now.
+
+        :raises Exception: as ``of_publisher``.
+        """
+        wanted = list(minions)
+        denied: dict[str, str] = {}
+        unsure: dict[str, str] = {}
+        if who.kind == MASTER or (who.kind == SUDO and self.sudo_grants(_SUDO + who.name) is None):
+            return Standing()
+        if who.kind in (TOKEN, PASSWORD) and who.backends:
+            # Of several it is not known which one it was: each of them must grant it.
+            for system in who.backends:
+                standing = self._standing(who.name, self._external(system, who.name), who.name, [system], load, wanted)
+                denied.update(standing.denied)
+                unsure.update(standing.unsure)
+            return Standing(denied, {minion: why for minion, why in unsure.items() if minion not in denied})
+        lists = self.lists_of(who)
+        if lists is None:
+            why = f"whether {who.name} may still publish {load.get('fun')} is not known: nor is who has its access list"
+            return Standing(unsure=dict.fromkeys(wanted, why))
+        return self._standing(who.name, lists, who.name, [], load, wanted)
+
+    def lists_of(self, who: Identity) -> list[Any] | None:
+        """
+        Return the access list of somebody whom Salt has authenticated, as it is now; None where it is not known.
+
+        :raises Exception: as ``of_publisher``.
+        """
+        if who.kind == SUDO:
+            return self.sudo_grants(_SUDO + who.name)
+        if who.kind == KEY:
+            return self._publisher_list(who.name)
+        if who.kind == PEER:
+            peers = self._opts.get("peer") or {}
+            chosen = [grants for match, grants in peers.items() if re.match(match, who.name)]
+            return [grant for grants in chosen if isinstance(grants, list) for grant in grants]
+        if len(who.backends) != 1 or self._doubt(who.backends[0], who.name):
+            return None
+        return self._external(who.backends[0], who.name)
+
+    def _publisher_list(self, name: str) -> list[Any]:
+        return list(salt.utils.master.get_values_of_matching_keys(self._opts.get("publisher_acl") or {}, name))
+
     def of_asker(self, user: str, eauth: str, load: Mapping[str, Any], minions: Iterable[str]) -> Standing:
         """
         Return to which of ``minions`` one who has asked for it by hand, with limited rights, may not publish a job now.
 
         :param user: as Salt's lists have the user.
-        :param eauth: the backend with these lists, or ``LOCAL`` for publisher_acl; empty where it is not known which.
+        :param eauth: the backend with these lists, or ``LOCAL`` for publisher_acl; several with commas between them where a
+            token may be of any; empty where it is not known which.
         :raises Exception: as ``of_publisher``.
         """
+        if "," in eauth:
+            return self.of_identity(Identity(TOKEN, user, tuple(eauth.split(","))), load, minions)
         systems = [eauth] if eauth else list(self._opts.get("external_auth") or {})
         lists = [grant for system in systems for grant in self._external(system, user)]
         if eauth == LOCAL:
-            name = user[len(_SUDO) :] if user.startswith(_SUDO) else user
-            lists = list(salt.utils.master.get_values_of_matching_keys(self._opts.get("publisher_acl") or {}, name))
+            lists = self._publisher_list(user[len(_SUDO) :] if user.startswith(_SUDO) else user)
         return self._standing(f"{user}, who asked for it by hand,", lists, user, systems, load, minions)
 
     def _standing(
@@ -147,11 +201,17 @@ class Access:
         denied = self.denied(lists, load, minions)
         doubt = next((why for system in systems if (why := self._doubt(system, known_as))), "") if denied else ""
         what = shown(load)
+        never = denied
         if doubt:
-            return Standing(
-                unsure=dict.fromkeys(denied, f"whether {user} may still publish {what} is not known: {doubt}")
-            )
-        return Standing(dict.fromkeys(denied, f"{user} may not publish {what} to it any more"))
+            # Even with all groups that the configuration knows it may be too little, and then nobody needs to ask.
+            most = [self._at_most(system, known_as) for system in systems]
+            known = [grant for grants in most if grants is not None for grant in grants]
+            never = self.denied(known, load, denied) if None not in most else []
+        unsure = [minion for minion in denied if minion not in never]
+        return Standing(
+            dict.fromkeys(never, f"{user} may not publish {what} to it any more"),
+            dict.fromkeys(unsure, f"whether {user} may still publish {what} is not known: {doubt}"),
+        )
 
     def _of_peer(self, minion: str) -> list[Any]:
         """Return what ``peer`` lets a minion publish."""
@@ -160,6 +220,15 @@ class Access:
         return [
             grant for match, grants in found if re.match(match, minion) and isinstance(grants, list) for grant in grants
         ]
+
+    def _at_most(self, system: str, user: str) -> list[Any] | None:
+        """Return what a backend grants a user who is in every group that its configuration names; None for anything."""
+        config = (self._opts.get("external_auth") or {}).get(system) or {}
+        loadauth = self._loaded()[0]
+        if f"{self._opts.get('eauth_acl_module') or system}.acl" in loadauth.auth:
+            return None
+        groups = [str(name)[:-1] for name in config if str(name).endswith("%")]
+        return list(loadauth.get_auth_list({}, token={"name": user, "eauth": system, "groups": groups}) or [])
 
     def _doubt(self, system: str, user: str) -> str:
         """Return why what a backend grants a user can be known with the user's password only, or nothing if it is known."""

@@ -21,16 +21,17 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-import threading
-import types
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import salt.client.mixins
 import salt.utils.user
 
 from saltext.jobs.core.errors import Refused
+from saltext.jobs.core.master import frames, identity
 from saltext.jobs.core.master.access import Access
+from saltext.jobs.core.master.identity import Identity
 
 #: Names that mean something to Salt, or here. A user of the API who has one is shown with the backend before it.
 _RESERVED = ("", "root", "UNKNOWN", "Reactor")
@@ -42,8 +43,9 @@ class Caller:
     Who asks.
 
     ``grants`` is the access list that limits the caller, and None for one without limit; ``peer`` says that it is a minion.
-    ``account`` is the name under which Salt's lists have a user of the API, and ``eauth`` the backend that has them,
-    empty where it is not known which: a token does not tell.
+    ``account`` is the name under which Salt's lists have a user of the API, and ``eauth`` the backend that has them, several
+    with commas between them where a token may be of any, empty where it is not known which. ``who`` is what is kept of the
+    caller, so that the rights can be looked at again.
     """
 
     name: str
@@ -51,12 +53,18 @@ class Caller:
     peer: bool = False
     account: str = ""
     eauth: str = ""
+    who: Identity | None = dataclasses.field(default=None, compare=False)
+
+    def owner(self) -> dict[str, Any]:
+        """Return what is kept of the caller with a batch, in plain values; empty where Salt did not tell."""
+        return {} if self.who is None else self.who.as_record()
 
     def limits(self) -> dict[str, Any]:
         """Return what ``act_for`` takes, in plain values; empty for a caller without limit."""
         if self.grants is None:
             return {}
-        return {"name": self.name, "grants": list(self.grants), "account": self.account, "eauth": self.eauth}
+        names = {"name": self.name, "account": self.account, "eauth": self.eauth, "who": self.owner()}
+        return {**names, "grants": list(self.grants)}
 
 
 class _Process:
@@ -67,7 +75,8 @@ class _Process:
 
 def act_for(limits: Mapping[str, Any]) -> None:
     """Let whatever this process calls from now on count as called by one with these limits."""
-    _Process.acts_for = Caller(**{**limits, "grants": tuple(limits["grants"])})
+    who = Identity.from_record(limits.get("who"))
+    _Process.acts_for = Caller(**{**limits, "grants": tuple(limits["grants"]), "who": who})
 
 
 def caller(opts: Mapping[str, Any], user: str | None) -> Caller:
@@ -81,35 +90,43 @@ def caller(opts: Mapping[str, Any], user: str | None) -> Caller:
     if _Process.acts_for is not None:
         return _Process.acts_for
     remote = False
-    for frame in _stack():
+    for frame in frames.of_all_threads():
         code = frame.f_code
-        if code in _codes("salt.daemons.masterapi", "RemoteFuncs", "minion_runner"):
-            return Caller(str(frame.f_locals["load"]["id"]), (), peer=True)
-        if code in _codes("salt.master", "ClearFuncs", "runner", "_sync_runner"):
+        if code in frames.codes("salt.daemons.masterapi", "RemoteFuncs", "minion_runner"):
+            minion = str(frame.f_locals["load"]["id"])
+            return Caller(minion, (), peer=True, who=Identity(identity.PEER_RUN, minion, (), time.time()))
+        if code in frames.codes("salt.master", "ClearFuncs", "runner", "_sync_runner"):
             return _authenticated(opts, frame.f_locals)
         remote = remote or code is salt.client.mixins.AsyncClientMixin._proc_function.__func__.__code__
     if remote and _in_master():
         # ClearFuncs.runner is not on the stack, as with master_async_mworker on Salt 3008.
         raise Refused("It cannot be told who has asked for this, so it is not done")
     name = user if user not in (None, "", "UNKNOWN") else salt.utils.user.get_specific_user()
-    grants = Access(opts).sudo_grants(str(name)) if not _in_master() else None
-    return Caller(str(name), None if grants is None else tuple(grants))
+    if _in_master():
+        return Caller(str(name), who=Identity(identity.MASTER, str(name), (), time.time()))
+    grants = Access(opts).sudo_grants(str(name))
+    return Caller(str(name), None if grants is None else tuple(grants), who=identity.of_command_line(str(name)))
 
 
-def require_right(opts: Mapping[str, Any], who: Caller, load: Mapping[str, Any], minions: Iterable[str]) -> None:
+def require_right(
+    opts: Mapping[str, Any], who: Caller, load: Mapping[str, Any], minions: Iterable[str], whom: str = "these minions"
+) -> None:
     """
     Refuse what a caller may not publish: a right to call a runner is none on every function.
 
+    The refusal names no minion, and is the same where there is none: which minions there are, and what a target matches, is
+    nobody's business who may not publish to them.
+
     :param load: the job: ``fun``, and ``arg`` as it is published, keyword arguments included.
     :param minions: those that are to run it.
-    :raises Refused: naming function and minions.
+    :param whom: what the caller has called them.
+    :raises Refused: naming function and ``whom``.
     """
     if who.grants is None:
         return
-    denied = sorted(Access(opts).denied(who.grants, load, minions))
-    if denied:
-        names = ", ".join(denied[:5]) + (", …" if len(denied) > 5 else "")
-        raise Refused(f"{who.name} may not publish {load.get('fun')} to {len(denied)} of these minions: {names}")
+    wanted = list(minions)
+    if not wanted or Access(opts).denied(who.grants, load, wanted):
+        raise Refused(f"{who.name} may not publish {load.get('fun')} to {whom}, or to some of them, or there are none")
 
 
 def require_no_peer(who: Caller, allowed: Iterable[str] = (), hint: str = "") -> None:
@@ -124,30 +141,17 @@ def _authenticated(opts: Mapping[str, Any], found: Mapping[str, Any]) -> Caller:
     if check.get("error"):
         raise Refused("It cannot be told who has asked for this, so it is not done")
     grants = tuple(check.get("auth_list") or ())
+    if found["auth_type"] == "token" and "eauth" in found["clear_load"]:
+        # Salt may then have asked that backend, about whomever the call names, for the list.
+        raise Refused("It cannot be told who has asked for this: the call shows a token and names an eauth besides")
+    who = identity.of_runner(found, grants)
     if found["auth_type"] == "user":
         # By key file. Salt gives the list of a user of publisher_acl, and none for the master's own user.
-        return Caller(name, grants or None)
-    account, eauth = name, str(found["clear_load"].get("eauth") or "")
+        return Caller(name, grants or None, who=who)
+    account, eauth = name, ",".join(who.backends)
     if name in _RESERVED or name.startswith("sudo_") or name == opts.get("user"):
-        name = f"{eauth or found['auth_type']}:{name}"
-    return Caller(name, grants, account=account, eauth=eauth)
-
-
-def _stack() -> Iterator[types.FrameType]:
-    """Yield the frames of this call, and then those of all other threads: the one that has begun this is among them."""
-    others = dict(sys._current_frames())
-    others.pop(threading.get_ident(), None)
-    for innermost in (sys._getframe(), *others.values()):
-        frame: types.FrameType | None = innermost
-        while frame is not None:
-            yield frame
-            frame = frame.f_back
-
-
-def _codes(module: str, owner: str, *methods: str) -> list[types.CodeType]:
-    """Return the code of methods; a module that nobody has loaded has not called us."""
-    found = getattr(sys.modules.get(module), owner, None)
-    return [getattr(found, method).__code__ for method in methods if hasattr(found, method)]
+        name = f"{eauth if len(who.backends) == 1 else found['auth_type']}:{name}"
+    return Caller(name, grants, account=account, eauth=eauth, who=who)
 
 
 def _in_master() -> bool:

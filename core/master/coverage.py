@@ -15,6 +15,7 @@ import salt.utils.minions
 
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master import once
+from saltext.jobs.core.master.caller import Caller, require_right
 
 #: What only the executor answers with a record. It is asked alone: a proxy runs several functions without executors.
 _QUESTION = ("saltutil.find_cached_job", ["0"])
@@ -27,15 +28,19 @@ NOT_CONFIGURED = "it has the file, and module_executors does not name it, or the
 NEITHER = "it has not been synced (saltutil.sync_executors) or is not configured (module_executors)"
 
 
-def coverage(opts: Mapping[str, Any], tgt: Any, tgt_type: str, timeout: int) -> dict[str, Any]:
+def coverage(opts: Mapping[str, Any], who: Caller, tgt: Any, tgt_type: str, timeout: int) -> dict[str, Any]:
     """
     Ask minions whether they have the executor. Blocks.
 
+    :param who: who wants to know it.
     :param timeout: seconds to wait for answers.
     :return: has (list of minions), lacks (``{minion: what is missing}``), silent (list of minions).
-    :raises Refused: when the target matches nobody, or the master publishes nothing.
+    :raises Refused: when ``who`` may not ask them, when the target matches nobody, or the master publishes nothing.
     """
     matched = salt.utils.minions.CkMinions(dict(opts)).check_minions(tgt, tgt_type).get("minions") or []
+    for fun, arg in (_QUESTION, *zip(_FUNCTIONS, _ARGUMENTS, strict=True)):
+        whom = f"what the target {tgt!r} of type {tgt_type!r} matches"
+        require_right(opts, who, {"fun": fun, "arg": arg}, matched, whom)
     if not matched:
         raise Refused(f"The target {tgt!r} of type {tgt_type!r} matches no accepted minion")
     options = {"timeout": timeout, "executor_opts": {once.NAME: {"question": True}}}

@@ -31,7 +31,7 @@ from saltext.jobs.core.store.drivers import Undecodable
 from saltext.jobs.core.store.publication import Publication
 from saltext.jobs.core.store.store import Store, store_of
 
-__all__ = ["BATCH_MARK", "KEEP_MINIONS", "OURS", "JobCache", "Publication", "load_of"]
+__all__ = ["BATCH_MARK", "KEEP_MINIONS", "OURS", "JobCache", "OwnLoad", "Publication", "load_of"]
 
 log = lines.logger(__name__)
 
@@ -45,6 +45,10 @@ KEEP_MINIONS = frozenset({OURS, "local_cache", "couchbase"})
 _AGAIN_WITHIN = 2 * 86400.0
 #: Key in the load of a job that the batch_manager engine publishes: the batch decides who gets it, and when.
 BATCH_MARK = "batch"
+
+
+class OwnLoad(dict[str, Any]):
+    """A load that an engine of ours has made: what it says of itself is believed. None that came over the wire is one."""
 
 
 class JobCache:
@@ -256,7 +260,7 @@ class JobCache:
         :raises JobCacheError: when it cannot be stored.
         """
         call = self._function(self.master_name, "save_load")
-        self._guard(self.master_name, "save_load", lambda: call(jid, dict(load), minions=sorted(minions)))
+        self._guard(self.master_name, "save_load", lambda: call(jid, OwnLoad(load), minions=sorted(minions)))
 
     def store_return(self, load: Mapping[str, Any]) -> None:
         """Store a return that did not come as one: ``load`` has jid, id, return, retcode, success, fun."""

@@ -16,6 +16,7 @@ from saltext.jobs.core import compat, lines
 from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.ids import is_plain, jid_time
 from saltext.jobs.core.master.access import Access, calls_of
+from saltext.jobs.core.master.identity import WHO
 from saltext.jobs.core.master.job_cache import BATCH_MARK, OURS, JobCache, Publication
 from saltext.jobs.core.master.secrets import without_secrets
 from saltext.jobs.core.retry.capture import KILLS
@@ -71,6 +72,8 @@ class JobReader:
             return JobRead(jid, None, recorded=False), {}
         minions = self._minions_of(load)
         load = without_secrets(load)
+        if self._believes_all:
+            load.pop(WHO, None)  # whoever publishes can write there what they like, where it is not our own job cache
         since = publication.at if self._believes_all else publication.last
         if kills := kills_of(load, self._permitted(jid, load, minions - publication.added)):
             return JobRead(jid, None, last=since, age=time.time() - since, kills=kills), {}

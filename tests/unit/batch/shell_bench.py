@@ -231,6 +231,22 @@ class FakeWorker:
         pass
 
 
+class FakePermission:
+    """Says who lacks rights: ``{name: why}``; while it is ``failing``, it cannot tell."""
+
+    def __init__(self):
+        self.lost, self.asked, self.failing = {}, [], False
+
+    def lacking(self, spec, owner, limits, minions):
+        if self.failing:
+            raise OSError("the server is down")
+        self.asked.append((owner["name"], minions))
+        return self.lost.get(owner["name"], "")
+
+    def limits(self, owner, limits):
+        return dict(limits)
+
+
 class FakeInbox:
     """Requests in memory; ``replies`` are ``{id: (answer or refuse, value)}``. While it is ``full``, it takes none."""
 
@@ -283,6 +299,7 @@ class ShellBench:
         self.queue_runs = True
         self.queue_refuses = set()
         self.master_age = 86400.0
+        self.permission = FakePermission()
         self.runners = {}  # {function: (return, True or why it failed)}
         self.called = []  # (function, arguments) of the runner functions that were called
         self.shell = None
@@ -314,6 +331,8 @@ class ShellBench:
             queue=self.queue,
             can_queue=lambda: self.queue_runs,
             queue_worker=FakeWorker(),
+            permission=self.permission,
+            rights_worker=FakeWorker(),
             master_age=lambda: self.master_age,
             acks=True,
             keep=86400.0,

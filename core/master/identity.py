@@ -1,0 +1,143 @@
+"""
+Whom Salt has authenticated, as it is kept with a job and with a batch, so that the rights can be looked at again later.
+
+A name alone says nothing: a user of the API may be called root, and may say the name of another one beside a token. What
+stands here is what Salt has checked: by which kind of proof, against which backend, and the name that this gave. It must
+never be taken from what whoever asks says of themselves, nor from a record that anybody but this master could have written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from saltext.jobs.core.master import frames
+
+#: The field of a load in the job cache that holds it. What a load says there when it comes is dropped.
+WHO = "saltext_jobs_who"
+
+#: root or the user of the master, and what the master does of itself: its schedule, its reactor, its engines.
+MASTER = "master"
+#: The same by ``sudo``: limited as long as ``sudo_acl`` is set.
+SUDO = "sudo"
+#: A user of publisher_acl, by a key file.
+KEY = "key"
+#: Users of a backend of external_auth, by a token and by a password.
+TOKEN, PASSWORD = "token", "password"
+#: A minion, by ``peer`` (it had the master publish) and by ``peer_run`` (it called a runner).
+PEER, PEER_RUN = "peer", "peer_run"
+#: Somebody whom a master above this one has limited.
+ABOVE = "above"
+_KINDS = (MASTER, SUDO, KEY, TOKEN, PASSWORD, PEER, PEER_RUN, ABOVE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Identity:
+    """
+    Who it was.
+
+    ``kind`` is one of the above, ``name`` the one that Salt's lists have. ``backends``: of external_auth; empty where it is
+    not known which, and several where a token may be of any of them. ``at``: when Salt has checked it, in Unix time.
+    """
+
+    kind: str
+    name: str
+    backends: tuple[str, ...] = ()
+    at: float = 0.0
+
+    def as_record(self) -> dict[str, Any]:
+        """Return the form in which it is stored."""
+        return {"kind": self.kind, "name": self.name, "backends": list(self.backends), "at": self.at}
+
+    @classmethod
+    def from_record(cls, record: Any) -> Identity | None:
+        """Return who a stored record names; None where there is none. :raises ValueError: when it is malformed."""
+        if not record:
+            return None
+        try:
+            found = cls(record["kind"], record["name"], tuple(record["backends"]), float(record["at"]))
+        except (TypeError, KeyError, ValueError) as exc:
+            raise ValueError(f"it names nobody: {record!r:.200}") from exc
+        if found.kind not in _KINDS or not all(isinstance(text, str) for text in (found.name, *found.backends)):
+            raise ValueError(f"it names nobody: {record!r:.200}")
+        return found
+
+
+def of_publish() -> Identity | None:
+    """
+    Return who has had this master publish what it is about to store.
+
+    None outside a publish, and where the master's own key has published in the name of somebody else.
+    """
+    wanted = frames.codes("salt.master", "ClearFuncs", "publish")
+    found = next((frame.f_locals for frame in frames.of_this_call() if frame.f_code in wanted), None)
+    return None if found is None else _publisher(found)
+
+
+def _publisher(found: Mapping[str, Any]) -> Identity | None:
+    """:param found: the local names of ``ClearFuncs.publish``, once it has authorized the request."""
+    opts, extra, now = found["self"].opts, found["extra"], time.time()
+    name = str(found["clear_load"].get("user") or "")
+    if found["auth_type"] == "token":
+        # Whatever the request says of a backend beside its token is the user's own word.
+        token = found["self"].loadauth.get_tok(extra["token"]) or {}
+        return Identity(TOKEN, name, tuple(filter(None, [str(token.get("eauth") or "")])), now)
+    if found["auth_type"] == "eauth":
+        return Identity(PASSWORD, name, (str(extra["eauth"]),), now)
+    if found["auth_list"]:
+        if found["auth_list"] is found["syndic_auth_list"]:
+            return Identity(ABOVE, name, (), now)
+        return Identity(SUDO if _sudoer(name) else KEY, _sudoer(name) or name, (), now)
+    if extra.get("id"):
+        return Identity(PEER, str(extra["id"]), (), now)
+    if _sudoer(name):
+        return Identity(SUDO, _sudoer(name), (), now)
+    return Identity(MASTER, name, (), now) if name in ("", "root", opts.get("user", "root")) else None
+
+
+def _sudoer(name: str) -> str:
+    """Return who came by sudo, where a name of Salt says so."""
+    return name[len("sudo_") :] if name.startswith("sudo_") else ""
+
+
+def of_command_line(name: str) -> Identity:
+    """Return who has called a runner outside of the master: whoever may write its files, or has come by sudo."""
+    return Identity(SUDO if _sudoer(name) else MASTER, _sudoer(name) or name, (), time.time())
+
+
+def of_runner(found: Mapping[str, Any], grants: Iterable[Any]) -> Identity:
+    """
+    Return who has called a runner.
+
+    :param found: the local names of ``ClearFuncs.runner``, once it has authorized the request.
+    :param grants: the access list that Salt has found.
+    """
+    load, loadauth, now = found["clear_load"], found["self"].loadauth, time.time()
+    name = str(found["auth_check"]["username"])
+    if found["auth_type"] == "token":
+        return Identity(TOKEN, name, _backends_of_token(loadauth, name, list(grants)), now)
+    if found["auth_type"] == "eauth":
+        return Identity(PASSWORD, name, (str(load["eauth"]),), now)
+    name = str(load.get("user") or found["username"])
+    if not grants:
+        return Identity(SUDO, _sudoer(name), (), now) if _sudoer(name) else Identity(MASTER, name, (), now)
+    return Identity(SUDO if _sudoer(name) else KEY, _sudoer(name) or name, (), now)
+
+
+def _backends_of_token(loadauth: Any, name: str, grants: list[Any]) -> tuple[str, ...]:
+    """
+    Return the backends of which a user's token may be: Salt has dropped it by the time it calls a runner.
+
+    The token is among those that Salt keeps. So it is of a backend of this user's that gives the list which Salt has found.
+    """
+    known = list(loadauth.opts.get("external_auth") or {})
+    if len(known) == 1:
+        return (str(known[0]),)
+    found = set()
+    for token in map(loadauth.get_tok, loadauth.list_tokens()):
+        may_be = token and token.get("name") == name and token.get("eauth") in known and token["eauth"] not in found
+        if may_be and list(loadauth.get_auth_list({}, token=token) or ()) == grants:
+            found.add(str(token["eauth"]))
+    return tuple(sorted(found))

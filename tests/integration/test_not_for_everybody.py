@@ -1,0 +1,207 @@
+"""
+What grains and pillar of minions, and which minions there are, a limited caller of the runners learns, and every login that
+reads the event stream.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import threading
+
+import pytest
+import salt.utils.event
+
+from tests.integration.api import SECRET, Api, fronts, salt_api
+from tests.integration.conftest import ask_runner, make_master, make_minion
+from tests.waiting import SOON, stretched, wait_for
+
+pytestmark = pytest.mark.story
+
+RUNNERS = {"@runner": ["batch.*", "job_retry.*"]}
+USERS = {
+    "of_a": [{"a*": ["test.*"]}, RUNNERS],
+    "reader": [{"a*": ["test.*", {"pillar.get": {"args": ["code"]}}, "grains.get"]}, RUNNERS],
+    "watcher": [{"@runner": ["batch.status", "batch.minions", "batch.list"]}],
+}
+#: What each minion has as pillar ``code`` and as grain ``door``, which are secrets, and as grain ``rack``, which is none.
+CODES = {"a1": "hush1", "a2": "hush2", "b1": "hush3"}
+DOORS = {"a1": "creak1", "a2": "creak2", "b1": "creak3"}
+RACKS = {"a1": "r1", "a2": "r2", "b1": "r3"}
+
+
+@pytest.fixture(scope="module")
+def master(salt_factories, tmp_path_factory):
+    pillar = tmp_path_factory.mktemp("pillar")
+    (pillar / "top.sls").write_text(json.dumps({"base": {minion: [minion] for minion in CODES}}))
+    for minion, code in CODES.items():
+        (pillar / f"{minion}.sls").write_text(json.dumps({"code": code}))
+    daemon = make_master(
+        salt_factories,
+        sharedsecret=SECRET,
+        external_auth={"sharedsecret": USERS},
+        pillar_roots={"base": [str(pillar)]},
+        batch_manager={"show_groups_of": ["grains:rack"]},
+        **fronts("rest_cherrypy"),
+    )
+    daemon.slow_stop = False
+    with daemon.started(), salt_api(daemon):
+        started = [
+            make_minion(daemon, name, grains={"door": DOORS[name], "rack": RACKS[name]}).started() for name in CODES
+        ]
+        for minion in started:
+            minion.__enter__()
+        Api(daemon, "rest_cherrypy").log_in("of_a")
+
+        def known():
+            return all(len(ask_runner(daemon, f"cache.{what}", "*")) == 3 for what in ("grains", "pillar"))
+
+        wait_for(known, what="the master has the grains and the pillar of all")
+        yield daemon
+        for minion in started:
+            minion.__exit__(None, None, None)
+
+
+@pytest.fixture
+def api(master):
+    """Call a runner as a user; what its event tells."""
+    return Api(master, "rest_cherrypy").call
+
+
+class Stream:
+    """All that is on the event bus while the block runs: what every login reads."""
+
+    def __init__(self, master):
+        self._opts, self._heard, self._done = dict(master.config), [], threading.Event()
+        self._ready, self._thread = threading.Event(), threading.Thread(target=self._listen, daemon=True)
+
+    def __enter__(self):
+        self._thread.start()
+        assert self._ready.wait(stretched(SOON))
+        return self
+
+    def __exit__(self, *_):
+        self._done.set()
+        self._thread.join()
+
+    @property
+    def text(self):
+        return "\n".join(self._heard)
+
+    def _listen(self):
+        with salt.utils.event.get_master_event(self._opts, self._opts["sock_dir"], listen=True) as bus:
+            self._ready.set()
+            while not self._done.is_set():
+                event = bus.get_event(wait=0.5, full=True, auto_reconnect=True)
+                if event:
+                    self._heard.append(json.dumps([event["tag"], event["data"]], default=repr))
+
+
+@pytest.fixture
+def stream(master):
+    with Stream(master) as heard:
+        yield heard
+
+
+def ended(run, jid):
+    return wait_for(lambda: (found := run("batch.status", jid))["finished"] and found, what=f"batch {jid} has ended")
+
+
+@pytest.mark.parametrize("by", ["pillar:code", "grains:door", "pillar:code:[hush2]", "grains:os"])
+@pytest.mark.parametrize("verb", ["batch.preview", "batch.start"])
+def test_who_may_not_read_a_key_may_not_group_by_it(api, verb, by):
+    answer = api(verb, "a*", "test.ping", user="of_a", by=by)
+    kind, key = by.split(":")[:2]
+    assert answer["success"] is False, answer
+    assert f"may not group these minions by {kind}:{key}" in answer["return"]
+    assert not any(word in answer["return"] for word in ("hush1", "creak", "a1", "a2"))
+
+
+def test_who_may_read_a_key_may_group_by_it_and_its_values_are_in_no_answer_and_no_event(api, run, stream):
+    shown = api("batch.preview", "a*", "test.ping", user="reader", by="pillar:code")["return"]
+    assert shown["groups"] == [["1", 1], ["2", 1]]
+    assert api("batch.preview", "a*", "test.ping", user="reader", by="pillar:other")["success"] is False
+    jid = api("batch.start", "a*", "test.ping", user="reader", by="pillar:code", batch=1)["return"]["jid"]
+    other = run("batch.start", "*", "test.ping", "by=grains:door", "batch=1", "max_failures=50%")["jid"]
+    for batch in (jid, other):
+        assert ended(run, batch)["success"] is True
+        api("batch.status", batch, user="watcher")
+        told = api("batch.minions", batch, user="watcher")["return"]
+        assert {record["group"] for record in told.values()} <= {"1", "2", "3"}
+    wait_for(lambda: f"salt/batch/{other}/complete" in stream.text, what="the end is told")
+    assert not any(word in stream.text for word in ("hush", "creak"))
+
+
+def test_a_key_that_the_configuration_names_is_open_to_all_and_its_groups_have_names(api, run, stream):
+    jid = api("batch.start", "a*", "test.ping", user="of_a", by="grains:rack", batch=1)["return"]["jid"]
+    assert ended(run, jid)["group"] == "r2"
+
+
+def test_root_is_not_hindered(run):
+    assert run("batch.preview", "*", "test.ping", "by=pillar:code")["groups"] == [["1", 1], ["2", 1], ["3", 1]]
+    first = run("batch.preview", "*", "test.ping", "by=pillar:code:[hush3]")
+    assert (first["minions"][0], first["groups"][0]) == ("b1", ["1", 1])
+
+
+TARGETS = [
+    ("pillar", "code:hush3", "code:nothing*"),
+    ("pillar_pcre", "code:hush3", "code:x.*"),
+    ("grain", "door:creak3", "door:x*"),
+    ("compound", "I@code:hush3", "I@code:x*"),
+    ("compound", "a1 or I@code:hush3", "I@code:x*"),
+    ("glob", "b*", "x*"),
+    ("list", "b1", "x1"),
+    ("list", "a1,b1", "a1,x1"),
+]
+
+
+@pytest.mark.parametrize("verb", ["batch.preview", "batch.start", "batch.run"])
+@pytest.mark.parametrize(("tgt_type", "forbidden", "nothing"), TARGETS)
+def test_a_target_that_matches_nothing_answers_as_one_that_matches_what_is_forbidden(
+    api, verb, tgt_type, forbidden, nothing
+):
+    told = []
+    for tgt in (forbidden, nothing):
+        answer = api(verb, tgt, "test.ping", user="of_a", tgt_type=tgt_type)
+        assert (answer["success"], answer["retcode"]) == (False, 1), answer
+        told.append(answer["return"].replace(repr(tgt), "TGT").replace(repr(tgt.split(",")), "TGT"))
+    assert told[0] == told[1]
+    assert "b1" not in told[0].replace("TGT", "")
+
+
+def test_a_function_that_may_not_be_published_answers_alike_whatever_the_target_matches(api):
+    answers = [
+        api("batch.preview", tgt, "cmd.run", "id", user="of_a", tgt_type="pillar")["return"].replace(tgt, "TGT")
+        for tgt in ("code:hush1", "code:hush3", "code:x")
+    ]
+    assert len(set(answers)) == 1
+
+
+def test_minions_are_asked_for_coverage_by_who_may_publish_that_to_them_only(api):
+    answers = [
+        api("job_retry.coverage", tgt, user="of_a", tgt_type="pillar")["return"].replace(tgt, "TGT")
+        for tgt in ("code:hush1", "code:hush3", "code:x*")
+    ]
+    assert len(set(answers)) == 1
+    assert "may not" in answers[0]
+
+
+def test_what_is_refused_names_no_minion_that_is_not_the_callers(master, api, run):
+    paused = run("batch.start", "*", "test.ping", "start_at=+1d")["jid"]
+    run("batch.pause", paused)
+    keys = pathlib.Path(master.config["pki_dir"], "minions")
+    (keys / "b9").write_bytes((keys / "b1").read_bytes())
+    owed = ask_runner(master, "batch.start", "b9", "test.ping", "offline=queue")["jid"]
+    wait_for(lambda: run("job_retry.list", f"jid={owed}"), what="the job is owed")
+    calls = [
+        ("batch.resume", [paused], {}),
+        ("batch.stop", [paused], {"kill": True}),
+        ("job_retry.enqueue", [owed], {}),
+        ("job_retry.retry", [], {"jid": owed}),
+    ]
+    for verb, arg, kwarg in calls:
+        answer = api(verb, *arg, user="of_a", **kwarg)
+        assert answer["success"] is False, (verb, answer)
+        assert "may not publish" in answer["return"]
+        assert not any(name in answer["return"] for name in ("b1", "b9")), answer["return"]
+    (keys / "b9").unlink()

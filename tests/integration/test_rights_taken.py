@@ -1,0 +1,250 @@
+"""
+Rights that were taken away: a job that waits to be delivered, and a batch that waits for its time, an approval or somebody.
+
+The rights of some are taken by a change of the master's configuration, while the master is down; those of others by a
+backend that has their lists and answers at any time.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+import yaml
+
+from tests.integration.api import SECRET, Api, Denied, fronts, salt_api
+from tests.integration.conftest import ask_runner, make_master, make_minion, salt_run
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.story
+
+RIGHTS = ["test.*", "file.append", {"@runner": ["batch.*", "job_retry.*"]}]
+RUNNERS = [{"@runner": ["batch.*", "job_retry.*"]}]
+#: Of whom everything but the runners is taken: names that mean something to Salt among them.
+GONE = ["gone", "root", "sudo_anna", "Reactor", "liar"]
+#: A backend whose lists are in a file, and which tells them without a password.
+LISTED = """
+import json
+
+def _lists():
+    with open(__opts__["listed"]) as stream:
+        return json.load(stream)
+
+def auth(username, password, **kwargs):
+    return password == __opts__["sharedsecret"] and username in _lists()
+
+def acl(username, **kwargs):
+    return _lists().get(username, [])
+"""
+
+
+class World:
+    """A master whose users may lose their rights, and who has run what."""
+
+    def __init__(self, master, folder):
+        self.master, self.folder = master, folder
+        self.api = Api(master, "rest_cherrypy")
+        self.tokens, self.jids = {}, {}
+
+    def run(self, *args):
+        return ask_runner(self.master, *args)
+
+    def lists(self, **users):
+        (self.folder / "lists").write_text(json.dumps(users))
+
+    def runs(self, name):
+        """How often a job has run, by what it has left."""
+        path = self.folder / f"ran-{name}"
+        return path.read_text().count(name) if path.exists() else 0
+
+    def job(self, name):
+        return ["file.append", str(self.folder / f"ran-{name}"), name]
+
+    def publish(self, name, user, eauth="sharedsecret", says=()):
+        """Publish a job to a minion that is away, in a session; ``says`` comes beside the token."""
+        fun, *arg = self.job(name)
+        low = {"client": "local_async", "tgt": "a9", "fun": fun, "arg": arg, **dict(says)}
+        told = self.api.post("/", [low], self.token(user, eauth))
+        self.jids[name] = told[0]["jid"]
+
+    def token(self, user, eauth="sharedsecret"):
+        if (user, eauth) not in self.tokens:
+            self.tokens[user, eauth] = self.api.log_in(user, eauth)
+        return self.tokens[user, eauth]
+
+    def start(self, name, user, eauth="sharedsecret", by_password=False, **options):
+        """Start a batch in a session, or with the password."""
+        who = {"user": user, "eauth": eauth} if by_password else {"token": self.token(user, eauth)}
+        answer = self.api.call("batch.start", "a[12]", *self.job(name), **who, **{"batch": 1, **options})
+        assert answer["success"], answer
+        self.jids[name] = answer["return"]["jid"]
+
+    def status(self, name):
+        return self.run("batch.status", self.jids[name])
+
+    def await_pause(self, name, reason):
+        def paused():
+            found = self.status(name)
+            return reason in str(found["paused_reason"]) and found
+
+        return wait_for(paused, what=lambda: f"{name} is paused: {self.status(name)}")
+
+    def await_end(self, name):
+        return wait_for(
+            lambda: (found := self.status(name))["finished"] and found, what=lambda: f"{name} ends: {self.status(name)}"
+        )
+
+    def entry(self, name):
+        return next(iter(self.run("job_retry.list", f"jid={self.jids[name]}")), None)
+
+
+@pytest.fixture(scope="module")
+def world(salt_factories, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rights")
+    (folder / "modules" / "auth").mkdir(parents=True)
+    (folder / "modules" / "auth" / "listed.py").write_text(LISTED)
+    (folder / "passwords").write_text("".join(f"{user}:{SECRET}\n" for user in [*GONE, "keeps", "boss"]))
+    before = {
+        "sharedsecret": {**dict.fromkeys([*GONE, "keeps", "boss"], RIGHTS)},
+        "file": {"^filename": str(folder / "passwords"), "liar": RIGHTS, "twice": RIGHTS},
+        "listed": {"nobody": []},
+    }
+    daemon = make_master(
+        salt_factories,
+        sharedsecret=SECRET,
+        external_auth=before,
+        module_dirs=[str(folder / "modules")],
+        listed=str(folder / "lists"),
+        engines=[{"job_retry": {"settle": 0.3, "gather": 0.3}}, {"batch_manager": {"loop_interval": 1}}],
+        **{**fronts("rest_cherrypy"), "netapi_enable_clients": ["runner", "local_async"]},
+    )
+    daemon.slow_stop = False
+    world = World(daemon, folder)
+    world.lists(listed=RIGHTS, other=RIGHTS)
+    with daemon.started(), salt_api(daemon):
+        present = [make_minion(daemon, name) for name in ("a1", "a2")]
+        away = make_minion(daemon, "a9")
+        for minion in (*present, away):
+            minion.slow_stop = False
+            minion.start()
+        away.terminate()
+        world.token("keeps")
+        prepare(world)
+
+        daemon.terminate()
+        path = pathlib.Path(daemon.config_file)
+        config = yaml.safe_load(path.read_text())
+        after = config["external_auth"]
+        after["sharedsecret"].update(dict.fromkeys(GONE, RUNNERS))
+        after["file"]["liar"] = RUNNERS
+        path.write_text(yaml.safe_dump(config))
+        daemon.start()
+        wait_for(lambda: salt_run(daemon, "batch.stats").returncode == 0, what="the engine is back")
+        away.start()
+        yield world
+        for minion in (*present, away):
+            minion.terminate()
+
+
+def prepare(world):
+    """What waits when the rights are taken."""
+    for user in ("keeps", *GONE):
+        world.publish(f"job-{user}", user)
+    world.publish("job-lie", "liar", "file", says={"eauth": "sharedsecret", "username": "boss"})
+    for user in ("keeps", "gone", "root"):
+        world.start(f"timed-{user}", user, start_at="+40s")
+        world.start(f"asks-{user}", user, check="approve", batch="1,1")
+        world.start(f"paused-{user}", user, start_at="+30s")
+        assert world.run("batch.pause", world.jids[f"paused-{user}"]) is True
+    world.start("by-password", "gone", by_password=True, start_at="+40s")
+    for user in ("keeps", "gone", "root"):
+        wait_for(lambda user=user: world.status(f"asks-{user}")["approve"] == 0, what="it waits for approval")
+    for name in [name for name in world.jids if name.startswith("job-")]:
+        ask_runner(world.master, "job_retry.enqueue", world.jids[name])
+
+
+# -- jobs that wait to be delivered -----------------------------------------------------------------------------------
+
+
+def test_what_a_user_published_who_still_may_is_delivered(world):
+    wait_for(lambda: world.runs("job-keeps") == 1, what=lambda: f"it is delivered: {world.entry('job-keeps')}")
+
+
+@pytest.mark.parametrize("user", [*GONE, "lie"])
+def test_what_a_user_published_who_may_not_any_more_is_not_delivered(world, user):
+    name = f"job-{user}"
+    wait_for(lambda: (world.entry(name) or {}).get("state") == "dead", what=lambda: f"{name}: {world.entry(name)}")
+    assert "may not publish" in world.entry(name)["reason"]
+    assert world.runs(name) == 0
+
+
+# -- batches that wait ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["timed", "asks", "paused"])
+def test_a_batch_of_a_user_who_still_may_goes_on(world, kind):
+    name = f"{kind}-keeps"
+    if kind == "asks":
+        world.run("batch.approve", world.jids[name])
+    if kind == "paused":
+        world.run("batch.resume", world.jids[name])
+    assert world.await_end(name)["success"] is True
+    assert world.runs(name) == 2
+
+
+@pytest.mark.parametrize("user", ["gone", "root"])
+@pytest.mark.parametrize("kind", ["timed", "asks", "paused"])
+def test_a_batch_of_a_user_who_may_not_any_more_waits_until_somebody_takes_it_over(world, kind, user):
+    name = f"{kind}-{user}"
+    before = 1 if kind == "asks" else 0
+    if kind == "asks":
+        world.run("batch.approve", world.jids[name])
+    if kind == "paused":  # who resumes it knows nothing of the owner
+        world.run("batch.resume", world.jids[name])
+    world.await_pause(name, "may not publish file.append to")
+    assert world.runs(name) == before
+
+    answer = world.api.call("batch.resume", world.jids[name], token=world.token(user))
+    assert answer["success"] is False, answer  # whoever has lost the rights cannot resume it
+    assert world.run("batch.resume", world.jids[name]) is True
+    ended = world.await_end(name)
+    assert ended["success"] is True
+    assert ended["taken_over_by"]
+    assert world.runs(name) == 2
+
+
+def test_another_user_with_rights_takes_it_over_and_is_limited_alike(world):
+    world.await_pause("by-password", "may not publish file.append to")
+    answer = world.api.call("batch.resume", world.jids["by-password"], token=world.token("keeps"))
+    assert answer["return"] is True, answer
+    ended = world.await_end("by-password")
+    assert (ended["success"], ended["user"], ended["taken_over_by"]) == (True, "gone", "keeps")
+
+
+def test_rights_are_looked_at_again_at_each_stage(world):
+    options = {"by_password": True, "eauth": "listed", "batch": "1,1", "batch_wait": 6}
+    world.start("stages", "listed", **options)
+    wait_for(lambda: world.runs("stages") == 1, what="the first stage has run")
+    world.lists(other=RIGHTS)
+    world.await_pause("stages", "may not publish file.append to")
+    assert world.runs("stages") == 1
+    # And those of who has taken it over.
+    who = {"user": "other", "eauth": "listed"}
+    assert world.api.call("batch.pause", world.jids["stages"], **who)["return"] is False
+    assert world.api.call("batch.resume", world.jids["stages"], **who)["return"] is True
+    assert world.await_end("stages")["success"] is True
+
+
+# -- a lie about the backend ------------------------------------------------------------------------------------------
+
+
+def test_a_token_that_comes_with_the_name_of_a_backend_is_refused(world):
+    low = {"client": "runner", "fun": "batch.start", "arg": ["a1", *world.job("lie")], "full_return": True}
+    for more in ({"eauth": "listed"}, {"eauth": "listed", "username": "listed"}):
+        try:
+            told = world.api.post("/", [{**low, **more}], world.token("keeps"))
+        except Denied:
+            continue
+        assert "cannot be told who has asked" in told[0]["data"]["return"], told
+    assert world.runs("lie") == 0
