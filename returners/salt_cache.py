@@ -62,6 +62,8 @@ def prep_jid(nocache=False, passed_jid=None, recurse_count=0):
     store = store_of(__opts__)
     if passed_jid:
         granted = passes.redeem(__opts__, passed_jid)
+        if granted is None:
+            _tell_of_refusal(store, passed_jid)
         key = None if granted is None else store.key(granted, "jid")
         jid = None if key is None else plain(granted)
     else:
@@ -69,6 +71,17 @@ def prep_jid(nocache=False, passed_jid=None, recurse_count=0):
     if nocache and key is not None:
         records.store_no_returns(store, key)
     return jid
+
+
+def _tell_of_refusal(store, passed):
+    who = identity.of_publish()  # nobody where the jid is that of a return
+    if who is not None:
+        store.quiet.warning(
+            ("refused", who.name),
+            "Refused to let %s publish under the jid %.100s, which belongs to a batch; nothing was sent",
+            who.name,
+            passed,
+        )
 
 
 def _new_jid(store, tries):

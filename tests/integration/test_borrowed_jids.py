@@ -82,11 +82,12 @@ def ended(desk, jid):
     return desk.run("batch.status", jid)
 
 
-def test_nobody_publishes_under_the_jid_of_a_batch_that_is_still_to_begin(desk, tmp_path):
+def test_nobody_publishes_under_the_jid_of_a_batch_that_is_still_to_begin(master, desk, tmp_path):
     begins = time.time() + 5
     jid = start(desk, tmp_path / "runs", start_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(begins)))
     assert not borrow(desk, jid)
     assert not borrow(desk, f"{jid}~{begins + 1000:.0f}~{'0' * 64}")
+    assert logged(master, f"Refused to let anna publish under the jid {jid}")
     status = ended(desk, jid)
     assert (status["completed"], lines(tmp_path / "runs")) == (3, 3)
 
