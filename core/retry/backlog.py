@@ -7,34 +7,28 @@ Pure: stdlib only. It decides nothing.
 from __future__ import annotations
 
 from saltext.jobs.core.retry.entry import ENDED, Entry
+from saltext.jobs.core.retry.knowledge import Signs
 from saltext.jobs.core.retry.steps import Replay
 
 
-class Backlog:
-    """What one minion is owed. Times are Unix time in seconds, 0 for never."""
+class Backlog(Signs):
+    """What one minion is owed, and what is known of it. Times are Unix time in seconds, 0 for never."""
 
     __slots__ = (
         "at_any_time",
         "delayed",
         "entries",
-        "false_signs",
-        "free_at",
         "not_before",
         "replay",
-        "seen",
-        "started",
         "urged",
     )
 
     def __init__(self) -> None:
+        super().__init__()
         self.entries: dict[str, Entry] = {}
         self.replay: Replay | None = None
         self.not_before = 0.0  # no new replay earlier
-        self.seen = 0.0  # its last sign of life
-        self.started = 0.0  # its last start: then it has forgotten which jids it has seen
-        self.free_at = 0.0  # when it was last asked, and said that it ran nothing
         self.delayed = 0.0  # since when its starts have kept the next replay from beginning
-        self.false_signs = 0  # how often in a row it did not answer, though it seemed to be there
         self.urged = 0.0  # when an operator last asked for a replay now
         self.at_any_time: set[str] = set()  # the jobs that he asked for then: their windows need not be open
 

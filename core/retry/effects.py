@@ -19,9 +19,9 @@ from saltext.jobs.core.master.questions import Found
 from saltext.jobs.core.retry import facts, target
 from saltext.jobs.core.retry.echoes import Echoes
 from saltext.jobs.core.retry.entry import Job
+from saltext.jobs.core.retry.knowledge import Said
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.ports import Ports
-from saltext.jobs.core.retry.steps import Said
 from saltext.jobs.core.retry.writer import Writer
 from saltext.jobs.core.windows import next_opening
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from saltext.jobs.core.retry.entry import Asker, Entry, Job
+from saltext.jobs.core.retry.knowledge import Said
 from saltext.jobs.core.retry.note import Note
-from saltext.jobs.core.retry.steps import Said
 
 # -- facts: from the bus, and so never more than a hint ---------------------------------------------------------------
 

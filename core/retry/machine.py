@@ -8,11 +8,10 @@ The parts, which are as pure, return what follows; this file passes it on:
     queue.py       what is owed, and what is stored    entry.py     the states of an entry
     backlog.py     what one minion is owed             presence.py  signs of life, and pings
     turns.py       when a replay begins                openings.py  which jobs may be replayed now
-    replay.py      looks and questions                 steps.py     the steps of a replay
-    publishing.py  from the turn to send to a receipt  ends.py      how a replay ends
-    verdict.py     what is concluded without a return  looks.py     looks at the job cache that are shared
+    knowledge.py   what is known of minion and job     decision.py  what is done about it
+    replay.py      takes the one, carries out the other
+    steps.py       the steps of a replay               looks.py     looks at the job cache that are shared
     outbox.py      what is published, how fast         timers.py    what is due when
-    inflow.py      how long minions wait for others
 
 Pure: stdlib only, no clock, no I/O. It must never send a job to a minion while that minion has another one of its queue
 under way, nor one of which it is known that it was begun, unless ``retry_interrupted`` asks for that.
@@ -24,12 +23,12 @@ lost, a sweep), the job cache is looked at and the minion is asked again: then t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from saltext.jobs.core.retry.backlog import Backlog
 from saltext.jobs.core.retry.capture import AGAIN, Capture, Outcome, Owed, Survey
-from saltext.jobs.core.retry.ends import Ends
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, State
 from saltext.jobs.core.retry.facts import (
     Acknowledged,
@@ -67,15 +66,13 @@ from saltext.jobs.core.retry.facts import (
     Unreadable,
     Vetted,
 )
-from saltext.jobs.core.retry.looks import Hearsay
 from saltext.jobs.core.retry.note import Note
 from saltext.jobs.core.retry.openings import Openings
 from saltext.jobs.core.retry.outbox import Kind, Outbox
 from saltext.jobs.core.retry.owing import Owing
 from saltext.jobs.core.retry.presence import Presence
-from saltext.jobs.core.retry.publishing import Publishing
 from saltext.jobs.core.retry.queue import Queue
-from saltext.jobs.core.retry.replay import Replays
+from saltext.jobs.core.retry.replay import GATHERINGS, Replays
 from saltext.jobs.core.retry.requests import Requests
 from saltext.jobs.core.retry.timers import Timers
 from saltext.jobs.core.retry.turns import Turns
@@ -105,17 +102,12 @@ class Retry:
         self.openings = Openings(settings, self._timers)
         self.queue = Queue(settings, self._timers, self.openings, acks)
         self.outbox = Outbox(settings.rate, self._timers)
-        heard = Hearsay(self._timers)
         self.turns = Turns(settings, self.queue, self._timers, self.openings, paused)
-        self.ends = Ends(settings, self.queue, self.outbox, self._timers, self.turns, heard)
-        self.publishing = Publishing(self.queue, self._timers, self.turns, self.ends, acks)
-        self.replays = Replays(
-            settings, self.queue, self.outbox, self._timers, self.turns, self.ends, self.publishing, heard
-        )
+        self.replays = Replays(settings, self.queue, self.outbox, self._timers, self.turns)
         self.capture = Capture(settings, patience, self._timers)
         self.presence = Presence(settings, self.queue, self.turns, self.outbox)
-        self.owing = Owing(self.queue, self.capture, self._timers, self.turns, self.ends, self.presence)
-        self.requests = Requests(self.queue, self.capture, self.turns, self.ends, self.owing, self.presence)
+        self.owing = Owing(self.queue, self.capture, self._timers, self.turns, self.replays, self.presence)
+        self.requests = Requests(self.queue, self.capture, self.turns, self.replays, self.owing, self.presence)
         self._out: list[Effect] = []  # of the present step
 
     # -- what the shell asks ------------------------------------------------------------------------------------------
@@ -207,7 +199,7 @@ class Retry:
         """Publish what may be published by now."""
         for turn in self.outbox.release(self.queue.now):
             if turn.kind is Kind.JOB:
-                self._out += self.publishing.claim(turn.jid, turn.minions)
+                self._out += self.replays.claim(turn.jid, turn.minions)
             elif turn.kind is Kind.PING:
                 self._out.append(Ping(turn.minions))
             elif turn.kind is Kind.SURVEY:
@@ -231,12 +223,12 @@ class Retry:
 
     def _sent(self, fact: Sent) -> None:
         self.capture.replayed(fact.jid, self.queue.now)
-        self.publishing.sent(fact)
+        self.replays.sent(fact)
 
     def _send_failed(self, fact: SendFailed) -> None:
         if not fact.certain:
             self.capture.replayed(fact.jid, self.queue.now)
-        self.publishing.send_failed(fact)
+        self.replays.send_failed(fact)
 
     def _surveyed(self, fact: Surveyed) -> None:
         for minion, jids in fact.running.items():
@@ -309,19 +301,13 @@ class Retry:
             if is_open:
                 self.presence.ping_without_replay(self.queue.minions_of(jid))
             else:
-                self.ends.shut(jid)
+                self.replays.shut(jid)
 
     def _claimed(self, fact: Claimed) -> None:
-        self._out += self.publishing.claimed(fact)
+        self._out += self.replays.claimed(fact)
 
-    def _company_due(self, jid: str) -> None:
-        self._out += self.replays.company_due(jid)
-
-    def _answered_due(self, jid: str) -> None:
-        self._out += self.replays.answered_due(jid)
-
-    def _look_due(self, jid: str) -> None:
-        self._out += self.replays.look_due(jid)
+    def _gathered(self, jid: str, gathering: str) -> None:
+        self._out += self.replays.due(gathering, jid)
 
     def _unreadable(self, fact: Unreadable) -> None:
         if fact.minions:
@@ -407,11 +393,9 @@ _TIMERS: dict[str, Callable[..., None]] = {
     "note": Retry._note_due,
     "keys": Retry._check_keys,
     "opening": Retry._opening_due,
-    "answered": Retry._answered_due,
     "end": Retry._end_due,
     "minion": lambda self, minion: self.replays.begin(minion),
-    "company": Retry._company_due,
-    "look": Retry._look_due,
+    **{name: functools.partial(Retry._gathered, gathering=name) for name in GATHERINGS},
     "heard": lambda self, minion, jid: self.replays.heard_due(minion, jid),
     "replay": lambda self, minion: self.replays.overdue(minion),
     "sweep": Retry._sweep,

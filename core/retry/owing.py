@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from saltext.jobs.core.retry.capture import Capture, Outcome, Owed
-from saltext.jobs.core.retry.ends import Ends
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, State
 from saltext.jobs.core.retry.facts import Adopted, KeysRead, Kill, Refused, Restored, Warn
 from saltext.jobs.core.retry.presence import Presence
 from saltext.jobs.core.retry.queue import Queue
+from saltext.jobs.core.retry.replay import Replays
 from saltext.jobs.core.retry.timers import Timers
 from saltext.jobs.core.retry.turns import Turns
 
@@ -28,15 +28,15 @@ class Owing:
     :param capture: what is known of minions without an entry.
     :param timers: the machine's; the key ``("keys",)`` is set here.
     :param turns: when the next replay begins.
-    :param ends: how a replay ends.
+    :param replays: what is under way.
     :param presence: whether minions are there.
     """
 
     def __init__(
-        self, queue: Queue, capture: Capture, timers: Timers, turns: Turns, ends: Ends, presence: Presence
+        self, queue: Queue, capture: Capture, timers: Timers, turns: Turns, replays: Replays, presence: Presence
     ) -> None:
         self._queue, self._capture, self._timers, self._turns = queue, capture, timers, turns
-        self._ends, self._presence = ends, presence
+        self._replays, self._presence = replays, presence
         self.keyless: set[str] = set()  # minions whose key was not found when the keys were last read
 
     # -- entries come -------------------------------------------------------------------------------------------------
@@ -61,9 +61,9 @@ class Owing:
             if state is State.RUNNING:
                 self._queue.move(entry, state, reason)
             elif state is not State.PENDING:
-                self._ends.end(entry, state, reason)
+                self._replays.end(entry, state, reason)
             for older in self._queue.superseded_by(entry) if entry.state not in ENDED else ():
-                self._ends.end(older, State.CANCELLED, f"the same job was published again: {job.jid}")
+                self._replays.end(older, State.CANCELLED, f"the same job was published again: {job.jid}")
         return queued
 
     def take_up(self, fact: Restored | Adopted) -> int:
@@ -84,19 +84,19 @@ class Owing:
             for entry in self._queue.of(minion, kill.jid or None):
                 is_meant = entry.state in UNDER_WAY and (entry.sent_at or 0.0) <= kill.at
                 if entry.state not in ENDED if kill.jid else is_meant:
-                    self._ends.end(entry, State.CANCELLED, f"killed by {kill.user}")
+                    self._replays.end(entry, State.CANCELLED, f"killed by {kill.user}")
 
     def refused(self, fact: Refused) -> None:
         """What cannot be stored cannot be claimed either, and so is never published."""
         for minion in self._queue.minions_of(fact.jid):
             entry = self._queue.entry(minion, fact.jid)
             if entry is not None and entry.state not in ENDED:
-                self._ends.end(entry, State.DEAD, fact.reason)
+                self._replays.end(entry, State.DEAD, fact.reason)
 
     def remove(self, entry: Entry) -> list[Outcome]:
         """Forget an entry that was not returned: it must not be queued again when its job is looked at."""
         job = self._queue.jobs[entry.jid]
-        self._ends.remove(entry)
+        self._replays.remove(entry)
         if self._queue.now < job.published_at + self._capture.ttl_of(job):
             return self._capture.settled(job, entry.minion)
         return []
@@ -120,7 +120,7 @@ class Owing:
         for minion in sorted((gone | fact.renewed) & suspects & known):
             for entry in self._queue.of(minion, None):
                 if entry.state not in ENDED:
-                    self._ends.end(entry, State.CANCELLED, "the minion's key was deleted")
+                    self._replays.end(entry, State.CANCELLED, "the minion's key was deleted")
                 outcomes += self.remove(entry)
         if self.keyless - suspects:
             self._timers.set(("keys",), self._queue.now + _KEYS_AGAIN)

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from saltext.jobs.core.retry.backlog import Backlog
 from saltext.jobs.core.retry.capture import matches
+from saltext.jobs.core.retry.decision import Terms
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, State
 from saltext.jobs.core.retry.facts import Announce, Effect, Save, Warn
 from saltext.jobs.core.retry.openings import Openings
 from saltext.jobs.core.retry.steps import Replay, Step
 from saltext.jobs.core.retry.timers import Timers
-from saltext.jobs.core.retry.verdict import Terms
 
 if TYPE_CHECKING:
     from saltext.jobs.core.settings import RetrySettings
@@ -220,4 +220,4 @@ class Queue:
         limits, settings = self.jobs[entry.jid].limits, self._settings
         attempts = settings.max_attempts if limits.max_attempts is None else limits.max_attempts
         again = settings.retry_interrupted if limits.retry_interrupted is None else limits.retry_interrupted
-        return Terms(settings.backoff, attempts, again, self._acks)
+        return Terms(settings.backoff, attempts, again, self._acks, settings.cooldown)

@@ -1,11 +1,11 @@
 """
-What is found out about the job that a minion is to get, or may have got: looks at the job cache, questions to the minion,
-and what follows from both. Part of the retry machine, and as pure as it. The steps stand in steps.py; what is between the
-turn to be sent and the receipt in publishing.py, how a replay ends in ends.py, when the next one begins in turns.py.
+How a job goes to a minion, or what has become of it: what becomes known is taken (knowledge.py), what to do about it is
+decided (decision.py), and that is carried out here and nowhere else. Part of the retry machine, and as pure as it. The steps
+stand in steps.py; when the next replay begins, turns.py says.
 
-It must never let a minion have two replays, nor let a job be sent before the minion has said that it does not run it. A
-minion that says that it runs nothing has said so of all its jobs that were not published since: what it gets while it lives
-it knows again, and takes once. That holds until it starts anew.
+It must never let a minion have two replays, leave one with a replay whose entry has ended, publish a job whose claim is not
+durable, nor let a job be sent before the minion has said that it does not run it. "I run nothing" covers every job that was
+published before the answer: until it starts anew, a minion ignores a jid that it has seen.
 """
 
 from __future__ import annotations
@@ -13,34 +13,39 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from saltext.jobs.core.retry import verdict
-from saltext.jobs.core.retry.capture import AGAIN, GRACE
-from saltext.jobs.core.retry.ends import Ends
+from saltext.jobs.core.retry.capture import AGAIN
+from saltext.jobs.core.retry.decision import NOTHING_ELSE, Decision, Permits, decide
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
 from saltext.jobs.core.retry.facts import (
     Acknowledged,
     Ask,
     Asked,
+    Claim,
+    Claimed,
     Effect,
     LookedUp,
     LookUp,
+    Publish,
     ReturnHeard,
+    SendFailed,
+    Sent,
     Unreadable,
 )
-from saltext.jobs.core.retry.inflow import LONGEST, Inflow
-from saltext.jobs.core.retry.looks import HEARD, Gathering, Hearsay
+from saltext.jobs.core.retry.knowledge import Evidence, Knowledge, Said
+from saltext.jobs.core.retry.looks import HEARD, LONGEST, Gathering, Hearsay, Inflow
 from saltext.jobs.core.retry.outbox import Outbox
-from saltext.jobs.core.retry.publishing import BEGUN, EARLY, RECEIPT, RECORDED, Publishing
 from saltext.jobs.core.retry.queue import Queue
-from saltext.jobs.core.retry.steps import LOOKS, PUBLISHED, QUESTIONS, RESTING, Replay, Said, Step
+from saltext.jobs.core.retry.steps import LOOKS, PUBLISHED, QUESTIONS, RESTING, UNCLAIMED, Replay, Step
 from saltext.jobs.core.retry.timers import Timers
 from saltext.jobs.core.retry.turns import Turns
 
 if TYPE_CHECKING:
     from saltext.jobs.core.settings import RetrySettings
 
-#: Seconds for which it is believed that a minion ran nothing.
-BELIEVED = 600.0
+#: Why a minion waits for a look: for others that are owed the same job, or have answered too, or until it is time.
+GATHERINGS = ("company", "answered", "look")
+#: At these steps it matters at once that a minion has begun the job; at others it counts before the job is sent.
+_HEEDFUL = {Step.TO_SEND, Step.CLAIMING, *PUBLISHED}
 
 
 class Replays:
@@ -48,30 +53,20 @@ class Replays:
     :param settings: the options under ``job_retry``.
     :param queue: what is owed.
     :param outbox: what waits for its turn to be published.
-    :param timers: the machine's; the keys ``company``, ``answered``, ``look``, ``heard`` and ``replay`` are set here.
+    :param timers: the machine's; the keys ``heard``, ``replay`` and those of GATHERINGS are set here.
     :param turns: when the next replay begins.
-    :param ends: how one ends.
-    :param publishing: what is between the turn to be sent and the receipt.
-    :param heard: returns that the bus has told of.
     """
 
-    def __init__(
-        self,
-        settings: RetrySettings,
-        queue: Queue,
-        outbox: Outbox,
-        timers: Timers,
-        turns: Turns,
-        ends: Ends,
-        publishing: Publishing,
-        heard: Hearsay,
-    ) -> None:
+    def __init__(self, settings: RetrySettings, queue: Queue, outbox: Outbox, timers: Timers, turns: Turns) -> None:
         self._settings, self._queue, self._outbox, self._timers = settings, queue, outbox, timers
-        self._turns, self._ends, self._publishing, self._heard = turns, ends, publishing, heard
-        self._company = Gathering("company", timers)
-        self._looks = Gathering("look", timers)
-        self._answered = Gathering("answered", timers)
+        self._turns, self._hearsay = turns, Hearsay(timers)
+        # Those owed the same job wait for each other, those that have answered a question likewise; or for a look at a time.
+        self._gathered = {name: Gathering(name, timers) for name in GATHERINGS}
+        self._company, self._answered, self._looks = self._gathered.values()
         self._inflow = Inflow(settings.gather)
+        # When a minion last showed a receipt, or answered: the master hands on what minions send. Not for what anybody can
+        # say again and again in its name: what has been said of a publish already, or what the job cache does not have.
+        self._heard = 0.0
 
     def begin(self, minion: str) -> None:
         """Begin with what a minion is owed first: what may be with it already, then the job that was published first."""
@@ -83,49 +78,173 @@ class Replays:
             return
         backlog.delayed = 0.0
         if entry.state in UNDER_WAY:
-            backlog.replay = Replay(entry.jid, Step.DOUBTED, now)
+            backlog.replay = Replay(Step.DOUBTED, Knowledge(entry, backlog, now))
             self._looks.add(entry.jid, minion, now + HEARD)
         elif entry.next_at > now:
             self._turns.wake(minion, entry.next_at)  # no newer job overtakes it
         else:
-            backlog.replay = Replay(entry.jid, Step.GATHERING, now)
+            backlog.replay = Replay(Step.GATHERING, Knowledge(entry, backlog, now))
             latest = now + self._inflow.wait(entry.jid, now)
             self._company.put_off(entry.jid, minion, now + self._settings.gather, latest)
 
+    # -- what is decided, and carried out -----------------------------------------------------------------------------
+
+    def _decide(self, entry: Entry, replay: Replay, permits: Permits = NOTHING_ELSE) -> None:
+        terms = self._queue.terms_of(entry)
+        self._carry_out(entry, replay, decide(replay.step, replay.known, permits, terms, self._queue.now))
+
+    def _carry_out(self, entry: Entry, replay: Replay | None, decision: Decision) -> None:
+        """Do what was decided. Nothing else moves a replay, or an entry that has one, but for what an operator ends."""
+        if decision.step is not None and decision.state is not None:
+            self._queue.move(entry, decision.state, decision.reason)
+        if decision.begun:
+            self._note_begun(entry, decision.begun)
+        if decision.step is not None and replay is not None:
+            self._go(entry, replay, decision.step, decision.wait)
+        elif decision.state is State.PENDING and replay is not None:
+            self.land(entry) if decision.at_once else self._try_again(entry, replay, decision)
+        elif decision.state is not None:
+            self._count(entry, decision)
+            self.end(entry, decision.state, decision.reason)
+
+    def _note_begun(self, entry: Entry, reason: str) -> None:
+        """Note that the minion got the job: from now on it is known to have been begun."""
+        if entry.state is not State.RUNNING:
+            entry.attempts += entry.state is State.PENDING
+            entry.tries = entry.lost = 0
+            self._queue.move(entry, State.RUNNING, reason)
+
+    def _go(self, entry: Entry, replay: Replay, step: Step, wait: float) -> None:
+        """Let a replay go on, and begin what is waited for there."""
+        minion, jid, now = entry.minion, entry.jid, self._queue.now
+        if replay.step is Step.TO_SEND:
+            self._outbox.withdraw(jid, minion)
+        if replay.step is not step:
+            replay.go(step)
+        if step in QUESTIONS:
+            self._outbox.ask(jid, (minion,))
+        elif step is Step.TO_SEND:
+            self._outbox.send(jid, minion)
+        elif step is Step.CLAIMING:
+            replay.known.sent_before = entry.sent_at
+            entry.claim(now)
+            self._queue.touch(entry)
+        elif step is Step.SENDING:
+            self._queue.tell(entry, "sent")
+        elif step in RESTING:
+            self._timers.set(("replay", minion), now + wait)
+        elif step is Step.ANSWERED and not wait:
+            # Once no more answers come, nobody waits for those that are late; few at a time would be many publishes.
+            self._answered.put_off(jid, minion, now + self._settings.gather, now + LONGEST)
+        else:
+            self._timers.cancel(("replay", minion))
+            # No look for another one cuts short the time in which a return may come.
+            self._looks.add(jid, minion, now + wait, no_sooner=step is Step.GRACE)
+
+    @staticmethod
+    def _count(entry: Entry, decision: Decision) -> None:
+        if decision.tries is not None and decision.lost is not None:
+            entry.tries, entry.lost = decision.tries, decision.lost
+
+    def _try_again(self, entry: Entry, replay: Replay, decision: Decision) -> None:
+        """
+        End a replay without a return: the entry waits for the next sign of life, and for ``cooldown`` or a pause, whichever
+        is longer.
+        """
+        backlog, known, now = self._queue.backlogs[entry.minion], replay.known, self._queue.now
+        self._count(entry, decision)
+        entry.attempts -= not decision.received
+        entry.acknowledged = entry.acknowledged and not decision.forget
+        entry.next_at = now + decision.wait if decision.wait else entry.next_at
+        if decision.unsent:
+            entry.sent_at = known.sent_before
+        if entry.state is not State.PENDING:
+            self._queue.move(entry, State.PENDING, decision.reason)
+        backlog.not_before = now + max(decision.pause, self._settings.cooldown)
+        self._drop(entry.minion)
+        alive = decision.alive
+        if known.restarted:
+            entry.next_at = 0.0
+        if backlog.urged > known.since:
+            entry.next_at = backlog.not_before = 0.0
+            alive = True
+        else:
+            backlog.at_any_time.discard(entry.jid)  # what an operator asks for is one try
+        if alive or backlog.seen > known.since:
+            self._turns.wake(entry.minion, now + self._settings.settle)
+        elif len(backlog.entries) > 1:
+            # Nothing says that the minion is there. Its next sign of life sets the timer anew, for whatever it is owed then.
+            self._timers.cancel(("minion", entry.minion))
+        if decision.pause:
+            backlog.false_signs += 1
+            backlog.at_any_time.clear()  # an operator's request was for now
+
+    def _drop(self, minion: str) -> None:
+        self._queue.backlogs[minion].replay = None
+        self._timers.cancel(("replay", minion))
+
+    def land(self, entry: Entry) -> None:
+        """End the replay of an entry, if it has one; the next one may begin."""
+        backlog = self._queue.backlogs[entry.minion]
+        if backlog.replay is not None and backlog.replay.jid == entry.jid:
+            self._drop(entry.minion)
+            self._outbox.withdraw(entry.jid, entry.minion)
+            self._turns.wake(entry.minion, self._queue.now)
+
+    def end(self, entry: Entry, state: State, reason: str) -> None:
+        """End an entry: bring it to a state that it does not leave by itself."""
+        self._queue.move(entry, state, reason)
+        self._queue.backlogs[entry.minion].at_any_time.discard(entry.jid)
+        self.land(entry)
+        self._queue.tell(entry, state.value)
+        if state is State.DONE:
+            self.remove(entry)
+
+    def remove(self, entry: Entry) -> None:
+        """Forget an entry."""
+        self.land(entry)
+        self._hearsay.forget(entry.minion, entry.jid)
+        self._queue.remove(entry)
+        if entry.minion not in self._queue.backlogs:
+            self._timers.cancel(("minion", entry.minion))
+            self._outbox.withdraw_ping(entry.minion)
+
+    def pause(self) -> None:
+        """Begin no replay, and end those that have not claimed their job: nothing more is published."""
+        self._turns.paused = True
+        for backlog in self._queue.backlogs.values():
+            if backlog.replay is not None and backlog.replay.step in UNCLAIMED:
+                self.land(backlog.entries[backlog.replay.jid])
+
+    def shut(self, jid: str) -> None:
+        """End the replays of a job that have not claimed it: its window is shut."""
+        for entry, _ in list(self._queue.replays(jid, self._queue.minions_of(jid), *UNCLAIMED)):
+            if not self._turns.may_be_sent(entry):
+                self.land(entry)
+
     # -- looks at the job cache ---------------------------------------------------------------------------------------
 
-    def doubt(self, minion: str) -> None:
-        """Find out what has become of a job that may be with a minion."""
+    def doubt(self, minion: str, evidence: Evidence = Evidence.GAP) -> None:
+        """Find out what has become of a job that may be with a minion, unless its receipt may still come."""
         backlog = self._queue.backlogs.get(minion)
         replay = backlog.replay if backlog else None
-        if replay is not None and replay.step in RESTING:
-            self._timers.cancel(("replay", minion))
-            self._look_again(replay, Step.DOUBTED, minion, HEARD)
+        if backlog and replay and replay.step in RESTING:
+            replay.known.take(evidence)
+            self._decide(backlog.entries[replay.jid], replay, Permits(heard=self._heard))
 
     def overdue(self, minion: str) -> None:
         """A minion has not shown in time that it got its job, or what has become of it."""
-        backlog = self._queue.backlogs.get(minion)
-        replay = backlog.replay if backlog else None
-        if backlog and replay and not self._publishing.may_come(backlog.entries[replay.jid], replay):
-            self.doubt(minion)
+        self.doubt(minion, Evidence.DUE)
 
-    def company_due(self, jid: str) -> list[Effect]:
-        """Look up the minions that have gathered for a job."""
-        return self._look_up(jid, self._company.take(jid))
-
-    def answered_due(self, jid: str) -> list[Effect]:
-        """Look up once more the minions that have answered a question about a job."""
-        return self._look_up(jid, self._answered.take(jid))
-
-    def look_due(self, jid: str) -> list[Effect]:
-        """Look up the minions that are to be looked up for a job."""
-        return self._look_up(jid, self._looks.take(jid, self._queue.now))
-
-    def _look_up(self, jid: str, wanted: Iterable[str]) -> list[Effect]:
+    def due(self, gathering: str, jid: str) -> list[Effect]:
+        """Look up the minions that have gathered for a job, for the reason that the gathering has."""
+        wanted = self._gathered[gathering].take(jid, self._queue.now)
         minions, publish = tuple(minion for minion in wanted if self._queue.has(minion, jid)), False
         askers = {}
         for entry, replay in self._queue.replays(jid, minions, *LOOKS):
-            answered = replay.step is Step.GATHERING and self._has_answered(entry)
+            answered = replay.step is Step.GATHERING and replay.known.has_answered(
+                self._queue.jobs[jid], self._queue.republished.get(jid, 0.0), self._queue.now
+            )
             replay.go(Step.CHECKING_AGAIN if answered else LOOKS[replay.step])
             publish = publish or (replay.step is Step.LAST_LOOK and entry.state is State.CLAIMED)
             if entry.asker is not None:
@@ -136,32 +255,27 @@ class Replays:
         """Look whether the job cache has returns of which nothing was heard."""
         return LookUp(jid, tuple(minions), only_returns=True)
 
-    def _look_again(self, replay: Replay, step: Step, minion: str, wait: float) -> None:
-        replay.go(step)
-        # No look for another one cuts short the time in which a return may come.
-        self._looks.add(replay.jid, minion, self._queue.now + wait, no_sooner=step is Step.GRACE)
-
     def unreadable(self, fact: Unreadable) -> None:
         """Look again later."""
-        waiting = {looking: step for step, looking in LOOKS.items()}
-        for entry, replay in self._queue.replays(fact.jid, fact.minions, *waiting):
-            self._look_again(replay, waiting[replay.step], entry.minion, AGAIN)
+        for entry, replay in self._queue.replays(fact.jid, fact.minions, *LOOKS.values()):
+            replay.known.take(Evidence.UNREADABLE)
+            self._decide(entry, replay)
         for minion in fact.minions:
-            self._heard.later(minion, fact.jid, self._queue.now + AGAIN)
+            self._hearsay.later(minion, fact.jid, self._queue.now + AGAIN)
 
     def return_heard(self, fact: ReturnHeard) -> None:
         """Look whether the job cache has a return that the bus told of."""
         if self._queue.has(fact.minion, fact.jid):
-            self._heard.add(fact.minion, fact.jid)
+            self._hearsay.add(fact.minion, fact.jid)
             self._looks.add(fact.jid, fact.minion, self._queue.now + HEARD)
 
     def is_hearsay(self, minion: str, jid: str) -> bool:
         """Tell whether the bus has told of a return that the job cache does not have yet."""
-        return (minion, jid) in self._heard
+        return (minion, jid) in self._hearsay
 
     def heard_due(self, minion: str, jid: str) -> None:
         """Look again for a return that the bus told of."""
-        if (minion, jid) in self._heard:
+        if (minion, jid) in self._hearsay:
             self._looks.add(jid, minion, self._queue.now + HEARD)
 
     def looked_up(self, fact: LookedUp) -> None:
@@ -170,191 +284,120 @@ class Replays:
             entry = self._queue.entry(minion, fact.jid)
             if entry is None:
                 continue
-            if minion in fact.returned:
-                if (minion, fact.jid) in self._heard:
-                    self._publishing.heard()
-                self._ends.end(entry, State.DONE, "the job cache has its return")
+            returned = minion in fact.returned
+            if returned and (minion, fact.jid) in self._hearsay:
+                self._heard = self._queue.now
+            elif not returned:
+                self._hearsay.missed(minion, fact.jid, self._queue.now)
+            replay = None if fact.only_returns else self._queue.replay(minion, fact.jid, *LOOKS.values())
+            if not returned and not fact.only_returns and replay is None:
                 continue
-            self._heard.missed(minion, fact.jid, self._queue.now)
-            if fact.only_returns:
-                self._expire(entry)
-                continue
-            replay = self._queue.replay(minion, fact.jid, *LOOKS.values())
-            if replay is None:
-                continue
-            if replay.step is Step.LOOKING:
-                self._ask(entry, replay, Step.TO_PROBE)
-            elif replay.step is Step.LAST_LOOK:
-                self._vanished(entry, replay, fact.last)
-            else:
-                self._may_be_sent(entry, replay, fact)
-
-    def _vanished(self, entry: Entry, replay: Replay, published: float | None) -> None:
-        """The minion is there, and neither runs nor has returned the job, whose newest publish was at ``published``."""
-        sent_at = entry.sent_at or 0.0
-        if entry.state is State.CLAIMED and not entry.acknowledged and published is not None and published < sent_at:
-            self._ends.not_received(entry, replay, "the engine ended before it was published", alive=True)
-            return
-        if replay.acked > replay.asked:
-            self._publishing.let_run(entry, replay)  # it has begun since it answered
-            return
-        unheard = self._ends.restarted(entry, replay) or replay.began > sent_at
-        if replay.said is Said.NEVER:
-            entry.acknowledged = False  # that was forged, or said before it began
-        elif replay.said is Said.INTERRUPTED:
-            self._publishing.note_receipt(entry, RECORDED)
-        self._ends.carry_out(entry, replay, verdict.vanished(entry, unheard, self._queue.terms_of(entry), replay.said))
-
-    def _expire(self, entry: Entry) -> None:
-        """End what is past its time, now that it is known that it was not returned."""
-        if entry.state in (State.PENDING, State.HELD) and entry.expires_at <= self._queue.now:
-            self._ends.end(entry, State.EXPIRED, "its time to live has passed")
-
-    def _may_be_sent(self, entry: Entry, replay: Replay, fact: LookedUp) -> None:
-        if entry.minion in fact.denied:
-            self._ends.end(entry, State.DEAD, fact.denied[entry.minion])
-        elif entry.minion in fact.unsure:
-            self._ends.end(entry, State.HELD, fact.unsure[entry.minion])
-        elif entry.minion in fact.barred:
-            entry.next_at = self._queue.now + self._settings.backoff
-            self._ends.back(entry, replay, alive=False)
-        elif replay.step is Step.CHECKING:
-            self._ask(entry, replay, Step.TO_ASK)
-        elif entry.acknowledged:
-            self._begun_after_all(entry, replay)
-        elif replay.said is Said.INTERRUPTED and (entry.tries or not self._may_run_again(entry)):
-            # What was sent without a receipt since somebody asked for it, or since it was begun last, has begun too.
-            self._publishing.note_receipt(entry, RECORDED)
-            self._ends.carry_out(entry, replay, verdict.interrupted(entry, self._queue.terms_of(entry)))
-        else:
-            replay.go(Step.TO_SEND)
-            self._outbox.send(entry.jid, entry.minion)
-
-    def _has_answered(self, entry: Entry) -> bool:
-        """Tell whether the minion has said already that it does not run a job that was never sent to it from here."""
-        backlog, job = self._queue.backlogs[entry.minion], self._queue.jobs[entry.jid]
-        newest = max(entry.queued_at, backlog.started, self._queue.republished.get(entry.jid, 0.0))
-        known = newest < backlog.free_at and self._queue.now < backlog.free_at + BELIEVED
-        return known and entry.sent_at is None and (job.by_id or entry.named)
-
-    def _may_run_again(self, entry: Entry) -> bool:
-        """Tell whether a job that was interrupted is to run again: it says so, or somebody has asked for it by hand."""
-        return entry.asker is not None or self._queue.terms_of(entry).retry_interrupted
+            backlog = self._queue.backlogs[minion]
+            known = replay.known if replay else Knowledge(entry, backlog, self._queue.now)
+            known.published = fact.last
+            known.take(Evidence.RETURNED if returned else Evidence.NOT_RETURNED)
+            permits = NOTHING_ELSE
+            if minion in fact.denied or minion in fact.unsure or minion in fact.barred:
+                permits = Permits(
+                    fact.denied.get(minion, ""), fact.unsure.get(minion, ""), barred=minion in fact.barred
+                )
+            step, terms = replay.step if replay else None, self._queue.terms_of(entry)
+            self._carry_out(entry, replay, decide(step, known, permits, terms, self._queue.now))
 
     # -- questions and their answers ----------------------------------------------------------------------------------
-
-    def _ask(self, entry: Entry, replay: Replay, step: Step) -> None:
-        replay.go(step)
-        self._outbox.ask(entry.jid, (entry.minion,))
 
     def ask(self, jid: str, minions: tuple[str, ...]) -> Effect:
         """Ask minions, whose turn has come, about a job."""
         doubted = []
         for entry, replay in self._queue.replays(jid, minions, *QUESTIONS):
             replay.go(QUESTIONS[replay.step])
-            replay.asked = self._queue.now
+            replay.known.asked = self._queue.now
             if entry.sent_at is not None:
                 doubted.append(entry.minion)
         return Ask(jid, minions, tuple(doubted))
 
     def asked(self, fact: Asked) -> None:
         """Go on with what minions say about a job."""
-        asking = tuple(QUESTIONS.values())
         if fact.running or fact.ran or fact.idle:
-            self._publishing.heard()
-        for entry, replay in self._queue.replays(fact.jid, fact.unasked, *asking):
-            if replay.step is Step.ASKING:
-                replay.go(Step.GATHERING)
-                self._company.add(entry.jid, entry.minion, self._queue.now + AGAIN)
-            else:
-                self._look_again(replay, Step.DOUBTED, entry.minion, AGAIN)
-        for entry, _ in self._queue.replays(fact.jid, fact.ran, *asking):
-            self._ends.end(entry, State.DONE, "the minion had run it; its return was fetched")
-        for entry, replay in self._queue.replays(fact.jid, fact.running, *asking):
-            self._publishing.received(entry, replay, "the minion says that it runs it")
-        for entry, replay in self._queue.replays(fact.jid, fact.idle, *asking):
-            backlog = self._queue.backlogs[entry.minion]
-            backlog.false_signs, backlog.free_at = 0, replay.asked if entry.minion in fact.free else 0.0
-            replay.said = fact.said.get(entry.minion, Said.NOTHING)
-            if replay.step is Step.PROBING and replay.acked > replay.asked:
-                self._publishing.let_run(entry, replay)  # it has begun since it answered
-            elif entry.minion in fact.unmatched and not entry.named and not self._may_have_begun(entry):
-                self._ends.end(entry, State.DEAD, "it no longer matches the job's target")
-            else:
-                self._idle(entry, replay)
+            self._heard = self._queue.now
+        said_by = (
+            (Evidence.UNASKED, fact.unasked),
+            (Evidence.FETCHED, fact.ran),
+            (Evidence.RUNS, fact.running),
+            (Evidence.IDLE, fact.idle),
+            (Evidence.UNPROVEN, fact.unproven & fact.silent),
+            (Evidence.SILENT, fact.silent - fact.unproven),
+        )
+        for evidence, minions in said_by:
+            for entry, replay in self._queue.replays(fact.jid, minions, *QUESTIONS.values()):
+                said = fact.said.get(entry.minion, Said.NOTHING)
+                replay.known.take(evidence, said, free=entry.minion in fact.free)
+                unmatched = entry.minion in fact.unmatched
+                self._decide(entry, replay, Permits(matches=False) if unmatched else NOTHING_ELSE)
         if not fact.more:
             self._answered.hasten(fact.jid, self._queue.now)
-        for entry, replay in self._queue.replays(fact.jid, fact.silent, *asking):
-            self._queue.backlogs[entry.minion].free_at = 0.0
-            if entry.minion in fact.unproven and replay.step is Step.PROBING:
-                # Forged, or the job cache is slow to take it: nothing is concluded about a job that may have been begun.
-                self._look_again(replay, Step.DOUBTED, entry.minion, AGAIN)
-            else:
-                self._silent(entry, replay)
-                if entry.minion in fact.unproven:  # it seems to be there, and may have been a moment too late
-                    self._turns.alive(entry.minion)
-
-    @staticmethod
-    def _may_have_begun(entry: Entry) -> bool:
-        return entry.state is State.RUNNING or entry.acknowledged
-
-    def _idle(self, entry: Entry, replay: Replay) -> None:
-        if replay.step is Step.ASKING:
-            # Once no more answers come, nobody waits for those that are late; few at a time would be many publishes.
-            replay.go(Step.ANSWERED)
-            now = self._queue.now
-            self._answered.put_off(entry.jid, entry.minion, now + self._settings.gather, now + LONGEST)
-        elif self._is_early(entry, replay):
-            replay.go(Step.SENT)
-            self._timers.set(("replay", entry.minion), self._queue.now + RECEIPT - EARLY)
-        else:
-            self._look_again(replay, Step.GRACE, entry.minion, GRACE)
-
-    def _is_early(self, entry: Entry, replay: Replay) -> bool:
-        """Tell whether the minion was asked so soon after the publish that it may not have begun yet."""
-        if entry.state is not State.SENT or entry.sent_at is None or self._ends.restarted(entry, replay):
-            return False
-        return self._queue.now < entry.sent_at + RECEIPT
-
-    def _silent(self, entry: Entry, replay: Replay) -> None:
-        if replay.step is Step.ASKING:
-            self._ends.false_sign(entry, replay)
-            return
-        decision = verdict.silent(entry, self._queue.now, self._queue.terms_of(entry), replay.said)
-        if decision is None:
-            self._publishing.let_run(entry, replay)
-        else:
-            self._ends.carry_out(entry, replay, decision)
-
-    def _begun_after_all(self, entry: Entry, replay: Replay) -> None:
-        """Find out what has become of a job that was taken for not received."""
-        self._publishing.note_receipt(entry, BEGUN)
-        self._ask(entry, replay, Step.TO_PROBE)
 
     def acknowledged(self, fact: Acknowledged, proven: bool = False) -> None:
         """
         A minion says that it has begun a job. That is believed, however late it comes.
 
-        :param proven: whether the minion itself is known to have said so; else one that we have not sent cannot be meant.
+        :param proven: whether the minion itself is known to have said so.
         """
         entry = self._queue.entry(fact.minion, fact.jid)
-        if entry is None or entry.state not in {State.PENDING, *UNDER_WAY} or not (proven or entry.sent_at):
+        if entry is None:
             return
-        replay = self._queue.replay(fact.minion, fact.jid, Step.TO_SEND, Step.CLAIMING, *PUBLISHED)
-        if replay is not None and replay.step is Step.CLAIMING and not (proven or replay.sent_before is not None):
+        replay = self._queue.replay(fact.minion, fact.jid, *_HEEDFUL)
+        backlog = self._queue.backlogs[fact.minion]
+        known = replay.known if replay else Knowledge(entry, backlog, self._queue.now)
+        claiming = replay is not None and replay.step is Step.CLAIMING
+        is_news = known.believe(proven, claiming, self._queue.now)
+        if is_news is None:
             return
-        is_news, entry.acknowledged = not entry.acknowledged, True
         self._queue.touch(entry)
-        if replay is None:
-            return  # it counts before the job is sent again
-        if is_news:
-            replay.acked = self._queue.now
-            self._publishing.heard()
-        if replay.step is Step.SENT:
-            self._publishing.received(entry, replay, BEGUN)
-        elif replay.step in (Step.TO_SEND, Step.CLAIMING):
-            self._outbox.withdraw(entry.jid, entry.minion)
-            self._begun_after_all(entry, replay)
-        elif replay.step is not Step.SENDING:
-            # The minion is being asked just now: whether or not it answers, this stays.
-            self._publishing.note_receipt(entry, BEGUN)
+        if replay is not None:
+            self._heard = self._queue.now if is_news else self._heard
+            self._decide(entry, replay)
+
+    # -- the claim, the publish, the receipt --------------------------------------------------------------------------
+
+    def claim(self, jid: str, minions: tuple[str, ...]) -> list[Effect]:
+        """Have claims made durable of what may be published now."""
+        claimed = []
+        for entry, replay in self._queue.replays(jid, minions, Step.TO_SEND):
+            shut = "" if self._turns.may_be_sent(entry) else "its window is shut"
+            self._decide(entry, replay, Permits(shut=shut) if shut else NOTHING_ELSE)
+            if replay.step is Step.CLAIMING:
+                claimed.append(entry.minion)
+        return [Claim(jid, tuple(claimed))] if claimed else []
+
+    def claimed(self, fact: Claimed) -> list[Effect]:
+        """Publish what is durably claimed."""
+        ready = []
+        for entry, replay in self._queue.replays(fact.jid, fact.minions, Step.CLAIMING):
+            shut = "" if self._turns.may_be_sent(entry) else "its window closed before it was published"
+            shut = "replays were paused before it was published" if self._turns.paused else shut
+            self._decide(entry, replay, Permits(shut=shut) if shut else NOTHING_ELSE)
+            if replay.step is Step.SENDING:
+                ready.append((entry, replay.known.said))
+        if not ready:
+            return []
+        self._queue.replayed[fact.jid] = self._queue.now
+        said = [what for _, what in ready]
+        recorded = not {Said.NOTHING, Said.NOT_SURE}.intersection(said)
+        named = frozenset(entry.minion for entry, _ in ready if entry.named)
+        minions = tuple(entry.minion for entry, _ in ready)
+        return [Publish(fact.jid, minions, named, Said.INTERRUPTED in said, recorded)]
+
+    def sent(self, fact: Sent) -> None:
+        """The publish has succeeded."""
+        if fact.jid in self._queue.jobs:
+            self._queue.replayed[fact.jid] = self._queue.now
+        for entry, replay in self._queue.replays(fact.jid, fact.minions, Step.SENDING):
+            replay.known.take(Evidence.MISSED if entry.minion in fact.missed else Evidence.PUBLISHED)
+            self._decide(entry, replay)
+
+    def send_failed(self, fact: SendFailed) -> None:
+        """The publish has not succeeded, as far as is known."""
+        for entry, replay in self._queue.replays(fact.jid, fact.minions, Step.SENDING):
+            replay.known.take(Evidence.REFUSED if fact.certain else Evidence.UNCONFIRMED, why=fact.reason)
+            self._decide(entry, replay)

@@ -21,10 +21,10 @@ from saltext.jobs.core.retry.facts import (
 
 if TYPE_CHECKING:
     from saltext.jobs.core.retry.capture import Capture
-    from saltext.jobs.core.retry.ends import Ends
     from saltext.jobs.core.retry.owing import Owing
     from saltext.jobs.core.retry.presence import Presence
     from saltext.jobs.core.retry.queue import Queue
+    from saltext.jobs.core.retry.replay import Replays
     from saltext.jobs.core.retry.turns import Turns
 
 
@@ -33,16 +33,16 @@ class Requests:
     :param queue: what is owed.
     :param capture: for how long jobs are owed.
     :param turns: when the next replay begins.
-    :param ends: how a replay ends.
+    :param replays: what is under way.
     :param owing: adds entries, and removes them.
     :param presence: whether minions are there.
     """
 
     def __init__(
-        self, queue: Queue, capture: Capture, turns: Turns, ends: Ends, owing: Owing, presence: Presence
+        self, queue: Queue, capture: Capture, turns: Turns, replays: Replays, owing: Owing, presence: Presence
     ) -> None:
         self._queue, self._capture, self._turns = queue, capture, turns
-        self._ends, self._owing, self._presence = ends, owing, presence
+        self._replays, self._owing, self._presence = replays, owing, presence
 
     def enqueue(self, fact: EnqueueRequested) -> int:
         """Queue a job for minions; those whose entry has ended get it anew."""
@@ -86,7 +86,7 @@ class Requests:
         found = [entry for entry in self._queue.of(fact.minion, fact.jid) if entry.state not in ENDED]
         for entry in found:
             late = "; it may have been delivered" if entry.state in UNDER_WAY else ""
-            self._ends.end(entry, State.CANCELLED, f"by an operator{late}")
+            self._replays.end(entry, State.CANCELLED, f"by an operator{late}")
         return len(found)
 
     def purge(self, fact: PurgeRequested) -> tuple[int, list[Outcome]]:
@@ -97,7 +97,7 @@ class Requests:
     def pause(self) -> bool:
         """Let nothing be replayed for now."""
         is_new = not self._turns.paused
-        self._ends.pause()
+        self._replays.pause()
         return is_new
 
     def resume(self) -> bool:

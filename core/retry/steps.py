@@ -10,6 +10,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 
+from saltext.jobs.core.retry.knowledge import Knowledge
+
 
 class Step(enum.Enum):
     """Where a replay stands."""
@@ -50,7 +52,9 @@ TRANSITIONS: Mapping[Step, frozenset[Step]] = {
     Step.CHECKING_AGAIN: frozenset({Step.TO_SEND, Step.TO_PROBE, Step.ANSWERED}),
     Step.TO_SEND: frozenset({Step.CLAIMING, Step.TO_PROBE}),  # asked once more where it says late that it has begun
     Step.CLAIMING: frozenset({Step.SENDING, Step.TO_PROBE}),  # likewise
-    Step.SENDING: frozenset({Step.SENT}),
+    Step.SENDING: frozenset(
+        {Step.SENT, Step.RUNNING}
+    ),  # the latter where it says that it has begun before that is known
     Step.SENT: frozenset({Step.RUNNING, Step.DOUBTED}),
     Step.RUNNING: frozenset({Step.DOUBTED}),
     Step.DOUBTED: frozenset({Step.LOOKING}),
@@ -82,6 +86,12 @@ LOOKS: Mapping[Step, Step] = {
 }
 #: It waits for its turn to be asked -> it is being asked.
 QUESTIONS: Mapping[Step, Step] = {Step.TO_ASK: Step.ASKING, Step.TO_PROBE: Step.PROBING}
+#: A look or a question that came to nothing -> where it waits for the next one.
+BEFORE: Mapping[Step, Step] = {
+    **{looking: waiting for waiting, looking in LOOKS.items()},
+    Step.ASKING: Step.GATHERING,
+    Step.PROBING: Step.DOUBTED,
+}
 #: The job may have reached the minion, and nothing is being found out about that.
 RESTING = frozenset({Step.SENT, Step.RUNNING})
 #: The job may have reached the minion.
@@ -96,29 +106,18 @@ PUBLISHED = RESTING | {
 }
 
 
-class Said(enum.Enum):
-    """What the minion's own records say of the job, where it has the executor ``job_once``."""
-
-    NOTHING = "nothing"  # it has none, as far as is known, or they would not tell of this job
-    NOT_SURE = "not sure"  # it has them, and may have begun the job without a record
-    NEVER = "never"  # it has not begun the job
-    INTERRUPTED = "interrupted"  # it has begun the job, which ended without a return
-
-
 class Replay:
-    """
-    The job that a minion is getting. ``began``, ``asked`` and ``acked`` are Unix time in seconds: since when it is, when the
-    minion was last asked, and when it first said that it begins; ``said`` is what it answered last. One with records refuses
-    a job that it has begun before. ``sent_before``: when the job was claimed, and so may have been sent, before this replay.
-    """
+    """The job that a minion is getting: where that stands, and what is known of it."""
 
-    __slots__ = ("acked", "asked", "began", "jid", "said", "sent_before", "step")
+    __slots__ = ("known", "step")
 
-    def __init__(self, jid: str, step: Step, began: float) -> None:
-        self.jid, self.step, self.began = jid, step, began
-        self.said = Said.NOTHING
-        self.asked = self.acked = 0.0
-        self.sent_before: float | None = None
+    def __init__(self, step: Step, known: Knowledge) -> None:
+        self.step, self.known = step, known
+
+    @property
+    def jid(self) -> str:
+        """The job's."""
+        return self.known.entry.jid
 
     def go(self, to: Step) -> None:
         """Go to another step. :raises ValueError: when the table does not know this way."""

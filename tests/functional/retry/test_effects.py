@@ -11,8 +11,8 @@ from saltext.jobs.core.master import once
 from saltext.jobs.core.master.questions import Found
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.effects import Context, Effects
+from saltext.jobs.core.retry.knowledge import Said
 from saltext.jobs.core.retry.reader import JobReader, job_of
-from saltext.jobs.core.retry.steps import Said
 from tests.functional.retry.records import JID, load_of
 
 

@@ -147,7 +147,7 @@ class Adversary(World):
     def _is_first_claim(self, entry):
         """Whether a job is only being claimed, and was never sent: what a minion says of it then is not believed."""
         replay = self.machine.queue.replay(entry.minion, entry.jid, Step.CLAIMING)
-        return replay is not None and replay.sent_before is None
+        return replay is not None and replay.known.sent_before is None
 
     def crash(self):
         """kill -9 of the engine: it forgets what was not stored."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from saltext.jobs.core.retry.inflow import LONGEST, Inflow
+from saltext.jobs.core.retry.looks import LONGEST, Inflow
 
 
 def test_the_first_waits_for_as_long_as_is_configured():

@@ -6,7 +6,7 @@ import pytest
 
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Job, State
-from saltext.jobs.core.retry.replay import BELIEVED
+from saltext.jobs.core.retry.knowledge import BELIEVED
 from tests.unit.retry.world import PATIENCE, World
 
 JOBS = ["j1", "j2", "j3"]

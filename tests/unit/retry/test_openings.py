@@ -164,7 +164,7 @@ def test_all_that_a_minion_waits_for_is_delivered_one_after_the_other_by_replay(
 
 def test_a_held_job_that_an_operator_wants_tried_again_waits_for_its_window():
     world = away(**NIGHT)
-    world.machine.ends.end(world.machine.entry("b", "j1"), State.HELD, "it was begun")
+    world.machine.replays.end(world.machine.entry("b", "j1"), State.HELD, "it was begun")
     world.tell(facts.RetryRequested("b"))
     world.run(60)
     assert world.state("b", "j1") is State.PENDING

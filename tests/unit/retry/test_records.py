@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core.retry import facts, verdict
+from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import State
-from saltext.jobs.core.retry.steps import Said
+from saltext.jobs.core.retry.knowledge import Said
 from tests.unit.retry.test_askers import ROOT
+from tests.unit.retry.test_decision import AGAIN, ONCE, RUNNING, SENT, UNSAID, entry, silent, vanished
 from tests.unit.retry.test_machine import away
-from tests.unit.retry.test_verdict import AGAIN, ONCE, RUNNING, SENT, UNSAID, entry
 from tests.unit.retry.world import World
 
 
@@ -27,24 +27,24 @@ def keeper(**options):
 @pytest.mark.parametrize("terms", [ONCE, UNSAID])
 def test_a_job_that_was_never_begun_is_sent_again_whatever_was_heard_of_it(states, terms):
     it = entry(*states, lost=1, acknowledged=True)
-    decision = verdict.vanished(it, True, terms, Said.NEVER)
+    decision = vanished(it, True, terms, Said.NEVER)
     assert (decision.state, decision.received, decision.alive, decision.lost) == (State.PENDING, False, True, 1)
 
 
 def test_a_job_that_was_begun_is_held_though_nothing_was_heard_of_it():
-    assert verdict.vanished(entry(*SENT), False, ONCE, Said.INTERRUPTED).state is State.HELD
-    assert verdict.vanished(entry(*SENT), False, AGAIN, Said.INTERRUPTED).state is State.PENDING
+    assert vanished(entry(*SENT), False, ONCE, Said.INTERRUPTED).state is State.HELD
+    assert vanished(entry(*SENT), False, AGAIN, Said.INTERRUPTED).state is State.PENDING
 
 
 def test_a_minion_that_refuses_what_it_has_begun_is_sent_to_as_often_as_need_be():
-    assert verdict.silent(entry(*SENT, lost=5), 2.0, UNSAID, Said.NEVER).state is State.PENDING
+    assert silent(entry(*SENT, lost=5), 2.0, UNSAID, Said.NEVER).state is State.PENDING
 
 
 @pytest.mark.parametrize("said", [Said.NOTHING, Said.NOT_SURE])
 def test_a_minion_that_may_have_begun_it_without_a_record_is_not_sent_to_without_end(said):
-    assert verdict.silent(entry(*SENT, lost=1), 2.0, UNSAID, said).state is State.HELD
-    assert verdict.vanished(entry(*SENT, lost=1), True, UNSAID, said).state is State.HELD
-    assert verdict.vanished(entry(*SENT, acknowledged=True), False, ONCE, said).state is State.HELD
+    assert silent(entry(*SENT, lost=1), 2.0, UNSAID, said).state is State.HELD
+    assert vanished(entry(*SENT, lost=1), True, UNSAID, said).state is State.HELD
+    assert vanished(entry(*SENT, acknowledged=True), False, ONCE, said).state is State.HELD
 
 
 # -- from start to end -------------------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from saltext.jobs.core.retry.entry import Entry
+from saltext.jobs.core.retry.knowledge import Knowledge, Signs
 from saltext.jobs.core.retry.steps import LOOKS, PUBLISHED, QUESTIONS, RESTING, TRANSITIONS, Replay, Step
 
 
@@ -15,7 +17,7 @@ def test_every_step_has_a_row_in_the_table_and_can_be_reached():
 
 def test_a_way_that_the_table_does_not_know_is_refused():
     with pytest.raises(ValueError, match="from gathering to sending"):
-        Replay("j1", Step.GATHERING, 1.0).go(Step.SENDING)
+        Replay(Step.GATHERING, Knowledge(Entry("b", "j1", 1.0, 2.0, ""), Signs(), 1.0)).go(Step.SENDING)
 
 
 @pytest.mark.parametrize("waiting, doing", [*LOOKS.items(), *QUESTIONS.items()])

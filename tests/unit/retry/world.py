@@ -17,9 +17,9 @@ from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import LATEST
 from saltext.jobs.core.retry.checkpoint import MARGIN
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, Job, State
+from saltext.jobs.core.retry.knowledge import Said
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.note import Note
-from saltext.jobs.core.retry.steps import Said
 from saltext.jobs.core.retry.store import count_claim
 from saltext.jobs.core.settings import RetrySettings
 from saltext.jobs.core.windows import next_opening

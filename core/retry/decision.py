@@ -1,0 +1,336 @@
+"""
+What is done about a job that is owed, at each step of its replay and whatever has become known: the one place that decides.
+Part of the retry machine, and as pure as it.
+
+It changes nothing: replay.py carries out what is decided here. It must never take silence for absence, nor let a job run
+again of which it is known that it was begun, unless ``retry_interrupted`` or somebody asks for that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from saltext.jobs.core.retry.capture import AGAIN, GRACE
+from saltext.jobs.core.retry.entry import Entry, State
+from saltext.jobs.core.retry.knowledge import Evidence, Knowledge, Said, Verdict
+from saltext.jobs.core.retry.looks import HEARD
+from saltext.jobs.core.retry.steps import BEFORE, PUBLISHED, Step
+
+#: Seconds after a publish at which a minion that has shown no receipt is asked, and at which it is asked first where minions
+#: do not say that they begin a job.
+RECEIPT, EARLY = 4.0, 1.0
+#: Seconds without a receipt or an answer of any minion after which a master has taken in all that came (a busy one may stand
+#: still for some, and who is asked then makes it busier), and seconds after a publish at which that is not waited for any
+#: longer.
+_QUIET, _LONGEST_RECEIPT = 10.0, 120.0
+#: Seconds after which a minion is asked at first whether it still runs a job.
+STILL_RUNNING = 60.0
+#: Seconds after which a claim that the store was slow to take is not published: what was looked up before it, and whether
+#: an operator has killed the job since, must be looked at again.
+STALE = 10.0
+#: Longest wait between two tries, and after signs of life of a minion that then did not answer, in seconds.
+LONGEST_BACKOFF, LONGEST_COOLDOWN = 3600.0, 300.0
+#: Publishes without a sign of receipt after which the minion may have begun the job all the same: a job that takes its own
+#: minion down must not do so at each of its starts.
+_LOST = 2
+#: The reasons where a minion has said so unasked, and where its records say so.
+BEGUN, RECORDED = "the minion says that it has begun", "the minion has a record that it has begun"
+
+
+@dataclass(frozen=True)
+class Terms:
+    """
+    The rules by which a job is tried again: the options, or what the job says about itself. ``backoff`` and ``cooldown`` are
+    in seconds; ``acks`` tells whether minions say when they begin a job.
+    """
+
+    backoff: float
+    max_attempts: int
+    retry_interrupted: bool
+    acks: bool
+    cooldown: float = 0.0
+
+
+@dataclass(frozen=True)
+class Permits:
+    """
+    What else counts at a step. ``denied`` and ``unsure``: why the job must not be sent, or that nobody can tell; ``shut``:
+    why it must not be sent just now; ``barred``: the minion's key is not accepted now; ``matches``: whether the job's
+    target matches the minion; ``heard``: Unix time at which any minion last showed a receipt, or answered.
+    """
+
+    denied: str = ""
+    unsure: str = ""
+    shut: str = ""
+    barred: bool = False
+    matches: bool = True
+    heard: float = 0.0
+
+
+@dataclass(frozen=True)
+class Decision:
+    """
+    What is to be done. Nothing, where neither a step nor a state is given.
+
+    ``step``: the replay goes on there, after ``wait`` seconds where something is waited for. Without a step it ends, and the
+    entry goes to ``state``: PENDING where the job is tried again, not before ``wait`` seconds. ``begun``: why the job counts
+    as begun from now on.
+
+    Where it is tried again: ``received``, whether the publish counts as an attempt; ``unsent``, whether nothing was
+    published at all; ``forget``, whether a word that the minion has begun the job counts no longer; ``alive``, whether the
+    minion is there; ``pause``, seconds for which it gets nothing, since it only seemed to be there; ``at_once``, whether the
+    next replay may begin without any wait. ``tries`` and ``lost``: the entry's counters from now on, None where they stay.
+    """
+
+    step: Step | None = None
+    state: State | None = None
+    reason: str = ""
+    begun: str = ""
+    wait: float = 0.0
+    tries: int | None = None
+    lost: int | None = None
+    received: bool = True
+    forget: bool = False
+    alive: bool = False
+    pause: float = 0.0
+    at_once: bool = False
+    unsent: bool = False
+
+
+#: What needs no thought, made once: a decision is made for each event.
+_GO = {step: Decision(step) for step in Step}
+_STAY, _LAND = Decision(), Decision(state=State.PENDING, at_once=True)
+_RETURNED = Decision(state=State.DONE, reason="the job cache has its return")
+_DOUBT = Decision(Step.DOUBTED, wait=HEARD)
+_FETCHED = Decision(state=State.DONE, reason="the minion had run it; its return was fetched")
+_LATER = {step: Decision(before, wait=AGAIN) for step, before in BEFORE.items()}
+NOTHING_ELSE = Permits()
+
+
+def decide(step: Step | None, known: Knowledge, permits: Permits, terms: Terms, now: float) -> Decision:
+    """
+    Return what is to be done.
+
+    :param step: where the replay stands; None where there is none.
+    """
+    if known.last is Evidence.RETURNED:
+        return _RETURNED
+    if known.last is Evidence.FETCHED:
+        return _FETCHED
+    if step is None:
+        return _without_replay(known.entry, now)
+    if known.last in (Evidence.UNREADABLE, Evidence.UNASKED):
+        return _LATER[step]
+    if known.last is Evidence.BEGUN:
+        return _begun(step, known, now)
+    return _AT[step](known, permits, terms, now)
+
+
+def _without_replay(entry: Entry, now: float) -> Decision:
+    """The job cache has no return, and nothing is under way."""
+    if entry.state in (State.PENDING, State.HELD) and entry.expires_at <= now:
+        return Decision(state=State.EXPIRED, reason="its time to live has passed")
+    return _STAY
+
+
+# -- before the job is sent --------------------------------------------------------------------------------------------
+
+
+def _forbidden(permits: Permits, terms: Terms) -> Decision | None:
+    if permits.denied:
+        return Decision(state=State.DEAD, reason=permits.denied)
+    if permits.unsure:
+        return Decision(state=State.HELD, reason=permits.unsure)
+    return Decision(state=State.PENDING, wait=terms.backoff) if permits.barred else None
+
+
+def _checked(known: Knowledge, permits: Permits, terms: Terms, now: float) -> Decision:
+    return _forbidden(permits, terms) or _GO[Step.TO_ASK]
+
+
+def _answered(known: Knowledge, permits: Permits, terms: Terms, now: float) -> Decision:
+    if known.last is Evidence.RUNS:
+        return _run(known, now, "the minion says that it runs it")
+    if known.last is Evidence.IDLE:
+        return _unmatched(known, permits) or _GO[Step.ANSWERED]
+    # Signs of life can be forged: each that no answer follows counts less than the one before. One that seems to have
+    # answered may have been a moment too late.
+    pause = min(terms.cooldown * 2 ** min(known.signs.false_signs, 20), LONGEST_COOLDOWN)
+    return Decision(state=State.PENDING, pause=pause, alive=known.last is Evidence.UNPROVEN)
+
+
+def _unmatched(known: Knowledge, permits: Permits) -> Decision | None:
+    if permits.matches or known.entry.named or known.may_be_running:
+        return None
+    return Decision(state=State.DEAD, reason="it no longer matches the job's target")
+
+
+def _checked_again(known: Knowledge, permits: Permits, terms: Terms, now: float) -> Decision:
+    entry = known.entry
+    if forbidden := _forbidden(permits, terms):
+        return forbidden
+    if entry.acknowledged:
+        return Decision(Step.TO_PROBE, begun=BEGUN)
+    # What was sent without a receipt since somebody asked for it, or since it was begun last, has begun too.
+    may_run_again = entry.asker is not None or terms.retry_interrupted
+    if known.said is Said.INTERRUPTED and (entry.tries or not may_run_again):
+        return _interrupted(known, terms)
+    return _GO[Step.TO_SEND]
+
+
+def _its_turn(known: Knowledge, permits: Permits, terms: Terms, now: float) -> Decision:
+    return _LAND if permits.shut else _GO[Step.CLAIMING]
+
+
+def _claimed(known: Knowledge, permits: Permits, terms: Terms, now: float) -> Decision:
+    if permits.shut:
+        return _not_sent(known, permits.shut, terms)
+    if now - (known.entry.sent_at or 0.0) > STALE:
+        return _not_sent(known, "the store was slow to take the claim", terms)
+    return _GO[Step.SENDING]
+
+
+def _published(known: Knowledge, permits: Permits, terms: Terms, now: float) -> Decision:
+    if known.last is Evidence.REFUSED:
+        return _not_sent(known, f"the publish was refused: {known.why}", terms)
+    if known.last is Evidence.MISSED:
+        return _not_received(known.entry, "the master does not know the minion", terms, begun=False, alive=False)
+    reason = f"the publish was not confirmed: {known.why}" if known.last is Evidence.UNCONFIRMED else "published"
+    if known.entry.acknowledged:
+        return dataclasses.replace(_run(known, now, BEGUN), state=State.SENT, reason=reason)
+    soon = terms.acks or known.said is not Said.NOTHING
+    return Decision(Step.SENT, State.SENT, reason, wait=RECEIPT if soon else EARLY)
+
+
+# -- the job may be with the minion ------------------------------------------------------------------------------------
+
+
+def _begun(step: Step, known: Knowledge, now: float) -> Decision:
+    """It is said, however late, that the minion has begun the job."""
+    if step is Step.SENT:
+        return _run(known, now, BEGUN)
+    if step in (Step.TO_SEND, Step.CLAIMING):
+        return Decision(Step.TO_PROBE, begun=BEGUN)  # what was taken for not received: what has become of it?
+    # Where the minion is being asked just now, this stays whether or not it answers.
+    return Decision(begun=BEGUN) if step in PUBLISHED and step is not Step.SENDING else _STAY
+
+
+def _run(known: Knowledge, now: float, begun: str = "") -> Decision:
+    """Wait for the return. Its process may die without one: that is asked about, ever less often."""
+    since = known.entry.since if known.entry.state is State.RUNNING else now
+    return Decision(Step.RUNNING, begun=begun, wait=max(STILL_RUNNING, now - since))
+
+
+def _overdue(known: Knowledge, permits: Permits, terms: Terms, now: float) -> Decision:
+    """
+    No receipt has come in time, or no return. A busy master may have the receipt and not have got to it, as long as it hands
+    on those of others. A question would have to wait behind it, and make the master busier.
+    """
+    entry = known.entry
+    if known.last is Evidence.DUE and entry.state is State.SENT and terms.acks and not known.restarted:
+        until = min(permits.heard + _QUIET, (entry.sent_at or 0.0) + _LONGEST_RECEIPT)
+        if until > now:
+            return Decision(Step.SENT, wait=until - now)
+    return _DOUBT
+
+
+def _probed(known: Knowledge, permits: Permits, terms: Terms, now: float) -> Decision:
+    """The minion was asked about a job that may be with it."""
+    entry, verdict = known.entry, known.verdict(terms.acks)
+    if known.last is Evidence.UNPROVEN:
+        return _LATER[Step.PROBING]  # forged, or the job cache is slow to take it
+    if verdict is Verdict.RUNS:
+        return _run(known, now, "the minion says that it runs it" if known.last is Evidence.RUNS else "")
+    if verdict is not Verdict.SILENT:
+        if unmatched := _unmatched(known, permits):
+            return unmatched
+        if entry.state is State.SENT and not known.restarted and now < (entry.sent_at or 0.0) + RECEIPT:
+            return Decision(Step.SENT, wait=RECEIPT - EARLY)  # so soon it may not have begun yet
+        return Decision(Step.GRACE, wait=GRACE)
+    if entry.state is not State.RUNNING:
+        # One that would have recorded it may be sent it.
+        begun = known.said in (Said.NOTHING, Said.NOT_SURE)
+        return _not_received(entry, "no sign of receipt, and it does not answer", terms, begun)
+    if entry.expires_at <= now:
+        return Decision(
+            state=State.EXPIRED, reason="it was begun, but nothing more was heard of it in its time to live"
+        )
+    return _run(known, now)
+
+
+def _vanished(known: Knowledge, permits: Permits, terms: Terms, now: float) -> Decision:
+    """The minion is there, and has not returned the job: not even by now."""
+    entry, verdict = known.entry, known.verdict(terms.acks)
+    if verdict is Verdict.RUNS:
+        return _run(known, now)
+    if verdict is Verdict.INTERRUPTED:
+        return _interrupted(known, terms)
+    if verdict is Verdict.NEVER:
+        never = (
+            "the minion has never begun it" if known.said is Said.NEVER else "the engine ended before it was published"
+        )
+        decision = _not_received(entry, never, terms, begun=False, alive=True)
+        return dataclasses.replace(decision, forget=True)  # a word that it has begun was forged, or is older
+    begun = verdict is Verdict.MAY_HAVE_BEGUN
+    return _not_received(entry, "no sign of receipt; the minion does not run it", terms, begun, alive=True)
+
+
+# -- what was no success -----------------------------------------------------------------------------------------------
+
+
+def _interrupted(known: Knowledge, terms: Terms) -> Decision:
+    """The job was begun, and ended without a return."""
+    entry, begun = known.entry, RECORDED if known.said is Said.INTERRUPTED else ""
+    # Of what nobody knew until now that it was begun, that counts first.
+    is_news = bool(begun) and entry.state is not State.RUNNING
+    attempts = entry.attempts + (is_news and entry.state is State.PENDING)
+    tries, lost = (0, 0) if is_news else (entry.tries, entry.lost)
+    reason = "it was begun and ended without a return"
+    if not terms.retry_interrupted:
+        return Decision(state=State.HELD, reason=reason, begun=begun, tries=tries, lost=lost)
+    if attempts >= terms.max_attempts:
+        return Decision(state=State.DEAD, reason=f"it was begun {attempts} times and never returned", begun=begun)
+    reason += "; it will be run again"
+    again = Decision(state=State.PENDING, reason=reason, begun=begun, tries=tries, lost=lost, wait=terms.backoff)
+    return dataclasses.replace(again, forget=True, alive=True)
+
+
+def _not_sent(known: Knowledge, reason: str, terms: Terms) -> Decision:
+    """Nothing was published after a claim: that the minion begins the job cannot be said of it."""
+    decision = _not_received(known.entry, reason, terms, begun=False, alive=True)
+    # Else a second run would be told by the tries.
+    tries = known.entry.tries if known.said is Said.INTERRUPTED else decision.tries
+    return dataclasses.replace(decision, unsent=True, tries=tries)
+
+
+def _not_received(entry: Entry, reason: str, terms: Terms, begun: bool, alive: bool = False) -> Decision:
+    """
+    Nothing says that the minion got the job: that was no attempt.
+
+    :param begun: whether it may have begun the job all the same.
+    """
+    lost = entry.lost + begun
+    if begun and lost >= _LOST:
+        held = f"it was sent {lost} times without a sign of receipt, and may have been begun"
+        return Decision(state=State.HELD, reason=held, tries=entry.tries, lost=lost)
+    wait = min(terms.backoff * 2 ** min(entry.tries, 20), LONGEST_BACKOFF)
+    again = Decision(state=State.PENDING, reason=reason, wait=wait, tries=entry.tries + 1, lost=lost)
+    return dataclasses.replace(again, received=False, alive=alive)
+
+
+#: What decides at each step at which something can become known that does not mean the same at all of them.
+_AT: Mapping[Step, Callable[[Knowledge, Permits, Terms, float], Decision]] = {
+    Step.CHECKING: _checked,
+    Step.ASKING: _answered,
+    Step.CHECKING_AGAIN: _checked_again,
+    Step.TO_SEND: _its_turn,
+    Step.CLAIMING: _claimed,
+    Step.SENDING: _published,
+    Step.SENT: _overdue,
+    Step.RUNNING: _overdue,
+    Step.LOOKING: lambda *_: _GO[Step.TO_PROBE],
+    Step.PROBING: _probed,
+    Step.LAST_LOOK: _vanished,
+}
