@@ -42,12 +42,13 @@ class PublishFailed(JobsError):
     The master did not confirm a publish.
 
     ``certain`` is True when the master refused it, so that no minion has it, and False when nothing is known, as after
-    a time-out: the minions may have received it.
+    a time-out: the minions may have received it. ``forbidden`` is True when it will refuse the same again: who publishes may
+    not, or nobody may (``publisher_acl_blacklist``).
     """
 
-    def __init__(self, message: str, certain: bool = False) -> None:
+    def __init__(self, message: str, certain: bool = False, forbidden: bool = False) -> None:
         super().__init__(message)
-        self.certain = certain
+        self.certain, self.forbidden = certain, forbidden
 
 
 class NoMinionMatched(PublishFailed):

@@ -81,7 +81,7 @@ class Publisher:
         :param once: what minions with the executor ``job_once`` are told besides (``keep``, ``rerun``: see there).
         :param natively: whether minions of Salt 3008 are to acknowledge it by themselves. That can keep one that has just
             started from beginning for a minute; those that have the executor acknowledge it without waiting.
-        :raises PublishFailed: with ``certain`` where the master refused.
+        :raises PublishFailed: with ``certain`` where the master refused, and ``forbidden`` where it will do so again.
         :raises NoMinionMatched: when none of the target has an accepted key.
         """
         extra: dict[str, Any] = {name: options[name] for name in OPTIONS if options and options.get(name) is not None}
@@ -108,7 +108,9 @@ class Publisher:
             )
         except Exception as exc:
             self.failed += 1
-            raise PublishFailed(f"{type(exc).__name__}: {exc}", certain=_is_refusal(exc)) from exc
+            refusal = _refusal_in(exc)
+            forbidden = isinstance(refusal, salt.exceptions.AuthorizationError)
+            raise PublishFailed(f"{type(exc).__name__}: {exc}", refusal is not None, forbidden) from exc
         if not answer or not answer.get("jid"):
             raise NoMinionMatched(f"the master matched no minion with {_short(tgt)}")
         self.published += 1
@@ -163,11 +165,10 @@ def _with_wishes(given: Any, question: bool, once: Mapping[str, Any] | None) -> 
     return {**(given or {}), "job_once": wishes}
 
 
-def _is_refusal(exc: BaseException) -> bool:
-    if isinstance(exc, _REFUSALS):
-        return True
+def _refusal_in(exc: BaseException) -> BaseException | None:
+    """Return the error by which the master says that it published nothing, if that is what it says."""
     # run_job_async wraps what it does not know in a SaltClientError whose argument is the original.
-    return bool(exc.args) and isinstance(exc.args[0], _REFUSALS)
+    return next((found for found in (exc, *exc.args[:1]) if isinstance(found, _REFUSALS)), None)
 
 
 def _short(tgt: Any) -> str:

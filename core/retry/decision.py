@@ -35,6 +35,11 @@ LONGEST_BACKOFF, LONGEST_COOLDOWN = 3600.0, 300.0
 #: Publishes without a sign of receipt after which the minion may have begun the job all the same: a job that takes its own
 #: minion down must not do so at each of its starts.
 _LOST = 2
+#: Publishes that a minion which is there did not take, after which a job steps aside for those that wait for it: as a rule
+#: the minion knows the jid, and its return was lost.
+IN_VAIN = 3
+#: What is added to a reason where nobody knows.
+REACHED = "; it may have been begun"
 #: The reasons where a minion has said so unasked, and where its records say so.
 BEGUN, RECORDED = "the minion says that it has begun", "the minion has a record that it has begun"
 
@@ -58,7 +63,9 @@ class Permits:
     """
     What else counts at a step. ``denied`` and ``unsure``: why the job must not be sent, or that nobody can tell; ``shut``:
     why it must not be sent just now; ``barred``: the minion's key is not accepted now; ``matches``: whether the job's
-    target matches the minion; ``heard``: Unix time at which any minion last showed a receipt, or answered.
+    target matches the minion; ``waited_for``: whether another job that may be sent now waits for this one to be over;
+    ``unreturned``: whether the job cache was looked at, and has no return; ``heard``: Unix time at which any minion last
+    showed a receipt, or answered.
     """
 
     denied: str = ""
@@ -66,6 +73,8 @@ class Permits:
     shut: str = ""
     barred: bool = False
     matches: bool = True
+    waited_for: bool = False
+    unreturned: bool = False
     heard: float = 0.0
 
 
@@ -81,7 +90,8 @@ class Decision:
     Where it is tried again: ``received``, whether the publish counts as an attempt; ``unsent``, whether nothing was
     published at all; ``forget``, whether a word that the minion has begun the job counts no longer; ``alive``, whether the
     minion is there; ``pause``, seconds for which it gets nothing, since it only seemed to be there; ``at_once``, whether the
-    next replay may begin without any wait. ``tries`` and ``lost``: the entry's counters from now on, None where they stay.
+    next replay may begin without any wait. ``tries``, ``lost`` and ``vain``: the entry's counters from now on, None where
+    they stay; ``reached``, whether the publish may have reached the minion.
     """
 
     step: Step | None = None
@@ -91,6 +101,8 @@ class Decision:
     wait: float = 0.0
     tries: int | None = None
     lost: int | None = None
+    vain: int | None = None
+    reached: bool = False
     received: bool = True
     forget: bool = False
     alive: bool = False
@@ -120,7 +132,7 @@ def decide(step: Step | None, known: Knowledge, permits: Permits, terms: Terms, 
     if known.last is Evidence.FETCHED:
         return _FETCHED
     if step is None:
-        return _without_replay(known.entry, now)
+        return _without_replay(known.entry, permits, now)
     if known.last in (Evidence.UNREADABLE, Evidence.UNASKED):
         return _LATER[step]
     if known.last is Evidence.BEGUN:
@@ -128,9 +140,11 @@ def decide(step: Step | None, known: Knowledge, permits: Permits, terms: Terms, 
     return _AT[step](known, permits, terms, now)
 
 
-def _without_replay(entry: Entry, now: float) -> Decision:
-    """The job cache has no return, and nothing is under way."""
-    if entry.state in (State.PENDING, State.HELD) and entry.expires_at <= now:
+def _without_replay(entry: Entry, permits: Permits, now: float) -> Decision:
+    """Nothing is under way."""
+    if permits.waited_for and entry.state is State.PENDING and entry.vain >= IN_VAIN:
+        return Decision(state=State.HELD, reason=_steps_aside(entry.vain, entry.reason, entry.reached))
+    if permits.unreturned and entry.state in (State.PENDING, State.HELD) and entry.expires_at <= now:
         return Decision(state=State.EXPIRED, reason="its time to live has passed")
     return _STAY
 
@@ -173,9 +187,9 @@ def _checked_again(known: Knowledge, permits: Permits, terms: Terms, now: float)
         return forbidden
     if entry.acknowledged:
         return Decision(Step.TO_PROBE, begun=BEGUN)
-    # What was sent without a receipt since somebody asked for it, or since it was begun last, has begun too.
+    # What may have reached it without a receipt since somebody asked for it, or since it was begun last, has begun too.
     may_run_again = entry.asker is not None or terms.retry_interrupted
-    if known.said is Said.INTERRUPTED and (entry.tries or not may_run_again):
+    if known.said is Said.INTERRUPTED and (entry.reached or not may_run_again):
         return _interrupted(known, terms)
     return _GO[Step.TO_SEND]
 
@@ -195,8 +209,12 @@ def _claimed(known: Knowledge, permits: Permits, terms: Terms, now: float) -> De
 def _published(known: Knowledge, permits: Permits, terms: Terms, now: float) -> Decision:
     if known.last is Evidence.REFUSED:
         return _not_sent(known, f"the publish was refused: {known.why}", terms)
+    if known.last is Evidence.FORBIDDEN:
+        reason = f"the master does not let it be published: {known.why}"
+        return Decision(state=State.HELD, reason=reason, received=False, unsent=True)
     if known.last is Evidence.MISSED:
-        return _not_received(known.entry, "the master does not know the minion", terms, begun=False, alive=False)
+        missed = _not_received(known.entry, "the master does not know the minion", terms)
+        return _in_vain(known.entry, missed, permits)
     reason = f"the publish was not confirmed: {known.why}" if known.last is Evidence.UNCONFIRMED else "published"
     if known.entry.acknowledged:
         return dataclasses.replace(_run(known, now, BEGUN), state=State.SENT, reason=reason)
@@ -252,7 +270,7 @@ def _probed(known: Knowledge, permits: Permits, terms: Terms, now: float) -> Dec
     if entry.state is not State.RUNNING:
         # One that would have recorded it may be sent it.
         begun = known.said in (Said.NOTHING, Said.NOT_SURE)
-        return _not_received(entry, "no sign of receipt, and it does not answer", terms, begun)
+        return _not_received(entry, "no sign of receipt, and it does not answer", terms, begun, reached=True)
     if entry.expires_at <= now:
         return Decision(
             state=State.EXPIRED, reason="it was begun, but nothing more was heard of it in its time to live"
@@ -271,10 +289,13 @@ def _vanished(known: Knowledge, permits: Permits, terms: Terms, now: float) -> D
         never = (
             "the minion has never begun it" if known.said is Said.NEVER else "the engine ended before it was published"
         )
-        decision = _not_received(entry, never, terms, begun=False, alive=True)
-        return dataclasses.replace(decision, forget=True)  # a word that it has begun was forged, or is older
+        decision = dataclasses.replace(
+            _not_received(entry, never, terms, alive=True), forget=True
+        )  # what said so is forged
+        return decision if known.said is not Said.NEVER or known.restarted else _in_vain(entry, decision, permits)
     begun = verdict is Verdict.MAY_HAVE_BEGUN
-    return _not_received(entry, "no sign of receipt; the minion does not run it", terms, begun, alive=True)
+    decision = _not_received(entry, "no sign of receipt; the minion does not run it", terms, begun, True, reached=True)
+    return decision if begun else _in_vain(entry, decision, permits)
 
 
 # -- what was no success -----------------------------------------------------------------------------------------------
@@ -283,41 +304,51 @@ def _vanished(known: Knowledge, permits: Permits, terms: Terms, now: float) -> D
 def _interrupted(known: Knowledge, terms: Terms) -> Decision:
     """The job was begun, and ended without a return."""
     entry, begun = known.entry, RECORDED if known.said is Said.INTERRUPTED else ""
-    # Of what nobody knew until now that it was begun, that counts first.
-    is_news = bool(begun) and entry.state is not State.RUNNING
-    attempts = entry.attempts + (is_news and entry.state is State.PENDING)
-    tries, lost = (0, 0) if is_news else (entry.tries, entry.lost)
+    attempts = entry.attempts + bool(begun and entry.state is State.PENDING)  # that counts first
     reason = "it was begun and ended without a return"
     if not terms.retry_interrupted:
-        return Decision(state=State.HELD, reason=reason, begun=begun, tries=tries, lost=lost)
+        return Decision(state=State.HELD, reason=reason, begun=begun)
     if attempts >= terms.max_attempts:
         return Decision(state=State.DEAD, reason=f"it was begun {attempts} times and never returned", begun=begun)
     reason += "; it will be run again"
-    again = Decision(state=State.PENDING, reason=reason, begun=begun, tries=tries, lost=lost, wait=terms.backoff)
-    return dataclasses.replace(again, forget=True, alive=True)
+    return Decision(None, State.PENDING, reason, begun, terms.backoff, forget=True, alive=True)
 
 
 def _not_sent(known: Knowledge, reason: str, terms: Terms) -> Decision:
     """Nothing was published after a claim: that the minion begins the job cannot be said of it."""
-    decision = _not_received(known.entry, reason, terms, begun=False, alive=True)
-    # Else a second run would be told by the tries.
-    tries = known.entry.tries if known.said is Said.INTERRUPTED else decision.tries
-    return dataclasses.replace(decision, unsent=True, tries=tries)
+    return dataclasses.replace(_not_received(known.entry, reason, terms, alive=True), unsent=True)
 
 
-def _not_received(entry: Entry, reason: str, terms: Terms, begun: bool, alive: bool = False) -> Decision:
+def _not_received(
+    entry: Entry, reason: str, terms: Terms, begun: bool = False, alive: bool = False, reached: bool = False
+) -> Decision:
     """
     Nothing says that the minion got the job: that was no attempt.
 
     :param begun: whether it may have begun the job all the same.
+    :param alive: whether it is there.
+    :param reached: whether the publish may have reached it.
     """
     lost = entry.lost + begun
     if begun and lost >= _LOST:
         held = f"it was sent {lost} times without a sign of receipt, and may have been begun"
-        return Decision(state=State.HELD, reason=held, tries=entry.tries, lost=lost)
+        return Decision(state=State.HELD, reason=held, lost=lost, reached=True)
     wait = min(terms.backoff * 2 ** min(entry.tries, 20), LONGEST_BACKOFF)
     again = Decision(state=State.PENDING, reason=reason, wait=wait, tries=entry.tries + 1, lost=lost)
-    return dataclasses.replace(again, received=False, alive=alive)
+    return dataclasses.replace(again, received=False, alive=alive, reached=reached)
+
+
+def _in_vain(entry: Entry, decision: Decision, permits: Permits) -> Decision:
+    """Nor does it help to send it again: the minion is there. What others wait for steps aside after some tries."""
+    vain, reason = entry.vain + 1, decision.reason
+    if vain < IN_VAIN or not permits.waited_for:
+        return dataclasses.replace(decision, vain=vain)
+    held = _steps_aside(vain, reason, entry.reached or decision.reached)
+    return dataclasses.replace(decision, vain=vain, state=State.HELD, reason=held)
+
+
+def _steps_aside(vain: int, reason: str, reached: bool) -> str:
+    return f"it was sent {vain} times in vain, and others wait for it: {reason}{REACHED if reached else ''}"
 
 
 #: What decides at each step at which something can become known that does not mean the same at all of them.

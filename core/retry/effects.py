@@ -13,7 +13,7 @@ from typing import Any
 from saltext.jobs.core import lines
 from saltext.jobs.core.engine.answers import KeptAnswers
 from saltext.jobs.core.engine.worker import Worker
-from saltext.jobs.core.errors import JobCacheError, LaterVersion, PublishFailed
+from saltext.jobs.core.errors import JobCacheError, LaterVersion, NoMinionMatched, PublishFailed
 from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.questions import Found
 from saltext.jobs.core.retry import facts, target
@@ -284,7 +284,10 @@ class Effects:
                 )
             except PublishFailed as exc:
                 log.warning("Job %s could not be replayed to %d minions: %s", effect.jid, len(effect.minions), exc)
-                self._step(facts.SendFailed(effect.jid, effect.minions, str(exc), exc.certain))
+                if isinstance(exc, NoMinionMatched):
+                    self._step(facts.Sent(effect.jid, effect.minions, missed=frozenset(effect.minions)))
+                else:
+                    self._step(facts.SendFailed(effect.jid, effect.minions, str(exc), exc.certain, exc.forbidden))
             else:
                 log.info("Replayed job %s to %d minions", effect.jid, len(effect.minions))
                 self._step(facts.Sent(effect.jid, effect.minions, frozenset(effect.minions) - matched))

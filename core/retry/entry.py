@@ -86,7 +86,8 @@ class Entry:
     One job that one minion is owed. Times are Unix time in seconds.
 
     ``attempts`` counts publishes that met a sign of receipt, and the one under way; ``tries`` those in a row that met
-    none; ``lost`` those of them after which the minion may have begun the job all the same. ``named``: an operator named the
+    none; ``lost`` those of them after which the minion may have begun the job all the same; ``vain`` those that a minion
+    which was there did not take. ``reached``: one of them may have reached the minion. ``named``: an operator named the
     minion, so that it gets the job whether or not the job's target matches it. ``asker``: who asked for it by hand last, if
     anybody; that user's rights count at the replay beside those of the publisher.
     """
@@ -103,10 +104,12 @@ class Entry:
         "named",
         "next_at",
         "queued_at",
+        "reached",
         "sent_at",
         "since",
         "state",
         "tries",
+        "vain",
     )
 
     def __init__(self, minion: str, jid: str, queued_at: float, expires_at: float, reason: str) -> None:
@@ -114,8 +117,8 @@ class Entry:
         self.state = State.PENDING
         self.queued_at = self.since = queued_at
         self.expires_at = expires_at
-        self.attempts = self.tries = self.lost = 0
-        self.named = False
+        self.attempts = self.tries = self.lost = self.vain = 0
+        self.reached = self.named = False
         self.asker: Asker | None = None
         self.sent_at: float | None = None
         self.next_at = 0.0  # not tried again before, unless the minion starts
@@ -129,6 +132,11 @@ class Entry:
         self.state, self.since = to, now
         history = (*self.history, (now, to.value, reason))
         self.history = history if len(history) <= _HISTORY else (history[0], *history[2:])
+
+    def forget_tries(self) -> None:
+        """Count publishes without a sign of receipt anew: there was one, or somebody wants the job tried again."""
+        self.tries = self.lost = self.vain = 0
+        self.reached = False
 
     def claim(self, now: float) -> None:
         """Be about to be published."""
@@ -152,6 +160,8 @@ class Entry:
             "attempts": self.attempts,
             "tries": self.tries,
             "lost": self.lost,
+            "vain": self.vain,
+            "reached": self.reached,
             "named": self.named,
             "asker": None if self.asker is None else [self.asker.user, self.asker.eauth, self.asker.limited],
             "sent_at": self.sent_at,
@@ -179,6 +189,8 @@ class Entry:
             entry.attempts, entry.tries = int(record["attempts"]), int(record["tries"])
             # Version 0.1.0 wrote neither of these, but counted restarts.
             entry.lost = int(record.get("lost", record.get("restarts", 0)))
+            # Version 0.2.0 wrote neither of these, and took any try for one that may have reached the minion.
+            entry.vain, entry.reached = int(record.get("vain", 0)), bool(record.get("reached", entry.tries))
             entry.named = bool(record.get("named", False))
             entry.asker = Asker.from_record(record.get("asker"))
             entry.sent_at = None if record["sent_at"] is None else _finite(record["sent_at"])

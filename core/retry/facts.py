@@ -15,11 +15,20 @@ from saltext.jobs.core.retry.entry import Asker, Entry, Job
 from saltext.jobs.core.retry.knowledge import Said
 from saltext.jobs.core.retry.note import Note
 
+
+class Fact:
+    """What can happen."""
+
+
+class Effect:
+    """What is to be done."""
+
+
 # -- facts: from the bus, and so never more than a hint ---------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Published:
+class Published(Fact):
     """This master's bus says that a job was published at ``at``. Who it was for, the job cache tells."""
 
     jid: str
@@ -28,7 +37,7 @@ class Published:
 
 
 @dataclass(frozen=True)
-class ReturnHeard:
+class ReturnHeard(Fact):
     """The bus says that a minion returned a job. Believed once the job cache has it."""
 
     minion: str
@@ -36,7 +45,7 @@ class ReturnHeard:
 
 
 @dataclass(frozen=True)
-class Acknowledged:
+class Acknowledged(Fact):
     """The bus says that a minion has begun a job."""
 
     minion: str
@@ -62,7 +71,7 @@ TRIGGERED_BY: Mapping[Sign, frozenset[str]] = {
 
 
 @dataclass(frozen=True)
-class SignOfLife:
+class SignOfLife(Fact):
     """Minions seem to be there."""
 
     minions: tuple[str, ...]
@@ -70,7 +79,7 @@ class SignOfLife:
 
 
 @dataclass(frozen=True)
-class Gap:
+class Gap(Fact):
     """Events were lost."""
 
 
@@ -92,7 +101,7 @@ class Kill:
 
 
 @dataclass(frozen=True)
-class JobRead:
+class JobRead(Fact):
     """
     What the job cache knows of a job: ``job`` is None when this master did not publish it, or it is gone. ``missing``: those
     it was published to that have not returned it and whose key is accepted here; ``returned``: those that have returned it;
@@ -114,7 +123,7 @@ class JobRead:
 
 
 @dataclass(frozen=True)
-class Surveyed:
+class Surveyed(Fact):
     """
     The outcome of a survey: ``running`` has the jids that each minion runs, of those that answered; ``unasked`` could not be
     asked.
@@ -126,7 +135,7 @@ class Surveyed:
 
 
 @dataclass(frozen=True)
-class LookedUp:
+class LookedUp(Fact):
     """
     ``returned``: those of ``minions`` whose return the job cache has. ``barred``: those whose key is not accepted.
     ``denied``: ``{minion: reason}`` of those to which it may not be published any more; ``unsure``: of those of which that
@@ -145,7 +154,7 @@ class LookedUp:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Asked(Fact):
     """
     What minions say about a job: they run it, have run it (``ran``: their return is in the job cache now), or neither
     (``idle``; of these ``unmatched`` are those that the job's target does not match). ``silent`` said nothing, as far as is
@@ -168,7 +177,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Claimed:
+class Claimed(Fact):
     """The claims of these minions are durable."""
 
     jid: str
@@ -176,7 +185,7 @@ class Claimed:
 
 
 @dataclass(frozen=True)
-class Sent:
+class Sent(Fact):
     """The publish has succeeded; the master does not know the ``missed`` ones."""
 
     jid: str
@@ -185,17 +194,21 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class SendFailed:
-    """The publish was not confirmed; ``certain`` when no minion can have received it."""
+class SendFailed(Fact):
+    """
+    The publish was not confirmed; ``certain`` when no minion can have received it, ``forbidden`` when the master will refuse
+    the same again.
+    """
 
     jid: str
     minions: tuple[str, ...]
     reason: str
     certain: bool
+    forbidden: bool = False
 
 
 @dataclass(frozen=True)
-class Unreadable:
+class Unreadable(Fact):
     """The job cache could not be read for a Read of ``jid``, or for a LookUp of it, whose ``minions`` these are."""
 
     jid: str
@@ -203,7 +216,7 @@ class Unreadable:
 
 
 @dataclass(frozen=True)
-class KeysRead:
+class KeysRead(Fact):
     """
     The keys were read: of the minions of CheckKeys those in ``gone`` have none here. ``renewed`` are minions that had none
     when the keys were read before, and have one that was put there since. ``none``: no key at all is accepted here.
@@ -215,7 +228,7 @@ class KeysRead:
 
 
 @dataclass(frozen=True)
-class Vetted:
+class Vetted(Fact):
     """The keys were read: of the minions of Vet the ``strangers`` have none here, accepted or not."""
 
     jid: str
@@ -223,7 +236,7 @@ class Vetted:
 
 
 @dataclass(frozen=True)
-class Refused:
+class Refused(Fact):
     """The store refuses what belongs to a job, for the reason; the rest it takes."""
 
     jid: str
@@ -231,7 +244,7 @@ class Refused:
 
 
 @dataclass(frozen=True)
-class OpeningFound:
+class OpeningFound(Fact):
     """
     A window is open, or opens next, at ``opens``, and closes at ``closes``, or never where that is None. ``opens`` is None
     where that could not be said.
@@ -247,7 +260,7 @@ class OpeningFound:
 
 
 @dataclass(frozen=True)
-class Restored:
+class Restored(Fact):
     """What the store held when the engine started. It needs no writing."""
 
     jobs: tuple[Job, ...]
@@ -256,7 +269,7 @@ class Restored:
 
 
 @dataclass(frozen=True)
-class Adopted:
+class Adopted(Fact):
     """What an operator takes over from another master; answered with the number of entries."""
 
     jobs: tuple[Job, ...]
@@ -264,7 +277,7 @@ class Adopted:
 
 
 @dataclass(frozen=True)
-class EnqueueRequested:
+class EnqueueRequested(Fact):
     """An operator queues a job for minions by hand; answered with the number of new entries."""
 
     job: Job
@@ -275,14 +288,14 @@ class EnqueueRequested:
 
 
 @dataclass(frozen=True)
-class ReplayRequested:
+class ReplayRequested(Fact):
     """An operator wants a minion to get what it is owed now; answered with the number of its pending entries."""
 
     minion: str
 
 
 @dataclass(frozen=True)
-class RetryRequested:
+class RetryRequested(Fact):
     """An operator wants held and dead entries to be tried again; answered with their number."""
 
     minion: str | None = None
@@ -291,7 +304,7 @@ class RetryRequested:
 
 
 @dataclass(frozen=True)
-class CancelRequested:
+class CancelRequested(Fact):
     """An operator cancels entries; answered with their number."""
 
     minion: str | None = None
@@ -299,62 +312,32 @@ class CancelRequested:
 
 
 @dataclass(frozen=True)
-class PurgeRequested:
+class PurgeRequested(Fact):
     """An operator wants entries of some states to be forgotten; answered with their number."""
 
     states: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class PauseRequested:
+class PauseRequested(Fact):
     """An operator wants nothing to be replayed for now; answered with whether that is new."""
 
 
 @dataclass(frozen=True)
-class ResumeRequested:
+class ResumeRequested(Fact):
     """An operator wants replays to go on; answered with whether that is new."""
 
 
 @dataclass(frozen=True)
-class Tick:
+class Tick(Fact):
     """Time has passed; what is due is done after every fact."""
 
-
-Fact = (
-    Published
-    | ReturnHeard
-    | Acknowledged
-    | SignOfLife
-    | Gap
-    | JobRead
-    | LookedUp
-    | Asked
-    | Surveyed
-    | Claimed
-    | Sent
-    | SendFailed
-    | Unreadable
-    | KeysRead
-    | Vetted
-    | Refused
-    | OpeningFound
-    | Restored
-    | Adopted
-    | EnqueueRequested
-    | ReplayRequested
-    | RetryRequested
-    | CancelRequested
-    | PurgeRequested
-    | PauseRequested
-    | ResumeRequested
-    | Tick
-)
 
 # -- effects ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Save:
+class Save(Effect):
     """
     Store what the queue now holds under these keys (minion, jid), and remove what it does not hold any more. Likewise
     the snapshots of ``jobs``: stored before their first entry, removed after their last. It may take a second.
@@ -365,21 +348,21 @@ class Save:
 
 
 @dataclass(frozen=True)
-class SaveNote:
+class SaveNote(Effect):
     """Store the note about a job, or remove it where there is none any more."""
 
     jid: str
 
 
 @dataclass(frozen=True)
-class Read:
+class Read(Effect):
     """Read a job in the job cache; then give JobRead or Unreadable."""
 
     jid: str
 
 
 @dataclass(frozen=True)
-class LookUp:
+class LookUp(Effect):
     """
     Look for returns, keys and access, that of the publishing user and of the ``askers``, by minion; then give LookedUp or
     Unreadable. With ``only_returns`` keys and access are left out. With ``publish`` the time of the job's newest publish is
@@ -394,7 +377,7 @@ class LookUp:
 
 
 @dataclass(frozen=True)
-class Ask:
+class Ask(Effect):
     """
     Ask minions about a job, and store the return of those that have run it; then give Asked. One publish, and one more where
     some of ``doubted``, which may have begun the job, show no records: a proxy shows them only where it is asked for nothing
@@ -407,7 +390,7 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Inquire:
+class Inquire(Effect):
     """Ask minions which jobs they run; then give Surveyed. One publish."""
 
     number: int
@@ -415,7 +398,7 @@ class Inquire:
 
 
 @dataclass(frozen=True)
-class Claim:
+class Claim(Effect):
     """Make it durable that these entries are claimed, and since when; then give Claimed."""
 
     jid: str
@@ -423,7 +406,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Publish:
+class Publish(Effect):
     """
     Publish the job as it was, under its own jid, to those of these minions that its target still matches, and to the
     ``named`` ones whatever it matches. ``rerun``: one that keeps records is to run it though it was interrupted there.
@@ -438,21 +421,21 @@ class Publish:
 
 
 @dataclass(frozen=True)
-class Ping:
+class Ping(Effect):
     """Ask these minions whether they are there; give a SignOfLife of those that answer, soon after they do. One publish."""
 
     minions: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class CheckKeys:
+class CheckKeys(Effect):
     """Find out which of these minions have no key any more; then give KeysRead."""
 
     minions: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Vet:
+class Vet(Effect):
     """Find out which of these, who are said to have begun a job, are no minions; then give Vetted, if that can be said."""
 
     jid: str
@@ -460,7 +443,7 @@ class Vet:
 
 
 @dataclass(frozen=True)
-class FindOpening:
+class FindOpening(Effect):
     """Say when a window of a time zone opens and closes next, as core/windows.py has both; then give OpeningFound."""
 
     window: str
@@ -468,7 +451,7 @@ class FindOpening:
 
 
 @dataclass(frozen=True)
-class Announce:
+class Announce(Effect):
     """Tell the bus about an entry: ``salt/job_retry/<minion>/<jid>/<kind>``."""
 
     minion: str
@@ -480,33 +463,14 @@ class Announce:
 
 
 @dataclass(frozen=True)
-class Warn:
+class Warn(Effect):
     """Tell the operator, in the log."""
 
     message: str
 
 
 @dataclass(frozen=True)
-class Answer:
+class Answer(Effect):
     """The answer to the request that this step was given, for the operator once all Saves so far are durable."""
 
     value: int | bool = field(default=0)
-
-
-Effect = (
-    Save
-    | SaveNote
-    | Read
-    | LookUp
-    | Ask
-    | Inquire
-    | Claim
-    | Publish
-    | Ping
-    | CheckKeys
-    | Vet
-    | FindOpening
-    | Announce
-    | Warn
-    | Answer
-)

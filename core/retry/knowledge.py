@@ -38,6 +38,7 @@ class Evidence(enum.Enum):
     PUBLISHED = "published"  # the master has taken the publish
     UNCONFIRMED = "unconfirmed"  # the publish was begun, and nobody knows what has become of it
     REFUSED = "refused"  # the master has published nothing
+    FORBIDDEN = "forbidden"  # likewise, and it will not
     MISSED = "missed"  # the publish was made, but the master does not know the minion
     BEGUN = "begun"  # it is said in the minion's name, unasked, that it has begun the job
     RUNS = "runs"  # the minion answers that it runs the job

@@ -23,52 +23,14 @@ lost, a sweep), the job cache is looked at and the minion is asked again: then t
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from saltext.jobs.core.retry.backlog import Backlog
+from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import AGAIN, Capture, Outcome, Owed, Survey
-from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, State
-from saltext.jobs.core.retry.facts import (
-    Acknowledged,
-    Adopted,
-    Answer,
-    Asked,
-    CancelRequested,
-    CheckKeys,
-    Claimed,
-    Effect,
-    EnqueueRequested,
-    Fact,
-    Gap,
-    Inquire,
-    JobRead,
-    KeysRead,
-    Kill,
-    LookedUp,
-    OpeningFound,
-    PauseRequested,
-    Ping,
-    Published,
-    PurgeRequested,
-    Refused,
-    ReplayRequested,
-    Restored,
-    ResumeRequested,
-    RetryRequested,
-    ReturnHeard,
-    SendFailed,
-    Sent,
-    SignOfLife,
-    Surveyed,
-    Tick,
-    Unreadable,
-    Vetted,
-)
-from saltext.jobs.core.retry.note import Note
+from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, State
 from saltext.jobs.core.retry.openings import Openings
-from saltext.jobs.core.retry.outbox import Kind, Outbox
+from saltext.jobs.core.retry.outbox import Kind, Outbox, Turn
 from saltext.jobs.core.retry.owing import Owing
 from saltext.jobs.core.retry.presence import Presence
 from saltext.jobs.core.retry.queue import Queue
@@ -108,7 +70,11 @@ class Retry:
         self.presence = Presence(settings, self.queue, self.turns, self.outbox)
         self.owing = Owing(self.queue, self.capture, self._timers, self.turns, self.replays, self.presence)
         self.requests = Requests(self.queue, self.capture, self.turns, self.replays, self.owing, self.presence)
-        self._out: list[Effect] = []  # of the present step
+        self._out: list[facts.Effect] = []  # of the present step
+        # What the shell asks: entries by minion and jid, what is owed by minion, and the jobs that are owed by jid.
+        self.jobs, self.backlogs = self.queue.jobs, self.queue.backlogs
+        self.entry, self.entries, self.minions_of = self.queue.entry, self.queue.entries, self.queue.minions_of
+        self.claims_of, self.note = self.queue.claims_of, self.capture.notes.by_jid.get
 
     # -- what the shell asks ------------------------------------------------------------------------------------------
 
@@ -116,16 +82,6 @@ class Retry:
     def next_due(self) -> float | None:
         """When a Tick is next due, in Unix time."""
         return self._timers.next()
-
-    @property
-    def jobs(self) -> dict[str, Job]:
-        """The jobs that somebody is owed, by jid."""
-        return self.queue.jobs
-
-    @property
-    def backlogs(self) -> dict[str, Backlog]:
-        """What is owed, by minion."""
-        return self.queue.backlogs
 
     @property
     def total(self) -> int:
@@ -136,22 +92,6 @@ class Retry:
     def publishes(self) -> int:
         """The number of publishes so far."""
         return self.outbox.publishes
-
-    def entry(self, minion: str, jid: str) -> Entry | None:
-        """Return an entry of the queue."""
-        return self.queue.entry(minion, jid)
-
-    def entries(self) -> Iterator[Entry]:
-        """Yield all entries."""
-        return self.queue.entries()
-
-    def minions_of(self, jid: str) -> list[str]:
-        """Return the minions that are owed a job."""
-        return self.queue.minions_of(jid)
-
-    def claims_of(self, jid: str) -> dict[str, float]:
-        """Return ``{minion: when it was claimed}`` of the entries of a job that are under way."""
-        return self.queue.claims_of(jid)
 
     def knows(self, jid: str) -> bool:
         """Tell whether the load of a job is still needed."""
@@ -175,13 +115,9 @@ class Retry:
             return None
         return entry.sent_at
 
-    def note(self, jid: str) -> Note | None:
-        """Return the note about a job."""
-        return self.capture.notes.by_jid.get(jid)
-
     # -- the main path ------------------------------------------------------------------------------------------------
 
-    def step(self, fact: Fact, now: float) -> list[Effect]:
+    def step(self, fact: facts.Fact, now: float) -> list[facts.Effect]:
         """
         Take a fact that has become known at ``now``, and return what is to be done.
 
@@ -191,56 +127,27 @@ class Retry:
         self._out = []
         HANDLERS[type(fact)](self, fact)
         for key in self._timers.due(self.queue.now):
-            _TIMERS[key[0]](self, *key[1:])
-        self._release()
+            TIMERS[key[0]](self, *key[1:])
+        for turn in self.outbox.release(self.queue.now):
+            self._publish(turn)
         return [*self.queue.take_due(), *self._out]
 
-    def _release(self) -> None:
-        """Publish what may be published by now."""
-        for turn in self.outbox.release(self.queue.now):
-            if turn.kind is Kind.JOB:
-                self._out += self.replays.claim(turn.jid, turn.minions)
-            elif turn.kind is Kind.PING:
-                self._out.append(Ping(turn.minions))
-            elif turn.kind is Kind.SURVEY:
-                number, minions = self.capture.survey()
-                if minions:
-                    self._out.append(Inquire(number, minions))
-            else:
-                self._out.append(self.replays.ask(turn.jid, turn.minions))
+    def _publish(self, turn: Turn) -> None:
+        if turn.kind is Kind.JOB:
+            self._do(*self.replays.claim(turn.jid, turn.minions))
+        elif turn.kind is Kind.PING:
+            self._do(facts.Ping(turn.minions))
+        elif turn.kind is Kind.QUESTION:
+            self._do(self.replays.ask(turn.jid, turn.minions))
+        else:
+            number, minions = self.capture.survey()
+            self._do(*([facts.Inquire(number, minions)] if minions else ()))
 
-    # -- facts from the bus, and what it does not tell ----------------------------------------------------------------
+    def _do(self, *effects: facts.Effect) -> None:
+        self._out += effects
 
-    def _published(self, fact: Published) -> None:
-        # What is found in the job cache may be a replay; where another publish is hidden by one, minions know the jid again.
-        is_replay = not fact.fun and fact.at <= self.queue.replayed.get(fact.jid, 0.0) + _RECORDED
-        if fact.jid in self.queue.jobs and not is_replay:
-            self.queue.republished[fact.jid] = fact.at + _SLACK
-        self.capture.published(fact, self.queue.now)
-
-    def _job_read(self, fact: JobRead) -> None:
-        self._follow(self.capture.read(fact, self.queue.minions_of(fact.jid), self.queue.now))
-
-    def _sent(self, fact: Sent) -> None:
-        self.capture.replayed(fact.jid, self.queue.now)
-        self.replays.sent(fact)
-
-    def _send_failed(self, fact: SendFailed) -> None:
-        if not fact.certain:
-            self.capture.replayed(fact.jid, self.queue.now)
-        self.replays.send_failed(fact)
-
-    def _surveyed(self, fact: Surveyed) -> None:
-        for minion, jids in fact.running.items():
-            for jid in jids:  # also of jobs that it was not asked about, and has missed as it seemed
-                self.replays.acknowledged(Acknowledged(minion, jid), proven=True)
-        self._follow(self.capture.surveyed(fact, self.queue.now))
-
-    def _open_due(self, jid: str) -> None:
-        self._follow(self.capture.due(jid))
-
-    def _note_due(self, jid: str) -> None:
-        self._follow(self.capture.notes.due(jid))
+    def _answer(self, value: int | bool) -> None:
+        self._do(facts.Answer(value))
 
     def _follow(self, outcomes: Iterable[Outcome]) -> None:
         """Do what follows from what has become of a published job."""
@@ -249,34 +156,54 @@ class Retry:
                 self._timers.no_later(("survey",), self.queue.now + _GATHER)
             elif isinstance(outcome, Owed):
                 self.owing.owe(outcome)
-            elif isinstance(outcome, Kill):
+            elif isinstance(outcome, facts.Kill):
                 self.owing.killed(outcome)
             else:
-                self._out.append(outcome)
+                self._do(outcome)
 
-    def _acknowledged(self, fact: Acknowledged) -> None:
+    # -- facts from the bus, and what it does not tell ----------------------------------------------------------------
+
+    def _published(self, fact: facts.Published) -> None:
+        # What is found in the job cache may be a replay; where another publish is hidden by one, minions know the jid again.
+        is_replay = not fact.fun and fact.at <= self.queue.replayed.get(fact.jid, 0.0) + _RECORDED
+        if fact.jid in self.queue.jobs and not is_replay:
+            self.queue.republished[fact.jid] = fact.at + _SLACK
+        self.capture.published(fact, self.queue.now)
+
+    def _sent(self, fact: facts.Sent | facts.SendFailed) -> None:
+        if isinstance(fact, facts.Sent) or not fact.certain:
+            self.capture.replayed(fact.jid, self.queue.now)
+        self.replays.sent(fact)
+
+    def _surveyed(self, fact: facts.Surveyed) -> None:
+        for minion, jids in fact.running.items():
+            for jid in jids:  # also of jobs that it was not asked about, and has missed as it seemed
+                self.replays.acknowledged(facts.Acknowledged(minion, jid), proven=True)
+        self._follow(self.capture.surveyed(fact, self.queue.now))
+
+    def _acknowledged(self, fact: facts.Acknowledged | facts.ReturnHeard) -> None:
         if self.queue.has(fact.minion, fact.jid):
             self.replays.acknowledged(fact)
         else:
             self._follow(self.capture.begun(fact.jid, fact.minion))
 
-    def _return_heard(self, fact: ReturnHeard) -> None:
-        # Where the master cannot store it now (a full disk), that it was heard is all that tells that the job has begun.
-        self._acknowledged(Acknowledged(fact.minion, fact.jid))
+    def _return_heard(self, fact: facts.ReturnHeard) -> None:
+        # Where the master cannot store it now (a full disk), this event is the only trace that the job has begun.
+        self._acknowledged(fact)
         self.replays.return_heard(fact)
 
-    def _sign_of_life(self, fact: SignOfLife) -> None:
+    def _sign_of_life(self, fact: facts.SignOfLife) -> None:
         self.presence.sign_of_life(fact)
         self.owing.alive(fact.minions)
 
-    def _gap(self, _fact: Gap) -> None:
+    def _gap(self, _fact: facts.Gap) -> None:
         self.capture.gap(self.queue.now)
         self._look_again()
 
     def _look_again(self) -> None:
         """Look at everything that waits for an event that may have been missed."""
         for jid in list(self.queue.jobs):
-            self._out.append(self.replays.look_for_returns(jid, self.queue.minions_of(jid)))
+            self._do(self.replays.look_for_returns(jid, self.queue.minions_of(jid)))
         for minion, backlog in self.queue.backlogs.items():
             backlog.free_at = 0.0  # it may have started anew since
             if backlog.replay is not None:
@@ -289,13 +216,10 @@ class Retry:
         self._timers.set(("sweep",), self.queue.now + self.settings.sweep)
         self.capture.recheck(self.queue.now)
         if self.queue.backlogs:
-            self._out.append(CheckKeys(tuple(self.queue.backlogs)))
+            self._check_keys()
             self._look_again()
 
-    def _opening_due(self, window: str, timezone: str) -> None:
-        self._out.append(self.openings.due(window, timezone, self.queue.now))
-
-    def _opening_found(self, fact: OpeningFound) -> None:
+    def _opening_found(self, fact: facts.OpeningFound) -> None:
         is_open, jids = self.openings.found(fact, self.queue.now)
         for jid in jids:
             if is_open:
@@ -303,48 +227,32 @@ class Retry:
             else:
                 self.replays.shut(jid)
 
-    def _claimed(self, fact: Claimed) -> None:
-        self._out += self.replays.claimed(fact)
-
-    def _gathered(self, jid: str, gathering: str) -> None:
-        self._out += self.replays.due(gathering, jid)
-
-    def _unreadable(self, fact: Unreadable) -> None:
+    def _unreadable(self, fact: facts.Unreadable) -> None:
         if fact.minions:
             self.replays.unreadable(fact)
         else:
             self._follow(self.capture.unreadable(fact, self.queue.now))
 
-    def _keys_read(self, fact: KeysRead) -> None:
-        self._follow(self.owing.keys_read(fact))
-
     def _check_keys(self) -> None:
-        if self.owing.keyless:
-            self._out.append(CheckKeys(tuple(self.queue.backlogs)))
+        self._do(facts.CheckKeys(tuple(self.queue.backlogs)))
 
     # -- facts from the store and from operators ----------------------------------------------------------------------
 
-    def _restored(self, fact: Restored) -> None:
+    def _restored(self, fact: facts.Restored) -> None:
         self.owing.take_up(fact)
         self._timers.set(("sweep",), self.queue.now)
         self.capture.restore(fact.notes, self.queue.now)
         # What was read needs no writing.
         self.queue.take_changes()
 
-    def _adopted(self, fact: Adopted) -> None:
+    def _adopted(self, fact: facts.Adopted) -> None:
         self._answer(self.owing.take_up(fact))
         self._timers.set(("sweep",), self.queue.now)
 
-    def _purge(self, fact: PurgeRequested) -> None:
+    def _purge(self, fact: facts.PurgeRequested) -> None:
         count, outcomes = self.requests.purge(fact)
         self._follow(outcomes)
         self._answer(count)
-
-    def _answer(self, value: int | bool) -> None:
-        self._out.append(Answer(value))
-
-    def _tick(self, _fact: Tick) -> None:
-        pass  # what is due is done after every fact
 
     def _end_due(self, minion: str, jid: str) -> None:
         entry = self.queue.entry(minion, jid)
@@ -354,51 +262,51 @@ class Retry:
             self._follow(self.owing.remove(entry))
             return
         # It expires if the job cache has no return of it, once that can be read.
-        self._out.append(self.replays.look_for_returns(jid, (minion,)))
+        self._do(self.replays.look_for_returns(jid, (minion,)))
         self._timers.set(("end", minion, jid), self.queue.now + AGAIN)
 
 
 HANDLERS: dict[type, Callable[[Retry, Any], None]] = {
-    Published: Retry._published,
-    ReturnHeard: Retry._return_heard,
-    Acknowledged: Retry._acknowledged,
-    SignOfLife: Retry._sign_of_life,
-    Gap: Retry._gap,
-    JobRead: Retry._job_read,
-    LookedUp: lambda self, fact: self.replays.looked_up(fact),
-    Asked: lambda self, fact: self.replays.asked(fact),
-    Surveyed: Retry._surveyed,
-    Claimed: Retry._claimed,
-    Sent: Retry._sent,
-    SendFailed: Retry._send_failed,
-    Unreadable: Retry._unreadable,
-    KeysRead: Retry._keys_read,
-    Vetted: lambda self, fact: self.capture.vetted(fact),
-    Refused: lambda self, fact: self.owing.refused(fact),
-    OpeningFound: Retry._opening_found,
-    Restored: Retry._restored,
-    Adopted: Retry._adopted,
-    EnqueueRequested: lambda self, fact: self._answer(self.requests.enqueue(fact)),
-    ReplayRequested: lambda self, fact: self._answer(self.requests.replay(fact)),
-    RetryRequested: lambda self, fact: self._answer(self.requests.retry(fact)),
-    CancelRequested: lambda self, fact: self._answer(self.requests.cancel(fact)),
-    PurgeRequested: Retry._purge,
-    PauseRequested: lambda self, _fact: self._answer(self.requests.pause()),
-    ResumeRequested: lambda self, _fact: self._answer(self.requests.resume()),
-    Tick: Retry._tick,
+    facts.Published: Retry._published,
+    facts.ReturnHeard: Retry._return_heard,
+    facts.Acknowledged: Retry._acknowledged,
+    facts.SignOfLife: Retry._sign_of_life,
+    facts.Gap: Retry._gap,
+    facts.JobRead: lambda it, fact: it._follow(it.capture.read(fact, it.minions_of(fact.jid), it.queue.now)),
+    facts.LookedUp: lambda it, fact: it.replays.looked_up(fact),
+    facts.Asked: lambda it, fact: it.replays.asked(fact),
+    facts.Surveyed: Retry._surveyed,
+    facts.Claimed: lambda it, fact: it._do(*it.replays.claimed(fact)),
+    facts.Sent: Retry._sent,
+    facts.SendFailed: Retry._sent,
+    facts.Unreadable: Retry._unreadable,
+    facts.KeysRead: lambda it, fact: it._follow(it.owing.keys_read(fact)),
+    facts.Vetted: lambda it, fact: it.capture.vetted(fact),
+    facts.Refused: lambda it, fact: it.owing.refused(fact),
+    facts.OpeningFound: Retry._opening_found,
+    facts.Restored: Retry._restored,
+    facts.Adopted: Retry._adopted,
+    facts.EnqueueRequested: lambda it, fact: it._answer(it.requests.enqueue(fact)),
+    facts.ReplayRequested: lambda it, fact: it._answer(it.requests.replay(fact)),
+    facts.RetryRequested: lambda it, fact: it._answer(it.requests.retry(fact)),
+    facts.CancelRequested: lambda it, fact: it._answer(it.requests.cancel(fact)),
+    facts.PurgeRequested: Retry._purge,
+    facts.PauseRequested: lambda it, _fact: it._answer(it.requests.pause()),
+    facts.ResumeRequested: lambda it, _fact: it._answer(it.requests.resume()),
+    facts.Tick: lambda it, _fact: None,  # what is due is done after every fact
 }
 
-_TIMERS: dict[str, Callable[..., None]] = {
-    "open": Retry._open_due,
-    "note": Retry._note_due,
-    "keys": Retry._check_keys,
-    "opening": Retry._opening_due,
+TIMERS: dict[str, Callable[..., None]] = {
+    **{name: lambda it, jid, name=name: it._do(*it.replays.due(name, jid)) for name in GATHERINGS},
+    "open": lambda it, jid: it._follow(it.capture.due(jid)),
+    "note": lambda it, jid: it._follow(it.capture.notes.due(jid)),
+    "keys": lambda it: it._check_keys() if it.owing.keyless else None,
+    "opening": lambda it, *hours: it._do(it.openings.due(*hours, it.queue.now)),
     "end": Retry._end_due,
-    "minion": lambda self, minion: self.replays.begin(minion),
-    **{name: functools.partial(Retry._gathered, gathering=name) for name in GATHERINGS},
-    "heard": lambda self, minion, jid: self.replays.heard_due(minion, jid),
-    "replay": lambda self, minion: self.replays.overdue(minion),
+    "minion": lambda it, minion: it.replays.begin(minion),
+    "heard": lambda it, minion, jid: it.replays.heard_due(minion, jid),
+    "replay": lambda it, minion: it.replays.overdue(minion),
     "sweep": Retry._sweep,
-    "survey": lambda self: self.outbox.survey(),
-    "rate": lambda self: None,
+    "survey": lambda it: it.outbox.survey(),
+    "rate": lambda it: None,
 }

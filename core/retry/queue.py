@@ -191,8 +191,8 @@ class Queue:
 
     def renew(self, entry: Entry, expires_at: float, reason: str) -> None:
         """Make an entry pending again, as if it had never been tried."""
-        entry.attempts = entry.tries = entry.lost = 0
-        entry.next_at, entry.acknowledged = 0.0, False
+        entry.forget_tries()
+        entry.attempts, entry.next_at, entry.acknowledged = 0, 0.0, False
         entry.expires_at = max(entry.expires_at, expires_at)
         self.move(entry, State.PENDING, reason)
         self.tell(entry, "queued")

@@ -80,6 +80,10 @@ class Replays:
         if entry.state in UNDER_WAY:
             backlog.replay = Replay(Step.DOUBTED, Knowledge(entry, backlog, now))
             self._looks.add(entry.jid, minion, now + HEARD)
+        elif self._turns.holds_up(entry):
+            known, permits = Knowledge(entry, backlog, now), Permits(waited_for=True)
+            self._carry_out(entry, None, decide(None, known, permits, self._queue.terms_of(entry), now))
+            self._turns.wake(minion, now)
         elif entry.next_at > now:
             self._turns.wake(minion, entry.next_at)  # no newer job overtakes it
         else:
@@ -104,14 +108,14 @@ class Replays:
         elif decision.state is State.PENDING and replay is not None:
             self.land(entry) if decision.at_once else self._try_again(entry, replay, decision)
         elif decision.state is not None:
-            self._count(entry, decision)
+            self._count(entry, replay, decision)
             self.end(entry, decision.state, decision.reason)
 
     def _note_begun(self, entry: Entry, reason: str) -> None:
         """Note that the minion got the job: from now on it is known to have been begun."""
         if entry.state is not State.RUNNING:
             entry.attempts += entry.state is State.PENDING
-            entry.tries = entry.lost = 0
+            entry.forget_tries()
             self._queue.move(entry, State.RUNNING, reason)
 
     def _go(self, entry: Entry, replay: Replay, step: Step, wait: float) -> None:
@@ -142,9 +146,16 @@ class Replays:
             self._looks.add(jid, minion, now + wait, no_sooner=step is Step.GRACE)
 
     @staticmethod
-    def _count(entry: Entry, decision: Decision) -> None:
-        if decision.tries is not None and decision.lost is not None:
-            entry.tries, entry.lost = decision.tries, decision.lost
+    def _count(entry: Entry, replay: Replay | None, decision: Decision) -> None:
+        for name in ("tries", "lost", "vain"):
+            count = getattr(decision, name)
+            if count is not None:
+                setattr(entry, name, count)
+        entry.reached = entry.reached or decision.reached
+        entry.attempts -= not decision.received
+        entry.acknowledged = entry.acknowledged and not decision.forget
+        if decision.unsent and replay is not None:
+            entry.sent_at = replay.known.sent_before
 
     def _try_again(self, entry: Entry, replay: Replay, decision: Decision) -> None:
         """
@@ -152,12 +163,8 @@ class Replays:
         is longer.
         """
         backlog, known, now = self._queue.backlogs[entry.minion], replay.known, self._queue.now
-        self._count(entry, decision)
-        entry.attempts -= not decision.received
-        entry.acknowledged = entry.acknowledged and not decision.forget
+        self._count(entry, replay, decision)
         entry.next_at = now + decision.wait if decision.wait else entry.next_at
-        if decision.unsent:
-            entry.sent_at = known.sent_before
         if entry.state is not State.PENDING:
             self._queue.move(entry, State.PENDING, decision.reason)
         backlog.not_before = now + max(decision.pause, self._settings.cooldown)
@@ -297,7 +304,11 @@ class Replays:
             known.published = fact.last
             known.take(Evidence.RETURNED if returned else Evidence.NOT_RETURNED)
             permits = NOTHING_ELSE
-            if minion in fact.denied or minion in fact.unsure or minion in fact.barred:
+            if replay is None:
+                permits = Permits(unreturned=True)
+            elif replay.step is Step.LAST_LOOK:
+                permits = Permits(waited_for=self._turns.is_waited_for(entry))
+            elif minion in fact.denied or minion in fact.unsure or minion in fact.barred:
                 permits = Permits(
                     fact.denied.get(minion, ""), fact.unsure.get(minion, ""), barred=minion in fact.barred
                 )
@@ -337,9 +348,9 @@ class Replays:
         if not fact.more:
             self._answered.hasten(fact.jid, self._queue.now)
 
-    def acknowledged(self, fact: Acknowledged, proven: bool = False) -> None:
+    def acknowledged(self, fact: Acknowledged | ReturnHeard, proven: bool = False) -> None:
         """
-        A minion says that it has begun a job. That is believed, however late it comes.
+        A minion says that it has begun a job, or returned it. That is believed, however late it comes.
 
         :param proven: whether the minion itself is known to have said so.
         """
@@ -388,16 +399,15 @@ class Replays:
         minions = tuple(entry.minion for entry, _ in ready)
         return [Publish(fact.jid, minions, named, Said.INTERRUPTED in said, recorded)]
 
-    def sent(self, fact: Sent) -> None:
-        """The publish has succeeded."""
-        if fact.jid in self._queue.jobs:
+    def sent(self, fact: Sent | SendFailed) -> None:
+        """The publish is over: the master has taken it, or not, as far as is known."""
+        if isinstance(fact, Sent) and fact.jid in self._queue.jobs:
             self._queue.replayed[fact.jid] = self._queue.now
         for entry, replay in self._queue.replays(fact.jid, fact.minions, Step.SENDING):
-            replay.known.take(Evidence.MISSED if entry.minion in fact.missed else Evidence.PUBLISHED)
-            self._decide(entry, replay)
-
-    def send_failed(self, fact: SendFailed) -> None:
-        """The publish has not succeeded, as far as is known."""
-        for entry, replay in self._queue.replays(fact.jid, fact.minions, Step.SENDING):
-            replay.known.take(Evidence.REFUSED if fact.certain else Evidence.UNCONFIRMED, why=fact.reason)
-            self._decide(entry, replay)
+            if isinstance(fact, Sent):
+                replay.known.take(Evidence.MISSED if entry.minion in fact.missed else Evidence.PUBLISHED)
+            else:
+                refused = Evidence.FORBIDDEN if fact.forbidden else Evidence.REFUSED
+                replay.known.take(refused if fact.certain else Evidence.UNCONFIRMED, why=fact.reason)
+            missed = replay.known.last is Evidence.MISSED
+            self._decide(entry, replay, Permits(waited_for=missed and self._turns.is_waited_for(entry)))

@@ -10,6 +10,7 @@ import zlib
 from typing import TYPE_CHECKING
 
 from saltext.jobs.core.retry.backlog import Backlog
+from saltext.jobs.core.retry.decision import IN_VAIN
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
 from saltext.jobs.core.retry.openings import Openings
 from saltext.jobs.core.retry.queue import Queue
@@ -75,7 +76,8 @@ class Turns:
             return
         first = self.first(backlog)
         if first is not None:
-            at = max(at, backlog.not_before, 0.0 if first.state in UNDER_WAY else first.next_at)
+            at_once = first.state in UNDER_WAY or self.holds_up(first)
+            at = max(at, backlog.not_before, 0.0 if at_once else first.next_at)
             (self._timers.set if anew else self._timers.no_later)(("minion", minion), at)
 
     def first(self, backlog: Backlog) -> Entry | None:
@@ -92,6 +94,15 @@ class Turns:
                 if least is None or turn < least:
                     first, least = entry, turn
         return first
+
+    def is_waited_for(self, entry: Entry) -> bool:
+        """Tell whether another job that may be sent now waits for this one to be over."""
+        others = self._queue.backlogs[entry.minion].entries.values()
+        return any(other.state is State.PENDING and other is not entry and self.may_be_sent(other) for other in others)
+
+    def holds_up(self, entry: Entry) -> bool:
+        """Tell whether an entry that waits to be tried again, and that its minion did not take, is waited for by others."""
+        return entry.vain >= IN_VAIN and entry.state is State.PENDING and self.is_waited_for(entry)
 
     def may_be_sent(self, entry: Entry) -> bool:
         """Tell whether the window of an entry's job is open, or need not be."""

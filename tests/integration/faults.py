@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
+import threading
 
 import psutil
 
@@ -126,3 +129,50 @@ class CutOffJob:
         front.suspend()
         self._go.touch()
         wait_for(lambda: not shell.is_running(), what="the job has ended")
+
+
+class Link:
+    """
+    A way to a port of this machine that can be cut: what is sent then is lost, and neither end starts anew.
+
+    :param to: the port to which it leads. ``port`` is where it begins.
+    """
+
+    def __init__(self, to):
+        self._to, self._ends, self._server = to, set(), None
+        self.port = 0
+        self.mend()
+
+    def mend(self):
+        """Let whoever connects through."""
+        self._server = socket.create_server(("127.0.0.1", self.port))
+        self.port = self._server.getsockname()[1]
+        threading.Thread(target=self._accept, args=(self._server,), daemon=True).start()
+
+    def close(self):
+        self.cut()
+
+    def cut(self):
+        """Break all connections, and take none."""
+        for end in (self._server, *self._ends):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+        self._ends.clear()
+
+    def _accept(self, server):
+        with contextlib.suppress(OSError):
+            while True:
+                ends = [server.accept()[0], socket.create_connection(("127.0.0.1", self._to))]
+                self._ends.update(ends)
+                for one, other in (ends, ends[::-1]):
+                    threading.Thread(target=self._pass_on, args=(one, other), daemon=True).start()
+
+    @staticmethod
+    def _pass_on(one, other):
+        with contextlib.suppress(OSError):
+            while data := one.recv(65536):
+                other.sendall(data)
+        for end in (one, other):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)

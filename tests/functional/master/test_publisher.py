@@ -155,6 +155,7 @@ def test_a_refusal_is_certain_and_leaves_the_connection_in_use(master, publish):
         with pytest.raises(PublishFailed) as failed:
             publish()
         assert failed.value.certain
+        assert failed.value.forbidden is (name == "AuthorizationError"), "it will refuse the same again"
     master.answer = genuine
     publish()
     assert len(set(master.connections)) == 1

@@ -7,6 +7,7 @@ import types
 
 import pytest
 
+from saltext.jobs.core.errors import NoMinionMatched, PublishFailed
 from saltext.jobs.core.master import once
 from saltext.jobs.core.master.questions import Found
 from saltext.jobs.core.retry import facts
@@ -29,23 +30,30 @@ class Minions:
 
 def asked(opts, job_cache, found, doubted=(), **load):
     """Ask about a job: what the queue is told, and the minions."""
-    load, minions, told, calls = load_of(**load), Minions(found), [], []
+    minions = Minions(found)
+    return perform(opts, job_cache, facts.Ask(JID, ("a", "b"), tuple(doubted)), load, questions=minions), minions
+
+
+def perform(opts, job_cache, effect, load, **others):
+    """Have an effect performed, and return what the queue is told."""
+    load, told, calls = load_of(**load), [], []
     job = job_of(JID, load, published_at=1000.0)
     ports = types.SimpleNamespace(
-        questions=minions,
         cache=job_cache,
         reader=JobReader(opts, job_cache, trust=False),
         clock=types.SimpleNamespace(now=lambda: 1060.0),
+        **others,
     )
-    machine = types.SimpleNamespace(queue=types.SimpleNamespace(jobs={JID: job}))
+    capture = types.SimpleNamespace(ttl_of=lambda job: 3600.0)
+    machine = types.SimpleNamespace(queue=types.SimpleNamespace(jobs={JID: job}), capture=capture)
     loop = types.SimpleNamespace(spawn_callback=lambda call, *args: calls.append(call(*args)))
     worker = types.SimpleNamespace(call=_called)
     with_ = Context(loop, ports, machine, {JID: load}, None, worker, worker, "m", False, True, 1.0, told.append)
     effects = Effects(with_)
-    effects.perform(facts.Ask(JID, ("a", "b"), tuple(doubted)))
+    effects.perform(effect)
     asyncio.run(calls.pop())
     (fact,) = told
-    return fact, minions
+    return fact
 
 
 async def _called(call, *args):
@@ -102,3 +110,26 @@ def test_what_a_minion_has_returned_to_another_master_under_the_same_jid_is_no_r
     assert fact.said == {"a": Said.INTERRUPTED}, "it would not run under that jid"
     assert job_cache.have_returned(JID, ["a"]) == frozenset()
     assert "has run another function" in caplog.text
+
+
+class Refusing:
+    """A publisher whose every publish fails so."""
+
+    def __init__(self, why):
+        self.why = why
+
+    async def publish(self, *args, **options):
+        raise self.why
+
+
+@pytest.mark.parametrize(
+    ("why", "told"),
+    [
+        (NoMinionMatched("no such minion"), facts.Sent(JID, ("a",), missed=frozenset("a"))),
+        (PublishFailed("no", certain=True, forbidden=True), facts.SendFailed(JID, ("a",), "no", True, forbidden=True)),
+        (PublishFailed("no", certain=True), facts.SendFailed(JID, ("a",), "no", True)),
+        (PublishFailed("no answer"), facts.SendFailed(JID, ("a",), "no answer", False)),
+    ],
+)
+def test_why_a_publish_failed_is_told(opts, job_cache, why, told):
+    assert perform(opts, job_cache, facts.Publish(JID, ("a",)), {}, publisher=Refusing(why)) == told

@@ -114,8 +114,10 @@ def test_effects_and_facts_are_performed_and_handled_without_exception():
     from saltext.jobs.core.retry import effects as retry_effects
     from saltext.jobs.core.retry import machine as retry
 
-    assert set(retry_effects.PERFORM) == set(facts.Effect.__args__) - {facts.Answer}  # which the shell hands over
-    assert set(retry.HANDLERS) == set(facts.Fact.__args__)
+    assert set(retry_effects.PERFORM) == set(facts.Effect.__subclasses__()) - {
+        facts.Answer
+    }  # which the shell hands over
+    assert set(retry.HANDLERS) == set(facts.Fact.__subclasses__())
 
 
 def test_an_engine_that_dies_in_its_first_second_leaves_behind_from_when_on_jobs_are_looked_for(tmp_path):

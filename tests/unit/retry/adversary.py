@@ -34,6 +34,39 @@ USERS = ("ann", "bob")
 class Adversary(World):
     """A world whose misfortunes a seed decides."""
 
+    #: What happens, each as often as it stands here.
+    KINDS = (
+        *(
+            "publish",
+            "publish",
+            "part",
+            "backlog",
+            "stop",
+            "start",
+            "start",
+            "revive",
+            "freeze",
+            "die",
+            "kill",
+            "cancel",
+        ),
+        *(
+            "forge",
+            "forge",
+            "crash",
+            "die_at",
+            "die_at",
+            "gap",
+            "store",
+            "cache",
+            "urge",
+            "enqueue",
+            "process",
+            "revoke",
+        ),
+        *("window_trouble", "retry", "full"),
+    )
+
     def __init__(self, seed):
         self.random = random.Random(seed)
         self.lossy = self.random.choice([0.0, 0.0, 0.1, 0.5])  # the part of genuine events that is lost
@@ -180,26 +213,7 @@ class Adversary(World):
     def act(self):
         """Let something happen, and some time pass."""
         choice = self.random.choice
-        kinds = [
-            "publish",
-            "publish",
-            "part",
-            "backlog",
-            "stop",
-            "start",
-            "start",
-            "revive",
-            "freeze",
-            "die",
-            "kill",
-            "cancel",
-            "forge",
-            "forge",
-            "crash",
-        ]
-        kinds += ["die_at", "die_at", "gap", "store", "cache", "urge", "enqueue", "process"]
-        kinds += ["revoke", "window_trouble", "retry", "full"]
-        getattr(self, f"do_{choice(kinds)}")()
+        getattr(self, f"do_{choice(self.KINDS)}")()
         self.run(choice([0.01, 0.2, 1.0, 5.0, 15.0, 60.0, 700.0]) * self.random.random())
 
     def _some(self):
@@ -393,3 +407,56 @@ class Adversary(World):
                 assert self.state(*key) is not State.CLAIMED
         assert all(runs <= 6 for runs in self.runs.values()), "a loop"
         assert set(self.stored) == {(entry.minion, entry.jid) for entry in self.machine.entries()}
+
+
+class CutOff(Adversary):
+    """
+    A world in which links are cut as well: what a minion returns then is lost, and while it lives it ignores the jid. The
+    master forbids functions for good, and does not match minions for a while; some minions keep records.
+    """
+
+    KINDS = (*Adversary.KINDS, "cut", "cut", "cut", "forbid", "miss")
+
+    def __init__(self, seed):
+        super().__init__(seed)
+        for minion in self.minions.values():
+            minion.keeps = self.random.random() < 0.3
+
+    def do_cut(self):
+        """The link of a minion is cut while it runs something, and for a while after that; it misses jobs meanwhile."""
+        name = self.random.choice(sorted(self.minions))
+        minion = self.minions[name]
+        if not minion.up:
+            return
+        minion.up, life = False, minion.life
+        for jid in list(minion.running):
+            del minion.running[jid]
+            minion.ran.add(jid)
+        for _ in range(2):
+            self.publish(f"j{len(self.published)}", targets=(name,))
+            self.run(self.random.uniform(0.0, 20.0))
+        if minion.life == life and minion.late is None:
+            minion.up = True
+
+    def finish(self, name, jid, life):
+        """What a minion runs no more returns nothing; what was killed and is run again does."""
+        if jid in self.minions[name].running:
+            self.killed.discard((name, jid))
+            super().finish(name, jid, life)
+
+    def do_forbid(self):
+        jid = self._job()
+        if jid:
+            self.forbid(jid)
+
+    def do_miss(self):
+        self.refuse(
+            self.random.randint(1, 5),
+            lambda effect: facts.Sent(effect.jid, effect.minions, missed=frozenset(effect.minions)),
+        )
+
+    def judge(self):
+        super().judge()
+        for name, backlog in self.machine.backlogs.items():
+            pending = [entry.jid for entry in backlog.entries.values() if entry.state is State.PENDING]
+            assert len(pending) <= 1, f"{pending} wait for each other, and {name} is there"

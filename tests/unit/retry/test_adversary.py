@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.retry.adversary import Adversary
+from tests.unit.retry.adversary import Adversary, CutOff
 
 
-def play(seed):
-    world = Adversary(seed)
+def play(seed, kind=Adversary):
+    world = kind(seed)
     try:
         world.play(steps=30)
         world.judge()
@@ -20,6 +20,12 @@ def play(seed):
 def test_nothing_is_lost_and_nothing_that_has_begun_runs_again(seed):
     for each in range(seed, seed + 20):
         play(each)
+
+
+@pytest.mark.parametrize("seed", range(0, 100, 20))
+def test_nothing_waits_for_ever_behind_what_its_minion_does_not_take(seed):
+    for each in range(seed, seed + 20):
+        play(each, CutOff)
 
 
 @pytest.mark.slow

@@ -805,6 +805,14 @@ def test_an_entry_of_version_0_1_0_is_taken_up():
     assert (entry.state, entry.lost, entry.named) == (State.PENDING, 1, False)
 
 
+@pytest.mark.parametrize("tries", [0, 2])
+def test_an_entry_of_version_0_2_0_is_taken_up(tries):
+    record = Entry("b", "j1", 1.0, 2.0, "was away").as_record()
+    del record["vain"], record["reached"]
+    entry = Entry.from_record("b", "j1", {**record, "tries": tries})
+    assert (entry.tries, entry.vain, entry.reached) == (tries, 0, tries > 0)
+
+
 @pytest.mark.parametrize("record", [None, [], {}, {"minion": "b"}, {"minion": "x", "jid": "j1"}, "text"])
 def test_what_is_no_entry_is_refused(record):
     with pytest.raises(ValueError):

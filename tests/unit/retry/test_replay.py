@@ -200,6 +200,105 @@ def test_no_newer_job_overtakes_one_that_waits_to_be_tried_again():
     assert [effect.jid for effect in world.effects(facts.Publish)] == ["j1", "j1", "j2"]
 
 
+def cut_off(keeps=False, jids=("j1", "j2", "j3"), **options):
+    """
+    A world in which minion b got ``j1`` before its link was cut, runs nothing any more, and has missed the others. The link
+    is back, no start tells of that, and the return of ``j1`` is lost: while it lives, b ignores that jid.
+    """
+    world = World(minions=("b",), **options)
+    minion = world.minions["b"]
+    minion.up, minion.keeps = False, keeps
+    minion.seen.add("j1")
+    for jid in jids:
+        world.publish(jid)
+    world.run(60)
+    minion.up = True
+    world.tell(facts.SignOfLife(("b",), facts.Sign.ANSWER))
+    return world
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_job_that_a_living_minion_does_not_take_is_held_after_some_tries_and_the_next_goes_on(keeps):
+    world = cut_off(keeps)
+    world.run(600)
+    entry = world.machine.entry("b", "j1")
+    assert (entry.state, entry.attempts) == (State.HELD, 0)
+    assert "may have been begun" in entry.reason or keeps
+    assert [effect.jid for effect in world.effects(facts.Publish)] == ["j1", "j1", "j1", "j2", "j3"]
+    assert dict(world.runs) == {("b", "j2"): 1, ("b", "j3"): 1}
+
+
+def test_one_that_nothing_waits_for_is_tried_again_and_steps_aside_as_soon_as_something_does():
+    world = cut_off(jids=("j1",), ttl=1e6)
+    world.run(3 * 3600)
+    assert world.state("b", "j1") is State.PENDING
+    assert 5 <= len(world.effects(facts.Publish)) <= 9
+    world.minions["b"].up = False
+    world.publish("j2")
+    world.run(60)
+    world.minions["b"].up = True
+    world.tell(facts.SignOfLife(("b",), facts.Sign.ANSWER))
+    world.run(60)
+    assert (world.state("b", "j1"), world.runs["b", "j2"]) == (State.HELD, 1)
+
+
+def test_publishes_that_a_minion_did_not_take_are_counted_through_restarts_of_the_engine():
+    world = cut_off()
+    for _ in range(2):
+        sent = len(world.effects(facts.Publish))
+        world.run_until(lambda sent=sent: len(world.effects(facts.Publish)) > sent)
+        world.run(30)
+        world.restart()
+        world.tell(facts.SignOfLife(("b",), facts.Sign.ANSWER))
+    world.run(600)
+    assert world.state("b", "j1") is State.HELD
+    assert len([effect for effect in world.effects(facts.Publish) if effect.jid == "j1"]) == 3
+
+
+def test_a_job_that_the_master_does_not_match_to_its_minion_steps_aside_too():
+    world = away(backoff=1.0, cooldown=1.0, triggers=("any",))
+    world.publish("j2", targets=("b",))
+    world.run(60)
+    publish = world.on_publish
+
+    def miss(effect):
+        missed = facts.Sent(effect.jid, effect.minions, missed=frozenset(effect.minions))
+        world.tell(missed) if effect.jid == "j1" else publish(effect)
+
+    world.on_publish = miss
+    world.start("b")
+    for _ in range(20):
+        world.run(20)
+        world.tell(facts.SignOfLife(("b",), facts.Sign.ACTIVITY))
+    assert (world.state("b", "j1"), world.runs["b", "j2"]) == (State.HELD, 1)
+
+
+def test_a_job_whose_function_the_master_forbids_is_held_and_the_next_goes_on():
+    world = away()
+    world.publish("j2", targets=("b",))
+    world.run(60)
+    world.forbid("j1")
+    world.start("b")
+    world.run(60)
+    entry = world.machine.entry("b", "j1")
+    assert (entry.state, entry.attempts, entry.sent_at) == (State.HELD, 0, None)
+    assert entry.reason == "the master does not let it be published: no"
+    assert len([effect for effect in world.effects(facts.Publish) if effect.jid == "j1"]) == 1
+    assert world.runs["b", "j2"] == 1
+
+
+def test_a_job_whose_function_is_allowed_again_is_delivered_when_somebody_wants_it():
+    world = away()
+    publish = world.on_publish
+    world.forbid("j1")
+    world.start("b")
+    world.run(60)
+    world.on_publish = publish
+    world.tell(facts.RetryRequested("b", "j1"))
+    world.run(60)
+    assert (world.machine.total, world.runs["b", "j1"]) == (0, 1)
+
+
 def test_a_pause_stops_whatever_has_not_been_published():
     world, names = forty_with_a_job_each()
     for name in names:

@@ -443,16 +443,26 @@ class World:
         self.delivered |= {(name, jid) for name in targets if self.minions[name].up}
         self.deliver(jid, targets)
 
-    def refuse(self, times):
-        """Have the master refuse so many publishes, of which nothing is sent then."""
+    def refuse(self, times, answer=lambda effect: facts.SendFailed(effect.jid, effect.minions, "no", certain=True)):
+        """Have the master give this answer to so many publishes, of which nothing is sent then."""
         publish, left = self.on_publish, [times]
 
         def refuse(effect):
             if left[0]:
                 left[0] -= 1
-                self.tell(facts.SendFailed(effect.jid, effect.minions, "no", certain=True))
+                self.tell(answer(effect))
             else:
                 publish(effect)
+
+        self.on_publish = refuse
+
+    def forbid(self, jid):
+        """Have the master refuse each publish of a job for good: its function has been blacklisted."""
+        publish = self.on_publish
+
+        def refuse(effect):
+            no = facts.SendFailed(effect.jid, effect.minions, "no", certain=True, forbidden=True)
+            self.tell(no) if effect.jid == jid else publish(effect)
 
         self.on_publish = refuse
 
