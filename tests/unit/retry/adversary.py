@@ -453,6 +453,7 @@ class CutOff(Adversary):
         self.refuse(
             self.random.randint(1, 5),
             lambda effect: facts.Sent(effect.jid, effect.minions, missed=frozenset(effect.minions)),
+            after=0.1,
         )
 
     def judge(self):

@@ -443,14 +443,17 @@ class World:
         self.delivered |= {(name, jid) for name in targets if self.minions[name].up}
         self.deliver(jid, targets)
 
-    def refuse(self, times, answer=lambda effect: facts.SendFailed(effect.jid, effect.minions, "no", certain=True)):
-        """Have the master give this answer to so many publishes, of which nothing is sent then."""
+    def refuse(
+        self, times, answer=lambda effect: facts.SendFailed(effect.jid, effect.minions, "no", certain=True), after=0.0
+    ):
+        """Have the master give this answer, after so many seconds, to so many publishes, of which nothing is sent then."""
         publish, left = self.on_publish, [times]
 
         def refuse(effect):
             if left[0]:
                 left[0] -= 1
-                self.tell(answer(effect))
+                told = answer(effect)
+                self.later(after, lambda: self.tell(told)) if after else self.tell(told)
             else:
                 publish(effect)
 
@@ -462,7 +465,7 @@ class World:
 
         def refuse(effect):
             no = facts.SendFailed(effect.jid, effect.minions, "no", certain=True, forbidden=True)
-            self.tell(no) if effect.jid == jid else publish(effect)
+            self.later(0.1, lambda: self.tell(no)) if effect.jid == jid else publish(effect)
 
         self.on_publish = refuse
 
