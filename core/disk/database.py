@@ -99,6 +99,12 @@ class Database:
             rows: list[tuple[Any, ...]] = patiently(lambda: connection.sql.execute(query, values).fetchall())
             return rows
 
+    def committed(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        """As ``read``, within a transaction of this thread too without what that has written. Nothing, where it fails."""
+        with contextlib.suppress(sqlite3.Error), contextlib.closing(self._file.existing()) as other:
+            return other.execute(query, values).fetchall()
+        return []
+
     @contextlib.contextmanager
     def transaction(self, durable: bool = False) -> Iterator[sqlite3.Connection]:
         """

@@ -1,102 +1,141 @@
 """
 What is kept beside the records of jobs, so that they are found and listed without reading them.
 
-===================  ================================================================================================
-table                holds
-===================  ================================================================================================
-``marks``            the pairs of function and user that loads have, a number for each
-``jobs``             of each load its jid, the number of its mark, and what else ``jobs.list_jobs`` shows (``shown``)
-``minions``          the ids of minions, a number for each
-``jobs_of_minions``  in which seconds of an hour a minion was sent a job or returned one: a character for each second.
-                     Only of jids that begin with such a time.
-===================  ================================================================================================
+===============  ====================================================================================================
+table            holds
+===============  ====================================================================================================
+``marks``        the pairs of function and user that loads have, a number for each
+``jobs``         of each job its jid, the number of its mark and what else ``jobs.list_jobs`` shows (``shown``), both NULL
+                 without a load, and the minions that it was for or that have returned (``who``)
+``minions``      the ids of minions, a number for each; the numbers are never used again
+``stretches``    the jobs from one jid to that of the next row, some hundred, and all of their minions (``who``); NULL where
+                 they have not been put together yet
+===============  ====================================================================================================
 
 It is written here, in the transaction in which the records are written, and read in ``core/disk/job_lookup.py``. A row says
-where to look; the records say what is there. Rows of ``jobs`` go with their loads; those of ``marks`` and
-``jobs_of_minions`` may outlive their jobs by some hours. The hour comes first, so that what is written at one time lies on
-few pages.
+where to look; the records say what is there. What is written of a job does not depend on how many minions it is for: they
+are one value (``core/disk/minion_sets.py``), and stretches are put together once for many jobs.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import operator
 import re
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import salt.payload
 import salt.utils.jid
 
-from saltext.jobs.core.disk import packed
+from saltext.jobs.core.disk import minion_sets, packed
 
 if TYPE_CHECKING:  # Python may have been built without it
     import sqlite3
 
 LOADS, MINIONS, RETURNS = "jobs/loads", "jobs/minions", "jobs/returns/"
 
-#: Jids that begin with no second. Of them nothing is known by minions.
+#: Jids that begin with no second.
 UNTIMED = "jid NOT GLOB '" + 14 * "[0-9]" + "*'"
 TABLES = (
     # A number is never used again: whoever has read it may look later what it stands for.
     "CREATE TABLE marks (id INTEGER PRIMARY KEY AUTOINCREMENT, fun TEXT NOT NULL, user TEXT NOT NULL, UNIQUE (fun, user))",
-    "CREATE TABLE jobs (jid TEXT PRIMARY KEY, mark INTEGER NOT NULL, shown BLOB) WITHOUT ROWID",
-    "CREATE INDEX jobs_by_mark ON jobs (mark, jid)",
+    # The minions come last: where they are many, a list of jobs does not read them.
+    "CREATE TABLE jobs (jid TEXT PRIMARY KEY, mark INTEGER, shown BLOB, who BLOB) WITHOUT ROWID",
+    "CREATE INDEX jobs_by_mark ON jobs (mark, jid) WHERE mark IS NOT NULL",
     f"CREATE INDEX jobs_untimed ON jobs (jid) WHERE {UNTIMED}",
     "CREATE TABLE minions (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
-    """CREATE TABLE jobs_of_minions (hour INTEGER NOT NULL, minion INTEGER NOT NULL, seconds TEXT NOT NULL,
-        PRIMARY KEY (hour, minion)) WITHOUT ROWID""",
+    "CREATE TABLE stretches (first TEXT PRIMARY KEY, who BLOB) WITHOUT ROWID",
+    "INSERT INTO stretches (first, who) VALUES ('', NULL)",
 )
-NAMES = ("marks", "jobs", "minions", "jobs_of_minions")
+NAMES = ("marks", "jobs", "minions", "jobs_of_minions", "stretches")
+#: Jobs of a stretch, and how many it has when it is made two.
+STRETCH, LONG_STRETCH = 256, 512
+#: Jobs of which stretches are made at a time, at most, and one of how many that are stored has its stretch looked at.
+MOST_DIVIDED, LOOKED_AT = 4096, 32
+#: What is left of jobs that have neither a load nor a list of minions nor returns any more.
+_FORGET = f"""DELETE FROM jobs WHERE mark IS NULL
+    AND NOT EXISTS (SELECT 1 FROM records WHERE bank = (SELECT id FROM banks WHERE name = '{MINIONS}') AND key = jobs.jid)
+    AND NOT EXISTS (SELECT 1 FROM banks WHERE name = '{RETURNS}' || jobs.jid)"""
 AT_ONCE = 500  # values in one statement
-is_timed = re.compile("[0-9]{14}").match
 #: Whether Salt shows the time of a jid. With ``unique_jid`` there is the number of a process after it.
 _is_regular = re.compile("[0-9]{8}(?:[01][0-9]|2[0-3])[0-5][0-9][0-5][0-9][0-9]{6}(?:_.+)?", re.DOTALL).fullmatch
 #: What Salt shows of a job besides its time; the last one only where there is some.
 _SHOWN = ["Function", "Arguments", "Target", "Target-type", "User", "Metadata"]
 
+#: Returns the set of some minions.
+Pack = Callable[["sqlite3.Connection", Sequence[str]], bytes]
+
 
 # -- writing it, in the transaction in which the records are written ---------------------------------------------------
 
 
-def has_stored(sql: sqlite3.Connection, bank: str, key: str, value: Any) -> None:
-    """Keep what belongs to a value that was stored."""
+def has_stored(sql: sqlite3.Connection, bank: str, key: str, value: Any, pack: Pack | None = None) -> None:
+    """
+    Keep what belongs to a value that was stored.
+
+    :param pack: makes a set of minions; from what is in the file, where it is not given.
+    """
     if bank == LOADS:
         mark = job_marks(value)
-        put = "INSERT OR REPLACE INTO jobs (jid, mark, shown) VALUES (?, ?, ?)"
+        put = """INSERT INTO jobs (jid, mark, shown) VALUES (?, ?, ?)
+            ON CONFLICT (jid) DO UPDATE SET mark = excluded.mark, shown = excluded.shown"""
         sql.execute(put, (key, _number(sql, *mark), _shown(key, mark, value)))
     elif bank == MINIONS:
         if isinstance(value, (list, tuple)):
-            _add_minions(sql, key, [name for name in value if isinstance(name, str)])
+            names = value if set(map(type, value)) <= {str} else [name for name in value if isinstance(name, str)]
+            _add_minions(sql, key, (pack or _pack)(sql, names))
     elif bank.startswith(RETURNS):
-        jid = bank[len(RETURNS) :]
-        if not _is_known(sql, jid, key):
-            _add_minions(sql, jid, [key])
+        _has_returned(sql, bank[len(RETURNS) :], key)
 
 
 def has_removed(sql: sqlite3.Connection, bank: str, keys: Sequence[str] | None = None) -> None:
-    """Remove what belongs to some values that were removed from a bank, or to all of it."""
-    if bank != LOADS:
-        return
-    if keys is None:
-        sql.execute("DELETE FROM jobs")
-        sql.execute("DELETE FROM jobs_of_minions")
-        return
-    sql.execute(f"DELETE FROM jobs WHERE jid IN ({','.join('?' * len(keys))})", tuple(keys))
+    """Keep nothing of what was removed from a bank: some values, or all of it."""
+    if bank == LOADS:
+        if keys is None:
+            sql.execute("UPDATE jobs SET mark = NULL, shown = NULL")
+        else:
+            sql.executemany("UPDATE jobs SET mark = NULL, shown = NULL WHERE jid = ?", [(key,) for key in keys])
+    if bank.startswith(RETURNS):
+        keys = [bank[len(RETURNS) :]] if keys is None else []
+    if bank in (LOADS, MINIONS) or bank.startswith(RETURNS):
+        rest = "" if keys is None else " AND jid = ?"
+        sql.executemany(_FORGET + rest, [()] if keys is None else [(key,) for key in keys])
+
+
+def has_removed_jobs(sql: sqlite3.Connection, jids: Sequence[str]) -> None:
+    """Keep nothing of jobs of which all was removed."""
+    sql.execute(f"DELETE FROM jobs WHERE jid IN ({','.join('?' * len(jids))})", tuple(jids))
 
 
 def build(sql: sqlite3.Connection) -> None:
     """Fill the empty tables from the records that there are."""
-    query = """SELECT banks.name, records.key, records.value FROM records JOIN banks ON banks.id = records.bank
-        WHERE banks.name IN (?, ?)"""
-    for bank, key, data in sql.execute(query, (LOADS, MINIONS)):
-        try:
-            value = packed.loads(data)
-        except Exception:  # msgpack raises many kinds for a broken value
-            value = None
-        has_stored(sql, bank, key, value)
+    query = "SELECT key, value FROM records WHERE bank = (SELECT id FROM banks WHERE name = ?) ORDER BY key"
+    for key, data in sql.execute(query, (LOADS,)):
+        has_stored(sql, LOADS, key, _read(data))
+    known: dict[str, int] = {}
+
+    def pack(sql: sqlite3.Connection, names: Sequence[str]) -> bytes:
+        new = [name for name in names if name not in known]
+        known.update(zip(new, numbers_of(sql, new), strict=True))
+        return minion_sets.pack([known[name] for name in names])
+
+    for key, data in sql.execute(query, (MINIONS,)):
+        has_stored(sql, MINIONS, key, _read(data), pack)
     query = """SELECT banks.name, records.key FROM banks JOIN records ON records.bank = banks.id
-        WHERE banks.name > ? AND banks.name < ?"""
-    for bank, key in sql.execute(query, (RETURNS, f"{RETURNS[:-1]}0")):
-        has_stored(sql, bank, key, None)
+        WHERE banks.name > ? AND banks.name < ? ORDER BY banks.name"""
+    returns = itertools.groupby(sql.execute(query, (RETURNS, f"{RETURNS[:-1]}0")), operator.itemgetter(0))
+    for bank, rows in returns:
+        _add_minions(sql, bank[len(RETURNS) :], pack(sql, [row[1] for row in rows]))
+
+
+def _read(data: bytes) -> Any:
+    try:
+        return packed.loads(data)
+    except Exception:  # msgpack raises many kinds for a broken value
+        return None
 
 
 def _number(sql: sqlite3.Connection, fun: str, user: str) -> int:
@@ -106,43 +145,84 @@ def _number(sql: sqlite3.Connection, fun: str, user: str) -> int:
     return int(sql.execute("INSERT INTO marks (fun, user) VALUES (?, ?)", (fun, user)).lastrowid or 0)
 
 
-def _add_minions(sql: sqlite3.Connection, jid: str, names: Sequence[str]) -> None:
-    if not is_timed(jid):
-        return
-    hour, second = place(jid)
+def numbers_of(sql: sqlite3.Connection, names: Sequence[str]) -> list[int]:
+    """Return the numbers of minions, in the same order; who has none gets one."""
+    found: dict[str, int] = {}
     for start in range(0, len(names), AT_ONCE):
         part = names[start : start + AT_ONCE]
-        marks = ",".join("?" * len(part))
-        put = f"""INSERT INTO jobs_of_minions (hour, minion, seconds) SELECT ?, id, ? FROM minions WHERE name IN ({marks})
-            ON CONFLICT (hour, minion) DO UPDATE SET seconds = seconds || excluded.seconds
-            WHERE instr(seconds, excluded.seconds) = 0"""
-        if sql.execute(put, (hour, second, *part)).rowcount == len(part):
-            continue
-        known = {row[0] for row in sql.execute(f"SELECT name FROM minions WHERE name IN ({marks})", part)}
-        if len(known) < len(part):
-            new = [(name,) for name in part if name not in known]
-            sql.executemany("INSERT OR IGNORE INTO minions (name) VALUES (?)", new)
-            sql.execute(put, (hour, second, *part))
+        query = f"SELECT name, id FROM minions WHERE name IN ({','.join('?' * len(part))})"
+        found.update(sql.execute(query, part).fetchall())
+    for name in names:
+        if name not in found:
+            found[name] = int(sql.execute("INSERT INTO minions (name) VALUES (?)", (name,)).lastrowid or 0)
+    return [found[name] for name in names]
 
 
-def place(jid: str) -> tuple[int, str]:
-    """Return the hour of a jid that begins with a time, and the character for minute and second in it."""
-    return int(jid[:10]), chr(int(jid[10:14]) + 1)  # SQLite takes a text to end at a character 0
+def _pack(sql: sqlite3.Connection, names: Sequence[str]) -> bytes:
+    return minion_sets.pack(numbers_of(sql, names))
 
 
-def seconds_in(text: str) -> list[str]:
-    """Return minutes and seconds as they stand in jids, the last one first."""
-    return [f"{number - 1:04d}" for number in sorted(set(map(ord, text)), reverse=True)]
+def _add_minions(sql: sqlite3.Connection, jid: str, who: bytes) -> None:
+    """Add minions to those of a job, and to those of the stretch that it is in."""
+    (before,) = sql.execute("SELECT who FROM jobs WHERE jid = ?", (jid,)).fetchone() or (None,)
+    if before is not None:
+        merged = _united((before, who))
+        if merged == before:
+            return
+        if merged is None:  # it is damaged, and stays a job that may be for anybody
+            sql.execute(
+                "UPDATE stretches SET who = NULL WHERE first = (SELECT max(first) FROM stretches WHERE first <= ?)",
+                (jid,),
+            )
+            return
+        who = merged
+    put = "INSERT INTO jobs (jid, who) VALUES (?, ?) ON CONFLICT (jid) DO UPDATE SET who = excluded.who"
+    sql.execute(put, (jid, who))
+    query = "SELECT first, who FROM stretches WHERE first <= ? ORDER BY first DESC LIMIT 1"
+    first, everybody = sql.execute(query, (jid,)).fetchone() or ("", None)
+    if everybody is not None:
+        merged = _united((everybody, who))
+        if merged != everybody:
+            sql.execute("UPDATE stretches SET who = ? WHERE first = ?", (merged, first))
+    if zlib.crc32(jid.encode("utf-8", "replace")) % LOOKED_AT == 0:
+        _divide(sql, first)
 
 
-def _is_known(sql: sqlite3.Connection, jid: str, name: str) -> bool:
-    """Tell whether a minion was sent a job of this second, as it was as a rule when it returns one."""
-    if not is_timed(jid):
-        return True
-    hour, second = place(jid)
-    query = """SELECT 1 FROM jobs_of_minions WHERE hour = ? AND minion = (SELECT id FROM minions WHERE name = ?)
-        AND instr(seconds, ?) > 0"""
-    return bool(sql.execute(query, (hour, name, second)).fetchall())
+def _has_returned(sql: sqlite3.Connection, jid: str, minion: str) -> None:
+    """Add a minion that has returned to those of its job. As a rule it is one of them already."""
+    query = "SELECT (SELECT who FROM jobs WHERE jid = ?), (SELECT id FROM minions WHERE name = ?)"
+    who, number = sql.execute(query, (jid, minion)).fetchone()
+    with contextlib.suppress(Exception):  # what is damaged; zlib has an error of its own
+        if who is not None and number is not None and minion_sets.has(who, number):
+            return
+    _add_minions(sql, jid, _pack(sql, [minion]))
+
+
+def _divide(sql: sqlite3.Connection, first: str) -> None:
+    """Make stretches of some jobs each of one that has become long."""
+    (end,) = sql.execute("SELECT min(first) FROM stretches WHERE first > ?", (first,)).fetchone()
+    of_it = "FROM jobs WHERE jid >= ?" + ("" if end is None else " AND jid < ?")
+    edges = (first,) if end is None else (first, end)
+    some = f"SELECT 1 {of_it} LIMIT {LONG_STRETCH}"
+    if sql.execute(f"SELECT count(*) FROM ({some})", edges).fetchone()[0] < LONG_STRETCH:
+        return
+    rows = sql.execute(f"SELECT jid, who {of_it} ORDER BY jid LIMIT {MOST_DIVIDED + 1}", edges).fetchall()
+    is_all = len(rows) <= MOST_DIVIDED
+    for start in range(0, len(rows), STRETCH):
+        part = rows[start : start + STRETCH]
+        # What comes after the last jid of all is added to by each job that comes: it is not put together.
+        is_open = start + STRETCH >= len(rows) and (end is None or not is_all)
+        merged = None if is_open else _united(row[1] for row in part if row[1] is not None)
+        put = "INSERT OR REPLACE INTO stretches (first, who) VALUES (?, ?)"
+        sql.execute(put, (part[0][0] if start else first, merged))
+
+
+def _united(sets: Iterable[bytes]) -> bytes | None:
+    """Return the union of some sets; None, which is not known, where one is damaged."""
+    try:
+        return minion_sets.union(sets)
+    except Exception:  # zlib has an error of its own
+        return None
 
 
 def job_marks(load: Any) -> tuple[str, str]:

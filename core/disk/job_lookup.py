@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import heapq
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgpack
 
-from saltext.jobs.core.disk import packed
+from saltext.jobs.core.disk import minion_sets, packed
 from saltext.jobs.core.disk.database import Database
-from saltext.jobs.core.disk.job_index import LOADS, MINIONS, RETURNS, UNTIMED, is_timed, seconds_in, shown_mark
+from saltext.jobs.core.disk.job_index import LOADS, UNTIMED, shown_mark
 
 FEW = 40
 CHUNK = 500  # rows asked for at a time: a reader that stays in one query would keep -wal from being emptied
 SOME = 5000  # rows that are removed in one transaction
+SOME_STRETCHES = 20  # looked at by each sweep
 
 #: Stands for a mark that was forgotten since its load was listed; the load is gone.
 _GONE = ("", "")
 #: Of what is shown of a job, without metadata and with.
 _LENGTHS = {3, 4}
 _DATED = re.compile("[0-9]{8}").match
-#: The oldest of what begins with a digit: in the loads and the lists of minions, and in the banks of the returns.
-_FIRST_KEY = (
-    "SELECT min(key) FROM records WHERE bank = (SELECT id FROM banks WHERE name = ?) AND key >= '0' AND key < ':'"
-)
-_FIRST_BANK = "SELECT min(name) FROM banks WHERE name >= ? || '0' AND name < ? || ':'"
+#: Said so that the order of the jids decides by what the rows are found.
+_LOADED = "+mark IS NOT NULL"
 
 
 class JobLookup:
@@ -34,6 +31,8 @@ class JobLookup:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        #: The last stretch that was looked at, whether it has jobs.
+        self._tidied = ""
 
     def jids(self, low: str, high: str, mark: int | None = None) -> Iterator[str]:
         """
@@ -41,10 +40,8 @@ class JobLookup:
 
         :param mark: the number of their mark, where not of all.
         """
-        return self._down("jobs", "" if mark is None else f"mark = {int(mark)} AND ", low, high)
-
-    def _down(self, table: str, where: str, low: str, high: str) -> Iterator[str]:
-        query = f"SELECT jid FROM {table} WHERE {where}jid {{}} ? AND jid >= ? ORDER BY jid DESC LIMIT ?"
+        where = _LOADED if mark is None else f"mark = {int(mark)}"
+        query = f"SELECT jid FROM jobs WHERE {where} AND jid {{}} ? AND jid >= ? ORDER BY jid DESC LIMIT ?"
         # Who wants the newest wants few of them.
         rows = self._database.read(query.format("<="), (high, low, FEW))
         while rows:
@@ -52,24 +49,29 @@ class JobLookup:
             rows = self._database.read(query.format("<"), (rows[-1][0], low, CHUNK))
 
     def jids_near(self, low: str, high: str, minion: str) -> Iterator[str]:
-        """As ``jids``, of the loads of all seconds in which a minion had a job, and of all jids that tell no second."""
+        """As ``jids``, of the loads of jobs that are for a minion or that it has returned."""
         found = self._database.read("SELECT id FROM minions WHERE name = ?", (minion,))
-        others = self._down("jobs INDEXED BY jobs_untimed", f"{UNTIMED} AND ", low, high)
-        return heapq.merge(self._timed(low, high, found[0][0]) if found else (), others, reverse=True)
+        if not found:
+            return
+        number, until = found[0][0], f"{high}\0"
+        query = "SELECT first, who FROM stretches WHERE first < ? ORDER BY first DESC LIMIT ?"
+        rows = self._database.read(query, (until, FEW))
+        while rows:
+            for first, who in rows:
+                if who is None or minion_sets.may_have(who, number):
+                    yield from self._of_stretch(max(low, first), until, number)
+                until = first
+                if first <= low:
+                    return
+            rows = self._database.read(query, (until, CHUNK))
 
-    def _timed(self, low: str, high: str, minion: int) -> Iterator[str]:
-        hour = self._hour_before(int(high[:10]) + 1 if is_timed(high) else 10**10)
-        query = "SELECT seconds FROM jobs_of_minions WHERE hour = ? AND minion = ?"
-        while hour is not None and f"{hour:010d}~" >= low:
-            for (text,) in self._database.read(query, (hour, minion)):
-                for second in seconds_in(text):
-                    first = f"{hour:010d}{second}"
-                    yield from self.jids(max(low, first), min(high, f"{first}~"))
-            hour = self._hour_before(hour)
-
-    def _hour_before(self, hour: int) -> int | None:
-        found: int | None = self._database.read("SELECT max(hour) FROM jobs_of_minions WHERE hour < ?", (hour,))[0][0]
-        return found
+    def _of_stretch(self, low: str, until: str, number: int) -> Iterator[str]:
+        query = f"""SELECT jid, who FROM jobs WHERE {_LOADED} AND who IS NOT NULL AND jid < ? AND jid >= ?
+            ORDER BY jid DESC LIMIT ?"""
+        rows = self._database.read(query, (until, low, FEW))
+        while rows:
+            yield from (jid for jid, who in rows if minion_sets.may_have(who, number) and _DATED(jid))
+            rows = self._database.read(query, (rows[-1][0], low, CHUNK))
 
     def marks(self) -> list[tuple[int, str, str]]:
         """Return the pairs of function and user that loads have, or had lately, each with its number before it."""
@@ -78,7 +80,7 @@ class JobLookup:
     def oldest(self, count: int) -> list[str]:
         """Return up to ``count`` jids of loads that begin with a date, oldest first."""
         found: list[str] = []
-        query = f"SELECT jid FROM jobs WHERE jid > ? AND jid < ':' ORDER BY jid LIMIT {CHUNK}"
+        query = f"SELECT jid FROM jobs WHERE {_LOADED} AND jid > ? AND jid < ':' ORDER BY jid LIMIT {CHUNK}"
         rows = self._database.read(query, ("0",))
         while rows and len(found) < count:
             found += [row[0] for row in rows if _DATED(row[0])]
@@ -99,7 +101,7 @@ class JobLookup:
 
         None stands for a list where the load is to be read, also since the list is damaged.
         """
-        query = f"SELECT jid, mark, shown FROM jobs WHERE jid > ? ORDER BY jid LIMIT {CHUNK}"
+        query = f"SELECT jid, mark, shown FROM jobs WHERE {_LOADED} AND jid > ? ORDER BY jid LIMIT {CHUNK}"
         known: dict[int, tuple[str, str]] = {}
         rows = self._database.read(query, ("",))
         while rows:
@@ -113,27 +115,22 @@ class JobLookup:
             yield jids, [known.get(number, _GONE) for number in numbers], _decoded(values)
             rows = self._database.read(query, (jids[-1],))
 
-    def _first_hour(self) -> int:
-        """Return the hour of the oldest job of which there is anything; 0 where that is not known."""
-        # A job that is copied has its returns and minions before its load.
-        firsts = [self._database.read(_FIRST_KEY, (bank,))[0][0] for bank in (LOADS, MINIONS)]
-        firsts.append((self._database.read(_FIRST_BANK, (RETURNS, RETURNS))[0][0] or "")[len(RETURNS) :])
-        first = min((jid for jid in firsts if jid), default="")
-        return int(first[:10]) if is_timed(first) else int(first[:8]) * 100 if _DATED(first) else 0
-
     def forget(self) -> int:
-        """Remove some of what tells of minions' jobs in hours of which there are no loads any more; return how much."""
-        kept = self._first_hour()
-        query = "SELECT hour, minion FROM jobs_of_minions WHERE hour < ? ORDER BY hour, minion LIMIT 1 OFFSET ?"
-        if not self._database.read(query, (kept, 0)):
-            return self._forget_marks()
-        last = self._database.read(query, (kept, SOME)) or [(kept, -1)]
-        with self._database.transaction() as sql:
-            if self._first_hour() < kept:
-                return 0  # somebody has stored older ones meanwhile
-            count = sql.execute("DELETE FROM jobs_of_minions WHERE hour < ?", last[0][:1]).rowcount
-            count += sql.execute("DELETE FROM jobs_of_minions WHERE hour = ? AND minion <= ?", last[0]).rowcount
-        return count
+        """Remove some of what tells of jobs that are gone; return how much."""
+        return self._forget_stretches() or self._forget_marks()
+
+    def _forget_stretches(self) -> int:
+        """Remove those of the next stretches in which there are no jobs any more: what comes there is the one before's."""
+        query = "SELECT first FROM stretches WHERE first > ? ORDER BY first LIMIT ?"
+        rows = self._database.read(query, (self._tidied, SOME_STRETCHES))
+        self._tidied = rows[-1][0] if len(rows) == SOME_STRETCHES else ""
+        empty = """NOT EXISTS (SELECT 1 FROM jobs WHERE jid >= ? AND jid < coalesce(
+            (SELECT min(first) FROM stretches WHERE first > ?), x''))"""  # after each text there is that
+        found = [3 * row for row in rows if self._database.read(f"SELECT {empty}", 2 * row)[0][0]]
+        if found:
+            with self._database.transaction() as sql:
+                sql.executemany(f"DELETE FROM stretches WHERE first = ? AND {empty}", found)
+        return len(found)
 
     def _forget_marks(self) -> int:
         """Remove some of the pairs of function and user that no load has any more; return how many."""

@@ -170,7 +170,7 @@ class _Jobs:
                 written[name] = max(updated, written.get(name, 0))
             raise _Young(written)
         sql.execute(f"DELETE FROM banks WHERE id IN ({marks})", numbers)
-        job_index.has_removed(sql, job_index.LOADS, names)
+        job_index.has_removed_jobs(sql, names)
 
 
 def _numbers(sql: sqlite3.Connection, banks: Sequence[str]) -> dict[str, int]:

@@ -12,7 +12,7 @@ import sqlite3
 from saltext.jobs.core.disk import job_index
 
 APPLICATION = 0x53614A42  # in the header of the file: it is ours
-VERSION = 3  # of the tables
+VERSION = 4  # of the tables
 #: A row lies on one page if it can. On pages of 4096 bytes a twelfth is lost to the ends that hold no row more.
 PAGE_BYTES = 8192
 

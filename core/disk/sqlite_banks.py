@@ -21,6 +21,7 @@ import salt.payload
 from saltext.jobs.core.disk import job_index, packed, removal
 from saltext.jobs.core.disk.database import Database, database_at
 from saltext.jobs.core.disk.job_lookup import CHUNK, JobLookup
+from saltext.jobs.core.disk.minion_numbers import MinionNumbers
 from saltext.jobs.core.errors import StateError
 
 FILE = "cache.sqlite"
@@ -62,6 +63,7 @@ class SqliteBanks:
         self.path = database.path
         #: By which jobs are found and listed.
         self.index = JobLookup(database)
+        self._numbers = MinionNumbers(database)
         self._removal = removal.Removal(database)
 
     def transaction(self, durable: bool = False) -> AbstractContextManager[sqlite3.Connection]:
@@ -81,7 +83,10 @@ class SqliteBanks:
         name, row = plain_bank(bank), _row(key, value, expires)
         with self.transaction(durable) as sql:
             sql.execute(_PUT, (_bank_id(sql, name), *row))
-            job_index.has_stored(sql, name, row[0], value)
+            self._has_stored(sql, name, row[0], value, row[3])
+
+    def _has_stored(self, sql: sqlite3.Connection, bank: str, key: str, value: Any, data: bytes) -> None:
+        job_index.has_stored(sql, bank, key, value, lambda sql, names: self._numbers.pack(sql, names, data))
 
     def store_new(self, bank: str, key: str, value: Any, durable: bool = False) -> bool:
         """Store a value where there is none, and tell whether that was so."""
@@ -91,7 +96,7 @@ class SqliteBanks:
             sql.execute("DELETE FROM records WHERE bank = ? AND key = ? AND expires <= ?", (number, row[0], _now()))
             if sql.execute(_ADD, (number, *row)).rowcount != 1:
                 return False
-            job_index.has_stored(sql, name, row[0], value)
+            self._has_stored(sql, name, row[0], value, row[3])
             return True
 
     def fetch(self, bank: str, key: str, default: Any = None) -> Any:
@@ -124,8 +129,9 @@ class SqliteBanks:
         name = plain_bank(bank)
         with self.transaction() as sql:
             if key is not None:
+                count = sql.execute(f"DELETE FROM records WHERE {_OF} AND key = ?", (name, str(key))).rowcount
                 job_index.has_removed(sql, name, [str(key)])
-                return sql.execute(f"DELETE FROM records WHERE {_OF} AND key = ?", (name, str(key))).rowcount > 0
+                return count > 0
             found = dict(
                 sql.execute(
                     "SELECT name, id FROM banks WHERE name = ? OR (name > ? AND name < ?)", (name, *_below(name))
@@ -134,8 +140,8 @@ class SqliteBanks:
             for number in found.values():
                 ((size,),) = sql.execute("SELECT count(*) FROM records WHERE bank = ?", (number,))
                 removal.take_banks(sql, {number: size})
-            if job_index.LOADS in found:
-                job_index.has_removed(sql, job_index.LOADS)
+            for gone in found:
+                job_index.has_removed(sql, gone)
             return bool(found)
 
     def move(self, bank: str, key: str, to_bank: str, to_key: str) -> None:
@@ -265,7 +271,7 @@ class SqliteBanks:
                 name = plain_bank(bank)
                 if sql.execute(_ADD, (_bank_id(sql, name), key, *rest)).rowcount:
                     count += 1
-                    job_index.has_stored(sql, name, key, packed.loads(rest[-1]))
+                    self._has_stored(sql, name, key, packed.loads(rest[-1]), rest[-1])
         return count
 
     def is_sound(self) -> bool:

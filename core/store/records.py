@@ -111,10 +111,11 @@ def publish(
             writes.append((LOADS, key, load))
         before = ids_in(listed)
         # Written even if nothing is added: a replay starts the time that the job is kept anew.
-        writes.append((MINIONS, key, sorted(before | named)))
+        writes.append((MINIONS, key, sorted(before.union(named)) if before else named))
         # Later than the one before, also where somebody has set the clock back: by that it is told that there was another.
         added, now = known.added if known else before, max(time.time(), known.last + _LATER if known else 0.0)
-        added = added - named if is_same else added | (named - before)
+        if added or not is_same:
+            added = added.difference(named) if is_same else added.union(set(named) - before)
         current = Publication(
             known.at if known else now, frozenset(added), now, by, of, known.borrowed if known else ()
         )
@@ -274,17 +275,17 @@ def report_minions(store: Store, key: str, minions: Iterable[Any] | None) -> Non
     with store.lock(key):
         known = _publication(store, key)
         if known:
-            added = known.added | (reported - minions_of(store, key))
+            added = known.added.union(set(reported) - minions_of(store, key))
             if added != known.added:
                 store.store(PUBLISHED, key, dataclasses.replace(known, added=added).as_record())
         add_minions(store, key, reported)
 
 
-def add_minions(store: Store, key: str, minions: set[str], always: bool = False) -> set[str]:
+def add_minions(store: Store, key: str, minions: Iterable[str], always: bool = False) -> set[str]:
     """Merge ``minions`` into those of the job, and return the set as it was before. The caller holds the job's lock."""
     stored = _whole(store, MINIONS, key)
     before = ids_in(stored)
-    merged = sorted(before | minions)
+    merged = sorted(before.union(minions))
     if always or merged != (stored or []):
         store.store(MINIONS, key, merged, store.sync_all)
     return before

@@ -6,6 +6,8 @@ A jid or minion id that is not one plain path component is refused with a warnin
 
 from __future__ import annotations
 
+import itertools
+import operator
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -19,7 +21,7 @@ from saltext.jobs.core import compat, lines
 from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.store.drivers import Driver, loading
 from saltext.jobs.core.store.etcd import Etcd
-from saltext.jobs.core.store.keys import Keys, plain
+from saltext.jobs.core.store.keys import Keys, are_plain, plain
 from saltext.jobs.core.store.local import Local
 from saltext.jobs.core.store.locks import Locks
 from saltext.jobs.core.store.mmap import Mmap
@@ -95,16 +97,20 @@ class Store:
             )
         return key
 
-    def plain_minions(self, jid: str, minions: Iterable[Any] | None) -> set[str]:
-        """Return the usable ids among ``minions``; of others a warning tells."""
+    def plain_minions(self, jid: str, minions: Iterable[Any] | None) -> list[str]:
+        """Return the usable ids among ``minions``, each once and in order; of others a warning tells."""
         named = [minions] if isinstance(minions, str) else list(minions or ())
+        if are_plain(named):
+            named.sort()
+            # In order and each once, as a rule: no set of them has to be made.
+            return named if all(map(operator.lt, named, itertools.islice(named, 1, None))) else sorted(set(named))
         usable = {minion for minion in named if isinstance(minion, str) and plain(minion)}
         refused = [minion for minion in named if not isinstance(minion, str) or minion not in usable]
         if refused:
             self.quiet.warning(
                 "minion ids", "Refusing %d minion ids of jid %s, such as %.300r", len(refused), jid, refused[0]
             )
-        return usable
+        return sorted(usable)
 
     def lock(self, *names: str) -> AbstractContextManager[None]:
         """Keep everybody else on this master from doing the same meanwhile, as ``Locks.hold``. Hold one lock at a time."""

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import itertools
 import os
+import random
 import resource
 import signal
 import sqlite3
@@ -48,6 +49,20 @@ SECOND = (
     """CREATE TABLE jobs_of_minions (hour INTEGER NOT NULL, minion INTEGER NOT NULL, second NOT NULL,
         PRIMARY KEY (hour, minion, second)) WITHOUT ROWID""",
 )
+#: What version 3 kept beside the records.
+THIRD = (
+    "CREATE TABLE marks (id INTEGER PRIMARY KEY AUTOINCREMENT, fun TEXT NOT NULL, user TEXT NOT NULL, UNIQUE (fun, user))",
+    "CREATE TABLE jobs (jid TEXT PRIMARY KEY, mark INTEGER NOT NULL, shown BLOB) WITHOUT ROWID",
+    "CREATE INDEX jobs_by_mark ON jobs (mark, jid)",
+    "CREATE INDEX jobs_untimed ON jobs (jid) WHERE jid NOT GLOB '" + 14 * "[0-9]" + "*'",
+    "CREATE TABLE minions (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
+    """CREATE TABLE jobs_of_minions (hour INTEGER NOT NULL, minion INTEGER NOT NULL, seconds TEXT NOT NULL,
+        PRIMARY KEY (hour, minion)) WITHOUT ROWID""",
+)
+EARLIER = {
+    2: (SECOND, "INSERT INTO jobs VALUES ('20260516120000000000', 'test.ping', 'root', NULL)"),
+    3: (THIRD, "INSERT INTO jobs VALUES ('20260516120000000000', 1, NULL)"),
+}
 NOW = time.time()
 JIDS = [jid_at(NOW - 3600 * number) for number in range(30)]
 LOADS = {
@@ -160,15 +175,15 @@ class TestAFileOfAnEarlierVersion:
         assert found(store, minion="db1") == []
         assert store.driver.banks_file.is_sound()
 
-    def test_what_another_version_kept_beside_the_records_is_made_anew(self, opts, path, first_version):
+    @pytest.mark.parametrize("version", EARLIER)
+    def test_what_another_version_kept_beside_the_records_is_made_anew(self, opts, path, first_version, version):
         assert len(all_jobs(Store(opts), False)) == len({**LOADS, **ODD})
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as sql:
             for name in job_index.NAMES:
-                sql.execute(f"DROP TABLE {name}")
-            for statement in SECOND:
+                sql.execute(f"DROP TABLE IF EXISTS {name}")
+            tables, job = EARLIER[version]
+            for statement in (*tables, job, f"PRAGMA user_version={version}"):
                 sql.execute(statement)
-            sql.execute("INSERT INTO jobs VALUES ('20260516120000000000', 'test.ping', 'root', NULL)")
-            sql.execute("PRAGMA user_version=2")
         Database(path).read("SELECT 1")
         assert version_of(path) == schema.VERSION
         assert set(all_jobs(Store(opts), False)) == {*LOADS, *ODD}
@@ -178,7 +193,7 @@ class TestAFileOfAnEarlierVersion:
         asked = in_processes(6, lambda _: len(all_jobs(Store(opts), False)))
         assert asked == [len({**LOADS, **ODD})] * 6
         with contextlib.closing(sqlite3.connect(path)) as sql:
-            assert sql.execute("SELECT count(*) FROM jobs").fetchone()[0] == len({**LOADS, **ODD})
+            assert sql.execute("SELECT count(*) FROM jobs WHERE mark").fetchone()[0] == len({**LOADS, **ODD})
 
     def test_one_that_is_killed_meanwhile_leaves_it_as_it_was(self, opts, path, first_version, monkeypatch):
         monkeypatch.setattr(sqlite3, "connect", dying("PRAGMA user_version=", 0))
@@ -273,23 +288,144 @@ class TestWhatIsShownOfJobs:
             assert found(store) == list(all_jobs(store, False)) == []
 
 
-def test_a_minion_is_found_by_all_its_jobs_of_an_hour(opts):
-    job_cache = Returner(opts)
-    jids = [
-        f"2026051612{minute:02}{second:02}{number:06}"
-        for minute in (0, 31, 59)
-        for second in (0, 59)
-        for number in (1, 2)
-    ]
-    for jid in jids:
-        job_cache.save_load(jid, {**LOAD, "jid": jid}, minions=["web1"])
-        job_cache.returner({"jid": jid, "id": "web2", "return": 1})
-    for minion in ("web1", "web2"):
-        assert found(job_cache.store, minion=minion) == jids[::-1]
-    with job_cache.store.driver.banks_file.transaction() as sql:
-        kept = [row[0] for row in sql.execute("SELECT seconds FROM jobs_of_minions")]
-    assert [job_index.seconds_in(text) for text in kept] == 2 * [["5959", "5900", "3159", "3100", "0059", "0000"]]
-    assert [len(text) for text in kept] == [6, 6]
+def jid_of(number):
+    return f"20260516{number // 3600:02}{number // 60 % 60:02}{number % 60:02}000000"
+
+
+FLEET = [f"web{number:03}" for number in range(300)]
+
+
+class TestJobsOfAMinion:
+    """By a value a job, and one for each stretch of some hundred of them; what a dictionary knows is the truth."""
+
+    @pytest.mark.parametrize("seed", range(4))
+    def test_they_are_found_however_jobs_came_and_went(self, opts, seed):
+        chance, job_cache, truth = random.Random(seed), Returner(opts), {}
+        banks, order = job_cache.store.driver.banks_file, list(range(2600))
+        if seed % 2:
+            chance.shuffle(order)
+        while order:
+            with banks.transaction():
+                for number in [order.pop() for _ in range(min(len(order), 130))]:
+                    jid = jid_of(number)
+                    sent = chance.sample(FLEET, chance.choice((0, 1, 3, 60, 250)))
+                    banks.store("jobs/loads", jid, {**LOAD, "jid": jid})
+                    if sent:
+                        banks.store("jobs/minions", jid, sorted(sent))
+                    answered = chance.sample(FLEET, chance.choice((0, 0, 1, 4)))
+                    for minion in answered:
+                        banks.store_new(f"jobs/returns/{jid}", minion, {"return": 1})
+                    truth[jid] = {*sent, *answered}
+            gone = chance.sample(sorted(truth), 25)
+            for jid in gone[:5]:
+                job_cache.store.driver.remove([("jobs/minions", jid), ("jobs/loads", jid)], "jobs/returns", jid)
+            banks.remove_older(["jobs/minions", "jobs/loads"], "jobs/returns", gone[5:], time.time() + 60)
+            for jid in gone:
+                del truth[jid]
+            if chance.random() < 0.5:
+                job_cache.store.driver.tidy()
+        for minion in chance.sample(FLEET, 12):
+            wanted = sorted((jid for jid in truth if minion in truth[jid]), reverse=True)
+            assert list(banks.index.jids_near("", "~", minion)) == wanted
+            low, high = sorted(chance.sample(sorted(truth), 2))
+            near = [jid for jid in wanted if low <= jid <= high]
+            assert list(banks.index.jids_near(low, high, minion)) == near
+        assert found(job_cache.store, minion=minion) == wanted[:1000]
+        with banks.transaction() as sql:
+            ((jobs, known),) = sql.execute("SELECT (SELECT count(*) FROM jobs), (SELECT count(*) FROM stretches)")
+            assert jobs == len(truth) and known > 3
+
+    def test_a_publish_writes_no_more_for_the_jobs_before_it(self, opts, path):
+        job_cache = Returner(opts)
+        fleet = [f"web{number:04}" for number in range(1000)]
+
+        def written(number):
+            before = os.stat(f"{path}-wal").st_size
+            jid = jid_of(number)
+            job_cache.save_load(jid, {**LOAD, "jid": jid}, minions=fleet)
+            return os.stat(f"{path}-wal").st_size - before
+
+        job_cache.save_load(jid_of(0), {**LOAD, "jid": jid_of(0)}, minions=fleet)
+        sizes = [written(number) for number in range(1, 90)]
+        assert max(sizes) < 150_000 and sum(sizes[-20:]) < 1.3 * sum(sizes[:20])
+
+    def test_numbers_that_were_taken_back_are_nobodys(self, opts):
+        """Those of many minions are kept in memory."""
+        job_cache = Returner(opts)
+        banks = job_cache.store.driver.banks_file
+        first, second = ([f"{name}{number}" for number in range(200)] for name in ("a", "b"))
+        job_cache.save_load(JIDS[2], {**LOAD, "jid": JIDS[2]}, minions=first[:60])
+        with pytest.raises(RuntimeError), banks.transaction():
+            job_cache.save_load(JIDS[0], {**LOAD, "jid": JIDS[0]}, minions=first)
+            job_cache.save_load(JIDS[1], {**LOAD, "jid": JIDS[1]}, minions=first[1:])
+            raise RuntimeError
+        assert in_processes(1, lambda _: job_cache.save_load(JIDS[1], {**LOAD, "jid": JIDS[1]}, minions=second)) == [
+            None
+        ]
+        job_cache.save_load(JIDS[0], {**LOAD, "jid": JIDS[0]}, minions=first)
+        assert found(Store(opts), minion="a199") == [JIDS[0]]
+        assert found(Store(opts), minion="b7") == [JIDS[1]]
+        assert found(Store(opts), minion="a7") == [JIDS[0], JIDS[2]]
+
+    def test_those_of_a_file_that_was_replaced_are_not_used_for_the_new_one(self, opts, path):
+        first, second = ([f"{name}{number}" for number in range(200)] for name in ("a", "b"))
+        job_cache = Returner(opts)
+        job_cache.save_load(JIDS[1], {**LOAD, "jid": JIDS[1]}, minions=first)
+        job_cache.save_load(JIDS[2], {**LOAD, "jid": JIDS[2]}, minions=first)
+        for end in ("", "-wal", "-shm"):
+            os.unlink(path + end)
+        job_cache.save_load(JIDS[1], {**LOAD, "jid": JIDS[1]}, minions=second)
+        job_cache.save_load(JIDS[0], {**LOAD, "jid": JIDS[0]}, minions=first)
+        assert found(job_cache.store, minion="a3") == [JIDS[0]] and found(job_cache.store, minion="b3") == [JIDS[1]]
+
+    @pytest.mark.parametrize("table", ["jobs", "stretches"])
+    @pytest.mark.parametrize("damaged", [b"", b"\x02\xff", None])
+    def test_what_is_damaged_hides_no_job(self, opts, table, damaged):
+        job_cache = Returner(opts)
+        banks = job_cache.store.driver.banks_file
+        with banks.transaction():
+            for number in range(1500):
+                banks.store("jobs/loads", jid_of(number), LOAD)
+                banks.store("jobs/minions", jid_of(number), ["web1" if number % 3 else "web2"])
+        with banks.transaction() as sql:
+            where = " WHERE jid % 7 = 0" if table == "jobs" else ""
+            if table == "stretches" or damaged is not None:
+                sql.execute(f"UPDATE {table} SET who = ?{where}", (damaged,))
+        with banks.transaction():
+            for number in range(1500):
+                banks.store_new(f"jobs/returns/{jid_of(number)}", "web3", {"return": 1})
+        for minion, wanted in {"web1": 1000, "web2": 500, "web3": 1500}.items():
+            with banks.transaction() as sql:
+                near = list(banks.index.jids_near("", "~", minion))
+            assert len(banks.with_minion(near, minion)) == wanted
+
+    def test_nothing_is_left_of_jobs_that_are_gone(self, opts):
+        job_cache = Returner(opts)
+        for jid in (*JIDS, *ODD, "0"):
+            job_cache.save_load(jid, {**LOAD, "jid": jid}, minions=["web1", "web2"])
+            job_cache.returner({"jid": jid, "id": "db1", "return": 1})
+        banks = job_cache.store.driver.banks_file
+
+        def left():
+            with banks.transaction() as sql:
+                return {row[0] for row in sql.execute("SELECT jid FROM jobs")}
+
+        gone = [*JIDS[-3:], "no-date"]
+        banks.flush(f"jobs/returns/{gone[0]}")
+        banks.flush("jobs/loads", gone[0])
+        assert gone[0] in left(), "its minions are known still"
+        banks.flush("jobs/minions", gone[0])
+        banks.flush("jobs/minions", gone[1])
+        banks.flush("jobs/loads", gone[1])
+        assert gone[1] in left(), "there is a return still"
+        banks.flush(f"jobs/returns/{gone[1]}")
+        for jid in gone[2:]:
+            job_cache.store.driver.remove([("jobs/minions", jid), ("jobs/loads", jid)], "jobs/returns", jid)
+        assert left() == {*JIDS, *ODD, "0"} - set(gone)
+        assert [jid for jid in found(job_cache.store, minion="db1") if jid in JIDS] == JIDS[:-3]
+        for bank in ("jobs/loads", "jobs/minions", "jobs/returns"):
+            banks.flush(bank)
+        assert left() == set()
 
 
 def test_a_pair_of_function_and_user_is_forgotten_after_its_last_job(opts):
@@ -325,26 +461,6 @@ def test_pairs_of_function_and_user_that_no_job_has_go_without_an_old_hour_too(o
         )
     job_cache.store.driver.tidy()
     assert len(list(job_cache.store.driver.banks_file.index.marks())) == 1
-
-
-def test_what_tells_of_minions_goes_when_its_hour_has_no_jobs(opts):
-    job_cache = Returner(opts)
-    for jid in (*JIDS, *ODD):
-        job_cache.save_load(jid, {**LOAD, "jid": jid}, minions=["web1", "web2"])
-    banks = job_cache.store.driver.banks_file
-
-    def hours():
-        with banks.transaction() as sql:
-            return [row[0] for row in sql.execute("SELECT DISTINCT hour FROM jobs_of_minions ORDER BY hour DESC")]
-
-    assert hours() == [int(jid[:10]) for jid in JIDS]
-    job_cache.store.driver.remove([("jobs/minions", JIDS[-1]), ("jobs/loads", JIDS[-1])], "jobs/returns", JIDS[-1])
-    job_cache.store.driver.remove([("jobs/minions", "no-date"), ("jobs/loads", "no-date")], "jobs/returns", "no-date")
-    job_cache.store.flush("jobs/loads", "20260516-special")
-    job_cache.store.flush("jobs/minions", "20260516-special")
-    job_cache.store.driver.tidy()
-    assert hours() == [int(jid[:10]) for jid in JIDS[:-1]]
-    assert found(job_cache.store, minion="web1") == JIDS[:-1]
 
 
 class TestRemoval:

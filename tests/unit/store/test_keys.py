@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saltext.jobs.core.store.keys import Keys
+from saltext.jobs.core.store.keys import Keys, are_plain, plain
 
 TEXT = st.text(st.characters(), min_size=1, max_size=120)
 DRIVERS = ["localfs", "redis", "mysql", "etcd", "consul", "mmap_cache", "somebody_s_own"]
@@ -68,3 +68,20 @@ def test_what_is_no_text_has_no_key(value):
 @pytest.mark.parametrize("value", [20260516120000000000, b"20260516120000000000"])
 def test_a_number_or_bytes_from_a_command_line_is_a_jid(value):
     assert Keys("localfs").key(value) == "20260516120000000000"
+
+
+@given(
+    values=st.lists(
+        st.one_of(st.text(max_size=5), st.sampled_from(["web1", "a" * 255, "a" * 256, "..", "x/y", "é", 7]))
+    )
+)
+def test_many_that_are_taken_together_are_plain_one_by_one(values):
+    if are_plain(values):
+        assert values and all(plain(value) == value for value in values)
+
+
+@pytest.mark.parametrize("odd", ["", ".", "..", "a/b", "a\\b", "a\0b", "é", 7, None, b"web1", "x" * 256])
+def test_one_odd_one_among_many_has_them_looked_at_one_by_one(odd):
+    many = ["web1.example.com", "web2"]
+    assert are_plain(many)
+    assert not any(are_plain(values) for values in ([odd, *many], [*many, odd], [odd]))

@@ -1,0 +1,104 @@
+"""
+A set of minions as bytes: their numbers, as a list where they are few, else a bit for each number, squeezed.
+
+Equal sets are equal bytes. Pure.
+"""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from array import array
+from collections.abc import Collection, Iterable
+
+_LIST, _BITS, _SQUEEZED = b"\0", b"\1", b"\2"  # the first byte
+_WIDTH = 4  # bytes of a number in a list
+
+
+def pack(numbers: Collection[int]) -> bytes:
+    """Return the bytes of some numbers, each from 0 on."""
+    numbers = set(numbers)
+    top = max(numbers, default=0)
+    if _is_listed(len(numbers), top):
+        return _LIST + _listed(numbers)
+    text = bytearray(b"0") * (top + 1)  # to set bits of an integer one by one would copy it each time
+    for number in numbers:
+        text[top - number] = 49  # the digit 1
+    return _packed_bits(int(text, 2))
+
+
+def _is_listed(count: int, top: int) -> bool:
+    return _WIDTH * count <= top // 8 + 1
+
+
+def _listed(numbers: Iterable[int]) -> bytes:
+    found = array("I", sorted(numbers))
+    if sys.byteorder == "big":
+        found.byteswap()
+    return found.tobytes()
+
+
+def _packed_bits(mask: int) -> bytes:
+    bits = mask.to_bytes(mask.bit_length() // 8 + 1, "little")
+    squeezed = zlib.compress(bits, 1)
+    return _SQUEEZED + squeezed if len(squeezed) < len(bits) else _BITS + bits
+
+
+def has(data: bytes, number: int) -> bool:
+    """Tell whether a number is in a set."""
+    if data[:1] == _LIST:
+        wanted = number.to_bytes(_WIDTH, "little")
+        at = data.find(wanted, 1)
+        while at > 0 and (at - 1) % _WIDTH:
+            at = data.find(wanted, at + 1)
+        return at > 0
+    bits = _bits(data)
+    return number >> 3 < len(bits) and bits[number >> 3] >> (number & 7) & 1 == 1
+
+
+def may_have(data: bytes, number: int) -> bool:
+    """As ``has``; also True where that cannot be told since the set is damaged."""
+    try:
+        return has(data, number)
+    except Exception:  # zlib has an error of its own
+        return True
+
+
+def union(sets: Iterable[bytes]) -> bytes:
+    """Return the set of all that are in some sets."""
+    numbers: set[int] = set()
+    mask = 0
+    for data in sets:
+        if data[:1] == _LIST:
+            numbers.update(_numbers(data))
+        else:
+            mask |= int.from_bytes(_bits(data), "little")
+    if not mask:
+        return pack(numbers)
+    listed = pack(numbers)
+    if listed[:1] == _LIST:
+        for number in numbers:
+            mask |= 1 << number
+    else:
+        mask |= int.from_bytes(_bits(listed), "little")
+    if _is_listed(mask.bit_count(), mask.bit_length() - 1):
+        digits = bin(mask)[:1:-1]
+        return pack([number for number, digit in enumerate(digits) if digit == "1"])
+    return _packed_bits(mask)
+
+
+def _numbers(data: bytes) -> array[int]:
+    found = array("I", data[1:])
+    if sys.byteorder == "big":
+        found.byteswap()
+    return found
+
+
+def _bits(data: bytes) -> bytes:
+    """:raises ValueError: for what is no set."""
+    kind = data[:1]
+    if kind == _BITS:
+        return data[1:]
+    if kind != _SQUEEZED:
+        raise ValueError(f"a set of minions begins with {kind!r}")
+    return zlib.decompress(data[1:])
