@@ -38,11 +38,13 @@ class MinionNumbers:
         found = self._known.sets.get(digest)
         if found is not None:
             return found
-        if not self._known.has(names):
+        numbers = self._known.of(names)
+        if numbers is None:
             self._known = self._known.with_more(self._database)
+            numbers = self._known.of(names)
         known = self._known
-        if known.has(names):
-            found = minion_sets.pack(list(map(known.numbers.__getitem__, names)))
+        if numbers is not None:
+            found = minion_sets.pack(numbers)
             known.keep(digest, found)
             return found
         new = [name for name in names if name not in known.numbers]
@@ -62,8 +64,12 @@ class _Known:
         name, number = self._last
         return not number or sql.execute("SELECT name FROM minions WHERE id = ?", (number,)).fetchone() == (name,)
 
-    def has(self, names: Sequence[str]) -> bool:
-        return self.numbers.keys() >= set(names)
+    def of(self, names: Sequence[str]) -> list[int] | None:
+        """Return the numbers of some minions; None where one of them is not known."""
+        try:
+            return list(map(self.numbers.__getitem__, names))
+        except KeyError:
+            return None
 
     def with_more(self, database: Database) -> _Known:
         """Return also those that were given since."""

@@ -17,14 +17,15 @@ _WIDTH = 4  # bytes of a number in a list
 
 def pack(numbers: Collection[int]) -> bytes:
     """Return the bytes of some numbers, each from 0 on."""
-    numbers = set(numbers)
     top = max(numbers, default=0)
-    if _is_listed(len(numbers), top):
-        return _LIST + _listed(numbers)
-    text = bytearray(b"0") * (top + 1)  # to set bits of an integer one by one would copy it each time
-    for number in numbers:
-        text[top - number] = 49  # the digit 1
-    return _packed_bits(int(text, 2))
+    if not _is_listed(len(numbers), top):
+        text = bytearray(b"0") * (top + 1)  # to set bits of an integer one by one would copy it each time
+        for number in numbers:
+            text[top - number] = 49  # the digit 1
+        mask = int(text, 2)
+        if not _is_listed(mask.bit_count(), top):  # some may be there twice
+            return _packed_bits(mask)
+    return _LIST + _listed(set(numbers))
 
 
 def _is_listed(count: int, top: int) -> bool:

@@ -14,7 +14,7 @@ from saltext.jobs.core.disk import job_index
 APPLICATION = 0x53614A42  # in the header of the file: it is ours
 VERSION = 4  # of the tables
 #: A row lies on one page if it can. On pages of 4096 bytes a twelfth is lost to the ends that hold no row more.
-PAGE_BYTES = 8192
+PAGE_BYTES = 4096
 
 _RECORDS = (
     "CREATE TABLE banks (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",

@@ -358,10 +358,10 @@ class TestTheFile:
         cache.flush("bank")
         assert banks.free_bytes() > 4_000_000
         before = banks.free_bytes()
-        assert banks.give_back(100) == 100 and banks.free_bytes() == before - 100 * 8192
+        assert banks.give_back(100) == 100 and banks.free_bytes() == before - 100 * schema.PAGE_BYTES
         while banks.give_back(500):
             pass
-        assert 0 < banks.free_bytes() <= 100 * 8192
+        assert 0 < banks.free_bytes() <= 100 * schema.PAGE_BYTES
         database_at(path).read("PRAGMA wal_checkpoint(TRUNCATE)")
         assert os.stat(path).st_size < 1_500_000
 

@@ -1,0 +1,142 @@
+"""
+What jobs for many minions cost, beside Salt's ``local_cache`` in the same run: CPU time and what is written, by how many
+minions a job is for, and over an hour of large jobs.
+
+    python -m benchmarks.job_cache_wide                            10, 1,000, 10,000 and 50,000 minions, and the hour
+    TMPDIR=/dev/shm python -m benchmarks.job_cache_wide --minions 10,1000
+    python -m benchmarks.job_cache_wide --hour 360 --minions ''    the hour alone
+
+Written is what the process hands to the system, in bytes: with local_cache the content of its files alone, and not what the
+file system writes for each of their names and directories. What sqlite writes when it moves its log into the file is in it.
+The hour is of a job every ten seconds; its jids tell so, and it takes no longer than the writing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import random
+import shutil
+import tempfile
+import time
+
+from benchmarks.job_cache import LOAD, RETURN, RETURNERS, options, returner
+from saltext.jobs.core.store import search
+from saltext.jobs.core.store.store import store_of
+
+COLUMNS = ("local", "sqlite")
+#: How many jobs, and returns of one job, one figure is of.
+JOBS = {10: 300, 1000: 100}
+FEW_JOBS, RETURNS = 20, 1000
+
+
+def written():
+    with open("/proc/self/io", encoding="ascii") as stream:
+        return int(dict(line.split(": ") for line in stream)["wchar"])
+
+
+def measured(call, count):
+    """Milliseconds of CPU and kB written by each of ``count`` calls."""
+    size, began = written(), time.process_time()
+    call()
+    return (time.process_time() - began) / count * 1000, (written() - size) / count / 1000
+
+
+def jid(second):
+    first = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(hours=2)
+    return f"{first + datetime.timedelta(seconds=second):%Y%m%d%H%M%S%f}"
+
+
+def opened(column, folder):
+    own = options(folder, id="m_master", **({"cache": "sqlite"} if column == "sqlite" else {}))
+    return returner(RETURNERS[column], own), own
+
+
+def published(module, column, second, minions):
+    job = jid(second)
+    if column == "local":  # it makes the directory then
+        module.prep_jid(passed_jid=job)
+    module.save_load(job, {**LOAD, "jid": job}, list(minions))
+    return job
+
+
+def of_width(column, folder, width, is_mixed):
+    """
+    Return what a publish, and what a return, takes.
+
+    :param is_mixed: whether each job is for other minions of a fleet that is twice as large; else all are for the same.
+    """
+    module, _ = opened(column, folder)
+    chance = random.Random(width)
+    fleet = [f"web{number:06}.example.com" for number in range(2 * width if is_mixed else width)]
+    published(module, column, 0, fleet)
+    count = JOBS.get(width, FEW_JOBS)
+    targets = [sorted(chance.sample(fleet, width)) if is_mixed else fleet for _ in range(count)]
+    jobs = []
+    publish = measured(
+        lambda: jobs.extend(published(module, column, 1 + at, target) for at, target in enumerate(targets)), count
+    )
+    answers = [
+        {"jid": job, "id": minion, **RETURN}
+        for job, target in zip(jobs, targets, strict=True)
+        for minion in chance.sample(target, min(width, RETURNS // count))
+    ]
+    return publish, measured(lambda: [module.returner(answer) for answer in answers], len(answers))
+
+
+def hour(column, folder, width, count):
+    """Return what the first and the last tenth of the publishes take, and a search by minion after them."""
+    module, own = opened(column, folder)
+    fleet = [f"web{number:06}.example.com" for number in range(width)]
+    published(module, column, 0, fleet)
+    part, found = max(1, count // 10), {}
+    for number in range(10):
+        seconds = [10 * (1 + at) for at in range(number * part, (number + 1) * part)]
+        found[number] = measured(
+            lambda seconds=seconds: [published(module, column, second, fleet) for second in seconds], part
+        )
+    if column == "local":
+        return found[0], found[9], None
+    query = search.Query(minion=fleet[width // 2])
+    return found[0], found[9], measured(lambda: search.search(store_of(own), query), 1)
+
+
+def in_folder(call, *args):
+    folder = tempfile.mkdtemp(prefix="bench-")
+    try:
+        return call(args[0], folder, *args[1:])
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def row(name, found):
+    cells = []
+    for which in (0, 1):
+        values = [found[column][which] for column in COLUMNS]
+        cells += [f"{value:,.{3 if value < 1 else 2 if value < 100 else 0}f}" for value in values]
+        cells.append(f"{values[1] / values[0]:.2f}")
+    print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
+    parser.add_argument("--minions", default="10,1000,10000,50000")
+    parser.add_argument("--hour", type=int, default=360, help="publishes in the hour; 0 for none")
+    parser.add_argument("--width", type=int, default=10_000, help="minions of each job of the hour")
+    args = parser.parse_args()
+    print("| | local, ms | sqlite, ms | ratio | local, kB | sqlite, kB | ratio |\n|---|" + "---:|" * 6)
+    for width in map(int, filter(None, args.minions.split(","))):
+        for is_mixed in (False, True):
+            found = {column: in_folder(of_width, column, width, is_mixed) for column in COLUMNS}
+            which = "others each time" if is_mixed else "the same"
+            row(f"publish to {width:,}, {which}", {column: both[0] for column, both in found.items()})
+            row(f"a return of them, {which}", {column: both[1] for column, both in found.items()})
+    if args.hour:
+        found = {column: in_folder(hour, column, args.width, args.hour) for column in COLUMNS}
+        for number, name in enumerate(("first", "last")):
+            row(f"the {name} tenth of the hour", {column: both[number] for column, both in found.items()})
+        print(f"\nsearch by minion after the hour: {found['sqlite'][2][0]:.1f} ms of CPU")
+
+
+if __name__ == "__main__":
+    main()
