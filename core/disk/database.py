@@ -50,8 +50,9 @@ _DATABASES: dict[tuple[str, bool, bool], Database] = {}
 class Connection:
     """What one thread of one process has open."""
 
-    def __init__(self, sql: sqlite3.Connection, identity: tuple[int, int]) -> None:
-        self.sql, self.identity = sql, identity
+    def __init__(self, sql: sqlite3.Connection, identity: tuple[int, int], log: tuple[int, int]) -> None:
+        #: ``identity`` of the file, and that of its -wal.
+        self.sql, self.identity, self.log = sql, identity, log
         #: Whether a transaction is open, and whether what it stores must survive a power cut.
         self.busy = self.durable = False
         #: For how many seconds the last transaction kept others from writing.
@@ -130,7 +131,7 @@ class Database:
             finally:
                 connection.busy, connection.held = False, time.monotonic() - began
             if connection.durable and not self._full_sync:
-                self._sync()
+                self._sync(connection)
             self._see_to_log(connection)
 
     def _begin(self, connection: Connection) -> Connection:
@@ -139,10 +140,10 @@ class Database:
             patiently(connection.sql.execute, "BEGIN IMMEDIATE")
             # Another version of this extension may have changed the tables since the connection was opened.
             version = connection.sql.execute("PRAGMA user_version").fetchone()[0]
-            if version == schema.VERSION and connection.identity == self._file.identity():
+            if version == schema.VERSION and self._is_current(connection):
                 return connection
             roll_back(connection.sql)
-            self._leave(connection)
+            self._give_up(connection)
             connection = self._connection()
 
     def shrink(self, pages: int) -> None:
@@ -184,11 +185,15 @@ class Database:
             raise
 
     def _see_to_log(self, connection: Connection) -> None:
-        """Move what is in -wal into the file, where it has become large."""
+        """Move what is in -wal into the file, where it has become large or is no longer there under its name."""
         try:
-            size = os.stat(self._log).st_size
+            found = os.stat(self._log)
         except OSError:
+            found = None
+        if found is None or (found.st_dev, found.st_ino) != connection.log:
+            self._give_up(connection)
             return
+        size = found.st_size
         if size > LARGE_LOG and time.monotonic() >= connection.log_at:
             self._empty_log(connection, alone=size > LARGEST_LOG)
             connection.log_at = time.monotonic() + LOG_PAUSE
@@ -213,7 +218,7 @@ class Database:
             finally:
                 roll_back(connection.sql)
 
-    def _sync(self) -> None:
+    def _sync(self, connection: Connection) -> None:
         """
         Have the disk take what has been committed.
 
@@ -223,7 +228,8 @@ class Database:
         try:
             handle = os.open(self._log, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
-            return  # the last one that had it open has moved it all into the file
+            self._give_up(connection)  # somebody has removed it: all of it is moved into the file
+            return
         try:
             os.fsync(handle)
         finally:
@@ -237,12 +243,37 @@ class Database:
             self._open_ones, self._pid = {}, os.getpid()
         found = self._open_ones.get(threading.get_ident())
         if found is not None:
-            if found.busy or found.identity == self._file.identity():
+            if found.busy or self._is_current(found):
                 return found
-            self._leave(found)
+            self._give_up(found)
         self._close_those_of_dead_threads()
         self._open_ones[threading.get_ident()] = found = self._open()
         return found
+
+    def _is_current(self, connection: Connection) -> bool:
+        """Tell whether file and -wal are still those that a connection has open."""
+        return connection.identity == self._file.identity(filled=True) and connection.log == self._file.log_identity()
+
+    def _give_up(self, connection: Connection) -> None:
+        """
+        Leave a connection whose file or -wal is no longer there under its name.
+
+        :raises StateError: where what is in a -wal that was removed could not be moved into the file.
+        """
+        self._leave(connection)
+        if connection.identity == self._file.identity(filled=True):
+            self._file.rescue(connection.sql, connection.log)
+        elif connection.identity == self._file.identity():
+            self._file.set_aside(connection.identity, "somebody has emptied it")
+
+    def _rescued(self) -> bool:
+        """Save a -wal that was removed and that another thread has open, which may never use it again."""
+        identity = self._file.identity(filled=True)
+        others = [other for other in list(self._open_ones.values()) if other.identity == identity]
+        if not others or self._file.log_identity() is not None:
+            return False
+        self._file.rescue(others[0].sql, others[0].log)
+        return True
 
     def _leave(self, connection: Connection) -> None:
         LEFT.append(connection.sql)
@@ -267,6 +298,9 @@ class Database:
                 if self._file.is_copy():
                     self._file.take_up_copy()
                     continue
+                if self._rescued():
+                    continue
+                self._file.wait_for_log()
                 connection = self._connect(identity)
             except sqlite3.OperationalError as exc:  # as when another process closes the file at this moment
                 self._file.check_rights(exc)
@@ -299,6 +333,11 @@ class Database:
                 self._file.upgrade()
                 return None
             self._prepare(sql)
+            used = self._file.log_identity()
+            if used is None:
+                LEFT.append(sql)
+                return None
+            self._file.begin_log(used)
         except sqlite3.DatabaseError as exc:
             if not is_damage(exc):
                 sql.close()
@@ -311,7 +350,7 @@ class Database:
         except StateError:
             sql.close()
             raise
-        return Connection(sql, identity)
+        return Connection(sql, identity, used)
 
     def _prepare(self, sql: sqlite3.Connection) -> None:
         sql.execute(f"PRAGMA synchronous={'FULL' if self._full_sync else 'NORMAL'}")

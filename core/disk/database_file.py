@@ -34,6 +34,8 @@ LOOK, LATER_LOOK = 0.002, 0.02
 LEAST_SQLITE = (3, 24, 0)
 
 _COMPANIONS = ("-wal", "-shm")
+#: What .lock holds: for whom the file was checked and, from where on, which -wal were removed and saved; how long both are.
+_CHECKED_BYTES, _SAVED, _SAVED_BYTES, _MOST_SAVED = 200, 256, 1024, 16
 #: What a file system says that has no second names for files.
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
 
@@ -54,14 +56,120 @@ class DatabaseFile:
         self.path = path
         self._chosen = chosen
         self._mounts = mounts or mounted
+        self._log = f"{path}-wal"
 
-    def identity(self) -> tuple[int, int] | None:
-        """Return what tells this file from one that takes its place; None where there is none."""
+    def identity(self, filled: bool = False) -> tuple[int, int] | None:
+        """
+        Return what tells this file from one that takes its place; None where there is none.
+
+        :param filled: also None where it is empty, as it is while somebody begins to make it and never after that.
+        """
         try:
             found = os.stat(self.path)
         except FileNotFoundError:
             return None
+        return None if filled and not found.st_size else (found.st_dev, found.st_ino)
+
+    def log_identity(self) -> tuple[int, int] | None:
+        """As ``identity``, of -wal."""
+        try:
+            found = os.stat(self._log)
+        except FileNotFoundError:
+            return None
         return found.st_dev, found.st_ino
+
+    def rescue(self, sql: sqlite3.Connection, used: tuple[int, int]) -> None:
+        """
+        Move into the file what is in a -wal that somebody has removed. It is there as long as somebody has it open, and is
+        lost after that.
+
+        :param sql: what has it open. It must not be used again: the next -wal is another one.
+        :param used: the identity of that -wal.
+        :raises StateError: where that fails.
+        """
+        with self._alone() as handle:
+            saved, now = self._saved(handle), self.log_identity()
+            if used in saved or now == used:
+                return  # somebody was faster
+            # One that is empty was made by somebody who came just now, and who knows of nothing that is in it.
+            is_another = now is not None and os.stat(self._log).st_size
+            error = "another one is in its place" if is_another else self._moved(sql)
+            if error:
+                log.critical(
+                    "%s-wal was removed while it was in use, and what was in it could not be saved (%s): restart the "
+                    "master, and look for jobs that are missing",
+                    self.path,
+                    error,
+                )
+                raise StateError(f"{self.path}-wal was removed, and what was in it could not be saved: {error}")
+            self._note_saved(handle, [used, *saved])
+            with contextlib.suppress(FileExistsError):  # those who come find that it is another one
+                os.close(self.new_file(self._log))
+        log.critical(
+            "%s-wal was removed while it was in use. What was in it has been moved into the file, and nothing is lost: find "
+            "out what removes it",
+            self.path,
+        )
+
+    def begin_log(self, used: tuple[int, int]) -> None:
+        """Note that a -wal is in use. One that was removed and saved may have had the same number on the disk."""
+        with contextlib.suppress(OSError), open(f"{self.path}.lock", "rb") as stream:
+            if not os.pread(stream.fileno(), 1, _SAVED):
+                return
+        with self._alone() as handle:
+            saved = self._saved(handle)
+            if used in saved:
+                self._note_saved(handle, [other for other in saved if other != used])
+
+    @staticmethod
+    def _saved(handle: int) -> list[tuple[int, int]]:
+        """Return the identities of those -wal that were removed and saved, newest first."""
+        words = os.pread(handle, _SAVED_BYTES, _SAVED).rstrip(b"\0").split()
+        numbers = [int(word) for word in words if word.isdigit()]
+        return list(zip(numbers[::2], numbers[1::2], strict=False))
+
+    @staticmethod
+    def _note_saved(handle: int, saved: list[tuple[int, int]]) -> None:
+        text = b" ".join(b"%d %d" % one for one in saved[:_MOST_SAVED])
+        os.pwrite(handle, text.ljust(_SAVED_BYTES, b"\0"), _SAVED)
+
+    def _moved(self, sql: sqlite3.Connection) -> str:
+        """Have SQLite move all that is in the -wal of a connection into the file. Returns why not, or nothing."""
+        deadline = time.monotonic() + BUSY_SECONDS
+        while True:
+            try:
+                busy = sql.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+            except sqlite3.Error as exc:
+                return str(exc)
+            if not busy:
+                return ""
+            if time.monotonic() > deadline:
+                return "somebody reads or writes without an end"
+            time.sleep(LOOK)
+
+    def wait_for_log(self) -> None:
+        """
+        Wait until those who have a -wal open that was removed have moved it into the file.
+
+        :raises StateError: where they do not.
+        """
+        deadline = time.monotonic() + BUSY_SECONDS
+        while self.log_identity() is None and self._is_open():
+            if time.monotonic() > deadline:
+                raise StateError(
+                    f"{self._log} was removed while others use it, and they do nothing: restart the master"
+                )
+            time.sleep(LATER_LOOK)
+
+    def _is_open(self) -> bool:
+        """Tell whether somebody has the file open: SQLite holds a lock on it then. False where the system does not tell."""
+        try:
+            found = os.stat(self.path)
+            with open("/proc/locks", encoding="ascii", errors="replace") as stream:
+                wanted = f" {os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino} "
+                return any(wanted in line and " POSIX " in line for line in stream)
+        except OSError:
+            return False
 
     def check_rights(self, exc: sqlite3.Error) -> None:
         """:raises StateError: where an error is that of a user who may not read the file."""
@@ -199,13 +307,12 @@ class DatabaseFile:
     def checked_for(self) -> str:
         """Return what ``note_check`` was last called with."""
         with self._alone() as handle:
-            return os.pread(handle, 200, 0).decode("utf-8", "replace")
+            return os.pread(handle, _CHECKED_BYTES, 0).rstrip(b"\0").decode("utf-8", "replace")
 
     def note_check(self, whom: str) -> None:
         """Note for whom the whole file was checked."""
         with self._alone() as handle:
-            os.ftruncate(handle, 0)
-            os.pwrite(handle, whom.encode(), 0)
+            os.pwrite(handle, whom.encode()[:_CHECKED_BYTES].ljust(_CHECKED_BYTES, b"\0"), 0)
 
     def set_aside(self, identity: tuple[int, int], reason: str) -> None:
         """Rename a damaged file, unless somebody has done so or it is sound; the next who opens it begins a new one."""
@@ -214,7 +321,8 @@ class DatabaseFile:
                 return
             sql = self._plain_connection()
             try:
-                found = sql.execute("PRAGMA integrity_check(1)").fetchone()[0]
+                is_filled = self.identity(filled=True) is not None  # an empty one is sound to SQLite
+                found = sql.execute("PRAGMA integrity_check(1)").fetchone()[0] if is_filled else "it is empty"
                 if found == "ok":
                     sql.close()
                     return

@@ -709,6 +709,90 @@ class TestFaults:
         assert banks.keys("jobs/loads") == [] and banks.is_sound()
 
 
+def _store_until(banks, writing, ended, name):
+    """Store a number after the other, and tell of each that was stored."""
+    for number in itertools.count():
+        banks.store("bank", f"{name}.{number}", number, durable=number % 3 == 0)
+        os.write(writing, f"{name}.{number}\n".encode())
+        if ended.is_set():
+            return
+        time.sleep(0.001)
+
+
+class TestALogThatIsRemoved:
+    """Whoever has it open goes on writing into a file without a name, which is gone when the last one ends."""
+
+    @pytest.mark.parametrize("also", [(), ("-shm",)], ids=["alone", "with the memory beside it"])
+    @pytest.mark.parametrize("killed", [False, True], ids=["ended", "killed"])
+    def test_nothing_that_was_stored_is_lost(self, opts, cache, path, also, killed, caplog):
+        banks, told = banks_of(opts), set()
+        banks.store("bank", "first", 1)
+        ended, pipes, processes = FORK.Event(), [], []
+        for number in range(4):
+            reading, writing = os.pipe()
+            process = FORK.Process(target=_store_until, args=(banks, writing, ended, str(number)))
+            process.start()
+            os.close(writing)
+            processes.append(process)
+            pipes.append(reading)
+        for _ in range(4):
+            time.sleep(0.1)
+            for end in ("-wal", *also):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path + end)
+            time.sleep(0.2)
+        if killed:
+            for process in processes:
+                os.kill(process.pid, signal.SIGKILL)
+        ended.set()
+        for process, reading in zip(processes, pipes, strict=True):
+            process.join(stretched(60))
+            with os.fdopen(reading) as stream:
+                told.update(stream.read().split("\n")[:-1])
+        stored = in_processes(1, lambda _: set(banks.keys("bank")))[0]
+        assert len(told) > 100 and told <= stored, sorted(told - stored)[:5]
+        assert banks.is_sound() and banks.damaged() == []
+
+    def test_it_is_told_of_once_and_saved_by_the_next_who_writes(self, opts, cache, path, caplog):
+        for number in range(50):
+            cache.store("bank", str(number), number)
+        os.unlink(f"{path}-wal")
+        cache.store("bank", "after", 1)
+        (line,) = [record.getMessage() for record in caplog.records if record.levelname == "CRITICAL"]
+        assert "nothing is lost" in line
+        assert len(in_processes(1, lambda _: cache.list("bank"))[0]) == 51
+
+    def test_a_process_that_comes_meanwhile_waits_for_those_who_have_it(self, opts, cache, path):
+        cache.store("bank", "key", 1)
+        os.unlink(f"{path}-wal")
+        answers = []
+        other = threading.Thread(target=lambda: answers.extend(in_processes(1, lambda _: cache.fetch("bank", "key"))))
+        other.start()
+        other.join(0.5)
+        assert other.is_alive() and cache.fetch("bank", "key") == 1
+        other.join(stretched(SOON))
+        assert answers == [1]
+
+    def test_a_thread_that_comes_meanwhile_saves_what_another_has(self, cache, path):
+        cache.store("bank", "key", 1)
+        os.unlink(f"{path}-wal")
+        answers = []
+        other = threading.Thread(target=lambda: answers.append(cache.fetch("bank", "key")))
+        other.start()
+        other.join(stretched(SOON))
+        assert answers == [1]
+
+    def test_a_file_that_is_emptied_is_set_aside_at_once(self, opts, cache, path, caplog):
+        for number in range(500):
+            cache.store("bank", str(number), "x" * 500)
+        os.truncate(path, 0)
+        began = time.monotonic()
+        cache.store("bank", "after", 1)
+        assert in_processes(3, lambda _: cache.list("bank")) == [["after"]] * 3
+        assert time.monotonic() - began < stretched(5)
+        assert len(banks_of(opts).damaged()) == 1 and "somebody has emptied it" in caplog.text
+
+
 class TestCopies:
     def test_a_copy_is_of_one_moment_while_others_write(self, opts, cache, tmp_path):
         banks, run = banks_of(opts), salt.loader.runner(opts)
