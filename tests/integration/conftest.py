@@ -8,17 +8,25 @@ import pytest
 from saltfactories.utils import random_string
 
 from tests.integration import warm
+from tests.salt_modules import all_but
 from tests.waiting import lasting, stretched
 
 MASTER = {
     "master_job_cache": "salt_cache",
     "job_retry": True,
     "worker_threads": 3,
+    "grains_cache": True,  # each command would find the machine's out anew
     "open_mode": True,
     "timeout": 5,
     "gather_job_timeout": 5,
     "engines": [{"job_retry": {}}, {"batch_manager": {}}],
 }
+# What tests and Salt itself call. The minions of tests/integration/test_sessions.py and of the demo have all modules.
+_MODULES = (
+    *("beacons", "cmdmod", "config", "cp", "event", "file", "grains", "http", "mine", "minion", "pillar", "publish"),
+    *("saltutil", "schedule", "service", "slsutil", "state", "status", "sysmod", "test"),
+)
+_FEW_MODULES = {"disable_modules": all_but(*_MODULES)}
 #: Seconds that a command may take.
 COMMAND = 90
 #: Salt's options that say for how many seconds it waits for somebody, who is slower on a busy machine.
@@ -46,7 +54,7 @@ def make_master(factories, name=None, **overrides):
 
 def make_minion(master, name, **overrides):
     """A minion daemon of ``master``, not started."""
-    options = {**_quiet("minion"), **overrides}
+    options = {**_quiet("minion"), **_FEW_MODULES, **overrides}
     return master.salt_minion_daemon(name, overrides=_patient(options), defaults={"log_level": "info"})
 
 

@@ -62,7 +62,7 @@ def minion(master, name):
     """A minion, not started; ``web1`` has the executor."""
     rack, region = RACKS[name]
     executors = {"module_executors": ["job_once", "direct_call"]} if name == "web1" else {}
-    return make_minion(master, name, grains={"rack": rack, "region": region}, **executors)
+    return make_minion(master, name, grains={"rack": rack, "region": region}, disable_modules=[], **executors)
 
 
 class Fleet:

@@ -8,6 +8,7 @@ As a program: ``python warm.py SOCKET`` is the process that they are forked from
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import pathlib
@@ -101,6 +102,14 @@ def _server():
 # -- the program -------------------------------------------------------------------------------------------------------
 
 
+#: What a command imports itself, and what the runners import that Salt's loader brings in: its own and ours.
+_NEEDED = (
+    *("salt.cli.run", "salt.cli.salt", "salt.minion", "salt.runner", "salt.scripts"),
+    *("salt.daemons.masterapi", "salt.grains.core", "salt.netapi", "salt.utils.gitfs"),
+    *(f"saltext.jobs.runners.{name}" for name in ("batch", "job_cache", "job_console", "job_recorder", "job_retry")),
+)
+
+
 class _Command(socketserver.BaseRequestHandler):
     """One command. This is a process of its own already, which waits for the command's."""
 
@@ -148,12 +157,8 @@ class _Commands(socketserver.ForkingMixIn, socketserver.UnixStreamServer):
 
 
 def _serve(path):
-    import salt.cli.run
-    import salt.cli.salt
-    import salt.minion
-    import salt.runner
-    import salt.scripts  # noqa: F401
-
+    for name in _NEEDED:
+        importlib.import_module(name)
     with _Commands(path, _Command) as server:
         server.parent = os.getppid()
         print("ready", flush=True)

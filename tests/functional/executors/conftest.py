@@ -11,8 +11,8 @@ import pytest
 import salt.config
 import salt.loader
 import salt.minion
-import salt.modules
 
+from tests.salt_modules import all_but
 from tests.waiting import SOON, stretched
 
 #: An execution module that counts its calls and ends in every way a function can end.
@@ -62,11 +62,6 @@ def queued(path, gate=None):
     return "its turn" if gate and os.path.exists(gate) else {"queued": True, "__no_return__": True}
 """
 
-#: Salt's execution modules but for those that the tests run. For a function that it has not, as those that job_once answers
-#: itself, the loader looks into each module: half a second for each minion that is asked for one.
-USED = {"cmdmod", "saltutil", "state", "sysmod", "test"}
-UNUSED = sorted({path.stem for path in pathlib.Path(salt.modules.__path__[0]).glob("[!_]*.py")} - USED)
-
 _numbers = itertools.count(1)
 
 
@@ -89,7 +84,7 @@ class Minion:
             grains={"id": "m1"},
             pillar={},
             module_executors=["job_once", "direct_call"],
-            disable_modules=UNUSED,
+            disable_modules=all_but("cmdmod", "saltutil", "state", "sysmod", "test"),
         )
         self.opts.update(options)
         self.trace, self.gate = folder / "trace", folder / "gate"
