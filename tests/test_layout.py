@@ -19,7 +19,7 @@ CHECKOUT = pathlib.Path(__file__).resolve().parents[1]
 #: Modules of one file each, for everybody; they import no package of ours.
 BASE = {"advice", "compat", "errors", "formats", "ids", "lines", "metrics", "options", "quiet", "settings", "windows"}
 #: The packages that a wing is built on.
-GROUND = BASE | {"disk", "display", "engine", "master", "store"}
+GROUND = BASE | {"disk", "display", "engine", "log", "master", "store"}
 #: What each package, and each module that stands alone in core/, may import besides itself.
 MAY_IMPORT = {
     "advice": set(),
@@ -36,8 +36,9 @@ MAY_IMPORT = {
     "windows": {"errors"},
     "display": set(),
     "disk": BASE,
-    "store": BASE | {"arguments", "disk", "display"},
-    "master": BASE | {"disk", "store"},
+    "log": BASE | {"disk"},
+    "store": BASE | {"arguments", "disk", "display", "log"},
+    "master": BASE | {"disk", "log", "store"},
     "engine": BASE | {"disk", "master"},
     "batch": GROUND | {"arguments"},
     "retry": GROUND,

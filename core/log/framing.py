@@ -1,0 +1,98 @@
+"""
+How records lie in a segment of the log: a marker, the format's number, a length, a checksum and the body. Pure.
+
+The body is msgpack whose text is UTF-8, which has no byte 0xC1; nor has msgpack itself. So whatever a minion or user has
+written into a record, no part of its text looks like the beginning of another one: after damage, what is taken up again is
+a true record. For this, all that comes from outside is packed as text.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any, NamedTuple
+
+import msgpack
+
+#: Of the frame and of what is in it: see ``core/formats.py``. A record that has more fields at its end needs no new number.
+FORMAT = 1
+MARKER = b"\xc1\xc1\xc1"
+_HEAD = struct.Struct("<3sBII")
+#: Bytes of the longest body.
+LONGEST = 16 << 20
+
+
+class Framed(NamedTuple):
+    """A record as it was found: where it begins and ends, and what it holds; ``body`` is None in a later format."""
+
+    begin: int
+    end: int
+    body: bytes | None
+
+
+class Piece(NamedTuple):
+    """
+    What a part of a segment holds. ``end``: up to where it is read. ``damaged``: how many bytes of that are no records.
+    """
+
+    records: list[Framed]
+    end: int
+    damaged: int
+
+
+def pack(fields: list[Any]) -> bytes:
+    """Return a record as it is written."""
+    body: bytes = msgpack.packb(fields, use_bin_type=True, unicode_errors="surrogatepass")
+    return _HEAD.pack(MARKER, FORMAT, len(body), zlib.crc32(body)) + body
+
+
+def unpack(body: bytes) -> Any:
+    """Return the fields in a body. :raises Exception: of many kinds, where they cannot be read."""
+    return msgpack.unpackb(body, raw=False, strict_map_key=False, unicode_errors="surrogatepass")
+
+
+def scan(data: bytes, final: bool = False) -> Piece:
+    """
+    Return the records in ``data``.
+
+    What is no whole record may still be being written. It counts as damage once a whole record follows it.
+
+    :param final: nothing is added behind ``data`` any more, so that what is not whole is damage.
+    """
+    records: list[Framed] = []
+    position = damaged = 0
+    while True:
+        found = _record_at(data, position)
+        if found is None:
+            found = _next_record(data, position + 1)
+            if found is None:
+                break
+            damaged += found.begin - position
+        records.append(found)
+        position = found.end
+    if final:
+        damaged, position = damaged + len(data) - position, len(data)
+    return Piece(records, position, damaged)
+
+
+def _record_at(data: bytes, position: int) -> Framed | None:
+    begin = position + _HEAD.size
+    if len(data) < begin:
+        return None
+    marker, number, length, checksum = _HEAD.unpack_from(data, position)
+    end = begin + length
+    if marker != MARKER or not 0 < length <= LONGEST or end > len(data) or not number:
+        return None
+    body = data[begin:end]
+    if zlib.crc32(body) != checksum:
+        return None
+    return Framed(position, end, body if number <= FORMAT else None)
+
+
+def _next_record(data: bytes, position: int) -> Framed | None:
+    while (position := data.find(MARKER, position)) >= 0:
+        found = _record_at(data, position)
+        if found is not None:
+            return found
+        position += 1
+    return None

@@ -1,0 +1,201 @@
+"""
+Reads what was appended to the log, in its order and each record once, from a place in it on.
+
+It believes nothing but the files, so it may be called whenever somebody likes. It must never be silent about what it could
+not read: then it tells of a gap, and who reads has to look at the job cache instead, once. It blocks for the disk only, and
+reads a part at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pathlib
+from typing import NamedTuple
+
+from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.log import framing, records, segments
+from saltext.jobs.core.log.checkpoints import Position
+from saltext.jobs.core.quiet import Quiet
+
+log = logging.getLogger(__name__)
+
+#: Bytes that are read at once.
+PART = 256 << 10
+_BOOT = pathlib.Path("/proc/sys/kernel/random/boot_id")
+
+
+class News(NamedTuple):
+    """
+    What was read. ``gap``: why records may be missing before the end of it; empty where none is. ``more``: whether there is
+    more to be read at once.
+    """
+
+    records: list[records.Record]
+    gap: str
+    more: bool
+
+
+def boot() -> str:
+    """Return which boot of the machine this is; what was written before it and not synced may be gone."""
+    try:
+        return _BOOT.read_text().strip()
+    except OSError:
+        return ""
+
+
+class Reader:
+    """
+    :param folder: where the log is.
+    :param position: from where on; None for the end. Where that cannot be, there is a gap, and it goes on from the end.
+    :param part: bytes that are read at once.
+    """
+
+    def __init__(self, folder: pathlib.Path, position: Position | None = None, part: int = PART) -> None:
+        self._folder, self._part, self._wished = folder, part, part
+        self._begin, self._boot = position, boot()
+        self._handle = -1
+        self._known: segments.Identity | None = None
+        self._inode = self._gaps = self._number = self._offset = 0
+        self._next = ""  # the file of the next segment
+        self._why = "it is not known up to where it was read"
+        self._gap = ""  # what is to be told
+        self._is_absent = False  # and that was told
+        self._quiet = Quiet(log)
+
+    @property
+    def there(self) -> bool:
+        """Whether there was a log at the last look."""
+        return self._handle >= 0
+
+    @property
+    def position(self) -> Position | None:
+        """Before which place all has been handed out; None where there is no log."""
+        if self._known is None or not self.there:
+            return None
+        return Position(self._known.log, self._number, self._offset, self._gaps, self._boot)
+
+    def read(self) -> News:
+        """Return what was appended since, or a part of it. :raises OSError: when it cannot be read at this moment."""
+        found: list[records.Record] = []
+        more = False
+        if self.there or self._open():
+            found, more = self._read_on()
+            # After the records: one that is missing among them was marked before a later one was written.
+            if not self._is_same():
+                self.close()
+                self._why = "it was removed before it was read"
+                self._open()
+        gap, self._gap = self._gap, ""
+        return News(found, gap, more)
+
+    def close(self) -> None:
+        """Release the file."""
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+    # -- where to begin -----------------------------------------------------------------------------------------------
+
+    def _open(self) -> bool:
+        """Begin where it was wished, or at the end; tells whether there is a log."""
+        try:
+            self._known = segments.identity(self._folder)
+            there = segments.numbers(self._folder) if self._known else []
+        except StateError as exc:
+            self._quiet.error("identity", "The log of this master cannot be read: %s", exc)
+            there = []
+        if not there:
+            if not self._is_absent:
+                self._is_absent, self._gap = True, "there is none"
+            return False
+        status = os.stat(self._folder / segments.NAME)
+        refusal = self._refusal(self._begin)
+        if self._begin is not None and not refusal:
+            self._gaps = self._begin.gaps
+            self._go_to(self._begin.segment, self._begin.offset)
+        else:
+            self._gaps = status.st_mtime_ns
+            self._go_to(there[-1], 0)
+            with open(self._handle, "rb", closefd=False) as stream:
+                self._offset = framing.scan(stream.read()).end
+        self._gap, self._is_absent, self._inode, self._begin = refusal, False, status.st_ino, None
+        return True
+
+    def _refusal(self, begin: Position | None) -> str:
+        """Return why it cannot begin there, or nothing."""
+        if begin is None:
+            return self._why
+        if self._known is None or begin.log != self._known.log:
+            return "it is another one than before"
+        if begin.boot != self._boot:
+            return "the machine was started anew since it was read"
+        try:
+            size = segments.path_of(self._folder, begin.segment).stat().st_size
+        except FileNotFoundError:
+            return "it went on for too long before it was read again"
+        return "" if begin.offset <= size else "it is shorter than before"
+
+    def _go_to(self, number: int, offset: int) -> None:
+        handle = os.open(segments.path_of(self._folder, number), os.O_RDONLY | os.O_NOFOLLOW)
+        self.close()
+        self._handle, self._number, self._offset = handle, number, offset
+        self._next = str(segments.path_of(self._folder, number + 1))
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def _read_on(self) -> tuple[list[records.Record], bool]:
+        data, is_final = os.pread(self._handle, self._wished, self._offset), False
+        if len(data) < self._wished and os.path.exists(self._next):
+            data = os.pread(self._handle, self._wished, self._offset)
+            is_final = len(data) < self._wished
+        is_cut = len(data) == self._wished
+        piece = framing.scan(data, is_final or self._wished > framing.LONGEST)
+        found = self._records_of(piece)
+        self._offset += piece.end
+        self._wished = self._part if piece.end or not is_cut else self._wished * 2
+        if is_final:
+            with contextlib.suppress(OSError):  # the next time
+                self._go_to(self._number + 1, 0)
+        return found, is_cut or is_final
+
+    def _records_of(self, piece: framing.Piece) -> list[records.Record]:
+        found: list[records.Record] = []
+        damaged, length = piece.damaged, self._known.length if self._known else 0
+        for framed in piece.records:
+            if self._offset + framed.begin >= length:
+                continue  # its writer has written it again in the next segment
+            if framed.body is None:
+                self._gap = "a later version of saltext-jobs has written to it"
+                continue
+            try:
+                record = records.read(framed.body)
+            except Exception:  # msgpack raises many kinds
+                damaged += framed.end - framed.begin
+                continue
+            if record is not None:
+                found.append(record)
+        if damaged:
+            self._gap = f"{damaged} bytes of it are damaged"
+            self._quiet.warning(
+                "damage",
+                "In the log, %d bytes of segment %d are no record: they are passed over",
+                damaged,
+                self._number,
+            )
+        return found
+
+    def _is_same(self) -> bool:
+        """Tell whether what is read is still that log, all of it; also look whether a record could not be written."""
+        try:
+            status = os.stat(self._folder / segments.NAME)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True  # it is looked at again the next time
+        if status.st_ino != self._inode:
+            return False
+        if status.st_mtime_ns != self._gaps:
+            self._gap, self._gaps = "a record could not be written", status.st_mtime_ns
+        return bool(os.fstat(self._handle).st_nlink) or os.path.exists(self._next)

@@ -1,0 +1,164 @@
+"""
+The files of a log, and the rules by which writers and readers find the same records in them without a lock.
+
+A folder has a file ``log``, which says which log it is and how long a segment is, and the segments, numbered from 1. Writers
+append to the newest one, each record with one ``write``:
+
+* **A record counts if it begins before the segment's length.** A writer that finds its record beyond that writes it again in
+  the next segment, which it makes if nobody has. So a record counts once, however late its writer was: where it lies
+  decides, and not when it was written.
+* **When there is a next segment, all records that count in this one are written, or never will be.** Whoever made the next
+  one had written beyond the length before, and the system carries out appends to a file one after the other.
+
+When a record could not be written, the time of the file ``log`` is changed: a full disk lets that be done. It must never be
+concluded that nothing was done from there being no record of it, before that time was compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import pathlib
+import re
+import secrets
+import time
+from typing import Any, NamedTuple
+
+from saltext.jobs.core import formats
+from saltext.jobs.core.disk import files
+from saltext.jobs.core.errors import LaterVersion, StateError
+from saltext.jobs.core.log import framing
+
+log = logging.getLogger(__name__)
+
+#: Bytes of a segment, at which the next one is begun.
+LENGTH = 4 << 20
+#: The file that says what log it is.
+NAME = "log"
+#: How often, and after how many seconds each, it is tried to find a log that another process is about to make.
+_TRIES, _PAUSE = 100, 0.01
+_SEGMENT = re.compile(r"([0-9]{12})\.segment")
+
+
+class Identity(NamedTuple):
+    """
+    Which log a folder holds: a name that no other one has, the length of its segments in bytes, and a key that only the
+    master's user can read.
+    """
+
+    log: str
+    length: int
+    key: bytes
+
+
+def folder_of(cachedir: str | os.PathLike[str], master: Any) -> pathlib.Path:
+    """Return where the log of a master is, by its id."""
+    name = str(master or "")
+    usable = name and "/" not in name and "\0" not in name and name not in (".", "..")
+    return pathlib.Path(cachedir) / "saltext_jobs" / "log" / (name if usable else "_")
+
+
+def path_of(folder: pathlib.Path, number: int) -> pathlib.Path:
+    """Return the file of a segment."""
+    return folder / f"{number:012d}.segment"
+
+
+def numbers(folder: pathlib.Path) -> list[int]:
+    """Return the numbers of the segments, the oldest first; none where there is no folder. :raises OSError:"""
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    return sorted(int(found[1]) for found in map(_SEGMENT.fullmatch, names) if found)
+
+
+def identity(folder: pathlib.Path) -> Identity | None:
+    """
+    Return which log a folder holds; None where there is none.
+
+    :raises LaterVersion: when a later version of this extension writes it.
+    :raises StateError: when that is damaged.
+    :raises OSError: when it cannot be read at this moment.
+    """
+    found = files.read_msgpack(folder / NAME)
+    if found is None:
+        return None
+    try:
+        formats.check(folder, formats.number_of(found), framing.FORMAT, "nothing is written to it or read")
+        name, length, key = found["log"], found["length"], bytes.fromhex(found["key"])
+        if not isinstance(name, str) or not isinstance(length, int) or length < 1 or not key:
+            raise ValueError(f"its name is {name!r} and its length {length!r}")
+    except LaterVersion:
+        raise
+    except (KeyError, TypeError, ValueError) as exc:
+        raise StateError(f"{folder / NAME} does not say what log it is: {exc}") from exc
+    return Identity(name, length, key)
+
+
+def found(folder: pathlib.Path, length: int = LENGTH) -> Identity:
+    """
+    Return which log a folder holds, and have it hold one if it does not.
+
+    :raises LaterVersion: as ``identity``.
+    :raises OSError: when it cannot be read or made.
+    :raises StateError: when something else is in its place.
+    """
+    for _ in range(_TRIES):
+        try:
+            known = identity(folder)
+        except LaterVersion:
+            raise
+        except StateError:  # the power went before it was on the disk
+            known = None
+        if known is not None:
+            return known
+        with files.single_holder(folder / "lock") as free:
+            if free:
+                _make(folder, length)
+        if not free:
+            time.sleep(_PAUSE)
+    raise OSError(errno.EBUSY, "another process is at work on it", str(folder))
+
+
+def _make(folder: pathlib.Path, length: int) -> None:
+    try:
+        if identity(folder) is not None:
+            return
+    except LaterVersion:
+        raise
+    except StateError as exc:
+        log.error("The log of this master begins anew: %s", exc)
+    record: dict[str, Any] = {formats.FIELD: framing.FORMAT, "log": secrets.token_hex(8), "length": length}
+    record["key"] = secrets.token_hex(32)
+    for number in numbers(folder):
+        path_of(folder, number).unlink(missing_ok=True)  # of another log
+    files.write_msgpack(folder / NAME, record)
+
+
+def mark_gap(folder: pathlib.Path) -> None:
+    """Have readers know that a record is missing. :raises OSError:"""
+    path = folder / NAME
+    at = max(path.stat().st_mtime_ns + 1, time.time_ns())
+    os.utime(path, ns=(at, at))
+
+
+def open_newest(folder: pathlib.Path, known: Identity, beyond: int) -> tuple[int, int, bool]:
+    """
+    Return (number, descriptor, whether it was made) of the newest segment, to append to.
+
+    :param known: the log that the folder is known to hold.
+    :param beyond: the last segment that is known to be full; if no newer one is there, it is made.
+    :raises OSError: also when the folder holds another log.
+    :raises StateError: when nobody can tell which log it holds.
+    """
+    while True:
+        if identity(folder) != known:
+            raise FileNotFoundError(errno.ENOENT, "the log is another one now", str(folder))
+        newest = max(numbers(folder), default=0)
+        # Another process may be faster: make the same one, or remove what has become old.
+        with contextlib.suppress(FileExistsError, FileNotFoundError):
+            if newest > beyond:
+                return newest, os.open(path_of(folder, newest), os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW), False
+            return beyond + 1, files.new_private(path_of(folder, beyond + 1), os.O_APPEND), True

@@ -1,0 +1,131 @@
+"""
+Appends to the log, in each of the master's processes: one ``write`` a record, without waiting for the others or the disk.
+
+It must never keep a publish or a return from being carried out: what cannot be written is marked as a gap. How it keeps out
+of the way of the others, ``core/log/segments.py`` says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pathlib
+import threading
+
+from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.log import framing, segments
+from saltext.jobs.core.log.checkpoints import oldest_needed
+from saltext.jobs.core.log.records import Record
+from saltext.jobs.core.quiet import Quiet
+
+log = logging.getLogger(__name__)
+
+#: Bytes of all segments, if nothing else is wished.
+SIZE = 128 << 20
+#: Segments that stay in any case: a reader may be this far behind without having said so.
+_LEAST = 4
+
+
+class Writer:
+    """
+    :param folder: where the log is.
+    :param size: bytes of all segments above which the oldest go, whoever needs them.
+    :param length: bytes of a segment, where no log is there yet.
+    """
+
+    def __init__(self, folder: pathlib.Path, size: int = SIZE, length: int = segments.LENGTH) -> None:
+        self._folder, self._size, self._length = folder, size, length
+        self._lock = threading.Lock()
+        self._known = segments.Identity("", 0, b"")
+        self._number = 0
+        self._handle = -1
+        self._unmarked = False  # a record is missing, and nobody who reads the log can know
+        self._quiet = Quiet(log)
+
+    def append(self, record: Record) -> bool:
+        """Append a record, and tell whether that was done; if not, the log says that one is missing."""
+        with self._lock:
+            try:
+                if self._unmarked:
+                    self._mark()
+                data = record.packed()
+                if len(data) > framing.LONGEST:
+                    raise OSError(f"a record has {len(data)} bytes")
+                self._write(data)
+            except (OSError, StateError, ValueError) as exc:
+                self._close()
+                self._quiet.error(
+                    "append", "A record of the log could not be written, so the engines read the job cache: %s", exc
+                )
+                self._unmarked = True
+                with contextlib.suppress(OSError):
+                    self._mark()
+                return False
+        return True
+
+    def close(self) -> None:
+        """Release the file."""
+        with self._lock:
+            self._close()
+
+    def __del__(self) -> None:
+        self._close()
+
+    def _mark(self) -> None:
+        with contextlib.suppress(FileNotFoundError):  # the next one is another log
+            segments.mark_gap(self._folder)
+        self._unmarked = False
+
+    def _write(self, data: bytes) -> None:
+        while True:
+            if self._handle < 0 or not os.fstat(self._handle).st_nlink:
+                self._open()
+            written = os.write(self._handle, data)
+            if written != len(data):
+                raise OSError(f"only {written} of {len(data)} bytes were written: is the disk full?")
+            if os.lseek(self._handle, 0, os.SEEK_CUR) - written < self._known.length:
+                return
+            self._go_on()
+
+    def _open(self) -> None:
+        """Open the newest segment of the log that is there now."""
+        self._close()
+        self._known = segments.found(self._folder, self._length)
+        self._take(0)
+
+    def _go_on(self) -> None:
+        """The segment is full."""
+        try:
+            self._take(self._number)
+        except FileNotFoundError:  # somebody has removed the log: what has been written is gone with it
+            self._open()
+
+    def _take(self, beyond: int) -> None:
+        number, handle, is_new = segments.open_newest(self._folder, self._known, beyond)
+        self._close()
+        self._number, self._handle = number, handle
+        if is_new:
+            self._remove_old()
+
+    def _close(self) -> None:
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+    def _remove_old(self) -> None:
+        """Remove the segments that all readers are past, and the oldest of those that are too many."""
+        try:
+            there = segments.numbers(self._folder)
+            needed = oldest_needed(self._folder, self._known.log)
+            size = sum(segments.path_of(self._folder, number).stat().st_size for number in there)
+            for number in there[:-_LEAST]:
+                path = segments.path_of(self._folder, number)
+                if needed is not None and number >= needed and size <= self._size:
+                    break
+                size -= path.stat().st_size
+                path.unlink()
+        except FileNotFoundError:
+            pass  # another process is at it
+        except OSError as exc:
+            self._quiet.error("old", "Old segments of the log cannot be removed: %s", exc)

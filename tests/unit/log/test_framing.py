@@ -1,0 +1,108 @@
+"""Records in a segment: what is whole is read, whatever lies between."""
+
+from __future__ import annotations
+
+import pytest
+
+from saltext.jobs.core.log import framing, records
+
+RECORDS = [records.Returned(f"2026112300000000000{n}", f"web{n}", "state.apply", n, n == 0, 1.5) for n in range(4)]
+FRAMES = [record.packed() for record in RECORDS]
+
+
+def read(data, final=False):
+    piece = framing.scan(data, final)
+    return [records.read(found.body) for found in piece.records], piece
+
+
+def test_what_was_packed_is_read():
+    assert read(b"".join(FRAMES))[0] == RECORDS
+
+
+def test_a_record_that_is_cut_at_any_byte_is_waited_for_and_then_damage():
+    first = FRAMES[0]
+    for cut in range(len(FRAMES[1])):
+        data = first + FRAMES[1][:cut]
+        assert read(data)[0] == RECORDS[:1]
+        assert read(data)[1].end == len(first), "what may still be being written is not passed over"
+        assert read(data)[1].damaged == 0
+        found, piece = read(data, final=True)
+        assert (found, piece.end, piece.damaged) == (RECORDS[:1], len(data), cut)
+        # A later writer has appended behind it.
+        found, piece = read(data + FRAMES[2] + FRAMES[3])
+        assert (found, piece.damaged) == ([RECORDS[0], *RECORDS[2:]], cut)
+
+
+def test_zeros_anywhere_cost_the_records_that_they_hit_and_no_other():
+    data = b"".join(FRAMES)
+    bounds = [sum(map(len, FRAMES[:n])) for n in range(5)]
+    for begin in range(0, len(data), 3):
+        for length in (1, 7, 100):
+            end = min(begin + length, len(data))
+            broken = data[:begin] + bytes(end - begin) + data[end:]
+            whole = [RECORDS[n] for n in range(4) if broken[bounds[n] : bounds[n + 1]] == FRAMES[n]]
+            assert read(broken, final=True)[0] == whole
+
+
+@pytest.mark.parametrize("garbage", [b"\0" * 5000, b"\xc1" * 5000, b"{'a': 1}\n" * 50, bytes(range(256)) * 9])
+def test_garbage_is_passed_over(garbage):
+    found, piece = read(FRAMES[0] + garbage + FRAMES[1])
+    assert found == RECORDS[:2]
+    assert piece.damaged == len(garbage)
+
+
+def test_no_text_of_a_minion_is_taken_for_a_record_when_that_one_is_torn():
+    forged = records.Returned("20261123000000000009", "web9", "state.apply", 0, True, 1.5).packed()
+    text = forged.decode("latin-1")
+    for name in (text, forged.decode("utf-8", "surrogateescape"), forged.decode("utf-8", "replace")):
+        for retcode in (-0x3E3E3E3F, 0):
+            carrier = records.Returned("20261123000000000000", "web1", name, retcode, True, 1.5).packed()
+            for cut in range(len(carrier)):
+                found, _ = read(carrier[:cut] + FRAMES[1], final=True)
+                assert found == [RECORDS[1]]
+
+
+def test_what_a_later_version_has_written_is_told_apart():
+    later = bytearray(FRAMES[1])
+    later[3] = framing.FORMAT + 1
+    piece = framing.scan(FRAMES[0] + bytes(later) + FRAMES[2])
+    assert [found.body is None for found in piece.records] == [False, True, False]
+    assert piece.damaged == 0
+
+
+def test_a_kind_of_record_that_is_not_known_says_nothing():
+    body = framing.scan(framing.pack(["new kind", 1, 2])).records[0].body
+    assert records.read(body) is None
+
+
+def test_a_record_of_a_later_version_with_more_fields_is_read():
+    framed = framing.pack(["r", "1", "web1", "test.ping", "0", True, 1.5, "more"])
+    assert records.read(framing.scan(framed).records[0].body) == records.Returned(
+        "1", "web1", "test.ping", 0, True, 1.5
+    )
+
+
+def published(minions, **more):
+    fields = {"jid": "1", "functions": "test.ping", "user": "root", "origin": "", "ends": (), "load": "d", "sent": True}
+    return records.published(minions=minions, at=1.5, **{**fields, **more})
+
+
+def test_a_publish_reads_back_as_it_was():
+    record = published(["web1", "db1"], ends=["2", records.EVERY_JOB], origin="job_retry")
+    assert read(record.packed())[0] == [record]
+
+
+def test_a_publish_for_very_many_minions_refers_to_them():
+    minions = [f"web{n}.example.com" for n in range(50_000)]
+    record = published(minions)
+    assert record.minions is None
+    assert record.total == 50_000
+    assert record.whole == records.list_digest(reversed(minions))
+    assert len(record.packed()) < 250
+
+
+def test_a_record_has_few_bytes():
+    record = records.Returned("20261123000000000000", "web1234.example.com", "state.apply", 0, True, 1700000000.123)
+    assert len(record.packed()) <= 100
+    few = published(["web1.example.com", "web2.example.com"], jid="20261123000000000000", load="0" * 32)
+    assert len(few.packed()) <= 250
