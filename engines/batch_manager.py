@@ -64,7 +64,7 @@ def start(**options):
 
 
 def _ports(loop, opts, settings):
-    publisher = Publisher(opts, loop)
+    publisher = Publisher(opts, loop, BATCH_MANAGER)
     return Ports(
         loop=loop,
         clock=Clock(),

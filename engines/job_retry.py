@@ -68,7 +68,7 @@ def start(**options):
 
 
 def _ports(settings, loop):
-    publisher, cache = Publisher(__opts__, loop), JobCache(__opts__)
+    publisher, cache = Publisher(__opts__, loop, JOB_RETRY), JobCache(__opts__)
     return Ports(
         bus=Bus(__opts__, loop, JOB_RETRY),
         publisher=publisher,

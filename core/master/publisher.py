@@ -14,6 +14,7 @@ import salt.utils.jid
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.errors import NoMinionMatched, PublishFailed
+from saltext.jobs.core.master import marks
 from saltext.jobs.core.master.client import KeepingClient
 
 log = lines.logger(__name__)
@@ -33,10 +34,11 @@ class Publisher:
     """
     :param opts: the master's options.
     :param loop: the engine's tornado loop.
+    :param origin: the engine, which the log of this master names with each publish.
     """
 
-    def __init__(self, opts: Mapping[str, Any], loop: Any) -> None:
-        self._opts, self._loop = opts, loop
+    def __init__(self, opts: Mapping[str, Any], loop: Any, origin: str = "") -> None:
+        self._opts, self._loop, self._origin = opts, loop, origin
         self._client = KeepingClient(mopts=dict(opts), io_loop=loop, keep_loop=True)
         self._own_user = self._client.salt_user
         #: Publishes that the master took since the start, questions included; those that failed; and the questions.
@@ -90,6 +92,7 @@ class Publisher:
         elif compat.HAS_START_EVENT and natively:
             extra["start_event"] = True
         extra["executor_opts"] = _with_wishes(extra.get("executor_opts"), question, once)
+        extra |= marks.mark_of(self._opts, jid, fun, self._origin)
         # The client reads its salt_user synchronously, before its first wait: no other publish can come between.
         self._client.salt_user = self._allowed(user)
         try:

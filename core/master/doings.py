@@ -1,0 +1,88 @@
+"""
+What this master does, as records of its log: a publish from its load, a return from what a minion has sent.
+
+All fields are checked here. It must never fail for what is in a load: that would keep a publish from being carried out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from saltext.jobs.core.ids import is_plain
+from saltext.jobs.core.log.records import EVERY_JOB, Published, Returned, published
+from saltext.jobs.core.master import marks
+from saltext.jobs.core.master.events import function_of, retcode_of
+
+#: Signals to other jobs: what they end is not delivered any more.
+KILLS = frozenset(
+    {
+        "saltutil.kill_job",
+        "saltutil.term_job",
+        "saltutil.signal_job",
+        "saltutil.kill_all_jobs",
+        "saltutil.term_all_jobs",
+    }
+)
+
+
+def publish_of(
+    jid: str, load: Mapping[str, Any], minions: Iterable[str], digest: str, opts: Mapping[str, Any]
+) -> Published:
+    """
+    Return the record of a publish.
+
+    :param minions: the usable ids of those that it is for.
+    :param digest: that of the load, as ``jobs/published`` has it.
+    :param opts: the master's options.
+    """
+    user, origin = load.get("user"), marks.origin_of(opts, load, jid)
+    return published(
+        jid,
+        function_of(load),
+        user if isinstance(user, str) else "",
+        origin,
+        sorted(minions),
+        ended_by(load),
+        digest,
+        origin != marks.ONLY_KEPT,
+        time.time(),
+    )
+
+
+def return_of(jid: str, minion: str, load: Mapping[str, Any], first: bool) -> Returned:
+    """Return the record of a return that was stored; ``first`` tells whether it is the one that is kept."""
+    return Returned(jid, minion, function_of(load), retcode_of(load), first, time.time())
+
+
+def ended_by(load: Mapping[str, Any]) -> list[str]:
+    """Return the jobs that a load ends by a signal, ``EVERY_JOB`` for all that a minion runs; none where it is no signal."""
+    functions, arguments = load.get("fun"), load.get("arg")
+    if not isinstance(functions, (list, tuple)):
+        functions, arguments = [functions], [arguments]
+    if KILLS.isdisjoint(name for name in functions if isinstance(name, str)):
+        return []
+    pairs = zip(functions, arguments if isinstance(arguments, (list, tuple)) else (), strict=False)
+    found: dict[str, None] = {}
+    for function, arg in pairs:
+        if function not in KILLS:
+            continue
+        jid = EVERY_JOB if str(function).endswith("_all_jobs") else _jid_in(arg)
+        if jid:
+            found[jid] = None
+    return list(found)
+
+
+def _jid_in(arg: Any) -> str:
+    """Return the jid among the arguments of one call: the first one, or the one that is named so, in each form of Salt's."""
+    values = list(arg) if isinstance(arg, (list, tuple)) else [arg]
+    named = [value["jid"] for value in values if isinstance(value, Mapping) and "jid" in value]
+    named += [value.partition("=")[2] for value in values if isinstance(value, str) and value.startswith("jid=")]
+    placed = [
+        value for value in values if not isinstance(value, Mapping) and not str(value).startswith(("jid=", "sig="))
+    ]
+    for value in (*named, *placed[:1]):
+        if is_plain(str(value)):
+            return str(value)
+    return ""

@@ -1,0 +1,61 @@
+"""Which jobs a load ends, and what of a publish or a return gets into the log."""
+
+from __future__ import annotations
+
+import pytest
+
+from saltext.jobs.core.log.records import EVERY_JOB
+from saltext.jobs.core.master.doings import ended_by, publish_of, return_of
+
+JID = "20261123000000000000"
+
+
+@pytest.mark.parametrize(
+    ("fun", "arg", "ended"),
+    [
+        ("saltutil.kill_job", [JID], [JID]),
+        ("saltutil.kill_job", (JID,), [JID]),
+        ("saltutil.term_job", [int(JID)], [JID]),
+        ("saltutil.signal_job", [JID, 9], [JID]),
+        ("saltutil.signal_job", [{"jid": JID, "sig": 9, "__kwarg__": True}], [JID]),
+        ("saltutil.signal_job", [{"sig": 9, "__kwarg__": True}, {"jid": JID, "__kwarg__": True}], [JID]),
+        ("saltutil.signal_job", [JID, {"sig": 9, "__kwarg__": True}], [JID]),
+        ("saltutil.signal_job", ["sig=9", f"jid={JID}"], [JID]),
+        ("saltutil.kill_all_jobs", [], [EVERY_JOB]),
+        ("saltutil.kill_all_jobs", None, [EVERY_JOB]),
+        (["test.ping", "saltutil.kill_job"], [[], [JID]], [JID]),
+        (["saltutil.term_job", "saltutil.kill_job"], [["1"], ["2"]], ["1", "2"]),
+        (["saltutil.term_all_jobs"], [[]], [EVERY_JOB]),
+        ("saltutil.kill_job", [], []),
+        ("saltutil.kill_job", ["../x"], []),
+        ("test.echo", [JID], []),
+        (["test.echo", ["saltutil.kill_job"]], [[JID], [JID]], []),
+        (None, None, []),
+        ({"a": 1}, 3, []),
+    ],
+)
+def test_a_signal_names_the_jobs_that_it_ends_wherever_its_arguments_hold_them(fun, arg, ended):
+    assert ended_by({"fun": fun, "arg": arg}) == ended
+
+
+def test_what_a_minion_says_is_checked_before_it_is_written():
+    said = {"fun": ["a.b", "c.d"], "retcode": {"a.b": 0, "c.d": 2}, "success": "no"}
+    record = return_of(JID, "web1", said, True)
+    assert record[:5] == (JID, "web1", "a.b,c.d", 2, True)
+    odd = return_of(JID, "web1", {"fun": {"x": 1}, "retcode": float("inf")}, False)
+    assert odd[2:5] == ("", 1, False)
+    assert odd.packed()
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        {},
+        {"fun": 3, "arg": 4, "kwargs": 5, "user": 6},
+        {"fun": "\ud800", "user": "\ud800"},
+        {"kwargs": {"saltext_jobs": 1}},
+    ],
+)
+def test_no_load_keeps_a_publish_from_being_written(load, tmp_path):
+    opts = {"cachedir": str(tmp_path), "id": "here_master"}
+    assert publish_of(JID, load, {"web1"}, "d", opts).packed()
