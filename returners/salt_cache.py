@@ -22,7 +22,7 @@ from saltext.jobs.core import compat, lines
 
 # Those of the loader that calls. What a loader writes into this file is for all loaders of a process, the last one's.
 from saltext.jobs.core.compat import loader_opts as __opts__
-from saltext.jobs.core.master import identity, passes
+from saltext.jobs.core.master import doings, identity, passes
 from saltext.jobs.core.master.job_cache import BATCH_MARK, OwnLoad
 from saltext.jobs.core.master.secrets import without_secrets
 from saltext.jobs.core.store import listing, records, retention
@@ -61,11 +61,12 @@ def prep_jid(nocache=False, passed_jid=None, recurse_count=0):
     """
     store = store_of(__opts__)
     if passed_jid:
-        granted = passes.redeem(__opts__, passed_jid)
-        if granted is None:
+        named, origin = passes.redeem(__opts__, passed_jid)
+        if named is None:
             _tell_of_refusal(store, passed_jid)
-        key = None if granted is None else store.key(granted, "jid")
-        jid = None if key is None else plain(granted)
+        key = None if named is None else store.key(named, "jid")
+        jid = None if key is None else plain(named)
+        store.granted = {jid: origin} if origin else {}  # Salt goes on to `save_load` before it does anything else
     else:
         jid = key = _new_jid(store, recurse_count)
     if nocache and key is not None:
@@ -113,7 +114,12 @@ def returner(load):
     if jid is None or minion is None:
         return False
     expected = records.expects(store, jid, load)
-    return None if expected is None or (expected and records.add_return(store, jid, minion, load)) else False
+    if not expected:
+        return expected
+    is_first = records.add_return(store, jid, minion, load)
+    if store.log:
+        store.log.append(doings.return_of(store.decode(jid), store.decode(minion), load, is_first))
+    return None if is_first else False
 
 
 def save_load(jid, clear_load, minions=None, recurse_count=0):
@@ -138,13 +144,22 @@ def save_load(jid, clear_load, minions=None, recurse_count=0):
             key, "Refusing the load of jid %s: it is a %s and no dictionary", jid, type(clear_load).__name__
         )
     elif minions is not None:
-        load, who = _as_published(clear_load)
-        unlimited = _is_nobody if who and who.kind in (identity.TOKEN, identity.PASSWORD) else _is_unlimited
-        records.publish(store, key, load, minions, __opts__.get("id"), unlimited)
-        if isinstance(clear_load.get("fun"), (list, tuple)):
-            _look_at_several(store, load, minions)
+        _publish(store, key, clear_load, minions)
     elif not records.is_published(store, key):
         records.report(store, key, without_secrets(clear_load), _reported_minions(clear_load))
+
+
+def _publish(store, key, clear_load, minions):
+    """Have what this master publishes in its log and in the job cache."""
+    load, who = _as_published(clear_load)
+    minions, digest, jid = store.plain_minions(key, minions), records.digest_of(load), store.decode(key)
+    if store.log:  # first, so that the job cache never has what the log lacks
+        origin, is_sent = store.granted.pop(jid, ""), not isinstance(clear_load, OwnLoad)
+        store.log.append(doings.publish_of(jid, load, minions, digest, origin, is_sent))
+    unlimited = _is_nobody if who and who.kind in (identity.TOKEN, identity.PASSWORD) else _is_unlimited
+    records.publish(store, key, load, minions, __opts__.get("id"), unlimited, digest)
+    if isinstance(load.get("fun"), (list, tuple)):
+        _look_at_several(store, load, minions)
 
 
 def _look_at_several(store, load, minions):

@@ -43,14 +43,10 @@ _SEGMENT = re.compile(r"([0-9]{12})\.segment")
 
 
 class Identity(NamedTuple):
-    """
-    Which log a folder holds: a name that no other one has, the length of its segments in bytes, and a key that only the
-    master's user can read.
-    """
+    """Which log a folder holds: a name that no other one has, and the length of its segments in bytes."""
 
     log: str
     length: int
-    key: bytes
 
 
 def folder_of(cachedir: str | os.PathLike[str], master: Any) -> pathlib.Path:
@@ -87,14 +83,14 @@ def identity(folder: pathlib.Path) -> Identity | None:
         return None
     try:
         formats.check(folder, formats.number_of(found), framing.FORMAT, "nothing is written to it or read")
-        name, length, key = found["log"], found["length"], bytes.fromhex(found["key"])
-        if not isinstance(name, str) or not isinstance(length, int) or length < 1 or not key:
+        name, length = found["log"], found["length"]
+        if not isinstance(name, str) or not isinstance(length, int) or length < 1:
             raise ValueError(f"its name is {name!r} and its length {length!r}")
     except LaterVersion:
         raise
     except (KeyError, TypeError, ValueError) as exc:
         raise StateError(f"{folder / NAME} does not say what log it is: {exc}") from exc
-    return Identity(name, length, key)
+    return Identity(name, length)
 
 
 def found(folder: pathlib.Path, length: int = LENGTH) -> Identity:
@@ -131,7 +127,6 @@ def _make(folder: pathlib.Path, length: int) -> None:
     except StateError as exc:
         log.error("The log of this master begins anew: %s", exc)
     record: dict[str, Any] = {formats.FIELD: framing.FORMAT, "log": secrets.token_hex(8), "length": length}
-    record["key"] = secrets.token_hex(32)
     for number in numbers(folder):
         path_of(folder, number).unlink(missing_ok=True)  # of another log
     files.write_msgpack(folder / NAME, record)

@@ -24,11 +24,17 @@ _KEPT, _KEPT_FOR = 4, 30.0
 
 
 class KeepingClient(salt.client.LocalClient):  # type: ignore[misc]
-    """A ``LocalClient`` for ``run_job_async`` on one loop; its parameters are those of ``LocalClient``."""
+    """
+    A ``LocalClient`` for ``run_job_async`` on one loop.
 
-    def __init__(self, **kwargs: Any) -> None:
+    :param origin: the engine that publishes.
+    :param kwargs: as for ``LocalClient``.
+    """
+
+    def __init__(self, origin: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.key: Any
+        self._origin = origin
         self._made_with = kwargs
         self._kept: list[tuple[Any, float]] = []  # the channel and when it was used last, oldest first
 
@@ -54,7 +60,7 @@ class KeepingClient(salt.client.LocalClient):  # type: ignore[misc]
         wait = timeout if timeout is not None else self.opts.get("publish_timeout", 30)
         if self.opts.get("ipc_mode") != "tcp" and not os.path.exists(f"{self.opts['sock_dir']}/publish_pull.ipc"):
             raise salt.exceptions.SaltClientError(f"no publisher listens in {self.opts['sock_dir']}")
-        request = self._prep_pub(tgt, fun, arg, tgt_type, ret, pass_for(self.opts, jid), wait, **kwargs)
+        request = self._prep_pub(tgt, fun, arg, tgt_type, ret, pass_for(self.opts, jid, self._origin), wait, **kwargs)
         answer = await self._ask(request, io_loop, wait)
         if not answer and self._has_new_key():
             answer = await self._ask({**request, "key": self.key}, io_loop, wait)

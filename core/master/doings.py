@@ -12,7 +12,6 @@ from typing import Any
 
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.log.records import EVERY_JOB, Published, Returned, published
-from saltext.jobs.core.master import marks
 from saltext.jobs.core.master.events import function_of, retcode_of
 
 #: Signals to other jobs: what they end is not delivered any more.
@@ -28,16 +27,17 @@ KILLS = frozenset(
 
 
 def publish_of(
-    jid: str, load: Mapping[str, Any], minions: Iterable[str], digest: str, opts: Mapping[str, Any]
+    jid: str, load: Mapping[str, Any], minions: Iterable[str], digest: str, origin: str, sent: bool
 ) -> Published:
     """
     Return the record of a publish.
 
     :param minions: the usable ids of those that it is for.
     :param digest: that of the load, as ``jobs/published`` has it.
-    :param opts: the master's options.
+    :param origin: the engine that publishes it; empty for everybody else.
+    :param sent: False where the load is only stored.
     """
-    user, origin = load.get("user"), marks.origin_of(opts, load, jid)
+    user = load.get("user")
     return published(
         jid,
         function_of(load),
@@ -46,7 +46,7 @@ def publish_of(
         sorted(minions),
         ended_by(load),
         digest,
-        origin != marks.ONLY_KEPT,
+        sent,
         time.time(),
     )
 

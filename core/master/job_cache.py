@@ -24,7 +24,6 @@ from salt.exceptions import SaltCacheError
 from saltext.jobs.core import lines
 from saltext.jobs.core.errors import JobCacheError, LaterVersion
 from saltext.jobs.core.ids import TIME_ZONES, is_plain, jid_time
-from saltext.jobs.core.master import marks
 from saltext.jobs.core.master.events import retcode_of
 from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.store import records

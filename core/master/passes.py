@@ -3,9 +3,9 @@ The jids of batches belong to their engine: who may publish under one, and how t
 
 Whoever may publish anything, if only ``saltutil.find_job``, may name any jid. A minion runs a jid once, and ignores what
 comes second: a borrowed jid would keep a batch's job from running. An engine therefore names a *pass* in place of the jid:
-the jid, until when it is valid, and a seal. Only root and the master's own user can make the seal, since only they can read
-Salt's key for local clients. ``salt_cache.prep_jid`` redeems the pass in the master's worker, just before Salt sends
-anything. It refuses a batch's jid without a pass, and Salt then sends nothing.
+the jid, which engine it is, until when the pass is valid, and a seal. Only root and the master's own user can make the
+seal, since only they can read Salt's key for local clients. ``salt_cache.prep_jid`` redeems the pass in the master's
+worker, just before Salt sends anything. It refuses a batch's jid without a pass, and Salt then sends nothing.
 
 Where Salt refuses a publish, it may show the pass on the bus. So a pass is valid for a short time only.
 """
@@ -25,13 +25,14 @@ from saltext.jobs.core.store.needed import ENDED, OPEN, is_batch
 
 #: Seconds for which a pass is valid: a busy master's worker takes a while to come to it.
 VALID = 300.0
-_PASS = re.compile(r"(.+)~([0-9]{10,12})~([0-9a-f]{64})", re.DOTALL)
+_PASS = re.compile(r"(.+)~([a-z_]*)~([0-9]{10,12})~([0-9a-f]{64})", re.DOTALL)
 
 
-def pass_for(opts: Mapping[str, Any], jid: str, now: float | None = None) -> str:
+def pass_for(opts: Mapping[str, Any], jid: str, origin: str, now: float | None = None) -> str:
     """
     Return what an engine names in place of ``jid`` when it publishes.
 
+    :param origin: the engine.
     :param now: the Unix time, where it is not that of the clock.
 
     This is the jid itself where the master's job cache is another one than ours, which knows no passes.
@@ -41,29 +42,30 @@ def pass_for(opts: Mapping[str, Any], jid: str, now: float | None = None) -> str
     if opts.get("master_job_cache") != "salt_cache":
         return jid
     until = f"{(time.time() if now is None else now) + VALID:.0f}"
-    return f"{jid}~{until}~{_seal(opts, jid, until)}"
+    return f"{jid}~{origin}~{until}~{_seal(opts, jid, origin, until)}"
 
 
-def redeem(opts: Mapping[str, Any], named: Any) -> Any:
+def redeem(opts: Mapping[str, Any], named: Any) -> tuple[Any, str]:
     """
-    Return the jid under which somebody may publish who has named ``named``; None where it is an invalid pass, or the jid of
-    a batch without one. What is no text is returned as it is.
+    Return the jid under which somebody may publish who has named ``named``, and which engine that is, if it is one.
+
+    The jid is None where it is an invalid pass, or the jid of a batch without one. What is no text is returned as it is.
     """
     if not isinstance(named, str):
-        return named
+        return named, ""
     parts = _PASS.fullmatch(named)
     if parts is None:
-        return None if plain(named) and is_batch(opts["cachedir"], named, OPEN, ENDED) else named
-    jid, until, seal = parts.groups()
+        return None if plain(named) and is_batch(opts["cachedir"], named, OPEN, ENDED) else named, ""
+    jid, origin, until, seal = parts.groups()
     try:
-        is_genuine = hmac.compare_digest(seal, _seal(opts, jid, until))
+        is_genuine = hmac.compare_digest(seal, _seal(opts, jid, origin, until))
     except OSError:
-        return None
-    return jid if is_genuine and float(until) >= time.time() else None
+        return None, ""
+    return (jid, origin) if is_genuine and float(until) >= time.time() else (None, "")
 
 
-def _seal(opts: Mapping[str, Any], jid: str, until: str) -> str:
+def _seal(opts: Mapping[str, Any], jid: str, origin: str, until: str) -> str:
     user = str(opts.get("user", "root"))
     with open(os.path.join(opts["cachedir"], f".{user}_key"), "rb") as stream:
         key = stream.read()
-    return hmac.new(key, f"saltext.jobs {jid} {until}".encode(), hashlib.sha256).hexdigest()
+    return hmac.new(key, f"saltext.jobs {jid} {origin} {until}".encode(), hashlib.sha256).hexdigest()

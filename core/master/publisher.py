@@ -14,7 +14,6 @@ import salt.utils.jid
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.errors import NoMinionMatched, PublishFailed
-from saltext.jobs.core.master import marks
 from saltext.jobs.core.master.client import KeepingClient
 
 log = lines.logger(__name__)
@@ -38,8 +37,8 @@ class Publisher:
     """
 
     def __init__(self, opts: Mapping[str, Any], loop: Any, origin: str = "") -> None:
-        self._opts, self._loop, self._origin = opts, loop, origin
-        self._client = KeepingClient(mopts=dict(opts), io_loop=loop, keep_loop=True)
+        self._opts, self._loop = opts, loop
+        self._client = KeepingClient(origin, mopts=dict(opts), io_loop=loop, keep_loop=True)
         self._own_user = self._client.salt_user
         #: Publishes that the master took since the start, questions included; those that failed; and the questions.
         self.published = self.failed = self.questions = 0
@@ -92,7 +91,6 @@ class Publisher:
         elif compat.HAS_START_EVENT and natively:
             extra["start_event"] = True
         extra["executor_opts"] = _with_wishes(extra.get("executor_opts"), question, once)
-        extra |= marks.mark_of(self._opts, jid, fun, self._origin)
         # The client reads its salt_user synchronously, before its first wait: no other publish can come between.
         self._client.salt_user = self._allowed(user)
         try:

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 #: What proves who somebody is. ``password``, ``token``, ``eauth_token`` and ``key`` come from users, ``tok``, ``sig`` from
-#: minions with their returns, ``saltext_jobs`` from engines of ours (``core/master/marks.py``).
-SECRETS = frozenset(("token", "eauth_token", "password", "key", "tok", "sig", "saltext_jobs"))
+#: minions with their returns.
+SECRETS = frozenset(("token", "eauth_token", "password", "key", "tok", "sig"))
 #: What a return may not carry to a returner: it would choose the server to which the master's password is sent.
 ROUTING = frozenset(("ret_config", "ret_kwargs"))
 _NOT_IN_HISTORY = SECRETS | {"eauth"}

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import salt.payload
@@ -80,19 +80,20 @@ def publish(
     store: Store,
     key: str,
     load: Mapping[str, Any],
-    minions: Iterable[Any],
+    named: Collection[str],
     master: Any,
     unlimited: Callable[[str], bool],
+    load_digest: str,
 ) -> None:
     """
     Store what this master's publish hands over. The first load of a job stays; a later publish adds its minions. Those of
     another job under the same jid were not meant to get the first one.
 
-    :param minions: the matched minions.
+    :param named: the matched minions.
     :param master: this master's id.
     :param unlimited: tells of a user whether no access list limits what that one publishes.
+    :param load_digest: as ``digest_of`` has it.
     """
-    named = store.plain_minions(key, minions)
     with store.lock(key):
         record, there, listed = store.driver.read_all([(PUBLISHED, key), (LOADS, key), (MINIONS, key)])
         known = _publication_in(store, record, key)
@@ -107,7 +108,7 @@ def publish(
             by, of = (known.by, known.load) if known else (str(master), digest(there))
             is_same = _is_of_the_same_job(load, there, unlimited)
         else:  # also where a cluster shed the load, where it was cleaned away, or where it is not the published one
-            by, of = str(master), digest(_as_it_reads_back(load))
+            by, of = str(master), load_digest
             writes.append((LOADS, key, load))
         before = ids_in(listed)
         # Written even if nothing is added: a replay starts the time that the job is kept anew.
@@ -145,6 +146,11 @@ def function_name(load: Mapping[str, Any]) -> str:
     """Return the name of the function of a load or a return for people, cut where it is no name."""
     fun = load.get("fun")
     return (",".join(map(str, fun)) if isinstance(fun, (list, tuple)) else str(fun))[:_LONGEST_NAME]
+
+
+def digest_of(load: Mapping[str, Any]) -> str:
+    """Return the digest of a load as it will read back."""
+    return digest(_as_it_reads_back(load))
 
 
 def _as_it_reads_back(load: Mapping[str, Any]) -> Any:
@@ -243,7 +249,7 @@ def replace_load(store: Store, key: str, change: Callable[[dict[str, Any]], dict
             return False
         store.store(LOADS, key, new, store.sync_publish)
         if known and known.load is not None and known.vouches_for(old):
-            renewed = dataclasses.replace(known, load=digest(_as_it_reads_back(new)))
+            renewed = dataclasses.replace(known, load=digest_of(new))
             store.store(PUBLISHED, key, renewed.as_record(), store.sync_publish)
         return True
 

@@ -18,6 +18,8 @@ import salt.payload
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import compat, lines
+from saltext.jobs.core.log.segments import folder_of
+from saltext.jobs.core.log.writer import SIZE, Writer
 from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.store.drivers import Driver, loading
 from saltext.jobs.core.store.etcd import Etcd
@@ -69,18 +71,23 @@ class Store:
         self.cachedir: str = opts["cachedir"]
         name = opts.get("cache") or "localfs"
         self.driver = driver or _driver(name, opts)
+        sync, self.max_jobs, self.max_bytes, log_size = _own_options(opts)
+        #: What this master does is written there; what a minion returns to this job cache on its own account is not.
+        is_minion = opts.get("__role") == "minion"
+        self.log = None if is_minion else Writer(folder_of(self.cachedir, opts.get("id")), log_size or SIZE)
         self._keys = Keys(name, self.driver.longest)
         self._locks = Locks(self.cachedir)
         self.key_of, self.decode = self._keys.key, self._keys.decode
         self.fetch, self.contains, self.updated = self.driver.fetch, self.driver.contains, self.driver.updated
         self.store, self.flush, self.keys = self.driver.store, self.driver.flush, self.driver.keys
-        sync, self.max_jobs, self.max_bytes = _own_options(opts)
         #: Whether what a publish stores, and whether everything, must survive a power cut.
         self.sync_publish, self.sync_all = sync != "none", sync == "all"
         #: What the last sweep saw of each large bank.
         self.swept: dict[str, tuple[float, str, str]] = {}
         #: What it found out of each bank.
         self.young: dict[str, Young] = {}
+        #: Which engine the master's worker is just publishing for, by jid: between ``prep_jid`` and ``save_load``.
+        self.granted: dict[str, str] = {}
         #: What jobs run, by the jid's key: see ``records.expects``.
         self.works: dict[str, Any] = {}
 
@@ -153,26 +160,27 @@ def store_of(opts: Any) -> Store:
         return store
 
 
-def _own_options(opts: Mapping[str, Any]) -> tuple[str, int | None, int | None]:
+def _own_options(opts: Mapping[str, Any]) -> tuple[str, int | None, int | None, int | None]:
     """
-    Return sync, max_jobs and max_bytes of the option ``salt_cache``.
+    Return sync, max_jobs, max_bytes and log_size of the option ``salt_cache``.
 
     What is not accepted is named in the log, and nothing of it counts.
     """
     own = opts.get("salt_cache")
     if own is None or (isinstance(own, Mapping) and not own):
-        return _SYNC[0], None, None
-    if isinstance(own, Mapping) and own.keys() <= {"sync", "max_jobs", "max_bytes"}:
+        return _SYNC[0], None, None, None
+    if isinstance(own, Mapping) and own.keys() <= {"sync", "max_jobs", "max_bytes", "log_size"}:
         sync, jobs, size = own.get("sync", _SYNC[0]), _count(own.get("max_jobs")), _count(own.get("max_bytes"), _UNITS)
-        if sync in _SYNC and 0 not in (jobs, size):
-            return str(sync), jobs, size
+        log_size = _count(own.get("log_size"), _UNITS)
+        if sync in _SYNC and 0 not in (jobs, size, log_size):
+            return str(sync), jobs, size, log_size
     log.error(
-        "The option salt_cache is %r; accepted are sync with one of: %s; max_jobs, a number of jobs; max_bytes, a number of "
-        "bytes or such as 500M or 20G",
+        "The option salt_cache is %r; accepted are sync with one of: %s; max_jobs, a number of jobs; max_bytes and "
+        "log_size, a number of bytes or such as 500M or 20G",
         own,
         ", ".join(_SYNC),
     )
-    return _SYNC[0], None, None
+    return _SYNC[0], None, None, None
 
 
 def _count(value: Any, units: Mapping[str, int] = MappingProxyType({})) -> int | None:
@@ -203,6 +211,7 @@ def _settings(opts: Mapping[str, Any]) -> bytes:
         "sqlite",
         "extension_modules",
         "module_dirs",
+        *("id", "__role"),
     )
     packed: bytes = salt.payload.dumps({name: opts[name] for name in sorted(opts) if name.startswith(kinds)})
     return packed

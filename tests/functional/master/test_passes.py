@@ -10,6 +10,7 @@ from saltext.jobs.core.master.passes import VALID, pass_for, redeem
 from saltext.jobs.core.store.needed import BATCHES, ENDED, OPEN
 
 JID = "20260516120000000000"
+REFUSED = (None, "")
 
 
 @pytest.fixture
@@ -28,40 +29,41 @@ def batch(request, tmp_path):
 
 
 def test_a_jid_that_is_no_batch_is_everybody_s(opts):
-    assert redeem(opts, JID) == JID
-    assert redeem(opts, 20260516) == 20260516
-    assert redeem(opts, "../escape") == "../escape", "which is refused elsewhere, where all jids are"
+    assert redeem(opts, JID) == (JID, "")
+    assert redeem(opts, 20260516) == (20260516, "")
+    assert redeem(opts, "../escape") == ("../escape", ""), "which is refused elsewhere, where all jids are"
 
 
 def test_under_the_jid_of_a_batch_only_who_has_a_pass_publishes(opts, batch):
-    assert redeem(opts, JID) is None
-    assert redeem(opts, pass_for(opts, JID)) == JID
+    assert redeem(opts, JID) == REFUSED
+    assert redeem(opts, pass_for(opts, JID, "batch_manager")) == (JID, "batch_manager")
 
 
 def test_nobody_makes_a_pass_without_the_master_s_key(opts, batch, tmp_path):
-    passed = pass_for(opts, JID)
-    jid, until, seal = passed.split("~")
+    passed = pass_for(opts, JID, "job_retry")
+    jid, origin, until, seal = passed.split("~")
     forged = [
-        f"{jid}~{until}~{'0' * 64}",
-        f"{jid}~{int(until) + 1}~{seal}",
-        f"20260516120000000001~{until}~{seal}",
+        f"{jid}~{origin}~{until}~{'0' * 64}",
+        f"{jid}~{origin}~{int(until) + 1}~{seal}",
+        f"{jid}~batch_manager~{until}~{seal}",
+        f"20260516120000000001~{origin}~{until}~{seal}",
         passed.upper(),
         passed + "0",
     ]
-    assert [redeem(opts, each) for each in forged[:3]] == [None] * 3
-    assert JID not in [redeem(opts, each) for each in forged]
+    assert [redeem(opts, each) for each in forged[:4]] == [REFUSED] * 4
+    assert JID not in [redeem(opts, each)[0] for each in forged]
     (tmp_path / ".root_key").write_text("that of the next start")
-    assert redeem(opts, passed) is None
+    assert redeem(opts, passed) == REFUSED
     (tmp_path / ".root_key").unlink()
-    assert redeem(opts, passed) is None
+    assert redeem(opts, passed) == REFUSED
 
 
 def test_a_pass_is_valid_for_a_short_time(opts, batch, tmp_path):
     """One that shows on the bus is of no use later: the time is under the seal."""
     soon = f"{time.time() + VALID:.0f}"
-    assert abs(int(pass_for(opts, JID).split("~")[1]) - int(soon)) <= 1
-    assert redeem(opts, pass_for(opts, JID, now=time.time() - VALID - 2)) is None
+    assert abs(int(pass_for(opts, JID, "job_retry").split("~")[2]) - int(soon)) <= 1
+    assert redeem(opts, pass_for(opts, JID, "job_retry", now=time.time() - VALID - 2)) == REFUSED
 
 
 def test_another_job_cache_gets_the_jid_itself(opts):
-    assert pass_for({**opts, "master_job_cache": "local_cache"}, JID) == JID
+    assert pass_for({**opts, "master_job_cache": "local_cache"}, JID, "job_retry") == JID

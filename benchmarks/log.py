@@ -1,0 +1,114 @@
+"""
+What the log of the master's own doings costs: CPU time of the calling process, and bytes.
+
+    python -m benchmarks.log                       the figures
+    TMPDIR=/dev/shm python -m benchmarks.log       the same without what the file system costs
+
+The job cache's ``save_load`` and ``returner`` are measured on localfs with and without the log, in turns and in one process,
+and the least of several turns counts: what else runs on the machine makes each dearer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import pathlib
+import resource
+import tempfile
+
+from benchmarks.job_cache import LOAD, RETURN, jids, options
+from saltext.jobs.core.log.reader import Reader
+from saltext.jobs.core.log.segments import folder_of
+from saltext.jobs.core.log.writer import Writer
+from saltext.jobs.core.master.doings import publish_of, return_of
+from saltext.jobs.core.store.store import store_of
+
+TURNS = 9
+MASTER = "here_master"
+
+
+def cpu():
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def micros(count, work):
+    """CPU time of one of ``count`` pieces of work, in microseconds."""
+    before = cpu()
+    for number in range(count):
+        work(number)
+    return (cpu() - before) / count * 1e6
+
+
+def alone(folder, count):
+    """The log by itself: appending a return, and a publish; their bytes; and reading."""
+    writer, opts = Writer(folder_of(folder, MASTER)), options(folder, id=MASTER)
+    said = {**RETURN, "fun": "state.apply"}
+    names = jids(count, 0)
+    writer.append(return_of(names[0], "web0", said, True))
+    reader = Reader(folder_of(folder, MASTER))
+    reader.read()
+
+    def size():
+        return sum(path.stat().st_size for path in folder.rglob("*.segment"))
+
+    before = size()
+    appended = micros(count, lambda n: writer.append(return_of(names[n], "web1234.example.com", said, True)))
+    between = size()
+    two = ["web1.example.com", "web2.example.com"]
+    published = micros(count, lambda n: writer.append(publish_of(names[n], LOAD, two, "0" * 32, opts)))
+    bytes_of_return, bytes_of_publish = (between - before) / count, (size() - between) / count
+    begin, found = cpu(), 0
+    while True:
+        news = reader.read()
+        found += len(news.records)
+        if not news.more:
+            break
+    assert found == 2 * count
+    read = (cpu() - begin) / found * 1e6
+    writer.close()
+    reader.close()
+    return appended, bytes_of_return, published, bytes_of_publish, read
+
+
+def whole(folder, count):
+    """``save_load`` and ``returner`` of the job cache: without the log, and with it."""
+    module = importlib.import_module("saltext.jobs.returners.salt_cache")
+    module.__opts__ = options(
+        folder, id=MASTER, master_job_cache="salt_cache", cache="localfs", salt_cache={"sync": "none"}
+    )
+    store = store_of(module.__opts__)
+    log, figures = store.log, {}
+    for turn in range(TURNS):
+        for with_log in (False, True) if turn % 2 else (True, False):
+            store.log = log if with_log else None
+            names = jids(count, turn * 2 + with_log)
+            saved = micros(
+                count, lambda n, names=names: module.save_load(names[n], {**LOAD, "jid": names[n]}, ["a", "b"])
+            )
+
+            def give(n, names=names):
+                module.returner({**RETURN, "jid": names[n // 15], "id": f"web{n % 15}", "fun": "state.apply"})
+
+            returned = micros(count, give)
+            figures.setdefault(with_log, []).append((saved, returned))
+    return [tuple(map(min, zip(*figures[with_log], strict=True))) for with_log in (False, True)]
+
+
+def main():
+    words = argparse.ArgumentParser(description=__doc__.splitlines()[1])
+    words.add_argument("--records", type=int, default=3000)
+    count = words.parse_args().records
+    with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
+        without, with_log = whole(pathlib.Path(second), min(count, 600))
+        rows = [alone(pathlib.Path(first, str(turn)), count) for turn in range(TURNS)]
+    appended, size, published, publish_size, read = map(min, zip(*rows, strict=True))
+    print(f"save_load    {without[0]:6.1f} µs without the log, {with_log[0]:6.1f} µs with it")
+    print(f"returner     {without[1]:6.1f} µs without the log, {with_log[1]:6.1f} µs with it")
+    print(f"a return     {appended:6.1f} µs, {size:.0f} bytes")
+    print(f"a publish    {published:6.1f} µs, {publish_size:.0f} bytes")
+    print(f"reading one  {read:6.1f} µs")
+
+
+if __name__ == "__main__":
+    main()

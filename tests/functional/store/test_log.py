@@ -1,0 +1,193 @@
+"""What the job cache writes into the log, and when."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+
+import pytest
+import salt.loader
+
+from saltext.jobs.core.log import segments
+from saltext.jobs.core.log.reader import Reader
+from saltext.jobs.core.log.records import Published, Returned
+from saltext.jobs.core.master.job_cache import BATCH_MARK, JobCache
+from saltext.jobs.core.master.passes import pass_for
+from saltext.jobs.core.store import records
+from saltext.jobs.core.store.store import store_of
+from tests.functional.options import options_in
+
+JID = "20261123000000000000"
+LOAD = {
+    "cmd": "publish",
+    "fun": "state.apply",
+    "arg": ["web"],
+    "tgt": "web*",
+    "tgt_type": "glob",
+    "user": "ops",
+    "ret": "",
+}
+
+
+@pytest.fixture
+def opts(tmp_path):
+    return options_in(tmp_path, master_job_cache="salt_cache", cache="localfs")
+
+
+@pytest.fixture
+def job_cache(opts):
+    utils = salt.loader.utils(opts)
+    loaded = salt.loader.returners(opts, salt.loader.minion_mods(opts, utils=utils))
+    return {name: loaded[f"salt_cache.{name}"] for name in ("save_load", "returner", "prep_jid", "save_minions")}
+
+
+@pytest.fixture
+def reader(opts):
+    made = Reader(segments.folder_of(opts["cachedir"], "here_master"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def tail(reader, job_cache):
+    """What was appended since the last call."""
+    job_cache["returner"]({"jid": "1", "id": "first", "return": 1, "fun": "test.ping"})
+    reader.read()
+
+    def tail():
+        news = reader.read()
+        assert not news.gap
+        return news.records
+
+    return tail
+
+
+def test_a_publish_is_a_record_with_what_it_is_and_for_whom(job_cache, tail, opts):
+    job_cache["save_load"](JID, {**LOAD, "jid": JID, "kwargs": {"token": "secret"}}, minions=["web2", "web1", "../x"])
+    (record,) = tail()
+    store = store_of(opts)
+    assert isinstance(record, Published)
+    assert record[:8] == (JID, "state.apply", "ops", "", ("web1", "web2"), 2, "", ())
+    assert record.load == store.fetch(records.PUBLISHED, JID)["load"]
+    assert record.sent
+
+
+def test_only_a_publish_is_one(job_cache, tail):
+    job_cache["save_load"](JID, {**LOAD, "jid": JID})
+    job_cache["save_minions"](JID, ["web9"], syndic_id="s")
+    job_cache["prep_jid"](passed_jid=JID)
+    assert tail() == []
+
+
+def test_a_return_that_was_stored_is_a_record_and_so_is_a_second_one(job_cache, tail):
+    said = {"jid": JID, "id": "web1", "fun": "state.apply", "return": 1, "retcode": 2, "success": True}
+    assert job_cache["returner"](said) is None
+    assert job_cache["returner"]({**said, "fun": "test.ping", "retcode": 0}) is False
+    found = tail()
+    assert [record[:5] for record in found] == [
+        (JID, "web1", "state.apply", 2, True),
+        (JID, "web1", "test.ping", 0, False),
+    ]
+    assert all(isinstance(record, Returned) for record in found)
+
+
+def test_what_is_not_stored_is_none(job_cache, tail):
+    job_cache["prep_jid"](nocache=True, passed_jid=JID)
+    job_cache["returner"]({"jid": JID, "id": "web1", "fun": "test.ping", "return": 1})
+    job_cache["returner"]({"jid": "../x", "id": "web1", "fun": "test.ping", "return": 1})
+    assert tail() == []
+
+
+def test_a_publish_is_in_the_log_also_where_the_job_cache_fails(job_cache, tail, opts):
+    folder = os.path.join(opts["cachedir"], "jobs", "loads")
+    os.makedirs(os.path.dirname(folder), exist_ok=True)
+    with open(folder, "w") as stream:
+        stream.write("no directory")
+    with pytest.raises(Exception, match=r"jobs/loads"):
+        job_cache["save_load"](JID, {**LOAD, "jid": JID}, minions=["web1"])
+    assert [record.jid for record in tail()] == [JID]
+
+
+def test_what_a_minion_keeps_with_this_returner_is_in_no_log(tmp_path):
+    opts = options_in(tmp_path, master_job_cache="salt_cache", cache="localfs", __role="minion")
+    utils = salt.loader.utils(opts)
+    loaded = salt.loader.returners(opts, salt.loader.minion_mods(opts, utils=utils))
+    loaded["salt_cache.returner"]({"jid": JID, "id": "web1", "fun": "test.ping", "return": 1})
+    assert not segments.folder_of(opts["cachedir"], opts["id"]).parent.exists()
+
+
+# -- who has published --------------------------------------------------------------------------------------------------
+
+
+def test_what_an_engine_publishes_with_its_pass_has_its_name(job_cache, tail, opts, tmp_path):
+    pathlib.Path(opts["cachedir"], f".{opts['user']}_key").write_text("the key for local clients")
+    for jid, named in ((JID, pass_for(opts, JID, "job_retry")), ("2", "2"), (JID, JID)):
+        assert job_cache["prep_jid"](nocache=False, passed_jid=named) == jid
+        job_cache["save_load"](jid, {**LOAD, "jid": jid, BATCH_MARK: True}, minions=["web1"])
+    assert [record.origin for record in tail()] == ["job_retry", "", ""]
+
+
+def test_a_pass_that_was_not_followed_by_its_publish_says_nothing_of_the_next_one(job_cache, tail, opts, tmp_path):
+    pathlib.Path(opts["cachedir"], f".{opts['user']}_key").write_text("the key for local clients")
+    job_cache["prep_jid"](nocache=False, passed_jid=pass_for(opts, JID, "job_retry"))
+    job_cache["prep_jid"](nocache=False, passed_jid=JID)
+    job_cache["save_load"](JID, {**LOAD, "jid": JID}, minions=["web1"])
+    assert [record.origin for record in tail()] == [""]
+
+
+def test_a_load_that_is_only_kept_is_no_publish(tail, opts):
+    JobCache(opts).keep_load(JID, {**LOAD, "jid": JID, "kwargs": {"delimiter": ":"}}, ["web1"])
+    (record,) = tail()
+    assert not record.sent
+
+
+def test_a_return_of_another_function_than_the_job_s_is_none(job_cache, tail):
+    job_cache["save_load"](JID, {**LOAD, "jid": JID}, minions=["web1"])
+    tail()
+    assert job_cache["returner"]({"jid": JID, "id": "web1", "fun": "test.ping", "return": 1}) is False
+    assert tail() == []
+
+
+# -- a disk that is really full ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)], check=False).returncode:
+        pytest.skip("it takes root to mount a file system")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_disk_that_is_full_refuses_no_publish_of_a_job_cache_elsewhere(small_disk, tmp_path, opts):
+    # The job cache of a server: only the log is on this disk.
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "saltext_jobs").symlink_to(small_disk)
+    utils = salt.loader.utils(opts)
+    loaded = salt.loader.returners(opts, salt.loader.minion_mods(opts, utils=utils))
+    save_load = loaded["salt_cache.save_load"]
+    reader = Reader(segments.folder_of(opts["cachedir"], "here_master"))
+    save_load("1", LOAD, minions=["web1"])
+    reader.read()
+    filler = small_disk / "filler"
+    with open(filler, "wb") as stream:
+        with pytest.raises(OSError, match="No space"):
+            stream.write(bytes(1 << 20))
+            stream.flush()
+        stream.truncate(os.fstat(stream.fileno()).st_size)
+    for number in range(2, 200):
+        save_load(str(number), LOAD, minions=["web1"])
+    found = reader.read()
+    assert found.gap == "a record could not be written"
+    assert len(found.records) < 198
+    filler.unlink()
+    save_load("200", LOAD, minions=["web1"])
+    found = reader.read()
+    assert [record.jid for record in found.records] == ["200"]
+    save_load("201", LOAD, minions=["web1"])
+    found = reader.read()
+    assert ([record.jid for record in found.records], found.gap) == (["201"], "")
+    reader.close()
