@@ -9,17 +9,17 @@ reads a part at a time.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import pathlib
 from typing import NamedTuple
 
+from saltext.jobs.core import lines
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.log import framing, records, segments
 from saltext.jobs.core.log.checkpoints import Position
 from saltext.jobs.core.quiet import Quiet
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 #: Bytes that are read at once.
 PART = 256 << 10

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import os
 import pathlib
 import re
@@ -26,12 +25,12 @@ import secrets
 import time
 from typing import Any, NamedTuple
 
-from saltext.jobs.core import formats
+from saltext.jobs.core import formats, lines
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.errors import LaterVersion, StateError
 from saltext.jobs.core.log import framing
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 #: Bytes of a segment, at which the next one is begun.
 LENGTH = 4 << 20

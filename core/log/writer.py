@@ -8,18 +8,18 @@ of the way of the others, ``core/log/segments.py`` says.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import pathlib
 import threading
 
+from saltext.jobs.core import lines
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.log import framing, segments
 from saltext.jobs.core.log.checkpoints import oldest_needed
 from saltext.jobs.core.log.records import Record
 from saltext.jobs.core.quiet import Quiet
 
-log = logging.getLogger(__name__)
+log = lines.logger(__name__)
 
 #: Bytes of all segments, if nothing else is wished.
 SIZE = 128 << 20
