@@ -1,5 +1,6 @@
 """
-What every driver must give the job cache: one class of tests, inherited once per driver, against real storage.
+What every driver must give the job cache: one class of tests, inherited once per driver, against real storage. Files, SQLite
+and one server are asked on each run, the other drivers among the slow tests.
 
 Nothing here may replace a part of the returner or of a driver. The calls of a driver are watched, the clock that the sweep
 looks at is set, and for how long a server may be away.
@@ -1112,12 +1113,13 @@ def nothing_left_open():
     gc.collect()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_left_open")
 class TestMmapCache(Contract):
     driver = "mmap_cache"
     __test__ = salt.version.__saltstack_version__.major >= 3008  # which brought the driver
 
-    @pytest.mark.parametrize("jobs", [70, pytest.param(250, marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("jobs", [70, 250])
     def test_a_job_takes_less_than_a_megabyte_and_is_let_go_of(self, job_cache, opts, jobs, caplog):
         before = len(os.listdir("/proc/self/fd"))
         for number in range(jobs):
@@ -1203,6 +1205,7 @@ class TestRedis(ServerContract):
             assert cache.list("jobs/returns") == [] and cache.list("jobs/loads") == []
 
 
+@pytest.mark.slow
 class TestMysql(ServerContract):
     driver = "mysql"
 
@@ -1219,6 +1222,7 @@ class TestMysql(ServerContract):
         assert list(job_cache.get_jid(JID)) == ["web2"]
 
 
+@pytest.mark.slow
 class TestEtcd(ServerContract):
     driver = "etcd"
 
