@@ -20,7 +20,7 @@ from _pytest.outcomes import Skipped
 from tests.integration import backends
 from tests.integration.api import Denied, Python
 from tests.integration.backends import SECRET
-from tests.integration.conftest import ask_runner, make_master, make_minion, minions
+from tests.integration.conftest import ask_runner, make_master, make_minion, minions, salt_cli
 from tests.integration.job_retry.desk import OPTIONS, TIMES
 from tests.missing import missing
 from tests.waiting import wait_for
@@ -29,6 +29,8 @@ pytestmark = pytest.mark.story
 
 #: An accepted minion that is away.
 AWAY = "a9"
+#: One that is there, and that `peer` lets publish to it.
+PEER = "a1"
 #: By minion, by function, by argument and by keyword; and our runners.
 GRANTS = [
     {"a*": ["test.ping", {"test.echo": {"args": ["fine.*"]}}, {"test.arg": {"kwargs": {"colour": "blue"}}}]},
@@ -81,7 +83,7 @@ class Site:
             external_auth=self.external_auth(KEEPS, LOSES),
             publisher_acl=acl_of((KEEPS, LOSES)),
             client_acl_verify=False,  # this machine need not have such a user
-            peer={AWAY: ["test.ping"]},
+            peer={PEER: [{AWAY: ["test.echo"]}]},
             job_retry=OPTIONS,
             **TIMES,
             **self.listed.options,
@@ -135,6 +137,13 @@ class Site:
             return client.run_job(tgt, fun, arg, listen=False, **more)["jid"]
         finally:
             client.destroy()
+
+    def publish_by_peer(self, fun, words):
+        """Have a minion publish to the one that is away, and return the jid."""
+        before = self.run("jobs.list_jobs")
+        assert salt_cli(self.daemon, PEER, "publish.publish", AWAY, fun, words, "timeout=0").returncode == 0
+        (jid,) = {jid for jid, job in self.run("jobs.list_jobs").items() if job["Target"] == AWAY} - before.keys()
+        return jid
 
     def login(self, way, user):
         if way != "publisher_acl":
@@ -250,6 +259,8 @@ def outcome(site, roots, tmp_path_factory):
         if way not in site.lacking:
             funs, args = ["test.echo", "cmd.run"], [["fine"], [f"echo $PPID >> {ran}/{user}"]]
             carried[user] = site.publish(way, user, "a*", funs, args)
+    jids[PEER] = site.publish_by_peer("test.echo", "fine")
+    carried[PEER] = site.publish_by_peer("test.echo,cmd.run", f"fine,touch>>{ran}/{PEER}")
     owed = {*jids.values(), *carried.values()}
     wait_for(
         lambda: owed <= {entry["jid"] for entry in site.run("job_retry.list")},
@@ -315,6 +326,13 @@ def test_a_function_that_a_permitted_one_has_carried_runs_by_salt_s_own_doing_an
     assert (state, returned) == ("dead", False)
     assert f"{user} may not publish each of test.echo, cmd.run to it any more" in reason
     assert f"{user} may not publish each of test.echo, cmd.run to it\n" in outcome["log"]
+
+
+def test_what_the_master_has_published_for_a_minion_is_delivered_as_far_as_peer_lets_it_publish(outcome):
+    assert outcome["jobs"][PEER] == (None, "", True)
+    state, reason, returned = outcome["carried"][PEER]
+    assert (state, returned, PEER in outcome["ran"]) == ("dead", False, False)
+    assert f"minion {PEER} may not publish each of test.echo, cmd.run to it any more" in reason
 
 
 def test_no_password_is_kept_or_logged(site, outcome):

@@ -83,6 +83,21 @@ def test_every_function_of_a_runner_that_a_page_names_is_there(name):
     assert {(runner, function) for runner, function in named if function not in functions(runner)} == set()
 
 
+def test_each_way_in_has_tests_and_they_are_there():
+    section = page("docs/security.md").partition("## Ways in")[2].partition("\n## ")[0]
+    rows = [row.strip("| ").split(" | ") for row in section.splitlines() if row.startswith("| ")][1:]
+    assert len(rows) > 20
+    known = {
+        found
+        for path in (CHECKOUT / "tests").rglob("test_*.py")
+        for found in re.findall(r"^ *(?:async )?def (test_\w+)\(", path.read_text("utf-8"), re.MULTILINE)
+    }
+    for row in rows:
+        named = re.findall(r"`(test_\w+)`", row[-1])
+        assert named, f"no test holds this row: {row[0]}"
+        assert set(named) <= known, row[0]
+
+
 # -- what is taken from the code ---------------------------------------------------------------------------------------
 
 
