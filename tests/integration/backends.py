@@ -13,6 +13,7 @@ import hashlib
 import importlib.util
 import json
 import pathlib
+import shutil
 import sys
 
 from tests.functional.cache_servers import Server, free_port, server_program
@@ -89,7 +90,9 @@ class Ldap:
         port, config = free_port(), folder / "slapd.conf"
         config.write_text(_SLAPD.format(folder=folder, secret=SECRET))
         self._uri = f"ldap://127.0.0.1:{port}"
-        command = [server_program("slapd"), "-d", "0", "-h", self._uri, "-f", str(config)]
+        # A copy: some systems bind the program at its own place to its own folders (AppArmor).
+        program = shutil.copy(server_program("slapd"), folder)
+        command = [program, "-d", "0", "-h", self._uri, "-f", str(config)]
         self._server = Server("slapd", command, self._answers, {}, folder)
         self.options = {
             f"auth.ldap.{name}": value
