@@ -25,6 +25,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import salt.acl
 import salt.client.mixins
 import salt.utils.user
 
@@ -124,6 +125,10 @@ def require_right(
     """
     if who.grants is None:
         return
+    # As at a publish of that user's; a user of the API publishes as salt-api's own user there.
+    barred = salt.acl.PublisherACL(opts.get("publisher_acl_blacklist") or {})
+    if not who.account and barred.user_is_blacklisted(who.name):
+        raise Refused(f"{who.name} may not publish anything: publisher_acl_blacklist names that user")
     wanted = list(minions)
     if not wanted or Access(opts).denied(who.grants, load, wanted):
         raise Refused(f"{who.name} may not publish {load.get('fun')} to {whom}, or to some of them, or there are none")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import salt.config
 import salt.master
 from salt.client.mixins import AsyncClientMixin
 
 from saltext.jobs.core.errors import Refused
-from saltext.jobs.core.master.caller import Caller, caller
+from saltext.jobs.core.master.caller import Caller, caller, require_right
 
 pytestmark = pytest.mark.story
 
@@ -66,3 +67,16 @@ def test_sudo_acl_limits_who_came_by_sudo():
     assert caller(opts, "sudo_anna") == Caller("sudo_anna", ("test.*",))
     assert caller(opts, "sudo_bert") == Caller("sudo_bert", ())
     assert caller(opts, "root") == Caller("root")
+
+
+def test_whom_publisher_acl_blacklist_names_may_start_nothing_either(tmp_path):
+    opts = {
+        **salt.config.master_config(None),
+        "pki_dir": str(tmp_path),
+        "publisher_acl_blacklist": {"users": ["ben.*"]},
+    }
+    load = {"fun": "test.ping", "arg": []}
+    require_right(opts, Caller("anna", ("test.*",)), load, ["a1"])
+    require_right(opts, Caller("benno", ("test.*",), account="benno", eauth="pam"), load, ["a1"])
+    with pytest.raises(Refused, match="benno may not publish anything: publisher_acl_blacklist"):
+        require_right(opts, Caller("benno", ("test.*",)), load, ["a1"])
