@@ -14,7 +14,7 @@ from typing import Any
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.advice import Advice, examined
-from saltext.jobs.core.disk.surroundings import READABLE, about_clock, about_disk, about_files
+from saltext.jobs.core.disk.surroundings import READABLE, about_clock, about_disk, about_files, about_sqlite
 from saltext.jobs.core.store import records
 from saltext.jobs.core.store.drivers import Driver
 from saltext.jobs.core.store.store import Store
@@ -102,7 +102,7 @@ def _about_database(driver: Driver, user: str) -> list[str]:
         return []
     path = banks.path
     folder = pathlib.Path(path).parent
-    found = [*about_disk(folder), *about_clock(folder)]
+    found = [*about_disk(folder), *about_clock(folder), *map(Advice, about_sqlite(banks.sqlite_version))]
     for name in (path, f"{path}-wal", f"{path}-shm"):
         try:
             status = os.lstat(name)

@@ -11,7 +11,7 @@ import pytest
 
 from saltext.jobs.core.advice import Advice
 from saltext.jobs.core.disk import files
-from saltext.jobs.core.disk.surroundings import about_clock
+from saltext.jobs.core.disk.surroundings import about_clock, about_sqlite
 from saltext.jobs.core.engine import findings, requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RECORDER
 from tests.user import OTHER, USER
@@ -139,3 +139,14 @@ def test_a_clock_of_the_disk_that_goes_wrong_is_told(tmp_path):
 def test_a_folder_in_which_no_file_can_be_made_is_told():
     (finding,) = about_clock(pathlib.Path("/proc/self"))
     assert finding.startswith("no file can be made in /proc/self, so that nothing is kept: ")
+
+
+@pytest.mark.parametrize("version", [(3, 24, 0), (3, 40, 1), (3, 44, 5), (3, 50, 6), (3, 51, 2)])
+def test_a_sqlite_that_may_lose_a_write_is_told_of(version):
+    (found,) = about_sqlite(version)
+    assert "SQLite {}.{}.{}".format(*version) in found and "3.51.3" in found
+
+
+@pytest.mark.parametrize("version", [(3, 44, 6), (3, 44, 9), (3, 50, 7), (3, 51, 3), (3, 52, 0), (4, 0, 0)])
+def test_one_in_which_that_is_mended_is_not(version):
+    assert about_sqlite(version) == []

@@ -11,6 +11,7 @@ import pytest
 import salt.config
 import salt.loader
 
+from saltext.jobs.core.disk.surroundings import about_sqlite
 from saltext.jobs.core.store import doctor
 from tests.functional.store.test_contract import JID, LOAD, Returner
 from tests.user import USER
@@ -52,7 +53,7 @@ def test_a_cache_in_order_has_no_findings(opts, disk):
         "driver": opts["cache"],
         "usable": True,
         "jobs": 1,
-        "findings": [],
+        "findings": about_sqlite(sqlite3.sqlite_version_info) if opts["cache"] == "sqlite" else [],
         "retcode": 0,
     }
 
@@ -98,7 +99,7 @@ def test_jobs_that_nobody_published_have_no_record_of_a_publish(opts, disk):
     Returner(opts).save_load(JID, {**ran, "id": "m_master", "tgt": "m_master"})
     Returner(opts).save_load(f"{JID[:-1]}1", {**ran, "cmd": "_return", "id": "web1", "tgt": "web1"})
     Returner(opts).save_load(f"{JID[:-1]}2", LOAD)
-    assert told(opts) == ""
+    assert "publish" not in told(opts)
 
 
 def test_a_disk_that_is_nearly_full_is_told(opts, monkeypatch):
