@@ -113,9 +113,12 @@ class DatabaseFile:
 
     def begin_log(self, used: tuple[int, int]) -> None:
         """Note that a -wal is in use. One that was removed and saved may have had the same number on the disk."""
-        with contextlib.suppress(OSError), open(f"{self.path}.lock", "rb") as stream:
-            if not os.pread(stream.fileno(), 1, _SAVED):
-                return
+        try:
+            with open(f"{self.path}.lock", "rb") as stream:
+                if not os.pread(stream.fileno(), 1, _SAVED):
+                    return  # none ever was
+        except OSError:  # this user may only read
+            return
         with self._alone() as handle:
             saved = self._saved(handle)
             if used in saved:

@@ -6,7 +6,8 @@ table            holds
 ===============  ====================================================================================================
 ``marks``        the pairs of function and user that loads have, a number for each
 ``jobs``         of each job its jid, the number of its mark and what else ``jobs.list_jobs`` shows (``shown``), both NULL
-                 without a load, and the minions that it was for or that have returned (``who``)
+                 without a load, how many minions it was for (``sent``), and those with others that have returned (``who``)
+``failures``     the returns that tell of a failure
 ``minions``      the ids of minions, a number for each; the numbers are never used again
 ``stretches``    the jobs from one jid to that of the next row, some hundred, and all of their minions (``who``); NULL where
                  they have not been put together yet
@@ -36,6 +37,7 @@ if TYPE_CHECKING:  # Python may have been built without it
     import sqlite3
 
 LOADS, MINIONS, RETURNS = "jobs/loads", "jobs/minions", "jobs/returns/"
+_PUBLISHED = "jobs/published"
 
 #: Jids that begin with no second.
 UNTIMED = "jid NOT GLOB '" + 14 * "[0-9]" + "*'"
@@ -43,14 +45,15 @@ TABLES = (
     # A number is never used again: whoever has read it may look later what it stands for.
     "CREATE TABLE marks (id INTEGER PRIMARY KEY AUTOINCREMENT, fun TEXT NOT NULL, user TEXT NOT NULL, UNIQUE (fun, user))",
     # The minions come last: where they are many, a list of jobs does not read them.
-    "CREATE TABLE jobs (jid TEXT PRIMARY KEY, mark INTEGER, shown BLOB, who BLOB) WITHOUT ROWID",
+    "CREATE TABLE jobs (jid TEXT PRIMARY KEY, mark INTEGER, shown BLOB, sent INTEGER, who BLOB) WITHOUT ROWID",
     "CREATE INDEX jobs_by_mark ON jobs (mark, jid) WHERE mark IS NOT NULL",
     f"CREATE INDEX jobs_untimed ON jobs (jid) WHERE {UNTIMED}",
     "CREATE TABLE minions (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
+    "CREATE TABLE failures (jid TEXT NOT NULL, minion TEXT NOT NULL, PRIMARY KEY (jid, minion)) WITHOUT ROWID",
     "CREATE TABLE stretches (first TEXT PRIMARY KEY, who BLOB) WITHOUT ROWID",
     "INSERT INTO stretches (first, who) VALUES ('', NULL)",
 )
-NAMES = ("marks", "jobs", "minions", "jobs_of_minions", "stretches")
+NAMES = ("marks", "jobs", "minions", "jobs_of_minions", "stretches", "failures")
 #: Jobs of a stretch, and how many it has when it is made two.
 STRETCH, LONG_STRETCH = 256, 512
 #: Jobs of which stretches are made at a time, at most, and one of how many that are stored has its stretch looked at.
@@ -59,6 +62,8 @@ MOST_DIVIDED, LOOKED_AT = 4096, 32
 _FORGET = f"""DELETE FROM jobs WHERE mark IS NULL
     AND NOT EXISTS (SELECT 1 FROM records WHERE bank = (SELECT id FROM banks WHERE name = '{MINIONS}') AND key = jobs.jid)
     AND NOT EXISTS (SELECT 1 FROM banks WHERE name = '{RETURNS}' || jobs.jid)"""
+#: What is shown then says that there was a load.
+_NO_LOAD = "UPDATE jobs SET mark = NULL, shown = x''"
 AT_ONCE = 500  # values in one statement
 #: Whether Salt shows the time of a jid. With ``unique_jid`` there is the number of a process after it.
 _is_regular = re.compile("[0-9]{8}(?:[01][0-9]|2[0-3])[0-5][0-9][0-5][0-9][0-9]{6}(?:_.+)?", re.DOTALL).fullmatch
@@ -72,34 +77,52 @@ Pack = Callable[["sqlite3.Connection", Sequence[str]], bytes]
 # -- writing it, in the transaction in which the records are written ---------------------------------------------------
 
 
-def has_stored(sql: sqlite3.Connection, bank: str, key: str, value: Any, pack: Pack | None = None) -> None:
+def has_stored(
+    sql: sqlite3.Connection, bank: str, key: str, value: Any, pack: Pack | None = None, is_new: bool = False
+) -> None:
     """
     Keep what belongs to a value that was stored.
 
     :param pack: makes a set of minions; from what is in the file, where it is not given.
+    :param is_new: whether there was none in its place.
     """
     if bank == LOADS:
         mark = job_marks(value)
         put = """INSERT INTO jobs (jid, mark, shown) VALUES (?, ?, ?)
             ON CONFLICT (jid) DO UPDATE SET mark = excluded.mark, shown = excluded.shown"""
-        sql.execute(put, (key, _number(sql, *mark), _shown(key, mark, value)))
+        shown = None if _replaces_published(sql, key) else _shown(key, mark, value)
+        sql.execute(put, (key, _number(sql, *mark), shown))
     elif bank == MINIONS:
         if isinstance(value, (list, tuple)):
             names = value if set(map(type, value)) <= {str} else [name for name in value if isinstance(name, str)]
-            _add_minions(sql, key, (pack or _pack)(sql, names))
+            who = (pack or _pack)(sql, names)
+            _add_minions(sql, key, who, minion_sets.count(who))
     elif bank.startswith(RETURNS):
-        _has_returned(sql, bank[len(RETURNS) :], key)
+        jid = bank[len(RETURNS) :]
+        _has_returned(sql, jid, key)
+        if has_failed(value):
+            sql.execute("INSERT OR IGNORE INTO failures (jid, minion) VALUES (?, ?)", (jid, key))
+        elif not is_new:
+            sql.execute("DELETE FROM failures WHERE jid = ? AND minion = ?", (jid, key))
 
 
 def has_removed(sql: sqlite3.Connection, bank: str, keys: Sequence[str] | None = None) -> None:
     """Keep nothing of what was removed from a bank: some values, or all of it."""
     if bank == LOADS:
         if keys is None:
-            sql.execute("UPDATE jobs SET mark = NULL, shown = NULL")
+            sql.execute(_NO_LOAD)
         else:
-            sql.executemany("UPDATE jobs SET mark = NULL, shown = NULL WHERE jid = ?", [(key,) for key in keys])
+            sql.executemany(f"{_NO_LOAD} WHERE jid = ?", [(key,) for key in keys])
+    if bank == MINIONS:
+        rows = [()] if keys is None else [(key,) for key in keys]
+        sql.executemany("UPDATE jobs SET sent = NULL" + ("" if keys is None else " WHERE jid = ?"), rows)
     if bank.startswith(RETURNS):
-        keys = [bank[len(RETURNS) :]] if keys is None else []
+        jid = bank[len(RETURNS) :]
+        if keys is None:
+            sql.execute("DELETE FROM failures WHERE jid = ?", (jid,))
+        else:
+            sql.executemany("DELETE FROM failures WHERE jid = ? AND minion = ?", [(jid, key) for key in keys])
+        keys = [jid] if keys is None else []
     if bank in (LOADS, MINIONS) or bank.startswith(RETURNS):
         rest = "" if keys is None else " AND jid = ?"
         sql.executemany(_FORGET + rest, [()] if keys is None else [(key,) for key in keys])
@@ -107,7 +130,8 @@ def has_removed(sql: sqlite3.Connection, bank: str, keys: Sequence[str] | None =
 
 def has_removed_jobs(sql: sqlite3.Connection, jids: Sequence[str]) -> None:
     """Keep nothing of jobs of which all was removed."""
-    sql.execute(f"DELETE FROM jobs WHERE jid IN ({','.join('?' * len(jids))})", tuple(jids))
+    for table in ("jobs", "failures"):
+        sql.execute(f"DELETE FROM {table} WHERE jid IN ({','.join('?' * len(jids))})", tuple(jids))
 
 
 def build(sql: sqlite3.Connection) -> None:
@@ -124,11 +148,21 @@ def build(sql: sqlite3.Connection) -> None:
 
     for key, data in sql.execute(query, (MINIONS,)):
         has_stored(sql, MINIONS, key, _read(data), pack)
-    query = """SELECT banks.name, records.key FROM banks JOIN records ON records.bank = banks.id
+    query = """SELECT banks.name, records.key, records.value FROM banks JOIN records ON records.bank = banks.id
         WHERE banks.name > ? AND banks.name < ? ORDER BY banks.name"""
     returns = itertools.groupby(sql.execute(query, (RETURNS, f"{RETURNS[:-1]}0")), operator.itemgetter(0))
     for bank, rows in returns:
-        _add_minions(sql, bank[len(RETURNS) :], pack(sql, [row[1] for row in rows]))
+        jid, names = bank[len(RETURNS) :], []
+        for _, name, data in rows:
+            names.append(name)
+            if not _is_plain_success(data) and has_failed(_read(data)):
+                sql.execute("INSERT OR IGNORE INTO failures (jid, minion) VALUES (?, ?)", (jid, name))
+        _add_minions(sql, jid, pack(sql, names))
+
+
+def _is_plain_success(data: bytes) -> bool:
+    """Tell whether a return is certainly none of a failure, without decoding it: there is one retcode, and it is 0."""
+    return data.count(b"\xa7retcode") == 1 and b"\xa7retcode\x00" in data and b"\xa7success\xc2" not in data
 
 
 def _read(data: bytes) -> Any:
@@ -136,6 +170,28 @@ def _read(data: bytes) -> Any:
         return packed.loads(data)
     except Exception:  # msgpack raises many kinds for a broken value
         return None
+
+
+def _replaces_published(sql: sqlite3.Connection, jid: str) -> bool:
+    """
+    Tell whether a load takes the place of one that a publish stored: whoever lists it looks whether it is the same.
+
+    One that is copied comes after what vouches for it, and replaces none.
+    """
+    before = sql.execute("SELECT mark, shown FROM jobs WHERE jid = ?", (jid,)).fetchone() or (None, None)
+    if before == (None, None):
+        return False
+    of_it = "SELECT 1 FROM records WHERE bank = (SELECT id FROM banks WHERE name = ?) AND key = ?"
+    return sql.execute(of_it, (_PUBLISHED, jid)).fetchone() is not None
+
+
+def has_failed(record: Any) -> bool:
+    """Tell whether a return is one of a failure: success is False, or there is an exit code other than 0."""
+    if not isinstance(record, Mapping):
+        return False
+    code = record.get("retcode", 0)
+    codes = code.values() if isinstance(code, Mapping) else [code]
+    return record.get("success") is False or any(value not in (0, None) for value in codes)
 
 
 def _number(sql: sqlite3.Connection, fun: str, user: str) -> int:
@@ -162,12 +218,16 @@ def _pack(sql: sqlite3.Connection, names: Sequence[str]) -> bytes:
     return minion_sets.pack(numbers_of(sql, names))
 
 
-def _add_minions(sql: sqlite3.Connection, jid: str, who: bytes) -> None:
-    """Add minions to those of a job, and to those of the stretch that it is in."""
-    (before,) = sql.execute("SELECT who FROM jobs WHERE jid = ?", (jid,)).fetchone() or (None,)
+def _add_minions(sql: sqlite3.Connection, jid: str, who: bytes, sent: int | None = None) -> None:
+    """
+    Add minions to those of a job, and to those of the stretch that it is in.
+
+    :param sent: how many it is for, where that is known.
+    """
+    before, known = sql.execute("SELECT who, sent FROM jobs WHERE jid = ?", (jid,)).fetchone() or (None, None)
     if before is not None:
         merged = _united((before, who))
-        if merged == before:
+        if merged == before and sent in (known, None):
             return
         if merged is None:  # it is damaged, and stays a job that may be for anybody
             sql.execute(
@@ -176,8 +236,9 @@ def _add_minions(sql: sqlite3.Connection, jid: str, who: bytes) -> None:
             )
             return
         who = merged
-    put = "INSERT INTO jobs (jid, who) VALUES (?, ?) ON CONFLICT (jid) DO UPDATE SET who = excluded.who"
-    sql.execute(put, (jid, who))
+    put = """INSERT INTO jobs (jid, sent, who) VALUES (?, ?, ?)
+        ON CONFLICT (jid) DO UPDATE SET who = excluded.who, sent = coalesce(excluded.sent, sent)"""
+    sql.execute(put, (jid, sent, who))
     query = "SELECT first, who FROM stretches WHERE first <= ? ORDER BY first DESC LIMIT 1"
     first, everybody = sql.execute(query, (jid,)).fetchone() or ("", None)
     if everybody is not None:

@@ -10,7 +10,8 @@ import msgpack
 
 from saltext.jobs.core.disk import minion_sets, packed
 from saltext.jobs.core.disk.database import Database
-from saltext.jobs.core.disk.job_index import LOADS, UNTIMED, shown_mark
+from saltext.jobs.core.disk.job_index import LOADS, RETURNS, UNTIMED, shown_mark
+from saltext.jobs.core.disk.tally import Tally
 
 FEW = 40
 CHUNK = 500  # rows asked for at a time: a reader that stays in one query would keep -wal from being emptied
@@ -72,6 +73,45 @@ class JobLookup:
         while rows:
             yield from (jid for jid, who in rows if minion_sets.may_have(who, number) and _DATED(jid))
             rows = self._database.read(query, (rows[-1][0], low, CHUNK))
+
+    def jids_failed(self, low: str, high: str) -> Iterator[str]:
+        """As ``jids``, of the jobs of which a return tells of a failure."""
+        query = "SELECT DISTINCT jid FROM failures WHERE jid {} ? AND jid >= ? ORDER BY jid DESC LIMIT ?"
+        rows = self._database.read(query.format("<="), (high, low, FEW))
+        while rows:
+            yield from (row[0] for row in rows if _DATED(row[0]))
+            rows = self._database.read(query.format("<"), (rows[-1][0], low, CHUNK))
+
+    def tallies(self, jids: Sequence[str], minion: str | None) -> dict[str, Tally]:
+        """
+        Return the tallies of some jobs, without reading their returns. Of what is damaged there is none. A return that was
+        removed by itself counts as missing.
+
+        :param minion: of whom ``of_minion`` tells.
+        """
+        bank = "(SELECT id FROM banks WHERE name = ? || jobs.jid)"
+        query = f"""SELECT jid, sent, who, (SELECT count(*) FROM records WHERE bank = {bank}),
+            (SELECT count(*) FROM failures WHERE failures.jid = jobs.jid),
+            EXISTS (SELECT 1 FROM records WHERE bank = {bank} AND key = ?),
+            EXISTS (SELECT 1 FROM failures WHERE failures.jid = jobs.jid AND minion = ?)
+            FROM jobs WHERE jid IN ({{}})"""
+        numbers = self._database.read("SELECT id FROM minions WHERE name = ?", (minion or "",))
+        found: dict[str, Tally] = {}
+        for start in range(0, len(jids), CHUNK):
+            part = jids[start : start + CHUNK]
+            values = (RETURNS, RETURNS, minion, minion, *part)
+            for jid, sent, who, returned, failed, *own in self._database.read(
+                query.format(",".join("?" * len(part))), values
+            ):
+                try:
+                    count = 0 if who is None else minion_sets.count(who)
+                    is_for = bool(numbers) and who is not None and minion_sets.has(who, numbers[0][0])
+                except Exception:  # zlib has an error of its own
+                    continue
+                found[jid] = Tally(
+                    sent or 0, returned, failed, max(0, min(sent or 0, count - returned)), _outcomes(is_for, *own)
+                )
+        return found
 
     def marks(self) -> list[tuple[int, str, str]]:
         """Return the pairs of function and user that loads have, or had lately, each with its number before it."""
@@ -140,6 +180,12 @@ class JobLookup:
             with self._database.transaction() as sql:
                 sql.executemany(f"DELETE FROM marks WHERE id = ? AND {unused}", found)
         return len(found)
+
+
+def _outcomes(is_for: bool, has_returned: bool, has_failed: bool) -> frozenset[str]:
+    if has_returned:
+        return frozenset(("returned", "failed") if has_failed else ("returned",))
+    return frozenset(("missing",) if is_for else ())
 
 
 def _decoded(values: Sequence[bytes | None]) -> list[Any]:

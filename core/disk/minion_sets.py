@@ -65,6 +65,13 @@ def may_have(data: bytes, number: int) -> bool:
         return True
 
 
+def count(data: bytes) -> int:
+    """Return how many are in a set. :raises Exception: of ValueError or zlib, for what is none."""
+    if data[:1] == _LIST:
+        return (len(data) - 1) // _WIDTH
+    return int.from_bytes(_bits(data), "little").bit_count()
+
+
 def union(sets: Iterable[bytes]) -> bytes:
     """Return the set of all that are in some sets."""
     numbers: set[int] = set()

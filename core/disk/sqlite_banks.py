@@ -61,6 +61,8 @@ class SqliteBanks:
     def __init__(self, database: Database) -> None:
         self._database = database
         self.path = database.path
+        #: Of the library that Python was built with.
+        self.sqlite_version = sqlite3.sqlite_version_info
         #: By which jobs are found and listed.
         self.index = JobLookup(database)
         self._numbers = MinionNumbers(database)
@@ -85,18 +87,22 @@ class SqliteBanks:
             sql.execute(_PUT, (_bank_id(sql, name), *row))
             self._has_stored(sql, name, row[0], value, row[3])
 
-    def _has_stored(self, sql: sqlite3.Connection, bank: str, key: str, value: Any, data: bytes) -> None:
-        job_index.has_stored(sql, bank, key, value, lambda sql, names: self._numbers.pack(sql, names, data))
+    def _has_stored(
+        self, sql: sqlite3.Connection, bank: str, key: str, value: Any, data: bytes, is_new: bool = False
+    ) -> None:
+        job_index.has_stored(sql, bank, key, value, lambda sql, names: self._numbers.pack(sql, names, data), is_new)
 
     def store_new(self, bank: str, key: str, value: Any, durable: bool = False) -> bool:
         """Store a value where there is none, and tell whether that was so."""
         name, row = plain_bank(bank), _row(key, value, None)
         with self.transaction(durable) as sql:
-            number = _bank_id(sql, name)
-            sql.execute("DELETE FROM records WHERE bank = ? AND key = ? AND expires <= ?", (number, row[0], _now()))
-            if sql.execute(_ADD, (number, *row)).rowcount != 1:
-                return False
-            self._has_stored(sql, name, row[0], value, row[3])
+            place = (_bank_id(sql, name), row[0])
+            if sql.execute(_ADD, (place[0], *row)).rowcount != 1:
+                expired = "DELETE FROM records WHERE bank = ? AND key = ? AND expires <= ?"
+                if not sql.execute(expired, (*place, _now())).rowcount:
+                    return False
+                sql.execute(_ADD, (place[0], *row))
+            self._has_stored(sql, name, row[0], value, row[3], is_new=True)
             return True
 
     def fetch(self, bank: str, key: str, default: Any = None) -> Any:

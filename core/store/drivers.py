@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import salt.loader
 from salt.exceptions import SaltCacheError, SaltDeserializationError
 
+from saltext.jobs.core.disk.tally import Tally
 from saltext.jobs.core.ids import jid_at
 
 if TYPE_CHECKING:  # Python may have been built without sqlite3
@@ -224,12 +225,13 @@ class Driver:
         """Yield what is shown of all loads, some at a time; None for a list where the load is to be read."""
         raise NotImplementedError
 
-    def jids(self, low: str, high: str, marks: Marks, minion: str | None = None) -> Iterator[str]:
+    def jids(self, low: str, high: str, marks: Marks, minion: str | None = None, failed: bool = False) -> Iterator[str]:
         """
         Yield the keys of the loads from ``high`` down to ``low``, of those that begin with a date.
 
         :param marks: what function (``fun``) and user are to be, or None. A driver that cannot tell yields all.
         :param minion: for whom they are to be, or who is to have returned; likewise.
+        :param failed: whether one of their returns is to tell of a failure; likewise.
         """
         yield from sorted((key for key in self.keys(LOADS) if has_date(key) and low <= key <= high), reverse=True)
 
@@ -249,6 +251,14 @@ class Driver:
     def with_minion(self, jids: Sequence[str], minion: str) -> set[str]:
         """Return those of some jobs that may be for the minion, or have its return; all where that is not known at once."""
         return set(jids)
+
+    def tallies(self, jids: Sequence[str], minion: str | None) -> Mapping[str, Tally]:
+        """
+        Return the tallies of those jobs of which it is known at once how many have returned.
+
+        :param minion: of whom they tell besides.
+        """
+        return {}
 
     def tidy(self) -> None:
         """Do what a storage needs now and then; the sweep calls it. It keeps no writer waiting for long."""

@@ -16,11 +16,13 @@ from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.ids import jid_at
-from saltext.jobs.core.store.drivers import Outage
-from saltext.jobs.core.store.records import ENDTIMES, LOADS
+from saltext.jobs.core.store.drivers import ABSENT, Outage
+from saltext.jobs.core.store.records import ENDTIMES, LOADS, PUBLISHED, is_believed
 from saltext.jobs.core.store.store import Store
 
 log = lines.logger(__name__)
+
+AT_ONCE = 500  # loads that are read together with what vouches for them
 
 
 def all_jobs(store: Store, with_end: bool) -> dict[str, dict[str, Any]]:
@@ -28,10 +30,9 @@ def all_jobs(store: Store, with_end: bool) -> dict[str, dict[str, Any]]:
     jobs: dict[str, dict[str, Any]] = {}
     with _without_collector():
         unread = _add_shown(store, jobs) if store.driver.keeps_shown else None
-    for key, load in readable(store, LOADS, unread):
-        if load and isinstance(load, dict):
-            jid = store.decode(key)
-            jobs[jid] = _described(jid, load)
+    for key, load in loads(store, unread):
+        jid = store.decode(key)
+        jobs[jid] = _described(jid, load)
     for key, end in readable(store, ENDTIMES) if with_end else ():
         if end and store.decode(key) in jobs:
             jobs[store.decode(key)]["EndTime"] = end
@@ -81,14 +82,22 @@ def readable(store: Store, bank: str, keys: Iterable[str] | None = None) -> Iter
             yield key, value
 
 
+def loads(store: Store, keys: Iterable[str] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
+    """As ``readable``, the loads, without those that came into the place of the published one."""
+    found = readable(store, LOADS, keys)
+    while some := list(itertools.islice(found, AT_ONCE)):
+        records = dict(readable(store, PUBLISHED, [key for key, _ in some]))
+        for key, load in some:
+            if load and isinstance(load, dict) and is_believed(store, key, load, records.get(key, ABSENT)):
+                yield key, load
+
+
 def newest_jobs(store: Store, count: int, without_find_job: bool) -> list[dict[str, Any]]:
     """Return descriptions of the newest ``count`` jobs, oldest of them first."""
     found: list[dict[str, Any]] = []
     keys = _newest_first(store, count) if count > 0 else iter(())
     while len(found) < count and (some := list(itertools.islice(keys, 2 * count))):
-        for key, load in readable(store, LOADS, some):
-            if not load or not isinstance(load, dict):
-                continue
+        for key, load in loads(store, some):
             if without_find_job and load.get("fun") == "saltutil.find_job":
                 continue
             found.append(describe(salt.utils.jid.format_jid_instance_ext, store.decode(key), load))

@@ -223,17 +223,28 @@ def load_of(store: Store, key: str) -> dict[str, Any]:
     load, record, listed = store.driver.read_all([(LOADS, key), (PUBLISHED, key), (MINIONS, key)])
     if not isinstance(load, dict) or not load:
         return {}
-    known = _publication_in(store, record, key)
-    if known and not known.vouches_for(load):
-        store.quiet.error(
-            key, "The load of job %s is not the one that master %s published: it is not believed", key, known.by
-        )
+    if not is_believed(store, key, load, record):
         return {}
     # Where nobody could tell whom the job was meant for, those who answered.
     minions = ids_in(listed) or {store.decode(name) for name in store.keys(f"{RETURNS}/{key}")}
     if minions:
         load["Minions"] = sorted(minions)
     return load
+
+
+def is_believed(store: Store, key: str, load: Mapping[str, Any], record: Any) -> bool:
+    """
+    Tell whether a load is the one that the job's publish stored, as far as there is a record of one; if not the log tells.
+
+    :param record: what ``jobs/published`` has of the job, or ABSENT.
+    """
+    known = _publication_in(store, record, key)
+    if known is None or known.vouches_for(load):
+        return True
+    store.quiet.error(
+        key, "The load of job %s is not the one that master %s published: it is not believed", key, known.by
+    )
+    return False
 
 
 def replace_load(store: Store, key: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> bool:

@@ -19,7 +19,8 @@ import salt.utils.jid
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.disk.job_index import job_marks
+from saltext.jobs.core.disk.job_index import has_failed, job_marks
+from saltext.jobs.core.disk.tally import Tally
 from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.store import records
 from saltext.jobs.core.store.drivers import Matches, has_date
@@ -71,14 +72,15 @@ def search(store: Store, query: Query, told: Told = lambda count: None) -> dict[
     :raises SaltCacheError: when the store cannot be read.
     """
     rows: list[dict[str, Any]] = []
-    seen = 0
+    seen, cursor = 0, ""
     found = _places(store, query)
     while some := list(itertools.islice(found, _AT_ONCE)):
         orders = {key: order for order, key in some}
         for key, row in _matching(store, query, list(orders)):
+            if len(rows) == query.limit:  # only now is it known that there is one more
+                return {"jobs": rows, "next": cursor}
             rows.append(row)
-            if len(rows) == query.limit:
-                return {"jobs": rows, "next": _cursor(orders[key], key)}
+            cursor = _cursor(orders[key], key)
         seen += len(some)
         told(seen)
     return {"jobs": rows, "next": None}
@@ -103,7 +105,8 @@ def _places(store: Store, query: Query) -> Iterator[tuple[str, str]]:
     high = _LAST if query.end is None else jid_at(query.end) + _LAST
     before = (_LAST, "") if query.after is None else _place(query.after)
     marks = {"fun": _functions(query.functions), "user": _globs(query.users)}
-    dated = ((key, key) for key in store.driver.jids(low, min(high, before[0]), marks, query.minion))
+    failed = query.outcome == "failed"
+    dated = ((key, key) for key in store.driver.jids(low, min(high, before[0]), marks, query.minion, failed))
     written = ((jid_at(at), key) for key, at in store.driver.undated_jids().items())
     others = sorted((place for place in written if low <= place[0] <= high), reverse=True)
     return (place for place in heapq.merge(dated, others, reverse=True) if place < before)
@@ -122,14 +125,19 @@ def _functions(patterns: tuple[str, ...]) -> Matches | None:
 
 
 def _matching(store: Store, query: Query, keys: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    tallies = store.driver.tallies(keys, query.minion)
     if query.minion is not None:
-        meant = store.driver.with_minion(keys, query.minion)
-        keys = [key for key in keys if key in meant]
+        meant = store.driver.with_minion([key for key in keys if key not in tallies], query.minion)
+        keys = [key for key in keys if key in meant or key in tallies]
+    keys = [key for key in keys if key not in tallies or _is_asked_for(query, tallies[key])]
     for key, load in readable(store, records.LOADS, keys):
-        if isinstance(load, dict) and load and _fits(query, load):
-            row = _row(store, query, key, load)
-            if row is not None:
-                yield key, row
+        if not isinstance(load, dict) or not load or not _fits(query, load):
+            continue
+        tally = tallies.get(key) or count_all(store, key, query.minion)
+        if _is_asked_for(query, tally):
+            (record,) = store.driver.read_all([(records.PUBLISHED, key)])
+            if records.is_believed(store, key, load, record):
+                yield key, _row(store, key, load, tally)
 
 
 def _fits(query: Query, load: dict[str, Any]) -> bool:
@@ -156,35 +164,33 @@ def _metadata(load: dict[str, Any]) -> Mapping[str, Any]:
     return {}
 
 
-def _row(store: Store, query: Query, key: str, load: dict[str, Any]) -> dict[str, Any] | None:
-    """Return what is shown of a job; None where minion or outcome are not those that are asked for."""
+def _is_asked_for(query: Query, tally: Tally) -> bool:
+    if query.minion is not None:
+        return query.outcome in tally.of_minion if query.outcome else bool(tally.of_minion)
+    counts = {"returned": tally.returned, "failed": tally.failed, "missing": tally.missing}
+    return not query.outcome or counts[query.outcome] > 0
+
+
+def count_all(store: Store, key: str, minion: str | None) -> Tally:
+    """Count what there is of a job, by reading all of it."""
     (listed,) = store.driver.read_all([(records.MINIONS, key)])
     minions = {store.key_of(minion) for minion in ids_in(listed)}
     bank = f"{records.RETURNS}/{key}"
     failed: set[str | None] = set()
     returned: set[str | None] = set()
-    for minion, record in store.driver.fetch_each(bank, store.keys(bank)):
-        returned.add(minion)
-        if isinstance(record, SaltCacheError) or _has_failed(record):
-            failed.add(minion)
+    for name, record in store.driver.fetch_each(bank, store.keys(bank)):
+        returned.add(name)
+        if isinstance(record, SaltCacheError) or has_failed(record):
+            failed.add(name)
     missing = minions - returned
-    if query.minion is not None and query.minion not in minions | returned:
-        return None
     groups = {"returned": returned, "failed": failed, "missing": missing}
-    if query.outcome:
-        asked = groups[query.outcome]
-        if not asked or (query.minion is not None and query.minion not in asked):
-            return None
+    of_minion = frozenset(name for name, group in groups.items() if minion in group)
+    return Tally(len(minions), len(returned), len(failed), len(missing), of_minion)
+
+
+def _row(store: Store, key: str, load: dict[str, Any], tally: Tally) -> dict[str, Any]:
+    """Return what is shown of a job."""
     row = describe(salt.utils.jid.format_jid_instance_ext, store.decode(key), load)
     row["Metadata"] = dict(_metadata(load))
-    row.update(Minions=len(minions), Returned=len(returned), Failed=len(failed), Missing=len(missing))
+    row.update(Minions=tally.minions, Returned=tally.returned, Failed=tally.failed, Missing=tally.missing)
     return row
-
-
-def _has_failed(record: Any) -> bool:
-    """Tell whether a return is one of a failure: success is False, or there is an exit code other than 0."""
-    if not isinstance(record, Mapping):
-        return False
-    code = record.get("retcode", 0)
-    codes = code.values() if isinstance(code, Mapping) else [code]
-    return record.get("success") is False or any(value not in (0, None) for value in codes)

@@ -20,6 +20,7 @@ from salt.exceptions import SaltCacheError
 from saltext.jobs.core.disk import packed
 from saltext.jobs.core.disk.job_lookup import CHUNK, JobLookup
 from saltext.jobs.core.disk.sqlite_banks import SqliteBanks, banks_of
+from saltext.jobs.core.disk.tally import Tally
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.store.drivers import ABSENT, LOADS, Driver, Left, Marks, Outage, Shown, Undecodable
@@ -179,15 +180,17 @@ class Sqlite(Driver):
         times = [self.updated(*item) for item in items]
         return max((at for at in (*times, self.bank_updated(bank)) if at), default=None)
 
-    def jids(self, low: str, high: str, marks: Marks, minion: str | None = None) -> Iterator[str]:
-        rows = self._do(lambda banks: self._found(banks.index, low, high, marks, minion), "list", "")
+    def jids(self, low: str, high: str, marks: Marks, minion: str | None = None, failed: bool = False) -> Iterator[str]:
+        rows = self._do(lambda banks: self._found(banks.index, low, high, marks, minion, failed), "list", "")
         while (jid := self._do(lambda banks: next(rows, None), "list", "")) is not None:
             yield jid
 
     @staticmethod
-    def _found(index: JobLookup, low: str, high: str, marks: Marks, minion: str | None) -> Iterator[str]:
+    def _found(index: JobLookup, low: str, high: str, marks: Marks, minion: str | None, failed: bool) -> Iterator[str]:
         if minion is not None:
             return index.jids_near(low, high, minion)
+        if failed:
+            return index.jids_failed(low, high)
         fun, user = marks["fun"], marks["user"]
         if fun is None and user is None:
             return index.jids(low, high)
@@ -206,6 +209,9 @@ class Sqlite(Driver):
 
     def with_minion(self, jids: Sequence[str], minion: str) -> set[str]:
         return self._do(lambda banks: banks.with_minion(jids, minion), "list", "")
+
+    def tallies(self, jids: Sequence[str], minion: str | None) -> Mapping[str, Tally]:
+        return self._do(lambda banks: banks.index.tallies(jids, minion), "list", "")
 
     def tidy(self) -> None:
         """

@@ -87,7 +87,11 @@ class Verification:
                 (lambda: self._set_aside(records.LOADS, key, dict, key)) if _is_damage(error) else None,
                 detail=error or f"it is a {type(load).__name__}",
             )
-        elif self._clean(load) != load:
+            return
+        (record,) = self._store.driver.read_all([(records.PUBLISHED, key)])
+        if not records.is_believed(self._store, key, load, record):
+            self._note("unpublished-load", key, detail="it is not the one that was published, and no reader shows it")
+        if self._clean(load) != load:
             self._note("secrets-in-load", key, lambda: bool(records.replace_load(self._store, key, self._clean)))
 
     def _expected(self, key: str) -> set[str] | None:

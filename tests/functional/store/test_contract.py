@@ -35,7 +35,9 @@ from saltext.jobs.core.store import drivers, publication, records
 from saltext.jobs.core.store.drivers import Outage
 from saltext.jobs.core.store.publication import digest
 from saltext.jobs.core.store.retention import sweep, trim
+from saltext.jobs.core.store.search import Query, search
 from saltext.jobs.core.store.store import Store, store_of
+from saltext.jobs.core.store.verification import Verification
 from tests.functional.cache_servers import cache_servers, disk_usage, driver_options  # noqa: F401 (a fixture)
 from tests.functional.store.beside import writer
 from tests.waiting import stretched, wait_for
@@ -374,6 +376,31 @@ class Contract:
         assert JID in caplog.text and "not believed" in caplog.text
         job_cache.save_load(JID, LOAD, minions=["web2"])
         assert job_cache.get_load(JID) == {**LOAD, "Minions": ["web1", "web2"]}
+
+    def test_no_reader_shows_a_load_that_is_not_believed(self, job_cache, opts):
+        other = f"{JID[:-1]}7"
+        for jid in (JID, other):
+            job_cache.save_load(jid, {**LOAD, "jid": jid}, minions=["web1"])
+
+        def shown():
+            listed = {job["JID"] for job in job_cache.get_jids_filter(10)}
+            found = {job["JID"] for job in search(job_cache.store, Query())["jobs"]}
+            loads = {jid for jid in (JID, other) if job_cache.get_load(jid)}
+            assert set(job_cache.get_jids()) == listed == found == loads
+            return loads
+
+        assert shown() == {JID, other}
+        salt.cache.Cache(opts).store("jobs/loads", JID, {**LOAD, "jid": JID, "fun": "cmd.run", "arg": ["evil"]})
+        assert shown() == {other}
+        found = Verification(job_cache.store, dict, True).run(lambda *_: None)
+        assert [(one["jid"], one["problem"], one["repaired"]) for one in found["problems"]] == [
+            (JID, "unpublished-load", False)
+        ]
+        salt.cache.Cache(opts).flush("jobs/loads", JID)
+        salt.cache.Cache(opts).store("jobs/loads", JID, {**LOAD, "jid": JID, "fun": "cmd.run", "arg": ["evil"]})
+        assert shown() == {other}
+        job_cache.save_load(JID, {**LOAD, "jid": JID}, minions=["web1"])
+        assert shown() == {JID, other}
 
     def test_a_load_of_any_shape_is_known_again(self, job_cache):
         arg = [{"é": [None, True, 1.5, -1]}, {1: {"a": "b"}}, b"bytes", b"\xff\x00", (1, 2), {3}, 2**70, "x" * 70_000]

@@ -264,14 +264,16 @@ class TestVerify:
             ("unreadable-minions", JIDS[1], None),
             ("unreadable-return", JIDS[2], "web2"),
             ("secrets-in-load", JIDS[3], None),
+            ("unpublished-load", JIDS[3], None),
             ("unexpected-return", JIDS[3], "stranger"),
             ("no-load", "20200101000000000000", None),
         ]
         assert self.problems(on_disk) == {(*entry, False) for entry in expected}
         assert self.problems(on_disk) == {(*entry, False) for entry in expected}, "nothing was changed"
-        repaired = {(*entry, entry[0] != "unexpected-return") for entry in expected}
+        kept = {"unexpected-return", "unpublished-load"}
+        repaired = {(*entry, entry[0] not in kept) for entry in expected}
         assert self.problems(on_disk, repair=True) == repaired
-        left = {entry for entry in self.problems(on_disk) if entry[0] != "unexpected-return"}
+        left = {entry for entry in self.problems(on_disk) if entry[0] not in kept}
         assert left == set()
         assert "s3cret" not in repr(cache.fetch("jobs/loads", JIDS[3]))
         assert on_disk.ours("get_load", JIDS[1])["Minions"] == ["web1", "web2"]

@@ -173,6 +173,19 @@ class TestOneAtATime:
         assert [job["JID"] for job in first["jobs"] + second["jobs"]] == jids[:8]
         assert [job["JID"] for job in jobs.search(limit=4, after=jids[7])["jobs"]] == jids[8:]
 
+    @pytest.mark.parametrize("limit", [1, 3, 4, 5, 8, 9])
+    def test_that_there_are_more_is_said_only_where_there_are(self, jobs, limit):
+        for number in range(9):
+            jobs.add(jid_at(NOW - number), fun="a.b" if number % 2 else "c.d", returns={"web1": number % 2})
+        for query, count in (
+            ({}, 9),
+            ({"search_function": "a.*"}, 4),
+            ({"outcome": "failed"}, 4),
+            ({"minion": "web1"}, 9),
+        ):
+            page = jobs.search(limit=limit, **query)
+            assert (page["next"] is None) is (limit >= count), query
+
     def test_a_jid_without_a_time_has_its_place_by_when_it_was_stored(self, jobs):
         before, after = jid_at(time.time() - 60), jid_at(time.time() + 60)
         for jid in (before, "deploy", "7-of-9", "٢٠٢٦٠٥١٦-x", after):
@@ -223,6 +236,72 @@ class TestOneAtATime:
     def test_what_is_not_accepted_is_named(self, jobs, query, why):
         with pytest.raises(SaltException, match=why):
             jobs.search(**query)
+
+
+class TestCountsBesideTheRecords:
+    """With sqlite no return is read for them; they are what reading all of it would give."""
+
+    @pytest.fixture
+    def jobs(self, tmp_path):
+        own = driver_options("sqlite", None, tmp_path, 0)
+        return Jobs({**salt.config.DEFAULT_MASTER_OPTS, "id": "m_master", "master_job_cache": "salt_cache", **own})
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_they_are_what_the_records_tell_whatever_was_done(self, jobs, seed):
+        chance, store = random.Random(seed), _store(jobs)
+        banks, minions = store.driver.banks_file, [f"web{number}" for number in range(70)]
+        jids = [jid_at(NOW - number) for number in range(12)]
+
+        def record():
+            odd = chance.choice(
+                [{"retcode": 0}, {"retcode": 1}, {"success": False, "retcode": 0}, {}, {"retcode": {"a": 0, "b": 2}}]
+            )
+            return {"return": {"retcode": 1}, "success": True, **odd}
+
+        for _ in range(400):
+            jid, minion, what = chance.choice(jids), chance.choice(minions), chance.random()
+            if what < 0.1:
+                jobs.returners["salt_cache.save_load"](
+                    jid, {"fun": "a.b", "jid": jid}, minions=chance.sample(minions, chance.choice((1, 60)))
+                )
+            elif what < 0.15:
+                jobs.returners["salt_cache.save_minions"](jid, chance.sample(minions, 3))
+            elif what < 0.5:
+                banks.store_new(f"jobs/returns/{jid}", minion, record())
+            elif what < 0.7:
+                banks.store(f"jobs/returns/{jid}", minion, record())
+            elif what < 0.8:
+                banks.flush(f"jobs/returns/{jid}", minion)
+            elif what < 0.83:
+                banks.flush(f"jobs/returns/{jid}")
+            elif what < 0.86:
+                searching.records.drop(store, jid)
+            elif what < 0.88:
+                banks.remove_older(
+                    ["jobs/minions", "jobs/loads", "jobs/published"], "jobs/returns", [jid], time.time() + 60
+                )
+        for minion in (None, *minions[:8]):
+            for jid, tally in store.driver.tallies(jids, minion).items():
+                if store.contains("jobs/loads", jid):
+                    read = searching.count_all(store, jid, minion)
+                    assert tally._replace(missing=0, of_minion=None) == read._replace(missing=0, of_minion=None)
+                    gone = tally.missing - read.missing
+                    assert gone >= 0 and tally.of_minion - {"missing"} == read.of_minion - {"missing"}
+        failed = {jid for jid in jids if searching.count_all(store, jid, None).failed}
+        assert set(banks.index.jids_failed("", "~")) == failed
+
+    def test_a_search_reads_no_returns(self, jobs):
+        for number in range(5):
+            returns = {f"web{minion}": minion % 3 for minion in range(6)}
+            jobs.add(jid_at(NOW - number), minions=[*returns, "away"], returns=returns)
+        with _store(jobs).driver.banks_file.transaction() as sql:
+            names = "SELECT id FROM banks WHERE name LIKE 'jobs/returns/%' OR name = 'jobs/minions'"
+            sql.execute(f"UPDATE records SET value = x'c1' WHERE bank IN ({names})")
+        for query in ({}, {"outcome": "failed"}, {"outcome": "missing", "minion": "away"}, {"minion": "web3"}):
+            for row in jobs.search(**query)["jobs"]:
+                assert (row["Minions"], row["Returned"], row["Failed"], row["Missing"]) == (7, 6, 4, 1)
+            assert len(jobs.found(**query)) == 5
+        assert jobs.found(minion="web3", outcome="failed") == jobs.found(minion="web3", outcome="missing") == []
 
 
 def _store(jobs):
