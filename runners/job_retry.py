@@ -25,8 +25,8 @@ from saltext.jobs.core.master.access import LOCAL
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry import doctor as examination
 from saltext.jobs.core.retry.entry import State
+from saltext.jobs.core.retry.load import Waiting
 from saltext.jobs.core.retry.store import RetryStore
-from saltext.jobs.core.retry.waiting import Waiting
 from saltext.jobs.core.settings import RetrySettings, engine_options, read_settings
 
 __virtualname__ = JOB_RETRY

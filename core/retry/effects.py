@@ -16,10 +16,11 @@ from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import JobCacheError, LaterVersion, NoMinionMatched, PublishFailed
 from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.questions import Found
-from saltext.jobs.core.retry import facts, target
+from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.echoes import Echoes
 from saltext.jobs.core.retry.entry import Job
 from saltext.jobs.core.retry.knowledge import Said
+from saltext.jobs.core.retry.load import expression_of, narrowed
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.writer import Writer
@@ -226,7 +227,7 @@ class Effects:
     def _expression(self, jid: str) -> str | None:
         """Return the job's own target, where a minion may no longer match it."""
         try:
-            return target.expression_of(self._with.loads[jid])
+            return expression_of(self._with.loads[jid])
         except (KeyError, ValueError):
             return None
 
@@ -262,7 +263,7 @@ class Effects:
             load = self._with.loads[effect.jid]
             options = load.get("kwargs")
             try:
-                tgt, tgt_type = target.narrowed(load, effect.minions, effect.named)
+                tgt, tgt_type = narrowed(load, effect.minions, effect.named)
                 if not self._with.compound:  # each has said itself that the job's target matches it
                     tgt, tgt_type = list(effect.minions), "list"
             except ValueError as exc:

@@ -6,8 +6,7 @@ The parts, which are as pure, return what follows; this file passes it on:
     notes.py       what is known without an entry
     owing.py       entries come, end and go            requests.py  what operators ask for
     queue.py       what is owed, and what is stored    entry.py     the states of an entry
-    backlog.py     what one minion is owed             presence.py  signs of life, and pings
-    turns.py       when a replay begins                openings.py  which jobs may be replayed now
+    turns.py       who is there, when a replay begins  openings.py  which jobs may be replayed now
     knowledge.py   what is known of minion and job     decision.py  what is done about it
     replay.py      takes the one, carries out the other
     steps.py       the steps of a replay               looks.py     looks at the job cache that are shared
@@ -32,12 +31,11 @@ from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, State
 from saltext.jobs.core.retry.openings import Openings
 from saltext.jobs.core.retry.outbox import Kind, Outbox, Turn
 from saltext.jobs.core.retry.owing import Owing
-from saltext.jobs.core.retry.presence import Presence
 from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.replay import GATHERINGS, Replays
 from saltext.jobs.core.retry.requests import Requests
 from saltext.jobs.core.retry.timers import Timers
-from saltext.jobs.core.retry.turns import Turns
+from saltext.jobs.core.retry.turns import Presence, Turns
 
 if TYPE_CHECKING:
     from saltext.jobs.core.settings import RetrySettings

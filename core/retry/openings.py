@@ -2,8 +2,8 @@
 Which jobs may be replayed now: those without a window, and those whose window is open. Part of the retry machine, and as
 pure as it.
 
-It knows no calendar: it has somebody say when a window opens and closes next, and again each time that it does. Where that
-is not known, the window counts as shut. What reached a minion while its window was open goes on when that closes.
+It has no calendar: it asks when a window opens and closes next, and again each time that it does. Where that is not known,
+the window counts as shut. What reached a minion while its window was open goes on when that closes.
 """
 
 from __future__ import annotations

@@ -12,11 +12,10 @@ from collections.abc import Iterable
 from saltext.jobs.core.retry.capture import Capture, Outcome, Owed
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, State
 from saltext.jobs.core.retry.facts import Adopted, KeysRead, Kill, Refused, Restored, Warn
-from saltext.jobs.core.retry.presence import Presence
 from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.replay import Replays
 from saltext.jobs.core.retry.timers import Timers
-from saltext.jobs.core.retry.turns import Turns
+from saltext.jobs.core.retry.turns import Presence, Turns
 
 #: Seconds before keys that were not found are looked for again, and where one of those minions seems to be there.
 _KEYS_AGAIN, _KEYS_SOON = 30.0, 0.5

@@ -1,6 +1,6 @@
 """
-The entries of the retry queue, and the jobs that they share: how they come, are kept, and go. Part of the retry machine,
-and as pure as it.
+The entries of the retry queue, by minion, and the jobs that they share: how they come, are kept, and go. Part of the retry
+machine, and as pure as it.
 
 It holds no policy about when something is published. It must never let an entry come, go or move without noting that it is
 to be stored.
@@ -11,17 +11,44 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from saltext.jobs.core.retry.backlog import Backlog
 from saltext.jobs.core.retry.capture import matches
 from saltext.jobs.core.retry.decision import Terms
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, State
 from saltext.jobs.core.retry.facts import Announce, Effect, Save, Warn
+from saltext.jobs.core.retry.knowledge import Signs
 from saltext.jobs.core.retry.openings import Openings
 from saltext.jobs.core.retry.steps import Replay, Step
 from saltext.jobs.core.retry.timers import Timers
 
 if TYPE_CHECKING:
     from saltext.jobs.core.settings import RetrySettings
+
+
+class Backlog(Signs):
+    """What one minion is owed, and what is known of it. Times are Unix time in seconds, 0 for never."""
+
+    __slots__ = (
+        "at_any_time",
+        "delayed",
+        "entries",
+        "not_before",
+        "replay",
+        "urged",
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entries: dict[str, Entry] = {}
+        self.replay: Replay | None = None
+        self.not_before = 0.0  # no new replay earlier
+        self.delayed = 0.0  # since when its starts have kept the next replay from beginning
+        self.urged = 0.0  # when an operator last asked for a replay now
+        self.at_any_time: set[str] = set()  # the jobs that he asked for then: their windows need not be open
+
+    @property
+    def open(self) -> int:
+        """How much of it has not ended."""
+        return sum(entry.state not in ENDED for entry in self.entries.values())
 
 
 class Queue:

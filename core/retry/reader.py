@@ -22,8 +22,7 @@ from saltext.jobs.core.master.secrets import without_secrets
 from saltext.jobs.core.retry.capture import KILLS
 from saltext.jobs.core.retry.entry import Asker, Job
 from saltext.jobs.core.retry.facts import JobRead, KeysRead, Kill, LookedUp
-from saltext.jobs.core.retry.limits import limits_of
-from saltext.jobs.core.retry.target import is_by_id, obstacle
+from saltext.jobs.core.retry.load import is_by_id, limits_of, obstacle
 from saltext.jobs.core.store.publication import digest
 
 log = lines.logger(__name__)

@@ -22,10 +22,9 @@ from saltext.jobs.core.retry.facts import (
 if TYPE_CHECKING:
     from saltext.jobs.core.retry.capture import Capture
     from saltext.jobs.core.retry.owing import Owing
-    from saltext.jobs.core.retry.presence import Presence
     from saltext.jobs.core.retry.queue import Queue
     from saltext.jobs.core.retry.replay import Replays
-    from saltext.jobs.core.retry.turns import Turns
+    from saltext.jobs.core.retry.turns import Presence, Turns
 
 
 class Requests:

@@ -12,7 +12,7 @@ import zmq
 from saltext.jobs.core import compat
 from saltext.jobs.core.errors import NoMinionMatched, PublishFailed
 from saltext.jobs.core.master.publisher import Publisher
-from saltext.jobs.core.retry.limits import limits_of
+from saltext.jobs.core.retry.load import limits_of
 from tests.user import USER
 
 

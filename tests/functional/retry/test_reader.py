@@ -14,7 +14,7 @@ import salt.loader
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry.entry import Limits
 from saltext.jobs.core.retry.facts import KeysRead, Kill
-from saltext.jobs.core.retry.limits import limits_of
+from saltext.jobs.core.retry.load import limits_of
 from saltext.jobs.core.retry.reader import JobReader, job_of, kills_of
 from tests.faults import no_more_files
 from tests.functional.retry.records import JID, accept, load_of, returners

@@ -1,0 +1,190 @@
+"""
+What the load of a job says of its own replay: in its metadata how long and when it is delivered, and by its target to whom.
+Pure.
+
+It is published again to those that missed it, as far as its own target still matches them. What a minion is (its grains,
+its pillar, its addresses) may have been mistaken when the job was published, and changes; an id does not. So a target by id
+needs no second look, and any other one is published as a compound target with the ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from saltext.jobs.core import lines
+from saltext.jobs.core.options import duration
+from saltext.jobs.core.retry.entry import Entry, Limits, State
+from saltext.jobs.core.retry.openings import Hours, hours_of
+from saltext.jobs.core.windows import find_zone, next_opening, parse_windows
+
+if TYPE_CHECKING:
+    from saltext.jobs.core.settings import RetrySettings
+
+log = lines.logger(__name__)
+
+#: Longest time to live that a job may ask for, in seconds.
+_LONGEST_TTL = 10 * 365 * 86400.0
+#: Most characters of a window: whoever may publish a job decides about it, and it is read again and again.
+_LONGEST_WINDOW = 1000
+_KNOWN = frozenset({"ttl", "max_attempts", "retry_interrupted", "window", "timezone"})
+#: Types of targets that only the id decides.
+_BY_ID = frozenset({"glob", "pcre", "list"})
+#: Letter in a compound target, by type; the last ones take no delimiter.
+_LETTERS = {
+    "grain": "G",
+    "grain_pcre": "P",
+    "pillar": "I",
+    "pillar_pcre": "J",
+    "ipcidr": "S",
+    "range": "R",
+    "nodegroup": "N",
+}
+_DELIMITED = frozenset("GPIJ")
+
+
+def limits_of(jid: str, metadata: Any) -> Limits:
+    """Return what a job says about itself. What is not accepted is named in the log and counts as not said."""
+    wish = metadata.get("job_retry") if isinstance(metadata, Mapping) else None
+    if wish is None:
+        return Limits()
+    if isinstance(wish, bool):
+        return Limits(off=not wish, given=wish)
+    try:
+        return _limits(wish)
+    except (ValueError, TypeError, AttributeError) as exc:
+        log.warning(
+            "Job %s: its metadata job_retry is %.500r (%.200s); accepted is true, false, or a mapping with some of ttl "
+            "(seconds, or 7d, of at most 10 years), max_attempts (a whole number of at least 1), retry_interrupted (true or "
+            "false), window (such as 'Sat,Sun 02:00-05:00', or '' for any time) and timezone (such as 'Europe/Berlin')",
+            jid,
+            wish,
+            exc,
+        )
+        return Limits()
+
+
+def _limits(wish: Mapping[str, Any]) -> Limits:
+    if not isinstance(wish, Mapping):
+        raise ValueError("it is no mapping")
+    if unknown := set(wish) - _KNOWN:
+        raise ValueError(f"{', '.join(sorted(map(str, unknown)))} is not known")
+    ttl = duration(wish["ttl"]) if "ttl" in wish else None
+    if ttl is not None and ttl > _LONGEST_TTL:
+        raise ValueError(f"its ttl is {ttl:g} s")
+    attempts = wish.get("max_attempts")
+    if attempts is not None and (isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1):
+        raise ValueError(f"its max_attempts is {attempts!r}")
+    again = wish.get("retry_interrupted")
+    if again is not None and not isinstance(again, bool):
+        raise ValueError(f"its retry_interrupted is {again!r}")
+    window, timezone = wish.get("window"), wish.get("timezone")
+    if window:
+        window = "; ".join(window) if isinstance(window, (list, tuple)) else window
+        if isinstance(window, str) and len(window) > _LONGEST_WINDOW:
+            raise ValueError(f"its window has more than {_LONGEST_WINDOW} characters")
+        parse_windows(window)
+    elif window not in (None, ""):
+        raise ValueError(f"its window is {window!r}")
+    if timezone:
+        find_zone(timezone)
+    elif timezone not in (None, ""):
+        raise ValueError(f"its timezone is {timezone!r}")
+    return Limits(given=True, ttl=ttl, max_attempts=attempts, retry_interrupted=again, window=window, timezone=timezone)
+
+
+def is_by_id(load: Mapping[str, Any]) -> bool:
+    """Tell whether only the ids of minions decide which of them a job's target matches."""
+    return str(load.get("tgt_type") or "glob") in _BY_ID
+
+
+def expression_of(load: Mapping[str, Any]) -> str | None:
+    """
+    Return a job's target as a part of a compound target, or None where it goes by the id.
+
+    :raises ValueError: where it cannot be said so; the message says why.
+    """
+    if is_by_id(load):
+        return None
+    kind, tgt = str(load["tgt_type"]), load.get("tgt")
+    if kind == "compound":
+        words = tgt.split() if isinstance(tgt, str) else [str(word) for word in tgt or ()]
+        if not words or any(not word or word.split() != [word] for word in words):
+            raise ValueError(f"its target {tgt!r} cannot be published again")
+        return f"( {' '.join(words)} )"
+    letter = _LETTERS.get(kind)
+    if letter is None or not isinstance(tgt, str):
+        raise ValueError(f"its target {tgt!r} of the type {kind} cannot be narrowed to single minions")
+    if tgt.split() != [tgt]:
+        raise ValueError(f"its target {tgt!r} has a blank, which a compound target cannot have")
+    delimiter = str((load.get("kwargs") or {}).get("delimiter") or ":") if letter in _DELIMITED else ":"
+    if len(delimiter) != 1:
+        raise ValueError(f"its target has the delimiter {delimiter!r}; in a compound target it is one character")
+    return f"{letter}{delimiter if delimiter != ':' else ''}@{tgt}"
+
+
+def obstacle(load: Mapping[str, Any]) -> str:
+    """Return why a job cannot be published again to single minions, or nothing where it can."""
+    try:
+        expression_of(load)
+    except ValueError as exc:
+        return str(exc)
+    return ""
+
+
+def narrowed(load: Mapping[str, Any], minions: Iterable[str], named: Iterable[str]) -> tuple[list[str] | str, str]:
+    """
+    Return (target, its type) of a job for some minions.
+
+    :param named: those of ``minions`` that get it whatever the job's own target matches.
+    :raises ValueError: as ``expression_of``.
+    """
+    exempt = set(named)
+    bound = [minion for minion in minions if minion not in exempt]
+    expression = expression_of(load) if bound else None
+    if expression is None:
+        return [*bound, *sorted(exempt)], "list"
+    if any(minion.split() != [minion] or "," in minion for minion in (*bound, *exempt)):
+        raise ValueError("an id with a blank or a comma cannot stand in a compound target")
+    narrow = f"L@{','.join(bound)} and {expression}"
+    return (f"L@{','.join(sorted(exempt))} or ( {narrow} )" if exempt else narrow), "compound"
+
+
+class Waiting:
+    """
+    What the entries of the queue wait for, as an operator is told: the window of their job, and when that opens. It must
+    never tell another window than the one by which the machine goes.
+
+    :param settings: the options under ``job_retry``.
+    :param now: Unix time.
+    """
+
+    def __init__(self, settings: RetrySettings, now: float) -> None:
+        self._settings, self._now = settings, now
+        self._hours: dict[str, Hours | None] = {}  # by jid
+        self._opens: dict[Hours, float | None] = {}
+
+    def of(self, entry: Entry, load: Mapping[str, Any]) -> tuple[str | None, float | None]:
+        """
+        Return what a pending entry waits for beside its minion, and the Unix time at which that comes, where it is known.
+
+        :param load: the load of its job.
+        """
+        if entry.jid not in self._hours:
+            options = load.get("kwargs")
+            metadata = options.get("metadata") if isinstance(options, Mapping) else None
+            self._hours[entry.jid] = hours_of(limits_of(entry.jid, metadata), self._settings)
+        hours = self._hours[entry.jid]
+        if hours is None or entry.state is not State.PENDING:
+            return None, None
+        if hours not in self._opens:
+            try:
+                self._opens[hours] = next_opening(None, *hours, self._now).opens
+            except ValueError:
+                self._opens[hours] = None
+        opens = self._opens[hours]
+        if opens is not None and opens <= self._now:
+            return None, None
+        zone = f" ({hours[1]})" if hours[1] else ""
+        when = ", which opens at no known time" if opens is None else ", which opens after it expires"
+        return f"its window {hours[0]}{zone}{when if opens is None or opens >= entry.expires_at else ''}", opens
