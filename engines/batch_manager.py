@@ -27,8 +27,10 @@ from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import SettingsError
+from saltext.jobs.core.log.reader import Reader
+from saltext.jobs.core.log.segments import folder_of
 from saltext.jobs.core.master.bus import Bus
-from saltext.jobs.core.master.job_cache import JobCache
+from saltext.jobs.core.master.job_cache import OURS, JobCache
 from saltext.jobs.core.master.publisher import Publisher
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.master.runner_call import RunnerCalls
@@ -73,6 +75,7 @@ def _ports(loop, opts, settings):
         publisher=publisher,
         questions=Questions(loop, publisher),
         cache=JobCache(opts),
+        log=Reader(folder_of(opts["cachedir"], opts["id"])) if opts.get("master_job_cache") == OURS else None,
         store=BatchStore(opts),
         inbox=requests.Inbox(opts, BATCH_MANAGER),
         cache_worker=Worker(loop),

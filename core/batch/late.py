@@ -1,31 +1,43 @@
 """
 Returns of batches that have ended: they correct the record of a minion that was given up before it returned.
 
-It must never bring an ended batch back to life: only what is recorded of a minion changes. Returns that were heard are
-gathered, looked for in the job cache and written down in other threads, so that they cost the loop next to nothing however
-many there are.
+It must never bring an ended batch back to life: only what is recorded of a minion changes. Returns are gathered, and written
+down in other threads, so that they cost the loop next to nothing however many there are. Without a log a return that was
+heard only has the job cache looked at, for all minions whose return would change anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.errors import JobCacheError, LaterVersion, StateError
+from saltext.jobs.core.master.events import function_of
 from saltext.jobs.core.master.hearsay import MOST
 
 log = lines.logger(__name__)
 
 #: Seconds for which returns are gathered.
 GATHER = 1.0
-#: Looks into the job cache for a return that was heard, one after each such time, before the event counts as forged.
+#: Looks into the job cache after a return was heard, one after each such time, before the event counts as forged.
 LOOKS = 5
 #: Batches and minions of which it is remembered at the most whose return would change anything.
 _REMEMBERED, _MINIONS = 100, 200_000
+
+
+#: ``{(minion, functions as it names them; None where they are the job's): retcode}`` of returns.
+Found = dict[tuple[str, str | None], int]
+
+
+class _Waiting(NamedTuple):
+    """The functions of a batch, and the minions whose returns would change anything."""
+
+    functions: str
+    minions: set[str]
 
 
 class LateReturns:
@@ -41,23 +53,34 @@ class LateReturns:
     ) -> None:
         self._ports, self._gather_time = ports, gather
         self._most_batches, self._most_minions = most_batches, most_minions
-        self._gathered: dict[str, dict[str, tuple[int, int]]] = {}  # by jid and minion: retcode, looks in vain
+        self._gathered: dict[str, Found] = {}  # by jid
+        self._looks: dict[str, int] = {}  # by jid: how often the job cache is still to be looked at
         self._timer: Any = None
         self._closed = False
-        #: ``{jid: minions}`` whose returns would change anything; used in the job cache's thread only.
-        self._open: dict[str, set[str]] = {}
+        self._open: dict[str, _Waiting] = {}  # by jid; used in the job cache's thread only
 
-    def take(self, jid: str, minion: str, retcode: int) -> None:
-        """Take a return of an ended batch that the bus tells of."""
-        self._gather(jid, minion, retcode, 0)
+    def take(self, jid: str, minion: str, retcode: int, functions: str | None = None) -> None:
+        """
+        Take a return of an ended batch that is proven.
 
-    def expect(self, jid: str, minions: Iterable[str]) -> None:
-        """Take returns that were heard while the batch ran, and that the job cache did not have by its end."""
-        for minion in minions:
-            self._gather(jid, minion, 1, 0)
+        :param functions: as the minion names them; those of the job, and no others, count. None where they are the job's.
+        """
+        self._gathered.setdefault(jid, {}).setdefault((minion, functions), retcode)
+        self._plan()
 
-    def _gather(self, jid: str, minion: str, retcode: int, looks: int) -> None:
-        self._gathered.setdefault(jid, {}).setdefault(minion, (retcode, looks))
+    def heard(self, jid: str, minion: str, retcode: int, functions: str) -> None:
+        """The bus tells of a return of an ended batch."""
+        if self._ports.cache.unproven:
+            self.take(jid, minion, retcode, functions or None)
+        else:
+            self.look_again(jid)
+
+    def look_again(self, jid: str) -> None:
+        """Look a few times whether the job cache gets a return of an ended batch."""
+        self._looks[jid] = LOOKS
+        self._plan()
+
+    def _plan(self) -> None:
         if self._timer is None and not self._closed:
             self._timer = self._ports.loop.call_later(self._gather_time, self._write_down)
 
@@ -70,7 +93,7 @@ class LateReturns:
                 log.debug("Batch %s is not looked at again: %s", jid, exc)
                 continue
             if found:
-                await self._correct(jid, found)
+                await self._correct(jid, {(minion, None): retcode for minion, retcode in found.items()})
 
     def close(self) -> None:
         """Gather no more. What is not written down is in the job cache, and found at the next start."""
@@ -81,12 +104,19 @@ class LateReturns:
 
     def _write_down(self) -> None:
         self._timer = None
+        if self._closed:
+            return
         gathered, self._gathered = self._gathered, {}
-        for jid, heard in gathered.items():
-            self._ports.loop.spawn_callback(self._prove, jid, heard)
+        for jid, found in gathered.items():
+            self._ports.loop.spawn_callback(self._correct, jid, found)
+        if self._looks:
+            self._ports.loop.spawn_callback(self.catch_up, list(self._looks))
+            self._looks = {jid: looks - 1 for jid, looks in self._looks.items() if looks > 1}
+            if self._looks:
+                self._plan()
 
-    async def _correct(self, jid: str, found: Mapping[str, int]) -> None:
-        """Write down returns that the job cache has."""
+    async def _correct(self, jid: str, found: Found) -> None:
+        """Write down returns that are proven."""
         try:
             late = await self._ports.cache_worker.call(self._choose, jid, found)
             if late:
@@ -96,49 +126,36 @@ class LateReturns:
         except (StateError, OSError) as exc:
             log.error("Late returns of batch %s are in the job cache only: %s", jid, exc)
 
-    async def _prove(self, jid: str, heard: Mapping[str, tuple[int, int]]) -> None:
-        """Write down the returns that the job cache has of those that were heard, and look for the others again."""
-        try:
-            found, missing = await self._ports.cache_worker.call(self._look_for, jid, heard)
-        except (StateError, JobCacheError, OSError) as exc:
-            log.error("Late returns of batch %s are looked for at the next start: %s", jid, exc)
-            return
-        if found:
-            await self._correct(jid, found)
-        for minion in missing:
-            retcode, looks = heard[minion]
-            if looks + 1 < LOOKS:
-                self._gather(jid, minion, retcode, looks + 1)
-
     # -- in the job cache's thread -------------------------------------------------------------------------------------
 
     def _look_up(self, jid: str) -> dict[str, int]:
-        waiting = sorted(self._waiting(jid))
-        return self._ports.cache.returned(jid, waiting) if waiting else {}
-
-    def _look_for(self, jid: str, heard: Mapping[str, tuple[int, int]]) -> tuple[dict[str, int], list[str]]:
-        """Of the returns that were heard, return those that count, and the minions whose return is not there yet."""
-        wanted = [minion for minion in heard if minion in self._waiting(jid)]
-        if self._ports.cache.unproven:
-            return {minion: heard[minion][0] for minion in wanted}, []
+        waiting, cache = self._waiting(jid).minions, self._ports.cache
+        there = sorted(cache.have_returned(jid, waiting)) if waiting else []
         found: dict[str, int] = {}
-        for first in range(0, len(wanted), MOST):
-            found.update(self._ports.cache.returned(jid, wanted[first : first + MOST]))
-        return found, [minion for minion in wanted if minion not in found]
+        for first in range(0, len(there), MOST):
+            found.update(cache.returned(jid, there[first : first + MOST]))
+        return found
 
-    def _choose(self, jid: str, found: Mapping[str, int]) -> dict[str, int]:
+    def _choose(self, jid: str, found: Found) -> dict[str, int]:
         """Of the returns that were found, return those that change the record. Each does so once."""
-        waiting = self._waiting(jid)
-        late = {minion: retcode for minion, retcode in found.items() if minion in waiting}
+        functions, waiting = self._waiting(jid)
+        late = {
+            minion: retcode
+            for (minion, named), retcode in found.items()
+            if minion in waiting and named in (None, functions)
+        }
         waiting.difference_update(late)
         return late
 
-    def _waiting(self, jid: str) -> set[str]:
-        """Return the minions whose returns would change anything."""
+    def _waiting(self, jid: str) -> _Waiting:
+        """Return the minions whose returns would change anything, and of which functions those are."""
         if jid not in self._open:
             batch = self._read(jid)
-            minions = batch.spec.minions if batch is not None else ()
-            self._open[jid] = {minion for minion in minions if batch is not None and batch.wants_return(minion)}
+            if batch is None:
+                self._open[jid] = _Waiting("", set())
+            else:
+                minions = {minion for minion in batch.spec.minions if batch.wants_return(minion)}
+                self._open[jid] = _Waiting(function_of({"fun": batch.spec.fun}), minions)
             while len(self._open) > 1 and self._are_too_many():
                 del self._open[next(iter(self._open))]
         return self._open[jid]
@@ -151,4 +168,7 @@ class LateReturns:
             return None
 
     def _are_too_many(self) -> bool:
-        return len(self._open) > self._most_batches or sum(map(len, self._open.values())) > self._most_minions
+        return (
+            len(self._open) > self._most_batches
+            or sum(len(waiting.minions) for waiting in self._open.values()) > self._most_minions
+        )

@@ -18,6 +18,7 @@ from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.engine.alarm import Alarm, Clock
 from saltext.jobs.core.engine.worker import Worker
+from saltext.jobs.core.master.events import function_of
 
 log = lines.logger(__name__)
 
@@ -48,6 +49,7 @@ class Live:
     ) -> None:
         self.batch, self.journal = batch, journal
         self.jid = batch.spec.jid
+        self.functions = function_of({"fun": batch.spec.fun})  # as a return names them
         self._loop, self._clock, self._disk = loop, clock, disk
         self._perform, self._stepped = perform, stepped
         self._alarm = Alarm(loop, clock, lambda: self.step(facts.Tick()))

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 from saltext.jobs.core import lines
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.effects import Effects
-from saltext.jobs.core.batch.hearing import Hearing
 from saltext.jobs.core.batch.late import LateReturns
 from saltext.jobs.core.batch.live import Live
 from saltext.jobs.core.batch.machine import Batch
@@ -25,10 +24,13 @@ from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.summary import counts, summary
 from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
+from saltext.jobs.core.engine.proof import Proof
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import JobCacheError, LaterVersion, StateError
+from saltext.jobs.core.log.records import Returned
 from saltext.jobs.core.master import events
 from saltext.jobs.core.metrics import History, Metric, figures_of, of_bus, of_publisher
+from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.settings import BatchSettings
 
 log = lines.logger(__name__)
@@ -41,7 +43,7 @@ T = TypeVar("T")
 
 class BatchShell:
     """
-    An engine.App, and the Listener of its bus.
+    An engine.App, the Listener of its bus, and the Listener of what proves returns.
 
     :param ports: what is worked with.
     :param settings: the engine's options.
@@ -50,7 +52,8 @@ class BatchShell:
     def __init__(self, ports: Ports, settings: BatchSettings) -> None:
         self._ports, self._settings = ports, settings
         self._effects = Effects(ports, self._close)
-        self._hearing, self._late = Hearing(ports), LateReturns(ports)
+        self._proof = Proof(ports.loop, ports.clock, ports.cache, ports.cache_worker, ports.log, self)
+        self._late, self._quiet = LateReturns(ports), Quiet(log)
         self.history = History()
         verbs = {
             "start": self._start_batch,
@@ -80,6 +83,7 @@ class BatchShell:
 
     def _begin(self) -> None:
         """Adopt what an earlier engine left, then take the requests made meanwhile, then go on."""
+        self._proof.start()  # before what it may lack is looked for
         self._attempt("old temporary files", self._ports.store.sweep)
         self._maintain()
         log.info("Carrying on %d batches", len(self.live))
@@ -98,7 +102,7 @@ class BatchShell:
         if self._timer is not None:
             self._ports.loop.remove_timeout(self._timer)
             self._timer = None
-        self._hearing.close()
+        self._proof.close()
         self._late.close()
         for live in self.live.values():
             live.close()
@@ -111,7 +115,11 @@ class BatchShell:
         jid = events.job_of(tag)
         if jid is None:
             return tag == events.wake_tag(BATCH_MANAGER) or (bool(self.live) and events.is_start(tag))
-        if jid in self.live or self._ports.questions.wants(jid) or jid in self.ended:
+        if jid in self.live or jid in self.ended:
+            if not self._proof.reads_log or events.returned_by(tag) is None:
+                return True
+            self._proof.wake()
+        elif self._ports.questions.wants(jid):
             return True
         if not self._seeking:
             return False
@@ -128,11 +136,8 @@ class BatchShell:
             is_answer = self._ports.questions.wants(fact.jid)
             if is_answer:
                 self._ports.questions.heard(fact.jid, fact.minion, data.get("return"), fact.retcode)
-            live = self.live.get(fact.jid)
-            if live is not None and live.batch.wants_return(fact.minion):
-                self._hearing.take(live, fact)
-            elif fact.jid in self.ended:
-                self._late.take(fact.jid, fact.minion, fact.retcode)
+            if not self._proof.reads_log:
+                self._hear(fact)
             if not is_answer or self._ports.cache.unproven:
                 self._may_be_there(fact.minion)
         elif isinstance(fact, events.JobStarted) and fact.jid in self.live:
@@ -143,6 +148,54 @@ class BatchShell:
                 if live.batch.wants_start(fact.minion):
                     live.step(facts.Started(fact.minion))
             self._may_be_there(fact.minion)
+
+    def _hear(self, fact: events.JobReturned) -> None:
+        if self.waits_for(fact.jid, fact.minion):
+            if not self._ports.cache.unproven or fact.fun == "" or self._is_its_own(fact.jid, fact.minion, fact.fun):
+                self._proof.heard(fact.jid, fact.minion, fact.retcode)
+        elif fact.jid in self.ended:
+            self._late.heard(fact.jid, fact.minion, fact.retcode, fact.fun)
+
+    def _is_its_own(self, jid: str, minion: str, functions: str) -> bool:
+        """Tell whether a return is one of a batch's own job; otherwise say so."""
+        if functions == self.live[jid].functions:
+            return True
+        self._quiet.error(jid, "Batch %s: %s has run %s under its jid; that counts for nothing", jid, minion, functions)
+        return False
+
+    def waits_for(self, jid: str, minion: str) -> bool:
+        """Whether a return would change anything of a batch that runs."""
+        live = self.live.get(jid)
+        return live is not None and live.batch.wants_return(minion)
+
+    def found(self, jid: str, returns: Mapping[str, int]) -> None:
+        """Take returns that the job cache has."""
+        for minion, retcode in returns.items():
+            if jid in self.live:
+                self.live[jid].step(facts.Returned(minion, retcode))
+
+    def logged(self, record: Returned) -> None:
+        """
+        Take a return that the log has. One of another function is no proof that the job has run. Of one that was not the
+        first, or came by way of a syndic and names no function, the job cache tells what counts.
+        """
+        jid, minion = record.jid, record.minion
+        is_clear = record.first and record.functions
+        if jid in self.ended:
+            if is_clear:
+                self._late.take(jid, minion, record.retcode, record.functions)
+            else:
+                self._late.look_again(jid)
+        elif self.waits_for(jid, minion):
+            if not is_clear:
+                self._proof.heard(jid, minion, record.retcode)
+            elif self._is_its_own(jid, minion, record.functions):
+                self.found(jid, {minion: record.retcode})
+
+    def on_lost(self) -> None:
+        """The log may lack returns: look for those of every minion that one would change."""
+        for live in list(self.live.values()):
+            self._attempt(f"batch {live.jid}", self._look_for_returns, live)
 
     def _may_be_there(self, minion: str) -> None:
         """The bus tells of a sign of life of a minion, which its answer to a ping proves where answers are proven."""
@@ -157,14 +210,18 @@ class BatchShell:
         return minion is not None and presence.wants_hint(minion)
 
     def on_gap(self) -> None:
-        """Events may have been lost: look for returns of every minion that a return would change."""
+        """Events may have been lost: acknowledgements, wake-ups, and returns where there is no log."""
         for live in list(self.live.values()):
-            self._attempt(f"batch {live.jid}", self._look_for_returns, live)
+            self._attempt(f"batch {live.jid}", self._doubt_silence, live)
+        if not self._proof.reads_log:
+            self.on_lost()
         self._attempt("the requests", self._service.take)
 
-    def _look_for_returns(self, live: Live) -> None:
+    def _doubt_silence(self, live: Live) -> None:
         if live.batch.flights:
             live.step(facts.EventsLost())
+
+    def _look_for_returns(self, live: Live) -> None:
         waiting = tuple(live.batch.unsettled())
         if waiting:
             self._ports.loop.spawn_callback(self._reconcile, live, waiting)
@@ -175,8 +232,7 @@ class BatchShell:
         except JobCacheError as exc:
             log.error("Batch %s cannot be reconciled now: %s", live.jid, exc)
             return
-        if found:
-            live.step(facts.LookedUp((), tuple(found.items())))
+        self.found(live.jid, found)
 
     def _stepped(self, live: Live) -> None:
         """A batch has taken a fact."""
@@ -352,7 +408,8 @@ class BatchShell:
         del self.live[live.jid]
         self.ended.add(live.jid)
         self._tally.add(live.batch)
-        self._late.expect(live.jid, self._hearing.forget(live))
+        if self._proof.forget(live.jid):
+            self._late.look_again(live.jid)
         log.info("Batch %s has ended: %s", live.jid, counts(live.batch))
         if live.batch.halted is not None:
             self._effects.tell_last_progress(live)

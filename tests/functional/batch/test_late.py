@@ -47,6 +47,9 @@ class Ports:
     def returned(self, jid, minions):
         return {minion: self.returns[minion] for minion in minions if minion in self.returns}
 
+    def have_returned(self, jid, minions):
+        return frozenset(self.returned(jid, minions))
+
 
 @pytest.fixture
 def ports(tmp_path, loop):
@@ -75,7 +78,7 @@ def ended(store, minions="abcd", jid=JID):
 def hear(ports, returns, minion, code=0, jid=JID):
     """The bus tells of a return that the job cache has."""
     ports.returns[minion] = code
-    returns.take(jid, minion, code)
+    returns.heard(jid, minion, 0, "")
 
 
 def records(store):
@@ -112,18 +115,30 @@ def test_only_the_first_late_return_of_a_minion_is_written(ports, returns, loop)
 
 def test_a_return_that_only_the_bus_tells_of_is_looked_for_a_few_times_and_then_forgotten(ports, returns, loop):
     ended(ports.store)
-    looks, true = [], ports.returned
-    ports.returned = lambda jid, minions: looks.append(tuple(minions)) or true(jid, minions)
-    returns.take(JID, "b", 0)
+    looks, true = [], ports.have_returned
+    ports.have_returned = lambda jid, minions: looks.append(tuple(minions)) or true(jid, minions)
+    for _ in range(100):
+        returns.heard(JID, "b", 0, "")
     run_until(loop, lambda: len(looks) == late.LOOKS, what="it was looked for")
+    loop.run_sync(lambda: compat.sleep(5 * GATHER))
+    assert len(looks) == late.LOOKS
     hear(ports, returns, "c")
     run_until(loop, lambda: completed(ports.store) == {"c"}, what="one that is there is found")
-    assert looks == [("b",)] * late.LOOKS + [("c",)]
+
+
+def test_a_return_of_another_function_is_not_written_and_hides_none_of_the_jobs_own(ports, returns, loop):
+    ended(ports.store)
+    for functions, code in (("test.sleep", 0), ("", 0), ("test.ping", 4)):
+        returns.take(JID, "b", code, functions)
+    returns.take(JID, "c", 0, "test.sleep")
+    run_until(loop, lambda: records(ports.store), what="its own is recorded")
+    assert ports.store.read(JID).outcomes["b"][2] == 4
+    assert completed(ports.store) == set()
 
 
 def test_a_return_that_is_stored_after_it_was_heard_of_is_found(ports, returns, loop):
     ended(ports.store)
-    returns.take(JID, "b", 0)
+    returns.heard(JID, "b", 0, "")
     loop.call_later(0.02, lambda: ports.returns.update(b=5))
     run_until(loop, lambda: records(ports.store), what="it is recorded")
     assert ports.store.read(JID).outcomes["b"][2] == 5
@@ -131,9 +146,9 @@ def test_a_return_that_is_stored_after_it_was_heard_of_is_found(ports, returns, 
 
 def test_an_engine_that_ends_looks_for_nothing_any_more(ports, returns, loop):
     ended(ports.store)
-    looks, true = [], ports.returned
-    ports.returned = lambda jid, minions: looks.append(returns.close()) or true(jid, minions)
-    returns.take(JID, "b", 0)
+    looks, true = [], ports.have_returned
+    ports.have_returned = lambda jid, minions: looks.append(returns.close()) or true(jid, minions)
+    returns.heard(JID, "b", 0, "")
     run_until(loop, lambda: looks, what="it was looked for, and the engine ends meanwhile")
     loop.run_sync(lambda: compat.sleep(5 * GATHER))
     assert len(looks) == 1
@@ -142,7 +157,7 @@ def test_an_engine_that_ends_looks_for_nothing_any_more(ports, returns, loop):
 def test_where_the_job_cache_cannot_tell_a_return_counts_as_it_was_heard(ports, returns, loop):
     ended(ports.store)
     ports.unproven = "job_cache is False"
-    returns.take(JID, "b", 3)
+    returns.heard(JID, "b", 3, "")
     run_until(loop, lambda: records(ports.store), what="it is recorded")
     assert ports.store.read(JID).outcomes["b"][2] == 3
 

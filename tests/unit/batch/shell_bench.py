@@ -14,7 +14,12 @@ from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.engine.requests import engine_dir
 from saltext.jobs.core.errors import EngineAbsent, JobCacheError, NoMinionMatched
+from saltext.jobs.core.log.reader import Reader
+from saltext.jobs.core.log.records import Returned
+from saltext.jobs.core.log.segments import folder_of
+from saltext.jobs.core.log.writer import Writer
 from saltext.jobs.core.master import events
+from saltext.jobs.core.master.events import function_of
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.settings import BatchSettings
 from tests.unit.batch.bench import BEGIN, spec
@@ -166,11 +171,11 @@ class FakeMaster:
 
     def _end(self, minion, fun, jid):
         del minion.runs[jid]
-        stored = self.cache.returns.setdefault(jid, {})
+        load = {"jid": jid, "id": minion.name, "fun": fun, "retcode": minion.retcode}
         if minion.stored_after:
-            self._loop.call_later(minion.stored_after, stored.__setitem__, minion.name, minion.retcode)
+            self._loop.call_later(minion.stored_after, self.cache.store_return, load)
         else:
-            stored[minion.name] = minion.retcode
+            self.cache.store_return(load)
         self.returns(minion, jid, fun, "done", minion.retcode)
 
     def returns(self, minion, jid, fun, value, retcode=0):
@@ -190,6 +195,7 @@ class FakeCache:
         self.answered = {}  # {jid: {minion: (what it answered, retcode)}} of questions whose answers are stored
         self.failing = False
         self.looked = []
+        self.log = None
         self.read = []  # the minions of each look for answers
 
     def returned(self, jid, minions):
@@ -207,13 +213,18 @@ class FakeCache:
         return {minion: answer for minion, answer in self.answered.get(jid, {}).items() if minion in minions}
 
     def have_returned(self, jid, minions):
-        return frozenset(self.answers(jid, minions))
+        return frozenset(self.answers(jid, minions)) | self.returns.get(jid, {}).keys() & set(minions)
 
     def forget(self, jid):
         self.answered.pop(jid, None)
 
     def store_return(self, load):
-        self.returns.setdefault(load["jid"], {})[load["id"]] = load["retcode"]
+        stored = self.returns.setdefault(load["jid"], {})
+        is_first = load["id"] not in stored
+        stored.setdefault(load["id"], load["retcode"])
+        if self.log is not None:
+            functions = function_of(load)
+            self.log.append(Returned(load["jid"], load["id"], functions, load["retcode"], is_first, 0.0))
 
     def keep_load(self, jid, load, minions):
         if self.failing:
@@ -282,9 +293,12 @@ class ShellBench:
     :param root: a directory.
     :param minions: FakeMinions, or a string with a letter for each.
     :param store: the class of the store.
+    :param logged: whether the master keeps a log.
     """
 
-    def __init__(self, root, minions="abcd", store=BatchStore, **settings):
+    logged = False
+
+    def __init__(self, root, minions="abcd", store=BatchStore, logged=None, **settings):
         minions = [FakeMinion(name) if isinstance(name, str) else name for name in minions]
         self.virtual = VirtualLoop()
         self.clock = Clock(BEGIN, self.virtual.steady)
@@ -295,6 +309,11 @@ class ShellBench:
         self.inbox = FakeInbox()
         self.bus = FakeBus(self.virtual.loop)
         self.master = FakeMaster(self.virtual.loop, self.clock, self.bus, minions)
+        self.logged = self.logged if logged is None else logged
+        self.log_folder = folder_of(root, "bench_master")
+        if self.logged:
+            self.master.cache.log = Writer(self.log_folder)
+            self.master.cache.log.append(Returned("1", "first", "test.ping", 0, True, 0.0))
         self.queued = []  # minions that the retry queue has taken
         self.queue_runs = True
         self.queue_refuses = set()
@@ -323,6 +342,7 @@ class ShellBench:
             publisher=self.master,
             questions=Questions(loop, self.master, self.virtual.steady),
             cache=self.master.cache,
+            log=Reader(self.log_folder) if self.logged else None,
             store=self.store,
             inbox=self.inbox,
             cache_worker=FakeWorker(),

@@ -9,6 +9,8 @@ from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.errors import PublishFailed
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 
 @pytest.fixture
 def bench(tmp_path):

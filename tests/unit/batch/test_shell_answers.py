@@ -9,6 +9,8 @@ import pytest
 
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 QUICK = {"timeout": 5.0, "gather_job_timeout": 2.0}
 
 

@@ -6,6 +6,8 @@ import pytest
 
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 
 def bench_of(tmp_path, *minions, **settings):
     return ShellBench(tmp_path, minions, **settings)

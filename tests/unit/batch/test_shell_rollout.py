@@ -9,6 +9,8 @@ import pytest
 from tests.unit.batch.bench import BEGIN
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 HOUR = 3600.0
 
 

@@ -1,0 +1,225 @@
+"""With a log of the master, what the bus tells of returns, or does not tell, changes nothing."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from saltext.jobs.core.log import segments
+from saltext.jobs.core.log.records import Returned
+from tests.faults import full_disk
+from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
+
+
+def bench_of(tmp_path, *minions, **settings):
+    return ShellBench(tmp_path, minions, logged=True, **settings)
+
+
+def forge(bench, minion, retcode=0, jid=JID):
+    """What any accepted minion can have its master fire in another's name."""
+    data = {"jid": jid, "id": minion, "fun": "state.apply", "return": True, "retcode": retcode, "success": not retcode}
+    bench.bus.deliver(f"salt/job/{jid}/ret/{minion}", data)
+
+
+def deafen(bench):
+    """No event of a return comes through any more."""
+    deliver = bench.bus.deliver
+    bench.bus.deliver = lambda tag, data: None if "/ret/" in tag else deliver(tag, data)
+
+
+def log_lines(bench, *records):
+    for record in records:
+        assert bench.master.cache.log.append(record)
+
+
+def returned(minion, retcode=0, fun="state.apply", first=True, jid=JID):
+    return Returned(jid, minion, fun, retcode, first, 0.0)
+
+
+def test_a_batch_of_which_no_return_is_heard_takes_as_long_as_another_give_or_take_a_moment(tmp_path):
+    took = []
+    for deaf in (False, True):
+        with bench_of(tmp_path / str(deaf), *"abcdef") as bench:
+            bench.begin("abcdef", "2", presence="none")
+            if deaf:
+                deafen(bench)
+            begun = bench.clock.now()
+            bench.end()
+            took.append(bench.clock.now() - begun)
+            assert set(bench.states().values()) == {"completed"}
+            assert bench.master.cache.looked == []
+    assert took[1] - took[0] < 3 * 0.6
+
+
+def test_no_return_is_decoded_and_nothing_is_looked_up(tmp_path):
+    with bench_of(tmp_path, *"ab") as bench:
+        bench.begin("ab", "2", presence="none")
+        assert not bench.shell.wants(f"salt/job/{JID}/ret/a")
+        assert bench.shell.wants(f"salt/job/{JID}/start/a")
+        bench.end()
+        assert bench.master.cache.looked == []
+        assert not bench.shell.wants(f"salt/job/{JID}/ret/a")
+
+
+def test_a_flood_of_forged_returns_changes_nothing_and_costs_no_look_up(tmp_path, caplog):
+    with bench_of(tmp_path, FakeMinion("a", seconds=30, retcode=7), "b") as bench:
+        bench.begin("ab", "1", presence="none")
+        for _ in range(200):
+            for minion in "ab":
+                forge(bench, minion)
+            bench.run(0.1)
+        assert bench.states() == {}
+        bench.end()
+        assert bench.states() == {"a": "failed", "b": "completed"}
+        assert bench.master.cache.looked == []
+        assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+
+
+def test_a_return_of_another_function_is_no_proof_that_the_job_has_run(tmp_path):
+    with bench_of(tmp_path, FakeMinion("a", seconds=30), "b") as bench:
+        bench.begin("ab", "1", presence="none")
+        bench.run(1)
+        log_lines(bench, returned("a", fun="test.ping"), returned("b", fun="test.ping"), returned("a", fun=""))
+        bench.run(5)
+        assert bench.states() == {}
+        bench.end()
+        assert bench.master.jobs() == ["a", "b"]
+
+
+def test_a_job_of_several_functions_is_told_by_all_of_them(tmp_path):
+    slow = FakeMinion("a", seconds=30)
+    with bench_of(tmp_path, slow) as bench:
+        bench.begin("a", "1", fun=["state.apply", "test.ping"], arg=[[], []], presence="none")
+        bench.run(1)
+        log_lines(bench, returned("a"), returned("a", fun="test.ping"))
+        bench.run(5)
+        assert bench.states() == {}
+        log_lines(bench, returned("a", fun="state.apply,test.ping"))
+        bench.run(1)
+        assert bench.states() == {"a": "completed"}
+
+
+def test_of_a_return_that_was_not_the_first_the_job_cache_says_what_counts(tmp_path):
+    with bench_of(tmp_path, FakeMinion("a", seconds=30)) as bench:
+        bench.begin("a", "1", presence="none")
+        bench.run(1)
+        bench.master.cache.returns[JID] = {"a": 3}
+        log_lines(bench, returned("a", 0, first=False))
+        bench.run(1)
+        assert bench.states() == {"a": "failed"}
+
+
+def test_where_the_log_lacks_returns_the_job_cache_is_read_and_not_again_and_again(tmp_path, caplog):
+    with bench_of(tmp_path, *(FakeMinion(name, seconds=2) for name in "abcd")) as bench:
+        bench.begin("abcd", "4", presence="none", timeout=600.0)
+        bench.run(1)
+        with full_disk(segments.path_of(bench.log_folder, 1).stat().st_size):
+            bench.run(1.5)
+        bench.run(2)
+        assert set(bench.states().values()) == {"completed"}
+        assert len(bench.master.cache.looked) <= 2
+        assert sum("may lack returns" in line for line in caplog.messages) == 1
+
+
+def test_a_disk_that_stays_full_has_the_job_cache_read_every_few_seconds(tmp_path):
+    with bench_of(tmp_path, *(FakeMinion(name, seconds=seconds) for seconds, name in enumerate("abcdefghij"))) as bench:
+        bench.begin("abcdefghij", "10", presence="none", timeout=600.0)
+        bench.master.cache.log = None
+        for _ in range(30):
+            segments.mark_gap(bench.log_folder)
+            bench.run(0.5)
+        assert set(bench.states().values()) == {"completed"}
+        assert len(bench.master.cache.looked) <= 6
+
+
+def test_a_log_that_is_damaged_in_the_middle_of_a_batch_costs_one_look(tmp_path):
+    with bench_of(tmp_path, *"ab") as bench:
+        bench.begin("ab", "1", presence="none", timeout=600.0)
+        with open(segments.path_of(bench.log_folder, 1), "ab") as stream:
+            stream.write(b"\xc1\xc1\xc1\x01" + bytes(50))
+        bench.end(60)
+        assert set(bench.states().values()) == {"completed"}
+
+
+def test_a_log_that_is_removed_in_the_middle_is_made_good_and_so_is_one_that_comes_late(tmp_path):
+    with bench_of(tmp_path, *"abcd") as bench:
+        bench.begin("abcd", "1", presence="none", timeout=600.0)
+        bench.run(0.5)
+        for path in bench.log_folder.iterdir():
+            path.unlink()
+        bench.end(60)
+        assert set(bench.states().values()) == {"completed"}
+
+
+def test_without_a_log_returns_are_looked_for_as_they_are_heard_of(tmp_path):
+    with bench_of(tmp_path, *"ab") as bench:
+        for path in bench.log_folder.iterdir():
+            path.unlink()
+        bench.run(2)
+        assert bench.shell.wants(f"salt/job/{JID}/ret/a") is False, "it is no batch yet"
+        bench.master.cache.log.close()
+        bench.master.cache.log = None
+        bench.begin("ab", "1", presence="none", timeout=600.0)
+        assert bench.shell.wants(f"salt/job/{JID}/ret/a")
+        bench.end(60)
+        assert set(bench.states().values()) == {"completed"}
+        assert bench.master.cache.looked
+
+
+def test_what_was_returned_while_no_engine_ran_is_found_at_its_start(tmp_path):
+    with bench_of(tmp_path, *(FakeMinion(name, seconds=5) for name in "abc")) as bench:
+        bench.begin("abc", "3", presence="none", timeout=600.0)
+        bench.run(1)
+        bench.restart(after=20)
+        bench.end(30)
+        assert set(bench.states().values()) == {"completed"}
+
+
+def test_a_late_return_corrects_the_record_of_a_batch_that_has_ended_and_a_foreign_one_does_not(tmp_path):
+    with bench_of(tmp_path, *"ab") as bench:
+        bench.master.minions["a"].there = bench.master.minions["b"].there = False
+        bench.begin("ab", "2", timeout=1.0, presence="none")
+        bench.end()
+        before = bench.states()
+        log_lines(bench, returned("a", fun="test.ping"), returned("b", fun="test.ping"), returned("b", 0))
+        bench.run(5)
+        assert bench.states() == {"a": before["a"], "b": "completed"}
+
+
+def test_a_second_return_of_an_ended_batch_is_looked_for_where_it_counts(tmp_path):
+    with bench_of(tmp_path, "a") as bench:
+        bench.master.minions["a"].there = False
+        bench.begin("a", "1", timeout=1.0, presence="none")
+        bench.end()
+        bench.master.cache.returns[JID] = {"a": 4}
+        log_lines(bench, returned("a", 0, first=False))
+        bench.run(5)
+        assert bench.states() == {"a": "failed"}
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_the_bus_does_the_record_is_what_minions_have_returned(tmp_path, seed):
+    rng = random.Random(seed)
+    names = "abcdefgh"
+    minions = [FakeMinion(name, seconds=rng.choice((0.1, 1, 5)), retcode=rng.choice((0, 0, 3))) for name in names]
+    with bench_of(tmp_path, *minions) as bench:
+        true = bench.bus.deliver
+
+        def deliver(tag, data):
+            for _ in range(rng.choice((0, 0, 1, 1, 1, 3))):
+                bench.virtual.loop.call_later(rng.choice((0.0, 0.0, 0.3, 20.0)), true, tag, data)
+
+        bench.begin(names, "3", presence="none", timeout=60.0)
+        bench.bus.deliver = deliver
+        for _ in range(rng.randrange(40)):
+            forge(bench, rng.choice(names), rng.choice((0, 5)))
+            if rng.random() < 0.2:
+                log_lines(bench, returned(rng.choice(names), fun=rng.choice(("test.ping", "", "cmd.run"))))
+            bench.run(rng.choice((0.01, 0.3)))
+            if rng.random() < 0.05:
+                bench.restart()
+        bench.end()
+        assert bench.states() == {m.name: "failed" if m.retcode else "completed" for m in minions}
+        assert all(len(minion.begun) == 1 for minion in minions)
+        assert bench.master.most <= 3
