@@ -353,7 +353,8 @@ class TestBetweenDrivers:
     def fill(store, jids):
         for number, jid in enumerate(jids):
             key = store.key(jid, "jid")
-            records.publish(store, key, {**LOAD, "jid": jid}, ["web1", "WEB1"], "m_master", bool)
+            job = {**LOAD, "jid": jid}
+            records.publish(store, key, job, ["web1", "WEB1"], "m_master", bool, records.digest_of(job))
             load = {"jid": jid, "id": "WEB1", "return": number, "retcode": 0, "success": True}
             assert records.add_return(store, key, store.key("WEB1", "minion id"), load)
             store.store(records.ENDTIMES, key, f"end {number}")
