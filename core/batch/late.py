@@ -8,7 +8,7 @@ heard only has the job cache looked at, for all minions whose return would chang
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from saltext.jobs.core import lines
@@ -104,16 +104,20 @@ class LateReturns:
 
     def _write_down(self) -> None:
         self._timer = None
-        if self._closed:
-            return
         gathered, self._gathered = self._gathered, {}
         for jid, found in gathered.items():
             self._ports.loop.spawn_callback(self._correct, jid, found)
         if self._looks:
-            self._ports.loop.spawn_callback(self.catch_up, list(self._looks))
-            self._looks = {jid: looks - 1 for jid, looks in self._looks.items() if looks > 1}
-            if self._looks:
-                self._plan()
+            looks, self._looks = self._looks, {}
+            self._ports.loop.spawn_callback(self._look, looks)
+
+    async def _look(self, looks: Mapping[str, int]) -> None:
+        await self.catch_up(looks)
+        for jid, left in looks.items():
+            if left > 1:
+                self._looks.setdefault(jid, left - 1)
+        if self._looks:
+            self._plan()
 
     async def _correct(self, jid: str, found: Found) -> None:
         """Write down returns that are proven."""
