@@ -58,7 +58,7 @@ beside = $(call interpreter,python$(1) $(wildcard $(HOME)/.pyenv/versions/$(1).*
 # What is run there.
 WITHOUT_DAEMONS = tests/test_layout.py tests/test_later_pythons.py tests/unit tests/functional
 
-.PHONY: help demo console test test-all test-slow releases pythons $(RELEASES:%=test-%) test-pythons $(PYTHONS_BESIDE:%=test-python-%)
+.PHONY: help demo console test test-all test-slow pythons $(RELEASES:%=test-%) test-pythons $(PYTHONS_BESIDE:%=test-python-%)
 .PHONY: lint lint-workflows docs docs-tables dist clean
 
 help:
@@ -76,7 +76,7 @@ test: .venv/.installed
 test-all: test test-slow $(RELEASES:%=test-%)
 
 test-slow: .venv/.installed
-	.venv/bin/$(PYTEST) -m slow
+	.venv/bin/$(PYTEST) -m slow $(LONGEST_FIRST)
 
 $(RELEASES:%=test-%): test-%: .venv-%/.installed
 	.venv-$*/bin/$(PYTEST) -m story $(LONGEST_FIRST)
@@ -89,11 +89,7 @@ $(PYTHONS_BESIDE:%=test-python-%): test-python-%:
 	@$(if $(call beside,$*),$(MAKE) .venv-python-$*/.installed,echo "There is no Python $* with its venv module here")
 	$(if $(call beside,$*),.venv-python-$*/bin/$(PYTEST) -m 'not slow' $(WITHOUT_DAEMONS))
 
-# For .ci/run.
-releases:
-	@echo $(RELEASES)
-
-# Likewise: the Pythons that this machine has, besides that of .venv.
+# For .ci/run: the Pythons that this machine has, besides that of .venv.
 pythons:
 	@echo $(others)
 
