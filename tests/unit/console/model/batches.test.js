@@ -1,0 +1,91 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import { Batches, apply, done, isOver, pace } from "../../../../console/model/batches.js";
+
+const NONE = { completed: 0, active: 0, pending: 0, failed: 0, timed_out: 0, lost: 0, offline: 0, killed: 0 };
+const JID = "20260516120000000000";
+
+function batch(more) {
+  return { jid: JID, state: "running", ...NONE, total: 4, pending: 4, created: 1000, last_progress: 1000, ...more };
+}
+
+function told(more) {
+  return { jid: JID, ...NONE, ...more };
+}
+
+test("a batch is over when it is complete or halted", () => {
+  assert.deepEqual(["running", "paused", "complete", "halted"].map((state) => isOver({ state })), [false, false, true, true]);
+});
+
+test("what is neither active nor pending has ended, whatever is missing", () => {
+  assert.equal(done(batch({ pending: 1, active: 1 })), 2);
+  assert.equal(done({ total: 3 }), 3);
+  assert.equal(done({ total: "3", active: NaN }), 0);
+});
+
+test("the pace is that of the minions that have ended, and says when the rest will have", () => {
+  assert.deepEqual(pace(batch({ completed: 2, pending: 2 }), 1060), { rate: 2, eta: 60 });
+  assert.deepEqual(pace(batch(), 1060), { rate: 0, eta: null });
+  assert.deepEqual(pace(batch({ completed: 2, pending: 2 }), 1000), { rate: 0, eta: null });
+});
+
+test("a batch that has ended or does not run has no time left", () => {
+  const ended = batch({ state: "complete", completed: 4, pending: 0, last_progress: 1120 });
+  assert.deepEqual(pace(ended, 9999), { rate: 2, eta: null });
+  assert.equal(pace(batch({ state: "paused", completed: 2, pending: 2 }), 1060).eta, null);
+});
+
+test("an event is applied whole", () => {
+  const row = batch();
+  assert.equal(apply(row, "paused", told({ total: 4, completed: 3, pending: 1, status: "paused", reason: "by anna", opens_at: 7 })), true);
+  assert.deepEqual([row.completed, row.pending, row.state, row.paused_reason, row.opens_at], [3, 1, "paused", "by anna", 7]);
+  assert.equal(apply(row, "resumed", told({ total: 4, completed: 3, pending: 1, status: "running" })), true);
+  assert.deepEqual([row.state, row.paused_reason, row.opens_at], ["running", null, null]);
+});
+
+test("an event whose counts do not add up, or are none, changes nothing", () => {
+  for (const data of [{ total: 5, completed: 4 }, { total: 4, completed: 5, failed: -1 }, { total: 4, completed: "4" }, { total: 4, completed: 4.5, failed: -0.5 }]) {
+    const row = batch();
+    assert.equal(apply(row, "progress", told(data)), false);
+    assert.deepEqual(row, batch());
+  }
+  assert.equal(apply(batch(), "invented", told({ total: 4, completed: 4 })), false);
+});
+
+test("a batch succeeds only where that is said in so many words", () => {
+  for (const [success, shown] of [[true, true], ["yes", false], [undefined, false]]) {
+    const row = batch();
+    apply(row, "complete", told({ total: 4, completed: 4, status: "complete", success }));
+    assert.equal(row.success, shown);
+  }
+});
+
+test("progress of a known batch is no reason to read all again, its end is", () => {
+  const batches = new Batches();
+  batches.put([batch()]);
+  const data = told({ total: 4, completed: 1, pending: 3, status: "running" });
+  assert.equal(batches.follow({ jid: JID, what: "progress", data }, 1010), false);
+  assert.equal(batches.rows.get(JID).last_progress, 1010);
+  assert.equal(batches.follow({ jid: JID, what: "progress", data: { ...data, status: "paused" } }, 1020), true);
+  assert.equal(batches.follow({ jid: JID, what: "complete", data: told({ total: 4, completed: 4, status: "complete" }) }, 1030), true);
+});
+
+test("a new batch is shown and read, and of an unknown one all but progress has it read", () => {
+  const batches = new Batches();
+  assert.equal(batches.follow({ jid: JID, what: "new", data: told({ total: 4, pending: 4, fun: "test.ping" }) }, 5), true);
+  assert.deepEqual([batches.rows.get(JID).fun, batches.rows.get(JID).created], ["test.ping", 5]);
+  assert.deepEqual(["progress", "halted", "invented"].map((what) => batches.follow({ jid: "9", what, data: {} }, 5)), [false, true, false]);
+});
+
+test("forged new batches have no end in the page's memory", () => {
+  const batches = new Batches();
+  for (let number = 0; number < 20010; number += 1) batches.follow({ jid: `${number}`, what: "new", data: told({ total: 0 }) }, 5);
+  assert.equal(batches.rows.size, 20000);
+});
+
+test("those that have not ended stand first, the newest of them at the top", () => {
+  const batches = new Batches();
+  batches.put([batch({ jid: "1" }), batch({ jid: "2", state: "complete" }), batch({ jid: 3 }), batch({ jid: "4", state: "halted" })]);
+  assert.deepEqual(batches.sorted().map(({ jid }) => jid), ["3", "1", "4", "2"]);
+});

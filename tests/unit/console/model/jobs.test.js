@@ -1,0 +1,34 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import { countsOf, returnsOf, worstFirst } from "../../../../console/model/jobs.js";
+
+const JOB = {
+  Minions: ["d", "a", 7, "b"],
+  Result: { c: { return: "no", retcode: 1 }, a: { return: true, retcode: 0, success: true }, b: "bare", e: { return: 1, success: false } },
+};
+
+test("each minion that was expected or has returned is shown once, by name", () => {
+  assert.deepEqual(returnsOf(JOB).map(({ minion, state }) => [minion, state]), [
+    ["a", "returned"], ["b", "returned"], ["c", "failed"], ["d", "missing"], ["e", "failed"],
+  ]);
+});
+
+test("the value is what was returned, whether or not Salt has put more around it", () => {
+  const [a, b, , d] = returnsOf(JOB);
+  assert.deepEqual([a.value, a.code, b.value, b.code, d.value], [true, 0, "bare", null, null]);
+});
+
+test("they are counted by state, and failures come first", () => {
+  const returns = returnsOf(JOB);
+  assert.deepEqual(countsOf(returns), { failed: 2, missing: 1, returned: 2 });
+  assert.deepEqual(worstFirst(returns).map(({ minion }) => minion), ["c", "e", "d", "a", "b"]);
+});
+
+test("what is no job has no returns", () => {
+  for (const job of [{}, { Result: "x", Minions: "ab" }, { Result: null }]) assert.deepEqual(returnsOf(job), []);
+});
+
+test("a minion whose name an object has anyway is missing like any other", () => {
+  assert.deepEqual(returnsOf({ Minions: ["toString", "constructor"], Result: {} }).map(({ state }) => state), ["missing", "missing"]);
+});

@@ -1,0 +1,53 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import { Queue, STATES, keyOf } from "../../../../console/model/queue.js";
+
+function entry(minion, jid, state, more) {
+  return { minion, jid, state, ...more };
+}
+
+function event(what, more) {
+  return { what, minion: "web1", jid: "1", data: { fun: "test.ping", attempts: 2, reason: "away", ...more } };
+}
+
+test("an entry that is announced is shown in the state that it is in then", () => {
+  const queue = new Queue();
+  for (const [what, state] of [["queued", "pending"], ["sent", "sent"], ["held", "held"], ["expired", "expired"], ["cancelled", "cancelled"], ["dead", "dead"]]) {
+    queue.follow(event(what));
+    assert.equal(queue.rows.get("1 web1").state, state);
+  }
+});
+
+test("what is done is gone, and neither that nor a publish has all read again", () => {
+  const queue = new Queue();
+  assert.deepEqual(["queued", "sent", "done"].map((what) => queue.follow(event(what))), [true, false, false]);
+  assert.equal(queue.rows.size, 0);
+});
+
+test("what is announced in a word that is not known changes nothing", () => {
+  const queue = new Queue();
+  for (const what of ["invented", "constructor", "__proto__"]) queue.follow(event(what));
+  assert.equal(queue.rows.size, 0);
+});
+
+test("what only a read tells stays when an event comes", () => {
+  const queue = new Queue();
+  queue.put([entry("web1", "1", "pending", { expires_at: 99 })]);
+  queue.follow(event("sent"));
+  assert.deepEqual([queue.rows.get("1 web1").expires_at, queue.rows.get("1 web1").attempts], [99, 2]);
+});
+
+test("entries are counted by state, those in an unknown one not at all", () => {
+  const queue = new Queue();
+  queue.put([entry("a", "1", "held"), entry("b", "1", "held"), entry("c", "1", "invented")]);
+  assert.deepEqual(queue.counts(), { ...Object.fromEntries(STATES.map((state) => [state, 0])), held: 2 });
+});
+
+test("groups stand first that need somebody, and their entries likewise", () => {
+  const queue = new Queue();
+  queue.put([entry("b", "2", "pending"), entry("a", "1", "running"), entry("a", "3", "dead"), entry("c", "1", "held")]);
+  assert.deepEqual(queue.grouped("minion").map(({ key, entries }) => [key, entries.map(({ jid }) => jid)]), [["c", ["1"]], ["a", ["3", "1"]], ["b", ["2"]]]);
+  assert.deepEqual(queue.grouped("jid").map(({ key }) => key), ["1", "3", "2"]);
+  assert.equal(keyOf(entry("a", "1")), "1 a");
+});
