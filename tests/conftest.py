@@ -44,8 +44,8 @@ def salt_factories_config():
 
 def pytest_collection_modifyitems(items):
     """
-    Let the files that take longest begin first, so that the others fill what they leave: the fleet, which takes five minutes,
-    then those with daemons, and of these the ones about the whole, which stand outside the wings' folders.
+    Let the files that take longest begin first, so that the others fill what they leave: the fleet, for five minutes, then
+    those with daemons, and of these the ones about the whole, which stand outside the wings' folders.
     """
 
     def place(item):

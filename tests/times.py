@@ -1,0 +1,65 @@
+"""
+What each file of tests costs: ``-p tests.times`` has pytest list them at its end, those that take most CPU time first.
+
+CPU time is that of the tests' own process and of all that it has waited for: daemons, servers and commands. What these have
+started and left to others when they were killed is missing.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import time
+
+_KEY = "cpu and wall"
+_LINES = 40
+
+
+class _Moment:
+    def __init__(self):
+        own = os.times()
+        self.cpu, self.wall = sum(own[:4]), time.monotonic()
+
+
+class _Measuring:
+    """In each process that runs tests."""
+
+    def __init__(self):
+        self._begun = _Moment()
+
+    def pytest_runtest_logstart(self):
+        self._begun = _Moment()
+
+    def pytest_runtest_makereport(self, item, call):
+        # What has passed since the last report of the test, with what fixtures and plugins took of it.
+        now = _Moment()
+        item.user_properties.append((f"{call.when} {_KEY}", (now.cpu - self._begun.cpu, now.wall - self._begun.wall)))
+        self._begun = now
+
+
+class _Table:
+    """In the process that reports."""
+
+    def __init__(self):
+        self._costs = collections.defaultdict(lambda: [0.0, 0.0, 0])
+
+    def pytest_runtest_logreport(self, report):
+        cost = self._costs[report.nodeid.partition("::")[0]]
+        for name, (cpu, wall) in report.user_properties:
+            if name == f"{report.when} {_KEY}":
+                cost[0] += cpu
+                cost[1] += wall
+                cost[2] += report.when == "call"
+
+    def pytest_terminal_summary(self, terminalreporter):
+        terminalreporter.section("CPU time and duration by file, in seconds")
+        total = [sum(column) for column in zip(*self._costs.values(), strict=True)] or [0, 0, 0]
+        rows = sorted(self._costs.items(), key=lambda row: -row[1][0])[:_LINES]
+        for name, (cpu, wall, tests) in [*rows, ("all files", total)]:
+            terminalreporter.write_line(f"{cpu:8.1f} {wall:8.1f}  {tests:5} tests  {name}")
+
+
+def pytest_configure(config):
+    config.pluginmanager.register(_Measuring())
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Table())
