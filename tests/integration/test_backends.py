@@ -20,8 +20,8 @@ from _pytest.outcomes import Skipped
 from tests.integration import backends
 from tests.integration.api import Denied, Python
 from tests.integration.backends import SECRET
-from tests.integration.conftest import ask_runner, make_master, make_minion, minions, salt_cli
-from tests.integration.job_retry.desk import OPTIONS, TIMES
+from tests.integration.conftest import make_master, make_minion, minions, salt_cli
+from tests.integration.job_retry.desk import OPTIONS, TIMES, Desk
 from tests.missing import missing
 from tests.waiting import wait_for
 
@@ -91,6 +91,7 @@ class Site:
         )
         self.daemon.slow_stop = False
         self.python = Python(salt.config.client_config(self.daemon.config_file), SECRET)
+        self.desk = stack.enter_context(contextlib.closing(Desk(self.daemon)))
 
     @contextlib.contextmanager
     def found(self, way):
@@ -151,8 +152,9 @@ class Site:
             return {"eauth": LOGIN.get(way, way), "user": user}
         return {"user": user, "key": pathlib.Path(self.daemon.config["cachedir"], f".{user}_key").read_text()}
 
-    def run(self, *args):
-        return ask_runner(self.daemon, *args)
+    def run(self, fun, *args, **kwargs):
+        """Call a runner as root, in this process."""
+        return self.desk.run(fun, *args, **kwargs)
 
 
 @pytest.fixture(scope="module")
@@ -283,7 +285,7 @@ def outcome(site, roots, tmp_path_factory):
 
         def end(jid):
             reason = site.run("job_retry.show", AWAY, jid)["reason"] if jid in left else ""
-            return left.get(jid, {}).get("state"), reason, AWAY in (site.run("jobs.lookup_jid", jid) or {})
+            return left.get(jid, {}).get("state"), reason, AWAY in (site.desk.returned(jid) or {})
 
         yield {
             "jobs": {user: end(jid) for user, jid in jids.items()},
