@@ -20,6 +20,7 @@ import salt.config
 from saltfactories.utils import random_string
 
 from saltext.jobs.core.engine import requests
+from saltext.jobs.core.lines import LONGEST
 from tests.integration.conftest import ask_runner, make_master, make_minion, minions, salt_cli
 from tests.integration.faults import CountedJob
 from tests.waiting import load, wait_for
@@ -35,6 +36,8 @@ ENGINES = ("batch_manager", "job_retry", "job_recorder")
 ANSWER = 5.0
 #: Bytes by which an engine may grow after the first rounds, and lines a minute that this extension may log above INFO.
 GROWTH, LINES = 64 << 20, 60
+#: Characters of one of them, with what Salt's log puts before it.
+LONGEST_LINE = LONGEST + 200
 _SCRIPT = pathlib.Path(__file__).with_name("adversary.py")
 
 
@@ -137,6 +140,7 @@ def test_an_accepted_minion_that_has_turned_controls_nothing_and_holds_nobody_up
     assert run("job_retry.enqueue", owed) == 1
     processes = wait_for(lambda: len(found := engine_processes(master)) == 3 and found, what="the engines run")
     told, genuine, batches = len(lines_of_ours(master)), {}, {parked}
+    spent = {name: sum(process.cpu_times()[:2]) for name, process in processes.items()}
     answers, memory = {name: [] for name in ENGINES}, {name: [] for name in ENGINES}
     began = time.monotonic()
     attack.jids.write_text(f"{parked} {owed} ")
@@ -173,6 +177,7 @@ def test_an_accepted_minion_that_has_turned_controls_nothing_and_holds_nobody_up
         assert (halted["failed"], halted["halted"], halted["success"], failing.begun()) == (1, True, False, 1), halted
         genuine[good] = set(GENUINE)
     sent, seconds = finish(), time.monotonic() - began
+    spent = {name: sum(process.cpu_times()[:2]) - spent[name] for name, process in processes.items()}
 
     # Nothing is controlled, and no engine had to be started again.
     assert {batch["jid"] for batch in run("batch.list", "limit=1000")} == batches
@@ -204,11 +209,14 @@ def test_an_accepted_minion_that_has_turned_controls_nothing_and_holds_nobody_up
             name: [round(rss / 2**20) for rss in (sizes[0], sizes[len(sizes) // 3], sizes[-1])]
             for name, sizes in memory.items()
         },
+        "CPU in per cent": {name: round(100 * cpu / seconds) for name, cpu in spent.items()},
         "lines": len(lines),
+        "longest line": max(map(len, lines), default=0),
     }
     with capsys.disabled():
         print(f"\n{figures}")
     assert max(max(times) for times in answers.values()) <= ANSWER, figures
     assert all(sizes[-1] - sizes[len(sizes) // 3] <= GROWTH for sizes in memory.values()), figures
     assert len(lines) <= LINES * (seconds / 60 + 1), lines[-20:]
+    assert max(map(len, lines), default=0) <= LONGEST_LINE, max(lines, key=len)[:3000]
     assert not [line for line in lines if "Traceback" in line]
