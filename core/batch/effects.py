@@ -332,7 +332,10 @@ class Effects:
 
     async def _hand_over(self, live: Live, minions: tuple[str, ...]) -> list[tuple[tuple[str, ...], str]]:
         """Return parts of ``minions``, each with why it was refused, or with nothing. One does not keep others out."""
-        request = {"do": "enqueue", "jid": live.jid, "minions": list(minions), "reason": "offline in a batch"}
+        request: dict[str, Any] = {"do": "enqueue", "jid": live.jid, "minions": list(minions)}
+        request["reason"] = "offline in a batch"
+        if live.batch.rights.taken_over:
+            request["who"] = dict(live.batch.rights.owner)
         try:
             await self._ask_queue(live, request)
         except CommandExecutionError as exc:

@@ -118,6 +118,7 @@ def _particulars(batch: Mapping[str, Any], page: Page) -> list[str]:
     told = [
         ("halted", batch.get("halted_reason")),
         ("stopped by", batch.get("stopped_by")),
+        ("taken over by", batch.get("taken_over_by")),
         ("paused", _waits(batch, page)),
         (
             "engine",

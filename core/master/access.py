@@ -28,6 +28,8 @@ _REACTOR = "Reactor"
 _MOST, _LONGEST = 5, 100
 #: In place of an eauth backend: the lists of publisher_acl.
 LOCAL = "publisher_acl"
+#: Likewise: a token of which it is not known whose it is.
+NOT_KNOWN = "?"
 
 
 def calls_of(load: Mapping[str, Any]) -> list[tuple[Any, Any]]:
@@ -178,11 +180,12 @@ class Access:
 
         :param user: as Salt's lists have the user.
         :param eauth: the backend with these lists, or ``LOCAL`` for publisher_acl; several with commas between them where a
-            token may be of any; empty where it is not known which.
+            token may be of any, or ``NOT_KNOWN``; empty in a request of before that was told apart.
         :raises Exception: as ``of_publisher``.
         """
-        if "," in eauth:
-            return self.of_identity(Identity(TOKEN, user, tuple(eauth.split(","))), load, minions)
+        if "," in eauth or eauth == NOT_KNOWN:
+            backends = tuple(eauth.split(",")) if eauth != NOT_KNOWN else ()
+            return self.of_identity(Identity(TOKEN, user, backends), load, minions)
         systems = [eauth] if eauth else list(self._opts.get("external_auth") or {})
         lists = [grant for system in systems for grant in self._external(system, user)]
         if eauth == LOCAL:

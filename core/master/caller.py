@@ -31,7 +31,7 @@ import salt.utils.user
 
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master import frames, identity
-from saltext.jobs.core.master.access import Access
+from saltext.jobs.core.master.access import NOT_KNOWN, Access
 from saltext.jobs.core.master.identity import Identity
 
 #: Names that mean something to Salt, or here. A user of the API who has one is shown with the backend before it.
@@ -44,9 +44,9 @@ class Caller:
     Who asks.
 
     ``grants`` is the access list that limits the caller, and None for one without limit; ``peer`` says that it is a minion.
-    ``account`` is the name under which Salt's lists have a user of the API, and ``eauth`` the backend that has them, several
-    with commas between them where a token may be of any, empty where it is not known which. ``who`` is what is kept of the
-    caller, so that the rights can be looked at again.
+    ``account`` is the name under which Salt's lists have a user of the API, and ``eauth`` the backend that has them: several
+    with commas between them where a token may be of any, and ``NOT_KNOWN`` where that is not known. ``who`` is what is kept
+    of the caller, so that the rights can be looked at again.
     """
 
     name: str
@@ -153,7 +153,7 @@ def _authenticated(opts: Mapping[str, Any], found: Mapping[str, Any]) -> Caller:
     if found["auth_type"] == "user":
         # By key file. Salt gives the list of a user of publisher_acl, and none for the master's own user.
         return Caller(name, grants or None, who=who)
-    account, eauth = name, ",".join(who.backends)
+    account, eauth = name, ",".join(who.backends) or NOT_KNOWN
     if name in _RESERVED or name.startswith("sudo_") or name == opts.get("user"):
         name = f"{eauth if len(who.backends) == 1 else found['auth_type']}:{name}"
     return Caller(name, grants, account=account, eauth=eauth, who=who)

@@ -82,8 +82,7 @@ def _publisher(found: Mapping[str, Any]) -> Identity | None:
     name = str(found["clear_load"].get("user") or "")
     if found["auth_type"] == "token":
         # Whatever the request says of a backend beside its token is the user's own word.
-        token = found["self"].loadauth.get_tok(extra["token"]) or {}
-        return Identity(TOKEN, name, tuple(filter(None, [str(token.get("eauth") or "")])), now)
+        return Identity(TOKEN, name, _backend_of_token(found["self"].loadauth, extra["token"]), now)
     if found["auth_type"] == "eauth":
         return Identity(PASSWORD, name, (str(extra["eauth"]),), now)
     if found["auth_list"]:
@@ -95,6 +94,13 @@ def _publisher(found: Mapping[str, Any]) -> Identity | None:
     if _sudoer(name):
         return Identity(SUDO, _sudoer(name), (), now)
     return Identity(MASTER, name, (), now) if name in ("", "root", opts.get("user", "root")) else None
+
+
+def _backend_of_token(loadauth: Any, token: Any) -> tuple[str, ...]:
+    try:
+        return (str(loadauth.get_tok(token)["eauth"]),)
+    except Exception:  # It has just expired, or the store of tokens fails in whatever way its library has.
+        return ()
 
 
 def _sudoer(name: str) -> str:
@@ -136,8 +142,11 @@ def _backends_of_token(loadauth: Any, name: str, grants: list[Any]) -> tuple[str
     if len(known) == 1:
         return (str(known[0]),)
     found = set()
-    for token in map(loadauth.get_tok, loadauth.list_tokens()):
-        may_be = token and token.get("name") == name and token.get("eauth") in known and token["eauth"] not in found
-        if may_be and list(loadauth.get_auth_list({}, token=token) or ()) == grants:
-            found.add(str(token["eauth"]))
+    try:
+        for token in map(loadauth.get_tok, loadauth.list_tokens()):
+            may_be = token and token.get("name") == name and token.get("eauth") in known and token["eauth"] not in found
+            if may_be and list(loadauth.get_auth_list({}, token=token) or ()) == grants:
+                found.add(str(token["eauth"]))
+    except Exception:  # The store of tokens fails in whatever way its library has.
+        return ()
     return tuple(sorted(found))

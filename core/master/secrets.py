@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from saltext.jobs.core.master.identity import WHO
+
 #: What proves who somebody is. ``password``, ``token``, ``eauth_token`` and ``key`` come from users, ``tok``, ``sig`` from
 #: minions with their returns.
 SECRETS = frozenset(("token", "eauth_token", "password", "key", "tok", "sig"))
 #: What a return may not carry to a returner: it would choose the server to which the master's password is sent.
 ROUTING = frozenset(("ret_config", "ret_kwargs"))
-_NOT_IN_HISTORY = SECRETS | {"eauth"}
+_NOT_IN_HISTORY = SECRETS | {"eauth", WHO}
 _NOT_IN_RETURNS = _NOT_IN_HISTORY | ROUTING
 
 

@@ -17,6 +17,7 @@ from saltext.jobs.core.engine.service import Verb
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import LaterVersion
 from saltext.jobs.core.ids import is_plain
+from saltext.jobs.core.master.identity import WHO
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Asker, Entry, Job
 from saltext.jobs.core.retry.ports import Ports
@@ -129,6 +130,8 @@ class Verbs:
         outside = [minion for minion in minions if minion not in read.missing and minion not in returned]
         if outside:
             raise ValueError(f"Job {jid} was not published to {', '.join(outside[:10])}")
+        if request.get("who"):  # of a batch that somebody else has taken over since
+            self._loads[jid] = {**load, WHO: request["who"]}
         self._loads.setdefault(jid, load)
         owed = tuple(minion for minion in minions if minion in accepted and minion not in returned)
         if read.job.obstacle and named is None:

@@ -6,6 +6,7 @@ import pytest
 import salt.utils.minions
 
 from saltext.jobs.core.master.access import Access, Standing
+from saltext.jobs.core.master.identity import ABOVE, KEY, MASTER, PASSWORD, PEER, SUDO, TOKEN, WHO, Identity
 from tests.functional.retry.records import accept, load_of
 
 ACL = {"publisher_acl": {"bob": ["test.*", {"web*": ["state.apply"]}]}, "sudo_acl": True}
@@ -213,3 +214,75 @@ def test_who_asked_by_hand_is_looked_up_where_the_rights_were_and_never_by_the_b
     assert sorted(standing.denied) == denied
     for reason in standing.denied.values():
         assert reason == f"{user}, who asked for it by hand, may not publish state.apply to it any more"
+
+
+# -- by whom Salt had authenticated ------------------------------------------------------------------------------------
+
+BOTH = {"external_auth": {"file": {"ann": ["state.*"], "root": ["test.*"]}, "pam": {"ann": ["test.*"], "boss": [".*"]}}}
+
+
+def standing_of(opts, kind, name, *backends, options=None, **more):
+    who = Identity(kind, name, backends, 1.0)
+    load = {**load_of(user=name, arg=[], kwargs=options or {}), WHO: who.as_record()}
+    return Access({**opts, **BOTH, **more}).of_publisher(load, ["a"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "backends", "denied"),
+    [
+        (TOKEN, "ann", ["file"], []),
+        (PASSWORD, "ann", ["file"], []),
+        (TOKEN, "ann", ["pam"], ["a"]),
+        (TOKEN, "ann", ["file", "pam"], ["a"]),
+        (TOKEN, "ann", ["gone"], ["a"]),
+        (TOKEN, "root", ["file"], ["a"]),
+        (TOKEN, "sudo_ann", ["file"], ["a"]),
+        (TOKEN, "Reactor", ["file"], ["a"]),
+        (TOKEN, "", ["file"], ["a"]),
+        (MASTER, "root", [], []),
+        (KEY, "ann", [], ["a"]),
+        (KEY, "bob", [], []),
+        (SUDO, "ann", [], []),
+        (PEER, "a1", [], []),
+        (PEER, "b1", [], ["a"]),
+    ],
+)
+def test_the_lists_of_whom_salt_had_authenticated_count_and_no_name(opts, kind, name, backends, denied):
+    accept(opts, "a")
+    peer = {"a.*": ["state.*"], ".*": ["test.*"]}
+    standing = standing_of(opts, kind, name, *backends, publisher_acl={"bob": ["state.*"]}, peer=peer)
+    assert (sorted(standing.denied), standing.unsure) == (denied, {})
+
+
+def test_what_a_load_says_of_a_backend_beside_a_token_counts_for_nothing(opts):
+    accept(opts, "a")
+    says = {"eauth": "pam", "username": "boss"}
+    assert set(standing_of(opts, TOKEN, "root", "file", options=says).denied) == {"a"}
+
+
+@pytest.mark.parametrize(("sudo_acl", "denied"), [(False, []), (True, ["a"])])
+def test_who_came_by_sudo_is_limited_as_soon_as_sudo_acl_is_set(opts, sudo_acl, denied):
+    accept(opts, "a")
+    standing = standing_of(opts, SUDO, "ann", sudo_acl=sudo_acl, publisher_acl={"bob": ["state.*"]})
+    assert sorted(standing.denied) == denied
+
+
+@pytest.mark.parametrize(("kind", "backends"), [(ABOVE, []), (TOKEN, [])])
+def test_whose_list_is_not_known_here_is_neither_allowed_nor_denied(opts, kind, backends):
+    accept(opts, "a")
+    standing = standing_of(opts, kind, "root", *backends)
+    assert (standing.denied, set(standing.unsure)) == ({}, {"a"})
+
+
+def test_what_no_group_of_the_configuration_allows_is_denied_without_the_password(backends):
+    who = Identity(TOKEN, "ann", ("ldap",), 1.0)
+    load = load_of(user="ann", arg=[])
+    assert set(Access(backends).of_identity(who, load, ["a"]).unsure) == {"a"}
+    taken = {**backends, "external_auth": {"ldap": {"admins%": ["test.*"], "eve": ["state.*"]}}}
+    assert set(Access(taken).of_identity(who, load, ["a"]).denied) == {"a"}
+
+
+def test_a_record_that_names_nobody_is_an_error_and_not_somebody_without_limit(opts):
+    for record in ({"kind": "boss"}, {"kind": "boss", "name": "a", "backends": [], "at": 1.0}, "root", [1]):
+        with pytest.raises(ValueError, match="names nobody"):
+            Access(opts).of_publisher({**load_of(user="ann"), WHO: record}, ["a"])

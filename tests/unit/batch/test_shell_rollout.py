@@ -6,6 +6,7 @@ import datetime
 
 import pytest
 
+from saltext.jobs.core.master.identity import WHO
 from tests.unit.batch.bench import BEGIN
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 
@@ -242,3 +243,55 @@ def test_an_approval_that_was_taken_before_a_crash_is_answered_after_it(tmp_path
         bench.run(0.1)
         again = bench.ask("approve", jid=JID, stage=0, again=True)
         assert bench.inbox.replies[again] == ("answer", True)
+
+
+# -- rights -----------------------------------------------------------------------------------------------------------
+
+ANNA = {"kind": "token", "name": "anna", "backends": ["file"], "at": 1.0}
+ROOT = {"owner": {"kind": "master", "name": "root", "backends": [], "at": 1.0}, "on_behalf": {}}
+
+
+def test_a_batch_whose_owner_may_not_any_more_waits_for_somebody_who_may(tmp_path, caplog):
+    with ShellBench(tmp_path) as bench:
+        bench.permission.lost["anna"] = "anna may not publish state.apply to 4 of its minions any more"
+        bench.begin(owner=ANNA)
+        bench.run(10.0)
+        assert bench.batch().paused == bench.permission.lost["anna"]
+        assert "salt-run batch.resume takes it over" in caplog.text
+        assert bench.states() == {}
+        bench.ask("resume", jid=JID, user="root", rights=ROOT)
+        assert set(bench.end().outcomes) == set("abcd")
+
+
+def test_a_new_engine_looks_at_the_rights_before_it_sends_on(tmp_path):
+    with ShellBench(tmp_path) as bench:
+        bench.begin(batch="1", owner=ANNA)
+        bench.run(3.0, lambda: bench.states())
+        bench.permission.lost["anna"] = "anna may not"
+        bench.restart()
+        bench.run(60.0)
+        before = bench.states()
+        assert bench.batch().paused == "anna may not"
+        bench.run(600.0)
+        assert bench.states() == before
+        bench.permission.lost.clear()
+        bench.ask("resume", jid=JID, user="root", rights=ROOT)
+        assert bench.end().rights.taken_over["user"] == "root"
+
+
+def test_where_it_cannot_be_said_the_batch_waits_and_goes_on_by_itself(tmp_path, caplog):
+    with ShellBench(tmp_path) as bench:
+        bench.permission.failing = True
+        bench.begin(owner=ANNA)
+        bench.run(10.0)
+        assert "nobody can tell whether its owner still may: the server is down" in caplog.text
+        assert bench.states() == {}
+        bench.permission.failing = False
+        assert bench.end(200.0).success is True
+
+
+def test_a_batch_keeps_with_its_load_whom_salt_had_authenticated(tmp_path):
+    with ShellBench(tmp_path) as bench:
+        bench.begin(owner=ANNA)
+        bench.end()
+        assert bench.master.cache.loads[JID][WHO] == ANNA
