@@ -79,6 +79,8 @@ def replaced_in(tree):
 def private_in(tree):
     """Lines that use what another object or module keeps to itself."""
     for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in ("_asdict", "_replace"):
+            continue  # of a named tuple, and public for all that
         if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
             own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
             inherited = isinstance(node.value, ast.Call) and getattr(node.value.func, "id", "") == "super"
