@@ -256,7 +256,7 @@ def enqueue(jid, minions=None):
     if who.grants is not None:
         load = JobCache(__opts__).published_load(jid)
         if load:
-            caller.require_right(__opts__, who, load, named or load.get("Minions") or (), f"the minions of job {jid}")
+            caller.require_right(__opts__, who, load, named or load.get("Minions") or (), f"all minions of job {jid}")
     return _ask({"do": "enqueue", "jid": jid, "minions": named}, who)
 
 
@@ -301,7 +301,7 @@ def retry(minion=None, jid=None):
     selection, who = _selection(minion, jid), _caller()
     if who.grants is not None:
         for entry, snapshot in _entries(selection["minion"], selection["jid"]):
-            caller.require_right(__opts__, who, snapshot["load"], [entry.minion], "the minions of these entries")
+            caller.require_right(__opts__, who, snapshot["load"], [entry.minion], "all minions of these entries")
     return _ask({"do": "retry", **selection}, who)
 
 

@@ -223,11 +223,12 @@ def _match_and_permit(
     :raises Refused: to who is limited in the same words, whether it matches nothing or what is forbidden: what a target by
         grains or pillar matches tells of their values.
     """
-    whom = f"what the target {tgt!r} of type {tgt_type!r} matches"
+    whom = f"all that the target {tgt!r} of type {tgt_type!r} matches"
     try:
         matched = _match(opts, tgt, tgt_type)
     except Refused:
-        _permit(opts, settings, who, fun, arg, kwargs, (), whom)
+        # Who may publish it to all minions learns nothing that is not theirs.
+        _permit(opts, settings, who, fun, arg, kwargs, tuple(sorted(minion_keys(opts)[0])), whom)
         raise
     _permit(opts, settings, who, fun, arg, kwargs, matched, whom)
     return matched
@@ -237,7 +238,7 @@ def _permit_all(
     opts: Mapping[str, Any], settings: BatchSettings, who: Caller, spec: Spec, minions: tuple[str, ...]
 ) -> None:
     """:raises Refused: when ``who`` may not have these minions run what a batch runs, or not check it as it is checked."""
-    whom, check = f"the minions of batch {spec.jid}", spec.check
+    whom, check = f"all minions of batch {spec.jid}", spec.check
     _permit(opts, settings, who, spec.fun, spec.arg, spec.kwargs, minions, whom)
     if check.get("kind") == "function":
         _permit(opts, settings, who, check["fun"], check["arg"], check["kwargs"], minions, whom)
@@ -270,7 +271,7 @@ def _permit(
     arg: Iterable[Any],
     kwargs: Mapping[str, Any],
     minions: tuple[str, ...],
-    whom: str = "these minions",
+    whom: str = "all of these minions",
 ) -> None:
     require_no_peer(who, settings.allow_peers, _PEERS)
     if settings.check_acl and not who.peer:

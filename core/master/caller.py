@@ -110,7 +110,11 @@ def caller(opts: Mapping[str, Any], user: str | None) -> Caller:
 
 
 def require_right(
-    opts: Mapping[str, Any], who: Caller, load: Mapping[str, Any], minions: Iterable[str], whom: str = "these minions"
+    opts: Mapping[str, Any],
+    who: Caller,
+    load: Mapping[str, Any],
+    minions: Iterable[str],
+    whom: str = "all of these minions",
 ) -> None:
     """
     Refuse what a caller may not publish: a right to call a runner is none on every function.
@@ -131,7 +135,7 @@ def require_right(
         raise Refused(f"{who.name} may not publish anything: publisher_acl_blacklist names that user")
     wanted = list(minions)
     if not wanted or Access(opts).denied(who.grants, load, wanted):
-        raise Refused(f"{who.name} may not publish {load.get('fun')} to {whom}, or to some of them, or there are none")
+        raise Refused(f"{who.name} may not publish {load.get('fun')} to {whom}, or there is no such minion")
 
 
 def require_no_peer(who: Caller, allowed: Iterable[str] = (), hint: str = "") -> None:

@@ -13,6 +13,7 @@ import salt.client
 import salt.exceptions
 import salt.utils.minions
 
+from saltext.jobs.core.compat import minion_keys
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master import once
 from saltext.jobs.core.master.caller import Caller, require_right
@@ -39,8 +40,8 @@ def coverage(opts: Mapping[str, Any], who: Caller, tgt: Any, tgt_type: str, time
     """
     matched = salt.utils.minions.CkMinions(dict(opts)).check_minions(tgt, tgt_type).get("minions") or []
     for fun, arg in (_QUESTION, *zip(_FUNCTIONS, _ARGUMENTS, strict=True)):
-        whom = f"what the target {tgt!r} of type {tgt_type!r} matches"
-        require_right(opts, who, {"fun": fun, "arg": arg}, matched, whom)
+        whom = f"all that the target {tgt!r} of type {tgt_type!r} matches"
+        require_right(opts, who, {"fun": fun, "arg": arg}, matched or minion_keys(opts)[0], whom)
     if not matched:
         raise Refused(f"The target {tgt!r} of type {tgt_type!r} matches no accepted minion")
     options = {"timeout": timeout, "executor_opts": {once.NAME: {"question": True}}}
