@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
+import salt.loader
 from saltfactories.utils import random_string
 
 from tests.integration import warm
@@ -100,6 +101,16 @@ def command(master):
 def run(master):
     """``salt-run``: what it returned; the command must have succeeded."""
     return lambda *args: ask_runner(master, *args)
+
+
+@pytest.fixture
+def look(master):
+    """
+    A runner's function, called in this process: for what is asked again and again until it is true. ``salt-run`` is half a
+    second of CPU time.
+    """
+    runners = salt.loader.runner(dict(master.config))
+    return lambda function, *args, **options: runners[function](*args, **options)
 
 
 @pytest.fixture

@@ -177,7 +177,7 @@ def test_an_absent_minion_can_count_as_failed(command, run):
 
 
 @pytest.mark.story
-def test_an_absent_minion_can_get_the_job_later_under_the_batch_s_jid(command, run, master):
+def test_an_absent_minion_can_get_the_job_later_under_the_batch_s_jid(command, run, look, master):
     away = master.fleet["b3"]
     away.terminate()
     try:
@@ -191,8 +191,8 @@ def test_an_absent_minion_can_get_the_job_later_under_the_batch_s_jid(command, r
         assert [entry["minion"] for entry in entries] == ["b3"]
     finally:
         away.start()
-    wait_for(lambda: run("jobs.lookup_jid", jid).get("b3") == "later", what="the minion has run it")
-    wait_for(lambda: run("batch.status", jid)["completed"] == 3, what="the batch knows")
+    wait_for(lambda: look("jobs.lookup_jid", jid).get("b3") == "later", what="the minion has run it")
+    wait_for(lambda: look("batch.status", jid)["completed"] == 3, what="the batch knows")
     assert run("jobs.list_job", jid)["Target"] == "b[123]"
 
 
@@ -238,13 +238,13 @@ def test_progress_is_announced_at_most_once_a_second(run, master):
 # -- control -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_paused_batch_waits_and_goes_on_when_resumed(run, tmp_path):
+def test_a_paused_batch_waits_and_goes_on_when_resumed(run, look, tmp_path):
     work = CountedJob(tmp_path, "work", gated=True)
     jid = run("batch.start", "b[123]", "cmd.run", work.command, "batch=1", "presence=none")["jid"]
     assert run("batch.pause", jid) is True
     assert run("batch.pause", jid) is False
     work.open_gate()
-    wait_for(lambda: not run("batch.status", jid)["active"], what="what ran has ended")
+    wait_for(lambda: not look("batch.status", jid)["active"], what="what ran has ended")
     begun = work.begun()
     summary = run("batch.status", jid)
     assert (summary["state"], summary["paused_reason"]) == ("paused", f"paused by {USER}")
@@ -323,7 +323,7 @@ after:
 
 
 @pytest.mark.skipif(not compat.HAS_NATIVE_BATCHES, reason="Salt 3008 is the first release with batches of its own")
-def test_batches_of_salt_s_own_are_shown_and_stopped(run, master):
+def test_batches_of_salt_s_own_are_shown_and_stopped(run, look, master):
     started = salt_cli(master, "b[123]", "--async", "-b", "1", "test.sleep", "30")
     jid = next(word for word in (started.stdout + started.stderr).split() if word.isdigit() and len(word) == 20)
     summary = wait_for(lambda: run("batch.status", jid), what="the batch is there")
@@ -332,7 +332,7 @@ def test_batches_of_salt_s_own_are_shown_and_stopped(run, master):
     assert jid in [batch["jid"] for batch in run("batch.list")]
     assert set(run("batch.minions", jid)) == set(MINIONS)
     assert run("batch.stop", jid) is True
-    wait_for(lambda: run("batch.status", jid)["halted"], what="Salt's manager has halted it")
+    wait_for(lambda: look("batch.status", jid)["halted"], what="Salt's manager has halted it")
     assert run("batch.stop", jid) is False
 
 
