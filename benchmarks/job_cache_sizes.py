@@ -36,6 +36,7 @@ import salt.utils.jid
 from benchmarks.job_cache import LOAD, RETURN, RETURNERS, disk, options, returner
 from saltext.jobs.core.disk import job_index
 from saltext.jobs.core.store import search
+from saltext.jobs.core.store.publication import digest
 from saltext.jobs.core.store.store import store_of
 
 FLEET = [f"web{number:04}.example.com" for number in range(2000)]
@@ -93,7 +94,7 @@ def fill(column, folder, own, found, age=0.0):
         return fill_sqlite(own, found, age)
     taken, then = 0, time.time() - age
     for jid, load, minions in found:
-        values = {"loads": load, "minions": minions, "published": {"at": then, "by": "m_master", "load": "0" * 32}}
+        values = {"loads": load, "minions": minions, "published": {"at": then, "by": "m_master", "load": digest(load)}}
         if column == "local":
             home = salt.utils.jid.jid_dir(jid, f"{folder}/jobs", "sha256")
             files = {f"{home}/jid": jid.encode(), f"{home}/.load.p": salt.payload.dumps(load)}
@@ -120,7 +121,6 @@ def fill(column, folder, own, found, age=0.0):
 def fill_sqlite(own, found, age):
     banks = store_of(own).driver.banks_file
     taken, at, record = 0, int((time.time() - age) * 1000), salt.payload.dumps(RETURN)
-    mark = salt.payload.dumps({"at": time.time() - age, "by": "m_master", "load": "0" * 32})
     for name in ("loads", "minions", "published"):
         banks.store(f"jobs/{name}", "first", {})
         banks.flush(f"jobs/{name}", "first")
@@ -131,6 +131,7 @@ def fill_sqlite(own, found, age):
                 sql.execute("SELECT name, id FROM banks WHERE name IN ('jobs/loads', 'jobs/minions', 'jobs/published')")
             )
             for jid, load, minions in some:
+                mark = salt.payload.dumps({"at": time.time() - age, "by": "m_master", "load": digest(load)})
                 rows = [("jobs/loads", salt.payload.dumps(load)), ("jobs/minions", salt.payload.dumps(minions))]
                 rows = [(numbers[bank], jid, at, data) for bank, data in (*rows, ("jobs/published", mark))]
                 bank = sql.execute("INSERT INTO banks (name) VALUES (?)", (f"jobs/returns/{jid}",)).lastrowid

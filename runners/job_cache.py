@@ -11,6 +11,8 @@ from __future__ import annotations
 import time
 
 from saltext.jobs.core import arguments, lines, runner
+from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master import caller, secrets
 from saltext.jobs.core.store import copying, database_copies, figures
@@ -291,6 +293,8 @@ def recover(path=None):
     Returns ``{path: {"read", "written", "gaps"}}``: the records that could be read, those of them that were missing, and in
     how many places nothing could be read; or ``{path: {"error"}}``.
 
+    The job_retry engine takes up what it did not know of its queue.
+
     CLI Example:
 
     .. code-block:: bash
@@ -298,7 +302,10 @@ def recover(path=None):
         salt-run job_cache.recover
     """
     _require_no_limit("recover")
-    return database_copies.recover(stores.Store(__opts__), path)
+    done = database_copies.recover(stores.Store(__opts__), path)
+    if requests.is_running(__opts__, JOB_RETRY):  # one that starts later reads all of it
+        requests.leave(__opts__, JOB_RETRY, {"do": "take_up"})
+    return done
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -270,7 +270,7 @@ class Restored(Fact):
 
 @dataclass(frozen=True)
 class Adopted(Fact):
-    """What an operator takes over from another master; answered with the number of entries."""
+    """What an operator takes over from another master, or has recovered; answered with the number of entries."""
 
     jobs: tuple[Job, ...]
     entries: tuple[Entry, ...]

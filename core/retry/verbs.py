@@ -58,6 +58,7 @@ class Verbs:
         made: dict[str, Callable[[Request], Awaitable[facts.Fact]]] = {
             "enqueue": self._enqueue,
             "adopt": self._adopt,
+            "take_up": self._take_up,
             "replay": self._replay,
             "retry": self._retry,
             "cancel": self._cancel,
@@ -159,6 +160,13 @@ class Verbs:
         taken = tuple(entry for entry in entries if entry.jid in jobs)
         return facts.Adopted(tuple(job for job, _ in jobs.values()), taken)
 
+    async def _take_up(self, request: Request) -> facts.Fact:
+        """Take up what the store holds of this master's own queue and is not known: job_cache.recover brought it back."""
+        jobs, entries = await self._store_worker.call(read_queue, self._ports, self._owner, False)
+        for jid, (_, load) in jobs.items():
+            self._loads.setdefault(jid, load)
+        return facts.Adopted(tuple(job for job, _ in jobs.values()), tuple(entries))
+
 
 def asker_of(request: Request) -> Asker | None:
     """
@@ -169,11 +177,13 @@ def asker_of(request: Request) -> Asker | None:
     return Asker.from_record(request.get("asker"))
 
 
-def read_queue(ports: Ports, owner: str) -> tuple[dict[str, tuple[Job, dict[str, Any]]], list[Entry]]:
+def read_queue(
+    ports: Ports, owner: str, tidy: bool = True
+) -> tuple[dict[str, tuple[Job, dict[str, Any]]], list[Entry]]:
     """
-    Return what the store holds of a master's queue: ``{jid: (job, load)}`` and the entries. A snapshot without entries is
-    removed. Blocks.
+    Return what the store holds of a master's queue: ``{jid: (job, load)}`` and the entries. Blocks.
 
+    :param tidy: whether a snapshot without entries is removed; its first one may be about to be written.
     :raises StateError: when the store cannot be read.
     """
     jobs, entries = {}, []
@@ -186,6 +196,6 @@ def read_queue(ports: Ports, owner: str) -> tuple[dict[str, tuple[Job, dict[str,
             load = dict(snapshot["load"])
             jobs[jid] = job_of(jid, load, float(snapshot["published_at"])), load
             entries += found
-        else:
+        elif tidy:
             ports.store.drop_snapshot(jid)
     return jobs, entries

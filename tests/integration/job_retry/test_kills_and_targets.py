@@ -1,11 +1,12 @@
 """
 What must not be delivered, with real daemons: what an operator killed, and what a minion no longer matches.
 
-Of a master that keeps all in one SQLite file, the queue too.
+Of a master that keeps all in one SQLite file, the queue too; and what comes back of such a file that was damaged.
 """
 
 from __future__ import annotations
 
+import os
 import pathlib
 
 import pytest
@@ -56,3 +57,22 @@ def test_a_minion_that_the_target_does_not_match_any_more_does_not_get_the_job(d
     finally:
         kill(bert)
         grains.unlink()
+
+
+def test_what_is_recovered_of_the_queue_is_delivered(master, desk, bert, tmp_path):
+    ran = tmp_path / "ran"
+    jid = desk.publish("cmd.run", f"echo >> {ran}", tgt="bert")
+    desk.await_state("bert", jid, "pending")
+    path = banks_of(desk.opts).path
+    kill(master)
+    aside = f"{path}.damaged-20260516120000"  # what the master does where it finds damage
+    for end in ("-wal", "-shm", ""):
+        if os.path.exists(path + end):
+            os.rename(path + end, aside + end)
+    master.start()
+    wait_for(lambda: desk.run("job_retry.list") == [], what="the engine runs, with a new file")
+    assert desk.run("job_cache.recover")[aside]["written"] > 0
+    bert.start()
+    desk.await_return("bert", jid)
+    wait_for(lambda: not desk.queue(), what="nothing is owed any more")
+    assert lines(ran) == 1
