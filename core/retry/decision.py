@@ -8,9 +8,9 @@ again of which it is known that it was begun, unless ``retry_interrupted`` or so
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from saltext.jobs.core.retry.capture import AGAIN, GRACE
 from saltext.jobs.core.retry.entry import Entry, State
@@ -58,8 +58,7 @@ class Terms:
     cooldown: float = 0.0
 
 
-@dataclass(frozen=True)
-class Permits:
+class Permits(NamedTuple):
     """
     What else counts at a step. ``denied`` and ``unsure``: why the job must not be sent, or that nobody can tell; ``shut``:
     why it must not be sent just now; ``barred``: the minion's key is not accepted now; ``matches``: whether the job's
@@ -78,8 +77,7 @@ class Permits:
     heard: float = 0.0
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(NamedTuple):
     """
     What is to be done. Nothing, where neither a step nor a state is given.
 
@@ -115,6 +113,8 @@ class Decision:
 _GO = {step: Decision(step) for step in Step}
 _STAY, _LAND = Decision(), Decision(state=State.PENDING, at_once=True)
 _RETURNED = Decision(state=State.DONE, reason="the job cache has its return")
+_SENT = Decision(Step.SENT, State.SENT, "published", wait=RECEIPT)
+_BEGUN = Decision(Step.RUNNING, begun=BEGUN, wait=STILL_RUNNING)
 _DOUBT = Decision(Step.DOUBTED, wait=HEARD)
 _FETCHED = Decision(state=State.DONE, reason="the minion had run it; its return was fetched")
 _LATER = {step: Decision(before, wait=AGAIN) for step, before in BEFORE.items()}
@@ -215,10 +215,12 @@ def _published(known: Knowledge, permits: Permits, terms: Terms, now: float) -> 
     if known.last is Evidence.MISSED:
         missed = _not_received(known.entry, "the master does not know the minion", terms)
         return _in_vain(known.entry, missed, permits)
+    soon = terms.acks or known.said is not Said.NOTHING
+    if known.last is Evidence.PUBLISHED and soon and not known.entry.acknowledged:
+        return _SENT
     reason = f"the publish was not confirmed: {known.why}" if known.last is Evidence.UNCONFIRMED else "published"
     if known.entry.acknowledged:
-        return dataclasses.replace(_run(known, now, BEGUN), state=State.SENT, reason=reason)
-    soon = terms.acks or known.said is not Said.NOTHING
+        return _run(known, now, BEGUN)._replace(state=State.SENT, reason=reason)
     return Decision(Step.SENT, State.SENT, reason, wait=RECEIPT if soon else EARLY)
 
 
@@ -237,7 +239,9 @@ def _begun(step: Step, known: Knowledge, now: float) -> Decision:
 
 def _run(known: Knowledge, now: float, begun: str = "") -> Decision:
     """Wait for the return. Its process may die without one: that is asked about, ever less often."""
-    since = known.entry.since if known.entry.state is State.RUNNING else now
+    if known.entry.state is not State.RUNNING:
+        return _BEGUN if begun is BEGUN else Decision(Step.RUNNING, begun=begun, wait=STILL_RUNNING)
+    since = known.entry.since
     return Decision(Step.RUNNING, begun=begun, wait=max(STILL_RUNNING, now - since))
 
 
@@ -289,9 +293,9 @@ def _vanished(known: Knowledge, permits: Permits, terms: Terms, now: float) -> D
         never = (
             "the minion has never begun it" if known.said is Said.NEVER else "the engine ended before it was published"
         )
-        decision = dataclasses.replace(
-            _not_received(entry, never, terms, alive=True), forget=True
-        )  # what said so is forged
+        decision = _not_received(entry, never, terms, alive=True)._replace(
+            forget=True
+        )  # what said so is forged, or older
         return decision if known.said is not Said.NEVER or known.restarted else _in_vain(entry, decision, permits)
     begun = verdict is Verdict.MAY_HAVE_BEGUN
     decision = _not_received(entry, "no sign of receipt; the minion does not run it", terms, begun, True, reached=True)
@@ -316,7 +320,7 @@ def _interrupted(known: Knowledge, terms: Terms) -> Decision:
 
 def _not_sent(known: Knowledge, reason: str, terms: Terms) -> Decision:
     """Nothing was published after a claim: that the minion begins the job cannot be said of it."""
-    return dataclasses.replace(_not_received(known.entry, reason, terms, alive=True), unsent=True)
+    return _not_received(known.entry, reason, terms, alive=True)._replace(unsent=True)
 
 
 def _not_received(
@@ -335,16 +339,16 @@ def _not_received(
         return Decision(state=State.HELD, reason=held, lost=lost, reached=True)
     wait = min(terms.backoff * 2 ** min(entry.tries, 20), LONGEST_BACKOFF)
     again = Decision(state=State.PENDING, reason=reason, wait=wait, tries=entry.tries + 1, lost=lost)
-    return dataclasses.replace(again, received=False, alive=alive, reached=reached)
+    return again._replace(received=False, alive=alive, reached=reached)
 
 
 def _in_vain(entry: Entry, decision: Decision, permits: Permits) -> Decision:
     """Nor does it help to send it again: the minion is there. What others wait for steps aside after some tries."""
     vain, reason = entry.vain + 1, decision.reason
     if vain < IN_VAIN or not permits.waited_for:
-        return dataclasses.replace(decision, vain=vain)
+        return decision._replace(vain=vain)
     held = _steps_aside(vain, reason, entry.reached or decision.reached)
-    return dataclasses.replace(decision, vain=vain, state=State.HELD, reason=held)
+    return decision._replace(vain=vain, state=State.HELD, reason=held)
 
 
 def _steps_aside(vain: int, reason: str, reached: bool) -> str:

@@ -12,6 +12,8 @@ import enum
 
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, Job, State
 
+#: In these states it matters that the minion has begun the job.
+_OPEN = frozenset({State.PENDING, *UNDER_WAY})
 #: Seconds for which it is believed that a minion ran nothing.
 BELIEVED = 600.0
 
@@ -116,7 +118,7 @@ class Knowledge:
         :param claiming: whether the job is being claimed just now, so that only an earlier publish can be meant.
         """
         entry = self.entry
-        if entry.state not in {State.PENDING, *UNDER_WAY}:
+        if entry.state not in _OPEN:
             return None
         if not proven and not (self.sent_before is not None if claiming else entry.sent_at):
             return None

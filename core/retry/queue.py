@@ -8,6 +8,7 @@ to be stored.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -62,7 +63,10 @@ class Queue:
     """
 
     def __init__(self, settings: RetrySettings, timers: Timers, openings: Openings, acks: bool) -> None:
-        self._settings, self._timers, self._openings, self._acks = settings, timers, openings, acks
+        self._settings, self._timers, self._openings = settings, timers, openings
+        self._terms = Terms(
+            settings.backoff, settings.max_attempts, settings.retry_interrupted, acks, settings.cooldown
+        )
         self.now = 0.0
         self.jobs: dict[str, Job] = {}
         self.backlogs: dict[str, Backlog] = {}
@@ -244,7 +248,9 @@ class Queue:
 
     def terms_of(self, entry: Entry) -> Terms:
         """Return the rules by which an entry is tried again."""
-        limits, settings = self.jobs[entry.jid].limits, self._settings
-        attempts = settings.max_attempts if limits.max_attempts is None else limits.max_attempts
-        again = settings.retry_interrupted if limits.retry_interrupted is None else limits.retry_interrupted
-        return Terms(settings.backoff, attempts, again, self._acks, settings.cooldown)
+        limits, terms = self.jobs[entry.jid].limits, self._terms
+        if limits.max_attempts is None and limits.retry_interrupted is None:
+            return terms
+        attempts = terms.max_attempts if limits.max_attempts is None else limits.max_attempts
+        again = terms.retry_interrupted if limits.retry_interrupted is None else limits.retry_interrupted
+        return dataclasses.replace(terms, max_attempts=attempts, retry_interrupted=again)

@@ -34,7 +34,7 @@ from saltext.jobs.core.retry.facts import (
 from saltext.jobs.core.retry.knowledge import Evidence, Knowledge, Said
 from saltext.jobs.core.retry.looks import HEARD, LONGEST, Gathering, Hearsay, Inflow
 from saltext.jobs.core.retry.outbox import Outbox
-from saltext.jobs.core.retry.queue import Queue
+from saltext.jobs.core.retry.queue import Backlog, Queue
 from saltext.jobs.core.retry.steps import LOOKS, PUBLISHED, QUESTIONS, RESTING, UNCLAIMED, Replay, Step
 from saltext.jobs.core.retry.timers import Timers
 from saltext.jobs.core.retry.turns import Turns
@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 #: Why a minion waits for a look: for others that are owed the same job, or have answered too, or until it is time.
 GATHERINGS = ("company", "answered", "look")
 #: At these steps it matters at once that a minion has begun the job; at others it counts before the job is sent.
-_HEEDFUL = {Step.TO_SEND, Step.CLAIMING, *PUBLISHED}
+_HEEDFUL = frozenset({Step.TO_SEND, Step.CLAIMING, *PUBLISHED})
+_LOOKING = frozenset(LOOKS.values())
 
 
 class Replays:
@@ -108,7 +109,8 @@ class Replays:
         elif decision.state is State.PENDING and replay is not None:
             self.land(entry) if decision.at_once else self._try_again(entry, replay, decision)
         elif decision.state is not None:
-            self._count(entry, replay, decision)
+            if decision.state is not State.DONE:
+                self._count(entry, replay, decision)
             self.end(entry, decision.state, decision.reason)
 
     def _note_begun(self, entry: Entry, reason: str) -> None:
@@ -296,10 +298,10 @@ class Replays:
                 self._heard = self._queue.now
             elif not returned:
                 self._hearsay.missed(minion, fact.jid, self._queue.now)
-            replay = None if fact.only_returns else self._queue.replay(minion, fact.jid, *LOOKS.values())
+            backlog = self._queue.backlogs[minion]
+            replay = None if fact.only_returns else _of(backlog, entry, _LOOKING)
             if not returned and not fact.only_returns and replay is None:
                 continue
-            backlog = self._queue.backlogs[minion]
             known = replay.known if replay else Knowledge(entry, backlog, self._queue.now)
             known.published = fact.last
             known.take(Evidence.RETURNED if returned else Evidence.NOT_RETURNED)
@@ -357,15 +359,15 @@ class Replays:
         entry = self._queue.entry(fact.minion, fact.jid)
         if entry is None:
             return
-        replay = self._queue.replay(fact.minion, fact.jid, *_HEEDFUL)
         backlog = self._queue.backlogs[fact.minion]
+        replay = _of(backlog, entry, _HEEDFUL)
         known = replay.known if replay else Knowledge(entry, backlog, self._queue.now)
         claiming = replay is not None and replay.step is Step.CLAIMING
         is_news = known.believe(proven, claiming, self._queue.now)
         if is_news is None:
             return
         self._queue.touch(entry)
-        if replay is not None:
+        if replay is not None and (is_news or entry.state is not State.RUNNING):
             self._heard = self._queue.now if is_news else self._heard
             self._decide(entry, replay)
 
@@ -409,5 +411,11 @@ class Replays:
             else:
                 refused = Evidence.FORBIDDEN if fact.forbidden else Evidence.REFUSED
                 replay.known.take(refused if fact.certain else Evidence.UNCONFIRMED, why=fact.reason)
-            missed = replay.known.last is Evidence.MISSED
-            self._decide(entry, replay, Permits(waited_for=missed and self._turns.is_waited_for(entry)))
+            missed = replay.known.last is Evidence.MISSED and self._turns.is_waited_for(entry)
+            self._decide(entry, replay, Permits(waited_for=True) if missed else NOTHING_ELSE)
+
+
+def _of(backlog: Backlog, entry: Entry, steps: frozenset[Step]) -> Replay | None:
+    """Return the replay of an entry, if it has one that is at one of these steps."""
+    replay = backlog.replay
+    return replay if replay is not None and replay.known.entry is entry and replay.step in steps else None
