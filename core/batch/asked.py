@@ -227,8 +227,8 @@ def _match_and_permit(
     try:
         matched = _match(opts, tgt, tgt_type)
     except Refused:
-        # Who may publish it to all minions learns nothing that is not theirs.
-        _permit(opts, settings, who, fun, arg, kwargs, tuple(sorted(minion_keys(opts)[0])), whom)
+        if who.grants is not None:  # who may publish it to all minions learns nothing that is not theirs
+            _permit(opts, settings, who, fun, arg, kwargs, tuple(sorted(minion_keys(opts)[0])), whom)
         raise
     _permit(opts, settings, who, fun, arg, kwargs, matched, whom)
     return matched

@@ -15,6 +15,7 @@ import pytest
 
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.batch.state import FORMAT
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.batch.summary import minions, summary
 from saltext.jobs.core.disk import journal
@@ -78,7 +79,7 @@ def test_a_batch_that_is_written_anew_has_its_format_in_it(opts):
     batch, opened = store.open(store.open_jids()[0])
     opened.rewrite(batch.snapshot())
     opened.close()
-    assert journal.read(path).snapshot[FIELD] == 2
+    assert journal.read(path).snapshot[FIELD] == FORMAT
     assert Batch.restore(journal.read(path).snapshot).snapshot() == batch.snapshot()
 
 
