@@ -85,7 +85,10 @@ def of_width(column, folder, width, is_mixed):
 
 
 def hour(column, folder, width, count):
-    """Return what the first and the last tenth of the publishes take, and a search by minion after them."""
+    """
+    Return what a publish of the first and of the last tenth takes, what one of all of them writes, and what a search by
+    minion takes after them. A tenth alone may write what others before it have left in the log.
+    """
     module, own = opened(column, folder)
     fleet = [f"web{number:06}.example.com" for number in range(width)]
     published(module, column, 0, fleet)
@@ -95,10 +98,12 @@ def hour(column, folder, width, count):
         found[number] = measured(
             lambda seconds=seconds: [published(module, column, second, fleet) for second in seconds], part
         )
+    size = sum(part[1] for part in found.values()) / 10
+    ends = [(found[number][0], size) for number in (0, 9)]
     if column == "local":
-        return found[0], found[9], None
+        return *ends, None
     query = search.Query(minion=fleet[width // 2])
-    return found[0], found[9], measured(lambda: search.search(store_of(own), query), 1)
+    return *ends, measured(lambda: search.search(store_of(own), query), 1)
 
 
 def in_folder(call, *args):

@@ -312,7 +312,8 @@ class Database:
                 return connection
 
     def _connect(self, identity: tuple[int, int]) -> Connection | None:
-        """Return a connection; None where the file is another one by now."""
+        """Return a connection; None where the file, or its -wal, is another one by now."""
+        before = self._file.log_identity()
         sql = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
         try:
             application = sql.execute("PRAGMA application_id").fetchone()[0]
@@ -334,7 +335,7 @@ class Database:
                 return None
             self._prepare(sql)
             used = self._file.log_identity()
-            if used is None:
+            if used is None or before not in (used, None):
                 LEFT.append(sql)
                 return None
             self._file.begin_log(used)

@@ -72,16 +72,16 @@ def search(store: Store, query: Query, told: Told = lambda count: None) -> dict[
     :raises SaltCacheError: when the store cannot be read.
     """
     rows: list[dict[str, Any]] = []
-    seen, cursor = 0, ""
+    seen, cursor, most = 0, "", min(query.limit + 1, _AT_ONCE)  # at first no more than may be enough
     found = _places(store, query)
-    while some := list(itertools.islice(found, _AT_ONCE)):
+    while some := list(itertools.islice(found, most)):
         orders = {key: order for order, key in some}
         for key, row in _matching(store, query, list(orders)):
             if len(rows) == query.limit:  # only now is it known that there is one more
                 return {"jobs": rows, "next": cursor}
             rows.append(row)
             cursor = _cursor(orders[key], key)
-        seen += len(some)
+        seen, most = seen + len(some), _AT_ONCE
         told(seen)
     return {"jobs": rows, "next": None}
 

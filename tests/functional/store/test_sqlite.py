@@ -735,6 +735,8 @@ class TestALogThatIsRemoved:
             os.close(writing)
             processes.append(process)
             pipes.append(reading)
+        begun = [f"{number}.0" for number in range(4)]
+        wait_for(lambda: banks.present("bank", begun) == set(begun), what="all write")
         for _ in range(4):
             time.sleep(0.1)
             for end in ("-wal", *also):
@@ -750,7 +752,7 @@ class TestALogThatIsRemoved:
             with os.fdopen(reading) as stream:
                 told.update(stream.read().split("\n")[:-1])
         stored = in_processes(1, lambda _: set(banks.keys("bank")))[0]
-        assert len(told) > 100 and told <= stored, sorted(told - stored)[:5]
+        assert len(told) > 20 and told <= stored, sorted(told - stored)[:5]
         assert banks.is_sound() and banks.damaged() == []
 
     def test_it_is_told_of_once_and_saved_by_the_next_who_writes(self, opts, cache, path, caplog):
