@@ -8,6 +8,7 @@ import itertools
 import os
 import random
 import resource
+import shutil
 import signal
 import sqlite3
 import threading
@@ -581,3 +582,77 @@ class TestRemoval:
         assert ("full" in error or "disk I/O error" in error) and left > 0
         assert large.get_jids() == {} and large.store.driver.banks_file.is_sound()
         assert not large.store.driver.banks("jobs/returns")
+
+
+def write_for_ever(opts, writing, seed):
+    """Store and remove jobs and returns, and tell of each publish that was stored."""
+    chance, job_cache = random.Random(seed), Returner(opts)
+    banks, jids = job_cache.store.driver.banks_file, []
+    for number in itertools.count():
+        jid = f"2026051{seed}{number // 3600:02}{number // 60 % 60:02}{number % 60:02}000000"
+        job_cache.save_load(jid, {**LOAD, "jid": jid}, minions=chance.sample(FLEET, chance.choice((1, 5, 200))))
+        os.write(writing, f"{jid}\n".encode())
+        jids.append(jid)
+        for minion in chance.sample(FLEET, 3):
+            job_cache.returner(
+                {"jid": chance.choice(jids), "id": minion, "return": 1, "retcode": chance.choice((0, 2))}
+            )
+        if chance.random() < 0.1:
+            gone = jids.pop(chance.randrange(len(jids)))
+            os.write(writing, f"-{gone}\n".encode())
+            banks.remove_older(
+                ["jobs/published", "jobs/minions", "jobs/loads"], "jobs/returns", [gone], time.time() + 60
+            )
+
+
+def assert_it_fits(opts):
+    """What is beside the records is what the records tell."""
+    store, banks = Store(opts), banks_of(opts)
+    assert banks.is_sound() and not banks.damaged()
+    listed = {jid: set(store.fetch("jobs/minions", jid)) for jid in store.keys("jobs/minions")}
+    returns = {
+        jid: dict(store.driver.fetch_each(f"jobs/returns/{jid}", store.keys(f"jobs/returns/{jid}")))
+        for jid in store.driver.banks("jobs/returns")
+    }
+    loads = set(store.keys("jobs/loads"))
+    assert set(all_jobs(store, False)) == loads == set(store.keys("jobs/published"))
+    failed = {jid for jid in returns if any(job_index.has_failed(record) for record in returns[jid].values())}
+    assert set(banks.index.jids_failed("", "~")) == failed
+    for minion in FLEET[::40]:
+        wanted = {jid for jid in loads if minion in listed.get(jid, ()) or minion in returns.get(jid, ())}
+        assert set(banks.index.jids_near("", "~", minion)) == wanted
+    return loads
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_power_cut_at_any_point_leaves_what_fits_together_and_each_publish_that_was_told_of(
+    opts, path, tmp_path, seed
+):
+    """Writers are killed, and the log is cut off at any byte."""
+    chance, own = random.Random(seed), {**opts, "salt_cache": {"sync": "publish"}}
+    Returner(own).save_load(JIDS[0], {**LOAD, "jid": JIDS[0]}, minions=["web1"])
+    reading, writing = os.pipe()
+    processes = [FORK.Process(target=write_for_ever, args=(own, writing, number)) for number in range(3)]
+    for process in processes:
+        process.start()
+    time.sleep(chance.uniform(0.5, 1.5))
+    for process in processes:
+        os.kill(process.pid, signal.SIGKILL)
+    for process in processes:
+        process.join(stretched(SOON))
+    os.close(writing)
+    with os.fdopen(reading) as stream:
+        lines = stream.read().split("\n")[:-1]
+    told = {line for line in lines if line[0] != "-"} - {line[1:] for line in lines if line[0] == "-"}
+    size = os.stat(f"{path}-wal").st_size
+    for number, cut in enumerate([0, *(chance.randrange(size) for _ in range(6))]):
+        folder = tmp_path / f"cut{number}"
+        folder.mkdir()
+        copy = {**opts, "cachedir": str(folder), "pki_dir": str(folder)}
+        for end in ("", "-wal"):
+            shutil.copyfile(path + end, folder / f"cache.sqlite{end}")
+        with open(folder / "cache.sqlite-wal", "r+b") as log:
+            log.truncate(size - cut)
+        (loads,) = in_processes(1, lambda _, copy=copy: assert_it_fits(copy))
+        assert isinstance(loads, set), loads
+        assert cut or told <= loads
