@@ -128,7 +128,7 @@ class DatabaseFile:
     def _saved(handle: int) -> list[tuple[int, int]]:
         """Return the identities of those -wal that were removed and saved, newest first."""
         words = os.pread(handle, _SAVED_BYTES, _SAVED).rstrip(b"\0").split()
-        numbers = [int(word) for word in words if word.isdigit()]
+        numbers = [int(word) for word in words if word.isdigit() and word.isascii()]
         return list(zip(numbers[::2], numbers[1::2], strict=False))
 
     @staticmethod
