@@ -40,9 +40,8 @@ def run(cli, *args, **options):
             stream.seek(0)
             printed.append(stream.read().decode())
     if returncode is None:
-        raise FactoryTimeout(
-            f"{command} took longer than {cli.impl._terminal_timeout} s", stdout=printed[0], stderr=printed[1]
-        )
+        ended = ProcessResult(returncode=-9, stdout=printed[0], stderr=printed[1], cmdline=command)
+        raise FactoryTimeout(f"{command} took longer than {cli.impl._terminal_timeout} s", process_result=ended)
     stdout, stderr, data = cli.process_output(*printed, cmdline=command)
     return ProcessResult(returncode=returncode, stdout=stdout, stderr=stderr, data=data, cmdline=command)
 
