@@ -18,7 +18,7 @@ import time
 import salt.transport
 import salt.utils.event
 
-from benchmarks.batch import jid_of, master_opts, minions_of, return_event, store_returns
+from benchmarks.batch import jid_of, log_returns, master_opts, minions_of, return_event, store_returns
 from benchmarks.batch_ports import ports_of, spec_of
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch.shell import BatchShell
@@ -50,6 +50,7 @@ def be_the_minions(opts, jobs):
             event = return_event(jid, minion)
             event["data"]["fun"] = fun
             bus.fire_event(event["data"], event["tag"])
+            log_returns(opts, [event])
 
 
 class Master:
@@ -82,6 +83,7 @@ def measure(count: int, size: int):
     with master_opts() as opts, tempfile.TemporaryDirectory(prefix="sj-", dir="/tmp") as sockets:
         opts["sock_dir"] = sockets
         store_returns(opts, jid, minions)
+        log_returns(opts, [return_event("20260101000000000000", "first")])
         ours, theirs = multiprocessing.Pipe()
         context = multiprocessing.get_context("fork")
         others = [

@@ -42,7 +42,7 @@ def micros(count, work):
 
 def alone(folder, count):
     """The log by itself: appending a return, and a publish; their bytes; and reading."""
-    writer, opts = Writer(folder_of(folder, MASTER)), options(folder, id=MASTER)
+    writer = Writer(folder_of(folder, MASTER))
     said = {**RETURN, "fun": "state.apply"}
     names = jids(count, 0)
     writer.append(return_of(names[0], "web0", said, True))
@@ -56,7 +56,7 @@ def alone(folder, count):
     appended = micros(count, lambda n: writer.append(return_of(names[n], "web1234.example.com", said, True)))
     between = size()
     two = ["web1.example.com", "web2.example.com"]
-    published = micros(count, lambda n: writer.append(publish_of(names[n], LOAD, two, "0" * 32, opts)))
+    published = micros(count, lambda n: writer.append(publish_of(names[n], LOAD, two, "0" * 32, "", True)))
     bytes_of_return, bytes_of_publish = (between - before) / count, (size() - between) / count
     begin, found = cpu(), 0
     while True:

@@ -465,20 +465,19 @@ def publisher_of_events(master):
     return next(child for child in children if "EventPublisher" in " ".join(child.cmdline()))
 
 
-@pytest.mark.parametrize("fate", ["frozen", "killed"])
-def test_a_batch_comes_to_its_end_while_the_bus_is_dead(engine, run, store, job, master, fate):
+def test_a_batch_comes_to_its_end_while_the_bus_stands_still(engine, run, store, job, master):
     engine.start()
     work = job(gated=True)
     jid = start(run, work, "batch=4", "timeout=600")  # so that nobody is overdue in this test
     wait_for(lambda: work.begun() == 4, what="all have begun")
+    # Without a publisher at all no return would be stored: Salt fires its event first.
     publisher = publisher_of_events(master)
-    publisher.suspend() if fate == "frozen" else publisher.kill()
+    publisher.suspend()
     try:
         work.open_gate()
         assert all_completed(ended(store, jid))
     finally:
-        if fate == "frozen":
-            publisher.resume()
+        publisher.resume()
     assert work.begun() == 4
     assert "looked for in the job cache" not in engine.output().partition("has ended")[0]
 
