@@ -240,9 +240,8 @@ def _begun(step: Step, known: Knowledge, now: float) -> Decision:
 def _run(known: Knowledge, now: float, begun: str = "") -> Decision:
     """Wait for the return. Its process may die without one: that is asked about, ever less often."""
     if known.entry.state is not State.RUNNING:
-        return _BEGUN if begun is BEGUN else Decision(Step.RUNNING, begun=begun, wait=STILL_RUNNING)
-    since = known.entry.since
-    return Decision(Step.RUNNING, begun=begun, wait=max(STILL_RUNNING, now - since))
+        return _BEGUN if begun == BEGUN else Decision(Step.RUNNING, begun=begun, wait=STILL_RUNNING)
+    return Decision(Step.RUNNING, begun=begun, wait=max(STILL_RUNNING, now - known.entry.since))
 
 
 def _overdue(known: Knowledge, permits: Permits, terms: Terms, now: float) -> Decision:
@@ -276,9 +275,8 @@ def _probed(known: Knowledge, permits: Permits, terms: Terms, now: float) -> Dec
         begun = known.said in (Said.NOTHING, Said.NOT_SURE)
         return _not_received(entry, "no sign of receipt, and it does not answer", terms, begun, reached=True)
     if entry.expires_at <= now:
-        return Decision(
-            state=State.EXPIRED, reason="it was begun, but nothing more was heard of it in its time to live"
-        )
+        expired = "it was begun, but nothing more was heard of it in its time to live"
+        return Decision(state=State.EXPIRED, reason=expired)
     return _run(known, now)
 
 
@@ -289,14 +287,12 @@ def _vanished(known: Knowledge, permits: Permits, terms: Terms, now: float) -> D
         return _run(known, now)
     if verdict is Verdict.INTERRUPTED:
         return _interrupted(known, terms)
+    if verdict is Verdict.NEVER and known.said is not Said.NEVER:
+        return _not_received(entry, "the engine ended before it was published", terms, alive=True)
     if verdict is Verdict.NEVER:
-        never = (
-            "the minion has never begun it" if known.said is Said.NEVER else "the engine ended before it was published"
-        )
-        decision = _not_received(entry, never, terms, alive=True)._replace(
-            forget=True
-        )  # what said so is forged, or older
-        return decision if known.said is not Said.NEVER or known.restarted else _in_vain(entry, decision, permits)
+        # A word that it has begun the job was forged, or is about an earlier publish.
+        never = _not_received(entry, "the minion has never begun it", terms, alive=True)._replace(forget=True)
+        return never if known.restarted else _in_vain(entry, never, permits)
     begun = verdict is Verdict.MAY_HAVE_BEGUN
     decision = _not_received(entry, "no sign of receipt; the minion does not run it", terms, begun, True, reached=True)
     return decision if begun else _in_vain(entry, decision, permits)
