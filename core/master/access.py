@@ -151,7 +151,8 @@ class Access:
         if lists is None:
             why = f"whether {who.name} may still publish {load.get('fun')} is not known: nor is who has its access list"
             return Standing(unsure=dict.fromkeys(wanted, why))
-        return self._standing(who.name, lists, who.name, [], load, wanted)
+        name = f"minion {who.name}" if who.kind == PEER else who.name
+        return self._standing(name, lists, who.name, [], load, wanted)
 
     def lists_of(self, who: Identity) -> list[Any] | None:
         """
@@ -164,9 +165,7 @@ class Access:
         if who.kind == KEY:
             return self._publisher_list(who.name)
         if who.kind == PEER:
-            peers = self._opts.get("peer") or {}
-            chosen = [grants for match, grants in peers.items() if re.match(match, who.name)]
-            return [grant for grants in chosen if isinstance(grants, list) for grant in grants]
+            return self._of_peer(who.name)
         if len(who.backends) != 1 or self._doubt(who.backends[0], who.name):
             return None
         return self._external(who.backends[0], who.name)
