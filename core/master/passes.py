@@ -25,7 +25,7 @@ from saltext.jobs.core.store.needed import ENDED, OPEN, is_batch
 
 #: Seconds for which a pass is valid: a busy master's worker takes a while to come to it.
 VALID = 300.0
-_PASS = re.compile(r"(.+)~([a-z_]*)~([0-9]{10,12})~([0-9a-f]{64})", re.DOTALL)
+_PASS = re.compile(r"(.+)~([a-z_]*)~([0-9]{1,12})~([0-9a-f]{64})", re.DOTALL)
 
 
 def pass_for(opts: Mapping[str, Any], jid: str, origin: str, now: float | None = None) -> str:
@@ -33,7 +33,7 @@ def pass_for(opts: Mapping[str, Any], jid: str, origin: str, now: float | None =
     Return what an engine names in place of ``jid`` when it publishes.
 
     :param origin: the engine.
-    :param now: the Unix time, where it is not that of the clock.
+    :param now: the time, where it is not that of the clock which all processes of the machine share, and which nobody sets.
 
     This is the jid itself where the master's job cache is another one than ours, which knows no passes.
 
@@ -41,7 +41,7 @@ def pass_for(opts: Mapping[str, Any], jid: str, origin: str, now: float | None =
     """
     if opts.get("master_job_cache") != "salt_cache":
         return jid
-    until = f"{(time.time() if now is None else now) + VALID:.0f}"
+    until = f"{(time.monotonic() if now is None else now) + VALID:.0f}"
     return f"{jid}~{origin}~{until}~{_seal(opts, jid, origin, until)}"
 
 
@@ -61,7 +61,7 @@ def redeem(opts: Mapping[str, Any], named: Any) -> tuple[Any, str]:
         is_genuine = hmac.compare_digest(seal, _seal(opts, jid, origin, until))
     except OSError:
         return None, ""
-    return (jid, origin) if is_genuine and float(until) >= time.time() else (None, "")
+    return (jid, origin) if is_genuine and float(until) >= time.monotonic() else (None, "")
 
 
 def _seal(opts: Mapping[str, Any], jid: str, origin: str, until: str) -> str:

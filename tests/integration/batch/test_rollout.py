@@ -19,7 +19,13 @@ RACKS = {"c1": "r10", "c2": "r2", "c3": "r2"}
 def master(salt_factories):
     nodegroups = {"canary": "L@c3", "rest": "c*"}
     with (
-        batch_master(salt_factories, engines=[], job_retry=False, nodegroups=nodegroups) as daemon,
+        batch_master(
+            salt_factories,
+            engines=[],
+            job_retry=False,
+            nodegroups=nodegroups,
+            batch_manager={"show_groups_of": ["grains:rack"]},
+        ) as daemon,
         minions(daemon, "c1", grains={"rack": "r10"}),
         minions(daemon, "c2", "c3", grains={"rack": "r2"}),
     ):
