@@ -66,7 +66,7 @@ def prep_jid(nocache=False, passed_jid=None, recurse_count=0):
             _tell_of_refusal(store, passed_jid)
         key = None if named is None else store.key(named, "jid")
         jid = None if key is None else plain(named)
-        store.granted = {jid: origin} if origin else {}  # Salt goes on to `save_load` before it does anything else
+        store.publishes_for(jid, origin)  # Salt goes on to `save_load` before it does anything else in this thread
     else:
         jid = key = _new_jid(store, recurse_count)
     if nocache and key is not None:
@@ -154,7 +154,7 @@ def _publish(store, key, clear_load, minions):
     load, who = _as_published(clear_load)
     minions, digest, jid = store.plain_minions(key, minions), records.digest_of(load), store.decode(key)
     if store.log:  # first, so that the job cache never has what the log lacks
-        origin, is_sent = store.granted.pop(jid, ""), not isinstance(clear_load, OwnLoad)
+        origin, is_sent = store.published_for(jid), not isinstance(clear_load, OwnLoad)
         store.log.append(doings.publish_of(jid, load, minions, digest, origin, is_sent))
     unlimited = _is_nobody if who and who.kind in (identity.TOKEN, identity.PASSWORD) else _is_unlimited
     records.publish(store, key, load, minions, __opts__.get("id"), unlimited, digest)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import operator
 import os
+import threading
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from types import MappingProxyType
@@ -86,8 +87,7 @@ class Store:
         self.swept: dict[str, tuple[float, str, str]] = {}
         #: What it found out of each bank.
         self.young: dict[str, Young] = {}
-        #: Which engine the master's worker is just publishing for, by jid: between ``prep_jid`` and ``save_load``.
-        self.granted: dict[str, str] = {}
+        self._publishing = threading.local()
         #: What jobs run, by the jid's key: see ``records.expects``.
         self.works: dict[str, Any] = {}
 
@@ -118,6 +118,16 @@ class Store:
                 "minion ids", "Refusing %d minion ids of jid %s, such as %.300r", len(refused), jid, refused[0]
             )
         return sorted(usable)
+
+    def publishes_for(self, jid: str, engine: str) -> None:
+        """Remember which engine this thread of the master's worker publishes for until it comes to storing the load."""
+        self._publishing.now = (jid, engine)
+
+    def published_for(self, jid: str) -> str:
+        """Return which engine this thread publishes a job for, once; empty where it is none."""
+        known, engine = getattr(self._publishing, "now", ("", ""))
+        self._publishing.now = ("", "")
+        return engine if known == jid else ""
 
     def lock(self, *names: str) -> AbstractContextManager[None]:
         """Keep everybody else on this master from doing the same meanwhile, as ``Locks.hold``. Hold one lock at a time."""
