@@ -132,12 +132,15 @@ def digest(load: Mapping[str, Any]) -> str:
 
 def _text(value: Any) -> str:
     """Drivers make lists of tuples, text of bytes that are UTF-8, and text of integers beyond 64 bits."""
+    kind = type(value)
+    if kind is str or kind is bool or value is None:  # what nearly all of a load is, first
+        return repr(value)
     if isinstance(value, bytes):
-        value = value.decode("utf-8", "surrogateescape")
-    if isinstance(value, Mapping):
-        return "{" + ",".join(sorted(f"{_text(name)}:{_text(item)}" for name, item in value.items())) + "}"
-    if isinstance(value, Iterable) and not isinstance(value, str):
-        return "[" + ",".join(map(_text, value)) + "]"
-    if isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**64:
+        return repr(value.decode("utf-8", "surrogateescape"))
+    if kind is dict or isinstance(value, Mapping):
+        return "{" + ",".join(sorted([f"{_text(name)}:{_text(item)}" for name, item in value.items()])) + "}"
+    if not isinstance(value, str) and isinstance(value, Iterable):
+        return "[" + ",".join([_text(item) for item in value]) + "]"
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
         value = str(value)
     return repr(value)

@@ -57,11 +57,10 @@ _LONGEST_NAME = 200
 
 
 class Work(NamedTuple):
-    """What a job runs: functions and arguments as they were stored, a digest of both, and whether its returns are stored."""
+    """What a job runs: its functions and arguments as they were stored, and whether its returns are stored."""
 
     funs: Any = None
     args: Any = None
-    digest: str = ""
     known: bool = True
     stored: bool = True
 
@@ -70,7 +69,8 @@ class Work(NamedTuple):
         args = load.get("fun_args", self.args)
         if load["fun"] == self.funs and args == self.args:
             return True
-        return work_of({"fun": load["fun"], "arg": args}) == self.digest
+        # Also where a driver has made a list of a tuple.
+        return work_of({"fun": load["fun"], "arg": args}) == work_of({"fun": self.funs, "arg": self.args})
 
 
 # -- loads --------------------------------------------------------------------------------------------------------
@@ -357,7 +357,7 @@ def _learn_work(store: Store, key: str) -> Work:
         return Work(known=False, stored=nocache is ABSENT)
     while len(store.works) >= _MOST_WORKS:
         store.works.pop(next(iter(store.works), ""), None)
-    work = Work(load.get("fun"), load.get("arg") or [], work_of(load), stored=nocache is ABSENT)
+    work = Work(load.get("fun"), load.get("arg") or [], stored=nocache is ABSENT)
     store.works[key] = work
     return work
 
