@@ -24,8 +24,8 @@ MASTER = {
 }
 # What tests and Salt itself call. The minions of tests/integration/test_sessions.py and of the demo have all modules.
 _MODULES = (
-    *("beacons", "cmdmod", "config", "cp", "event", "file", "grains", "http", "mine", "minion", "pillar", "publish"),
-    *("saltutil", "schedule", "service", "slsutil", "state", "status", "sysmod", "test"),
+    *("beacons", "cmdmod", "config", "cp", "event", "file", "grains", "http", "match", "mine", "minion", "pillar"),
+    *("publish", "saltutil", "schedule", "service", "slsutil", "state", "status", "sysmod", "test"),
 )
 _FEW_MODULES = {"disable_modules": all_but(*_MODULES)}
 #: Seconds that a command may take.
