@@ -353,7 +353,9 @@ def expects(store: Store, key: str, load: Mapping[str, Any]) -> bool | None:
 def _learn_work(store: Store, key: str) -> Work:
     """Return what the job runs that was published under a jid, and remember it: it does not change."""
     load, record, nocache = store.driver.read_all([(LOADS, key), (PUBLISHED, key), (NOCACHE, key)])
-    if record is ABSENT or not isinstance(load, dict) or not load:
+    known = _publication_in(store, record, key)
+    # The two are not read at one moment: the load may be one that was reported just before the publish.
+    if known is None or not isinstance(load, dict) or not load or not known.vouches_for(load):
         return Work(known=False, stored=nocache is ABSENT)
     while len(store.works) >= _MOST_WORKS:
         store.works.pop(next(iter(store.works), ""), None)

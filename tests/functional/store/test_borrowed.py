@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 
 import pytest
+import salt.cache
 
 from tests.functional.options import options_in
 from tests.functional.store.test_contract import Returner
@@ -91,3 +92,15 @@ def test_the_job_cache_has_of_each_job_what_minions_ran_of_it_and_nothing_else(t
         while world.on_the_way:
             world.deliver()
         world.check()
+
+
+def test_a_load_that_the_publish_did_not_store_says_nothing_of_what_the_job_is(tmp_path):
+    """A worker may read the load before, and what vouches for it after, another one has stored the publish."""
+    opts = options_in(tmp_path, master_job_cache="salt_cache", cache="localfs")
+    jid, job_cache = "20260516120000000000", Returner(opts)
+    job_cache.save_load(jid, {"jid": jid, "fun": "state.apply", "arg": [], "tgt": "*", "user": "root"}, minions=["m1"])
+    published = job_cache.fetch("jobs/published", jid)
+    cache = salt.cache.Cache(opts)
+    cache.store("jobs/loads", jid, {"jid": jid, "fun": "reported.before", "id": "m1", "return": 1})
+    assert job_cache.returner({"jid": jid, "id": "m1", "fun": "state.apply", "fun_args": [], "return": 1}) is None
+    assert (list(job_cache.get_jid(jid)), job_cache.fetch("jobs/published", jid)) == (["m1"], published)
