@@ -16,7 +16,14 @@ _BANK = re.compile(r"(?:jobs|job_retry)/[a-z]+/?")
 _ROW = re.compile(r"^\| `(.+?)` \|", re.MULTILINE)
 _PART = re.compile(r"<(\w+)>")
 #: What stands for a part of a name: anything within it, unless more is known.
-_PARTS = {"jid": r"\d{20}", "xx": r"[0-9a-f]{2}", "hash": r"[0-9a-f]+", "number": r"\d{20}", "time": r"\d+"}
+_PARTS = {
+    "jid": r"\d{20}",
+    "xx": r"[0-9a-f]{2}",
+    "hash": r"[0-9a-f]+",
+    "number": r"\d{20}",
+    "segment": r"\d{12}",
+    "time": r"\d+",
+}
 #: A file that is being written, or was when the machine died (``core/disk/files.py``).
 _DRAFT = re.compile(r"(?:.*/)?\.[^/]+\.[a-z0-9_]{8}")
 
