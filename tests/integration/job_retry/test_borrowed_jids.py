@@ -6,7 +6,6 @@ A minion runs a jid once, so what comes second under it is ignored, and what is 
 
 from __future__ import annotations
 
-import contextlib
 import pathlib
 import re
 import time
@@ -16,7 +15,7 @@ from salt.exceptions import SaltClientError
 
 from tests.integration.api import SECRET
 from tests.integration.conftest import make_master, minions
-from tests.integration.job_retry.desk import OPTIONS, TIMES, Desk, away, lines, retry_minion
+from tests.integration.job_retry.desk import OPTIONS, TIMES, lines
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.story
@@ -36,24 +35,6 @@ def master(salt_factories):
         **TIMES,
     )
     with daemon.started(), minions(daemon, "m1", "m2", "m3"):
-        yield daemon
-
-
-@pytest.fixture(scope="module")
-def desk(master):
-    with contextlib.closing(Desk(master)) as desk:
-        yield desk
-
-
-@pytest.fixture(scope="module")
-def bert_once(master):
-    with retry_minion(master, "bert") as daemon:
-        yield daemon
-
-
-@pytest.fixture
-def bert(bert_once, desk):
-    with away(bert_once, desk) as daemon:
         yield daemon
 
 
