@@ -151,7 +151,8 @@ def test_what_a_page_shows_is_what_happens(path, prompt, fleet, here, done):
 def test_the_engines_have_left_no_file_that_the_reference_does_not_name(master, fleet):
     cachedir = pathlib.Path(master.config["cachedir"])
     left = [str(path.relative_to(cachedir)) for path in cachedir.glob("saltext_jobs/**/*") if path.is_file()]
-    assert {path.split("/")[1] for path in left} == {"batch_manager", "job_retry", "job_recorder", "log"}
+    # The log is the master's own: it is there once anything was published, as by the pages before.
+    assert {path.split("/")[1] for path in left} - {"log"} == {"batch_manager", "job_retry", "job_recorder"}
     left += [str(path.relative_to(cachedir)) for path in cachedir.glob("salt_cache*/**/*") if path.is_file()]
     assert kept.strangers(left, kept.tables(kept.PAGE.read_text(encoding="utf-8"))["On the master"]) == []
 
