@@ -19,8 +19,10 @@ from saltext.jobs.core.engine import process as engine
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import SettingsError, StateError
+from saltext.jobs.core.log.reader import Reader
+from saltext.jobs.core.log.segments import folder_of
 from saltext.jobs.core.master.bus import Bus
-from saltext.jobs.core.master.job_cache import JobCache
+from saltext.jobs.core.master.job_cache import OURS, JobCache
 from saltext.jobs.core.master.publisher import Publisher
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.retry.ports import Ports
@@ -78,7 +80,12 @@ def _ports(settings, loop):
         store=RetryStore(__opts__),
         clock=Clock(),
         acks=compat.HAS_START_EVENT,
+        log=_log if __opts__.get("master_job_cache") == OURS else None,
     )
+
+
+def _log(position):
+    return Reader(folder_of(__opts__["cachedir"], __opts__["id"]), position)
 
 
 def _settings(switch, options):

@@ -155,7 +155,7 @@ def _publish(store, key, clear_load, minions):
     minions, digest, jid = store.plain_minions(key, minions), records.digest_of(load), store.decode(key)
     if store.log:  # first, so that the job cache never has what the log lacks
         origin, is_sent = store.published_for(jid), not isinstance(clear_load, OwnLoad)
-        store.log.append(doings.publish_of(jid, load, minions, digest, origin, is_sent))
+        store.log.append(doings.publish_of(jid, load, minions, records.work_of(load), origin, is_sent))
     unlimited = _is_nobody if who and who.kind in (identity.TOKEN, identity.PASSWORD) else _is_unlimited
     records.publish(store, key, load, minions, __opts__.get("id"), unlimited, digest)
     if isinstance(load.get("fun"), (list, tuple)):

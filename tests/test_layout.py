@@ -84,6 +84,7 @@ SHELLS = {
         *(
             "checkpoint",
             "doctor",
+            "doings",
             "effects",
             "ports",
             "premises",

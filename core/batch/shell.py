@@ -27,7 +27,7 @@ from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.proof import Proof
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import JobCacheError, LaterVersion, StateError
-from saltext.jobs.core.log.records import Returned
+from saltext.jobs.core.log.records import Record, Returned
 from saltext.jobs.core.master import events
 from saltext.jobs.core.metrics import History, Metric, figures_of, of_bus, of_publisher
 from saltext.jobs.core.quiet import Quiet
@@ -174,11 +174,13 @@ class BatchShell:
             if jid in self.live:
                 self.live[jid].step(facts.Returned(minion, retcode))
 
-    def logged(self, record: Returned) -> None:
+    def logged(self, record: Record) -> None:
         """
         Take a return that the log has. One of another function is no proof that the job has run. Of one that was not the
         first, or came by way of a syndic and names no function, the job cache tells what counts.
         """
+        if not isinstance(record, Returned):
+            return
         jid, minion = record.jid, record.minion
         is_clear = record.first and record.functions
         if jid in self.ended:
@@ -191,6 +193,9 @@ class BatchShell:
                 self._proof.heard(jid, minion, record.retcode)
             elif self._is_its_own(jid, minion, record.functions):
                 self.found(jid, {minion: record.retcode})
+
+    def on_read(self) -> None:
+        """Nothing waits for that."""
 
     def on_lost(self) -> None:
         """The log may lack returns: look for those of every minion that one would change."""

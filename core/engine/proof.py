@@ -1,10 +1,10 @@
 """
-Returns that are waited for, until they are proven. An event proves nothing: every accepted minion can fire one in another's
-name.
+What this master has done, and returns that are waited for, until they are proven. An event proves nothing: every accepted
+minion can fire one in another's name.
 
-With our own job cache the log of this master proves them: it has each return that the master has stored. Nothing that the
-bus tells, or fails to tell, matters then; an event has the log read a little sooner. With any other job cache, and as long
-as there is no log, a return of which the bus tells is looked for there, for many minions at once;
+With our own job cache the log of this master proves them: it has each publish, and each return that the master has stored.
+Nothing that the bus tells, or fails to tell, matters then; an event has the log read a little sooner. With any other job
+cache, and as long as there is no log, a return of which the bus tells is looked for there, for many minions at once;
 ``core/master/hearsay.py`` says when. Where the job cache is no better evidence than the event, that counts as it is.
 
 It must never conclude from a record's absence that there was no return: where the log may lack some, it says so.
@@ -19,8 +19,9 @@ from saltext.jobs.core import lines
 from saltext.jobs.core.engine.alarm import Alarm, Clock
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import JobCacheError
-from saltext.jobs.core.log.reader import Reader
-from saltext.jobs.core.log.records import Returned
+from saltext.jobs.core.log.checkpoints import Position
+from saltext.jobs.core.log.reader import News, Reader
+from saltext.jobs.core.log.records import Record
 from saltext.jobs.core.master.hearsay import STORED, Hearsay
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.quiet import Quiet
@@ -36,7 +37,7 @@ GAP_PAUSE = 5.0
 
 
 class Listener(Protocol):
-    """Who waits for returns."""
+    """Who wants to know what this master does."""
 
     def waits_for(self, jid: str, minion: str) -> bool:
         """Whether a return would change anything."""
@@ -44,11 +45,14 @@ class Listener(Protocol):
     def found(self, jid: str, returns: Mapping[str, int]) -> None:
         """The job cache has these returns, ``{minion: retcode}``, which are the job's own."""
 
-    def logged(self, record: Returned) -> None:
-        """The log has this return of whatever job. It may be of another function than the job's."""
+    def logged(self, record: Record) -> None:
+        """The log has this, in its order. A return is of whatever job, and may be of another function than the job's."""
+
+    def on_read(self) -> None:
+        """The log was read; what it has had a moment ago has been told."""
 
     def on_lost(self) -> None:
-        """Returns may be missing in the log: look for all of them in the job cache."""
+        """Records may be missing in the log: look in the job cache for all that they would have told."""
 
 
 class Proof:
@@ -77,11 +81,22 @@ class Proof:
         """Whether the log proves returns, so that events need not be taken."""
         return self._tail is not None and self._tail.there
 
-    def start(self) -> None:
-        """Begin with what is appended to the log from now on; what was before is the caller's to look for."""
-        if self._tail is not None:
-            self._next_of_log()
-            self._next_read.set(self._clock.now() + self._pause)
+    @property
+    def position(self) -> Position | None:
+        """Before which place of the log all has been told; None where there is no log."""
+        return self._tail.position if self._tail is not None else None
+
+    def start(self) -> str:
+        """
+        Begin to read the log where ``tail`` begins. Returns why what was before that, or part of it, may be missing; empty
+        where it is not: what is missing is the caller's to look for.
+        """
+        if self._tail is None:
+            return "there is none"
+        news = self._next_of_log()
+        self._tell(news)
+        self._next_read.set(self._clock.now() + (0.0 if news is not None and news.more else self._pause))
+        return "it cannot be read" if news is None else news.gap
 
     def close(self) -> None:
         """Look for nothing any more."""
@@ -103,18 +118,13 @@ class Proof:
 
     def _read(self) -> None:
         news = self._next_of_log()
-        if news is None:
-            self._pause = POLL
-        else:
-            for record in news.records:
-                if isinstance(record, Returned):
-                    self._hand_over(record)
-            if news.gap:
-                self._lose(news.gap)
-            self._pause = STORED if news.records else min(2 * self._pause, POLL)
+        self._pause = POLL if news is None else STORED if news.records else min(2 * self._pause, POLL)
+        self._tell(news)
+        if news is not None and news.gap:
+            self._lose(news.gap)
         self._next_read.set(self._clock.now() + (0.0 if news is not None and news.more else self._pause))
 
-    def _next_of_log(self) -> Any:
+    def _next_of_log(self) -> News | None:
         assert self._tail is not None
         try:
             return self._tail.read()
@@ -122,20 +132,28 @@ class Proof:
             self._quiet.error("log", "The log of this master cannot be read now, trying again: %s", exc)
             return None
 
-    def _hand_over(self, record: Returned) -> None:
+    def _tell(self, news: News | None) -> None:
+        if news is None:
+            return
+        for record in news.records:
+            self._hand_over(record)
+        if not news.more:
+            self._listener.on_read()
+
+    def _hand_over(self, record: Record) -> None:
         try:
             self._listener.logged(record)
         except Exception as exc:
             self._quiet.error(
                 type(exc).__name__,
-                "A return of %s cannot be taken and is looked for later: %s",
+                "A record of job %s in the log cannot be taken: %s",
                 record.jid,
                 exc,
                 exc_info=exc,
             )
 
     def _lose(self, why: str) -> None:
-        self._quiet.warning("gap", "The log may lack returns, so they are looked for in the job cache: %s", why)
+        self._quiet.warning("gap", "The log may lack records, so the job cache is searched: %s", why)
         self._after_gap.set(max(self._clock.now(), self._made_good + GAP_PAUSE))
 
     def _make_good(self) -> None:

@@ -5,7 +5,7 @@ Up to where each reader has read the log and need not read it again, on disk: be
 from __future__ import annotations
 
 import pathlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from saltext.jobs.core import formats
 from saltext.jobs.core.disk import files
@@ -27,36 +27,21 @@ class Position(NamedTuple):
     gaps: int
     boot: str
 
+    @classmethod
+    def from_record(cls, record: Any) -> Position:
+        """Return the place that a record describes. :raises ValueError: when it describes none."""
+        try:
+            position = cls(**{name: record[name] for name in cls._fields})
+        except (KeyError, TypeError) as exc:
+            raise ValueError(f"it is no place in a log: {exc!r}") from exc
+        if not all(type(number) is int and number >= 0 for number in position[1:4]):
+            raise ValueError(f"it is no place in a log: {position}")
+        return position
+
 
 def write(folder: pathlib.Path, reader: str, position: Position) -> None:
     """Note that a reader is done with all before ``position``. :raises OSError:"""
     files.write_msgpack(folder / f"{reader}{_SUFFIX}", {formats.FIELD: framing.FORMAT, **position._asdict()})
-
-
-def read(folder: pathlib.Path, reader: str) -> Position | None:
-    """
-    Return up to where a reader is done; None where that is not known.
-
-    :raises OSError: when it cannot be read at this moment.
-    """
-    try:
-        return _position(folder / f"{reader}{_SUFFIX}")
-    except (StateError, LaterVersion):
-        return None
-
-
-def _position(path: pathlib.Path) -> Position | None:
-    found = files.read_msgpack(path)
-    if found is None:
-        return None
-    formats.check(path, formats.number_of(found), framing.FORMAT, "its reader begins anew")
-    try:
-        position = Position(**{name: found[name] for name in Position._fields})
-    except (KeyError, TypeError) as exc:
-        raise StateError(f"{path} is no place in a log: {exc!r}") from exc
-    if not all(type(number) is int and number >= 0 for number in position[1:4]):
-        raise StateError(f"{path} is no place in a log: {position}")
-    return position
 
 
 def oldest_needed(folder: pathlib.Path, log: str) -> int | None:
@@ -69,10 +54,11 @@ def oldest_needed(folder: pathlib.Path, log: str) -> int | None:
     needed: list[int] = []
     for path in folder.glob(f"*{_SUFFIX}"):
         try:
-            position = _position(path)
+            found = files.read_msgpack(path)
+            if found is not None:
+                formats.check(path, formats.number_of(found), framing.FORMAT, "its reader begins anew")
+                position = Position.from_record(found)
+                needed += [position.segment] if position.log == log else []
         except (StateError, LaterVersion, OSError, ValueError):
             needed.append(0)
-            continue
-        if position is not None and position.log == log:
-            needed.append(position.segment)
     return min(needed, default=None)

@@ -31,7 +31,7 @@ class Published(NamedTuple):
     * ``minions``: those it is for, ``total`` in number; None where they are too many. Then they are in the bank
       ``jobs/minions``: those of this publish alone if ``whole`` is their ``list_digest``, else others too.
     * ``ends``: the jobs that it ends by a signal, ``EVERY_JOB`` for all that a minion runs.
-    * ``load``: the digest of the load, as in ``jobs/published``.
+    * ``work``: the digest of its functions and arguments.
     * ``sent``: False where a load was only stored, and nothing published.
     * ``at``: Unix time.
     """
@@ -44,7 +44,7 @@ class Published(NamedTuple):
     total: int
     whole: str
     ends: tuple[str, ...]
-    load: str
+    work: str
     sent: bool
     at: float
 
@@ -81,7 +81,7 @@ def published(
     origin: str,
     minions: Collection[str],
     ends: Collection[str],
-    load: str,
+    work: str,
     sent: bool,
     at: float,
 ) -> Published:
@@ -91,7 +91,7 @@ def published(
     if sum(map(len, minions)) > _MOST:
         whole, named = list_digest(minions), None
     user = user[:_LONGEST_USER]
-    return Published(jid, functions, user, origin, named, len(minions), whole, tuple(ends), load, sent, at)
+    return Published(jid, functions, user, origin, named, len(minions), whole, tuple(ends), work, sent, at)
 
 
 def list_digest(minions: Collection[str]) -> str:

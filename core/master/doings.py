@@ -27,13 +27,14 @@ KILLS = frozenset(
 
 
 def publish_of(
-    jid: str, load: Mapping[str, Any], minions: Iterable[str], digest: str, origin: str, sent: bool
+    jid: str, load: Mapping[str, Any], minions: Iterable[str], work: str, origin: str, sent: bool
 ) -> Published:
     """
     Return the record of a publish.
 
     :param minions: the usable ids of those that it is for.
     :param digest: that of the load, as ``jobs/published`` has it.
+    :param work: the digest of its functions and arguments.
     :param origin: the engine that publishes it; empty for everybody else.
     :param sent: False where the load is only stored.
     """
@@ -45,7 +46,7 @@ def publish_of(
         origin,
         sorted(minions),
         ended_by(load),
-        digest,
+        work,
         sent,
         time.time(),
     )

@@ -6,8 +6,11 @@ jobs they run, in one question about all jobs whose deadline has come. Those tha
 are there but do not run it get a moment for a return that is on its way; if none is there then, they are owed it too, unless
 they are known to have begun it: then it was interrupted. What an operator kills is cancelled.
 
-It must never conclude from a bus event who is owed a job or who is not: an accepted minion can forge those. That there is a
-new publish, and until when it is left alone, the job cache says.
+Publishes and kills come in the order in which the master made them, as its log has it: so a kill is for what was published
+before it. Where they are only heard of, or found in the job cache, they count in the order in which that happens.
+
+It must never conclude from a bus event who is owed a job or who is not: an accepted minion can forge those. The job cache
+says it.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ from saltext.jobs.core.retry.facts import (
 )
 from saltext.jobs.core.retry.note import Note
 from saltext.jobs.core.retry.notes import Notes
-from saltext.jobs.core.retry.open_job import OpenJob, Stage
+from saltext.jobs.core.retry.open_job import OpenJob, Source, Stage
 from saltext.jobs.core.retry.timers import Timers
 
 if TYPE_CHECKING:
@@ -57,13 +60,12 @@ NEVER = KILLS | {"saltutil.find_job", "saltutil.find_cached_job", "saltutil.is_r
 GRACE = 3.0
 #: Seconds before something that could not be read or asked is tried again.
 AGAIN = 10.0
-#: Seconds from the event of a signal to its being in the job cache; seconds before one that could not be read is tried
-#: again, which must be sooner than a replay.
+#: Seconds before a signal is read, and before one that could not be is tried again: sooner than a replay.
 _KILL_DELAY, _KILL_AGAIN = 0.5, 1.0
 #: Seconds by which an event of a publish usually precedes its record in the job cache at most.
 _SLACK = 1.0
-#: Seconds for which a record is waited for where the master is slower than that, also one of before a kill, and for how many
-#: jobs: events are forged.
+#: Seconds for which the record of a publish is waited for in the job cache, and for how many jobs: where there is no log,
+#: what is heard of may be forged.
 LATEST, MOST_LATE = 100.0, 1000
 
 
@@ -101,42 +103,10 @@ class Capture:
     def __init__(self, settings: RetrySettings, patience: float, timers: Timers) -> None:
         self._settings, self._patience, self._timers = settings, patience, timers
         self.open: dict[str, OpenJob] = {}
-        self.closed: dict[str, float] = {}  # jid -> the newest publish that has been settled
         self.notes = Notes(timers)
-        self.replays: dict[str, float] = {}  # jid -> when it was replayed last
-        # Open jobs that were read, and of which another record may follow.
-        self._late: set[str] = set()
+        self._late: set[str] = set()  # open jobs of which another record may follow in the job cache
         self._surveys = 0
-        self._forgotten = 0.0  # what is recorded as older than this was settled
-        self._unheard = -LATEST  # when events were missed last, or might have been
-
-    # -- what needs no second look ------------------------------------------------------------------------------------
-
-    def checkpoint(self, now: float) -> float:
-        """Return the time such that every job published before it is settled."""
-        return min((job.published_at for job in self.open.values()), default=now)
-
-    def closed_since(self, at: float) -> dict[str, float]:
-        """Return ``{jid: its newest publish}`` of the jobs that are settled although they were published since ``at``."""
-        return {jid: time for jid, time in self.closed.items() if time >= at}
-
-    def forget_closed(self, before: float) -> None:
-        """Forget jobs that were settled or replayed, now that nothing from before ``before`` is looked for any more."""
-        self._forgotten = before
-        self.closed = {jid: time for jid, time in self.closed.items() if time >= before}
-        self.replays = {jid: time for jid, time in self.replays.items() if time >= before}
-
-    def needs_look(self, jid: str, last: float, at: float) -> bool:
-        """
-        Tell whether a job must be looked at.
-
-        :param last: Unix time of its newest publish, by the clock of its record.
-        :param at: the same by this machine's clock.
-        """
-        job = self.open.get(jid)
-        # One that a forged event has opened only now must not be taken for newer than it is: the checkpoint goes by that.
-        is_newer = job is None or job.published_at > at + _SLACK or job.heard < at - _SLACK
-        return last > self.closed.get(jid, 0.0) and is_newer
+        self._place = 1  # of the newest publish among all that this engine has come to know
 
     def wants(self, job: Job) -> bool:
         """Tell whether a job is kept for absent minions."""
@@ -149,13 +119,15 @@ class Capture:
 
     # -- minions without an entry -------------------------------------------------------------------------------------
 
-    def restore(self, notes: Mapping[str, Note], now: float) -> None:
-        """Take up what the store holds. What became of a kill may not have been found out yet."""
-        self._unheard = now
+    def restore(self, notes: Mapping[str, Note], open_jobs: Mapping[str, OpenJob], now: float) -> None:
+        """Take up what is stored. What became of a kill may not have been found out yet."""
+        for jid, job in open_jobs.items():
+            self.open[jid] = job
+            self._later(jid, max(now, min(job.at, now) + (0.0 if job.signal else self._patience)))
         for jid, note in notes.items():
             self.notes.restore(jid, note)
             if note.killed:
-                self._look_at_killed(jid, now)
+                self._look_now(jid, now)
 
     def begun(self, jid: str, minion: str) -> list[Outcome]:
         """Believe a minion without an entry that says that it begins a job whose outcome is not known yet."""
@@ -181,31 +153,13 @@ class Capture:
             if note.begun:
                 self._look_now(jid, now)
 
-    def gap(self, now: float) -> None:
-        """Note that publishes may have been missed on the bus."""
-        self._unheard = now
-
-    def _look_now(self, jid: str, now: float) -> OpenJob:
-        """Look at a job, though nothing says that it was published again."""
-        job = self.open.get(jid)
-        if job is None:
-            job = self.open[jid] = OpenJob(now)
-            job.heard = job.first = 0.0  # no publish was
-        job.anew = True
-        if job.stage is Stage.WAITING:
-            self._timers.no_later(("open", jid), now)
-        return job
-
-    def _look_at_killed(self, jid: str, now: float, named: bool = True) -> None:
-        """
-        Look at a job that has been killed, and once more when all that was published before that is recorded.
-
-        :param named: the kill names it. One of everything lets a job that was killed before be looked at no later, unless
-            there is news of it.
-        """
-        job = self._look_now(jid, now)
-        if named or now >= job.sure_at or job.sure_at - LATEST < max(job.heard, self._unheard):
-            job.sure_at = now + LATEST
+    def _look_now(self, jid: str, now: float) -> None:
+        """Look at a job, though nothing says that it was published again. An open one is looked at when it is time."""
+        if jid not in self.open:
+            self.open[jid] = OpenJob(-math.inf, now, self._place)
+            self._later(jid, now)
+        elif jid in self._late:
+            self._later(jid, now)
 
     def ttl_of(self, job: Job) -> float:
         """Return for how many seconds a job is owed."""
@@ -218,22 +172,25 @@ class Capture:
     # -- a job's way --------------------------------------------------------------------------------------------------
 
     def published(self, fact: Published, now: float) -> None:
-        """Open a job. Where the bus has not said what it runs, the job cache is asked at once."""
-        funs = set(fact.fun.split(","))
-        if funs <= NEVER - KILLS:
-            return
+        """Open a job, or leave an open one alone until the deadline of this publish as well."""
+        self._place += 1
         at = min(fact.at, now)  # the clock may have been set back since
         job = self.open.get(fact.jid)
         if job is None:
-            job = self.open[fact.jid] = OpenJob(at)
-            job.signal = not KILLS.isdisjoint(funs)
+            job = self.open[fact.jid] = OpenJob(at, now, self._place)
+            job.signal = fact.signal
+        job.known_since = now
+        if fact.minions is not None:
+            job.publishes.append((self._place, fact.work, fact.minions))
+        if fact.source is Source.BUS:
+            job.heard = at
         else:
-            job.several = True
-            job.published_at, job.heard = min(job.published_at, at), max(job.heard, at)
-        # What is found in the job cache is recorded, be it a replay.
-        job.several = job.several or (bool(fact.fun) and at < self.replays.get(fact.jid, 0.0) + LATEST)
-        if job.stage is Stage.WAITING:
-            wait = _KILL_DELAY if job.signal else 0.0 if not fact.fun else self._patience
+            job.published(at)
+        job.is_overtaken = job.stage is Stage.READING and fact.source is not Source.BUS
+        wait = _KILL_DELAY if job.signal else 0.0 if fact.source is Source.CACHE else self._patience
+        if fact.source is Source.LOG and not job.signal and not job.is_overtaken:
+            self._later(fact.jid, max(now, at + wait))
+        elif job.stage is Stage.WAITING:
             self._timers.no_later(("open", fact.jid), max(now, at + wait))
 
     def due(self, jid: str) -> list[Outcome]:
@@ -241,73 +198,54 @@ class Capture:
         job = self.open.get(jid)
         if job is None:
             return []
-        job.stage = Stage.READING
-        return [Read(jid)]
-
-    def replayed(self, jid: str, now: float) -> None:
-        """Note that a job was replayed, which is recorded like any publish of it, and may be as late."""
-        self.replays[jid] = now
-        if jid in self.open:
-            self.open[jid].several = True
+        job.stage, job.is_overtaken = Stage.READING, False
+        return [Read(jid, tuple((work, minions) for _, work, minions in job.publishes))]
 
     def read(self, fact: JobRead, known: Iterable[str], now: float) -> list[Outcome]:
         """Go on with what the job cache knows; ``known`` are the minions for which the queue has an entry of the job."""
         job = self.open.get(fact.jid)
         if job is None or job.stage is not Stage.READING:
             return []
-        job.last, job.recorded, job.read_at = fact.last, now - fact.age, now
-        job.told = fact.minions if now < self._unheard + LATEST else frozenset()
         self._late.discard(fact.jid)
-        is_new = fact.last > self.closed.get(fact.jid, -1.0)
-        if fact.kills:
-            is_new = is_new and job.recorded >= self._forgotten  # an old one, of which somebody tells again, is settled
-            job.signal = True
-            self._settle(fact.jid, now)
-            outcomes: list[Outcome] = [*self.notes.drop(fact.jid)]  # of those who have killed the kill
-            # Where an event may have been missed, nobody knows which of two publishes came first.
-            at = math.inf if now < self._unheard + LATEST else job.heard or job.recorded
-            for kill in fact.kills if is_new else ():
-                outcomes += self._kill(dataclasses.replace(kill, at=at), now)
-            return outcomes
-        if not fact.recorded and self._wait_for_record(fact.jid, job, now):
+        if job.is_overtaken:
+            self._later(fact.jid, max(now, job.at + self._patience))
             return []
-        job.signal = False  # whatever the event said
+        if fact.kills:
+            self._close(fact.jid)
+            outcomes: list[Outcome] = [*self.notes.drop(fact.jid)]  # of those who have killed the kill
+            # One of which somebody tells again, or that was itself killed, was taken long ago.
+            is_new = now - fact.age > job.heard - AGAIN if job.heard else job.at > -math.inf
+            for kill in fact.kills if is_new else ():
+                outcomes += self.kill(dataclasses.replace(kill, at=job.since), now, job.place)
+            return outcomes
+        if not fact.recorded and self._may_follow(job.known_since, now):
+            self._wait_for_record(fact.jid, now)
+            return []
+        job.signal = False
         if fact.job is None or not self.wants(fact.job):
             return self._drop(fact.jid)
-        # The bus heard it then; the record's time is that of another process, whose clock may have been set.
-        job.job = dataclasses.replace(fact.job, published_at=min(fact.job.published_at, job.published_at))
+        # The record's time is that of another process, whose clock may have been set.
+        job.job = dataclasses.replace(fact.job, published_at=min(fact.job.published_at, job.since))
         if now >= self._end_of(job.job):
             return self._drop(fact.jid)
-        outcomes = self._pardon(job, fact, now)
-        if not is_new and not job.anew:
-            self._settle(fact.jid, now)
-            return outcomes
-        if self._wait_for(job, fact, now):
+        outcomes = [*self.notes.spare(fact.jid, job.spared(fact.job.digest))]
+        job.recorded = now - fact.age
+        if job.heard:
+            job.published(job.recorded)
+        if now < job.at + self._patience - _SLACK:
+            self._later(fact.jid, job.at + self._patience)
             return outcomes
         return outcomes + self._judge(job, fact, known, now)
 
-    def _wait_for_record(self, jid: str, job: OpenJob, now: float) -> bool:
-        """Leave a job alone whose publish has been heard, while the master has not stored it yet."""
-        newest = max(job.published_at, job.heard)
-        since = now - newest
-        is_urgent = job.signal and since < 4 * _KILL_DELAY
-        if since >= LATEST or (len(self._late) >= MOST_LATE and not is_urgent):
-            return False
-        if now >= job.published_at + LATEST:
-            job.published_at = newest  # what was heard of before has been forged, and must not hold the checkpoint back
-        self._late.add(jid)
-        self._later(jid, now + self._pause(job, since))
-        return True
+    def _may_follow(self, since: float, now: float) -> bool:
+        """Tell whether the record of a publish of which one has known since then may still follow in the job cache."""
+        return now < since + LATEST and len(self._late) < MOST_LATE
 
-    def _wait_for(self, job: OpenJob, fact: JobRead, now: float) -> bool:
-        """Leave a job alone until the deadline of its newest publish."""
-        wait = min(self._patience - fact.age, self._patience)
-        if fact.last == job.waited_for or wait < _SLACK:
-            return False
-        job.waited_for = fact.last
-        job.surveyed, job.idle = set(), set()
-        self._later(fact.jid, now + wait)
-        return True
+    def _wait_for_record(self, jid: str, now: float) -> None:
+        job = self.open[jid]
+        since = now - job.known_since
+        self._late.add(jid)
+        self._later(jid, now + (max(_KILL_DELAY, since / 4) if job.signal else max(self._patience - since, since)))
 
     def _judge(self, job: OpenJob, fact: JobRead, known: Iterable[str], now: float) -> list[Outcome]:
         assert job.job is not None
@@ -329,15 +267,6 @@ class Capture:
         self._settle(fact.jid, now)
         return outcomes
 
-    def _pardon(self, job: OpenJob, fact: JobRead, now: float) -> list[Outcome]:
-        """
-        Strike off who was never meant, once all that was published before the kill is recorded: a kill that named all
-        minions says nothing of a publish to others long after it. Where there are too many to wait for, it is done at once.
-        """
-        if now < job.sure_at and len(self._late) < MOST_LATE:
-            return []
-        return [*self.notes.strike(fact.jid, self.notes.get(fact.jid).killed.keys() - fact.minions)]
-
     def _explain(
         self, job: OpenJob, minions: Iterable[str], state: State, reason: str, alive: bool = False
     ) -> list[Outcome]:
@@ -353,17 +282,24 @@ class Capture:
             outcomes.append(Owed(job.job, tuple(left), state, reason, alive))
         return outcomes
 
-    def _kill(self, kill: Kill, now: float) -> list[Outcome]:
-        """Cancel a job that an operator has killed: in the queue at once, for others once it is known what they do."""
+    def kill(self, kill: Kill, now: float, place: int | None = None) -> list[Outcome]:
+        """
+        Cancel a job that an operator has killed: in the queue at once, for others once it is known what they do.
+
+        :param place: that of the kill among all publishes; None for the end of them.
+        """
+        place = self._place if place is None else place
         jids = [kill.jid]
         if not kill.jid:
-            waiting = {jid for jid, job in self.open.items() if not job.signal and job.first <= kill.at}
+            waiting = {jid for jid, job in self.open.items() if not job.signal and job.place <= place}
             jids = sorted(waiting.union(jid for jid, note in self.notes.by_jid.items() if note.begun))
         outcomes: list[Outcome] = [kill]
         for jid in jids:
             # This is stored before the signal counts as settled; the look sorts out those who have returned the job.
             outcomes += self.notes.kill(jid, now + self._settings.ttl, kill.minions, kill.user)
-            self._look_at_killed(jid, now, bool(kill.jid))
+            if jid in self.open:
+                self.open[jid].killed_at = place
+            self._look_now(jid, now)
         return outcomes
 
     # -- surveys ------------------------------------------------------------------------------------------------------
@@ -415,7 +351,7 @@ class Capture:
         job = self.open.get(fact.jid)
         if job is None or job.stage is not Stage.READING:
             return []
-        if now > job.published_at + self._settings.ttl:
+        if now > job.since + self._settings.ttl:
             self._close(fact.jid)
             return [
                 Warn(f"Who missed job {fact.jid} is not known: the job cache could not be read in its time to live")
@@ -433,33 +369,20 @@ class Capture:
         return [*self.notes.drop(jid)]
 
     def _settle(self, jid: str, now: float) -> None:
-        """Close a job, unless a publish of it may follow in the job cache, or a kill of it counts for others until later."""
-        job, since = self.open[jid], now - self.open[jid].heard
+        """Close a job, but look again where one has heard of a publish that is not recorded: it may have been forged."""
+        job = self.open[jid]
         self._close(jid)
-        # Who has begun it must not be forgotten either while a publish to him may follow that nobody has heard of.
-        if now < self._unheard + LATEST and not job.sure_at and job.begun - job.told:
-            job.sure_at = self._unheard + LATEST
-        sure_at = job.sure_at
-        if job.several or job.heard > job.recorded + (0.0 if job.signal else _SLACK):
-            sure_at = max(sure_at, job.heard + LATEST)
-        if now >= sure_at or len(self._late) >= MOST_LATE:
-            return
-        # Only this look waits, since the event may be forged: whoever is owed the job has an entry already.
-        again = self.open[jid] = OpenJob(max(job.published_at, job.heard, job.read_at))
-        again.heard, again.first = job.heard, job.first
-        again.signal, again.last, again.several, again.sure_at = job.signal, job.last, job.several, job.sure_at
-        again.begun = job.begun  # among them some to whom it was published then
-        self._late.add(jid)
-        self._timers.set(("open", jid), min(now + self._pause(job, since), sure_at))
-
-    def _pause(self, job: OpenJob, since: float) -> float:
-        """Return for how long a record is not looked for again; ``since`` the event. A signal cannot wait."""
-        return max(_KILL_DELAY, since / 4) if job.signal else max(self._patience - since, since)
+        if job.heard > job.recorded + _SLACK and self._may_follow(job.heard, now):
+            again = self.open[jid] = OpenJob(job.recorded, job.heard, job.place)
+            again.since = again.heard = again.known_since = job.heard
+            again.begun = job.begun
+            again.publishes = job.publishes
+            self._wait_for_record(jid, now)
 
     def _close(self, jid: str) -> None:
-        job = self.open.pop(jid)
+        del self.open[jid]
         self._late.discard(jid)
-        self.closed[jid] = max(job.last, self.closed.get(jid, 0.0))
+        self._timers.cancel(("open", jid))
 
 
 def matches(fun: str, globs: Iterable[str]) -> bool:

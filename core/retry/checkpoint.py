@@ -1,31 +1,37 @@
 """
-Until when all published jobs are settled, on disk: what was published since is looked at when the engine starts.
+Up to where the engine has taken what the master did, and which published jobs were open then, on disk. It begins there when
+it starts.
 """
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 from collections.abc import Mapping
 from typing import Any
 
 from saltext.jobs.core import formats, lines
 from saltext.jobs.core.disk import files
+from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import LaterVersion, StateError
+from saltext.jobs.core.log import checkpoints
+from saltext.jobs.core.log.checkpoints import Position
 from saltext.jobs.core.retry.capture import LATEST
+from saltext.jobs.core.retry.open_job import OpenJob
 from saltext.jobs.core.retry.store import FORMAT
 
 log = lines.logger(__name__)
 
 #: Its file in the engine's folder.
 CHECKPOINT = "checkpoint"
-#: Seconds by which a checkpoint lies in the past: longer than it takes until an engine that has started looks once more for
-#: what was stored late, or what it has not found by then would lie before the checkpoint of the next start.
+#: Seconds by which a checkpoint lies in the past: longer than it takes until an engine that has started searches once more
+#: for what was stored late, or what it has not found by then would be missed by the next one.
 MARGIN = LATEST + 20.0
 
 
-def read_checkpoint(path: pathlib.Path) -> tuple[float, dict[str, float]] | None:
+def read_checkpoint(path: pathlib.Path) -> Mapping[str, Any] | None:
     """
-    Return what a checkpoint says: its time, and the jobs that were closed since; None where there is none.
+    Return what a checkpoint says; None where there is none.
 
     :raises LaterVersion: when a later version of this extension has written it.
     :raises StateError: when it is damaged.
@@ -36,23 +42,26 @@ def read_checkpoint(path: pathlib.Path) -> tuple[float, dict[str, float]] | None
         return None
     try:
         formats.check(path, formats.number_of(found), FORMAT, "nothing of the retry queue is delivered")
-        return float(found["at"]), dict(found["closed"])
+        return {**found, "at": float(found["at"]), "open": dict(found.get("open", {}))}
     except (KeyError, TypeError, ValueError) as exc:
         raise StateError(f"{path} is no checkpoint: {type(exc).__name__}: {exc}") from exc
 
 
 class Checkpoint:
     """
-    ``at`` is the Unix time, in seconds, before which nothing needs to be looked at.
+    ``at``: Unix time in seconds; all that was published before is settled, or in ``open``. ``position``: the same as a place
+    in the log; None where the log does not tell of all that came since.
 
     :param path: the file.
+    :param log_folder: where the log is.
     :param now: the present, which is the checkpoint where there is none.
     """
 
-    def __init__(self, path: pathlib.Path, now: float) -> None:
-        self._path = path
+    def __init__(self, path: pathlib.Path, log_folder: pathlib.Path, now: float) -> None:
+        self._path, self._log_folder = path, log_folder
         self.at = now
-        self.closed: dict[str, float] = {}
+        self.position: Position | None = None
+        self.open: dict[str, OpenJob] = {}
 
     def read(self) -> None:
         """
@@ -60,33 +69,41 @@ class Checkpoint:
 
         :raises LaterVersion: when a later version has written it: this one would write over it what is not so.
         """
+        now = self.at
         try:
             found = read_checkpoint(self._path)
             if found is None:
-                files.write_msgpack(self._path, self._record(self.at, {}))
-            else:
-                self.at, self.closed = found
+                self.write(self.at, None, {})
+                return
         except LaterVersion:
             raise
         except OSError as exc:
             log.warning("The checkpoint cannot be written: %s", exc)
+            return
         except StateError as exc:
             log.error("The checkpoint is lost, so jobs of the past are not looked at: %s", exc)
+            return
+        self.at = min(found["at"], now)  # the clock may have been set back since
+        for jid, record in found["open"].items():
+            with contextlib.suppress(ValueError):
+                self.open[jid] = OpenJob.from_record(record, now)
+        with contextlib.suppress(ValueError):
+            self.position = Position.from_record(found.get("position"))
 
-    def write(self, at: float, closed: Mapping[str, float]) -> bool:
-        """
-        Advance, and return whether it is on disk.
-
-        :param closed: the jobs that were published since and need not be looked at again, with their newest publish.
-        """
+    def write(self, at: float, position: Position | None, open_jobs: Mapping[str, OpenJob]) -> None:
+        """Advance. What cannot be written is logged, and was not done. The log keeps what comes after ``position``."""
+        record = {
+            formats.FIELD: FORMAT,
+            "at": at,
+            "open": {jid: job.as_record() for jid, job in open_jobs.items()},
+            "position": None if position is None else position._asdict(),
+            "closed": {},  # 0.2.0 needs it
+        }
         try:
-            files.write_msgpack(self._path, self._record(at, closed))
+            files.write_msgpack(self._path, record)
+            if position is not None:
+                checkpoints.write(self._log_folder, JOB_RETRY, position)
         except OSError as exc:
             log.warning("The checkpoint cannot be written: %s", exc)
-            return False
-        self.at = at
-        return True
-
-    @staticmethod
-    def _record(at: float, closed: Mapping[str, float]) -> dict[str, Any]:
-        return {formats.FIELD: FORMAT, "at": at, "closed": dict(closed)}
+        else:
+            self.at = at

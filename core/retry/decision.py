@@ -15,7 +15,7 @@ from typing import NamedTuple
 from saltext.jobs.core.retry.capture import AGAIN, GRACE
 from saltext.jobs.core.retry.entry import Entry, State
 from saltext.jobs.core.retry.knowledge import Evidence, Knowledge, Said, Verdict
-from saltext.jobs.core.retry.looks import HEARD
+from saltext.jobs.core.retry.looks import DOUBTED
 from saltext.jobs.core.retry.steps import BEFORE, PUBLISHED, Step
 
 #: Seconds after a publish at which a minion that has shown no receipt is asked, and at which it is asked first where minions
@@ -115,7 +115,7 @@ _STAY, _LAND = Decision(), Decision(state=State.PENDING, at_once=True)
 _RETURNED = Decision(state=State.DONE, reason="the job cache has its return")
 _SENT = Decision(Step.SENT, State.SENT, "published", wait=RECEIPT)
 _BEGUN = Decision(Step.RUNNING, begun=BEGUN, wait=STILL_RUNNING)
-_DOUBT = Decision(Step.DOUBTED, wait=HEARD)
+_DOUBT = Decision(Step.DOUBTED, wait=DOUBTED)
 _FETCHED = Decision(state=State.DONE, reason="the minion had run it; its return was fetched")
 _LATER = {step: Decision(before, wait=AGAIN) for step, before in BEFORE.items()}
 NOTHING_ELSE = Permits()

@@ -17,7 +17,6 @@ from saltext.jobs.core.errors import JobCacheError, LaterVersion, NoMinionMatche
 from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.questions import Found
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.echoes import Echoes
 from saltext.jobs.core.retry.entry import Job
 from saltext.jobs.core.retry.knowledge import Said
 from saltext.jobs.core.retry.load import expression_of, narrowed
@@ -68,14 +67,9 @@ class Effects:
     def __init__(self, context: Context) -> None:
         self._with, self._step = context, context.step
         self._keys_asked = False
-        self._echoes = Echoes()
         cache = context.ports.cache
         # An answer that is not the minion's own could end what the minion is owed, or have it run a job twice.
         self._kept = None if cache.unproven else KeptAnswers(cache, context.cache_worker)
-
-    def is_echo(self, jid: str, tgt: Any) -> bool:
-        """Tell whether an event of a publish is that of a publish that was made here."""
-        return self._echoes.has(jid, tgt, self._with.ports.clock.now())
 
     def perform(self, effect: facts.Effect) -> None:
         """Begin what is to be done. What cannot even be begun is logged, and does not keep the next from being done."""
@@ -115,7 +109,8 @@ class Effects:
     def _read(self, effect: facts.Read) -> None:
         async def read() -> None:
             try:
-                fact, load = await self._with.cache_worker.call(self._with.ports.reader.read, effect.jid)
+                reader = self._with.ports.reader
+                fact, load = await self._with.cache_worker.call(reader.read, effect.jid, effect.publishes)
                 if await self._is_others(effect.jid):
                     fact = facts.JobRead(effect.jid, None)
             except Exception as exc:
@@ -269,7 +264,6 @@ class Effects:
             except ValueError as exc:
                 self._step(facts.Refused(effect.jid, str(exc)))
                 return
-            self._echoes.expect(effect.jid, tgt, self._with.ports.clock.now())
             try:
                 matched = await self._with.ports.publisher.publish(
                     load["fun"],

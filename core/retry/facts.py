@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from saltext.jobs.core.retry.entry import Asker, Entry, Job
 from saltext.jobs.core.retry.knowledge import Said
 from saltext.jobs.core.retry.note import Note
+from saltext.jobs.core.retry.open_job import OpenJob, Source
 
 
 class Fact:
@@ -24,29 +25,52 @@ class Effect:
     """What is to be done."""
 
 
-# -- facts: from the bus, and so never more than a hint ---------------------------------------------------------------
+# -- facts: what this master has done ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Published(Fact):
-    """This master's bus says that a job was published at ``at``. Who it was for, the job cache tells."""
+    """
+    This master has published a job at ``at``, or an event says so. ``signal``: it may be a signal to other jobs; the job
+    cache tells. The log also has the ``minions`` that it was for, unless they are too many, and the digest of the ``work``.
+    """
 
     jid: str
-    fun: str
     at: float
+    source: Source = Source.BUS
+    signal: bool = False
+    minions: tuple[str, ...] | None = None
+    work: str = ""
 
 
 @dataclass(frozen=True)
-class ReturnHeard(Fact):
-    """The bus says that a minion returned a job. Believed once the job cache has it."""
+class Kill(Fact):
+    """
+    This master published a signal for a job, or for all that minions run (``jid`` is empty), in the name of ``user``.
 
-    minion: str
+    ``at``: when that was; what was published later is not meant by one for all.
+    """
+
     jid: str
+    minions: frozenset[str]
+    user: str
+    at: float = math.inf
+
+
+@dataclass(frozen=True)
+class Returned(Fact):
+    """The job cache has the returns of a job by these minions."""
+
+    jid: str
+    minions: frozenset[str]
+
+
+# -- facts: from the bus, and so never more than a hint ---------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Acknowledged(Fact):
-    """The bus says that a minion has begun a job."""
+    """The bus says that a minion has begun a job, or returned it."""
 
     minion: str
     jid: str
@@ -87,39 +111,21 @@ class Gap(Fact):
 
 
 @dataclass(frozen=True)
-class Kill:
-    """
-    This master published a signal for a job, or for all that minions run (``jid`` is empty), in the name of ``user``.
-
-    ``at``: when that was heard; what was published later is not meant by one for all.
-    """
-
-    jid: str
-    minions: frozenset[str]
-    user: str
-    at: float = math.inf
-
-
-@dataclass(frozen=True)
 class JobRead(Fact):
     """
     What the job cache knows of a job: ``job`` is None when this master did not publish it, or it is gone. ``missing``: those
-    it was published to that have not returned it and whose key is accepted here; ``returned``: those that have returned it;
-    ``minions``: all that it was published to, whatever their key.
-    ``last``: its newest publish, as a time that compares with that of other reads; ``age``: how many seconds that is ago.
-    ``kills``: what it signals, if it is a signal. ``recorded``: whether the job cache has anything of it; the record of a
-    publish follows its event.
+    it was published to that have not returned it and whose key is accepted here; ``returned``: those that have returned it.
+    ``age``: how many seconds ago its newest publish was. ``kills``: what it signals, if it is a signal. ``recorded``:
+    whether the job cache has anything of it, which it has a little later than the log and the bus.
     """
 
     jid: str
     job: Job | None
     missing: frozenset[str] = frozenset()
-    last: float = 0.0
     age: float = math.inf
     kills: tuple[Kill, ...] = ()
     recorded: bool = True
     returned: frozenset[str] = frozenset()
-    minions: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -261,11 +267,14 @@ class OpeningFound(Fact):
 
 @dataclass(frozen=True)
 class Restored(Fact):
-    """What the store held when the engine started. It needs no writing."""
+    """
+    What the store held when the engine started. It needs no writing. ``open``: the jobs whose outcome was not known, by jid.
+    """
 
     jobs: tuple[Job, ...]
     entries: tuple[Entry, ...]
     notes: Mapping[str, Note] = field(default_factory=dict)
+    open: Mapping[str, OpenJob] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -356,9 +365,13 @@ class SaveNote(Effect):
 
 @dataclass(frozen=True)
 class Read(Effect):
-    """Read a job in the job cache; then give JobRead or Unreadable."""
+    """
+    Read a job in the job cache; then give JobRead or Unreadable. ``publishes``: what the log has under its jid, the digest
+    of what each runs, and its minions, which the job cache may not have yet.
+    """
 
     jid: str
+    publishes: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 @dataclass(frozen=True)

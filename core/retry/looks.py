@@ -11,10 +11,8 @@ import math
 
 from saltext.jobs.core.retry.timers import Timers
 
-#: Seconds for which returns that were heard are gathered into one look at the job cache, which gets them a moment later.
-HEARD = 0.3
-#: How often the job cache is looked at for a return that the bus told of, before the event counts as forged.
-_HEARD_LOOKS = 5
+#: Seconds for which minions are gathered whose job may be with them already.
+DOUBTED = 0.3
 #: Share of the time for which minions have been coming in for which they wait for each other, and most seconds of that: more
 #: would be felt by minions that come back while others do.
 _SHARE, LONGEST = 0.5, 15.0
@@ -68,46 +66,6 @@ class Gathering:
             self._minions[jid] = later
             self._timers.set((self._name, jid), min(later.values()))
         return [minion for minion in waiting if minion not in later]
-
-
-class Hearsay:
-    """
-    Returns that the bus has told of and the job cache does not have yet.
-
-    :param timers: the machine's; the keys ``("heard", minion, jid)`` are set here.
-    """
-
-    def __init__(self, timers: Timers) -> None:
-        self._timers = timers
-        self._looks: dict[tuple[str, str], int] = {}  # how often each was looked for in vain
-
-    def __contains__(self, key: tuple[str, str]) -> bool:
-        return key in self._looks
-
-    def add(self, minion: str, jid: str) -> None:
-        """Expect a return."""
-        self._looks[minion, jid] = 0
-
-    def missed(self, minion: str, jid: str, now: float) -> None:
-        """Look again later, a few times, for a return that the job cache did not have now."""
-        looks = self._looks.get((minion, jid))
-        if looks is None:
-            return
-        if looks + 1 >= _HEARD_LOOKS:
-            del self._looks[minion, jid]
-            return
-        self._looks[minion, jid] = looks + 1
-        self._timers.set(("heard", minion, jid), now + 2.0**looks)
-
-    def later(self, minion: str, jid: str, at: float) -> None:
-        """Look for a return at ``at``, if it is expected."""
-        if (minion, jid) in self._looks:
-            self._timers.set(("heard", minion, jid), at)
-
-    def forget(self, minion: str, jid: str) -> None:
-        """Stop expecting a return."""
-        if self._looks.pop((minion, jid), None) is not None:
-            self._timers.cancel(("heard", minion, jid))
 
 
 class Inflow:

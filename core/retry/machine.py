@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import AGAIN, Capture, Outcome, Owed, Survey
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, State
+from saltext.jobs.core.retry.open_job import Source
 from saltext.jobs.core.retry.openings import Openings
 from saltext.jobs.core.retry.outbox import Kind, Outbox, Turn
 from saltext.jobs.core.retry.owing import Owing
@@ -109,9 +110,7 @@ class Retry:
     def receipt_awaited_since(self, minion: str, jid: str) -> float | None:
         """Return when a job was published to a minion of which nothing has been heard since; None where that is not so."""
         entry = self.queue.entry(minion, jid)
-        if entry is None or entry.state is not State.SENT or self.replays.is_hearsay(minion, jid):
-            return None
-        return entry.sent_at
+        return entry.sent_at if entry is not None and entry.state is State.SENT else None
 
     # -- the main path ------------------------------------------------------------------------------------------------
 
@@ -162,16 +161,12 @@ class Retry:
     # -- facts from the bus, and what it does not tell ----------------------------------------------------------------
 
     def _published(self, fact: facts.Published) -> None:
-        # What is found in the job cache may be a replay; where another publish is hidden by one, minions know the jid again.
-        is_replay = not fact.fun and fact.at <= self.queue.replayed.get(fact.jid, 0.0) + _RECORDED
+        # What is not in the log may be a replay; where another publish is hidden by one, minions know the jid again.
+        may_be_ours = fact.source is not Source.LOG
+        is_replay = may_be_ours and fact.at <= self.queue.replayed.get(fact.jid, 0.0) + _RECORDED
         if fact.jid in self.queue.jobs and not is_replay:
             self.queue.republished[fact.jid] = fact.at + _SLACK
         self.capture.published(fact, self.queue.now)
-
-    def _sent(self, fact: facts.Sent | facts.SendFailed) -> None:
-        if isinstance(fact, facts.Sent) or not fact.certain:
-            self.capture.replayed(fact.jid, self.queue.now)
-        self.replays.sent(fact)
 
     def _surveyed(self, fact: facts.Surveyed) -> None:
         for minion, jids in fact.running.items():
@@ -179,24 +174,15 @@ class Retry:
                 self.replays.acknowledged(facts.Acknowledged(minion, jid), proven=True)
         self._follow(self.capture.surveyed(fact, self.queue.now))
 
-    def _acknowledged(self, fact: facts.Acknowledged | facts.ReturnHeard) -> None:
+    def _acknowledged(self, fact: facts.Acknowledged) -> None:
         if self.queue.has(fact.minion, fact.jid):
             self.replays.acknowledged(fact)
         else:
             self._follow(self.capture.begun(fact.jid, fact.minion))
 
-    def _return_heard(self, fact: facts.ReturnHeard) -> None:
-        # Where the master cannot store it now (a full disk), this event is the only trace that the job has begun.
-        self._acknowledged(fact)
-        self.replays.return_heard(fact)
-
     def _sign_of_life(self, fact: facts.SignOfLife) -> None:
         self.presence.sign_of_life(fact)
         self.owing.alive(fact.minions)
-
-    def _gap(self, _fact: facts.Gap) -> None:
-        self.capture.gap(self.queue.now)
-        self._look_again()
 
     def _look_again(self) -> None:
         """Look at everything that waits for an event that may have been missed."""
@@ -239,7 +225,7 @@ class Retry:
     def _restored(self, fact: facts.Restored) -> None:
         self.owing.take_up(fact)
         self._timers.set(("sweep",), self.queue.now)
-        self.capture.restore(fact.notes, self.queue.now)
+        self.capture.restore(fact.notes, fact.open, self.queue.now)
         # What was read needs no writing.
         self.queue.take_changes()
 
@@ -266,17 +252,18 @@ class Retry:
 
 HANDLERS: dict[type, Callable[[Retry, Any], None]] = {
     facts.Published: Retry._published,
-    facts.ReturnHeard: Retry._return_heard,
+    facts.Returned: lambda it, fact: it.replays.returned(fact),
+    facts.Kill: lambda it, fact: it._follow(it.capture.kill(fact, it.queue.now)),
     facts.Acknowledged: Retry._acknowledged,
     facts.SignOfLife: Retry._sign_of_life,
-    facts.Gap: Retry._gap,
+    facts.Gap: lambda it, _fact: it._look_again(),
     facts.JobRead: lambda it, fact: it._follow(it.capture.read(fact, it.minions_of(fact.jid), it.queue.now)),
     facts.LookedUp: lambda it, fact: it.replays.looked_up(fact),
     facts.Asked: lambda it, fact: it.replays.asked(fact),
     facts.Surveyed: Retry._surveyed,
     facts.Claimed: lambda it, fact: it._do(*it.replays.claimed(fact)),
-    facts.Sent: Retry._sent,
-    facts.SendFailed: Retry._sent,
+    facts.Sent: lambda it, fact: it.replays.sent(fact),
+    facts.SendFailed: lambda it, fact: it.replays.sent(fact),
     facts.Unreadable: Retry._unreadable,
     facts.KeysRead: lambda it, fact: it._follow(it.owing.keys_read(fact)),
     facts.Vetted: lambda it, fact: it.capture.vetted(fact),
@@ -302,7 +289,6 @@ TIMERS: dict[str, Callable[..., None]] = {
     "opening": lambda it, *hours: it._do(it.openings.due(*hours, it.queue.now)),
     "end": Retry._end_due,
     "minion": lambda it, minion: it.replays.begin(minion),
-    "heard": lambda it, minion, jid: it.replays.heard_due(minion, jid),
     "replay": lambda it, minion: it.replays.overdue(minion),
     "sweep": Retry._sweep,
     "survey": lambda it: it.outbox.survey(),

@@ -55,6 +55,15 @@ class Notes:
         self.restore(jid, note)
         return [SaveNote(jid)]
 
+    def spare(self, jid: str, minions: Iterable[str]) -> list[SaveNote]:
+        """Forget that a job was killed for these minions: it was published to them again since."""
+        note = self.by_jid.get(jid)
+        spared = note.killed.keys() & set(minions) if note else set()
+        if note is None or not spared:
+            return []
+        note.killed = {minion: user for minion, user in note.killed.items() if minion not in spared}
+        return [SaveNote(jid)] if note else self.drop(jid)
+
     def strike(self, jid: str, minions: Iterable[str]) -> list[SaveNote]:
         """Strike minions off the note about a job: they have returned it, or have an entry."""
         note = self.by_jid.get(jid)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.log.checkpoints import Position
+from saltext.jobs.core.log.reader import Reader
 from saltext.jobs.core.master.bus import Listener
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.publisher import Publisher
@@ -53,4 +55,6 @@ class Ports:
     store: RetryStore
     clock: Clock
     acks: bool
+    #: A reader of this master's log from a place in it on, or from its end; None where its job cache keeps none.
+    log: Callable[[Position | None], Reader] | None = None
     wall: Callable[[], float] = time.time

@@ -23,7 +23,7 @@ from saltext.jobs.core.retry.capture import KILLS
 from saltext.jobs.core.retry.entry import Asker, Job
 from saltext.jobs.core.retry.facts import JobRead, KeysRead, Kill, LookedUp
 from saltext.jobs.core.retry.load import is_by_id, limits_of, obstacle
-from saltext.jobs.core.store.publication import digest
+from saltext.jobs.core.store.records import work_of
 
 log = lines.logger(__name__)
 
@@ -49,10 +49,11 @@ class JobReader:
         self._keys_at = 0.0
         self._gone_at: dict[str, float] = {}  # minions without a key -> when that was found first
 
-    def read(self, jid: str) -> tuple[JobRead, dict[str, Any]]:
+    def read(self, jid: str, publishes: Iterable[tuple[str, Iterable[str]]] = ()) -> tuple[JobRead, dict[str, Any]]:
         """
         Return what the job cache knows of a job of this master, and its load without secrets.
 
+        :param publishes: what the log has under its jid: the digest of what each publish runs, and its minions.
         :raises JobCacheError: when it cannot be read.
         """
         now = time.time()
@@ -70,18 +71,18 @@ class JobReader:
         if not load:
             return JobRead(jid, None, recorded=False), {}
         minions = self._minions_of(load)
-        load = without_secrets(load)
+        load, work = without_secrets(load), work_of(load)
+        minions = minions.union(*(named for runs, named in publishes if runs == work))
         if self._believes_all:
             load.pop(WHO, None)  # whoever publishes can write there what they like, where it is not our own job cache
         since = publication.at if self._believes_all else publication.last
         if kills := kills_of(load, self._permitted(jid, load, minions - publication.added)):
-            return JobRead(jid, None, last=since, age=time.time() - since, kills=kills), {}
+            return JobRead(jid, None, age=time.time() - since, kills=kills), {}
         returned = self._cache.have_returned(jid, minions)
         missing = self._of_the_job(jid, minions - returned, publication.added)
         job = job_of(jid, load, publication.at)
-        owed = minions - publication.added
         age = time.time() - since  # now: on a busy disk the returns of a large fleet take a while
-        return JobRead(jid, job, missing, publication.last, age, returned=returned, minions=owed), load
+        return JobRead(jid, job, missing, age, returned=returned), load
 
     def _permitted(self, jid: str, load: Mapping[str, Any], minions: frozenset[str]) -> frozenset[str]:
         """
@@ -214,8 +215,8 @@ def job_of(jid: str, load: Mapping[str, Any], published_at: float) -> Job:
         kept_out = "it belongs to a batch"
     elif options.get("nocache"):
         kept_out = "its returns are not stored"
-    same, limits = digest({"fun": fun, "arg": load.get("arg")}), limits_of(jid, options.get("metadata"))
-    return Job(jid, funs, published_at, same, limits, kept_out, obstacle(load), is_by_id(load))
+    limits = limits_of(jid, options.get("metadata"))
+    return Job(jid, funs, published_at, work_of(load), limits, kept_out, obstacle(load), is_by_id(load))
 
 
 def kills_of(load: Mapping[str, Any], minions: frozenset[str]) -> tuple[Kill, ...]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from saltext.jobs.core.retry.capture import AGAIN
 from saltext.jobs.core.retry.decision import NOTHING_ELSE, Decision, Permits, decide
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
 from saltext.jobs.core.retry.facts import (
@@ -26,13 +25,13 @@ from saltext.jobs.core.retry.facts import (
     LookedUp,
     LookUp,
     Publish,
-    ReturnHeard,
+    Returned,
     SendFailed,
     Sent,
     Unreadable,
 )
 from saltext.jobs.core.retry.knowledge import Evidence, Knowledge, Said
-from saltext.jobs.core.retry.looks import HEARD, LONGEST, Gathering, Hearsay, Inflow
+from saltext.jobs.core.retry.looks import DOUBTED, LONGEST, Gathering, Inflow
 from saltext.jobs.core.retry.outbox import Outbox
 from saltext.jobs.core.retry.queue import Backlog, Queue
 from saltext.jobs.core.retry.steps import LOOKS, PUBLISHED, QUESTIONS, RESTING, UNCLAIMED, Replay, Step
@@ -54,13 +53,13 @@ class Replays:
     :param settings: the options under ``job_retry``.
     :param queue: what is owed.
     :param outbox: what waits for its turn to be published.
-    :param timers: the machine's; the keys ``heard``, ``replay`` and those of GATHERINGS are set here.
+    :param timers: the machine's; the keys ``replay`` and those of GATHERINGS are set here.
     :param turns: when the next replay begins.
     """
 
     def __init__(self, settings: RetrySettings, queue: Queue, outbox: Outbox, timers: Timers, turns: Turns) -> None:
         self._settings, self._queue, self._outbox, self._timers = settings, queue, outbox, timers
-        self._turns, self._hearsay = turns, Hearsay(timers)
+        self._turns = turns
         # Those owed the same job wait for each other, those that have answered a question likewise; or for a look at a time.
         self._gathered = {name: Gathering(name, timers) for name in GATHERINGS}
         self._company, self._answered, self._looks = self._gathered.values()
@@ -80,7 +79,7 @@ class Replays:
         backlog.delayed = 0.0
         if entry.state in UNDER_WAY:
             backlog.replay = Replay(Step.DOUBTED, Knowledge(entry, backlog, now))
-            self._looks.add(entry.jid, minion, now + HEARD)
+            self._looks.add(entry.jid, minion, now + DOUBTED)
         elif self._turns.holds_up(entry):
             known, permits = Knowledge(entry, backlog, now), Permits(waited_for=True)
             self._carry_out(entry, None, decide(None, known, permits, self._queue.terms_of(entry), now))
@@ -212,7 +211,6 @@ class Replays:
     def remove(self, entry: Entry) -> None:
         """Forget an entry."""
         self.land(entry)
-        self._hearsay.forget(entry.minion, entry.jid)
         self._queue.remove(entry)
         if entry.minion not in self._queue.backlogs:
             self._timers.cancel(("minion", entry.minion))
@@ -269,23 +267,12 @@ class Replays:
         for entry, replay in self._queue.replays(fact.jid, fact.minions, *LOOKS.values()):
             replay.known.take(Evidence.UNREADABLE)
             self._decide(entry, replay)
-        for minion in fact.minions:
-            self._hearsay.later(minion, fact.jid, self._queue.now + AGAIN)
 
-    def return_heard(self, fact: ReturnHeard) -> None:
-        """Look whether the job cache has a return that the bus told of."""
-        if self._queue.has(fact.minion, fact.jid):
-            self._hearsay.add(fact.minion, fact.jid)
-            self._looks.add(fact.jid, fact.minion, self._queue.now + HEARD)
-
-    def is_hearsay(self, minion: str, jid: str) -> bool:
-        """Tell whether the bus has told of a return that the job cache does not have yet."""
-        return (minion, jid) in self._hearsay
-
-    def heard_due(self, minion: str, jid: str) -> None:
-        """Look again for a return that the bus told of."""
-        if (minion, jid) in self._hearsay:
-            self._looks.add(jid, minion, self._queue.now + HEARD)
+    def returned(self, fact: Returned) -> None:
+        """Take returns that minions have just given: the job cache has them."""
+        if any(self._queue.has(minion, fact.jid) for minion in fact.minions):
+            self._heard = self._queue.now
+        self.looked_up(LookedUp(fact.jid, tuple(fact.minions), fact.minions, only_returns=True))
 
     def looked_up(self, fact: LookedUp) -> None:
         """Go on with what the job cache, the keys and the access lists say."""
@@ -294,10 +281,6 @@ class Replays:
             if entry is None:
                 continue
             returned = minion in fact.returned
-            if returned and (minion, fact.jid) in self._hearsay:
-                self._heard = self._queue.now
-            elif not returned:
-                self._hearsay.missed(minion, fact.jid, self._queue.now)
             backlog = self._queue.backlogs[minion]
             replay = None if fact.only_returns else _of(backlog, entry, _LOOKING)
             if not returned and not fact.only_returns and replay is None:
@@ -350,7 +333,7 @@ class Replays:
         if not fact.more:
             self._answered.hasten(fact.jid, self._queue.now)
 
-    def acknowledged(self, fact: Acknowledged | ReturnHeard, proven: bool = False) -> None:
+    def acknowledged(self, fact: Acknowledged, proven: bool = False) -> None:
         """
         A minion says that it has begun a job, or returned it. That is believed, however late it comes.
 

@@ -19,19 +19,23 @@ from saltext.jobs.core import compat, lines
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine.alarm import Alarm
 from saltext.jobs.core.engine.names import JOB_RETRY
+from saltext.jobs.core.engine.proof import Proof
 from saltext.jobs.core.engine.requests import Inbox, engine_dir
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import JobCacheError, StateError
 from saltext.jobs.core.ids import is_plain
+from saltext.jobs.core.log.records import Record, Returned
+from saltext.jobs.core.log.segments import folder_of
 from saltext.jobs.core.master import events
 from saltext.jobs.core.metrics import History, Metric, figures_of, of_bus, of_publisher
-from saltext.jobs.core.retry import facts
+from saltext.jobs.core.retry import doings, facts
 from saltext.jobs.core.retry.capture import LATEST
 from saltext.jobs.core.retry.checkpoint import CHECKPOINT, MARGIN, Checkpoint
 from saltext.jobs.core.retry.effects import Context, Effects
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.metrics import metrics_of
+from saltext.jobs.core.retry.open_job import Source
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.verbs import Verbs, read_queue
 from saltext.jobs.core.retry.writer import Writer
@@ -43,7 +47,7 @@ log = lines.logger(__name__)
 MAINTENANCE = 10.0
 #: Seconds before a store or a job cache that failed is tried again at the start.
 CACHE_PAUSE = 2.0
-#: Events that are remembered until the store has been read.
+#: Signs of receipt that are remembered until the log, or the store, has been read.
 _MOST_EARLY = 200_000
 
 
@@ -70,17 +74,20 @@ class RetryShell:
         patience = float(opts.get("timeout", 5)) + answers
         self.machine = Retry(settings, patience, paused=paused.exists(), acks=ports.acks)
         self.restored = False  # the queue has been taken up
-        # What was published before that, which the job cache tells of as well, but later; and who has begun it.
-        self._early: list[facts.Published | facts.Acknowledged] = []
-        self._early_jids: set[str] = set()
+        self._is_searched = False  # and all that was published before that is known
+        # Who has begun jobs of which the engine does not know yet: the log tells of a publish a little later than the bus.
+        self._early: list[tuple[str, str]] = []
         self._loads: dict[str, dict[str, Any]] = {}
         self._cache_worker, self._store_worker = Worker(loop), Worker(loop)
         self.writer = Writer(loop, self._store_worker, ports.store, self._record_of, self._refused)
         self._alarm = Alarm(loop, ports.clock, self._tick)
-        self._checkpoint = Checkpoint(folder / CHECKPOINT, ports.clock.now())
+        self._checkpoint = Checkpoint(folder / CHECKPOINT, folder_of(opts["cachedir"], self._owner), ports.clock.now())
         self._checkpoint.read()
-        self._reconciling, self._since = False, math.inf
-        self._looks: list[float] = []  # since when it is looked once more for what was stored late
+        self._proof = Proof(
+            loop, ports.clock, ports.cache, self._cache_worker, ports.log and ports.log(self._checkpoint.position), self
+        )
+        self._read_at = -math.inf  # when the log had been read to its end last
+        self._reconciling, self._since, self._searches = False, math.inf, 0
         context = Context(
             loop=loop,
             ports=ports,
@@ -123,6 +130,7 @@ class RetryShell:
     def close(self) -> None:
         """Release everything. What matters is in the store, or is found in the job cache from the checkpoint on."""
         self._ports.bus.close()
+        self._proof.close()
         self._alarm.close()
         self._ports.publisher.close()
         self._cache_worker.close()
@@ -139,16 +147,16 @@ class RetryShell:
                 log.error("The retry queue waits for its store: %s", exc)
                 await compat.sleep(CACHE_PAUSE)
         self._loads.update({jid: load for jid, (_, load) in jobs.items()})
-        self.machine.capture.closed.update(self._checkpoint.closed)  # before what is to be looked at all the same
-        # The clock may have been set back since.
-        since = min(self._checkpoint.at, self._ports.clock.now() - MARGIN)
-        self.machine.capture.forget_closed(since)
-        self.step(facts.Restored(tuple(job for job, _ in jobs.values()), tuple(entries), notes))
+        restored = tuple(job for job, _ in jobs.values())
+        self.step(facts.Restored(restored, tuple(entries), notes, self._checkpoint.open))
         self.restored = True
-        for fact in self._early:
-            self.step(fact)
-        self._early, self._early_jids = [], set()
-        await self._look_back(since)
+        gap = self._proof.start()
+        if gap:
+            log.info("The job cache is searched for jobs, since the log does not tell of all: %s", gap)
+            await self._search(min(self._checkpoint.at, self._ports.clock.now() - MARGIN))
+        self._is_searched = True
+        if not self._proof.reads_log:
+            self._place_early()
         log.info("The retry queue holds %d entries of %d jobs", self.machine.total, len(self.machine.jobs))
         self._maintain()
 
@@ -159,8 +167,13 @@ class RetryShell:
         parts = events.parts_of_job(tag)
         if parts is not None:
             jid, kind, minion = parts
-            if kind == "new" or self.machine.knows(jid) or self._ports.questions.wants(jid) or jid in self._early_jids:
+            if kind == "new":
+                self._proof.wake()
+                return not self._proof.reads_log
+            if self.machine.knows(jid) or self._ports.questions.wants(jid):
                 return True
+            if minion:
+                self._heard_early(minion, jid)
             if kind == "ret":
                 self._seen(minion)
             return False
@@ -183,23 +196,25 @@ class RetryShell:
             self._take_requests()
             return
         fact = events.fact_of(tag, data)
-        if isinstance(fact, events.JobPublished):
-            # What another master of a cluster published is that master's to keep.
-            foreign = data.get("__peer_id") or self._ports.questions.wants(fact.jid)
-            if not foreign and not self._effects.is_echo(fact.jid, fact.tgt):
-                # One that names no function is none that was found in the job cache, which is read at once.
-                published = facts.Published(fact.jid, fact.fun or "?", self._ports.clock.now())
-                self.step(published) if self.restored else self._keep(published)
-        elif self.restored:
+        if not self.restored:
+            return  # what this would tell is looked for then
+        if not isinstance(fact, events.JobPublished):
             self._tell(tag, fact, data)
-        elif isinstance(fact, (events.JobStarted, events.JobReturned)):
-            self._keep(facts.Acknowledged(fact.minion, fact.jid))
+        # What another master of a cluster published is that master's to keep.
+        elif not data.get("__peer_id") and not self._ports.questions.wants(fact.jid):
+            for published in doings.of_event(fact.jid, fact.fun, self._ports.clock.now()):
+                self.step(published)
 
-    def _keep(self, fact: facts.Published | facts.Acknowledged) -> None:
-        """Remember what was told before the store has been read."""
-        if len(self._early) < _MOST_EARLY:
-            self._early.append(fact)
-            self._early_jids.add(fact.jid)
+    def _heard_early(self, minion: str, jid: str) -> None:
+        """Remember who has begun a job that may be one which the engine does not know yet."""
+        if len(self._early) < _MOST_EARLY and (self._proof.reads_log or not self._is_searched):
+            self._early.append((minion, jid))
+
+    def _place_early(self) -> None:
+        early, self._early = self._early, []
+        for minion, jid in early:
+            if self.machine.knows(jid):
+                self.step(facts.Acknowledged(minion, jid))
 
     def _tell(self, tag: str, fact: events.BusFact | None, data: Mapping[str, Any]) -> None:
         if tag == events.KEY:
@@ -220,7 +235,12 @@ class RetryShell:
             self._ports.questions.heard(fact.jid, fact.minion, data.get("return"))
         else:
             self._handed_on(fact.minion, fact.jid)
-            self.step(facts.ReturnHeard(fact.minion, fact.jid))
+            # Where the master cannot store it now (a full disk), this event is the only trace that the job has begun.
+            self.step(facts.Acknowledged(fact.minion, fact.jid))
+            if self._proof.reads_log:
+                self._proof.wake()
+            elif self.waits_for(fact.jid, fact.minion):
+                self._proof.heard(fact.jid, fact.minion, fact.retcode)
             self._seen(fact.minion)
 
     def _handed_on(self, minion: str, jid: str) -> None:
@@ -230,11 +250,49 @@ class RetryShell:
             self._ports.questions.handed_on(self._ports.clock.now() - since)
 
     def on_gap(self) -> None:
-        """Look in the job cache for what the events that were lost would have told."""
+        """Events were lost. Where there is no log, look in the job cache for what they would have told."""
         if self.restored:
             self.step(facts.Gap())
-            self._loop.spawn_callback(self._look_back, self._checkpoint.at)
+            if not self._proof.reads_log:
+                self._loop.spawn_callback(self._search, self._checkpoint.at)
             self._take_requests()
+
+    # -- what this master has done ------------------------------------------------------------------------------------
+
+    def logged(self, record: Record) -> None:
+        """Take what the log has. Of a return that was not the first, or of no known function, the job cache tells more."""
+        if not isinstance(record, Returned):
+            for fact in doings.of_record(record, self._time_of(record.at)):
+                self.step(fact)
+        elif self.waits_for(record.jid, record.minion):
+            if record.first and record.functions == ",".join(self.machine.jobs[record.jid].funs):
+                self.found(record.jid, {record.minion: record.retcode})
+            else:
+                self._proof.heard(record.jid, record.minion, record.retcode)
+
+    def _time_of(self, wall: float) -> float:
+        """Return when something was that is read now: by the clock of this engine, which nobody sets."""
+        now = self._ports.clock.now()
+        return max(now - max(0.0, self._ports.wall() - wall), min(self._read_at, now))
+
+    def on_read(self) -> None:
+        """The log was read: what it has not told of by now is no job of this master."""
+        self._read_at = self._ports.clock.now()
+        if self._is_searched:
+            self._place_early()
+
+    def waits_for(self, jid: str, minion: str) -> bool:
+        """Whether a return would change anything."""
+        return self.machine.entry(minion, jid) is not None
+
+    def found(self, jid: str, returns: Mapping[str, int]) -> None:
+        """Take returns that the job cache has."""
+        self.step(facts.Returned(jid, frozenset(returns)))
+
+    def on_lost(self) -> None:
+        """The log may lack records: look in the job cache for what they would have told."""
+        self.step(facts.Gap())
+        self._loop.spawn_callback(self._search, self._checkpoint.at)
 
     # -- the machine --------------------------------------------------------------------------------------------------
 
@@ -294,27 +352,22 @@ class RetryShell:
             log.debug("No heartbeat: %s", exc)
 
     def _write_checkpoint(self) -> None:
-        """Note until when all is settled, once the store holds it."""
-        capture = self.machine.capture
-        at = capture.checkpoint(self._ports.clock.now()) - MARGIN
-        closed = capture.closed_since(at)
-
-        def write() -> None:
-            if self._checkpoint.write(at, closed):
-                capture.forget_closed(min([at, *self._looks]))
-
+        """Note up to where all is settled or known, once the store holds it."""
         if not self._reconciling:
-            self.writer.when_durable(write)
+            at = self._ports.clock.now() - MARGIN
+            # As long as something may still be found that the log lacks, an engine that starts has to search, too.
+            position, jobs = None if self._searches else self._proof.position, dict(self.machine.capture.open)
+            self.writer.when_durable(lambda: self._checkpoint.write(at, position, jobs))
 
-    async def _look_back(self, since: float) -> None:
-        """Find the jobs that were published while nobody listened, and once more those that the master stored late."""
-        self._looks.append(since)
-        self._loop.call_later(self._latest, self._loop.spawn_callback, self._look_once_more, since)
+    async def _search(self, since: float) -> None:
+        """Find the jobs that were published since, and once more those that the master has stored late."""
+        self._searches += 1
+        self._loop.call_later(self._latest, self._loop.spawn_callback, self._search_again, since)
         await self._reconcile(since)
 
-    async def _look_once_more(self, since: float) -> None:
+    async def _search_again(self, since: float) -> None:
         await self._reconcile(since)
-        self._looks.remove(since)
+        self._searches -= 1
 
     async def _reconcile(self, since: float) -> None:
         self._since = min(since, self._since)
@@ -328,8 +381,8 @@ class RetryShell:
                 since, self._since = self._since, math.inf
                 found = await self._published_since(since - ahead)
                 for jid, last in sorted(found.items(), key=lambda item: item[1]):
-                    if is_plain(jid) and self.machine.capture.needs_look(jid, last, last + ahead):
-                        self.step(facts.Published(jid, "", last + ahead))
+                    if is_plain(jid):
+                        self.step(facts.Published(jid, last + ahead, Source.CACHE))
         finally:
             self._reconciling = False
 

@@ -52,7 +52,7 @@ class Told:
     def __init__(self, folder, name):
         self._folder, self._name, self.found, self.gap_at = folder, name, [], 0.0
         self._kept, self._kept_gap = 0, 0.0
-        self._reader = Reader(folder)
+        self._reader, self._place = Reader(folder), None
         self.read()
         self.checkpoint()
 
@@ -65,12 +65,13 @@ class Told:
 
     def checkpoint(self):
         if self._reader.position is not None:
-            checkpoints.write(self._folder, self._name, self._reader.position)
+            self._place = self._reader.position
+            checkpoints.write(self._folder, self._name, self._place)
             self._kept, self._kept_gap = len(self.found), self.gap_at
 
     def restart(self):
         self._reader.close()
-        self._reader = Reader(self._folder, checkpoints.read(self._folder, self._name))
+        self._reader = Reader(self._folder, self._place)
         del self.found[self._kept :]
         self.gap_at = self._kept_gap
 

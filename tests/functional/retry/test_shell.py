@@ -11,6 +11,8 @@ from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import LaterVersion
+from saltext.jobs.core.log.reader import Reader
+from saltext.jobs.core.log.segments import folder_of
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.questions import Questions
@@ -73,8 +75,9 @@ class Bus:
 class Stage:
     """A shell and what it is played with."""
 
-    def __init__(self, opts, job_cache):
-        self.opts = {**opts, "timeout": 1, "gather_job_timeout": 1}
+    def __init__(self, opts, job_cache, has_log=False):
+        self.opts, self.is_closed = {**opts, "timeout": 1, "gather_job_timeout": 1}, False
+        self.log_folder = folder_of(opts["cachedir"], opts["id"])
         self.loop, self.publisher, self.cache = compat.new_loop(), Publisher(), job_cache
         self.bus, self.clock = Bus(self.loop), Clock()
         ports = Ports(
@@ -86,8 +89,19 @@ class Stage:
             store=RetryStore(self.opts),
             clock=self.clock,
             acks=True,
+            log=(lambda position: Reader(self.log_folder, position)) if has_log else None,
         )
         self.shell = RetryShell(self.opts, RetrySettings(), self.loop, ports, latest=0.5)
+
+    def run(self, seconds):
+        """Let this much time pass."""
+        end = self.clock.now() + seconds
+        self.until(lambda: self.clock.now() > end)
+
+    def take_requests(self):
+        """Have requests taken, with which a checkpoint is written."""
+        requests.leave(self.opts, JOB_RETRY, {"do": "resume"})
+        self.bus.tell(events.wake_tag(JOB_RETRY), {})
 
     def until(self, condition):
         assert comes_true(self.loop, condition)
@@ -101,8 +115,10 @@ class Stage:
         return entry.state if entry else None
 
     def close(self):
-        self.shell.close()
-        self.loop.close()
+        if not self.is_closed:
+            self.is_closed = True
+            self.shell.close()
+            self.loop.close()
 
 
 @pytest.fixture
@@ -123,21 +139,20 @@ def test_requests_that_were_left_while_the_engine_was_down_are_carried_out_in_th
     assert stage.state("a") is State.CANCELLED
 
 
-def test_what_is_told_while_the_store_is_read_is_looked_at_afterwards(stage, opts, job_cache, monkeypatch):
+def test_who_begins_a_job_while_the_store_is_read_is_known_afterwards(stage, opts, job_cache, monkeypatch):
     accept(opts, "a")
     held = {**record_of("a"), "state": "held"}
     RetryStore(opts).write(Changes({JID: snapshot_of("a")}, {("a", JID): held}))
-    job_cache.keep_load(JID, load_of(), ["a"])
+    for jid in (JID, SIGNAL):
+        job_cache.keep_load(jid, load_of(jid=jid), ["a"])
     steps, step = [], stage.shell.machine.step
     monkeypatch.setattr(stage.shell.machine, "step", lambda fact, now: steps.append(fact) or step(fact, now))
     stage.shell.start()
     for jid in (JID, SIGNAL):
-        stage.shell.handle(f"salt/job/{jid}/new", {"jid": jid, "fun": "state.apply", "minions": ["a"]})
+        stage.bus.tell(f"salt/job/{jid}/new", {"jid": jid, "fun": "state.apply", "minions": ["a"]})
     stage.bus.tell(f"salt/job/{SIGNAL}/start/a", {"id": "a", "jid": SIGNAL})
     stage.until(lambda: stage.shell.restored)
     assert isinstance(steps[0], facts.Restored)
-    assert stage.shell.machine.capture.open[SIGNAL].begun == {"a"}
-    job_cache.keep_load(SIGNAL, load_of(jid=SIGNAL), ["a"])  # the master has stored it only now
     stage.until(lambda: stage.state("a", SIGNAL) is State.RUNNING)
     assert stage.state("a") is State.HELD
 
@@ -215,22 +230,6 @@ def test_a_publish_whose_event_was_lost_is_found_after_the_gap(stage, opts, job_
     stage.until(lambda: stage.state("a") is State.PENDING)
 
 
-def test_what_was_settled_is_remembered_until_a_checkpoint_says_so_on_the_disk(stage, opts):
-    stage.start()
-    folder = requests.engine_dir(opts, JOB_RETRY)
-    checkpoint, replies = folder / "checkpoint", folder / "requests"
-    stage.shell.machine.capture.closed[JID] = 1000.0
-    checkpoint.unlink()
-    checkpoint.mkdir()  # it cannot be written
-    for count, verb in enumerate(("pause", "resume"), 1):
-        requests.leave(opts, JOB_RETRY, {"do": verb})
-        stage.bus.tell(events.wake_tag(JOB_RETRY), {})
-        stage.until(lambda count=count: len(list(replies.glob("*.reply"))) == count)
-        assert (JID in stage.shell.machine.capture.closed) is checkpoint.is_dir()
-        if checkpoint.is_dir():
-            checkpoint.rmdir()
-
-
 @pytest.mark.parametrize("fun", [None, [], {}, "", "f" * 2000])
 def test_an_event_of_a_publish_without_a_function_has_no_job_read_before_its_time(stage, fun):
     stage.start()
@@ -243,7 +242,7 @@ def test_a_start_of_a_minion_that_is_owed_nothing_is_not_even_decoded_and_rememb
     machine, tag = stage.shell.machine, "salt/minion/stranger/start"
     assert not stage.shell.wants(tag)
     assert not machine.presence.has_just_started("stranger")
-    stage.shell.step(facts.Published(JID, "state.apply", stage.clock.now()))
+    stage.shell.step(facts.Published(JID, stage.clock.now()))
     assert not stage.shell.wants(tag)
     assert machine.presence.has_just_started("stranger")
     assert not stage.shell.wants(f"salt/minion/{'x' * 1000}/start")

@@ -119,7 +119,7 @@ def test_where_the_log_lacks_returns_the_job_cache_is_read_and_not_again_and_aga
         bench.run(2)
         assert set(bench.states().values()) == {"completed"}
         assert len(bench.master.cache.looked) <= 2
-        assert sum("may lack returns" in line for line in caplog.messages) == 1
+        assert sum("may lack records" in line for line in caplog.messages) == 1
 
 
 def test_a_disk_that_stays_full_has_the_job_cache_read_every_few_seconds(tmp_path):

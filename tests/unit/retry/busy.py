@@ -69,8 +69,8 @@ class Busy(World):
         self.tell(fact)
 
     def _return(self, name, jid):
-        self.returned.add((name, jid))
-        self._receipt(facts.ReturnHeard(name, jid))
+        self.store_return(name, jid)
+        self._receipt(facts.Acknowledged(name, jid))
         self.tell(facts.SignOfLife((name,), facts.Sign.ACTIVITY))
 
     # -- questions ----------------------------------------------------------------------------------------------------

@@ -127,7 +127,7 @@ def test_only_included_functions_are_kept():
 
 def test_a_job_that_this_master_did_not_publish_is_never_queued():
     world = World()
-    world.tell(facts.Published("forged", "cmd.run", world.now))
+    world.tell(facts.Published("forged", world.now))
     world.run(60)
     assert world.machine.total == 0
     assert world.effects(facts.Ask) == []
@@ -231,22 +231,21 @@ def test_publishes_keep_to_the_rate():
 
 def test_a_late_return_removes_the_entry():
     world = away()
-    world.returned.add(("b", "j1"))
-    world.tell(facts.ReturnHeard("b", "j1"))
+    world.store_return("b", "j1")
     world.run(5)
     assert world.machine.total == 0
 
 
 def test_a_forged_return_removes_nothing():
     world = away()
-    world.tell(facts.ReturnHeard("b", "j1"))
+    world.hear_return("b", "j1")
     world.run(120)
     assert world.state("b", "j1") is State.PENDING
 
 
-def test_a_return_that_is_stored_late_is_found():
-    world = away()
-    world.tell(facts.ReturnHeard("b", "j1"))
+def test_a_return_that_is_stored_late_is_found_without_a_log():
+    world = away(has_log=False)
+    world.hear_return("b", "j1")
     world.run(4)
     world.returned.add(("b", "j1"))
     world.run(20)
@@ -530,10 +529,8 @@ def test_returns_that_were_lost_with_events_are_found_after_the_gap():
     world = away(acks=False, duration=10.0)
     world.start("b")
     world.run(15)
-    tell = world.tell
-    world.tell = lambda fact: None if isinstance(fact, facts.ReturnHeard) else tell(fact)
-    world.run(15)
-    world.tell = tell
+    with world.deaf():
+        world.run(15)
     world.tell(facts.Gap())
     world.run(5)
     assert world.machine.total == 0
@@ -855,8 +852,8 @@ def act(world, action, value):
     elif action == "sign":
         world.tell(facts.SignOfLife((value,), facts.Sign.START))
     elif action == "forge":
-        world.tell(facts.ReturnHeard(value, "j1"))
-        world.tell(facts.Published("forged", "cmd.run", world.now))
+        world.hear_return(value, "j1")
+        world.tell(facts.Published("forged", world.now))
     elif action == "crash":
         world.crash()
         world.run(value)

@@ -1,5 +1,5 @@
 """
-A small world for the retry machine: a master's job cache, a store, a bus and minions, all in memory and on one clock.
+A small world for the retry machine: a master's job cache and log, a store, a bus and minions, in memory and on one clock.
 
 Minions behave as Salt's do: they ignore a jid that they have seen, and forget what they have seen when they start. What
 the machine wants done takes time, and a crash of the engine falls between any two of its parts.
@@ -13,13 +13,16 @@ import heapq
 import itertools
 import math
 
-from saltext.jobs.core.retry import facts
+from saltext.jobs.core.engine.names import JOB_RETRY
+from saltext.jobs.core.log import records
+from saltext.jobs.core.retry import doings, facts
 from saltext.jobs.core.retry.capture import LATEST
 from saltext.jobs.core.retry.checkpoint import MARGIN
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, Job, State
 from saltext.jobs.core.retry.knowledge import Said
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.note import Note
+from saltext.jobs.core.retry.open_job import OpenJob, Source
 from saltext.jobs.core.retry.store import count_claim
 from saltext.jobs.core.settings import RetrySettings
 from saltext.jobs.core.windows import next_opening
@@ -60,7 +63,7 @@ class Minion:
 class World:
     """The machine under test, and everything around it."""
 
-    def __init__(self, minions=("a", "b", "c"), acks=True, duration=1.0, **options):
+    def __init__(self, minions=("a", "b", "c"), acks=True, duration=1.0, has_log=True, **options):
         self.settings = RetrySettings(**{"triggers": ("start",), "sweep": 600.0, **options})
         self.now = START
         self.acks, self.duration = acks, duration
@@ -85,7 +88,10 @@ class World:
         self.stored = {}
         self.claims = {}
         self.notes = {}
-        self.closed = {}
+        self.has_log = has_log
+        self.doings = []  # the log: what the master has done
+        self.open, self.position = {}, 0  # of the checkpoint
+        self._read_to, self._early, self._gap = 0, [], False
         self.known = set()  # (minion, jid) that the store knows to have begun
         self.checkpoint = self.now
         self.log = []  # every effect
@@ -96,7 +102,7 @@ class World:
         self._write_pause = 0.0  # after it has failed
         self._events = []
         self._count = itertools.count()
-        self._reconciling, self._since, self._looks = False, math.inf, []
+        self._reconciling, self._since, self._searches = False, math.inf, 0
         self._epoch = 0
         self.machine = None
         self.boot()
@@ -146,23 +152,68 @@ class World:
         self.found_sent = collections.Counter(entry.minion for entry in entries if is_sent(entry))
         jobs = tuple(self.published[jid][0] for jid in sorted({entry.jid for entry in entries}))
         notes = {jid: Note.from_record(record) for jid, record in self.notes.items()}
-        self.machine.capture.closed.update(self.closed)
-        self.machine.capture.forget_closed(self.checkpoint)
-        self.tell(facts.Restored(jobs, entries, notes))
-        if self.machine is not None:
-            self.reconcile()
+        opened = {jid: OpenJob.from_record(record, self.now) for jid, record in self.open.items()}
+        self.tell(facts.Restored(jobs, entries, notes, opened))
+        if self.machine is None:
+            return
+        is_known, self._gap = self.has_log and self.position is not None and not self._gap, False
+        self._read_to = self.position if is_known else len(self.doings)
+        self._read_log()
+        if not is_known:
+            self.search()
 
-    def reconcile(self):
+    def _do(self, record):
+        """The master does something: its log has it, or the bus tells of it."""
+        self.doings.append(record)
+        if self.has_log:
+            self.later(0.1, self._read_log, engine=False)
+        elif isinstance(record, records.Published) and not record.origin:
+            for fact in doings.of_event(record.jid, record.functions, self.now):
+                self.tell(fact)
+
+    def _log_publish(self, jid, fun, minions, user="root", ends=(), work="", origin=""):
+        self._do(records.published(jid, fun, user, origin, minions, ends, work or jid, True, self.now))
+
+    def _read_log(self):
+        """The engine reads what the log has; who has begun what is remembered until then."""
+        while self.machine is not None and self.has_log and self._read_to < len(self.doings):
+            record = self.doings[self._read_to]
+            self._read_to += 1
+            if isinstance(record, records.Returned):
+                self.tell(facts.Returned(record.jid, frozenset([record.minion])))
+                continue
+            for fact in doings.of_record(record, record.at):
+                self.tell(fact)
+        early, self._early = self._early, []
+        for fact in early:
+            self.tell(fact)
+
+    def lose_log(self):
+        """The log is lost, of which the engine is told."""
+        self.doings, self._read_to, self._gap = [], 0, self.machine is None
+        self.position = None
+        if self.machine is not None:
+            self.tell(facts.Gap())
+            self.search()
+
+    def _begun(self, name, jid):
+        """The bus tells that a minion has begun a job, or returned it."""
+        fact = facts.Acknowledged(name, jid)
+        if self.machine is not None and not self.machine.knows(jid) and self.has_log:
+            self._early.append(fact)
+        else:
+            self.tell(fact)
+
+    def search(self):
         """Find the jobs that were published while nobody listened, and once more those that were stored late."""
         since = self.checkpoint
-        self._looks.append(since)
+        self._searches += 1
         self._look_for_publishes(since)
         self.later(LATEST, lambda: self._look_once_more(since))
 
     def _look_once_more(self, since):
         self._look_for_publishes(since)
-        if since in self._looks:  # the engine has not died of it
-            self._looks.remove(since)
+        self._searches -= 1
 
     def _look_for_publishes(self, since):
         self._since = min(since, self._since)
@@ -177,9 +228,8 @@ class World:
             return
         since, self._since = self._since, math.inf
         for jid, at in sorted(self.last.items(), key=lambda item: item[1]):
-            needs_look = self.machine is not None and self.machine.capture.needs_look
-            if needs_look and since <= at <= self.now and needs_look(jid, at, at):
-                self.tell(facts.Published(jid, "", at))
+            if since <= at <= self.now:
+                self.tell(facts.Published(jid, at, Source.CACHE))
 
     @contextlib.contextmanager
     def deaf(self):
@@ -191,7 +241,8 @@ class World:
     def notice(self):
         """The engine learns that events were lost, and looks for what they were about."""
         self.tell(facts.Gap())
-        self.reconcile()
+        if not self.has_log:
+            self.search()
 
     def crash(self):
         """kill -9: what was not stored is gone, and nobody waits for an outcome."""
@@ -199,7 +250,7 @@ class World:
         self.machine = None
         self._unsaved, self._unsaved_notes, self._waiting = {}, {}, []
         self._write_due, self._write_pause = None, 0.0
-        self._reconciling, self._since, self._looks = False, math.inf, []
+        self._reconciling, self._since, self._searches, self._early = False, math.inf, 0, []
 
     def restart(self):
         self.crash()
@@ -264,10 +315,9 @@ class World:
             self.notes.pop(jid, None) if record is None else self.notes.__setitem__(jid, record)
         self._unsaved_notes = {}
         if self.machine and not self._reconciling:
-            capture = self.machine.capture
-            self.checkpoint = capture.checkpoint(self.now) - MARGIN
-            self.closed = capture.closed_since(self.checkpoint)
-            capture.forget_closed(min([self.checkpoint, *self._looks]))
+            self.checkpoint = self.now - MARGIN
+            self.open = {jid: job.as_record() for jid, job in self.machine.capture.open.items()}
+            self.position = None if self._searches else self._read_to
         waiting, self._waiting = self._waiting, []
         for call in waiting:
             call()
@@ -300,11 +350,12 @@ class World:
                 self.tell(facts.JobRead(effect.jid, None, recorded=False))
                 return
             job, targets, _ = self.published.get(effect.jid, (None, (), 0))
+            targets = set(targets).union(*(named for work, named in effect.publishes if job and work == job.digest))
             returned = frozenset(minion for minion in targets if (minion, effect.jid) in self.returned)
             missing = frozenset(targets) - returned - self.barred
             last, kills = self.last.get(effect.jid, 0.0), self.kills.get(effect.jid, ())
-            told = {"recorded": bool(job or kills), "returned": returned, "minions": frozenset(targets)}
-            self.tell(facts.JobRead(effect.jid, job, missing, last, self.now - last, kills, **told))
+            told = {"recorded": bool(job or kills), "returned": returned}
+            self.tell(facts.JobRead(effect.jid, job, missing, self.now - last, kills, **told))
 
         self.later(0.05, read)
 
@@ -383,6 +434,7 @@ class World:
             self.last[effect.jid] = max(self.now, self.last.get(effect.jid, 0.0))
 
         def reach_master():
+            self._log_publish(effect.jid, "state.apply", effect.minions, origin=JOB_RETRY)
             self.later(self.lag, record, engine=False)
             if effect.rerun:
                 for minion in effect.minions:
@@ -435,7 +487,7 @@ class World:
             self.published[jid] = job, tuple(dict.fromkeys((*earlier, *targets))), at
             self.last[jid] = max(self.now, self.last.get(jid, 0.0))
 
-        self.tell(facts.Published(jid, fun, self.now))
+        self._log_publish(jid, fun, targets, work=digest)
         if self.lag:
             self.later(self.lag, record, engine=False)
         else:
@@ -482,7 +534,7 @@ class World:
             self.kills[signal] = (facts.Kill(jid, earlier.union(targets), user),)
             self.last[signal] = max(self.now, self.last.get(signal, 0.0))
 
-        self.tell(facts.Published(signal, fun, self.now))
+        self._log_publish(signal, fun, targets, user, ends=[jid or records.EVERY_JOB])
         if self.lag:
             self.later(self.lag, record, engine=False)
         else:
@@ -511,7 +563,7 @@ class World:
             minion.running[jid] = True
             life = minion.life
             if self.acks:
-                self.later(0.1, lambda name=name: self.tell(facts.Acknowledged(name, jid)), engine=False)
+                self.later(0.1, lambda name=name: self._begun(name, jid), engine=False)
             self.later(self.duration, lambda name=name, life=life: self.finish(name, jid, life), engine=False)
 
     def finish(self, name, jid, life):
@@ -521,8 +573,27 @@ class World:
         minion.running.pop(jid, None)
         minion.ran.add(jid)
         if self.keeps_returns:
-            self.returned.add((name, jid))
-        self.later(0.05, lambda: self.tell(facts.ReturnHeard(name, jid)), engine=False)
+            self.store_return(name, jid)
+        self.later(0.05, lambda: self.hear_return(name, jid), engine=False)
+
+    def store_return(self, name, jid):
+        """The master stores a return."""
+        self.returned.add((name, jid))
+        if self.has_log:
+            self._do(records.Returned(jid, name, "state.apply", 0, True, self.now))
+
+    def hear_return(self, name, jid):
+        """The bus tells of a return."""
+        self._begun(name, jid)
+        if not self.has_log:
+            self.later(0.3, lambda: self._look_for_return(name, jid, 5))
+
+    def _look_for_return(self, name, jid, times):
+        """The engine looks a few times for a return that it has heard of."""
+        if (name, jid) in self.returned:
+            self.tell(facts.Returned(jid, frozenset([name])))
+        elif times:
+            self.later(2.0, lambda: self._look_for_return(name, jid, times - 1))
 
     def stop(self, name):
         """kill -9 of a minion."""

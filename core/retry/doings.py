@@ -1,0 +1,39 @@
+"""
+What this master has done, as facts for the queue: from its log, or from events where there is none. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from saltext.jobs.core.log.records import EVERY_JOB
+from saltext.jobs.core.log.records import Published as Record
+from saltext.jobs.core.retry.capture import KILLS, NEVER
+from saltext.jobs.core.retry.facts import Kill, Published
+from saltext.jobs.core.retry.open_job import Source
+
+
+def of_record(record: Record, at: float) -> Iterator[Published | Kill]:
+    """
+    Yield what a publish in the log means for the queue. One of an engine of ours means nothing, unless it is a kill.
+
+    A signal among several functions is left to be read in the job cache: not all that its user wants may be permitted. So is
+    one to minions that the log does not name.
+
+    :param at: when it was, in Unix time.
+    """
+    functions = record.functions.split(",")
+    if not record.sent or (NEVER.issuperset(functions) and not record.ends):
+        return
+    if record.ends and record.minions is not None and len(functions) == 1:
+        for jid in record.ends:
+            yield Kill("" if jid == EVERY_JOB else jid, frozenset(record.minions), record.user or "somebody", at)
+    elif record.ends or not record.origin:
+        yield Published(record.jid, at, Source.LOG, bool(record.ends), record.minions, record.work)
+
+
+def of_event(jid: str, functions: str, at: float) -> Iterator[Published]:
+    """Yield what an event of a publish means: that the job cache is to be looked at, in a while."""
+    named = set(functions.split(","))
+    if not named <= NEVER - KILLS:
+        yield Published(jid, at, Source.BUS, signal=not KILLS.isdisjoint(named))

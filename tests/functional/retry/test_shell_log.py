@@ -1,0 +1,175 @@
+"""With the master's log, what the bus tells of publishes, kills and returns, or does not tell, changes nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.names import JOB_RETRY
+from saltext.jobs.core.log import segments
+from saltext.jobs.core.retry.entry import State
+from saltext.jobs.core.retry.store import Changes, RetryStore
+from tests.functional.retry.records import JID, accept, load_of, record_of, returners, snapshot_of
+from tests.functional.retry.test_shell import SIGNAL, Stage
+
+
+class Master:
+    """What the master does: it stores through the returner, which writes the log. The bus tells of nothing."""
+
+    def __init__(self, opts):
+        self._returners = returners(opts)
+
+    def publish(self, jid, *minions, **more):
+        self._returners["salt_cache.save_load"](jid, load_of(jid=jid, **more), list(minions))
+
+    def kill(self, jid, *minions, signal=SIGNAL):
+        self.publish(signal, *minions, fun="saltutil.kill_job", arg=[jid], user="ann")
+
+    def store_return(self, minion, jid=JID, fun="state.apply"):
+        load = {"jid": jid, "id": minion, "fun": fun, "fun_args": ["web"], "return": True, "retcode": 0}
+        self._returners["salt_cache.returner"](load)
+
+
+@pytest.fixture
+def master(opts):
+    opts["master_job_cache"] = "salt_cache"
+    return Master(opts)
+
+
+@pytest.fixture
+def make(opts, job_cache, master):
+    """Make an engine that reads the log, after something has been written to it."""
+    made = []
+
+    def start():
+        stage = Stage(opts, job_cache, has_log=True)
+        made.append(stage)
+        stage.start()
+        return stage
+
+    master.publish("20260516000000000000", "nobody", fun="test.ping")
+    accept(opts, "a", "b")
+    yield start
+    for stage in made:
+        stage.close()
+
+
+def restart(make, stage):
+    stage.until(lambda: stage.shell.writer.idle)
+    stage.close()
+    return make()
+
+
+def test_a_job_is_captured_though_nothing_was_heard_of_it(make, master):
+    stage = make()
+    assert stage.shell.restored
+    master.publish(JID, "a")
+    stage.until(lambda: stage.state("a") is State.PENDING)
+
+
+def test_an_event_of_a_publish_opens_no_job(make):
+    stage = make()
+    stage.bus.tell(f"salt/job/{JID}/new", {"jid": JID, "fun": "state.apply", "minions": ["a"]})
+    stage.run(0.5)
+    assert not stage.shell.machine.capture.open
+
+
+def test_who_begins_a_job_before_its_publish_was_read_has_begun_it(make, master):
+    stage = make()
+    master.publish(JID, "a")
+    stage.bus.tell(f"salt/job/{JID}/start/a", {"id": "a", "jid": JID})
+    assert not stage.shell.machine.knows(JID)
+    stage.until(lambda: stage.shell.machine.capture.open)
+    stage.until(lambda: stage.shell.machine.capture.open[JID].begun == {"a"})
+
+
+def test_a_kill_ends_what_was_published_before_it_and_nothing_that_was_published_after_it(make, master, opts):
+    RetryStore(opts).write(Changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
+    stage = make()
+    stage.run(1.5)  # and nothing is searched for any more: what a search finds has no order
+    master.publish(JID, "a", "b")
+    master.kill(JID, "a", "b")
+    master.publish(JID, "b", tgt="b")
+    stage.until(lambda: stage.state("a") is State.CANCELLED)
+    assert stage.shell.machine.entry("a", JID).reason == "killed by ann"
+    stage.until(lambda: stage.state("b") is State.PENDING)
+
+
+def test_another_job_under_the_jid_revives_nothing_that_was_killed(make, master):
+    stage = make()
+    master.publish(JID, "a")
+    master.kill(JID, "a")
+    master.publish(JID, "a", fun="test.ping", arg=[], user="bert")
+    stage.until(lambda: stage.state("a") is State.CANCELLED)
+
+
+def test_an_engine_goes_on_where_the_last_one_was_and_takes_each_kill_once(make, master, opts):
+    stage = make()
+    master.publish(JID, "a")
+    stage.until(lambda: stage.state("a") is State.PENDING)
+    master.kill(JID, "a")
+    stage.until(lambda: stage.state("a") is State.CANCELLED)
+    requests.leave(opts, JOB_RETRY, {"do": "enqueue", "jid": JID, "minions": ["a"]})
+    stage.take_requests()
+    stage.until(lambda: stage.state("a") is State.PENDING and stage.shell.writer.idle)
+    master.publish("20260516111111111111", "b")  # open while nobody drives
+    stage.until(lambda: "20260516111111111111" in stage.shell.machine.capture.open)
+    stage.take_requests()
+    again = restart(make, stage)
+    again.run(3)
+    assert again.state("a") is State.PENDING
+    again.until(lambda: again.state("b", "20260516111111111111") is State.PENDING)
+
+
+def test_a_job_that_was_published_while_the_engine_was_away_is_in_the_log(make, master, caplog):
+    stage = make()
+    stage.run(1.5)  # and nothing is searched for any more
+    stage.take_requests()
+    stage.until(lambda: stage.shell.writer.idle)
+    stage.close()
+    master.publish(JID, "a")
+    caplog.clear()
+    caplog.set_level("INFO")
+    again = make()
+    again.until(lambda: again.state("a") is State.PENDING)
+    assert "is searched" not in caplog.text
+
+
+@pytest.mark.parametrize("when", ["while it runs", "while it is away"])
+def test_without_the_log_the_job_cache_is_searched(make, master, when):
+    stage = make()
+    stage.run(1.5)
+    if when == "while it is away":
+        stage.close()
+    master.publish(JID, "a")
+    for path in stage.log_folder.iterdir():
+        path.unlink()
+    if when == "while it is away":
+        stage = make()
+    stage.until(lambda: stage.state("a") is State.PENDING)
+
+
+def test_a_return_that_the_master_stores_ends_what_is_owed_though_nothing_was_heard_of_it(make, master):
+    stage = make()
+    master.publish(JID, "a", "b")
+    stage.until(lambda: stage.state("a") is stage.state("b") is State.PENDING)
+    master.store_return("a")
+    stage.until(lambda: stage.state("a") is None)
+    assert stage.state("b") is State.PENDING
+
+
+def test_a_return_of_another_function_ends_nothing(make, master):
+    stage = make()
+    master.publish(JID, "a")
+    stage.until(lambda: stage.state("a") is State.PENDING)
+    master.store_return("a", fun="test.ping")
+    stage.run(1)
+    assert stage.state("a") is State.PENDING
+
+
+def test_what_an_engine_has_read_may_go_from_the_log(make, master):
+    stage = make()
+    stage.run(1.5)
+    stage.take_requests()
+    stage.until(lambda: (stage.log_folder / "job_retry.reader").exists())
+    assert segments.numbers(stage.log_folder) == [1]
