@@ -34,7 +34,7 @@ import salt.payload
 import salt.utils.jid
 
 from benchmarks.job_cache import LOAD, RETURN, RETURNERS, disk, options, returner
-from saltext.jobs.core.disk import job_index
+from saltext.jobs.core.sqlite import job_index
 from saltext.jobs.core.store import search
 from saltext.jobs.core.store.publication import digest
 from saltext.jobs.core.store.store import store_of

@@ -10,7 +10,7 @@ Everything that Salt keeps in ``cache:``, in one SQLite file: jobs, minion data,
 Nothing needs to be installed: SQLite is a part of Python. Several processes read and write at once; the file must be on a
 local disk. It is private to the user that the master runs as, since it holds pillars and tokens.
 
-A short function each; the work is done in ``core/disk/sqlite_banks.py``.
+A short function each; the work is done in ``core/sqlite/banks.py``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from saltext.jobs.core.errors import StateError
 try:
     import sqlite3
 
-    from saltext.jobs.core.disk import sqlite_banks
+    from saltext.jobs.core.sqlite import banks
 except ImportError:
     sqlite3 = None
 
@@ -111,7 +111,7 @@ def _cachedir(given):
 
 
 def _banks(cachedir):
-    return sqlite_banks.banks_of(__opts__, _cachedir(cachedir))
+    return banks.banks_of(__opts__, _cachedir(cachedir))
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ CHECKOUT = pathlib.Path(__file__).resolve().parents[1]
 #: Modules of one file each, for everybody; they import no package of ours.
 BASE = {"advice", "compat", "errors", "formats", "ids", "lines", "metrics", "options", "quiet", "settings", "windows"}
 #: The packages that a wing is built on.
-GROUND = BASE | {"disk", "display", "engine", "log", "master", "store"}
+GROUND = BASE | {"disk", "display", "engine", "log", "master", "sqlite", "store"}
 #: What each package, and each module that stands alone in core/, may import besides itself.
 MAY_IMPORT = {
     "advice": set(),
@@ -36,8 +36,9 @@ MAY_IMPORT = {
     "windows": {"errors"},
     "display": set(),
     "disk": BASE,
+    "sqlite": BASE | {"disk"},
     "log": BASE | {"disk"},
-    "store": BASE | {"arguments", "disk", "display", "log"},
+    "store": BASE | {"arguments", "disk", "display", "log", "sqlite"},
     "master": BASE | {"disk", "log", "store"},
     "engine": BASE | {"disk", "log", "master"},
     "batch": GROUND | {"arguments"},
@@ -51,7 +52,7 @@ MAY_IMPORT = {
     "runners": GROUND | {"arguments", "runner", "batch", "retry", "recorder"},
     "output": {"display", "lines", "batch", "retry", "recorder", "store"},
     "reactor": BASE | {"master"},
-    "cache": BASE | {"disk"},
+    "cache": BASE | {"disk", "sqlite"},
     "executors": BASE,
 }
 #: The folders that Salt's loader reads.

@@ -327,7 +327,7 @@ class RetryStore:
         if self._driver == "localfs":
             return LocalBanks(self._opts["cachedir"])
         if self._driver == "sqlite":
-            from saltext.jobs.core.disk.sqlite_banks import banks_of  # Python may have been built without sqlite3
+            from saltext.jobs.core.sqlite.banks import banks_of  # Python may have been built without sqlite3
 
             return banks_of(self._opts)
         return salt.cache.Cache(self._opts, driver=self._driver)

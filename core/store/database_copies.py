@@ -9,7 +9,7 @@ from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.store.store import Store
 
 if TYPE_CHECKING:  # Python may have been built without sqlite3
-    from saltext.jobs.core.disk.sqlite_banks import SqliteBanks
+    from saltext.jobs.core.sqlite.banks import SqliteBanks
 
 
 def backup(store: Store, path: Any) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def _is_another_file(path: str, own: str) -> bool:
 def _recovered(path: str, banks: SqliteBanks) -> dict[str, Any]:
     import sqlite3
 
-    from saltext.jobs.core.disk.salvage import Salvage
+    from saltext.jobs.core.sqlite.salvage import Salvage
 
     salvage = Salvage(path, banks)
     try:

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import salt.loader
 from salt.exceptions import SaltCacheError, SaltDeserializationError
 
-from saltext.jobs.core.disk.tally import Tally
 from saltext.jobs.core.ids import jid_at
+from saltext.jobs.core.sqlite.tally import Tally
 
 if TYPE_CHECKING:  # Python may have been built without sqlite3
-    from saltext.jobs.core.disk.sqlite_banks import SqliteBanks
+    from saltext.jobs.core.sqlite.banks import SqliteBanks
 
 LOADS = "jobs/loads"
 ABSENT = object()  # what ``read_all`` returns where there is no value

@@ -19,9 +19,9 @@ import salt.utils.jid
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.disk.job_index import has_failed, job_marks
-from saltext.jobs.core.disk.tally import Tally
 from saltext.jobs.core.ids import jid_at
+from saltext.jobs.core.sqlite.job_index import has_failed, job_marks
+from saltext.jobs.core.sqlite.tally import Tally
 from saltext.jobs.core.store import records
 from saltext.jobs.core.store.drivers import Matches, has_date
 from saltext.jobs.core.store.listing import describe, readable

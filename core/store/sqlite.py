@@ -1,5 +1,5 @@
 """
-The driver sqlite (cache/sqlite.py), without the driver: its file, read and written by core/disk/sqlite_banks.py.
+The driver sqlite (cache/sqlite.py), without the driver: its file, read and written by core/sqlite/banks.py.
 
 What a publish stores, and what is removed of a job, is one transaction; so is whatever else is done under the lock of a job,
 which no other process of this machine enters meanwhile.
@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.disk import packed
-from saltext.jobs.core.disk.job_lookup import CHUNK, JobLookup
-from saltext.jobs.core.disk.sqlite_banks import SqliteBanks, banks_of
-from saltext.jobs.core.disk.tally import Tally
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ids import jid_at
+from saltext.jobs.core.sqlite.banks import SqliteBanks, banks_of
+from saltext.jobs.core.sqlite.job_lookup import CHUNK, JobLookup
+from saltext.jobs.core.sqlite.tally import Tally
 from saltext.jobs.core.store.drivers import ABSENT, LOADS, Driver, Left, Marks, Outage, Shown, Undecodable
 
 Result = TypeVar("Result")

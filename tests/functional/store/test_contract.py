@@ -29,8 +29,8 @@ import salt.utils.jid
 import salt.version
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.disk.database import database_at
 from saltext.jobs.core.master.job_cache import JobCache
+from saltext.jobs.core.sqlite.database import database_at
 from saltext.jobs.core.store import drivers, publication, records
 from saltext.jobs.core.store.drivers import Outage
 from saltext.jobs.core.store.publication import digest

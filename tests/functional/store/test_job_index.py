@@ -21,10 +21,10 @@ import salt.config
 import salt.payload
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.disk import job_index, schema
-from saltext.jobs.core.disk.database import Database
-from saltext.jobs.core.disk.sqlite_banks import banks_of
 from saltext.jobs.core.ids import jid_at
+from saltext.jobs.core.sqlite import job_index, schema
+from saltext.jobs.core.sqlite.banks import banks_of
+from saltext.jobs.core.sqlite.database import Database
 from saltext.jobs.core.store.listing import all_jobs
 from saltext.jobs.core.store.search import Query, search
 from saltext.jobs.core.store.store import Store
@@ -219,7 +219,7 @@ class TestAFileOfAnEarlierVersion:
     def test_what_is_left_of_a_damaged_one_can_be_read(self, opts, path, first_version):
         aside = f"{path}.damaged-20260101000000"
         os.rename(path, aside)
-        from saltext.jobs.core.disk.salvage import Salvage
+        from saltext.jobs.core.sqlite.salvage import Salvage
 
         salvage = Salvage(aside, banks_of(opts))
         salvage.run()

@@ -11,7 +11,7 @@ import pathlib
 
 import pytest
 
-from saltext.jobs.core.disk.sqlite_banks import banks_of
+from saltext.jobs.core.sqlite.banks import banks_of
 from tests.integration.job_retry.desk import kill, lines, retry_master
 from tests.waiting import wait_for
 

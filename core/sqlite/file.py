@@ -19,11 +19,11 @@ from typing import Any
 from urllib.parse import quote
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.disk import schema
 from saltext.jobs.core.disk.local_banks import make_folder, owner_for_root
 from saltext.jobs.core.disk.mounts import mounts as mounted
 from saltext.jobs.core.disk.mounts import remote_file_system
 from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.sqlite import schema
 
 log = lines.logger(__name__)
 

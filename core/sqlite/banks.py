@@ -18,11 +18,12 @@ from typing import Any
 
 import salt.payload
 
-from saltext.jobs.core.disk import job_index, packed, removal
-from saltext.jobs.core.disk.database import Database, database_at
-from saltext.jobs.core.disk.job_lookup import CHUNK, JobLookup
-from saltext.jobs.core.disk.minion_numbers import MinionNumbers
+from saltext.jobs.core.disk import packed
 from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.sqlite import job_index, removal
+from saltext.jobs.core.sqlite.database import Database, database_at
+from saltext.jobs.core.sqlite.job_lookup import CHUNK, JobLookup
+from saltext.jobs.core.sqlite.minion_numbers import MinionNumbers
 
 FILE = "cache.sqlite"
 RESERVE = 100  # free pages that are kept for what comes next

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saltext.jobs.core.disk import minion_sets
+from saltext.jobs.core.sqlite import minion_sets
 
 NUMBERS = st.one_of(
     st.sets(st.integers(0, 40)), st.sets(st.integers(0, 70_000), max_size=30), st.sets(st.integers(500, 900))

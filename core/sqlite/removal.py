@@ -11,8 +11,8 @@ import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from saltext.jobs.core.disk import job_index
-from saltext.jobs.core.disk.database import Database
+from saltext.jobs.core.sqlite import job_index
+from saltext.jobs.core.sqlite.database import Database
 
 #: Records that one transaction removes, about: some ten milliseconds. With fewer it costs more: after each pause the CPU has
 #: what others did at hand, and this has to be fetched again.

@@ -13,9 +13,9 @@ table            holds
                  they have not been put together yet
 ===============  ====================================================================================================
 
-It is written here, in the transaction in which the records are written, and read in ``core/disk/job_lookup.py``. A row says
-where to look; the records say what is there. What is written of a job does not depend on how many minions it is for: they
-are one value (``core/disk/minion_sets.py``), and stretches are put together once for many jobs.
+It is written here, in the transaction in which the records are written, and read in ``core/sqlite/job_lookup.py``. A row
+says where to look; the records say what is there. What is written of a job does not depend on how many minions it is for:
+they are one value (``core/sqlite/minion_sets.py``), and stretches are put together once for many jobs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from typing import TYPE_CHECKING, Any
 import salt.payload
 import salt.utils.jid
 
-from saltext.jobs.core.disk import minion_sets, packed
+from saltext.jobs.core.disk import packed
+from saltext.jobs.core.sqlite import minion_sets
 
 if TYPE_CHECKING:  # Python may have been built without it
     import sqlite3

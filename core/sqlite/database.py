@@ -5,7 +5,7 @@ Each thread of each process has a connection of its own. One that was opened bef
 replaced since, is never used again, nor closed: closing it would touch the files of whoever uses them now.
 
 Besides this file there are its ``-wal`` and ``-shm``, which belong to SQLite, and ``.lock``, held while a file is made or
-set aside (``core/disk/database_file.py``).
+set aside (``core/sqlite/file.py``).
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from saltext.jobs.core import formats
-from saltext.jobs.core.disk import schema
-from saltext.jobs.core.disk.database_file import (
+from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.sqlite import schema
+from saltext.jobs.core.sqlite.file import (
     BUSY_SECONDS,
     LEFT,
     LOOK,
@@ -32,7 +33,6 @@ from saltext.jobs.core.disk.database_file import (
     patiently,
     roll_back,
 )
-from saltext.jobs.core.errors import StateError
 
 CACHE_KB = 8192  # of pages that a connection keeps, at most: those that a sweep changes in one transaction
 #: Seconds, at least and at most, between two transactions of one who removes or copies much, in which others write. Who

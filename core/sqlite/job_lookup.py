@@ -1,4 +1,4 @@
-"""Finds and lists jobs by what is kept beside their records (``core/disk/job_index.py``)."""
+"""Finds and lists jobs by what is kept beside their records (``core/sqlite/job_index.py``)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 
 import msgpack
 
-from saltext.jobs.core.disk import minion_sets, packed
-from saltext.jobs.core.disk.database import Database
-from saltext.jobs.core.disk.job_index import LOADS, RETURNS, UNTIMED, shown_mark
-from saltext.jobs.core.disk.tally import Tally
+from saltext.jobs.core.disk import packed
+from saltext.jobs.core.sqlite import minion_sets
+from saltext.jobs.core.sqlite.database import Database
+from saltext.jobs.core.sqlite.job_index import LOADS, RETURNS, UNTIMED, shown_mark
+from saltext.jobs.core.sqlite.tally import Tally
 
 FEW = 40
 CHUNK = 500  # rows asked for at a time: a reader that stays in one query would keep -wal from being emptied

@@ -12,8 +12,8 @@ from typing import Any
 
 import salt.payload
 
-from saltext.jobs.core.disk.removal import is_apart
-from saltext.jobs.core.disk.sqlite_banks import SqliteBanks
+from saltext.jobs.core.sqlite.banks import SqliteBanks
+from saltext.jobs.core.sqlite.removal import is_apart
 
 _ROWS = 200  # read at a time
 _PART = 1000  # written at a time

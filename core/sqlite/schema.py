@@ -2,14 +2,14 @@
 The tables of the database that ``cache: sqlite`` keeps, and how a file of an earlier version gets them.
 
 ``records`` holds every value. What tells of the jobs among them lies beside it, so that jobs are found and listed without
-reading them; ``core/disk/job_index.py`` writes and reads it.
+reading them; ``core/sqlite/job_index.py`` writes and reads it.
 """
 
 from __future__ import annotations
 
 import sqlite3
 
-from saltext.jobs.core.disk import job_index
+from saltext.jobs.core.sqlite import job_index
 
 APPLICATION = 0x53614A42  # in the header of the file: it is ours
 VERSION = 4  # of the tables

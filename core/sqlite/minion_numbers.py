@@ -10,8 +10,8 @@ import hashlib
 import sqlite3
 from collections.abc import Sequence
 
-from saltext.jobs.core.disk import job_index, minion_sets
-from saltext.jobs.core.disk.database import Database
+from saltext.jobs.core.sqlite import job_index, minion_sets
+from saltext.jobs.core.sqlite.database import Database
 
 MANY = 50  # of fewer the file is asked
 LISTS = 16  # of many minions, whose sets are known

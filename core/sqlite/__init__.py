@@ -1,0 +1,1 @@
+"""The database of ``cache: sqlite``: one file for the job cache and the retry queue."""
