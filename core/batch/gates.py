@@ -1,82 +1,259 @@
 """
-What has to be open before a batch sends on: its windows of time, the rights of its owner, and the check of a stage that has
-ended.
+What has to be open before a batch sends on: its windows of time, the rights of its owner, and the check of a stage.
 
-Part of the batch machine. Where it is not known whether a gate is open, it is shut. Pure: stdlib only.
+Where it is not known whether a gate is open, it counts as shut. None of them knows a calendar, a right or a test: each says
+when somebody is to be asked, and keeps the answer. Pure: stdlib only.
 """
 
 from __future__ import annotations
 
-from saltext.jobs.core.batch.facts import (
-    Announce,
-    Check,
-    Checked,
-    CheckRights,
-    Effect,
-    FindOpening,
-    OpeningFound,
-    RightsChecked,
-)
-from saltext.jobs.core.batch.flight import Outcome
-from saltext.jobs.core.batch.state import State
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from saltext.jobs.core.batch.kept import Kept, kept
+from saltext.jobs.core.batch.plan import APPROVE
+from saltext.jobs.core.batch.spec import Spec
+
+#: Seconds after which a question is asked again that could not be answered.
+ASK_AGAIN = 60.0
+#: Seconds after which it is asked again when the windows close, where they never do.
+ASK_DAILY = 86400.0
+#: Seconds by which an answer may be wrong, since it is converted from one clock to another.
+_SLACK = 0.001
 
 
-def heed_windows(batch: State, now: float) -> list[Effect]:
-    """Ask when the batch may send, where that has to be asked, and announce when it begins to wait and ends to."""
-    schedule = batch.schedule
-    if not batch.has_more() or not schedule.bounded:
-        return []
-    may_send = schedule.may_send(now)
-    effects: list[Effect] = [FindOpening()] if schedule.must_ask(now) else []
-    if may_send and schedule.told:
-        schedule.told = False
-        effects.append(Announce("resumed", {"reason": "its window is open"}))
-    elif not may_send and not schedule.asking and not schedule.told:
-        schedule.told = True
-        effects.append(Announce("paused", {"reason": schedule.reason(), "opens_at": schedule.opens}))
-    return effects
+def _nothing() -> None:
+    return None
 
 
-def opening_found(batch: State, fact: OpeningFound, now: float) -> list[Effect]:
-    """It was said when the batch may send."""
-    batch.schedule.found(fact.opens, fact.closes, fact.trouble, now)
-    return []
+@dataclasses.dataclass(slots=True)
+class Schedule(Kept):
+    """
+    When a batch may send: not before its first moment, and only while one of its windows is open.
+
+    It asks when the windows open and close next, and again each time they do. So it follows a clock that is set, and a zone
+    whose rules change.
+
+    :param spec: what was asked for.
+    """
+
+    spec: Spec
+    #: When the batch may next send, in Unix time, where that is known.
+    opens: float | None = kept(_nothing, name="window_opens")
+    closes: float | None = kept(_nothing, name="window_closes")  # when that ends, if it does
+    open: bool = kept(bool, name="window_open")  # it was said that it may send now
+    asking: bool = kept(bool, name="window_asking")  # the question is under way
+    ask_at: float | None = kept(_nothing, name="window_ask_at")  # when it is asked next; None for at once
+    trouble: str = kept(str, name="window_trouble")  # why it could not be said
+    told: bool = kept(bool, name="window_told")  # it was announced that the batch waits
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the batch may not send at any time."""
+        return bool(self.spec.window) or self.spec.start_at is not None
+
+    def may_send(self, now: float) -> bool:
+        """Tell whether the batch may send."""
+        if self.open and self.closes is not None and now >= self.closes:
+            self.open = False
+        return self.open or not self.bounded
+
+    def must_ask(self, now: float) -> bool:
+        """Tell whether it has to be asked when the windows open, and count the question as under way if so."""
+        if self.asking or not self.bounded or (self.ask_at is not None and now < self.ask_at):
+            return False
+        self.asking = True
+        return True
+
+    def found(self, opens: float | None, closes: float | None, trouble: str, now: float) -> None:
+        """Take the answer: when the batch may send next, or that it may now; None where that is not known."""
+        self.asking, self.opens, self.closes, self.trouble = False, opens, closes, trouble
+        self.open = opens is not None and opens <= now + _SLACK and (closes is None or now < closes)
+        if opens is None:
+            self.ask_at = now + ASK_AGAIN
+        elif self.open:
+            self.ask_at = closes if closes is not None else now + ASK_DAILY
+        else:
+            self.ask_at = max(opens, now + 1.0)
+
+    def recover(self) -> None:
+        """Forget the answer: the clock may have been set."""
+        self.asking, self.open, self.ask_at = False, False, None
+
+    def next_due(self) -> float | None:
+        """Return when something changes, where that is known."""
+        return None if self.asking or not self.bounded else self.ask_at
+
+    def reason(self) -> str:
+        """Return why the batch waits."""
+        if self.trouble:
+            return f"when it may send is not known: {self.trouble}"
+        return "outside its window" if self.spec.window else "before its start time"
 
 
-def heed_rights(batch: State, now: float) -> list[Effect]:
-    """Ask whether the batch may still be sent on behalf of its owner, where that has to be asked."""
-    if batch.rights.may_send(now) or not batch.rights.must_ask(now):
-        return []
-    return [CheckRights(batch.rights.question, tuple(batch.pending()))]
+#: Seconds for which an answer counts.
+FRESH = 300.0
 
 
-def rights_checked(batch: State, fact: RightsChecked, now: float) -> list[Effect]:
-    """It was said whether the batch may be sent on. Where it may not it waits for somebody who may, and loses nothing."""
-    if batch.halted or batch.finished or not batch.rights.told(fact.question, fact.reason, fact.trouble, now):
-        return []
-    return batch.pause(fact.reason)
+@dataclasses.dataclass(slots=True)
+class Rights(Kept):
+    """
+    Whether whoever a batch is carried out for still may: when that has to be found out, and what came of it.
+
+    Rights can be taken away while a batch waits, and while it runs. So nothing is sent on an answer that is older than
+    FRESH, nor on one from before a stage, a resume, an approval or the start of an engine.
+
+    :param spec: what was asked for.
+    """
+
+    spec: Spec
+    #: By whom, with that one's ``owner`` and ``on_behalf``; empty for nobody.
+    taken_over: Mapping[str, Any] = kept(dict, name="rights_taken_over")
+    fresh_until: float | None = kept(_nothing, name="rights_fresh_until")
+    question: int = kept(int, name="rights_question")  # the number of the last one
+    asking: bool = kept(bool, name="rights_asking")  # it is under way
+    ask_at: float | None = kept(_nothing, name="rights_ask_at")  # when it is asked next; None for at once
+    trouble: str = kept(str, name="rights_trouble")  # why it could not be said
+    lacking: bool = kept(bool, name="rights_lacking")  # the batch is paused since they are
+    #: The stage at whose end they were doubted last.
+    looked_after: int | None = kept(_nothing, name="rights_looked_after")
+
+    @property
+    def owner(self) -> Mapping[str, Any]:
+        """Whose rights count; empty for one of whom it was not kept."""
+        found: Mapping[str, Any] = self.taken_over["owner"] if self.taken_over else self.spec.owner
+        return found
+
+    @property
+    def on_behalf(self) -> Mapping[str, Any]:
+        """The limits of a runner function that is called for the batch."""
+        found: Mapping[str, Any] = self.taken_over["on_behalf"] if self.taken_over else self.spec.on_behalf
+        return found
+
+    @property
+    def limited(self) -> bool:
+        """Whether anything can be taken away."""
+        return self.owner.get("kind") not in (None, "master")
+
+    def may_send(self, now: float) -> bool:
+        """Tell whether it is known that the batch may send."""
+        return not self.limited or (self.fresh_until is not None and now < self.fresh_until)
+
+    @property
+    def waits(self) -> bool:
+        """Whether nothing is sent until it is said that the batch may: an answer, or the next question, is to come."""
+        return self.asking or self.ask_at is not None
+
+    def must_ask(self, now: float) -> bool:
+        """Tell whether it has to be asked, and count the question as under way if so."""
+        if self.asking or (self.ask_at is not None and now < self.ask_at):
+            return False
+        self.asking, self.question = True, self.question + 1
+        return True
+
+    def doubt(self) -> None:
+        """What was said does not count any more; nor does the answer to a question that is under way."""
+        self.fresh_until, self.asking, self.ask_at = None, False, None
+
+    def doubt_after(self, stage: int) -> bool:
+        """Doubt them, once, at the end of a stage, and tell whether that was done."""
+        if not self.limited or self.looked_after == stage:
+            return False
+        self.looked_after = stage
+        self.doubt()
+        return True
+
+    def told(self, question: int, reason: str, trouble: str, now: float) -> bool:
+        """Take an answer, and tell whether it says that rights are lacking."""
+        if not self.asking or question != self.question:
+            return False
+        self.asking, self.trouble, self.lacking = False, trouble, bool(reason)
+        if trouble:
+            self.ask_at = now + ASK_AGAIN
+        else:
+            self.fresh_until, self.ask_at = (None if reason else now + FRESH), None
+        return self.lacking
+
+    def resumed(self, user: str, rights: Mapping[str, Any]) -> None:
+        """Somebody wants the batch to go on. Whoever does so where rights are lacking vouches for it from now on."""
+        if self.lacking and rights:
+            self.taken_over = {**rights, "user": user}
+        self.lacking = False
+        self.doubt()
+
+    def recover(self) -> None:
+        """The engine has started: its configuration may be another one."""
+        self.looked_after = None
+        self.doubt()
+
+    def next_due(self) -> float | None:
+        """Return when it is asked again, where that is known."""
+        return None if self.asking else self.ask_at
 
 
-def begin_check(batch: State, now: float) -> list[Effect]:
-    """Find out whether the batch may go on."""
-    stage = batch.pace.stage
-    batch.checks.begin(stage, now)
-    details = {**batch.spec.check, "stage": stage}
-    if batch.checks.by_hand:
-        return [Announce("check", details)]
-    done = [
-        minion
-        for minion, (outcome, since, _) in batch.outcomes.items()
-        if outcome is Outcome.COMPLETED and since >= batch.checks.began
-    ]
-    return [Announce("check", details), Check(stage, tuple(sorted(done)))]
+#: Seconds that the answer of a check may be late before it counts as timed out.
+_GRACE = 10.0
 
 
-def checked(batch: State, fact: Checked, _now: float) -> list[Effect]:
-    """The check of a stage has an answer."""
-    if batch.halted or batch.checks.by_hand or batch.checks.stage != fact.stage:
-        return []
-    if fact.passed:
-        batch.checks.pass_()
-        return [Announce("checked", {**batch.spec.check, "stage": fact.stage})]
-    return batch.halt(f"check {batch.spec.check['fun']}: {fact.reason}")
+@dataclasses.dataclass(slots=True)
+class Checks(Kept):
+    """
+    The checks between the stages: which one is under way, until when, and which was passed.
+
+    A check that was begun is begun again after a crash, and never skipped.
+
+    :param spec: what was asked for.
+    """
+
+    spec: Spec
+    stage: int | None = kept(_nothing, name="check_stage")  # the stage whose check is under way
+    passed: int | None = kept(_nothing, name="check_passed")  # the stage whose check was passed last
+    due: float | None = kept(_nothing, name="check_due")  # when the check under way times out
+    began: float = kept(float, name="stage_began")  # when the present stage began
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether somebody has to approve."""
+        return self.spec.check.get("kind") == APPROVE
+
+    @property
+    def under_way(self) -> bool:
+        """Whether it is being found out whether the batch may go on."""
+        return self.stage is not None
+
+    def must_begin(self, stage: int) -> bool:
+        """Tell whether a stage that is over has to be checked, and is not yet."""
+        return bool(self.spec.check) and self.stage != stage and self.passed != stage
+
+    def may_go_on(self, stage: int) -> bool:
+        """Tell whether the next stage may begin after this one."""
+        return not self.spec.check or self.passed == stage
+
+    def begin(self, stage: int, now: float) -> None:
+        """Begin the check of a stage, or begin it again after a crash."""
+        again, self.stage = self.stage == stage, stage
+        if not self.by_hand:
+            self.due = now + self.spec.check_timeout + _GRACE
+        elif not again:
+            self.due = None if self.spec.approve_timeout is None else now + self.spec.approve_timeout
+
+    def pass_(self) -> None:
+        """The check under way was passed."""
+        self.passed, self.stage, self.due = self.stage, None, None
+
+    def end(self) -> None:
+        """The check under way was not passed, or does not matter any more."""
+        self.stage = self.due = None
+
+    def next_stage(self, now: float) -> None:
+        """A stage begins."""
+        self.began = now
+
+    def timed_out(self, now: float) -> str | None:
+        """Return why the batch may not go on, if the check under way took too long."""
+        if self.due is None or now < self.due:
+            return None
+        if self.by_hand:
+            return f"nobody has approved it within {self.spec.approve_timeout:g} s"
+        return f"check {self.spec.check['fun']}: no answer within {self.spec.check_timeout:g} s"

@@ -14,15 +14,14 @@ A minion's way through a batch:
 Only a return, or evidence that the job is not running there, frees a slot. Silence counts only after ``probe_attempts``
 questions, and is absence only of a minion that was never known to be there.
 
-What a batch is stands in ``state.py``, and its parts hold what they are named for: who is still to be sent to
-(``pending.py``), who of them is there (``presence.py``), how many at a time and when (``pace.py``, ``publish_window.py``,
-``schedule.py``, ``rights.py``, ``checks.py``), who is in flight (``inflight.py``), and how each ended (``outcomes.py``).
-What facts make of it is in as many parts again, each of which takes the state and returns effects:
+What a batch is stands in ``state.py``, and its parts hold what they are named for: who is still to be sent to, and who of
+them is there (``pending.py``), how many at a time and when (``pace.py``), what has to be open for that (``gates.py``), who is
+in flight (``inflight.py``), and how each ended (``outcomes.py``). What facts make of it is in as many parts again, each of
+which takes the state and returns effects:
 
-    attendance.py  who is there, and what becomes of the others     gates.py     windows, rights, checks between stages
-    sending.py     publishing to the next minions                   returns.py   what minions say of their own accord
-    overdue.py     minions that have not returned in time           kills.py     ending the job on a minion
-    verbs.py       what operators ask for                           recovery.py  the start of an engine
+    attendance.py  who is there, and what becomes of the others     holding.py   gates, and what operators ask for
+    sending.py     publishing to the next minions                   ending.py    returns, overdue minions, kills
+    recovery.py    the start of an engine
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from saltext.jobs.core.batch import attendance, facts, gates, kills, overdue, recovery, returns, sending, verbs
+from saltext.jobs.core.batch import attendance, ending, facts, holding, recovery, sending
 from saltext.jobs.core.batch.facts import Effect, Fact
 from saltext.jobs.core.batch.state import State
 
@@ -64,13 +63,13 @@ class Batch(State):
         if self.halted or self.paused:
             self.pace.publish_at = None
             return []
-        effects = gates.heed_windows(self, now)
+        effects = holding.heed_windows(self, now)
         if self.has_more() and not self.schedule.may_send(now):
             self.pace.publish_at = None
             return effects
         if self.has_more() and not self.rights.may_send(now):
             self.pace.publish_at = None
-            return effects + gates.heed_rights(self, now)
+            return effects + holding.heed_rights(self, now)
         effects += attendance.ping(self, now)
         return effects if self.presence.gathering else effects + sending.publish(self, now)
 
@@ -94,24 +93,24 @@ _HANDLERS: dict[type, Callable[[Any, Any, float], list[Effect]]] = {
     facts.PingFailed: attendance.ping_failed,
     facts.Queued: attendance.queued,
     facts.QueueRefused: attendance.queue_refused,
-    facts.OpeningFound: gates.opening_found,
-    facts.Checked: gates.checked,
+    facts.OpeningFound: holding.opening_found,
+    facts.Checked: holding.checked,
     facts.Published: sending.published,
     facts.PublishFailed: sending.publish_failed,
-    facts.Returned: returns.returned,
-    facts.Acknowledged: returns.acknowledged,
-    facts.Started: returns.started,
-    facts.EventsLost: returns.events_lost,
-    facts.Tick: overdue.ticked,
-    facts.LookedUp: overdue.looked_up,
-    facts.Probed: overdue.probed,
-    facts.NeverBegun: overdue.never_begun,
-    facts.KillSent: kills.kill_sent,
-    facts.StopRequested: verbs.stop,
-    facts.PauseRequested: verbs.pause_requested,
-    facts.ResumeRequested: verbs.resume,
-    facts.RightsChecked: gates.rights_checked,
-    facts.Approved: verbs.approved,
+    facts.Returned: ending.returned,
+    facts.Acknowledged: ending.acknowledged,
+    facts.Started: ending.started,
+    facts.EventsLost: ending.events_lost,
+    facts.Tick: ending.ticked,
+    facts.LookedUp: ending.looked_up,
+    facts.Probed: ending.probed,
+    facts.NeverBegun: ending.never_begun,
+    facts.KillSent: ending.kill_sent,
+    facts.StopRequested: holding.stop,
+    facts.PauseRequested: holding.pause_requested,
+    facts.ResumeRequested: holding.resume,
+    facts.RightsChecked: holding.rights_checked,
+    facts.Approved: holding.approved,
     facts.Recovered: recovery.recover,
     facts.Closed: _closed,
 }

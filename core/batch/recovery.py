@@ -6,7 +6,7 @@ Part of the batch machine. Before that it must never send again to a minion whos
 
 from __future__ import annotations
 
-from saltext.jobs.core.batch import gates
+from saltext.jobs.core.batch import holding
 from saltext.jobs.core.batch.facts import Announce, Close, Effect, LookUp, Queue, Recovered
 from saltext.jobs.core.batch.pending import Pending
 from saltext.jobs.core.batch.state import POLICY, State
@@ -33,7 +33,7 @@ def recover(batch: State, fact: Recovered, now: float) -> list[Effect]:
     if batch.to_queue:
         effects.append(Queue(tuple(batch.to_queue)))
     if batch.checks.under_way and (batch.checks.by_hand or not batch.rights.limited):
-        effects += gates.begin_check(batch, now)
+        effects += holding.begin_check(batch, now)
     elif batch.checks.under_way:
         batch.checks.end()  # it begins once it is known whether its owner still may
     to_look_for, last = batch.inflight.recover(now, batch.stepped_at - DOUBTFUL if young else None)

@@ -7,7 +7,7 @@ send to a minion that may have received the job. Pure: stdlib only.
 
 from __future__ import annotations
 
-from saltext.jobs.core.batch import attendance, gates, kills, overdue
+from saltext.jobs.core.batch import attendance, ending, holding
 from saltext.jobs.core.batch.facts import Effect, Publish, Published, PublishFailed
 from saltext.jobs.core.batch.state import State
 
@@ -47,9 +47,9 @@ def _next_stages(batch: State, now: float) -> list[Effect]:
             if reason:
                 return batch.halt(reason)
         if batch.rights.doubt_after(batch.pace.stage):
-            return gates.heed_rights(batch, now)
+            return holding.heed_rights(batch, now)
         if batch.checks.must_begin(batch.pace.stage):
-            return gates.begin_check(batch, now)
+            return holding.begin_check(batch, now)
         if not batch.checks.may_go_on(batch.pace.stage):
             return []
         batch.pace.next_stage(batch.waiting.available)
@@ -73,7 +73,7 @@ def published(batch: State, fact: Published, now: float) -> list[Effect]:
             effects += attendance.leave_out(batch, [minion], now)
         else:
             batch.inflight.sent(minion, now)
-    return effects + kills.kill_what_was_late(batch)
+    return effects + ending.kill_what_was_late(batch)
 
 
 def publish_failed(batch: State, fact: PublishFailed, now: float) -> list[Effect]:
@@ -87,5 +87,5 @@ def publish_failed(batch: State, fact: PublishFailed, now: float) -> list[Effect
     else:
         for minion in sending:
             batch.flights[minion].unknown = True
-        effects += overdue.look_for(batch, sending)
-    return effects + batch.failed_again(fact.reason, now) + kills.kill_what_was_late(batch)
+        effects += ending.look_for(batch, sending)
+    return effects + batch.failed_again(fact.reason, now) + ending.kill_what_was_late(batch)

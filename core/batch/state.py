@@ -10,7 +10,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from saltext.jobs.core.batch.checks import Checks
 from saltext.jobs.core.batch.facts import (
     Announce,
     Approved,
@@ -21,16 +20,13 @@ from saltext.jobs.core.batch.facts import (
     StopRequested,
 )
 from saltext.jobs.core.batch.flight import Flight, Outcome
+from saltext.jobs.core.batch.gates import Checks, Rights, Schedule
 from saltext.jobs.core.batch.inflight import InFlight
 from saltext.jobs.core.batch.kept import Kept, kept
 from saltext.jobs.core.batch.outcomes import GUESSED, Ended, Outcomes
-from saltext.jobs.core.batch.pace import Pace
-from saltext.jobs.core.batch.pending import Pending
+from saltext.jobs.core.batch.pace import Pace, PublishWindow
+from saltext.jobs.core.batch.pending import Pending, Presence
 from saltext.jobs.core.batch.plan import Membership
-from saltext.jobs.core.batch.presence import Presence
-from saltext.jobs.core.batch.publish_window import PublishWindow
-from saltext.jobs.core.batch.rights import Rights
-from saltext.jobs.core.batch.schedule import Schedule
 from saltext.jobs.core.batch.spec import Spec
 
 #: Of the policy by which facts are folded. A journal that an engine with another one has begun is folded by this one: then

@@ -9,7 +9,7 @@ import pytest
 
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.publish_window import LONGEST_SECONDS, PublishWindow
+from saltext.jobs.core.batch.pace import LONGEST_SECONDS, PublishWindow
 from saltext.jobs.core.master.hearsay import Hearsay
 from tests.unit.batch.bench import BEGIN, spec
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.batch import facts
+from saltext.jobs.core.batch.gates import ASK_AGAIN, FRESH
 from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.rights import ASK_AGAIN, FRESH
 from tests.unit.batch.bench import BEGIN, Bench, published
 
 OWNER = {"kind": "token", "name": "anna", "backends": ["file"], "at": BEGIN}

@@ -1,28 +1,92 @@
 """
-Minions that have not returned in time: their returns are looked for, then they are asked, and in the end given up.
+What becomes of minions that were sent to: they return, are overdue and asked, are killed, and in the end are given up.
 
-Part of the batch machine. It must never give a minion up before a last look into the job cache. Pure: stdlib only.
+Part of the batch machine. Whether a minion has returned was found out before it became a fact. Starts are unauthenticated: a
+forged one causes a short delay, never a success. That a kill was sent is no evidence either: the minion is asked whether it
+worked. It must never give a minion up before a last look into the job cache. Pure: stdlib only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from saltext.jobs.core.batch import attendance, kills, returns
+from saltext.jobs.core.batch import attendance
 from saltext.jobs.core.batch.facts import (
+    Acknowledged,
     Announce,
     AskRecords,
     Effect,
+    EventsLost,
+    Kill,
+    KillSent,
     LookedUp,
     LookUp,
     NeverBegun,
     Probe,
     Probed,
     Returned,
+    Started,
     Tick,
 )
-from saltext.jobs.core.batch.flight import Flight, Outcome
+from saltext.jobs.core.batch.flight import Flight, Outcome, Phase
 from saltext.jobs.core.batch.state import State
+
+
+def returned(batch: State, fact: Returned, now: float) -> list[Effect]:
+    """A minion has returned: this frees its slot."""
+    if not batch.wants_return(fact.minion):
+        return []
+    _has_received_it(batch, fact.minion)
+    batch.settle(fact.minion, _outcome_of(batch, fact), now, fact.retcode)
+    return batch.check_budget()
+
+
+def _has_received_it(batch: State, minion: str) -> bool:
+    """A minion that is pending again has received the job all the same; tells whether it was."""
+    if minion not in batch.tried:
+        return False
+    batch.tried.discard(minion)
+    batch.waiting.drop(minion)
+    batch.presence.unseen.pop(minion, None)
+    batch.pace.sends_elsewhere()
+    return True
+
+
+def _outcome_of(batch: State, fact: Returned) -> Outcome:
+    if not fact.retcode:
+        return Outcome.COMPLETED
+    flight = batch.flights.get(fact.minion)
+    # A job that is told to terminate may still return: that it failed is our doing.
+    timed_out = flight.expired if flight else batch.record.timed_out(fact.minion)
+    return Outcome.TIMED_OUT if timed_out else Outcome.FAILED
+
+
+def acknowledged(batch: State, fact: Acknowledged, now: float) -> list[Effect]:
+    """A minion has begun. One that was given up, or put back, is in flight again."""
+    minion = fact.minion
+    if not batch.wants_acknowledgement(minion):
+        return []
+    if not batch.inflight.awaits_begin(minion):
+        batch.begun_after_all[minion] = batch.begun_after_all.get(minion, 0) + 1
+    if batch.record.is_guess(minion):
+        batch.record.reopen(minion)
+        batch.inflight.revive(minion, now)
+    elif _has_received_it(batch, minion):
+        batch.inflight.revive(minion, now)
+    batch.inflight.seen_running(minion, now, begins=True)
+    return kill_what_was_late(batch)
+
+
+def started(batch: State, fact: Started, _now: float) -> list[Effect]:
+    """A minion's process has started."""
+    batch.inflight.forget(fact.minion)
+    return []
+
+
+def events_lost(batch: State, _fact: EventsLost, _now: float) -> list[Effect]:
+    """The bus may have lost events."""
+    batch.inflight.doubt_silence()
+    return []
 
 
 def ticked(batch: State, _fact: Tick, now: float) -> list[Effect]:
@@ -46,7 +110,7 @@ def looked_up(batch: State, fact: LookedUp, now: float) -> list[Effect]:
     """The job cache was read: take the returns that it has, and ask the other minions, or give them up."""
     effects: list[Effect] = []
     for minion, retcode in fact.found:
-        effects += returns.returned(batch, Returned(minion, retcode), now)
+        effects += returned(batch, Returned(minion, retcode), now)
     to_ask, to_give_up = batch.inflight.not_found(fact.asked)
     for minion in to_give_up:
         effects += _give_up(batch, minion, now)
@@ -70,7 +134,7 @@ def probed(batch: State, fact: Probed, now: float) -> list[Effect]:
     final = batch.inflight.silent(fact.silent, now)
     batch.inflight.unasked([minion for minion in fact.unasked if minion not in final], now)
     ask: list[Effect] = [AskRecords(in_doubt)] if in_doubt else []
-    effects = look_for(batch, final, last=True) + kills.terminate(batch, to_terminate) + kills.kill(batch, to_kill)
+    effects = look_for(batch, final, last=True) + terminate(batch, to_terminate) + kill(batch, to_kill)
     return effects + ask
 
 
@@ -117,3 +181,30 @@ def _never_got_it(batch: State, minion: str, flight: Flight) -> bool:
         and not flight.deaf
         and batch.resent.get(minion, 0) < batch.spec.probe_attempts
     )
+
+
+def kill_what_was_late(batch: State) -> list[Effect]:
+    """Kill the job on minions to which it was still being published when the kill was asked for."""
+    if not batch.killing:
+        return []
+    late = (minion for minion, flight in batch.flights.items() if not flight.kills)
+    return kill(batch, [minion for minion in late if not batch.inflight.is_in(minion, Phase.SENDING)])
+
+
+def kill(batch: State, minions: Iterable[str]) -> list[Effect]:
+    """Send minions a kill."""
+    chosen = batch.inflight.kill(minions)
+    return [Kill(chosen)] if chosen else []
+
+
+def terminate(batch: State, minions: Iterable[str]) -> list[Effect]:
+    """Minions have run the job for too long: terminate it, before it is killed."""
+    chosen = batch.inflight.kill(minions, expired=True)
+    return [Kill(chosen, gently=True)] if chosen else []
+
+
+def kill_sent(batch: State, fact: KillSent, now: float) -> list[Effect]:
+    """A kill was tried."""
+    # A journal of the first release does not say whom the kill was for: it was for all.
+    batch.inflight.kill_sent(fact.minions or list(batch.flights), fact.gently, now)
+    return []

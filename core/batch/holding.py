@@ -1,0 +1,127 @@
+"""
+What holds a batch, and what lets it go on: its windows, rights and checks, and what operators ask for (stop, pause, resume,
+approve).
+
+Part of the batch machine. A request that would change nothing does nothing (``State.accepts``). Pure: stdlib only.
+"""
+
+from __future__ import annotations
+
+from saltext.jobs.core.batch import ending
+from saltext.jobs.core.batch.facts import (
+    Announce,
+    Approved,
+    Check,
+    Checked,
+    CheckRights,
+    Effect,
+    FindOpening,
+    OpeningFound,
+    PauseRequested,
+    ResumeRequested,
+    RightsChecked,
+    StopRequested,
+)
+from saltext.jobs.core.batch.flight import Outcome, Phase
+from saltext.jobs.core.batch.state import State
+
+
+def heed_windows(batch: State, now: float) -> list[Effect]:
+    """Ask when the batch may send, where that has to be asked, and announce when it begins to wait and ends to."""
+    schedule = batch.schedule
+    if not batch.has_more() or not schedule.bounded:
+        return []
+    may_send = schedule.may_send(now)
+    effects: list[Effect] = [FindOpening()] if schedule.must_ask(now) else []
+    if may_send and schedule.told:
+        schedule.told = False
+        effects.append(Announce("resumed", {"reason": "its window is open"}))
+    elif not may_send and not schedule.asking and not schedule.told:
+        schedule.told = True
+        effects.append(Announce("paused", {"reason": schedule.reason(), "opens_at": schedule.opens}))
+    return effects
+
+
+def opening_found(batch: State, fact: OpeningFound, now: float) -> list[Effect]:
+    """It was said when the batch may send."""
+    batch.schedule.found(fact.opens, fact.closes, fact.trouble, now)
+    return []
+
+
+def heed_rights(batch: State, now: float) -> list[Effect]:
+    """Ask whether the batch may still be sent on behalf of its owner, where that has to be asked."""
+    if batch.rights.may_send(now) or not batch.rights.must_ask(now):
+        return []
+    return [CheckRights(batch.rights.question, tuple(batch.pending()))]
+
+
+def rights_checked(batch: State, fact: RightsChecked, now: float) -> list[Effect]:
+    """It was said whether the batch may be sent on. Where it may not it waits for somebody who may, and loses nothing."""
+    if batch.halted or batch.finished or not batch.rights.told(fact.question, fact.reason, fact.trouble, now):
+        return []
+    return batch.pause(fact.reason)
+
+
+def begin_check(batch: State, now: float) -> list[Effect]:
+    """Find out whether the batch may go on."""
+    stage = batch.pace.stage
+    batch.checks.begin(stage, now)
+    details = {**batch.spec.check, "stage": stage}
+    if batch.checks.by_hand:
+        return [Announce("check", details)]
+    done = [
+        minion
+        for minion, (outcome, since, _) in batch.outcomes.items()
+        if outcome is Outcome.COMPLETED and since >= batch.checks.began
+    ]
+    return [Announce("check", details), Check(stage, tuple(sorted(done)))]
+
+
+def checked(batch: State, fact: Checked, _now: float) -> list[Effect]:
+    """The check of a stage has an answer."""
+    if batch.halted or batch.checks.by_hand or batch.checks.stage != fact.stage:
+        return []
+    if fact.passed:
+        batch.checks.pass_()
+        return [Announce("checked", {**batch.spec.check, "stage": fact.stage})]
+    return batch.halt(f"check {batch.spec.check['fun']}: {fact.reason}")
+
+
+def stop(batch: State, fact: StopRequested, now: float) -> list[Effect]:
+    """Send to nobody any more, and kill what runs if that was asked for."""
+    if not batch.accepts(fact):
+        return []
+    effects: list[Effect] = []
+    batch.last_progress = now
+    batch.stopped_by = fact.user
+    if not batch.halted:
+        effects += batch.halt("stop")
+    if fact.kill:
+        batch.killing = True
+        busy = (Phase.SENDING, Phase.KILLING)  # those are killed once that is over
+        effects += ending.kill(batch, [minion for minion, flight in batch.flights.items() if flight.phase not in busy])
+    return effects
+
+
+def pause_requested(batch: State, fact: PauseRequested, _now: float) -> list[Effect]:
+    """Send to nobody for now."""
+    return batch.pause(f"paused by {fact.user}" if fact.user else "paused") if batch.accepts(fact) else []
+
+
+def resume(batch: State, fact: ResumeRequested, now: float) -> list[Effect]:
+    """Go on."""
+    if not batch.accepts(fact):
+        return []
+    batch.paused = None
+    batch.rights.resumed(fact.user, fact.rights)
+    batch.pace.begin_anew(now)
+    return [Announce("resumed", {"user": fact.user})]
+
+
+def approved(batch: State, fact: Approved, _now: float) -> list[Effect]:
+    """Go on to the next stage."""
+    if not batch.accepts(fact):
+        return []
+    batch.checks.pass_()
+    batch.rights.doubt()
+    return [Announce("checked", {**batch.spec.check, "stage": fact.stage, "user": fact.user})]
