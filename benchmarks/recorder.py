@@ -40,12 +40,12 @@ from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.master.bus import Bus
-from saltext.jobs.core.master.returner import ReturnerModule
 from saltext.jobs.core.recorder.catch_up import CatchUp
 from saltext.jobs.core.recorder.consumer import Consumer
 from saltext.jobs.core.recorder.files import Seen
 from saltext.jobs.core.recorder.intake import Intake
 from saltext.jobs.core.recorder.record import RETURN, Record, packed
+from saltext.jobs.core.recorder.returner import ReturnerModule
 from saltext.jobs.core.recorder.shell import Ports, RecorderShell
 from saltext.jobs.core.settings import RecorderSettings, read_settings
 from tests.event_bus import event_bus

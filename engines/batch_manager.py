@@ -19,6 +19,7 @@ import salt.utils.job
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.batch.permission import Permission
 from saltext.jobs.core.batch.ports import Ports
+from saltext.jobs.core.batch.runner_call import RunnerCalls
 from saltext.jobs.core.batch.shell import BatchShell
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import process as engine
@@ -33,7 +34,6 @@ from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import OURS, JobCache
 from saltext.jobs.core.master.publisher import Publisher
 from saltext.jobs.core.master.questions import Questions
-from saltext.jobs.core.master.runner_call import RunnerCalls
 from saltext.jobs.core.settings import BatchSettings, read_settings
 
 log = lines.logger(__name__)

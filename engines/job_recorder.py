@@ -27,12 +27,12 @@ from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import SettingsError, StateError
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import EXACT
-from saltext.jobs.core.master.returner import ReturnerModule
 from saltext.jobs.core.recorder.carry_over import carry_over
 from saltext.jobs.core.recorder.catch_up import CatchUp
 from saltext.jobs.core.recorder.consumer import Consumer
 from saltext.jobs.core.recorder.files import Seen
 from saltext.jobs.core.recorder.intake import Intake
+from saltext.jobs.core.recorder.returner import ReturnerModule
 from saltext.jobs.core.recorder.shell import Ports, RecorderShell
 from saltext.jobs.core.recorder.targets import check
 from saltext.jobs.core.settings import RecorderSettings, read_settings

@@ -17,10 +17,10 @@ import salt.utils.minions
 from saltext.jobs.core import arguments
 from saltext.jobs.core.batch import rollout
 from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.batch.minion_data import doubts_about
 from saltext.jobs.core.batch.plan import parse_by
 from saltext.jobs.core.batch.spec import OFFLINE, PRESENCE, Spec, failures_allowed, sizes_of
 from saltext.jobs.core.batch.summary import minions as minions_of
-from saltext.jobs.core.batch.target import doubts_about
 from saltext.jobs.core.compat import minion_keys
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.errors import Refused

@@ -15,9 +15,9 @@ Only a return, or evidence that the job is not running there, frees a slot. Sile
 questions, and is absence only of a minion that was never known to be there.
 
 What a batch is stands in ``state.py``, and its parts hold what they are named for: who is still to be sent to, and who of
-them is there (``pending.py``), how many at a time and when (``pace.py``), what has to be open for that (``gates.py``), who is
-in flight (``inflight.py``), and how each ended (``outcomes.py``). What facts make of it is in as many parts again, each of
-which takes the state and returns effects:
+them is there (``pending.py``), how many at a time and when (``pace.py``), what has to be open for that (``gates.py``), who
+is in flight (``inflight.py``), and how each ended (``outcomes.py``). What facts make of it is in as many parts again, each
+of which takes the state and returns effects:
 
     attendance.py  who is there, and what becomes of the others     holding.py   gates, and what operators ask for
     sending.py     publishing to the next minions                   ending.py    returns, overdue minions, kills

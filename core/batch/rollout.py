@@ -14,7 +14,7 @@ from typing import Any
 import salt.utils.args
 
 from saltext.jobs.core import arguments
-from saltext.jobs.core.batch.grouping import find_groups, options_for
+from saltext.jobs.core.batch.minion_data import find_groups, options_for
 from saltext.jobs.core.batch.plan import NOT_KNOWN, WITHOUT, By, Group, Membership, parse_by, parse_check
 from saltext.jobs.core.batch.spec import Spec, failures_allowed, sizes_of
 from saltext.jobs.core.errors import Refused

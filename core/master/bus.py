@@ -21,8 +21,7 @@ import salt.utils.event
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.beat import Beat
-from saltext.jobs.core.master.sender import Sender
-from saltext.jobs.core.master.stream import Stream
+from saltext.jobs.core.master.stream import Sender, Stream
 from saltext.jobs.core.quiet import Quiet
 
 log = lines.logger(__name__)

@@ -11,7 +11,7 @@ on the stack, with what the authentication gave: the name, and the grants that c
 * ``RemoteFuncs.minion_runner``: a minion that ``peer_run`` lets call runners.
   Either may call others in threads (``salt.parallel_runners``); a process of the master serves one request at a time.
 * Neither, in the master: its own schedule, reactor or engines, which its configuration has set up. No limit.
-* A process in which an engine calls a runner for somebody (``runner_call.py``): that one, with the grants of then.
+* A process in which an engine calls a runner for somebody (``core/batch/runner_call.py``): that one, with its grants.
 * Outside the master: ``salt-run`` or Python of a user who may write the master's files. No limit but ``sudo_acl``.
 
 It must never take a call whose origin it cannot tell for one of the master's own: such a call is refused.

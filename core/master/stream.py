@@ -1,21 +1,24 @@
 """
-Reads the event bus straight from the publisher's socket, many events at a time.
+The event bus by the publisher's own sockets: reads many events at a time, and puts events on it.
 
 Salt's own client takes a task, a lock and a read of 4 KiB for a handful of events, so that a listener that uses it on a
-busy bus falls behind and is cut off. It must never block, and never end silently: whoever uses it is told when events may
-have been lost.
+busy bus falls behind and is cut off; to fire an event, it starts a thread and waits for it. None of this may ever wait, nor
+mix the bytes of two events, nor end silently: whoever listens is told when events may have been lost.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import salt.transport.frame
+import salt.utils.event
 import salt.utils.msgpack
 
-from saltext.jobs.core import lines
+from saltext.jobs.core import compat, lines
 
 log = lines.logger(__name__)
 
@@ -148,3 +151,73 @@ def connected(opts: Mapping[str, Any], side: str = "pub") -> socket.socket:
             raise
     made.setblocking(False)
     return made
+
+
+#: Bytes that wait for a publisher that does not read; an event beyond that is refused.
+_MOST = 64 << 20
+
+
+class Sender:
+    """
+    :param loop: the engine's tornado loop.
+    :param opts: the master's options.
+    """
+
+    def __init__(self, loop: Any, opts: Mapping[str, Any]) -> None:
+        self._loop, self._opts = loop, opts
+        self._socket: socket.socket | None = None
+        self._left = bytearray()  # what the socket has not taken yet
+        self._waits = False
+
+    def fire_event(self, data: Mapping[str, Any], tag: str) -> None:
+        """
+        Put an event on the bus, now or as soon as the publisher takes it.
+
+        :raises OSError: when there is no publisher, or when it has not read for long.
+        """
+        stamped = {**data, "_stamp": compat.stamp()}
+        event = salt.utils.event.SaltEvent.pack(tag, stamped, max_size=self._opts.get("max_event_size"))
+        if len(self._left) > _MOST:
+            raise BlockingIOError(f"{len(self._left)} bytes wait for the publisher, which does not read")
+        frame = salt.transport.frame.frame_msg_ipc(event, raw_body=True)
+        try:
+            self._send(frame)
+        except ConnectionError:  # the publisher has been started anew
+            self._send(frame)
+
+    def destroy(self) -> None:
+        """Disconnect. What waits is lost."""
+        if self._socket is not None:
+            if self._waits:
+                self._loop.remove_handler(self._socket.fileno())
+            self._socket.close()
+        self._socket, self._waits = None, False
+        self._left.clear()
+
+    def _send(self, frame: bytes) -> None:
+        if self._socket is None:
+            self._socket = connected(self._opts, "pull")
+        self._left += frame
+        if not self._waits:
+            self._write(self._socket)
+
+    def _write(self, to: socket.socket) -> None:
+        try:
+            while self._left:
+                del self._left[: to.send(self._left)]
+        except BlockingIOError:
+            if not self._waits:
+                self._waits = True
+                self._loop.add_handler(to.fileno(), self._on_room, self._loop.WRITE)
+            return
+        except OSError:
+            self.destroy()
+            raise
+        if self._waits:
+            self._waits = False
+            self._loop.remove_handler(to.fileno())
+
+    def _on_room(self, _fd: int, _events: int) -> None:
+        if self._socket is not None:
+            with contextlib.suppress(OSError):  # the next event makes a new connection
+                self._write(self._socket)

@@ -7,7 +7,7 @@ import salt.cache
 import salt.config
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.batch.grouping import find_groups, options_for
+from saltext.jobs.core.batch.minion_data import find_groups, options_for
 from saltext.jobs.core.batch.plan import NOT_KNOWN, WITHOUT, Group
 
 MINIONS = ("m1", "m2", "m3", "m4", "m5")

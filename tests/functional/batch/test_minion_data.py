@@ -7,7 +7,7 @@ import salt.cache
 import salt.config
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.master.minion_data import MinionDataUnreadable, nodegroups_of, values_of
+from saltext.jobs.core.batch.minion_data import MinionDataUnreadable, nodegroups_of, values_of
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from saltext.jobs.core import compat
+from saltext.jobs.core.batch.runner_call import RunnerCalls
 from saltext.jobs.core.master.caller import Caller
-from saltext.jobs.core.master.runner_call import RunnerCalls
 
 RUNNER = """
 import sys

@@ -7,7 +7,7 @@ import salt.cache
 import salt.config
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.batch.target import doubts_about
+from saltext.jobs.core.batch.minion_data import doubts_about
 
 
 @pytest.fixture

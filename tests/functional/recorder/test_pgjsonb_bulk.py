@@ -16,9 +16,9 @@ import pytest
 from hypothesis import strategies as st
 
 from saltext.jobs.core.errors import JobsError, SettingsError
-from saltext.jobs.core.master.returner import ReturnerModule
 from saltext.jobs.core.postgresql.options import Options, read_options
 from saltext.jobs.core.recorder.pipeline import failure_of
+from saltext.jobs.core.recorder.returner import ReturnerModule
 from tests.functional.options import options_in
 from tests.missing import missing
 from tests.postgresql import PostgreSQL

@@ -14,8 +14,8 @@ import salt.config
 import salt.loader
 import salt.utils.jid
 
-from saltext.jobs.core.master.returner import Complained, ReturnerAbsent, ReturnerModule, promoted
 from saltext.jobs.core.recorder.pipeline import failure_of
+from saltext.jobs.core.recorder.returner import Complained, ReturnerAbsent, ReturnerModule, promoted
 from tests.functional import cache_servers
 from tests.functional.options import options_in
 from tests.postgresql import PostgreSQL

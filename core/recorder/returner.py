@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import logging
+import os
 import sys
 import threading
 import time
@@ -18,15 +20,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import salt.loader
+import salt.returners
+import salt.utils.files
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.errors import JobsError
 from saltext.jobs.core.ids import TIME_ZONES, jid_time
-from saltext.jobs.core.master import rawfile
 
 log = lines.logger(__name__)
 
 _COUNT = itertools.count()
+#: The returner that writes a return piece by piece.
+_RAWFILE = "rawfile_json"
 
 
 class ReturnerAbsent(JobsError):
@@ -48,7 +53,7 @@ class ReturnerModule:
         self.name, self._ret_config = name, ret_config
         self._opts = promoted(opts, ret_config)
         self._loaded: Any = None
-        self._lines = rawfile.Lines(self._opts) if name == rawfile.NAME else None
+        self._lines = WholeLines(self._opts) if name == _RAWFILE else None
 
     def store_return(self, ret: Mapping[str, Any]) -> None:
         """
@@ -238,3 +243,44 @@ def _heard(logger: logging.Logger) -> Iterator[list[tuple[str, BaseException | N
     finally:
         logger.removeFilter(listen)
         logger.setLevel(level)
+
+
+class WholeLines:
+    """
+    Keeps what ``rawfile_json`` writes in whole lines.
+
+    That returner writes a return piece by piece. One that is no JSON, or a disk that gets full, leaves the beginning of a
+    line behind, and the next return, a good one, would be written to the end of that line.
+
+    :param opts: the master's options.
+    """
+
+    def __init__(self, opts: Mapping[str, Any]) -> None:
+        self._opts = opts
+        #: Whether the file may end in the beginning of a line.
+        self.may_be_torn = True
+
+    def prepare(self, ret: Mapping[str, Any]) -> None:
+        """
+        Make sure that ``ret`` can be written, and will begin a line.
+
+        :raises Exception: when it is no JSON, or the file can't be used.
+        """
+        json.dumps(ret, ensure_ascii=False).encode()
+        if self.may_be_torn:
+            self._end_line(ret)
+            self.may_be_torn = False
+
+    def _end_line(self, ret: Mapping[str, Any]) -> None:
+        options = salt.returners.get_returner_options(
+            _RAWFILE,
+            dict(ret),
+            {"filename": "filename"},
+            __opts__=self._opts,
+            defaults={"filename": "/var/log/salt/events"},
+        )
+        with salt.utils.files.flopen(options["filename"], "ab+") as stream:
+            if stream.seek(0, os.SEEK_END):
+                stream.seek(-1, os.SEEK_END)
+                if stream.read(1) != b"\n":
+                    stream.write(b"\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core.master.coverage import NEITHER, NOT_CONFIGURED, NOTHING_RUNS, lack_of
+from saltext.jobs.core.retry.coverage import NEITHER, NOT_CONFIGURED, NOTHING_RUNS, lack_of
 
 EXECUTORS, SYNCED = "config.get", "cp.is_cached"
 HAS = {"jid": "0", "job_once": {"state": "never", "recorded_for": 9.0}}

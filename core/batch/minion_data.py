@@ -1,0 +1,183 @@
+"""
+What the master's cache knows of minions: their grains and pillar, the groups of a new batch by them, and of which minions it
+is not known whether a target matches them. Blocks: it reads one or two files, or asks a server, for each minion.
+
+It must never take a minion of which nothing is cached for one that does not have a value. Salt's matcher does: it takes
+every such minion for one that a target by grains or pillar matches. It must never be sent to without the target, so that it
+decides for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import salt.cache
+import salt.utils.data
+import salt.utils.minions
+
+from saltext.jobs.core import compat
+from saltext.jobs.core.batch.plan import Group, groups_of, labels_of, parse_by
+from saltext.jobs.core.batch.spec import budgets_of, sizes_of
+from saltext.jobs.core.errors import JobsError
+
+
+class MinionDataUnreadable(JobsError):
+    """The cache in which the master keeps minions' grains and pillar could not be read."""
+
+
+def values_of(opts: Mapping[str, Any], kind: str, key: str, minions: Iterable[str]) -> dict[str, Any]:
+    """
+    Return ``{minion: value}`` of a grain or pillar key; None where a minion does not have it.
+
+    :param kind: ``grains`` or ``pillar``.
+    :param key: the key, its parts divided by colons.
+    :return: only minions of which something is cached.
+    :raises MinionDataUnreadable: when the cache fails.
+    """
+    known = _cached(opts, minions)
+    place = 0 if kind == "grains" else 1
+    return {minion: salt.utils.data.traverse_dict_and_list(data[place], key) for minion, data in known.items()}
+
+
+def nodegroups_of(opts: Mapping[str, Any], names: Sequence[str], minions: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """
+    Return ``{minion: names}``: in which of some nodegroups each minion is.
+
+    :param names: nodegroups of the master's configuration.
+    :return: only minions of which that is known: a nodegroup may be decided by grains or pillar, which may not be cached.
+    :raises ValueError: naming the nodegroups that do not exist.
+    :raises MinionDataUnreadable: when the cache fails.
+    """
+    groups = opts.get("nodegroups") or {}
+    missing = [name for name in names if name not in groups]
+    if missing:
+        known = ", ".join(sorted(map(str, groups))) or "none"
+        raise ValueError(f"there is no nodegroup {', '.join(missing)}; the master's configuration has {known}")
+    if not opts.get("minion_data_cache", True):
+        return {}  # Salt's matcher then takes a compound for all minions, or for none
+    chosen = list(minions)
+    if any(_needs_data(word) for name in names for word in _nodegroup(name, groups)):
+        chosen = list(_cached(opts, chosen))
+    checker = salt.utils.minions.CkMinions(dict(opts))
+    members = {name: set(checker.check_minions(name, "nodegroup").get("minions") or ()) for name in names}
+    return {minion: tuple(name for name in names if minion in members[name]) for minion in chosen}
+
+
+def _cached(opts: Mapping[str, Any], minions: Iterable[str]) -> dict[str, tuple[Any, Any]]:
+    """Return ``{minion: (grains, pillar)}`` of the minions of which these are cached."""
+    if not opts.get("minion_data_cache", True):
+        return {}
+    cache = salt.cache.factory(dict(opts))
+    found = {}
+    for minion in minions:
+        try:
+            grains, pillar = compat.minion_data(cache, minion)
+        except Exception as exc:  # a driver raises whatever its library does
+            raise MinionDataUnreadable(f"The cached grains and pillar of {minion} cannot be read: {exc}") from exc
+        if grains:
+            found[minion] = (grains, pillar or {})
+    return found
+
+
+def find_groups(opts: Mapping[str, Any], by: Any, minions: Sequence[str]) -> tuple[Group, ...]:
+    """
+    Return the groups of some minions, in order.
+
+    :param opts: the master's options.
+    :param by: as ``plan.parse_by`` takes it.
+    :raises ValueError: when ``by`` is malformed, or no minion is known to be in any group: that is a slip, not a plan.
+    :raises MinionDataUnreadable: when the cache of minions' grains and pillar fails.
+    """
+    wanted = parse_by(by)
+    if wanted.kind == "nodegroups":
+        labels: Mapping[str, Sequence[str]] = nodegroups_of(opts, wanted.order, minions)
+    else:
+        values = values_of(opts, wanted.kind, wanted.key, minions)
+        labels = {minion: labels_of(value) for minion, value in values.items()}
+    if not any(labels.values()):
+        known = f"{len(labels)} of the {len(minions)} minions are known to the master (minion_data_cache)"
+        raise ValueError(f"by is {by!r}, but no minion of the target is in such a group; {known}")
+    return groups_of(minions, labels, wanted.order)
+
+
+def options_for(groups: Sequence[Group], by: str, batch: Any, max_failures: Any) -> dict[str, Any]:
+    """
+    Return the fields of a Spec that groups decide: the minions in order, the sizes of each group, and their budgets.
+
+    A percentage, of ``batch`` as of ``max_failures``, is one of the minions of each group.
+
+    :raises ValueError: saying what is malformed.
+    """
+    counts = [len(group.minions) for group in groups]
+    return {
+        "by": by,
+        "groups": tuple((group.name, len(group.minions)) for group in groups),
+        "minions": tuple(minion for group in groups for minion in group.minions),
+        "sizes": tuple(size for count in counts for size in sizes_of(batch, count)),
+        **budgets_of(max_failures, counts),
+    }
+
+
+#: What stands for a type of target in a compound one.
+_LETTERS = {"grain": "G", "grain_pcre": "P", "pillar": "I", "pillar_pcre": "J", "ipcidr": "S", "range": "R"}
+#: Types of target that the id of a minion decides.
+_BY_ID = frozenset({"glob", "pcre", "list"})
+#: Letters of a compound target that the id of a minion decides.
+_ID_LETTERS = frozenset({"E", "L"})
+
+
+def doubts_about(
+    opts: Mapping[str, Any], tgt: Any, tgt_type: str, matched: Iterable[str], delimiter: str = ":"
+) -> tuple[frozenset[str], str]:
+    """
+    Return those of the matched minions of which it is not known that the target matches them, and the target as a compound.
+
+    :param opts: the master's options.
+    :raises ValueError: when there are such minions, and the target cannot be written as a compound.
+    :raises MinionDataUnreadable: when the cache of minions' grains and pillar fails.
+    """
+    words = _words(opts, tgt, tgt_type)
+    if tgt_type in _BY_ID or (words is not None and not any(_needs_data(word) for word in words)):
+        return frozenset(), ""
+    minions = list(matched)
+    unsure = frozenset(minions) - values_of(opts, "grains", "id", minions).keys()
+    if not unsure:
+        return unsure, ""
+    if not opts.get("minion_data_cache", True) and not compat.SENDS_COMPOUND_WITHOUT_DATA:
+        raise ValueError(
+            f"the master has no grains and pillar of {len(unsure)} minions, so only they can tell whether {tgt_type} "
+            f"{tgt!r} matches them, and this release of Salt sends them no such target with minion_data_cache: False; "
+            "set that to True, or name the minions"
+        )
+    if words is not None:
+        return unsure, " ".join(words)
+    letter, text = _LETTERS.get(tgt_type), str(tgt)
+    if letter is None or text.split() != [text] or (delimiter != ":" and (len(delimiter) != 1 or letter not in "GPIJ")):
+        names = ", ".join(sorted(unsure)[:5]) + (", …" if len(unsure) > 5 else "")
+        raise ValueError(
+            f"the master has no grains and pillar of {len(unsure)} minions ({names}), so only they can tell whether "
+            f"{tgt_type} {text!r} matches them, and such a target cannot be sent to them; use a compound target"
+        )
+    return unsure, f"{letter}{delimiter if delimiter != ':' else ''}@{text}"
+
+
+def _words(opts: Mapping[str, Any], tgt: Any, tgt_type: str) -> list[str] | None:
+    """Return the words of a compound target, nodegroups written out; None for one of another type."""
+    groups = opts.get("nodegroups") or {}
+    if tgt_type == "nodegroup":
+        return _nodegroup(tgt, groups)
+    if tgt_type != "compound":
+        return None
+    words = tgt.split() if isinstance(tgt, str) else [str(word) for word in tgt]
+    return [part for word in words for part in (_nodegroup(word[2:], groups) if word.startswith("N@") else [word])]
+
+
+def _nodegroup(name: str, groups: Mapping[str, Any]) -> list[str]:
+    found = salt.utils.minions.nodegroup_comp(name, groups)
+    return ["(", *(found.split() if isinstance(found, str) else map(str, found)), ")"]
+
+
+def _needs_data(word: str) -> bool:
+    head, at, _ = word.partition("@")
+    return bool(at) and 1 <= len(head) <= 2 and head[0].isupper() and head not in _ID_LETTERS
