@@ -10,20 +10,10 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from saltext.jobs.core.functions import KILLS
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.log.records import EVERY_JOB, Published, Returned, published
 from saltext.jobs.core.master.events import function_of, retcode_of
-
-#: Signals to other jobs: what they end is not delivered any more.
-KILLS = frozenset(
-    {
-        "saltutil.kill_job",
-        "saltutil.term_job",
-        "saltutil.signal_job",
-        "saltutil.kill_all_jobs",
-        "saltutil.term_all_jobs",
-    }
-)
 
 
 def publish_of(

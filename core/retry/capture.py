@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from saltext.jobs.core.functions import KILLS
 from saltext.jobs.core.retry.entry import Job, State
 from saltext.jobs.core.retry.facts import (
     JobRead,
@@ -43,16 +44,6 @@ from saltext.jobs.core.retry.timers import Timers
 if TYPE_CHECKING:
     from saltext.jobs.core.settings import RetrySettings
 
-#: Signals to another job: what they end is not delivered any more.
-KILLS = frozenset(
-    {
-        "saltutil.kill_job",
-        "saltutil.term_job",
-        "saltutil.signal_job",
-        "saltutil.kill_all_jobs",
-        "saltutil.term_all_jobs",
-    }
-)
 #: Questions about another job, which mean nothing later on. A waiting ``salt`` command publishes the first one every few
 #: seconds.
 NEVER = KILLS | {"saltutil.find_job", "saltutil.find_cached_job", "saltutil.is_running", "saltutil.running"}

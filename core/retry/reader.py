@@ -14,12 +14,12 @@ from typing import Any
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.errors import JobCacheError
+from saltext.jobs.core.functions import KILLS
 from saltext.jobs.core.ids import is_plain, jid_time
 from saltext.jobs.core.master.access import Access, calls_of
 from saltext.jobs.core.master.identity import WHO
 from saltext.jobs.core.master.job_cache import BATCH_MARK, OURS, JobCache, Publication
 from saltext.jobs.core.master.secrets import without_secrets
-from saltext.jobs.core.retry.capture import KILLS
 from saltext.jobs.core.retry.entry import Asker, Job
 from saltext.jobs.core.retry.facts import JobRead, KeysRead, Kill, LookedUp
 from saltext.jobs.core.retry.load import is_by_id, limits_of, obstacle
