@@ -17,6 +17,16 @@ export function isOver(batch) {
   return OVER.has(batch.state);
 }
 
+/** Whether it goes on only when somebody resumes it. */
+export function isHeld(batch) {
+  return batch.state === "paused" && ["operator", "publish", "permission"].includes(batch.paused_by);
+}
+
+/** Whether it goes on by itself when it is time. */
+export function isScheduled(batch) {
+  return batch.state === "paused" && ["window", "start"].includes(batch.paused_by);
+}
+
 /** How many of a batch's minions have ended. */
 export function done(batch) {
   return number(batch.total) - number(batch.active) - number(batch.pending);
@@ -49,8 +59,8 @@ export function apply(batch, what, data) {
   batch.total = data.total;
   if (typeof data.status === "string") batch.state = data.status;
   if (typeof data.group === "string") batch.group = data.group;
-  if (what === "paused") Object.assign(batch, { paused_reason: text(data.reason), opens_at: finite(data.opens_at) });
-  if (what === "resumed") Object.assign(batch, { paused_reason: null, opens_at: null });
+  if (what === "paused") Object.assign(batch, { paused_by: text(data.paused_by), paused_reason: text(data.reason), opens_at: finite(data.opens_at) });
+  if (what === "resumed") Object.assign(batch, { paused_by: null, paused_reason: null, opens_at: null });
   if (what === "halted" || what === "complete") {
     Object.assign(batch, { halted_reason: text(data.halted_reason), success: data.success === true });
   }

@@ -4,7 +4,7 @@ import { confirm, open } from "../dialog.js";
 import { el, replace, say, set, to } from "../dom.js";
 import { ago, count, duration, line, many, moment, target, tempo } from "../format.js";
 import { Grid, name } from "../grid.js";
-import { Batches, STATES, UNSUCCESSFUL, isOver, pace } from "../model/batches.js";
+import { Batches, STATES, UNSUCCESSFUL, isHeld, isOver, isScheduled, pace } from "../model/batches.js";
 import { Members } from "../model/members.js";
 import { Reader } from "../reader.js";
 import { outcome, remark } from "./batches.js";
@@ -133,7 +133,7 @@ export class BatchView {
 
   remark(now) {
     const { batch } = this;
-    const opens = Number.isFinite(batch.opens_at) && !isPausedByHand(batch) ? ` It opens ${ago(batch.opens_at, now)} (${moment(batch.opens_at)}).` : "";
+    const opens = Number.isFinite(batch.opens_at) ? ` It opens ${ago(batch.opens_at, now)} (${moment(batch.opens_at)}).` : "";
     const check = batch.check && !batch.paused_reason ? "A check is under way." : "";
     return `${remark(batch)}${opens}${check}`;
   }
@@ -153,10 +153,8 @@ export class BatchView {
     const ours = batch.driver === "engine";
     const over = isOver(batch);
     const stopping = batch.state === "stopping";
-    const byHand = isPausedByHand(batch);
-    const waits = batch.state === "paused" && batch.opens_at !== null && !byHand;
-    buttons.pause.set(ours && (batch.state === "running" || waits));
-    buttons.resume.set(ours && batch.state === "paused" && (byHand || (batch.approve === null && batch.opens_at === null)));
+    buttons.pause.set(ours && (batch.state === "running" || isScheduled(batch)));
+    buttons.resume.set(ours && isHeld(batch));
     buttons.approve.set(ours && Number.isInteger(batch.approve) && !over);
     buttons.stop.set(!over && !stopping);
     buttons.kill.set(!over && (!stopping || batch.active > 0));
@@ -255,9 +253,4 @@ export class BatchView {
     this.reader.close();
     this.grid.close();
   }
-}
-
-/** Whether somebody has paused it: it goes on when somebody says so, whatever its windows. */
-function isPausedByHand(batch) {
-  return batch.state === "paused" && /^paused( by |$)/.test(batch.paused_reason || "");
 }

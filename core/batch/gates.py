@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from saltext.jobs.core.batch.kept import Kept, kept
+from saltext.jobs.core.batch.pause import Pause, PausedBy
 from saltext.jobs.core.batch.plan import APPROVE
 from saltext.jobs.core.batch.spec import Spec
 
@@ -46,7 +47,6 @@ class Schedule(Kept):
     asking: bool = kept(bool, name="window_asking")  # the question is under way
     ask_at: float | None = kept(_nothing, name="window_ask_at")  # when it is asked next; None for at once
     trouble: str = kept(str, name="window_trouble")  # why it could not be said
-    told: bool = kept(bool, name="window_told")  # it was announced that the batch waits
 
     @property
     def bounded(self) -> bool:
@@ -85,11 +85,9 @@ class Schedule(Kept):
         """Return when something changes, where that is known."""
         return None if self.asking or not self.bounded else self.ask_at
 
-    def reason(self) -> str:
+    def pause(self) -> Pause:
         """Return why the batch waits."""
-        if self.trouble:
-            return f"when it may send is not known: {self.trouble}"
-        return "outside its window" if self.spec.window else "before its start time"
+        return Pause(PausedBy.WINDOW if self.spec.window else PausedBy.START, self.trouble)
 
 
 #: Seconds for which an answer counts.

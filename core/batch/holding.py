@@ -23,6 +23,7 @@ from saltext.jobs.core.batch.facts import (
     StopRequested,
 )
 from saltext.jobs.core.batch.flight import Outcome, Phase
+from saltext.jobs.core.batch.pause import PausedBy
 from saltext.jobs.core.batch.state import State
 
 
@@ -33,12 +34,13 @@ def heed_windows(batch: State, now: float) -> list[Effect]:
         return []
     may_send = schedule.may_send(now)
     effects: list[Effect] = [FindOpening()] if schedule.must_ask(now) else []
-    if may_send and schedule.told:
-        schedule.told = False
+    pause = schedule.pause()
+    if may_send and batch.announced:
+        batch.announced = None
         effects.append(Announce("resumed", {"reason": "its window is open"}))
-    elif not may_send and not schedule.asking and not schedule.told:
-        schedule.told = True
-        effects.append(Announce("paused", {"reason": schedule.reason(), "opens_at": schedule.opens}))
+    elif not may_send and not schedule.asking and batch.announced is not pause.by:
+        batch.announced = pause.by
+        effects.append(Announce("paused", {**pause.payload(), "opens_at": schedule.opens}))
     return effects
 
 
@@ -59,7 +61,7 @@ def rights_checked(batch: State, fact: RightsChecked, now: float) -> list[Effect
     """It was said whether the batch may be sent on. Where it may not it waits for somebody who may, and loses nothing."""
     if batch.halted or batch.finished or not batch.rights.told(fact.question, fact.reason, fact.trouble, now):
         return []
-    return batch.pause(fact.reason)
+    return batch.pause(PausedBy.PERMISSION, fact.reason)
 
 
 def begin_check(batch: State, now: float) -> list[Effect]:
@@ -105,7 +107,7 @@ def stop(batch: State, fact: StopRequested, now: float) -> list[Effect]:
 
 def pause_requested(batch: State, fact: PauseRequested, _now: float) -> list[Effect]:
     """Send to nobody for now."""
-    return batch.pause(f"paused by {fact.user}" if fact.user else "paused") if batch.accepts(fact) else []
+    return batch.pause(PausedBy.OPERATOR, fact.user) if batch.accepts(fact) else []
 
 
 def resume(batch: State, fact: ResumeRequested, now: float) -> list[Effect]:

@@ -8,9 +8,10 @@ from collections.abc import Collection
 
 from saltext.jobs.core.batch.flight import Outcome
 from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.batch.pause import HELD
 from saltext.jobs.core.metrics import Metric, counter, gauge
 
-_OPEN = ("running", "paused", "stopping")
+_OPEN = ("running", "paused", "waiting", "stopping")
 _ENDS = ("complete", "halted")
 
 
@@ -28,6 +29,12 @@ class Tally:
             self.minions[outcome.value] += batch.counts[outcome]
 
 
+def _state_of(batch: Batch) -> str:
+    """``waiting`` is paused where nobody has to resume it: for its window, its time, an approval."""
+    pause = batch.waits_for()
+    return "waiting" if pause and pause.by not in HELD else batch.state
+
+
 def metrics_of(batches: Collection[Batch], ended: Tally, journal_bytes: int, now: float) -> list[Metric]:
     """
     Return the figures.
@@ -35,7 +42,7 @@ def metrics_of(batches: Collection[Batch], ended: Tally, journal_bytes: int, now
     :param batches: those that have not ended.
     :param now: Unix time.
     """
-    states = [batch.state for batch in batches]
+    states = [_state_of(batch) for batch in batches]
     waiting = [now - batch.last_progress for batch in batches if batch.state == "running"]
     return [
         gauge("salt_batch_batches", "Batches that have not ended.", {s: states.count(s) for s in _OPEN}, "state"),

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from saltext.jobs.core import lines
+from saltext.jobs.core import compat, lines
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.effects import Effects
 from saltext.jobs.core.batch.late import LateReturns
@@ -298,6 +298,9 @@ class BatchShell:
         answer = summary(known.batch, ports.clock.now())
         if known.batch.started is None:
             known.step(facts.Tick())
+        if known.batch.schedule.asking:
+            await compat.sleep(0)  # the answer is on its way: an open window is not told to be shut
+            answer = summary(known.batch, ports.clock.now())
         return answer
 
     def _completed(self, spec: Spec) -> Spec:

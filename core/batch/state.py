@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from saltext.jobs.core.batch import pause as pauses
 from saltext.jobs.core.batch.facts import (
     Announce,
     Approved,
@@ -25,6 +26,7 @@ from saltext.jobs.core.batch.inflight import InFlight
 from saltext.jobs.core.batch.kept import Kept, kept
 from saltext.jobs.core.batch.outcomes import GUESSED, Ended, Outcomes
 from saltext.jobs.core.batch.pace import Pace, PublishWindow
+from saltext.jobs.core.batch.pause import Pause, PausedBy
 from saltext.jobs.core.batch.pending import Pending, Presence
 from saltext.jobs.core.batch.plan import Membership
 from saltext.jobs.core.batch.spec import Spec
@@ -74,7 +76,9 @@ class State(Kept):
     finished: float | None = kept(_nothing)
     closed: bool = kept(bool)
     halted: str | None = kept(_nothing)  # why nothing more is published
-    paused: str | None = kept(_nothing)
+    paused: Pause | None = kept(_nothing, pauses.write, pauses.read)  # until somebody resumes it
+    #: What it was announced to wait for until it is time.
+    announced: PausedBy | None = kept(_nothing, pauses.code, pauses.of_code)
     killing: bool = kept(bool)
     stopped_by: str = kept(str)
     stepped_at: float = kept(float)  # when the last fact became known
@@ -154,16 +158,20 @@ class State(Kept):
             return "complete"
         return "paused" if self.waits_for() else "running"
 
-    def waits_for(self) -> str | None:
+    def waits_for(self) -> Pause | None:
         """Return why nothing is published although there is somebody to publish to; None where that is not so."""
         if self.paused or self.halted or self.finished or not self.has_more():
             return self.paused
         if self.checks.under_way and self.checks.by_hand:
-            return "waits for approval"
+            return Pause(PausedBy.APPROVAL)
         if self.schedule.bounded and not self.schedule.open:
-            return self.schedule.reason()
-        trouble = self.rights.trouble
-        return f"whether its owner still may cannot be said now: {trouble}" if trouble else None
+            return self.schedule.pause()
+        return Pause(PausedBy.RIGHTS, self.rights.trouble) if self.rights.trouble else None
+
+    def opens_at(self) -> float | None:
+        """Return when the batch goes on by itself, in Unix time; None where it does not wait for that, or nobody knows."""
+        pause = self.waits_for()
+        return self.schedule.opens if pause and pause.by in pauses.SCHEDULED else None
 
     @property
     def success(self) -> bool | None:
@@ -318,15 +326,15 @@ class State(Kept):
         self.paused = self.pace.publish_at = None
         return [Announce("halted")]
 
-    def pause(self, reason: str) -> list[Effect]:
+    def pause(self, by: PausedBy, detail: str) -> list[Effect]:
         """Send to nobody until somebody wants the batch to go on."""
         if self.halted:
             return []
-        self.paused, self.pace.publish_at = reason, None
-        return [Announce("paused", {"reason": reason})]
+        self.paused, self.announced, self.pace.publish_at = Pause(by, detail), None, None
+        return [Announce("paused", self.paused.payload())]
 
     def failed_again(self, reason: str, now: float) -> list[Effect]:
         """A publish or ping has failed: wait longer each time, and for somebody in the end."""
         if self.pace.publish_failed(now):
             return []
-        return self.pause(f"{self.pace.failures} publishes failed in a row, the last one: {reason}")
+        return self.pause(PausedBy.PUBLISH, f"{self.pace.failures} publishes failed in a row, the last one: {reason}")

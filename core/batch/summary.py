@@ -53,6 +53,7 @@ def summary(batch: Batch, now: float) -> dict[str, Any]:
     spec, numbers = batch.spec, counts(batch)
     stages = len(spec.sizes) // batch.membership.groups
     rate, eta = _pace(batch, numbers, now)
+    pause = batch.waits_for()
     return {
         "jid": spec.jid,
         "fun": spec.fun,
@@ -75,8 +76,9 @@ def summary(batch: Batch, now: float) -> dict[str, Any]:
         "rate": rate,
         "eta_seconds": eta,
         "success": batch.success,
-        "paused_reason": batch.waits_for(),
-        "opens_at": batch.schedule.opens if batch.schedule.told else None,
+        "paused_by": pause.by.value if pause else None,
+        "paused_reason": pause.reason if pause else None,
+        "opens_at": batch.opens_at(),
         "check": batch.checks.stage is not None,
         "approve": batch.checks.stage if batch.checks.by_hand else None,
         "queue_refused": batch.queue_refused or None,

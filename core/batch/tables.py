@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from saltext.jobs.core.batch.flight import Outcome
+from saltext.jobs.core.batch.pause import HELD, SCHEDULED
 from saltext.jobs.core.display import moments
 from saltext.jobs.core.display.page import ROWS, Column, Page, by_state, headline
 
@@ -137,8 +138,9 @@ def _particulars(batch: Mapping[str, Any], page: Page) -> list[str]:
     if batch.get("finished"):
         lines.append(f"started {moments.local(batch['created'], page.tz)}, ended {page.when(batch['finished'])}")
     else:
+        begun = "asked for" if batch.get("paused_by") in SCHEDULED and not batch.get("publishes") else "started"
         lines.append(
-            f"started {page.when(batch['created'])}, last progress {moments.ago(batch.get('last_progress'), page.now)}"
+            f"{begun} {page.when(batch['created'])}, last progress {moments.ago(batch.get('last_progress'), page.now)}"
         )
     if batch.get("parent"):
         lines.append(f"a retry of {batch['parent']}")
@@ -168,7 +170,8 @@ def _next(batch: Mapping[str, Any]) -> list[str]:
     if batch.get("approve") is not None:
         return [f"batch.approve {jid}", "batch.minions", "batch.stop"]
     if state == "paused":
-        return [f"batch.resume {jid}", "batch.minions", "batch.stop"]
+        waits = batch.get("paused_by") not in HELD
+        return [f"batch.watch {jid}" if waits else f"batch.resume {jid}", "batch.minions", "batch.stop"]
     if state in ("running", "stopping"):
         return [f"batch.watch {jid}", "batch.minions", *(("batch.pause", "batch.stop") if state == "running" else ())]
     worst = next((name for name in BAD if batch.get(name)), None)

@@ -17,7 +17,8 @@ What we announce (payloads are flat dicts, whose fields are marked; ``_stamp`` i
 ``salt/batch/<jid>/progress``
     nothing besides. At most one a second for each batch, and one when the last minion of a halted batch has ended.
 ``salt/batch/<jid>/paused``
-    ``reason``; ``opens_at`` where it waits for its window (Unix time, or None where nobody can tell)
+    ``reason``, ``paused_by`` (its code); ``opens_at`` where it waits for its window (Unix time, or None where nobody can
+    tell)
 ``salt/batch/<jid>/resumed``
     ``reason`` where its window is open; or ``user`` is who has resumed it
 ``salt/batch/<jid>/check``, ``checked``

@@ -114,7 +114,7 @@ def test_a_batch_waits_for_its_window_and_says_when_it_opens(run, tmp_path):
     tomorrow = day[time.strftime("%a", time.gmtime())]
     jid = run("batch.start", "c*", "test.ping", f"window={day[tomorrow]} 02:00-05:00", "timezone=UTC")["jid"]
     found = wait_for(lambda: (found := run("batch.status", jid))["opens_at"] and found, what="it knows when it opens")
-    assert (found["state"], found["paused_reason"], found["publishes"]) == ("paused", "outside its window", 0)
+    assert (found["state"], found["paused_by"], found["publishes"]) == ("paused", "window", 0)
     assert time.gmtime(found["opens_at"])[3:6] == (2, 0, 0)
     assert 0 < found["opens_at"] - time.time() < 3 * 86400
     assert run("batch.resume", jid) is False
@@ -123,7 +123,8 @@ def test_a_batch_waits_for_its_window_and_says_when_it_opens(run, tmp_path):
 
 def test_a_batch_begins_at_its_time(run):
     started = run("batch.start", "c*", "test.ping", "start_at=+12s", "batch=100%")
-    assert started["state"] == "paused"
+    assert (started["state"], started["paused_by"]) == ("paused", "start")
+    assert started["opens_at"] - started["created"] > 11
     found = run("batch.wait", started["jid"])
     assert found["completed"] == 3
     assert found["finished"] - started["created"] >= 11
@@ -156,7 +157,7 @@ def test_a_batch_waits_for_approval_through_the_death_of_its_engine(run, engine)
     wait_for(lambda: run("batch.status", jid)["approve"] == 0, what="it waits for approval")
     engine.kill()
     found = run("batch.status", jid)
-    assert (found["state"], found["paused_reason"], found["engine"]) == ("paused", "waits for approval", False)
+    assert (found["state"], found["paused_by"], found["engine"]) == ("paused", "approval", False)
     engine.start()
     wait_for(lambda: run("batch.status", jid)["engine"], what="the engine is back")
     assert run("batch.approve", jid, "stage=1") is False, "it has not come to that"

@@ -61,6 +61,7 @@ def summary(jid=JID, /, **more):
         "created": time.time() - 60,
         "last_progress": time.time(),
         "halted_reason": None,
+        "paused_by": None,
         "paused_reason": None,
         "opens_at": None,
         "approve": None,
@@ -408,7 +409,14 @@ def test_a_kill_is_asked_about_once_and_says_what_it_will_do(page, api):
 def test_an_approval_is_for_the_stage_that_is_shown(page, api):
     approved = []
     batch = summary(
-        completed=1, pending=9, state="paused", approve=0, stage=2, stages=3, paused_reason="waits for approval"
+        completed=1,
+        pending=9,
+        state="paused",
+        approve=0,
+        stage=2,
+        stages=3,
+        paused_by="approval",
+        paused_reason="waits for approval",
     )
     has_batch(api, batch, {})
     api.runners["batch.approve"] = lambda **what: approved.append(what) or True
@@ -420,6 +428,23 @@ def test_an_approval_is_for_the_stage_that_is_shown(page, api):
     page.wait_text("Stage 1 is approved", ".messages")
     assert approved == [{"jid": JID, "stage": 0}]
     assert page.text(".stages [aria-current]") == "Stage 2"
+
+
+def test_only_what_waits_for_somebody_can_be_resumed(page, api):
+    batch = summary(completed=1, pending=9, state="paused", paused_by="publish", paused_reason="6 publishes failed")
+    has_batch(api, batch, {})
+    page.enter(api.login())
+    page.go(f"batches/{JID}")
+    page.wait_text("6 publishes failed")
+    assert page.find("Resume")
+    assert page.find("Pause") is None
+    opens = {"paused_by": "window", "paused_reason": "outside its window", "opens_at": time.time() + 7200}
+    has_batch(api, {**batch, **opens}, {})
+    page.go("batches")
+    page.go(f"batches/{JID}")
+    page.wait_text("It opens in")
+    assert page.find("Resume") is None
+    assert page.find("Pause")
 
 
 def test_the_queue_shows_why_each_entry_waits_and_follows_its_events(page, api):

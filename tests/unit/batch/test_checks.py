@@ -148,7 +148,8 @@ def test_a_batch_waits_for_approval_as_long_as_it_takes():
     assert kinds(bench.last) == ["check"]
     assert not bench.wait(1e7)
     shown = summary(bench.batch, bench.now)
-    assert (shown["state"], shown["paused_reason"], shown["approve"]) == ("paused", "waits for approval", 0)
+    assert (shown["state"], shown["paused_by"], shown["approve"]) == ("paused", "approval", 0)
+    assert shown["paused_reason"] == "waits for approval"
     effects = bench.tell(facts.Approved(0, "ann"))
     assert kinds(effects) == ["checked", "Publish"]
     assert effects[0].details["user"] == "ann"

@@ -143,7 +143,7 @@ def test_a_ping_that_fails_is_tried_again_and_then_pauses_the_batch():
     assert not bench.tell(facts.PingFailed("busy"))
     assert kinds(bench.wait(1)) == ["Gather"]
     assert kinds(bench.tell(facts.PingFailed("busy"))) == ["paused"]
-    assert "busy" in bench.batch.paused
+    assert "busy" in bench.batch.paused.reason
     assert kinds(bench.tell(facts.ResumeRequested())) == ["resumed", "Gather"]
 
 
@@ -355,7 +355,7 @@ def test_after_its_retries_a_batch_pauses_with_the_reason():
         assert published(bench.wait(5)) == ["ab"]
     assert kinds(bench.tell(facts.PublishFailed("refused", certain=True))) == ["paused"]
     assert not bench.wait(1000)
-    assert "refused" in bench.batch.paused
+    assert "refused" in bench.batch.paused.reason
     assert bench.states() == {"a": "pending", "b": "pending"}
     assert published(bench.tell(facts.ResumeRequested())) == ["ab"]
 

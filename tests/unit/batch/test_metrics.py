@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.metrics import Tally, metrics_of
 from saltext.jobs.core.metrics import figures_of
@@ -14,7 +16,7 @@ def test_batches_and_minions_are_counted_where_they_stand():
     running.returns("a")
     paused.tell(facts.PauseRequested("root"))
     figures = figures_of(metrics_of([running.batch, paused.batch], Tally(), 4096, BEGIN))
-    assert figures["salt_batch_batches"] == {"running": 1, "paused": 1, "stopping": 0}
+    assert figures["salt_batch_batches"] == {"running": 1, "paused": 1, "waiting": 0, "stopping": 0}
     assert figures["salt_batch_in_flight_minions"] == len(running.batch.flights) + len(paused.batch.flights)
     assert figures["salt_batch_pending_minions"] == running.batch.count_pending() + paused.batch.count_pending()
     assert figures["salt_batch_journal_bytes"] == 4096
@@ -49,3 +51,15 @@ def test_an_ended_batch_is_counted_with_what_became_of_its_minions():
         "killed": 0,
         "timed_out": 0,
     }
+
+
+@pytest.mark.parametrize(
+    ("opens", "check"), [(BEGIN + 600, {}), (BEGIN, {"kind": "approve", "fun": "", "arg": [], "kwargs": {}})]
+)
+def test_what_waits_for_its_window_or_an_approval_is_not_counted_as_paused(opens, check):
+    bench = Bench("ab", "1,1", window="02:00-05:00", check=check)
+    bench.tell(facts.OpeningFound(opens))
+    bench.sent()
+    bench.returns("a")
+    figures = figures_of(metrics_of([bench.batch], Tally(), 0, BEGIN))
+    assert figures["salt_batch_batches"] == {"running": 0, "paused": 0, "waiting": 1, "stopping": 0}

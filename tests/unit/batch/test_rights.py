@@ -65,8 +65,8 @@ def test_a_batch_whose_owner_may_not_any_more_pauses_and_what_runs_goes_on():
     effects = bench.tell(facts.Returned("a", 0), after=FRESH + 1)
     assert asked(effects) == "cd"
     effects = tell(bench, LOST)
-    assert facts.Announce("paused", {"reason": LOST}) in effects
-    assert (bench.batch.state, bench.batch.paused, bench.batch.halted) == ("paused", LOST, None)
+    assert facts.Announce("paused", {"reason": LOST, "paused_by": "permission"}) in effects
+    assert (bench.batch.state, bench.batch.paused.reason, bench.batch.halted) == ("paused", LOST, None)
     bench.returns("b")
     assert bench.states() == {"a": "completed", "b": "completed", "c": "pending", "d": "pending"}
     assert bench.wait(10 * FRESH) == []
@@ -81,7 +81,7 @@ def test_a_start_time_is_waited_for_before_it_is_asked():
     effects = bench.tell(facts.OpeningFound(BEGIN + 1000))
     assert asked(effects) == "abcd"
     assert tell(bench, LOST)
-    assert bench.batch.paused == LOST
+    assert bench.batch.paused.reason == LOST
 
 
 def test_it_is_asked_again_at_each_stage_and_before_its_check():
@@ -124,7 +124,7 @@ def test_who_resumes_a_batch_that_was_paused_by_hand_does_not_vouch_for_it():
     effects = bench.tell(facts.ResumeRequested("root", ROOT))
     assert asked(effects) == "abcd"
     tell(bench, LOST)
-    assert bench.batch.paused == LOST
+    assert bench.batch.paused.reason == LOST
     assert bench.batch.rights.owner == OWNER
 
 
@@ -143,7 +143,7 @@ def test_the_rights_of_who_has_taken_a_batch_over_are_looked_at_likewise():
     assert asked(bench.tell(facts.ResumeRequested("bert", BERT))) == "abcd"
     assert (bench.batch.rights.owner, bench.batch.rights.on_behalf) == (BERT["owner"], BERT["on_behalf"])
     tell(bench, "bert may not either")
-    assert bench.batch.paused == "bert may not either"
+    assert bench.batch.paused.reason == "bert may not either"
 
 
 def test_a_request_of_an_earlier_version_takes_nothing_over():
@@ -164,7 +164,7 @@ def test_an_answer_that_was_overtaken_does_not_count():
 def test_where_it_cannot_be_said_the_batch_waits_and_it_is_asked_again():
     bench = limited("abcd", "2")
     assert tell(bench, trouble="the server is down") == []
-    assert "the server is down" in bench.batch.waits_for()
+    assert "the server is down" in bench.batch.waits_for().reason
     assert bench.batch.state == "paused"
     effects = bench.wait(ASK_AGAIN + 1)
     assert asked(effects) == "abcd"

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from saltext.jobs.core.batch import facts
+from saltext.jobs.core.batch.pause import Pause, PausedBy
 from saltext.jobs.core.batch.summary import summary
 from tests.unit.batch.bench import BEGIN, Bench, kinds, published
 
@@ -32,9 +33,13 @@ def test_nothing_is_sent_before_it_is_known_when_the_window_opens():
 def test_outside_its_window_a_batch_is_paused_and_says_when_it_goes_on():
     bench = Bench("ab", "1", **WINDOW)
     (paused,) = found(bench, 600, 1200)
-    assert (paused.kind, paused.details) == ("paused", {"reason": "outside its window", "opens_at": BEGIN + 600})
+    assert (paused.kind, paused.details) == (
+        "paused",
+        {"reason": "outside its window", "paused_by": "window", "opens_at": BEGIN + 600},
+    )
     shown = summary(bench.batch, bench.now)
-    assert (shown["state"], shown["paused_reason"], shown["opens_at"]) == ("paused", "outside its window", BEGIN + 600)
+    assert (shown["state"], shown["paused_by"], shown["paused_reason"]) == ("paused", "window", "outside its window")
+    assert shown["opens_at"] == BEGIN + 600
 
 
 def test_when_the_window_opens_it_is_asked_once_more_and_then_sent():
@@ -87,7 +92,7 @@ def test_a_batch_with_a_start_time_asks_who_is_there_only_then():
     bench = Bench("ab", "1", start_at=BEGIN + 600, presence="ping")
     assert kinds(bench.effects) == ["new", "FindOpening"]
     (paused,) = found(bench, 600)
-    assert paused.details["reason"] == "before its start time"
+    assert (paused.details["reason"], paused.details["paused_by"]) == ("before its start time", "start")
     bench.wait(601)
     assert kinds(found(bench, 0)) == ["resumed", "Gather"]
     assert published(bench.tell(facts.Gathered(("b",)))) == ["b"]
@@ -97,9 +102,9 @@ def test_a_resume_does_not_open_a_window():
     bench = Bench("ab", "1", **WINDOW)
     found(bench, 600, 1200)
     assert kinds(bench.tell(facts.PauseRequested("ann"))) == ["paused"]
-    assert bench.batch.waits_for() == "paused by ann"
-    assert kinds(bench.tell(facts.ResumeRequested("ann"))) == ["resumed"]
-    assert bench.batch.waits_for() == "outside its window"
+    assert bench.batch.waits_for() == Pause(PausedBy.OPERATOR, "ann")
+    assert kinds(bench.tell(facts.ResumeRequested("ann"))) == ["resumed", "paused"]
+    assert bench.batch.waits_for() == Pause(PausedBy.WINDOW)
     assert not published(bench.wait(500))
 
 
@@ -180,3 +185,25 @@ def test_whatever_happens_nothing_is_sent_outside_the_window(history, open_for, 
             answer(bench.tell(facts.ResumeRequested()))
         else:
             answer(bench.tell(facts.Tick()))
+
+
+def test_a_batch_that_waits_for_somebody_names_no_opening():
+    bench = Bench("abc", "1", publish_retries=0, **WINDOW)
+    found(bench, 0, 30)
+    bench.wait(31)
+    found(bench, 86400, 90000)  # its window has closed while a publish is under way
+    bench.tell(facts.PublishFailed("no", certain=True))
+    shown = summary(bench.batch, bench.now)
+    assert (shown["state"], shown["opens_at"]) == ("paused", None), "nothing goes on then"
+    assert kinds(bench.tell(facts.ResumeRequested("ann"))) == ["resumed", "paused"]
+    assert summary(bench.batch, bench.now)["opens_at"] == BEGIN + 31 + 86400
+
+
+def test_a_batch_that_was_stopped_names_no_opening():
+    bench = Bench("ab", "1", **WINDOW)
+    found(bench, 0, 30)
+    bench.sent()
+    bench.wait(31)
+    found(bench, 86400, 90000)
+    bench.tell(facts.StopRequested(kill=False))
+    assert summary(bench.batch, bench.now)["opens_at"] is None

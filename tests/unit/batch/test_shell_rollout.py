@@ -129,7 +129,7 @@ def test_a_batch_whose_zone_has_gone_waits_and_says_why(tmp_path):
         bench.begin("ab", "2", window="02:00-05:00", timezone="Europe/Atlantis")
         bench.run(200)
         assert not bench.master.jobs()
-        assert "Europe/Atlantis" in bench.batch(JID).waits_for()
+        assert "Europe/Atlantis" in bench.batch(JID).waits_for().reason
         assert bench.bus.kinds() == ["new", "paused"]
 
 
@@ -256,7 +256,7 @@ def test_a_batch_whose_owner_may_not_any_more_waits_for_somebody_who_may(tmp_pat
         bench.permission.lost["anna"] = "anna may not publish state.apply to 4 of its minions any more"
         bench.begin(owner=ANNA)
         bench.run(10.0)
-        assert bench.batch().paused == bench.permission.lost["anna"]
+        assert bench.batch().paused.reason == bench.permission.lost["anna"]
         assert "salt-run batch.resume takes it over" in caplog.text
         assert bench.states() == {}
         bench.ask("resume", jid=JID, user="root", rights=ROOT)
@@ -271,7 +271,7 @@ def test_a_new_engine_looks_at_the_rights_before_it_sends_on(tmp_path):
         bench.restart()
         bench.run(60.0)
         before = bench.states()
-        assert bench.batch().paused == "anna may not"
+        assert bench.batch().paused.reason == "anna may not"
         bench.run(600.0)
         assert bench.states() == before
         bench.permission.lost.clear()

@@ -39,6 +39,7 @@ def standing(**more):
         "batch_size": 10,
         "stage": 2,
         "stages": 3,
+        "paused_by": None,
         "paused_reason": None,
     }
     assert facts.keys() <= found.keys()
@@ -124,6 +125,10 @@ def test_how_a_batch_stands_takes_a_few_lines():
         ({"state": "halted", "stopped_by": "anna"}, "  stopped by: anna"),
         ({"state": "paused", "paused_reason": "waits for approval", "approve": 0}, "  paused: waits for approval"),
         (
+            {"state": "paused", "paused_by": "start", "publishes": 0},
+            "  asked for 2026-05-17 06:36:40 (3 min ago), last progress 4 s ago",
+        ),
+        (
             {"state": "paused", "paused_reason": "its window is shut", "opens_at": NOW + 7200},
             "  paused: its window is shut; opens 2026-05-17 08:40:00 (in 2 h)",
         ),
@@ -153,7 +158,8 @@ def test_what_there_is_to_say_of_a_batch_is_a_line_each(more, told):
     ("more", "command"),
     [
         ({"state": "paused", "approve": 1}, f"batch.approve {JID} (or minions, stop)"),
-        ({"state": "paused"}, f"batch.resume {JID} (or minions, stop)"),
+        ({"state": "paused", "paused_by": "window"}, f"batch.watch {JID} (or minions, stop)"),
+        ({"state": "paused", "paused_by": "publish"}, f"batch.resume {JID} (or minions, stop)"),
         ({"state": "stopping"}, f"batch.watch {JID} (or minions)"),
         ({"state": "halted"}, f"batch.minions {JID} state=failed (or retry)"),
         ({"state": "complete", "failed": 0}, f"batch.retry {JID} which=offline (or minions)"),

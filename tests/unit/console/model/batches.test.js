@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { Batches, apply, done, isOver, pace } from "../../../../console/model/batches.js";
+import { Batches, apply, done, isHeld, isOver, isScheduled, pace } from "../../../../console/model/batches.js";
 
 const NONE = { completed: 0, active: 0, pending: 0, failed: 0, timed_out: 0, lost: 0, offline: 0, killed: 0 };
 const JID = "20260516120000000000";
@@ -38,10 +38,11 @@ test("a batch that has ended or does not run has no time left", () => {
 
 test("an event is applied whole", () => {
   const row = batch();
-  assert.equal(apply(row, "paused", told({ total: 4, completed: 3, pending: 1, status: "paused", reason: "by anna", opens_at: 7 })), true);
+  assert.equal(apply(row, "paused", told({ total: 4, completed: 3, pending: 1, status: "paused", paused_by: "window", reason: "by anna", opens_at: 7 })), true);
   assert.deepEqual([row.completed, row.pending, row.state, row.paused_reason, row.opens_at], [3, 1, "paused", "by anna", 7]);
+  assert.deepEqual([isScheduled(row), isHeld(row)], [true, false]);
   assert.equal(apply(row, "resumed", told({ total: 4, completed: 3, pending: 1, status: "running" })), true);
-  assert.deepEqual([row.state, row.paused_reason, row.opens_at], ["running", null, null]);
+  assert.deepEqual([row.state, row.paused_by, row.paused_reason, row.opens_at], ["running", null, null, null]);
 });
 
 test("an event whose counts do not add up, or are none, changes nothing", () => {
