@@ -26,9 +26,14 @@ class Check:
     accepts: str
 
 
-def option(default: Any, check: Check, since: str = "0.1.0") -> Any:
-    """Declare an option of a settings class; ``since`` is the version of this extension that it came with."""
-    return dataclasses.field(default=default, metadata={"check": check, "since": since})
+def option(default: Any, check: Check, since: str = "0.1.0", instead: str = "") -> Any:
+    """
+    Declare an option of a settings class.
+
+    :param since: the version of this extension that it came with.
+    :param instead: what to do in place of setting it, where it is deprecated.
+    """
+    return dataclasses.field(default=default, metadata={"check": check, "since": since, "instead": instead})
 
 
 def duration(value: Any) -> float:

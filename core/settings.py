@@ -32,23 +32,26 @@ from saltext.jobs.core.options import (
 
 S = TypeVar("S")
 
+#: What to do about an option that is right for every site.
+_LEAVE_OUT = "leave it out"
+
 
 @dataclasses.dataclass(frozen=True)
 class BatchSettings:
     """Options under ``batch_manager:`` in the master's configuration."""
 
     #: Seconds between two passes of the maintenance loop.
-    loop_interval: float = option(5.0, seconds(0.2, 3600))
+    loop_interval: float = option(5.0, seconds(0.2, 3600), instead=_LEAVE_OUT)
     #: Seconds for which freed slots are gathered into one publish.
-    publish_window: float = option(0.1, seconds(0, 60))
+    publish_window: float = option(0.1, seconds(0, 60), instead=f"{_LEAVE_OUT}; the run times of jobs decide")
     #: How often a failed publish is tried again before the batch pauses.
     publish_retries: int = option(5, whole())
     #: Seconds before the first of those tries; each further one waits twice as long, up to a minute.
-    publish_backoff: float = option(1.0, seconds(0.01, 60))
+    publish_backoff: float = option(1.0, seconds(0.01, 60), instead=f"{_LEAVE_OUT}, and set publish_retries")
     #: How often a silent minion is asked before it counts as offline.
     probe_attempts: int = option(3, whole(1))
     #: How often kill_job is sent to a minion that still runs the job.
-    kill_attempts: int = option(5, whole(1))
+    kill_attempts: int = option(5, whole(1), instead=_LEAVE_OUT)
     #: Whether who asks for a batch must be allowed to publish its function to its minions.
     check_acl: bool = option(True, FLAG)
     #: Minions that may start and control batches where ``peer_run`` lets them: they run what they like, where they like.
@@ -72,9 +75,9 @@ class RetrySettings:
     #: hour. A start of the minion ends the wait.
     backoff: float = option(60.0, seconds(1, 86400))
     #: Shortest time between two tries for one minion after one that ended without a return, in seconds.
-    cooldown: float = option(30.0, seconds(0, 86400))
+    cooldown: float = option(30.0, seconds(0, 86400), instead=f"{_LEAVE_OUT}, and set backoff")
     #: Seconds between a sign of life and the replay; up to as much again is added, different for each minion.
-    settle: float = option(1.0, seconds(0, 3600))
+    settle: float = option(1.0, seconds(0, 3600), instead=f"{_LEAVE_OUT}, and set gather")
     #: Seconds for which minions that are owed the same job are gathered into one publish.
     gather: float = option(2.0, seconds(0, 3600), "0.2.0")
     #: When jobs are replayed; a job may carry its own.
@@ -254,6 +257,13 @@ def read_settings(kind: type[S], section: str, *sources: Any) -> S:
                 raise SettingsError(f"{section} has no option {name!r} (its value is {value!r}); accepted are {known}")
             values[name] = _checked(section, name, value, fields[name].metadata["check"])
     return kind(**values)
+
+
+def deprecated(kind: type[Any], *sources: Any) -> dict[str, str]:
+    """Return what to do in place of each deprecated option that is set in sources which ``read_settings`` accepts."""
+    named = {name for source in sources if isinstance(source, Mapping) for name in source}
+    instead = {field.name: field.metadata["instead"] for field in dataclasses.fields(kind)}
+    return {name: instead[name] for name in sorted(named) if instead[name]}
 
 
 def _checked(section: str, name: str, value: Any, check: Check) -> Any:

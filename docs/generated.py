@@ -42,11 +42,13 @@ _EVENT = re.compile(r"^(``salt/\S.*)\n((?: {4}.+\n)+)", re.MULTILINE)
 
 
 def options() -> str:
-    """All options of the master's configuration that stand in a section."""
+    """All options of the master's configuration that stand in a section, and apart from them those that are deprecated."""
     rows = ["| section | option | accepts | default | since | meaning |", "|---|---|---|---|---|---|"]
+    old = ["Deprecated: accepted with a warning, and taken away in a later minor version.", "", *rows]
     for section, kind in SECTIONS.items():
         about = meanings(kind)
         for field in dataclasses.fields(kind):
+            instead = field.metadata["instead"]
             name = _WRITTEN.get(field.name, field.name)
             cells = (
                 f"`{section}`",
@@ -54,10 +56,10 @@ def options() -> str:
                 field.metadata["check"].accepts,
                 shown(field.default),
                 field.metadata["since"],
-                about.get(field.name, ""),
+                f"{about.get(field.name, '')} Instead: {instead}." if instead else about.get(field.name, ""),
             )
-            rows.append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
-    return "\n".join(rows)
+            (old if instead else rows).append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
+    return "\n".join([*rows, "", *old])
 
 
 def meanings(kind: type) -> dict[str, str]:

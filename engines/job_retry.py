@@ -30,6 +30,7 @@ from saltext.jobs.core.retry.premises import doubts_about, settings_of
 from saltext.jobs.core.retry.reader import JobReader
 from saltext.jobs.core.retry.shell import RetryShell
 from saltext.jobs.core.retry.store import RetryStore
+from saltext.jobs.core.settings import RetrySettings
 
 log = lines.logger(__name__)
 
@@ -90,6 +91,7 @@ def _log(position):
 
 def _settings(switch, options):
     settings = settings_of(__opts__, switch, options)
+    engine.warn_of_deprecated(JOB_RETRY, RetrySettings, switch, options)
     for doubt in doubts_about(__opts__, settings):
         log.warning("%s: %s", JOB_RETRY, doubt)
     return settings

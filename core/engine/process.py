@@ -21,6 +21,7 @@ from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.report import Report, folder_of
 from saltext.jobs.core.metrics import History, Metric
+from saltext.jobs.core.settings import deprecated
 
 log = lines.logger(__name__)
 
@@ -48,6 +49,12 @@ def wait_for_the_end() -> None:
     """Do nothing until the master stops this process."""
     while True:
         signal.pause()
+
+
+def warn_of_deprecated(name: str, kind: type[Any], *sources: Any) -> None:
+    """Log what to do in place of the deprecated options of an engine that are set, each once."""
+    for option, instead in deprecated(kind, *sources).items():
+        log.warning("%s: the option %s is deprecated and will be taken away: %s", name, option, instead)
 
 
 def master_age() -> float:

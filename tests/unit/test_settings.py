@@ -6,7 +6,7 @@ import pytest
 
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.options import duration
-from saltext.jobs.core.settings import BatchSettings, read_settings
+from saltext.jobs.core.settings import BatchSettings, deprecated, read_settings
 
 
 def test_defaults_need_no_options():
@@ -54,3 +54,9 @@ def test_a_wrong_option_is_named_with_its_value_and_what_is_accepted(options, wo
         read_settings(BatchSettings, "batch_manager", options)
     for word in words:
         assert word in str(caught.value)
+
+
+def test_a_deprecated_option_counts_and_is_told_with_what_to_do():
+    given = {"kill_attempts": 3, "publish_retries": 2}
+    assert read_settings(BatchSettings, "batch_manager", given).kill_attempts == 3
+    assert deprecated(BatchSettings, True, None, given) == {"kill_attempts": "leave it out"}
