@@ -19,6 +19,7 @@ import salt.utils.minions
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import compat, lines
+from saltext.jobs.core.banks import ENDTIMES, LOADS
 
 # Those of the loader that calls. What a loader writes into this file is for all loaders of a process, the last one's.
 from saltext.jobs.core.compat import loader_opts as __opts__
@@ -89,10 +90,10 @@ def _new_jid(store, tries):
     jid = None
     for _ in range(1 + JID_TRIES if tries < JID_TRIES else 0):
         jid = salt.utils.jid.gen_jid(compat.plain_opts(__opts__))
-        if not store.contains(records.LOADS, jid):
+        if not store.contains(LOADS, jid):
             return jid
     raise SaltCacheError(
-        f"No free jid after {JID_TRIES} new tries (driver {store.driver.name}, bank={records.LOADS!r} key={jid!r})"
+        f"No free jid after {JID_TRIES} new tries (driver {store.driver.name}, bank={LOADS!r} key={jid!r})"
     )
 
 
@@ -134,7 +135,7 @@ def save_load(jid, clear_load, minions=None, recurse_count=0):
     store = store_of(__opts__)
     if recurse_count >= JID_TRIES:
         raise SaltCacheError(
-            f"Gave up (driver {store.driver.name}, bank={records.LOADS!r} key={jid!r}) after {recurse_count} tries"
+            f"Gave up (driver {store.driver.name}, bank={LOADS!r} key={jid!r}) after {recurse_count} tries"
         )
     key = store.key(jid, "jid")
     if key is None:
@@ -248,7 +249,7 @@ def update_endtime(jid, the_time):
     store = store_of(__opts__)
     key = store.key(jid, "jid")
     if key is not None:
-        store.store(records.ENDTIMES, key, the_time)
+        store.store(ENDTIMES, key, the_time)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -289,7 +290,7 @@ def get_endtime(jid):
     """When the job ended; None where it was not stored."""
     store = store_of(__opts__)
     key = store.key(jid, "jid")
-    return (store.fetch(records.ENDTIMES, key) or None) if key is not None else None
+    return (store.fetch(ENDTIMES, key) or None) if key is not None else None
 
 
 def clean_old_jobs():

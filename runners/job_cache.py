@@ -15,10 +15,10 @@ from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master import caller, secrets
-from saltext.jobs.core.store import copying, database_copies, figures
+from saltext.jobs.core.store import copies
 from saltext.jobs.core.store import doctor as examination
 from saltext.jobs.core.store import store as stores
-from saltext.jobs.core.store.asked import query_of
+from saltext.jobs.core.store.search import query_of
 from saltext.jobs.core.store.search import search as find_jobs
 from saltext.jobs.core.store.verification import Verification
 
@@ -95,11 +95,11 @@ def migrate(source="local_cache", dry_run=False, to=None, **more):
         raise Refused(f"job_cache.migrate has no option {unknown[0]}; it accepts source, dry_run, from, to")
     if more:
         told = _Progress(f"copying the jobs of {more['from']}").tell
-        return copying.between(__opts__, more["from"], to, dry_run, told)
+        return copies.between(__opts__, more["from"], to, dry_run, told)
     if to is not None:
         raise Refused("to is for a copy from another driver: name that with from, such as from=localfs to=sqlite")
     told = _Progress(f"copying the jobs of {source}").tell
-    return copying.from_returner(__opts__, source, secrets.without_secrets, dry_run, told)
+    return copies.from_returner(__opts__, source, secrets.without_secrets, dry_run, told)
 
 
 class _Progress:
@@ -227,7 +227,7 @@ def stats():
 
         salt-run job_cache.stats
     """
-    return figures.of(stores.store_of(__opts__))
+    return examination.figures_of(stores.store_of(__opts__))
 
 
 @runner.verb
@@ -277,7 +277,7 @@ def backup(path):
         salt-run job_cache.backup /var/backups/salt/cache.sqlite
     """
     _require_no_limit("backup")
-    return database_copies.backup(stores.Store(__opts__), path)
+    return copies.backup(stores.Store(__opts__), path)
 
 
 @runner.verb
@@ -302,7 +302,7 @@ def recover(path=None):
         salt-run job_cache.recover
     """
     _require_no_limit("recover")
-    done = database_copies.recover(stores.Store(__opts__), path)
+    done = copies.recover(stores.Store(__opts__), path)
     if requests.is_running(__opts__, JOB_RETRY):  # one that starts later reads all of it
         requests.leave(__opts__, JOB_RETRY, {"do": "take_up"})
     return done

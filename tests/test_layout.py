@@ -19,6 +19,7 @@ CHECKOUT = pathlib.Path(__file__).resolve().parents[1]
 #: Modules of one file each, for everybody; they import no package of ours.
 BASE = {
     "advice",
+    "banks",
     "compat",
     "errors",
     "formats",
@@ -36,6 +37,7 @@ GROUND = BASE | {"disk", "display", "engine", "log", "master", "sqlite", "store"
 #: What each package, and each module that stands alone in core/, may import besides itself.
 MAY_IMPORT = {
     "advice": set(),
+    "banks": set(),
     "compat": set(),
     "errors": set(),
     "formats": {"errors"},

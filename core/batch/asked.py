@@ -77,8 +77,6 @@ _ALIASES = {
     "returner": "ret",
 }
 _PEERS = " (batch_manager: allow_peers names the minions that may)"
-#: Settings of the engine that a batch keeps as they were when it was started.
-_KEPT = ("publish_window", "publish_retries", "publish_backoff", "probe_attempts", "kill_attempts")
 
 
 def new_batch(
@@ -126,7 +124,6 @@ def new_batch(
         condition=condition,
         options={name: reader(name, options[name]) for name, reader in _TRAVELLING.items() if name in options},
         **{name: reader(name, wanted[name]) for name, reader in _READERS.items() if name in wanted},
-        **{name: getattr(settings, name) for name in _KEPT},
     )
 
 

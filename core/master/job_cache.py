@@ -22,6 +22,7 @@ import salt.utils.jid
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import lines
+from saltext.jobs.core.banks import NOCACHE, PUBLISHED, RETURNS
 from saltext.jobs.core.errors import JobCacheError, LaterVersion
 from saltext.jobs.core.ids import TIME_ZONES, is_plain, jid_time
 from saltext.jobs.core.master.events import retcode_of
@@ -135,7 +136,7 @@ class JobCache:
         if job is None or not wanted:
             return frozenset()
         keys = [key for key in ids if key is not None]
-        bank = f"{records.RETURNS}/{job}"
+        bank = f"{RETURNS}/{job}"
         found = self._guard(OURS, f"list {bank}", lambda: store.driver.present(bank, keys))
         return frozenset(ids[key] for key in found)
 
@@ -172,7 +173,7 @@ class JobCache:
         key = self._store.key_of(jid) if self.master_name == OURS else None
         if key is None:
             return None
-        record = self._guard(OURS, f"fetch {records.PUBLISHED} {jid}", lambda: self._damaged_as_text(key))
+        record = self._guard(OURS, f"fetch {PUBLISHED} {jid}", lambda: self._damaged_as_text(key))
         try:
             found = Publication.from_record(record) if record else None
         except (ValueError, LaterVersion) as exc:
@@ -195,7 +196,7 @@ class JobCache:
 
     def _damaged_as_text(self, key: str) -> Any:
         try:
-            return self._store.fetch(records.PUBLISHED, key)
+            return self._store.fetch(PUBLISHED, key)
         except Undecodable as exc:
             return str(exc)
 
@@ -233,7 +234,7 @@ class JobCache:
             return self.publication(jid)
         except JobCacheError as exc:
             # It is the record, if the driver finds that there is no other one.
-            self._guard(OURS, "probe", lambda: self._store.contains(records.NOCACHE, "probe"))
+            self._guard(OURS, "probe", lambda: self._store.contains(NOCACHE, "probe"))
             self._quiet.error(
                 "publication", "The record that this master published job %s cannot be read: %s", jid, exc
             )
@@ -241,7 +242,7 @@ class JobCache:
 
     def _published_jids(self, since: float) -> list[str]:
         """Return the jids that may have been published at or after ``since``."""
-        store, bank = self._store, records.PUBLISHED
+        store, bank = self._store, PUBLISHED
         keys = self._guard(OURS, f"list {bank}", lambda: store.driver.changed_keys(bank, since))
         if keys is not None:
             return [jid for jid in map(store.decode, keys) if is_plain(jid)]
@@ -276,7 +277,7 @@ class JobCache:
         job, ids = store.key_of(jid), {store.key_of(minion): minion for minion in minions}
         if job is None:
             return {}
-        bank = f"{records.RETURNS}/{job}"
+        bank = f"{RETURNS}/{job}"
         keys = [key for key in ids if key is not None]
         found: dict[str, Any] = {}
         for key, value in self._guard(OURS, f"fetch {bank}", lambda: list(store.driver.fetch_each(bank, keys))):

@@ -18,6 +18,7 @@ from typing import Any
 
 import salt.payload
 
+from saltext.jobs.core.banks import MINIONS, RETURNS
 from saltext.jobs.core.disk import packed
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.sqlite import job_index, removal
@@ -260,11 +261,11 @@ class SqliteBanks:
     def with_minion(self, jids: Sequence[str], minion: str) -> set[str]:
         """Return those of some jids of which the minion is in ``jobs/minions``, or has returned."""
         name = salt.payload.dumps(minion, use_bin_type=True)  # as it stands in a list, with its length before it
-        found = {jid for jid, listed in self.pick("jobs/minions", jids) if name in listed}
+        found = {jid for jid, listed in self.pick(MINIONS, jids) if name in listed}
         for part in _parts([jid for jid in jids if jid not in found]):
             query = f"""SELECT banks.name FROM banks JOIN records ON records.bank = banks.id AND records.key = ?
                 WHERE banks.name IN ({_marks(part)})"""
-            rows = self._database.read(query, (minion, *(f"jobs/returns/{jid}" for jid in part)))
+            rows = self._database.read(query, (minion, *(f"{RETURNS}/{jid}" for jid in part)))
             found.update(str(row[0]).rpartition("/")[2] for row in rows)
         return found
 

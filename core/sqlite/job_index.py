@@ -31,14 +31,15 @@ from typing import TYPE_CHECKING, Any
 import salt.payload
 import salt.utils.jid
 
+from saltext.jobs.core import banks
+from saltext.jobs.core.banks import LOADS, MINIONS
 from saltext.jobs.core.disk import packed
 from saltext.jobs.core.sqlite import minion_sets
 
 if TYPE_CHECKING:  # Python may have been built without it
     import sqlite3
 
-LOADS, MINIONS, RETURNS = "jobs/loads", "jobs/minions", "jobs/returns/"
-_PUBLISHED = "jobs/published"
+RETURNS = f"{banks.RETURNS}/"
 
 #: Jids that begin with no second.
 UNTIMED = "jid NOT GLOB '" + 14 * "[0-9]" + "*'"
@@ -183,7 +184,7 @@ def _replaces_published(sql: sqlite3.Connection, jid: str) -> bool:
     if before == (None, None):
         return False
     of_it = "SELECT 1 FROM records WHERE bank = (SELECT id FROM banks WHERE name = ?) AND key = ?"
-    return sql.execute(of_it, (_PUBLISHED, jid)).fetchone() is not None
+    return sql.execute(of_it, (banks.PUBLISHED, jid)).fetchone() is not None
 
 
 def has_failed(record: Any) -> bool:

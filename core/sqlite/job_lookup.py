@@ -8,10 +8,11 @@ from typing import Any
 
 import msgpack
 
+from saltext.jobs.core.banks import LOADS
 from saltext.jobs.core.disk import packed
 from saltext.jobs.core.sqlite import minion_sets
 from saltext.jobs.core.sqlite.database import Database
-from saltext.jobs.core.sqlite.job_index import LOADS, RETURNS, UNTIMED, shown_mark
+from saltext.jobs.core.sqlite.job_index import RETURNS, UNTIMED, shown_mark
 from saltext.jobs.core.sqlite.tally import Tally
 
 FEW = 40

@@ -1,5 +1,6 @@
 """
-What an operator should know about the job cache before relying on it: a sentence for each thing. It changes nothing.
+How the job cache stands: how large it is, and what an operator should know before relying on it, a sentence for each thing.
+It changes nothing.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from typing import Any
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.advice import Advice, examined
+from saltext.jobs.core.banks import LOADS, NOCACHE, PUBLISHED, RETURNS
 from saltext.jobs.core.disk.surroundings import READABLE, about_clock, about_disk, about_files, about_sqlite
 from saltext.jobs.core.store import records
-from saltext.jobs.core.store.drivers import Driver
+from saltext.jobs.core.store.drivers import Driver, has_date
 from saltext.jobs.core.store.store import Store
 
 #: Jobs from which on a driver with files for each is slow to list, and takes many inodes.
@@ -41,7 +43,7 @@ def examine(store: Store, opts: Mapping[str, Any]) -> dict[str, Any]:
         found.append(f"ext_job_cache is {opts['ext_job_cache']!r}, which gets the returns: here there are loads only")
     jobs: int | None = None
     try:
-        store.contains(records.NOCACHE, "doctor")
+        store.contains(NOCACHE, "doctor")
         jobs = store.driver.count_loads()
         found += _about_publishes(store, name == _OURS)
     except SaltCacheError as exc:
@@ -121,3 +123,36 @@ def _about_database(driver: Driver, user: str) -> list[str]:
         for name in banks.damaged()
     ]
     return found
+
+
+def figures_of(store: Store) -> dict[str, Any]:
+    """
+    Return driver; jobs, published and returns, as counts; oldest and newest, as jids; and bytes: what the banks take on
+    disk, holes left out, None for a driver that has a server. With sqlite also free_bytes, and with mmap_cache bank_bytes.
+    """
+    keys = sorted(store.keys(LOADS))
+    timed = [key for key in keys if has_date(key)]
+    found: dict[str, Any] = {"driver": store.driver.name, "jobs": len(keys)}
+    found["published"] = len(store.keys(PUBLISHED))
+    found["returns"] = store.driver.count_returns(RETURNS, keys)
+    found["oldest"] = store.decode(timed[0]) if timed else None
+    found["newest"] = store.decode(timed[-1]) if timed else None
+    banks = store.driver.banks_file
+    if banks is not None:
+        return {**found, "bytes": banks.file_bytes(), "free_bytes": banks.free_bytes()}
+    found["bytes"] = _bytes(store) if store.driver.name in ("localfs", "mmap_cache") else None
+    if store.driver.bank_bytes:
+        found["bank_bytes"] = store.driver.bank_bytes
+    return found
+
+
+def _bytes(store: Store) -> int:
+    taken = 0
+    for bank in (*records.BANKS, RETURNS):
+        for folder, _, files in os.walk(os.path.join(store.cachedir, bank)):
+            for name in files:
+                try:
+                    taken += os.lstat(os.path.join(folder, name)).st_blocks * 512
+                except FileNotFoundError:
+                    continue  # removed meanwhile
+    return taken

@@ -22,15 +22,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import salt.loader
 from salt.exceptions import SaltCacheError, SaltDeserializationError
 
+from saltext.jobs.core.banks import ASIDE, LOADS, NOCACHE
 from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.sqlite.tally import Tally
 
 if TYPE_CHECKING:  # Python may have been built without sqlite3
     from saltext.jobs.core.sqlite.banks import SqliteBanks
 
-LOADS = "jobs/loads"
 ABSENT = object()  # what ``read_all`` returns where there is no value
-ASIDE = "jobs/corrupt"  # the bank of records that were set aside
 OUTAGE_SECONDS = 3.0  # how long a server may be away before the caller is told
 RETRY_SECONDS = 0.2
 
@@ -381,7 +380,7 @@ class Driver:
 
     def _prepare(self, modules: Any, calls: dict[str, Any], fixed: dict[str, Any]) -> None:
         """Make the first call, in which a driver sets its client up: no driver can do that in two threads at once."""
-        run(modules, calls["contains"], "jobs/nocache", "first", **fixed)
+        run(modules, calls["contains"], NOCACHE, "first", **fixed)
 
     @staticmethod
     def own(calls: dict[str, Any]) -> dict[str, Any]:

@@ -15,9 +15,10 @@ import salt.utils.jid
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import lines
+from saltext.jobs.core.banks import ENDTIMES, LOADS, PUBLISHED
 from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.store.drivers import ABSENT, Outage
-from saltext.jobs.core.store.records import ENDTIMES, LOADS, PUBLISHED, is_believed
+from saltext.jobs.core.store.records import is_believed
 from saltext.jobs.core.store.store import Store
 
 log = lines.logger(__name__)

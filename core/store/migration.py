@@ -16,6 +16,7 @@ import salt.utils.jid
 from salt.exceptions import SaltCacheError, SaltDeserializationError
 
 from saltext.jobs.core import lines
+from saltext.jobs.core.banks import ENDTIMES, LOADS, MINIONS, NOCACHE, PUBLISHED, RETURNS
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.store import publication, records
 from saltext.jobs.core.store.drivers import ABSENT, Outage
@@ -163,17 +164,17 @@ def copy(store: Store, source: Source, jid: str, clean: Callable[[Load], Load], 
     if not isinstance(load, dict) or not isinstance(returns, dict):
         raise ValueError(f"its load is a {type(load).__name__}, its returns are a {type(returns).__name__}")
     end = source.end_time(jid)
-    bank = f"{records.RETURNS}/{key}"
+    bank = f"{RETURNS}/{key}"
     minions = store.plain_minions(key, load.get("Minions"))
     with store.lock(key):
         here = set(store.keys(bank))
         wanted = {store.key(minion, "minion id"): record for minion, record in returns.items()}
         new = {minion: record for minion, record in wanted.items() if minion is not None and minion not in here}
         new_load = bool(load) and _is_better(store, key, load)
-        new_end = bool(end) and not store.contains(records.ENDTIMES, key)
+        new_end = bool(end) and not store.contains(ENDTIMES, key)
         if not dry_run:
             if new_end:
-                store.store(records.ENDTIMES, key, end)
+                store.store(ENDTIMES, key, end)
             if minions and (new_load or not records.minions_of(store, key)):
                 records.add_minions(store, key, minions)
     # Under the locks that the returner takes: the master may be storing the same return.
@@ -186,7 +187,7 @@ def copy(store: Store, source: Source, jid: str, clean: Callable[[Load], Load], 
             if _is_better(store, key, load):
                 stored = clean(load)
                 stored.pop("Minions", None)
-                store.store(records.LOADS, key, stored)
+                store.store(LOADS, key, stored)
     return {"loads": int(new_load), "returns": len(new), "endtimes": int(new_end)}
 
 
@@ -206,12 +207,12 @@ def copy_between(source: Store, store: Store, key: str, dry_run: bool) -> dict[s
     there = store.key(jid, "jid")
     if there is None:
         raise ValueError(f"the driver {store.driver.name} cannot take this jid")
-    banks = (records.LOADS, records.PUBLISHED, records.MINIONS, records.ENDTIMES, records.NOCACHE)
+    banks = (LOADS, PUBLISHED, MINIONS, ENDTIMES, NOCACHE)
     load, mark, minions, end, nocache = source.driver.read_all([(bank, key) for bank in banks])
     broken = [str(value) for value in (load, mark, minions, end, nocache) if isinstance(value, SaltCacheError)]
-    bank, count = f"{records.RETURNS}/{there}", 0
+    bank, count = f"{RETURNS}/{there}", 0
     here = set(store.keys(bank))
-    for name, value in source.driver.fetch_each(f"{records.RETURNS}/{key}", source.keys(f"{records.RETURNS}/{key}")):
+    for name, value in source.driver.fetch_each(f"{RETURNS}/{key}", source.keys(f"{RETURNS}/{key}")):
         minion = store.key(source.decode(name), "minion id")
         if minion is None or isinstance(value, SaltCacheError):
             broken.append(
@@ -225,10 +226,10 @@ def copy_between(source: Store, store: Store, key: str, dry_run: bool) -> dict[s
     done = {"loads": 0, "returns": count, "endtimes": 0}
     with store.lock(there):
         writes: list[tuple[str, str, Any]] = []
-        for place, value in ((records.ENDTIMES, end), (records.NOCACHE, nocache)):
+        for place, value in ((ENDTIMES, end), (NOCACHE, nocache)):
             if _is_whole(value) and not store.contains(place, there):
                 writes.append((place, there, value))
-                done["endtimes"] += place == records.ENDTIMES
+                done["endtimes"] += place == ENDTIMES
         # Where a publish has stored the job already, it knows better for whom it is.
         if not records.is_published(store, there):
             ids = publication.ids_in(minions)
@@ -236,9 +237,9 @@ def copy_between(source: Store, store: Store, key: str, dry_run: bool) -> dict[s
                 records.add_minions(store, there, ids)
             if _is_whole(load) and (_is_whole(mark) or not records.load_of(store, there)):
                 done["loads"] = 1
-                writes.append((records.LOADS, there, load))
+                writes.append((LOADS, there, load))
                 if _is_whole(mark):  # last: a run that was interrupted is not taken for a publish
-                    writes.append((records.PUBLISHED, there, mark))
+                    writes.append((PUBLISHED, there, mark))
         if writes and not dry_run:
             store.driver.store_all(writes)
     if broken:
@@ -254,18 +255,18 @@ def lacking(source: Store, store: Store, key: str) -> int:
     """Return how many records of a job are in ``source`` and not in ``store``."""
     jid = source.decode(key)
     there = store.key_of(jid)
-    names = {source.decode(name) for name in source.keys(f"{records.RETURNS}/{key}")}
-    loads = int(source.contains(records.LOADS, key))
+    names = {source.decode(name) for name in source.keys(f"{RETURNS}/{key}")}
+    loads = int(source.contains(LOADS, key))
     if there is None:
         return len(names) + loads
-    found = {store.decode(name) for name in store.keys(f"{records.RETURNS}/{there}")}
-    return len(names - found) + int(loads and not store.contains(records.LOADS, there))
+    found = {store.decode(name) for name in store.keys(f"{RETURNS}/{there}")}
+    return len(names - found) + int(loads and not store.contains(LOADS, there))
 
 
 def jobs_in(store: Store) -> list[str]:
     """Return the keys of all jobs of which there is a load, a return or anything else."""
     found = {key for bank in records.BANKS for key in store.keys(bank)}
-    return sorted(found.union(store.driver.banks(records.RETURNS)))
+    return sorted(found.union(store.driver.banks(RETURNS)))
 
 
 def _is_better(store: Store, key: str, load: Load) -> bool:

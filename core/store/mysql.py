@@ -10,6 +10,7 @@ from typing import Any
 
 import salt.payload
 
+from saltext.jobs.core.banks import NOCACHE
 from saltext.jobs.core.store.drivers import OUTAGE_SECONDS, Driver, run
 
 LARGE = 500_000  # bytes from which it is asked whether the server takes so much
@@ -34,7 +35,7 @@ class Mysql(Driver):
             return False
         try:
             modules, calls, fixed = self._opened or self._open()
-            run(modules, calls["contains"], "jobs/nocache", "first", **fixed)
+            run(modules, calls["contains"], NOCACHE, "first", **fixed)
         except Exception:
             self._opened = None
             return False

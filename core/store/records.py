@@ -33,6 +33,7 @@ import salt.payload
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import lines
+from saltext.jobs.core.banks import ENDTIMES, LOADS, MINIONS, NOCACHE, PUBLISHED, RETURNS
 from saltext.jobs.core.errors import LaterVersion
 from saltext.jobs.core.store.drivers import ABSENT, Left, Undecodable
 from saltext.jobs.core.store.publication import Publication, digest, ids_in, is_later
@@ -40,12 +41,6 @@ from saltext.jobs.core.store.store import Store
 
 log = lines.logger(__name__)
 
-LOADS = "jobs/loads"
-MINIONS = "jobs/minions"
-RETURNS = "jobs/returns"
-ENDTIMES = "jobs/endtimes"
-NOCACHE = "jobs/nocache"
-PUBLISHED = "jobs/published"
 BANKS = (LOADS, MINIONS, PUBLISHED, NOCACHE, ENDTIMES)  # a job's load first
 RECORD = ("return", "retcode", "success", "out")
 #: Seconds between two publishes of a job, at least.

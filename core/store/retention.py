@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import lines
+from saltext.jobs.core.banks import LOADS, RETURNS
 from saltext.jobs.core.ids import jid_at, jid_time
 from saltext.jobs.core.store.drivers import Outage
 from saltext.jobs.core.store.needed import not_needed
-from saltext.jobs.core.store.records import BANKS, LOADS, RETURNS, drop, drop_older
+from saltext.jobs.core.store.records import BANKS, drop, drop_older
 from saltext.jobs.core.store.store import Store, Young
 
 log = lines.logger(__name__)

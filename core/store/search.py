@@ -3,7 +3,7 @@ Finds jobs by function, target, minion, user, time, outcome and metadata: newest
 
 What a driver has an index for, it finds by that; of the others the time of a job is looked at first, which its jid tells,
 and then its load. A job whose jid begins with no date has its place by when its load was written. A page goes on where the
-one before it ended, whatever has come meanwhile.
+one before it ended, whatever has come meanwhile. What an operator asks for in words becomes a ``Query`` first.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ from typing import Any
 import salt.utils.jid
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core import lines
+from saltext.jobs.core import arguments, lines
+from saltext.jobs.core.banks import LOADS, MINIONS, PUBLISHED, RETURNS
+from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.ids import jid_at
+from saltext.jobs.core.options import duration
 from saltext.jobs.core.sqlite.job_index import has_failed, job_marks
 from saltext.jobs.core.sqlite.tally import Tally
 from saltext.jobs.core.store import records
@@ -27,6 +30,7 @@ from saltext.jobs.core.store.drivers import Matches, has_date
 from saltext.jobs.core.store.listing import describe, readable
 from saltext.jobs.core.store.publication import ids_in
 from saltext.jobs.core.store.store import Store
+from saltext.jobs.core.windows import parse_moment
 
 log = lines.logger(__name__)
 
@@ -130,12 +134,12 @@ def _matching(store: Store, query: Query, keys: list[str]) -> Iterator[tuple[str
         meant = store.driver.with_minion([key for key in keys if key not in tallies], query.minion)
         keys = [key for key in keys if key in meant or key in tallies]
     keys = [key for key in keys if key not in tallies or _is_asked_for(query, tallies[key])]
-    for key, load in readable(store, records.LOADS, keys):
+    for key, load in readable(store, LOADS, keys):
         if not isinstance(load, dict) or not load or not _fits(query, load):
             continue
         tally = tallies.get(key) or count_all(store, key, query.minion)
         if _is_asked_for(query, tally):
-            (record,) = store.driver.read_all([(records.PUBLISHED, key)])
+            (record,) = store.driver.read_all([(PUBLISHED, key)])
             if records.is_believed(store, key, load, record):
                 yield key, _row(store, key, load, tally)
 
@@ -173,9 +177,9 @@ def _is_asked_for(query: Query, tally: Tally) -> bool:
 
 def count_all(store: Store, key: str, minion: str | None) -> Tally:
     """Count what there is of a job, by reading all of it."""
-    (listed,) = store.driver.read_all([(records.MINIONS, key)])
+    (listed,) = store.driver.read_all([(MINIONS, key)])
     minions = {store.key_of(minion) for minion in ids_in(listed)}
-    bank = f"{records.RETURNS}/{key}"
+    bank = f"{RETURNS}/{key}"
     failed: set[str | None] = set()
     returned: set[str | None] = set()
     for name, record in store.driver.fetch_each(bank, store.keys(bank)):
@@ -194,3 +198,47 @@ def _row(store: Store, key: str, load: dict[str, Any], tally: Tally) -> dict[str
     row["Metadata"] = dict(_metadata(load))
     row.update(Minions=tally.minions, Returned=tally.returned, Failed=tally.failed, Missing=tally.missing)
     return row
+
+
+def query_of(store: Store, asked: Mapping[str, Any], now: float) -> Query:
+    """
+    :param asked: the arguments of ``job_cache.search``, all of them; None where one was not given.
+    :param now: Unix time.
+    :raises Refused: for what is not accepted, naming it.
+    """
+    minion, outcome, after = asked["minion"], asked["outcome"], asked["after"]
+    key = None if minion is None else store.key_of(arguments.minion(minion))
+    if minion is not None and key is None:
+        raise Refused(f"minion is {minion!r}, which the driver {store.driver.name} cannot take as a key")
+    return Query(
+        functions=_patterns("search_function", asked["search_function"]),
+        targets=_patterns("search_target", asked["search_target"]),
+        users=_patterns("user", asked["user"]),
+        minion=key,
+        start=_moment("start_time", asked["start_time"], now),
+        end=_moment("end_time", asked["end_time"], now),
+        outcome=None if outcome is None else arguments.choice("outcome", outcome, OUTCOMES),
+        metadata=arguments.mapping("search_metadata", asked["search_metadata"]),
+        limit=arguments.whole("limit", asked["limit"], 1),
+        after=None if after is None else arguments.word("after", after),
+    )
+
+
+def _patterns(name: str, value: Any) -> tuple[str, ...]:
+    return () if value is None else arguments.names(name, value)
+
+
+def _moment(name: str, value: Any, now: float) -> float | None:
+    """Return the Unix time of what an operator wrote; None for None."""
+    if value is None:
+        return None
+    text = str(value).strip()
+    try:
+        found = now - duration(text[1:]) if text.startswith("-") else parse_moment(text, None)
+        jid_at(found)  # jids have a time from the year 1 to 9999
+    except (ValueError, OverflowError, OSError):
+        raise Refused(
+            f"{name} is {value!r}; accepted is a time ago such as -90s, -15m, -2h or -7d, or a date and time such as "
+            "'2026-11-28 02:00' or '2026-11-28T02:00:00+01:00'"
+        ) from None
+    return found

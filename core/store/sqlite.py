@@ -17,13 +17,14 @@ from typing import Any, TypeVar
 
 from salt.exceptions import SaltCacheError
 
+from saltext.jobs.core.banks import ASIDE, LOADS
 from saltext.jobs.core.disk import packed
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.sqlite.banks import SqliteBanks, banks_of
 from saltext.jobs.core.sqlite.job_lookup import CHUNK, JobLookup
 from saltext.jobs.core.sqlite.tally import Tally
-from saltext.jobs.core.store.drivers import ABSENT, LOADS, Driver, Left, Marks, Outage, Shown, Undecodable
+from saltext.jobs.core.store.drivers import ABSENT, Driver, Left, Marks, Outage, Shown, Undecodable
 
 Result = TypeVar("Result")
 
@@ -129,7 +130,7 @@ class Sqlite(Driver):
     def set_aside(self, bank: str, key: str) -> bool:
         """Also where it cannot be decoded: as the bytes that it is."""
         self._do(
-            lambda banks: banks.move(bank, key, "jobs/corrupt", f"{bank.replace('/', '.')}.{key}"),
+            lambda banks: banks.move(bank, key, ASIDE, f"{bank.replace('/', '.')}.{key}"),
             "set aside",
             bank,
             key,

@@ -12,6 +12,7 @@ from typing import Any
 
 from salt.exceptions import SaltCacheError
 
+from saltext.jobs.core.banks import LOADS, MINIONS, PUBLISHED, RETURNS
 from saltext.jobs.core.store import drivers, records
 from saltext.jobs.core.store.store import Store
 
@@ -42,7 +43,7 @@ class Verification:
         :param told: gets how many jobs have been looked at, and how many there are.
         :raises Outage: when the store cannot be used.
         """
-        loads = sorted(self._store.keys(records.LOADS))
+        loads = sorted(self._store.keys(LOADS))
         for count, key in enumerate(loads, 1):
             self._look_at_load(key)
             self._look_at_returns(key, self._expected(key))
@@ -79,16 +80,16 @@ class Verification:
             return bool(records.set_aside(self._store, bank, key, kind))
 
     def _look_at_load(self, key: str) -> None:
-        load, error = self._read(records.LOADS, key)
+        load, error = self._read(LOADS, key)
         if error or not isinstance(load, dict):
             self._note(
                 "unreadable-load",
                 key,
-                (lambda: self._set_aside(records.LOADS, key, dict, key)) if _is_damage(error) else None,
+                (lambda: self._set_aside(LOADS, key, dict, key)) if _is_damage(error) else None,
                 detail=error or f"it is a {type(load).__name__}",
             )
             return
-        (record,) = self._store.driver.read_all([(records.PUBLISHED, key)])
+        (record,) = self._store.driver.read_all([(PUBLISHED, key)])
         if not records.is_believed(self._store, key, load, record):
             self._note("unpublished-load", key, detail="it is not the one that was published, and no reader shows it")
         if self._clean(load) != load:
@@ -96,24 +97,24 @@ class Verification:
 
     def _expected(self, key: str) -> set[str] | None:
         """Return the minions that the job was published to; None where that is not known."""
-        minions, error = self._read(records.MINIONS, key)
+        minions, error = self._read(MINIONS, key)
         if not minions and not error:
             return None
         if error or not (isinstance(minions, list) and all(isinstance(name, str) for name in minions)):
             fix = (lambda: self._write_minions(key)) if _is_damage(error) else None
             self._note("unreadable-minions", key, fix, detail=error)
             return None
-        return set(minions) if self._store.contains(records.PUBLISHED, key) else None
+        return set(minions) if self._store.contains(PUBLISHED, key) else None
 
     def _write_minions(self, key: str) -> bool:
-        answered = {self._store.decode(name) for name in self._store.keys(f"{records.RETURNS}/{key}")}
+        answered = {self._store.decode(name) for name in self._store.keys(f"{RETURNS}/{key}")}
         with self._store.lock(key):
-            records.set_aside(self._store, records.MINIONS, key, list)
+            records.set_aside(self._store, MINIONS, key, list)
             records.add_minions(self._store, key, answered, always=True)
         return True
 
     def _look_at_returns(self, key: str, expected: set[str] | None) -> None:
-        bank = f"{records.RETURNS}/{key}"
+        bank = f"{RETURNS}/{key}"
         for minion in sorted(self._store.keys(bank)):
             self._returns += 1
             _, error = self._read(bank, minion)
@@ -128,9 +129,9 @@ class Verification:
 
     def _look_for_jobs_without_load(self, loads: set[str]) -> None:
         left = {key for bank in records.BANKS[1:] for key in self._store.keys(bank)}
-        left = left.union(self._store.driver.banks(records.RETURNS)) - loads
+        left = left.union(self._store.driver.banks(RETURNS)) - loads
         for key in sorted(left):
-            if self._store.contains(records.LOADS, key):
+            if self._store.contains(LOADS, key):
                 continue  # published meanwhile
             if self._is_settled(key):
                 self._note("no-load", key, self._fix_of_rest(key))
@@ -144,7 +145,7 @@ class Verification:
 
     def _drop(self, key: str) -> bool:
         with self._store.lock(key):
-            if self._store.contains(records.LOADS, key) or not self._is_settled(key):
+            if self._store.contains(LOADS, key) or not self._is_settled(key):
                 return False
             records.drop(self._store, key)
             return True

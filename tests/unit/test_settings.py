@@ -6,7 +6,7 @@ import pytest
 
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.options import duration
-from saltext.jobs.core.settings import BatchSettings, deprecated, read_settings
+from saltext.jobs.core.settings import BatchSettings, deprecated, engine_options, read_settings
 
 
 def test_defaults_need_no_options():
@@ -60,3 +60,10 @@ def test_a_deprecated_option_counts_and_is_told_with_what_to_do():
     given = {"kill_attempts": 3, "publish_retries": 2}
     assert read_settings(BatchSettings, "batch_manager", given).kill_attempts == 3
     assert deprecated(BatchSettings, True, None, given) == {"kill_attempts": "leave it out"}
+
+
+def test_options_that_stand_with_the_engine_hold_and_win():
+    opts = {"batch_manager": {"probe_attempts": 5, "publish_retries": 7}}
+    opts["engines"] = ["job_retry", {"batch_manager": {"probe_attempts": 9}}]
+    settings = read_settings(BatchSettings, "batch_manager", *engine_options(opts, "batch_manager"))
+    assert (settings.probe_attempts, settings.publish_retries) == (9, 7)

@@ -67,13 +67,6 @@ def test_what_is_meant_for_the_function_gets_there(opts):
     assert (spec.arg, spec.kwargs) == (("a", "b"), {"test": True, "timeout": 7, "fail_hard": 1})
 
 
-def test_options_that_stand_with_the_engine_hold_and_win(opts):
-    opts["batch_manager"] = {"probe_attempts": 5, "kill_attempts": 7}
-    opts["engines"] = ["job_retry", {"batch_manager": {"probe_attempts": 9}}]
-    spec = asked_for(opts, "web1")
-    assert (spec.probe_attempts, spec.kill_attempts) == (9, 7)
-
-
 def test_without_grants_for_function_and_minions_nothing_is_batched(opts):
     may = Caller("anna", ({"web1": ["test.*"]},))
     assert asked_for(opts, "web1", who=may).user == "anna"

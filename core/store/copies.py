@@ -1,11 +1,13 @@
 """
-Copies all jobs of another job cache, or of another driver, for an operator. ``core/store/migration.py`` copies one of them.
+Copies that an operator asks for: of the jobs of another job cache or driver (``core/store/migration.py`` copies one job), of
+the file of ``cache: sqlite``, and of what is left of damaged ones.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import salt.loader
 
@@ -13,6 +15,10 @@ from saltext.jobs.core import arguments
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.store import migration
 from saltext.jobs.core.store.store import Store
+
+if TYPE_CHECKING:  # Python may have been built without sqlite3
+    from saltext.jobs.core.sqlite.banks import SqliteBanks
+
 
 DRIVERS = ("localfs", "sqlite", "redis", "mysql", "etcd", "consul", "mmap_cache")
 
@@ -97,3 +103,69 @@ def _source_called(opts: Mapping[str, Any], name: str) -> migration.Source:
     there = [function for function in (*needed, "get_endtime") if f"{name}.{function}" in loaded]
     functions = {function: loaded[f"{name}.{function}"] for function in there}
     return migration.LocalCache(functions, opts) if name == "local_cache" else migration.Source(functions)
+
+
+def backup(store: Store, path: Any) -> dict[str, Any]:
+    """
+    Copy the file, as it is at this moment.
+
+    :param path: where to; absolute.
+    :return: path and bytes.
+    :raises Refused: where that cannot be done.
+    """
+    banks = _file_of(store, "backup")
+    if not isinstance(path, str) or not os.path.isabs(path) or "\0" in path:
+        raise Refused(f"path is {path!r}; accepted is the absolute path of a file")
+    try:
+        banks.backup(path)
+    except FileExistsError as exc:
+        raise Refused(f"{exc.filename2 or exc.filename} is there already; name a file that is not") from exc
+    except Exception as exc:  # SQLite and the disk raise many kinds
+        raise Refused(f"The copy cannot be made: {exc}") from exc
+    return {"path": path, "bytes": os.stat(path).st_size}
+
+
+def recover(store: Store, path: Any = None) -> dict[str, Any]:
+    """
+    Bring over what can be read of damaged files.
+
+    :param path: of one; all that were set aside, where it is None.
+    :return: by the path of each file read, written and gaps, or error.
+    :raises Refused: where there is none.
+    """
+    banks = _file_of(store, "recover")
+    if path is not None and (not isinstance(path, str) or not _is_another_file(path, banks.path)):
+        raise Refused(f"path is {path!r}; accepted is the path of a file that was set aside")
+    done = {name: _recovered(name, banks) for name in (banks.damaged() if path is None else [path])}
+    if not done:
+        raise Refused(f"There is no damaged file beside {banks.path}")
+    return done
+
+
+def _is_another_file(path: str, own: str) -> bool:
+    try:
+        return os.path.isfile(path) and not os.path.samefile(path, own)
+    except FileNotFoundError:
+        return True
+    except (OSError, ValueError):
+        return False
+
+
+def _recovered(path: str, banks: SqliteBanks) -> dict[str, Any]:
+    import sqlite3
+
+    from saltext.jobs.core.sqlite.salvage import Salvage
+
+    salvage = Salvage(path, banks)
+    try:
+        salvage.run()
+    except sqlite3.Error as exc:
+        return {"error": f"nothing of it can be read: {exc}"}
+    return {"read": salvage.read, "written": salvage.written, "gaps": salvage.gaps}
+
+
+def _file_of(store: Store, what: str) -> SqliteBanks:
+    banks = store.driver.banks_file
+    if banks is None:
+        raise Refused(f"job_cache.{what} is for cache: sqlite; the master has cache: {store.driver.name}")
+    return banks
