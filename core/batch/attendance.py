@@ -67,7 +67,7 @@ def leave_out(batch: State, minions: list[str], now: float) -> list[Effect]:
     """Minions are not there: ``offline`` says what becomes of them. None of it is against the budget."""
     outcome = Outcome.FAILED if batch.spec.offline == "fail" else Outcome.OFFLINE
     for minion in minions:
-        batch.settle(minion, outcome, now, None, counts=False)
+        batch.settle(minion, outcome, now, None)
     if batch.spec.offline != "queue":
         return []
     certain = tuple(minion for minion in minions if minion not in batch.spec.unsure)
@@ -90,5 +90,5 @@ def queue_refused(batch: State, fact: QueueRefused, now: float) -> list[Effect]:
     for minion in fact.minions:
         batch.to_queue.pop(minion, None)
         if minion in batch.outcomes and batch.outcomes[minion][0] is Outcome.OFFLINE:
-            batch.settle(minion, Outcome.FAILED, now, None, counts=False)
+            batch.settle(minion, Outcome.FAILED, now, None)
     return []

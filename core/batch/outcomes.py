@@ -16,13 +16,17 @@ from saltext.jobs.core.batch.kept import Kept, kept, made
 from saltext.jobs.core.batch.plan import Membership
 from saltext.jobs.core.batch.spec import Spec
 
-#: Outcomes that a later return corrects.
-GUESSED = frozenset({Outcome.LOST, Outcome.OFFLINE, Outcome.KILLED, Outcome.TIMED_OUT})
-#: Outcomes that count against the failure budget: a minion that never answered does not.
+#: Outcomes that count against the failure budget.
 _AGAINST_BUDGET = frozenset({Outcome.FAILED, Outcome.LOST, Outcome.TIMED_OUT})
 
 #: Outcome, since when (Unix time), and the retcode of its return.
 Ended = tuple[Outcome, float, int | None]
+
+
+def _is_against_budget(ended: Ended) -> bool:
+    """Tell whether it counts against the budget. What failed without a return was not there, which is no failure of it."""
+    outcome, _, retcode = ended
+    return outcome in _AGAINST_BUDGET and (retcode is not None or outcome is not Outcome.FAILED)
 
 
 def _write(ended: Mapping[str, Ended]) -> dict[str, list[Any]]:
@@ -56,19 +60,20 @@ class Outcomes(Kept):
         self.counts = collections.Counter(outcome for outcome, *_ in self.ended.values())
         done = (minion for minion, (outcome, *_) in self.ended.items() if outcome is Outcome.COMPLETED)
         self.completed = collections.Counter(self.membership.of(minion) for minion in done)
+        against = (self.membership.of(minion) for minion, ended in self.ended.items() if _is_against_budget(ended))
+        used = collections.Counter(against)
+        self.budget_used, self.group_used = used.total(), [used[group] for group in range(self.membership.groups)]
 
-    def settle(self, minion: str, outcome: Outcome, now: float, retcode: int | None, counts: bool = True) -> None:
-        """Record how a minion ended, in place of what was recorded before. ``counts``: against the budget, if bad."""
-        earlier = self.ended.get(minion)
-        if earlier is not None:
-            self._count(minion, earlier[0], -1, earlier[2] is not None or earlier[0] is not Outcome.FAILED)
+    def settle(self, minion: str, outcome: Outcome, now: float, retcode: int | None) -> None:
+        """Record how a minion ended, in place of what was recorded before."""
+        if minion in self.ended:
+            self.reopen(minion)
         self.ended[minion] = (outcome, now, retcode)
-        self._count(minion, outcome, 1, counts)
+        self._count(minion, self.ended[minion], 1)
 
     def reopen(self, minion: str) -> None:
         """Forget how a minion ended: it has not."""
-        outcome, *_ = self.ended.pop(minion)
-        self._count(minion, outcome, -1, True)
+        self._count(minion, self.ended.pop(minion), -1)
 
     def is_guess(self, minion: str) -> bool:
         """Tell whether a minion\'s outcome was concluded without a return of it."""
@@ -102,12 +107,12 @@ class Outcomes(Kept):
                 return f"max_failures in group {self.spec.groups[group][0]}"
         return None
 
-    def _count(self, minion: str, outcome: Outcome, by: int, against_budget: bool) -> None:
-        group = self.membership.of(minion)
+    def _count(self, minion: str, ended: Ended, by: int) -> None:
+        outcome, group = ended[0], self.membership.of(minion)
         self.counts[outcome] += by
         self.changed.add(group)
         if outcome is Outcome.COMPLETED:
             self.completed[group] += by
-        if outcome in _AGAINST_BUDGET and against_budget:
-            self.budget_used = max(0, self.budget_used + by)
-            self.group_used[group] = max(0, self.group_used[group] + by)
+        if _is_against_budget(ended):
+            self.budget_used += by
+            self.group_used[group] += by

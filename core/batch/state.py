@@ -24,7 +24,7 @@ from saltext.jobs.core.batch.flight import Flight, Outcome
 from saltext.jobs.core.batch.gates import Checks, Rights, Schedule
 from saltext.jobs.core.batch.inflight import InFlight
 from saltext.jobs.core.batch.kept import Kept, kept
-from saltext.jobs.core.batch.outcomes import GUESSED, Ended, Outcomes
+from saltext.jobs.core.batch.outcomes import Ended, Outcomes
 from saltext.jobs.core.batch.pace import Pace, PublishWindow
 from saltext.jobs.core.batch.pause import Pause, PausedBy
 from saltext.jobs.core.batch.pending import Pending, Presence
@@ -208,7 +208,7 @@ class State(Kept):
 
     def unsettled(self) -> list[str]:
         """The minions whose return would change something: those in flight, and those given up without one."""
-        return [*self.flights, *(minion for minion, (outcome, *_) in self.outcomes.items() if outcome in GUESSED)]
+        return [*self.flights, *filter(self.record.is_guess, self.outcomes)]
 
     def wants_return(self, minion: str) -> bool:
         """Whether a return of ``minion`` changes anything."""
@@ -282,8 +282,8 @@ class State(Kept):
 
     # -- changes ------------------------------------------------------------------------------------------------------
 
-    def settle(self, minion: str, outcome: Outcome, now: float, retcode: int | None, counts: bool = True) -> None:
-        """Note how a minion ended, and free its slot if it has one. ``counts``: against the budget, if it ended badly."""
+    def settle(self, minion: str, outcome: Outcome, now: float, retcode: int | None) -> None:
+        """Note how a minion ended, and free its slot if it has one."""
         flight = self.flights.get(minion)
         if flight is not None and self.inflight.remove(minion):
             self.pace.cool(now)
@@ -291,7 +291,7 @@ class State(Kept):
             self.publish_window.freed(now)
             if retcode is not None:
                 self.publish_window.ran(now - flight.began)
-        self.record.settle(minion, outcome, now, retcode, counts)
+        self.record.settle(minion, outcome, now, retcode)
         self.last_progress = now
 
     def put_back(self, minions: list[str]) -> None:

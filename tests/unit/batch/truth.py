@@ -51,6 +51,14 @@ class Truth:
             assert self.world.batch.halted or self.world.batch.finished, "it goes on after a check that was not passed"
             self.refused = True
 
+    def begins_anew(self):
+        """An engine has read the journal. What it was told and did not write down it does not know, nor is it bound by it."""
+        batch, cut = self.world.batch, self.world.back_at > self.world.down_until
+        if cut:
+            self.failed = {name for name, (outcome, *_) in batch.outcomes.items() if outcome.value == "failed"}
+            self.refused, self.stage = bool(batch.halted), batch.pace.stage
+        self.failed |= {name for name, (retcode, _) in self.world.cache.items() if retcode}
+
     # -- what is wanted -----------------------------------------------------------------------------------------------
 
     def wants(self, effects, recovered):
@@ -73,14 +81,14 @@ class Truth:
 
     def _is_open(self, effect):
         if self.spec.window:
-            assert self.world.is_open(self.world.now), f"its window is shut: {effect}"
+            assert self.world.is_open(), f"its window is shut: {effect}"
 
     def _checks(self, effect, recovered):
         if not (recovered and effect.stage in self.asked):  # one that had begun is asked again at once
             self._is_open(effect)
         self.asked.add(effect.stage)
         for name in effect.minions:
-            assert self.world.cache.get(name) == 0, f"{name} is asked in a check, and has not completed"
+            assert self.world.cache.get(name, (None,))[0] == 0, f"{name} is asked in a check, and has not completed"
 
     def _kills(self, effect):
         for name in effect.minions:
@@ -113,6 +121,20 @@ class Truth:
         for minion in self.world.minions.values():
             assert not minion.running or minion.excused, f"{minion.name} still runs, and the next stage begins"
 
+    def counts(self):
+        """The use of the budgets is what the outcomes say."""
+        record = self.world.batch.record
+        bad = ("failed", "lost", "timed_out")
+        used = [
+            name
+            for name, (outcome, _, retcode) in record.ended.items()
+            if outcome.value in bad and (retcode is not None or outcome.value != "failed")
+        ]
+        assert record.budget_used == len(used), f"{record.budget_used} of the budget is used, by {used}"
+        groups = [name for name, _ in self.spec.groups] or [""]
+        by_group = [sum(self.group_of[name] == group for name in used) for group in groups]
+        assert record.group_used == by_group, f"{record.group_used} of the budgets is used, by {used}"
+
     # -- in the end ---------------------------------------------------------------------------------------------------
 
     def verdict(self, states):
@@ -127,7 +149,7 @@ class Truth:
             if not minion.matches:
                 wrong = ("completed", "timed_out") if minion.slandered else ("completed", "lost", "timed_out")
                 assert not minion.runs and state not in wrong, (name, state)
-        for name, retcode in world.cache.items():
+        for name, (retcode, _) in world.cache.items():
             expected = ("failed", "timed_out") if retcode else ("completed",)
             assert states.get(name) in expected, (name, states.get(name))
             if states[name] == "timed_out":

@@ -24,6 +24,11 @@ from tests.unit.batch.truth import Truth
 
 #: Facts after which a world is taken to be stuck.
 _LONGEST = 6000
+#: Seconds after which it is.
+_LONGEST_TIME = 100_000.0
+#: Effects before which the journal is synced, and facts whose askers are answered after that.
+DURABLE = (facts.Publish, facts.Kill, facts.Check, facts.Close, facts.Queue)
+REQUESTS = (facts.StopRequested, facts.PauseRequested, facts.ResumeRequested, facts.Approved)
 
 
 class Minion:
@@ -48,6 +53,8 @@ class Minion:
         self.signals = 0  # kills that the engine has wanted
         self.deafness = 0  # kills that it did not get
         self.slandered = False  # somebody has said in its name that it has begun
+        self.reached = False  # it has received the job, in whatever life of its process
+        self.came_up = 0.0  # when its process started last, if it did so in this world
 
     @property
     def excused(self):
@@ -57,16 +64,31 @@ class Minion:
 
 class World:
     """
+    What a subclass sets (``profiles.py``) goes wrong there besides, or more often.
+
     :param seed: of all chance.
     :param machine: the class of the batch.
     """
 
+    LIVES = ("well",) * 6 + ("dead", "late", "dies", "restarts", "mute", "sleeper", "shy")
+    #: Shares of batches that have such a thing.
+    GROUPS, WINDOW, CHECK, LIMIT, UNSURE = 0.3, 0.2, 0.3, 0.25, 0.2
+    FORGED = 0.4
+    #: Nothing else goes wrong, in this share of worlds.
+    CALM = 0.2
+    #: The share of deaths of the engine that are power cuts of its machine, and of publishes after which it is killed.
+    CUTS, KILLED = 0.0, 0.0
+    #: Somebody sets the clock on the wall; the job cache fails; the start event of a minion is lost, in this share of cases.
+    STEPS, FAILS, LOST_STARTS = 0, 0, 0.0
+    #: All minions keep records of what they have begun (``job_once``).
+    KEEPERS = False
+
     def __init__(self, seed, machine=Batch):
         self.chance = chance = random.Random(seed)
+        self.fate = random.Random(f"{seed}, fate")  # of what only profiles have
         names = "abcdefgh"[: chance.randint(1, 8)]
-        lives = ["well"] * 6 + ["dead", "late", "dies", "restarts", "mute", "sleeper", "shy"]
-        self.minions = {name: Minion(name, chance.choice(lives), chance) for name in names}
-        self.calm = chance.random() < 0.2  # nothing goes wrong but minions
+        self.minions = {name: Minion(name, chance.choice(self.LIVES), chance) for name in names}
+        self.calm = chance.random() < self.CALM  # nothing goes wrong but minions
         self.trouble = 0 if self.calm else chance.randint(0, 25)  # how often something may go wrong yet
         options = {
             "batch": chance.choice(["1", "2", "3", "1,2", "1,50%,100%"]),
@@ -90,9 +112,15 @@ class World:
         self.steps = 0
         self.down_until = 0.0
         self.full_until = 0.0
+        self.wall_is_off = self.clock_is_off = (
+            0.0  # by so many seconds the clock on the wall, and the engine's, are wrong
+        )
+        self.failing_until = 0.0  # the job cache takes and gives nothing
+        self.back_at = 0.0  # minions reach a master that was away again
         self.batch = machine(self.spec, self.now)
         self.snapshot, self.journal = self.batch.snapshot(), []
-        self.life = 0  # of the engine
+        self.first = self.durable = 0  # numbers of the journal's first record, and of the first one that may be lost
+        self.life = self.boots = 0  # of the engine, and of its machine
         self.truth = Truth(self)
         self.tell(facts.Tick())
         for minion in self.minions.values():
@@ -103,37 +131,43 @@ class World:
         if chance.random() < 0.3:
             self.at(chance.uniform(0, 40), self.request, facts.PauseRequested())
         self.forger = random.Random(f"{seed}, forged")
-        self.keepers = set(names) if seed % 7 == 3 else set()  # they refuse what they have begun before
+        self.keepers = set(names) if seed % 7 == 3 or self.KEEPERS else set()  # they refuse what they have begun before
+        for _ in range(self.fate.randint(0, self.STEPS)):
+            self.at(
+                self.fate.uniform(0, 200), self.set_clock, self.fate.choice([-1000.0, -60.0, -20.0, 20.0, 60.0, 1000.0])
+            )
+        for _ in range(self.fate.randint(0, self.FAILS)):
+            self.at(self.fate.uniform(0, 120), self.fail, self.fate.choice([1.0, 10.0, 40.0]))
         self.proven = self.forger.random() < 0.7  # a minion is there only if its answer to a ping says so
-        if not self.calm and self.forger.random() < 0.4:
+        if not self.calm and self.forger.random() < self.FORGED:
             victims = [self.forger.choice(names)] if self.forger.random() < 0.5 else sorted(names)
             self.at(1.0, self.forge, victims, self.forger.choice([0.7, 3.0, 11.0]))
 
     def _more_options(self, names):
         """What a rollout may have besides: groups, a window, a check, a limit, and minions that may not match."""
         chance, more = self.chance, {}
-        if chance.random() < 0.3 and len(names) > 1:
+        if chance.random() < self.GROUPS and len(names) > 1:
             first = chance.randint(1, len(names) - 1)
             more["groups"] = (("eu", first), ("us", len(names) - first))
             more["by"] = "grains:region"
             if chance.random() < 0.4:
                 more["failures_allowed"] = None
                 more["group_failures_allowed"] = (float(chance.randint(0, 2)), 1.0)
-        if chance.random() < 0.2:
+        if chance.random() < self.WINDOW:
             more["window"] = "as is_open says"
             self.opens, self.every, self.length = (
                 chance.uniform(0, 60),
                 chance.choice([50.0, 300.0]),
                 chance.choice([10, 40]),
             )
-        if chance.random() < 0.3:
+        if chance.random() < self.CHECK:
             kind = chance.choice(["function", "runner", "approve"])
             more["check"] = {"kind": kind, "fun": "" if kind == "approve" else "a.check", "arg": [], "kwargs": {}}
             more["check_timeout"] = 20.0
             more["approve_timeout"] = chance.choice([None, 200.0])
-        if chance.random() < 0.25:
+        if chance.random() < self.LIMIT:
             more["max_runtime"] = chance.choice([10.0, 30.0])
-        if chance.random() < 0.2:
+        if chance.random() < self.UNSURE:
             more["unsure"] = frozenset(name for name in names if chance.random() < 0.5)
             more["condition"] = "G@role:db"
             for name in sorted(more["unsure"]):
@@ -151,6 +185,21 @@ class World:
     def at(self, delay, action, *args):
         heapq.heappush(self.agenda, (self.now + delay, next(self.count), action, args))
 
+    def clock(self):
+        """What the engine's clock shows: the time on the wall when the engine started, carried on steadily."""
+        return self.now + self.clock_is_off
+
+    def wall(self):
+        return self.now + self.wall_is_off
+
+    def set_clock(self, by):
+        """Somebody sets the clock on the wall."""
+        self.wall_is_off += by
+
+    def fail(self, seconds):
+        """The job cache fails for a while: what minions return then is not stored."""
+        self.failing_until = max(self.failing_until, self.now + seconds)
+
     def goes_wrong(self, share=0.5):
         if self.trouble and self.chance.random() < share:
             self.trouble -= 1
@@ -161,30 +210,38 @@ class World:
         """Have the engine take a fact, write it down, and perform what it calls for."""
         if self.now < self.down_until or self.batch.closed:
             return
+        self.take(fact)
+
+    def take(self, fact):
         self.steps += 1
         if self.steps > _LONGEST:
             raise AssertionError(f"the batch is stuck: {self.batch.snapshot()}")
         stage = self.batch.checks.stage
-        effects = self.batch.step(fact, self.now)
+        effects = self.batch.step(fact, self.clock())
         self.truth.told(fact, stage)
         self.truth.wants(effects, isinstance(fact, facts.Recovered))
-        self.journal.append(record_of(fact, self.now))
+        self.journal.append(record_of(fact, self.clock()))
+        if isinstance(fact, REQUESTS):
+            self.durable = self.first + len(self.journal)  # who asks is answered once it is
         if self.chance.random() < 0.05:
+            self.first += len(self.journal)
+            self.durable = self.first
             self.snapshot, self.journal = self.batch.snapshot(), []
         if effects and self.goes_wrong(0.05):
             self.full_until = self.now + self.chance.uniform(1, 20)
         for effect in effects:
-            self.at(max(0.0, self.full_until - self.now), self.perform, self.life, effect)
+            number = self.first + len(self.journal)
+            self.at(max(0.0, self.full_until - self.now), self.perform, self.life, effect, number)
         self.plan_tick()
 
     def plan_tick(self):
         due = self.batch.next_due
         if due is not None:
-            self.at(max(0.0, due - self.now), self.tick, self.life)
+            self.at(max(0.0, due - self.clock()), self.tick, self.life)
 
     def tick(self, life):
         due = self.batch.next_due
-        if life == self.life and due is not None and due <= self.now:
+        if life == self.life and due is not None and due <= self.clock() + 1e-6:
             self.tell(facts.Tick())
 
     def crash(self):
@@ -192,7 +249,25 @@ class World:
         self.life += 1
         young = self.chance.random() < 0.3
         self.down_until = self.now + self.chance.choice([0.1, 2.0, 40.0])
-        self.at(self.down_until - self.now, self.recover, self.life, young)
+        cut = self.fate.random() < self.CUTS
+        if cut:
+            self.cut_power()
+        self.at(self.down_until - self.now, self.recover, self.life, young or cut)
+        return cut
+
+    def cut_power(self):
+        """
+        The master's machine goes off: what was not synced is lost, in the journal and in the job cache. Minions reach the
+        master a while after it is back.
+        """
+        self.back_at = self.down_until + self.fate.choice([0.5, 5.0, 25.0])
+        end = self.first + len(self.journal)
+        keep = self.fate.randint(min(self.durable, end), end) - self.first
+        del self.journal[keep:]
+        for name in [name for name, (_, when) in self.cache.items() if self.now - when < 5.0]:
+            if self.fate.random() < 0.5:
+                del self.cache[name]
+        self.boots += 1
 
     def recover(self, life, young):
         if life != self.life:
@@ -200,9 +275,12 @@ class World:
         batch = type(self.batch).restore(self.snapshot)
         for record in self.journal:
             batch.step(*fact_of(record))
-        assert batch.snapshot() == self.batch.snapshot(), "the journal stands for another state"
+        cut = self.back_at > self.down_until
+        assert cut or batch.snapshot() == self.batch.snapshot(), "the journal stands for another state"
         self.batch = batch
-        self.tell(facts.Recovered(self.now + 30.0 if young else 0.0))
+        self.clock_is_off = self.wall_is_off
+        self.truth.begins_anew()
+        self.tell(facts.Recovered(self.clock() + 30.0 if young else 0.0))
 
     def request(self, fact):
         if self.now < self.down_until:
@@ -216,17 +294,25 @@ class World:
         """Let time pass until the batch is closed, and then until nothing happens any more."""
         while self.agenda:
             self.now, _, action, args = heapq.heappop(self.agenda)
+            assert self.now < BEGIN + _LONGEST_TIME, f"the batch stands still: {self.batch.snapshot()}"
             action(*args)
             self.check()
         assert self.batch.closed, f"the batch does not end: {self.batch.snapshot()}"
-        for minion, retcode in self.cache.items():  # late returns of an ended batch
+        for minion, (retcode, _) in self.cache.items():  # late returns of an ended batch
             if self.batch.wants_return(minion):
-                self.batch.step(facts.Returned(minion, retcode), self.now)
+                self.batch.step(facts.Returned(minion, retcode), self.clock())
 
     # -- effects ------------------------------------------------------------------------------------------------------
 
-    def perform(self, life, effect):
+    def perform(self, life, effect, number):
         if life != self.life or self.now < self.down_until:
+            return
+        if isinstance(effect, DURABLE):
+            self.durable = max(self.durable, number)
+        if isinstance(effect, facts.Publish) and self.fate.random() < self.KILLED and self.goes_wrong(1.0):
+            if self.fate.random() < 0.7:
+                self.deliver(effect)
+            self.crash()
             return
         if self.goes_wrong(0.1):
             if isinstance(effect, facts.Publish) and self.chance.random() < 0.5:
@@ -264,11 +350,11 @@ class World:
                 self.at(delay, self.receive, self.minions[name])
 
     def do_gather(self, effect):
-        if self.goes_wrong(0.1):
+        if self.now < self.failing_until or self.goes_wrong(0.1):
             self.later(1.0, facts.PingFailed("busy"))
             return
         asked = effect.minions or tuple(self.minions)
-        answering = [name for name in asked if self.minions[name].up and self.minions[name].matches]
+        answering = [name for name in asked if self.is_reached(self.minions[name]) and self.minions[name].matches]
         early = [name for name in answering if self.chance.random() < 0.7]
         if early:
             self.later(0.2, facts.Seen(tuple(early)))
@@ -278,11 +364,18 @@ class World:
         self.later(5.0, facts.Gathered(tuple(rest)))
 
     def do_lookup(self, effect):
-        found = tuple((name, self.cache[name]) for name in effect.minions if name in self.cache)
+        if self.now < self.failing_until:
+            self.at(self.failing_until - self.now, self.look_again, self.life, effect)
+            return
+        found = tuple((name, self.cache[name][0]) for name in effect.minions if name in self.cache)
         self.later(self.chance.choice([0.01, 3.0]), facts.LookedUp(effect.minions, found))
 
+    def look_again(self, life, effect):
+        if life == self.life:
+            self.do_lookup(effect)
+
     def do_probe(self, effect):
-        if self.goes_wrong(0.1):
+        if self.now < self.failing_until or self.goes_wrong(0.1):
             self.later(1.0, facts.Probed(unasked=effect.minions))
             return
         asked = [self.minions[name] for name in effect.minions]
@@ -306,7 +399,11 @@ class World:
     def answers(self, minion):
         """Whether a minion answers a question; a shy one leaves two in a row unanswered at most, as the engine hears it."""
         shy = minion.life == "shy" and minion.ignored < 2 and self.chance.random() < 0.7
-        return minion.up and not shy
+        return self.is_reached(minion) and not shy
+
+    def is_reached(self, minion):
+        """Whether what the master publishes reaches a minion."""
+        return minion.up and self.now >= self.back_at
 
     def do_kill(self, effect):
         for name in effect.minions:
@@ -336,15 +433,21 @@ class World:
         if self.goes_wrong(0.2):
             self.later(0.01, facts.OpeningFound(None, trouble="the zone is not known"))
             return
-        past = (self.now - BEGIN - self.opens) % self.every
-        begins = self.now - past if self.now >= BEGIN + self.opens else BEGIN + self.opens
-        if self.now >= begins + self.length:
-            begins += self.every
-        self.later(0.01, facts.OpeningFound(begins, begins + self.length))
+        self.later(0.01, self.opening())
 
-    def is_open(self, now):
+    def opening(self):
+        """When the window opens next, by the clock on the wall, in the time of the engine's clock."""
+        wall, shift = self.wall(), self.clock() - self.wall()
+        past = (wall - BEGIN - self.opens) % self.every
+        begins = wall - past if wall >= BEGIN + self.opens else BEGIN + self.opens
+        if wall >= begins + self.length:
+            begins += self.every
+        return facts.OpeningFound(begins + shift, begins + self.length + shift)
+
+    def is_open(self):
         """Whether the window is open."""
-        return now >= BEGIN + self.opens and (now - BEGIN - self.opens) % self.every < self.length
+        wall = self.wall() + 0.001  # as exactly as clocks can be read
+        return wall >= BEGIN + self.opens and (wall - BEGIN - self.opens) % self.every < self.length
 
     def do_queue(self, effect):
         refused = self.chance.random() < 0.2
@@ -356,9 +459,9 @@ class World:
     # -- minions ------------------------------------------------------------------------------------------------------
 
     def receive(self, minion):
-        if not minion.up or minion.received:
+        if not self.is_reached(minion) or minion.received:
             return  # a minion refuses what it has received
-        minion.received = True
+        minion.received = minion.reached = True
         if minion.life == "sleeper":
             minion.queued = True
             self.at(self.chance.uniform(5, 60), self.begin, minion, True)
@@ -391,9 +494,14 @@ class World:
 
     def put_out(self, minion, retcode):
         """A minion returns: the job cache has it, and the bus tells of it, mostly."""
-        self.cache.setdefault(minion.name, retcode)
+        if self.now < self.failing_until or (self.now < self.back_at and self.fate.random() < 0.5):
+            return  # it is lost
+        if self.now < self.back_at:  # it tries again
+            self.at(self.back_at - self.now + 1.0, self.put_out, minion, retcode)
+            return
+        self.cache.setdefault(minion.name, (retcode, self.now))
         if not self.goes_wrong(0.3):
-            found = (minion.name, self.cache[minion.name])
+            found = (minion.name, self.cache[minion.name][0])
             fact = self.chance.choice([facts.Returned(*found), facts.LookedUp((), (found,))])
             self.at(self.chance.choice([0.01, 4.0]), self.hear, minion, fact)
 
@@ -408,6 +516,9 @@ class World:
 
     def come_up(self, minion):
         minion.up = True
+        minion.came_up = self.now
+        if self.fate.random() < self.LOST_STARTS:
+            return
         self.hear(minion, facts.Started(minion.name))
         self.hear(minion, facts.Hinted(minion.name) if self.proven else facts.Seen((minion.name,)))
 
@@ -433,7 +544,7 @@ class World:
 
     def hear(self, minion, fact):
         """An event crosses the bus; whether the engine is there to hear it is another matter."""
-        if self.now < self.down_until:
+        if self.now < max(self.down_until, self.back_at):
             return
         if isinstance(fact, (facts.Acknowledged, facts.Returned, facts.LookedUp)):
             minion.known_to_have_begun = True

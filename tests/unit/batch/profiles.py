@@ -1,0 +1,100 @@
+"""
+Made-up worlds in which one thing goes wrong often, beside all that goes wrong in each (``world.py``).
+
+They are held to more than that one is: nobody runs the job twice, nobody who has run it is recorded as not there, nothing is
+sent while the batch is paused, and the use of the budget is what the outcomes say.
+"""
+
+from __future__ import annotations
+
+from saltext.jobs.core.batch import facts
+from tests.unit.batch.world import World
+
+AWAY = ("restarts",) * 4 + ("dies",)
+
+
+class Strict(World):
+    """A world that is held to more."""
+
+    def take(self, fact):
+        super().take(fact)
+        self.truth.counts()
+
+    def begin(self, minion, woken=False):
+        super().begin(minion, woken)
+        assert minion.runs < 2, f"{minion.name} runs twice"
+
+    def do_publish(self, effect):
+        batch = self.batch
+        assert not batch.paused, f"it is paused, and {effect} goes out"
+        super().do_publish(effect)
+
+    def verdict(self):
+        super().verdict()
+        for name, (outcome, *_) in self.batch.outcomes.items():
+            assert outcome.value != "offline" or not self.minions[name].runs, f"{name} has run, and is offline"
+
+
+class Clocks(Strict):
+    """Somebody sets the clock on the wall again and again."""
+
+    STEPS, WINDOW, LIMIT = 4, 0.7, 0.5
+
+
+class Rollout(Strict):
+    """Groups, windows, checks and approvals, all at once."""
+
+    GROUPS, WINDOW, CHECK, LIMIT = 0.8, 0.7, 0.8, 0.4
+
+
+class Rollcrash(Rollout):
+    """… and an engine that dies all the time."""
+
+    CALM, KILLED = 0.0, 0.2
+
+
+class Forged(Strict):
+    """Somebody says in the names of others whatever he likes."""
+
+    FORGED, CALM, GROUPS = 1.0, 0.0, 0.5
+
+
+class Stores(Strict):
+    """The job cache fails again and again."""
+
+    FAILS = 4
+
+
+class Power(Strict):
+    """The power of the master is cut, again and again."""
+
+    CUTS, KILLED, CALM = 0.8, 0.3, 0.0
+
+
+class Killed(Strict):
+    """The engine is killed right after it has published."""
+
+    KILLED, CALM = 0.5, 0.0
+
+
+class Restarts(Strict):
+    """Minions start anew, and the event that says so is lost."""
+
+    LIVES = (*World.LIVES, *AWAY)
+    LOST_STARTS, KILLED, CALM = 0.7, 0.3, 0.0
+
+
+class Once(Restarts):
+    """The same, with minions that keep records of what they have begun."""
+
+    KEEPERS = True
+
+
+class Hell(Clocks, Rollout, Forged, Stores, Power, Restarts):
+    """All of it."""
+
+    LIVES = Restarts.LIVES
+    KILLED = 0.2
+
+
+PROFILES = (Clocks, Rollout, Rollcrash, Forged, Stores, Power, Killed, Restarts, Once, Hell)
