@@ -35,6 +35,8 @@ PROGRESS_PAUSE = 1.0
 GATHER = 0.2
 #: Seconds for which an engine of the retry queue that does not answer is waited for.
 QUEUE_PATIENCE = 120.0
+#: Seconds by which the clock on the wall may go another way than the engine's before windows are looked at anew.
+CLOCK_SLACK = 0.5
 #: Seconds before a job cache or a disk that failed is tried again.
 RETRY_PAUSE = 5.0
 #: Most minions that are named in the reason why a check was not passed.
@@ -125,8 +127,10 @@ class Effects:
     async def _publish(self, live: Live, effect: facts.Publish) -> None:
         spec = live.batch.spec
         await self._keep_load(live, before=True)
-        if live.batch.halted:  # by a stop that came while the disk was full
-            live.step(facts.PublishFailed("stopped", certain=True))
+        live.heed()
+        held = live.batch.holds_publish(self._ports.clock.now())
+        if held:  # what was decided has changed while the disk was full
+            live.step(facts.PublishFailed(held, certain=True))
             return
         try:
             tgt, tgt_type = spec.target_for(effect.minions)
@@ -290,17 +294,26 @@ class Effects:
     # -- windows ------------------------------------------------------------------------------------------------------
 
     def _find_opening(self, live: Live, _effect: facts.FindOpening) -> None:
+        self._ports.loop.add_callback(live.step, self._opening(live))
+
+    def heed_clock(self, live: Live) -> facts.OpeningFound | None:
+        """If somebody has set the clock on the wall, say anew when a batch may send."""
+        ahead, before = self._ports.wall() - self._ports.clock.now(), live.wall_ahead
+        if before is not None and abs(ahead - before) < CLOCK_SLACK:
+            return None
+        live.wall_ahead = ahead
+        return None if before is None or not live.batch.schedule.bounded else self._opening(live)
+
+    def _opening(self, live: Live) -> facts.OpeningFound:
         """Windows go by the clock on the wall, deadlines by one that nobody sets: the answer is in the latter's time."""
         spec, wall = live.batch.spec, self._ports.wall()
         try:
             found = next_opening(spec.start_at, spec.window, spec.timezone, wall)
         except ValueError as exc:
             log.error("Batch %s waits, since nobody can tell when its windows open: %s", live.jid, exc)
-            answer = facts.OpeningFound(None, trouble=str(exc))
-        else:
-            shift = self._ports.clock.now() - wall
-            answer = facts.OpeningFound(found.opens + shift, None if found.closes is None else found.closes + shift)
-        self._ports.loop.add_callback(live.step, answer)
+            return facts.OpeningFound(None, trouble=str(exc))
+        shift = self._ports.clock.now() - wall
+        return facts.OpeningFound(found.opens + shift, None if found.closes is None else found.closes + shift)
 
     # -- the job cache and the retry queue ----------------------------------------------------------------------------
 

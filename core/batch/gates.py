@@ -55,9 +55,13 @@ class Schedule(Kept):
 
     def may_send(self, now: float) -> bool:
         """Tell whether the batch may send."""
-        if self.open and self.closes is not None and now >= self.closes:
+        if self.bounded and not self.is_open(now):
             self.open = False
         return self.open or not self.bounded
+
+    def is_open(self, now: float) -> bool:
+        """Tell whether a window is open, as far as is known."""
+        return not self.bounded or (self.open and (self.closes is None or now < self.closes))
 
     def must_ask(self, now: float) -> bool:
         """Tell whether it has to be asked when the windows open, and count the question as under way if so."""

@@ -35,6 +35,7 @@ class Live:
     :param disk: the thread that waits for the disk.
     :param perform: carries effects of this batch out; it must not raise.
     :param stepped: called after each fact.
+    :param heed: returns what has changed unnoticed and must become known before any other fact, or None.
     """
 
     def __init__(
@@ -46,12 +47,13 @@ class Live:
         disk: Worker,
         perform: Callable[[Live, list[facts.Effect]], None],
         stepped: Callable[[Live], None] = lambda live: None,
+        heed: Callable[[Live], facts.Fact | None] = lambda live: None,
     ) -> None:
         self.batch, self.journal = batch, journal
         self.jid = batch.spec.jid
         self.functions = function_of({"fun": batch.spec.fun})  # as a return names them
         self._loop, self._clock, self._disk = loop, clock, disk
-        self._perform, self._stepped = perform, stepped
+        self._perform, self._stepped, self._heed = perform, stepped, heed
         self._alarm = Alarm(loop, clock, lambda: self.step(facts.Tick()))
         #: What is to be done, in this order: effects, and a future that is done once all before it is durable.
         self._todo: collections.deque[tuple[list[facts.Effect], Any]] = collections.deque()
@@ -62,6 +64,9 @@ class Live:
         self.gone = False  # it is closed, and takes no facts any more
         self.unwritten = False  # the disk did not take a fact: the journal is behind
         self.load_kept = False  # the job cache has the batch's load
+        self.wall_ahead: float | None = (
+            None  # by so many seconds the clock on the wall was ahead when it was last heeded
+        )
         self.progress_timer: Any = None
         self.progress_at = clock.now()  # of the last progress event; the batch's first one is "new"
 
@@ -77,6 +82,16 @@ class Live:
 
     def step(self, fact: facts.Fact) -> None:
         """Have the batch take a fact, and do what it calls for."""
+        self.heed()
+        self._take(fact)
+
+    def heed(self) -> None:
+        """Have the batch take what has changed unnoticed, if anything has. To be called every few seconds."""
+        news = None if self.gone else self._heed(self)
+        if news is not None:
+            self._take(news)
+
+    def _take(self, fact: facts.Fact) -> None:
         if self.gone:
             return  # it has ended while the fact was on its way
         now = self._clock.now()

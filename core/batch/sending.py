@@ -88,4 +88,6 @@ def publish_failed(batch: State, fact: PublishFailed, now: float) -> list[Effect
         for minion in sending:
             batch.flights[minion].unknown = True
         effects += ending.look_for(batch, sending)
-    return effects + batch.failed_again(fact.reason, now) + ending.kill_what_was_late(batch)
+    if not (fact.certain and batch.holds_publish(now)):
+        effects += batch.failed_again(fact.reason, now)
+    return effects + ending.kill_what_was_late(batch)

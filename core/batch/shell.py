@@ -323,7 +323,16 @@ class BatchShell:
 
     def _take_in(self, batch: Batch, journal: Journal) -> Live:
         ports = self._ports
-        live = Live(batch, journal, ports.loop, ports.clock, ports.disk_worker, self._effects.perform, self._stepped)
+        live = Live(
+            batch,
+            journal,
+            ports.loop,
+            ports.clock,
+            ports.disk_worker,
+            self._effects.perform,
+            self._stepped,
+            self._effects.heed_clock,
+        )
         self.live[live.jid] = live
         self._attempt(f"the state file of batch {live.jid}", ports.store.show_to_salt, batch.spec, batch.created)
         return live
@@ -387,6 +396,7 @@ class BatchShell:
 
     def _maintain_one(self, live: Live) -> None:
         live.tend()
+        live.heed()
         if live.batch.finished and not live.busy and not live.unwritten:
             self._close(live)  # what failed before, or what a crash has left
 

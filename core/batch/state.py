@@ -257,6 +257,12 @@ class State(Kept):
         """Whether a publish is under way: minions may be sent to although the batch is paused or halted."""
         return self.inflight.publishing is not None
 
+    def holds_publish(self, now: float) -> str:
+        """Return why a publish that was decided must not go out after all, and empty where it may."""
+        if self.halted:
+            return "stopped"
+        return self.paused or ("" if self.schedule.is_open(now) else self.schedule.reason())
+
     def survivors(self) -> list[str]:
         """The minions that still run the job although it was killed as often as it may be."""
         return self.inflight.survivors()

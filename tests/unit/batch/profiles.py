@@ -7,7 +7,6 @@ sent while the batch is paused, and the use of the budget is what the outcomes s
 
 from __future__ import annotations
 
-from saltext.jobs.core.batch import facts
 from tests.unit.batch.world import World
 
 AWAY = ("restarts",) * 4 + ("dies",)
@@ -25,8 +24,11 @@ class Strict(World):
         assert minion.runs < 2, f"{minion.name} runs twice"
 
     def do_publish(self, effect):
-        batch = self.batch
-        assert not batch.paused, f"it is paused, and {effect} goes out"
+        self.heed_clock()
+        goes_out = not self.batch.holds_publish(self.clock())
+        if goes_out:
+            assert not self.batch.paused, f"it is paused, and {effect} goes out"
+            assert not self.spec.window or self.is_open(), f"its window is shut, and {effect} goes out"
         super().do_publish(effect)
 
     def verdict(self):

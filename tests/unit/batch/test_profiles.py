@@ -22,6 +22,11 @@ def live_through(profile, seed):
         # A minion that was left out, which is not against the budget, was said to have begun: that gave the budget back.
         (profiles.Forged, 98),
         (profiles.Restarts, 446),
+        # The clock on the wall was set while a window was open: the batch went by what it had been told before.
+        (profiles.Clocks, 53),
+        (profiles.Clocks, 308),
+        # What was decided to be published went out after the batch had been paused.
+        (profiles.Rollcrash, 1909),
     ],
 )
 def test_what_once_went_wrong_does_not_again(profile, seed):

@@ -52,7 +52,7 @@ class Truth:
             self.refused = True
 
     def begins_anew(self):
-        """An engine has read the journal. What it was told and did not write down it does not know, nor is it bound by it."""
+        """An engine has read the journal: what that lacks it does not know, nor is it bound by it."""
         batch, cut = self.world.batch, self.world.back_at > self.world.down_until
         if cut:
             self.failed = {name for name, (outcome, *_) in batch.outcomes.items() if outcome.value == "failed"}

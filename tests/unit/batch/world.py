@@ -115,6 +115,7 @@ class World:
         self.wall_is_off = self.clock_is_off = (
             0.0  # by so many seconds the clock on the wall, and the engine's, are wrong
         )
+        self.heeded = 0.0  # how wrong the clock on the wall was when the engine looked last
         self.failing_until = 0.0  # the job cache takes and gives nothing
         self.back_at = 0.0  # minions reach a master that was away again
         self.batch = machine(self.spec, self.now)
@@ -193,8 +194,18 @@ class World:
         return self.now + self.wall_is_off
 
     def set_clock(self, by):
-        """Somebody sets the clock on the wall."""
+        """Somebody sets the clock on the wall. An engine looks every few seconds."""
         self.wall_is_off += by
+        self.at(5.0, self.look_at_clock)
+
+    def look_at_clock(self):
+        if self.now >= self.down_until and not self.batch.closed:
+            self.heed_clock()
+
+    def heed_clock(self):
+        if self.spec.window and self.heeded != self.wall_is_off:
+            self.heeded = self.wall_is_off
+            self.take(self.opening())
 
     def fail(self, seconds):
         """The job cache fails for a while: what minions return then is not stored."""
@@ -210,6 +221,7 @@ class World:
         """Have the engine take a fact, write it down, and perform what it calls for."""
         if self.now < self.down_until or self.batch.closed:
             return
+        self.heed_clock()
         self.take(fact)
 
     def take(self, fact):
@@ -278,7 +290,7 @@ class World:
         cut = self.back_at > self.down_until
         assert cut or batch.snapshot() == self.batch.snapshot(), "the journal stands for another state"
         self.batch = batch
-        self.clock_is_off = self.wall_is_off
+        self.clock_is_off = self.heeded = self.wall_is_off
         self.truth.begins_anew()
         self.tell(facts.Recovered(self.clock() + 30.0 if young else 0.0))
 
@@ -332,6 +344,11 @@ class World:
             self.tell(fact)
 
     def do_publish(self, effect):
+        self.heed_clock()
+        held = self.batch.holds_publish(self.clock())
+        if held:
+            self.tell(facts.PublishFailed(held, certain=True))
+            return
         outcome = self.chance.choice(["refused", "lost", "unanswered"]) if self.goes_wrong() else "ok"
         if outcome in ("ok", "unanswered"):
             self.deliver(effect)
