@@ -131,6 +131,13 @@ def minion_data(cache: Any, minion: str) -> tuple[Any, Any]:
     return data.get("grains"), data.get("pillar")
 
 
+def minion_data_written(cache: Any, minion: str) -> float | None:
+    """Return when the master has last cached the grains of a minion, in Unix time; None where it has not. Blocks."""
+    place = ("grains", minion) if _MAJOR >= 3008 else (f"minions/{minion}", "data")
+    written = cache.updated(*place) if cache.contains(*place) else None
+    return None if written is None else float(written)
+
+
 def minion_keys(opts: Any) -> tuple[frozenset[str], frozenset[str]]:
     """
     Return the minions whose key is accepted, and those that have a key in whatever state. Blocks.

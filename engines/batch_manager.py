@@ -32,6 +32,7 @@ from saltext.jobs.core.log.reader import Reader
 from saltext.jobs.core.log.segments import folder_of
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import OURS, JobCache
+from saltext.jobs.core.master.minion_data import may_have_started
 from saltext.jobs.core.master.publisher import Publisher
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.settings import BatchSettings, read_settings
@@ -88,6 +89,7 @@ def _ports(loop, opts, settings):
         permission=Permission(opts, settings),
         rights_worker=Worker(loop),
         master_age=engine.master_age,
+        restarted=lambda since: may_have_started(opts, since),
         acks=compat.HAS_START_EVENT,
         keep=float(salt.utils.job.get_keep_jobs_seconds(opts) or 0),
     )

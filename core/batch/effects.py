@@ -8,7 +8,7 @@ such as a look into the job cache, is tried again here until it succeeds. Whatev
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from salt.exceptions import CommandExecutionError
@@ -24,6 +24,7 @@ from saltext.jobs.core.errors import EngineAbsent, JobCacheError, NoMinionMatche
 from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.identity import WHO
 from saltext.jobs.core.master.job_cache import BATCH_MARK, load_of
+from saltext.jobs.core.master.minion_data import MinionDataUnreadable
 from saltext.jobs.core.master.questions import Found
 from saltext.jobs.core.windows import next_opening
 
@@ -294,7 +295,7 @@ class Effects:
     # -- windows ------------------------------------------------------------------------------------------------------
 
     def _find_opening(self, live: Live, _effect: facts.FindOpening) -> None:
-        self._ports.loop.add_callback(live.step, self._opening(live))
+        self._ports.loop.add_callback(lambda: live.step(self._opening(live)))  # not what was so before
 
     def heed_clock(self, live: Live) -> facts.OpeningFound | None:
         """If somebody has set the clock on the wall, say anew when a batch may send."""
@@ -323,14 +324,24 @@ class Effects:
         while not live.gone:
             try:
                 found = await self._ports.cache_worker.call(self._ports.cache.returned, live.jid, effect.minions)
-            except JobCacheError as exc:
+                restarted = await self._restarted(live, [name for name in effect.minions if name not in found])
+            except (JobCacheError, MinionDataUnreadable) as exc:
                 if not told:
                     log.error("Batch %s waits for the job cache: %s", live.jid, exc)
                 told = True
                 await compat.sleep(RETRY_PAUSE)
             else:
+                for minion in restarted:
+                    live.step(facts.Started(minion))
                 live.step(facts.LookedUp(effect.minions, tuple(found.items())))
                 return
+
+    async def _restarted(self, live: Live, minions: Iterable[str]) -> Collection[str]:
+        """Of minions that would be sent the job again, return those that may have forgotten that they have received it."""
+        # Files have the time on the wall, which may have been set since: rather doubt one minion more.
+        ahead = min(0.0, self._ports.wall() - self._ports.clock.now())
+        since = {minion: sent + ahead for minion, sent in live.batch.rely_on_memory(minions).items()}
+        return await self._ports.cache_worker.call(self._ports.restarted, since) if since else ()
 
     async def _queue(self, live: Live, effect: facts.Queue) -> None:
         """The retry queue delivers a job that it finds in the job cache, so that is where it has to be first."""

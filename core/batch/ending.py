@@ -109,6 +109,7 @@ def look_for(batch: State, minions: Iterable[str], last: bool = False) -> list[E
 def looked_up(batch: State, fact: LookedUp, now: float) -> list[Effect]:
     """The job cache was read: take the returns that it has, and ask the other minions, or give them up."""
     effects: list[Effect] = []
+    batch.catching_up.difference_update(fact.asked)
     for minion, retcode in fact.found:
         effects += returned(batch, Returned(minion, retcode), now)
     to_ask, to_give_up = batch.inflight.not_found(fact.asked)
@@ -131,8 +132,10 @@ def probed(batch: State, fact: Probed, now: float) -> list[Effect]:
             to_kill.append(minion)
     believed = batch.inflight.idle(fact.idle, now)
     in_doubt = tuple(minion for minion in believed if not batch.flights[minion].kills)
-    final = batch.inflight.silent(fact.silent, now)
-    batch.inflight.unasked([minion for minion in fact.unasked if minion not in final], now)
+    connecting = now < batch.presence.settled_at  # then silence tells nothing
+    final = [] if connecting else batch.inflight.silent(fact.silent, now)
+    unasked = (*fact.unasked, *fact.silent) if connecting else fact.unasked
+    batch.inflight.unasked([minion for minion in unasked if minion not in final], now)
     ask: list[Effect] = [AskRecords(in_doubt)] if in_doubt else []
     effects = look_for(batch, final, last=True) + terminate(batch, to_terminate) + kill(batch, to_kill)
     return effects + ask
@@ -154,11 +157,22 @@ def _give_up(batch: State, minion: str, now: float) -> list[Effect]:
         return []
     if flight.kills and flight.idle:
         batch.settle(minion, Outcome.TIMED_OUT if flight.expired else Outcome.KILLED, now, None)
-    elif flight.seen or (minion not in batch.spec.unsure and (flight.idle or batch.presence.was_there(minion))):
+    elif flight.seen or (minion not in batch.spec.unsure and _is_lost(batch, minion, flight)):
         batch.settle(minion, Outcome.LOST, now, None)
     else:
         return attendance.leave_out(batch, [minion], now)
     return batch.check_budget()
+
+
+def _is_lost(batch: State, minion: str, flight: Flight) -> bool:
+    """
+    Tell whether a minion was there, or may have begun the job: it was not merely away.
+
+    With ``offline=queue`` one that says nothing is for the retry queue, which asks it before it delivers anything.
+    """
+    if flight.idle or batch.presence.was_there(minion):
+        return True
+    return batch.spec.offline != "queue" and batch.inflight.may_have_begun(minion)
 
 
 def _never_got_it(batch: State, minion: str, flight: Flight) -> bool:
@@ -170,6 +184,8 @@ def _never_got_it(batch: State, minion: str, flight: Flight) -> bool:
     """
     if flight.kills or not batch.inflight.is_idle(flight) or (flight.seen and not flight.never):
         return False
+    if flight.anew and not flight.never and minion not in batch.inflight.keepers:
+        return False  # it may have begun, and would not refuse it
     if flight.unknown:
         return True
     if minion in batch.spec.unsure:

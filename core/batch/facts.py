@@ -210,9 +210,14 @@ class Recovered:
 
     ``settled_at``: the master has just started too, and until then (Unix time) minions are still connecting to it; 0.0 where
     that is not so.
+
+    ``boot`` and ``offset`` say by which clock the engine goes: during one run of the machine the difference between two
+    offsets tells by how much the clock was set between two starts. ``boot`` is empty where that cannot be told.
     """
 
     settled_at: float = 0.0
+    boot: str = ""
+    offset: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -72,6 +72,7 @@ class Flight:
     runs: int = 0  # answers in a row that it runs the job
     never: bool = False  # its own records say that it has not begun the job
     acks: bool = False  # it had shown before it was sent to that it has the executor, and so says when it begins
+    anew: bool = False  # its process has started since it was sent to: it would run again what it may have begun
 
     def move(self, to: Phase, due: float | None = None) -> None:
         """Go to another phase, with the next thing to be done at ``due``. :raises ValueError: where the table forbids."""

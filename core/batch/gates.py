@@ -244,6 +244,11 @@ class Checks(Kept):
         """The check under way was passed."""
         self.passed, self.stage, self.due = self.stage, None, None
 
+    def recover(self, by: float, now: float) -> None:
+        """The engine has started: all times are later by so many seconds, since they go by another clock."""
+        self.due = None if self.due is None else self.due + by
+        self.began = min(self.began, now)
+
     def end(self) -> None:
         """The check under way was not passed, or does not matter any more."""
         self.stage = self.due = None

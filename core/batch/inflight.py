@@ -97,6 +97,13 @@ class InFlight(Kept):
         flight = self.flights.get(minion)
         return flight is not None and not flight.deaf
 
+    def may_have_begun(self, minion: str) -> bool:
+        """Tell whether a minion in flight, which has not returned, may have begun the job for all that is known."""
+        flight = self.flights[minion]
+        if flight.seen or flight.unknown:
+            return not flight.never
+        return not flight.never and (flight.deaf or not self.says_that_it_begins(minion))
+
     def next_due(self) -> float | None:
         """Return when minions are next overdue, or None."""
         while self.due and self._stale(self.due[0]):
@@ -281,7 +288,13 @@ class InFlight(Kept):
         """A minion has started anew, and would run the job again if it got it again."""
         flight = self.flights.get(minion)
         if flight is not None:
-            flight.deaf = True
+            flight.deaf = flight.anew = True
+
+    def shift(self, by: float) -> None:
+        """Times are later by so many seconds, since they go by another clock; ``recover`` sees to what is due."""
+        for flight in self.flights.values():
+            flight.since += by
+            flight.began += by
 
     def recover(self, now: float, doubtful_since: float | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """

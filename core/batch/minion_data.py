@@ -1,6 +1,6 @@
 """
-What the master's cache knows of minions: their grains and pillar, the groups of a new batch by them, and of which minions it
-is not known whether a target matches them. Blocks: it reads one or two files, or asks a server, for each minion.
+What the master's cache knows of minions: their grains and pillar, the groups of a new batch by them, of which minions it is
+not known whether a target matches them, and when they have fetched their pillar, as each does that starts. Blocks: it reads one or two files, or asks a server, for each minion.
 
 It must never take a minion of which nothing is cached for one that does not have a value. Salt's matcher does: it takes
 every such minion for one that a target by grains or pillar matches. It must never be sent to without the target, so that it
@@ -62,6 +62,29 @@ def nodegroups_of(opts: Mapping[str, Any], names: Sequence[str], minions: Iterab
     checker = salt.utils.minions.CkMinions(dict(opts))
     members = {name: set(checker.check_minions(name, "nodegroup").get("minions") or ()) for name in names}
     return {minion: tuple(name for name in names if minion in members[name]) for minion in chosen}
+
+
+def may_have_started(opts: Mapping[str, Any], since: Mapping[str, float], slack: float = 1.0) -> frozenset[str]:
+    """
+    Return those of some minions whose processes may have started since a time: they have fetched their pillar since.
+
+    Where nothing is cached (``minion_data_cache: False``) nobody is returned. Blocks.
+
+    :param since: ``{minion: Unix time}``.
+    :param slack: seconds by which the times may be wrong; the cache knows whole ones.
+    :raises MinionDataUnreadable: when the cache fails.
+    """
+    if not opts.get("minion_data_cache", True):
+        return frozenset()
+    cache, found = salt.cache.factory(dict(opts)), set()
+    for minion, moment in since.items():
+        try:
+            written = compat.minion_data_written(cache, minion)
+        except Exception as exc:  # a driver raises whatever its library does
+            raise MinionDataUnreadable(f"When {minion} has fetched its pillar cannot be read: {exc}") from exc
+        if written is not None and written >= moment - slack:
+            found.add(minion)
+    return frozenset(found)
 
 
 def _cached(opts: Mapping[str, Any], minions: Iterable[str]) -> dict[str, tuple[Any, Any]]:

@@ -70,7 +70,8 @@ class Pace(Kept):
 
     def stage_is_over(self, flying: int, available: int) -> bool:
         """Tell whether all of a wave, or of a group, have ended."""
-        return not flying and not self.cooling and (self.quota == 0 or not available)
+        used_up = self.quota is not None and self.quota <= 0  # below: one that was put back had begun after all
+        return not flying and not self.cooling and (used_up or not available)
 
     def next_stage(self, available: int) -> None:
         """Go on to the next stage, which is one of the next group where this one has no ``available`` minions left."""

@@ -7,7 +7,7 @@ It must never decide anything: it is wired by ``engines/batch_manager.py``, and 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from saltext.jobs.core.batch.permission import Permission
@@ -30,6 +30,7 @@ class Ports:
     ``runner``: calls a runner function, as ``RunnerCalls``. ``queue``: asks the retry queue's engine for something, used in
     ``queue_worker`` only; returns its answer or raises CommandExecutionError; ``can_queue`` tells whether that engine runs.
     ``permission`` is used in ``rights_worker`` only. ``master_age``: for how many seconds the master has been running.
+    ``restarted`` returns those of ``{minion: Unix time}`` whose processes may have started since; it blocks.
     ``acks``: whether minions say when they begin a job. ``keep``: seconds for which ended batches are kept, 0 for ever.
     """
 
@@ -52,6 +53,7 @@ class Ports:
     permission: Permission
     rights_worker: Worker
     master_age: Callable[[], float]
+    restarted: Callable[[Mapping[str, float]], Collection[str]]
     acks: bool
     keep: float
 

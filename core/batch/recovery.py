@@ -21,7 +21,8 @@ def recover(batch: State, fact: Recovered, now: float) -> list[Effect]:
         return []
     if batch.finished:
         return [Announce("halted" if batch.halted else "complete"), Close()]
-    young = fact.settled_at > now
+    young, ended = fact.settled_at > now, batch.stepped_at
+    passed = _follow_clock(batch, fact, now)
     batch.pace.recover(now)
     batch.publish_window.begin_anew()
     batch.schedule.recover()
@@ -36,8 +37,24 @@ def recover(batch: State, fact: Recovered, now: float) -> list[Effect]:
         effects += holding.begin_check(batch, now)
     elif batch.checks.under_way:
         batch.checks.end()  # it begins once it is known whether its owner still may
-    to_look_for, last = batch.inflight.recover(now, batch.stepped_at - DOUBTFUL if young else None)
-    return effects + [LookUp(minions) for minions in (to_look_for, last) if minions]
+    to_look_for, last = batch.inflight.recover(now, ended + passed - DOUBTFUL if young else None)
+    given_up = tuple(minion for minion in batch.unsettled() if minion not in batch.inflight)
+    batch.catching_up = {*to_look_for, *last, *given_up}
+    return effects + [LookUp(minions) for minions in (to_look_for + given_up, last) if minions]
+
+
+def _follow_clock(batch: State, fact: Recovered, now: float) -> float:
+    """
+    Have times go by the clock of the engine that has started, and return by how much that is ahead of the one before.
+
+    Where that cannot be told, for how long no engine ran is not known, and no minion's run time counts it.
+    """
+    is_known = bool(fact.boot) and fact.boot == batch.boot
+    ahead = fact.offset - batch.clock_offset if is_known else now - batch.stepped_at
+    batch.go_by(fact.boot, fact.offset)
+    batch.inflight.shift(ahead)
+    batch.checks.recover(ahead if is_known else 0.0, now)
+    return ahead
 
 
 def _recover_presence(batch: State, settled_at: float, now: float) -> None:

@@ -14,7 +14,7 @@ from saltext.jobs.core.batch.state import State
 
 def publish(batch: State, now: float) -> list[Effect]:
     """Send to as many minions as there are free slots, if the stage allows it and freed slots have gathered long enough."""
-    if batch.is_publishing():
+    if batch.is_publishing() or batch.catching_up:
         batch.pace.publish_at = None
         return []
     effects = _next_stages(batch, now)

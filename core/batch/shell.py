@@ -23,6 +23,7 @@ from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.summary import counts, summary
 from saltext.jobs.core.disk.journal import Journal
+from saltext.jobs.core.engine.alarm import boot
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.proof import Proof
 from saltext.jobs.core.engine.service import Service
@@ -286,7 +287,9 @@ class BatchShell:
             return summary(ended, ports.clock.now()) if ended else None
         if known is None:
             spec = self._completed(spec)
-            known = self._take_in(Batch(spec, ports.clock.now()), Journal(ports.store.journal_path(spec.jid)))
+            batch = Batch(spec, ports.clock.now())
+            batch.go_by(boot(), ports.clock.offset)
+            known = self._take_in(batch, Journal(ports.store.journal_path(spec.jid)))
             try:
                 await known.rewrite()
             except OSError as exc:
@@ -354,7 +357,8 @@ class BatchShell:
     def _recovered(self) -> facts.Recovered:
         """What the start of this engine is to a batch. Minions take a while to connect to a master that has just started."""
         left = YOUNG - self._ports.master_age()
-        return facts.Recovered(self._ports.clock.now() + left if left > 0 else 0.0)
+        clock = self._ports.clock
+        return facts.Recovered(clock.now() + left if left > 0 else 0.0, boot(), clock.offset)
 
     def _attempt(self, what: str, function: Callable[..., T], *args: Any) -> T | None:
         """Do something; an error is logged, and it is tried again in the next pass."""

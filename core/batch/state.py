@@ -7,7 +7,7 @@ It must never decide what is to be done: that is in ``machine.py`` and the parts
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from saltext.jobs.core.batch import pause as pauses
@@ -33,7 +33,7 @@ from saltext.jobs.core.batch.spec import Spec
 
 #: Of the policy by which facts are folded. A journal that an engine with another one has begun is folded by this one: then
 #: it is not known any more who was sent to.
-POLICY = 3
+POLICY = 4
 #: Of snapshots and of the facts behind them: see ``core/formats.py``.
 FORMAT = 3
 
@@ -82,6 +82,9 @@ class State(Kept):
     killing: bool = kept(bool)
     stopped_by: str = kept(str)
     stepped_at: float = kept(float)  # when the last fact became known
+    catching_up: set[str] = kept(set, sorted, set)  # what they returned while no engine was there is being looked for
+    boot: str = kept(str)  # by which clock it goes: see the fact ``Recovered``
+    clock_offset: float = kept(float)
     policy: int = kept(lambda: POLICY)
 
     def __init__(self, spec: Spec, now: float) -> None:
@@ -207,8 +210,18 @@ class State(Kept):
         return len(self.waiting) + len(self.presence.unseen)
 
     def unsettled(self) -> list[str]:
-        """The minions whose return would change something: those in flight, and those given up without one."""
-        return [*self.flights, *filter(self.record.is_guess, self.outcomes)]
+        """The minions whose return would change something."""
+        to_be_sent_again = (minion for minion in self.pending() if minion in self.tried)
+        return [*self.flights, *filter(self.record.is_guess, self.outcomes), *to_be_sent_again]
+
+    def rely_on_memory(self, minions: Iterable[str]) -> dict[str, float]:
+        """
+        Return those of some minions that would be sent the job again although they may have received it, and since when they
+        may have: it is all right as long as their processes remember that.
+        """
+        flights = {minion: self.flights[minion] for minion in minions if minion in self.flights}
+        idle = {minion: flight for minion, flight in flights.items() if self.inflight.is_idle(flight)}
+        return {minion: flight.since for minion, flight in idle.items() if not (flight.seen or flight.anew)}
 
     def wants_return(self, minion: str) -> bool:
         """Whether a return of ``minion`` changes anything."""
@@ -299,6 +312,10 @@ class State(Kept):
                 self.publish_window.ran(now - flight.began)
         self.record.settle(minion, outcome, now, retcode)
         self.last_progress = now
+
+    def go_by(self, boot: str, offset: float) -> None:
+        """Times are from now on those of this clock."""
+        self.boot, self.clock_offset = boot, offset
 
     def put_back(self, minions: list[str]) -> None:
         """Make minions pending again, before all others."""

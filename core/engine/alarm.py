@@ -6,9 +6,21 @@ It must never follow the system's clock: somebody who sets that clock must neith
 
 from __future__ import annotations
 
+import pathlib
 import time
 from collections.abc import Callable
 from typing import Any
+
+#: It has what tells one run of this machine from another, on Linux.
+_BOOT = pathlib.Path("/proc/sys/kernel/random/boot_id")
+
+
+def boot() -> str:
+    """Return what tells this run of the machine from others, of which each has a steady clock of its own; or nothing."""
+    try:
+        return _BOOT.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
 
 
 class Clock:
@@ -16,16 +28,16 @@ class Clock:
     Unix time as it was when this was made, carried on by a clock that nobody can set.
 
     :param unix: the Unix time to begin with, in seconds; by default the present.
-    :param steady: returns seconds that only ever rise.
+    :param steady: returns seconds that only ever rise. ``offset`` is what is added to them.
     """
 
     def __init__(self, unix: float | None = None, steady: Callable[[], float] = time.monotonic) -> None:
         self._steady = steady
-        self._offset = (time.time() if unix is None else unix) - steady()
+        self.offset = (time.time() if unix is None else unix) - steady()
 
     def now(self) -> float:
         """Return the time in Unix seconds."""
-        return self._offset + self._steady()
+        return self.offset + self._steady()
 
 
 class Alarm:

@@ -76,6 +76,7 @@ class FakeMinion:
         self.known = set()  # jids that it has received since it started
         self.runs = {}  # jid -> the timer of its end
         self.begun = []  # (jid, when)
+        self.started = 0.0  # when its process did, where that was after the beginning
 
 
 class FakeMaster:
@@ -129,14 +130,19 @@ class FakeMaster:
         questions = ("test.ping", "saltutil.")
         return ["".join(minions) for fun, minions in self.published if not str(fun).strip("[']").startswith(questions)]
 
-    def restart_minion(self, name):
-        """A minion's process starts anew: its jobs are gone, and it has forgotten which it has received."""
+    def restart_minion(self, name, heard=True):
+        """
+        A minion's process starts anew: its jobs are gone, and it has forgotten which it has received. ``heard``: the bus
+        tells of it.
+        """
         minion = self.minions[name]
         for timer in minion.runs.values():
             self._loop.remove_timeout(timer)
         minion.runs.clear()
         minion.known.clear()
-        minion.there = True
+        minion.there, minion.started = True, self._clock.now()
+        if not heard:
+            return
         self._bus.deliver(f"salt/minion/{name}/start", {"id": name})
 
     def _receive(self, minion, fun, arg, jid):
@@ -354,6 +360,7 @@ class ShellBench:
             permission=self.permission,
             rights_worker=FakeWorker(),
             master_age=lambda: self.master_age,
+            restarted=lambda since: {name for name, when in since.items() if self.master.minions[name].started >= when},
             acks=True,
             keep=86400.0,
         )

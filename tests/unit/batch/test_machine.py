@@ -198,7 +198,7 @@ def test_the_last_look_finds_a_return_that_the_bus_lost():
 
 
 def test_a_silent_minion_is_asked_again_and_offline_in_the_end():
-    bench = Bench("ab", "1", probe_attempts=3)
+    bench = Bench("ab", "1", probe_attempts=3, acks=True)
     bench.sent()
     bench.until_probe(62)
     for _ in range(2):
@@ -314,7 +314,7 @@ def test_the_budget_waits_for_enough_minions_to_judge_by():
 
 
 def test_a_minion_that_never_answered_is_no_failure():
-    bench = Bench("ab", "1", failhard=True, probe_attempts=1)
+    bench = Bench("ab", "1", failhard=True, probe_attempts=1, acks=True)
     bench.sent()
     bench.until_probe(62)
     effects = bench.looked(bench.probed(silent="a"))

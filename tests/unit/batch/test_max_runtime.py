@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from saltext.jobs.core.batch import facts
 from tests.unit.batch.bench import Bench, kinds, published
 
@@ -153,14 +155,37 @@ def test_a_stop_with_kill_goes_on_where_a_job_was_told_to_end():
 def test_after_a_crash_the_time_goes_on_where_it_was():
     bench = Bench("a", "1", max_runtime=100.0, timeout=200.0)
     bench.sent()
+    bench.looked(bench.tell(facts.Recovered(boot="this one", offset=5.0)))
     bench.tell(facts.Acknowledged("a"), after=10)
     bench.now += 95
     bench.batch = bench.replayed()
-    bench.looked(bench.tell(facts.Recovered()))
+    bench.looked(bench.tell(facts.Recovered(boot="this one", offset=5.0)))
     bench.now += 10
-    bench.looked(bench.tell(facts.Recovered()))
+    bench.looked(bench.tell(facts.Recovered(boot="this one", offset=5.0)))
     bench.until_probe(2)
     assert bench.probed(running="a") == [facts.Kill(("a",), gently=True)]
+
+
+@pytest.mark.parametrize("step", [-3600.0, 3600.0])
+def test_a_clock_that_was_set_between_two_engines_ends_no_job_before_its_time(step):
+    bench = Bench("a", "1", max_runtime=100.0, timeout=30.0)
+    bench.sent()
+    bench.looked(bench.tell(facts.Recovered(boot="this one", offset=5.0)))
+    bench.now += 50 + step
+    bench.looked(bench.tell(facts.Recovered(boot="this one", offset=5.0 + step)))
+    bench.until_probe(40)
+    assert bench.probed(running="a") == []
+    bench.until_probe(40)
+    assert bench.probed(running="a") == [facts.Kill(("a",), gently=True)]
+
+
+def test_the_time_between_two_runs_of_the_machine_is_not_known_and_not_counted():
+    bench = Bench("a", "1", max_runtime=100.0, timeout=30.0)
+    bench.sent()
+    bench.looked(bench.tell(facts.Recovered(boot="one", offset=5.0)))
+    bench.looked(bench.tell(facts.Recovered(boot="another", offset=9.0), after=5000.0))
+    bench.until_probe(40)
+    assert bench.probed(running="a") == []
 
 
 def test_after_a_crash_a_job_that_was_told_to_end_is_killed():

@@ -104,11 +104,33 @@ def test_a_minion_that_was_seen_running_and_fell_silent_is_lost():
 
 @pytest.mark.parametrize("offline, state, success", [("skip", "offline", True), ("fail", "failed", False)])
 def test_without_a_ping_a_silent_minion_becomes_what_offline_says(offline, state, success):
-    bench = Bench("ab", "2", offline=offline)
+    bench = Bench("ab", "2", offline=offline, acks=True)
     bench.sent()
     bench.returns("b")
     silent(bench, "a")
     assert (bench.state_of("a"), bench.batch.success) == (state, success)
+
+
+@pytest.mark.parametrize("fact", [None, facts.EventsLost(), facts.Recovered()])
+def test_without_a_ping_a_silent_minion_that_may_have_begun_is_lost(fact):
+    bench = Bench("a", "1", acks=fact is not None)
+    bench.sent()
+    if fact is not None:
+        effects = bench.tell(fact)
+        if effects:
+            bench.looked(effects)
+    silent(bench, "a")
+    assert bench.state_of("a") == "lost"
+
+
+def test_silence_tells_nothing_as_long_as_minions_connect_to_a_young_master():
+    bench = Bench("a", "1", acks=True, probe_attempts=2)
+    bench.sent()
+    bench.looked(bench.tell(facts.Recovered(settled_at=bench.now + 200)))
+    for _ in range(5):
+        bench.until_probe(62)
+        bench.probed(silent="a")
+    assert bench.state_of("a") == "active"
 
 
 def test_without_a_ping_a_silent_minion_is_handed_to_the_retry_queue():
@@ -192,7 +214,7 @@ def test_with_presence_none_a_minion_that_shows_no_sign_on_a_young_master_is_sen
     bench.sent()
     effects = bench.tell(facts.Recovered(settled_at=bench.now + 5))
     assert gathering(effects) == ["b"]
-    bench.returns("a")
+    bench.looked(effects, a=0)
     bench.tell(facts.Gathered(), after=10)
     assert published(bench.tell(facts.Gathered())) == ["b"]
 

@@ -16,6 +16,19 @@ def live_through(profile, seed):
         raise AssertionError(f"{profile.__name__} {seed}: {exc}") from exc
 
 
+@pytest.mark.parametrize("profile", profiles.PROFILES)
+def test_in_worlds_in_which_one_thing_goes_wrong_often_batches_keep_their_promises(profile):
+    for seed in range(40):
+        live_through(profile, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("profile", profiles.PROFILES)
+def test_in_two_thousand_of_each_too(profile):
+    for seed in range(1000, 3000):
+        live_through(profile, seed)
+
+
 @pytest.mark.parametrize(
     ("profile", "seed"),
     [
@@ -26,7 +39,22 @@ def live_through(profile, seed):
         (profiles.Clocks, 53),
         (profiles.Clocks, 308),
         # What was decided to be published went out after the batch had been paused.
+        (profiles.Clocks, 956),
         (profiles.Rollcrash, 1909),
+        # … and was set while the answer to the question when it opens was on its way.
+        (profiles.Hell, 161),
+        # It was set between two engines: jobs were killed before their time.
+        (profiles.Clocks, 241),
+        # A minion that had been put back had begun: the wave had sent to one more than it may, and never ended.
+        (profiles.Forged, 641),
+        # A minion whose publish had no outcome had begun the job, and its process started anew: it was sent to again.
+        (profiles.Killed, 37),
+        (profiles.Restarts, 30),
+        # A minion that may have begun, and says nothing, was recorded as not there.
+        (profiles.Clocks, 111),
+        (profiles.Power, 71),
+        # … as was one that could not answer yet, since the master had just been started.
+        (profiles.Power, 58),
     ],
 )
 def test_what_once_went_wrong_does_not_again(profile, seed):

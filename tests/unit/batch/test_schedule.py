@@ -130,7 +130,9 @@ def test_after_a_crash_it_is_asked_anew_before_anything_is_sent():
     bench.returns("a")
     bench.tell(facts.PublishFailed("no", certain=True))
     bench.batch = bench.replayed()
-    assert kinds(bench.tell(facts.Recovered())) == ["FindOpening"]
+    effects = bench.tell(facts.Recovered())
+    assert kinds(effects) == ["LookUp", "FindOpening"]
+    bench.looked(effects)
     assert not published(bench.wait(60))
     assert published(found(bench, 0, 600) + bench.wait(1)) == ["b"]
 

@@ -102,6 +102,55 @@ def test_after_a_restart_of_the_master_nobody_is_sent_to_before_it_has_connected
         assert all(len(minion.begun) == 1 for minion in bench.master.minions.values())
 
 
+@pytest.mark.parametrize("heard", [True, False])
+def test_a_minion_that_starts_anew_after_a_publish_without_outcome_is_not_sent_to_again(tmp_path, heard):
+    minion = FakeMinion("a", seconds=1000)
+    minion.acknowledges = False
+    with bench_of(tmp_path, minion) as bench:
+        bench.begin("a", "1", timeout=10.0)
+        bench.run(2)
+        if heard:
+            bench.master.restart_minion("a")
+        bench.shell.close()
+        if not heard:
+            bench.run(2)
+            bench.master.restart_minion("a", heard=False)
+        bench.master_age = 1.0
+        bench.start()
+        bench.end()
+        assert bench.states() == {"a": "lost"}
+        assert len(minion.begun) == 1
+
+
+def test_returns_of_minions_that_were_given_up_are_found_which_came_while_no_engine_ran(tmp_path):
+    with bench_of(tmp_path, FakeMinion("a", seconds=300), FakeMinion("b", seconds=2000)) as bench:
+        bench.begin("ab", "2", timeout=10.0, gather_job_timeout=5.0)
+        bench.run(1)
+        bench.master.minions["a"].there = False
+        bench.run(100, lambda: bench.states() == {"a": "lost"})
+        bench.shell.close()
+        bench.run(300)
+        bench.start()
+        bench.run(5)
+        assert bench.states() == {"a": "completed"}
+        bench.end()
+
+
+def test_an_engine_that_starts_looks_for_failures_before_it_sends_on(tmp_path):
+    minions = [FakeMinion(name, seconds=10.0, retcode=1) for name in "ab"]
+    with bench_of(tmp_path, *minions, *"cdef") as bench:
+        bench.begin("abcdef", "3", failures_allowed=0.0, batch_wait=4.0)
+        bench.run(2)  # c has ended, and its slot is to be taken again
+        bench.shell.close()
+        bench.run(20)
+        jobs, bench.master.cache.failing = bench.master.jobs(), True
+        bench.start()
+        bench.run(20)
+        bench.master.cache.failing = False
+        assert bench.end().halted == "max_failures"
+        assert bench.master.jobs() == jobs
+
+
 def test_an_engine_that_lives_for_two_seconds_at_a_time_makes_progress(tmp_path):
     with bench_of(tmp_path, *(FakeMinion(name, seconds=3.0) for name in "abcdefgh")) as bench:
         bench.begin("abcdefgh", "2", timeout=60.0)

@@ -55,8 +55,11 @@ class Truth:
         """An engine has read the journal: what that lacks it does not know, nor is it bound by it."""
         batch, cut = self.world.batch, self.world.back_at > self.world.down_until
         if cut:
-            self.failed = {name for name, (outcome, *_) in batch.outcomes.items() if outcome.value == "failed"}
+            self.failed = {name for name, (*_, retcode) in batch.outcomes.items() if retcode}
             self.refused, self.stage = bool(batch.halted), batch.pace.stage
+            for name, minion in self.world.minions.items():
+                seen = name in batch.flights and batch.flights[name].seen
+                minion.known_to_have_begun = seen or name in batch.outcomes
         self.failed |= {name for name, (retcode, _) in self.world.cache.items() if retcode}
 
     # -- what is wanted -----------------------------------------------------------------------------------------------
@@ -88,7 +91,7 @@ class Truth:
             self._is_open(effect)
         self.asked.add(effect.stage)
         for name in effect.minions:
-            assert self.world.cache.get(name, (None,))[0] == 0, f"{name} is asked in a check, and has not completed"
+            assert self.world.minions[name].returned == 0, f"{name} is asked in a check, and has not completed"
 
     def _kills(self, effect):
         for name in effect.minions:
@@ -143,7 +146,7 @@ class Truth:
         for name, state in states.items():
             minion = world.minions[name]
             if state == "completed":
-                assert name in world.cache, f"{name} has completed nothing"
+                assert minion.returned is not None, f"{name} has completed nothing"
             if state in ("timed_out", "killed"):
                 assert minion.signals, f"{name} was never killed"
             if not minion.matches:

@@ -53,7 +53,7 @@ class Minion:
         self.signals = 0  # kills that the engine has wanted
         self.deafness = 0  # kills that it did not get
         self.slandered = False  # somebody has said in its name that it has begun
-        self.reached = False  # it has received the job, in whatever life of its process
+        self.returned = None  # what it has returned and the job cache had, if only until a power cut
         self.came_up = 0.0  # when its process started last, if it did so in this world
 
     @property
@@ -119,6 +119,7 @@ class World:
         self.failing_until = 0.0  # the job cache takes and gives nothing
         self.back_at = 0.0  # minions reach a master that was away again
         self.batch = machine(self.spec, self.now)
+        self.batch.go_by("boot 0", 0.0)
         self.snapshot, self.journal = self.batch.snapshot(), []
         self.first = self.durable = 0  # numbers of the journal's first record, and of the first one that may be lost
         self.life = self.boots = 0  # of the engine, and of its machine
@@ -292,7 +293,7 @@ class World:
         self.batch = batch
         self.clock_is_off = self.heeded = self.wall_is_off
         self.truth.begins_anew()
-        self.tell(facts.Recovered(self.clock() + 30.0 if young else 0.0))
+        self.tell(facts.Recovered(self.clock() + 30.0 if young else 0.0, f"boot {self.boots}", self.clock_is_off))
 
     def request(self, fact):
         if self.now < self.down_until:
@@ -384,6 +385,9 @@ class World:
         if self.now < self.failing_until:
             self.at(self.failing_until - self.now, self.look_again, self.life, effect)
             return
+        for name in self.batch.rely_on_memory(effect.minions):
+            if self.minions[name].came_up > self.minions[name].intended:
+                self.tell(facts.Started(name))  # it has fetched its pillar since, as each does that starts
         found = tuple((name, self.cache[name][0]) for name in effect.minions if name in self.cache)
         self.later(self.chance.choice([0.01, 3.0]), facts.LookedUp(effect.minions, found))
 
@@ -450,7 +454,11 @@ class World:
         if self.goes_wrong(0.2):
             self.later(0.01, facts.OpeningFound(None, trouble="the zone is not known"))
             return
-        self.later(0.01, self.opening())
+        self.at(0.01, self.tell_opening, self.life)
+
+    def tell_opening(self, life):
+        if life == self.life:
+            self.tell(self.opening())
 
     def opening(self):
         """When the window opens next, by the clock on the wall, in the time of the engine's clock."""
@@ -478,7 +486,7 @@ class World:
     def receive(self, minion):
         if not self.is_reached(minion) or minion.received:
             return  # a minion refuses what it has received
-        minion.received = minion.reached = True
+        minion.received = True
         if minion.life == "sleeper":
             minion.queued = True
             self.at(self.chance.uniform(5, 60), self.begin, minion, True)
@@ -496,7 +504,7 @@ class World:
         minion.woken = woken
         assert not (minion.runs > 1 and minion.known_to_have_begun), f"{minion.name} runs twice, and that was known"
         self.check()
-        if self.spec.acks and minion.life != "mute" and not self.goes_wrong(0.2):
+        if (self.spec.acks or minion.name in self.keepers) and minion.life != "mute" and not self.goes_wrong(0.2):
             self.at(0.01, self.hear, minion, facts.Acknowledged(minion.name))
         life = minion.life
         if life in ("dies", "restarts"):
@@ -517,6 +525,7 @@ class World:
             self.at(self.back_at - self.now + 1.0, self.put_out, minion, retcode)
             return
         self.cache.setdefault(minion.name, (retcode, self.now))
+        minion.returned = self.cache[minion.name][0]
         if not self.goes_wrong(0.3):
             found = (minion.name, self.cache[minion.name][0])
             fact = self.chance.choice([facts.Returned(*found), facts.LookedUp((), (found,))])
