@@ -17,6 +17,7 @@ import time
 import salt.utils.job
 
 from saltext.jobs.core import compat, lines
+from saltext.jobs.core.batch.minion_data import may_have_started
 from saltext.jobs.core.batch.permission import Permission
 from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.runner_call import RunnerCalls
@@ -32,7 +33,6 @@ from saltext.jobs.core.log.reader import Reader
 from saltext.jobs.core.log.segments import folder_of
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import OURS, JobCache
-from saltext.jobs.core.master.minion_data import may_have_started
 from saltext.jobs.core.master.publisher import Publisher
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.settings import BatchSettings, read_settings

@@ -16,6 +16,7 @@ from salt.exceptions import CommandExecutionError
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.live import Live
+from saltext.jobs.core.batch.minion_data import MinionDataUnreadable
 from saltext.jobs.core.batch.plan import not_passed
 from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.summary import announcement
@@ -24,7 +25,6 @@ from saltext.jobs.core.errors import EngineAbsent, JobCacheError, NoMinionMatche
 from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.identity import WHO
 from saltext.jobs.core.master.job_cache import BATCH_MARK, load_of
-from saltext.jobs.core.master.minion_data import MinionDataUnreadable
 from saltext.jobs.core.master.questions import Found
 from saltext.jobs.core.windows import next_opening
 

@@ -1,6 +1,8 @@
 """
 What the master's cache knows of minions: their grains and pillar, the groups of a new batch by them, of which minions it is
-not known whether a target matches them, and when they have fetched their pillar, as each does that starts. Blocks: it reads one or two files, or asks a server, for each minion.
+not known whether a target matches them, and when they have fetched their pillar, as each does that starts.
+
+Blocks: it reads one or two files, or asks a server, for each minion.
 
 It must never take a minion of which nothing is cached for one that does not have a value. Salt's matcher does: it takes
 every such minion for one that a target by grains or pillar matches. It must never be sent to without the target, so that it

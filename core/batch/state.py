@@ -274,7 +274,8 @@ class State(Kept):
         """Return why a publish that was decided must not go out after all, and empty where it may."""
         if self.halted:
             return "stopped"
-        return self.paused or ("" if self.schedule.is_open(now) else self.schedule.reason())
+        pause = self.paused or (None if self.schedule.is_open(now) else self.schedule.pause())
+        return pause.reason if pause else ""
 
     def survivors(self) -> list[str]:
         """The minions that still run the job although it was killed as often as it may be."""

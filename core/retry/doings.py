@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from saltext.jobs.core.functions import KILLS
 from saltext.jobs.core.log.records import EVERY_JOB
 from saltext.jobs.core.log.records import Published as Record
-from saltext.jobs.core.retry.capture import KILLS, NEVER
+from saltext.jobs.core.retry.capture import NEVER
 from saltext.jobs.core.retry.facts import Kill, Published
 from saltext.jobs.core.retry.open_job import Source
 

@@ -194,7 +194,7 @@ def test_a_batch_that_waits_for_somebody_names_no_opening():
     found(bench, 0, 30)
     bench.wait(31)
     found(bench, 86400, 90000)  # its window has closed while a publish is under way
-    bench.tell(facts.PublishFailed("no", certain=True))
+    bench.tell(facts.PublishFailed("no", certain=False))
     shown = summary(bench.batch, bench.now)
     assert (shown["state"], shown["opens_at"]) == ("paused", None), "nothing goes on then"
     assert kinds(bench.tell(facts.ResumeRequested("ann"))) == ["resumed", "paused"]

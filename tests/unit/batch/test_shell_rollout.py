@@ -6,6 +6,7 @@ import datetime
 
 import pytest
 
+from saltext.jobs.core.batch.pause import Pause, PausedBy
 from saltext.jobs.core.master.identity import WHO
 from tests.unit.batch.bench import BEGIN
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
@@ -93,7 +94,7 @@ def test_a_clock_that_is_set_shuts_an_open_window_before_the_next_publish(tmp_pa
         ahead[0] = step
         bench.run(200)
         assert list(times(bench)) == ["a"]
-        assert bench.batch().waits_for() == "outside its window"
+        assert bench.batch().waits_for() == Pause(PausedBy.WINDOW)
         ahead[0] = 0.0
         bench.run(30)
         assert list(times(bench)) == ["a", "b"], "an engine looks at the clock every few seconds"
@@ -112,7 +113,7 @@ def test_a_publish_that_the_disk_held_up_until_the_batch_was_paused_does_not_go_
         bench.run(10)
         assert bench.master.jobs() == ["a"]
         assert bench.batch().pending() == ["b"]
-        assert bench.batch().waits_for() == "paused by ann"
+        assert bench.batch().waits_for() == Pause(PausedBy.OPERATOR, "ann")
         bench.ask("resume", jid=JID, user="ann")
         bench.end()
         assert bench.master.jobs() == ["a", "b"]

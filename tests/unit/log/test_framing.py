@@ -83,7 +83,7 @@ def test_a_record_of_a_later_version_with_more_fields_is_read():
 
 
 def published(minions, **more):
-    fields = {"jid": "1", "functions": "test.ping", "user": "root", "origin": "", "ends": (), "load": "d", "sent": True}
+    fields = {"jid": "1", "functions": "test.ping", "user": "root", "origin": "", "ends": (), "work": "d", "sent": True}
     return records.published(minions=minions, at=1.5, **{**fields, **more})
 
 
@@ -104,5 +104,5 @@ def test_a_publish_for_very_many_minions_refers_to_them():
 def test_a_record_has_few_bytes():
     record = records.Returned("20261123000000000000", "web1234.example.com", "state.apply", 0, True, 1700000000.123)
     assert len(record.packed()) <= 100
-    few = published(["web1.example.com", "web2.example.com"], jid="20261123000000000000", load="0" * 32)
+    few = published(["web1.example.com", "web2.example.com"], jid="20261123000000000000", work="0" * 32)
     assert len(few.packed()) <= 250
