@@ -28,7 +28,7 @@ from saltext.jobs.core.ids import TIME_ZONES, is_plain, jid_time
 from saltext.jobs.core.master.events import retcode_of
 from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.store import records
-from saltext.jobs.core.store.drivers import Undecodable
+from saltext.jobs.core.store.calling import Undecodable
 from saltext.jobs.core.store.publication import Publication
 from saltext.jobs.core.store.store import Store, store_of
 

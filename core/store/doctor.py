@@ -44,7 +44,7 @@ def examine(store: Store, opts: Mapping[str, Any]) -> dict[str, Any]:
     jobs: int | None = None
     try:
         store.contains(NOCACHE, "doctor")
-        jobs = store.driver.count_loads()
+        jobs = store.driver.index.count_loads()
         found += _about_publishes(store, name == _OURS)
     except SaltCacheError as exc:
         found.append(f"the driver {store.driver.name} cannot be used: {exc}")
@@ -134,7 +134,7 @@ def figures_of(store: Store) -> dict[str, Any]:
     timed = [key for key in keys if has_date(key)]
     found: dict[str, Any] = {"driver": store.driver.name, "jobs": len(keys)}
     found["published"] = len(store.keys(PUBLISHED))
-    found["returns"] = store.driver.count_returns(RETURNS, keys)
+    found["returns"] = store.driver.index.count_returns(RETURNS, keys)
     found["oldest"] = store.decode(timed[0]) if timed else None
     found["newest"] = store.decode(timed[-1]) if timed else None
     banks = store.driver.banks_file

@@ -9,7 +9,8 @@ from typing import Any
 
 import salt.payload
 
-from saltext.jobs.core.store.drivers import Driver, run
+from saltext.jobs.core.store.calling import run
+from saltext.jobs.core.store.drivers import Driver
 
 READ_SECONDS = 1  # the client asks four times before it gives up
 

@@ -17,7 +17,8 @@ from salt.exceptions import SaltCacheError
 from saltext.jobs.core import lines
 from saltext.jobs.core.banks import ENDTIMES, LOADS, PUBLISHED
 from saltext.jobs.core.ids import jid_at
-from saltext.jobs.core.store.drivers import ABSENT, Outage
+from saltext.jobs.core.store.calling import Outage
+from saltext.jobs.core.store.drivers import ABSENT
 from saltext.jobs.core.store.records import is_believed
 from saltext.jobs.core.store.store import Store
 
@@ -30,7 +31,7 @@ def all_jobs(store: Store, with_end: bool) -> dict[str, dict[str, Any]]:
     """Return ``{jid: description}`` of every job, with its ``EndTime`` if wanted and known."""
     jobs: dict[str, dict[str, Any]] = {}
     with _without_collector():
-        unread = _add_shown(store, jobs) if store.driver.keeps_shown else None
+        unread = _add_shown(store, jobs) if store.driver.index.keeps_shown else None
     for key, load in loads(store, unread):
         jid = store.decode(key)
         jobs[jid] = _described(jid, load)
@@ -43,7 +44,7 @@ def all_jobs(store: Store, with_end: bool) -> dict[str, dict[str, Any]]:
 def _add_shown(store: Store, jobs: dict[str, dict[str, Any]]) -> list[str]:
     """Add what the driver keeps of each job for this, and return the keys of those of which it keeps nothing."""
     unread, day, begun = [], "", ""
-    for jids, marks, found in store.driver.shown():
+    for jids, marks, found in store.driver.index.shown():
         for jid, (function, user), shown in zip(jids, marks, found, strict=True):
             if jid[:8] != day:  # the jids come in order
                 day, begun = jid[:8], _begun(jid[:8])
@@ -114,9 +115,9 @@ def _newest_first(store: Store, count: int) -> Iterator[str]:
     Few are asked for, as a rule, so the first ones are picked without sorting all of them. A jid with no time in
     it has its place by when it was written.
     """
-    if store.driver.orders_jids:
-        undated = ((jid_at(at), key) for key, at in store.driver.undated_jids().items())
-        dated = ((key, key) for key in store.driver.jids("", "~", {"fun": None, "user": None}))
+    if store.driver.index.orders_jids:
+        undated = ((jid_at(at), key) for key, at in store.driver.index.undated_jids().items())
+        dated = ((key, key) for key in store.driver.index.jids("", "~", {"fun": None, "user": None}))
         yield from (key for _, key in heapq.merge(dated, sorted(undated, reverse=True), reverse=True))
         return
     names = store.keys(LOADS)

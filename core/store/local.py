@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from saltext.jobs.core.disk.local_banks import LocalBanks
-from saltext.jobs.core.store.drivers import ABSENT, Driver, Undecodable
+from saltext.jobs.core.store.calling import Undecodable
+from saltext.jobs.core.store.drivers import ABSENT, Driver
 
 Result = TypeVar("Result")
 #: How many keys are looked for one by one: to list a bank of a large fleet takes as long as that.

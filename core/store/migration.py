@@ -19,7 +19,8 @@ from saltext.jobs.core import lines
 from saltext.jobs.core.banks import ENDTIMES, LOADS, MINIONS, NOCACHE, PUBLISHED, RETURNS
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.store import publication, records
-from saltext.jobs.core.store.drivers import ABSENT, Outage
+from saltext.jobs.core.store.calling import Outage
+from saltext.jobs.core.store.drivers import ABSENT
 from saltext.jobs.core.store.store import Store
 
 log = lines.logger(__name__)

@@ -11,7 +11,8 @@ from typing import Any
 import salt.payload
 
 from saltext.jobs.core.banks import NOCACHE
-from saltext.jobs.core.store.drivers import OUTAGE_SECONDS, Driver, run
+from saltext.jobs.core.store.calling import OUTAGE_SECONDS, run
+from saltext.jobs.core.store.drivers import Driver
 
 LARGE = 500_000  # bytes from which it is asked whether the server takes so much
 

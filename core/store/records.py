@@ -35,7 +35,8 @@ from salt.exceptions import SaltCacheError
 from saltext.jobs.core import lines
 from saltext.jobs.core.banks import ENDTIMES, LOADS, MINIONS, NOCACHE, PUBLISHED, RETURNS
 from saltext.jobs.core.errors import LaterVersion
-from saltext.jobs.core.store.drivers import ABSENT, Left, Undecodable
+from saltext.jobs.core.store.calling import Undecodable
+from saltext.jobs.core.store.drivers import ABSENT, Left
 from saltext.jobs.core.store.publication import Publication, digest, ids_in, is_later
 from saltext.jobs.core.store.store import Store
 

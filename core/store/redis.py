@@ -15,7 +15,8 @@ from typing import Any
 
 import salt.payload
 
-from saltext.jobs.core.store.drivers import ABSENT, OUTAGE_SECONDS, Driver, run
+from saltext.jobs.core.store.calling import OUTAGE_SECONDS, run
+from saltext.jobs.core.store.drivers import ABSENT, Driver
 
 CHUNK = 500  # values asked for at a time
 

@@ -15,7 +15,7 @@ from salt.exceptions import SaltCacheError
 from saltext.jobs.core import lines
 from saltext.jobs.core.banks import LOADS, RETURNS
 from saltext.jobs.core.ids import jid_at, jid_time
-from saltext.jobs.core.store.drivers import Outage
+from saltext.jobs.core.store.calling import Outage
 from saltext.jobs.core.store.needed import not_needed
 from saltext.jobs.core.store.records import BANKS, drop, drop_older
 from saltext.jobs.core.store.store import Store, Young
@@ -53,21 +53,21 @@ def trim(store: Store, now: float) -> None:
     :raises SaltCacheError: when the driver fails; the next sweep goes on.
     """
     if store.max_jobs is not None:
-        excess = store.driver.count_loads() - store.max_jobs
+        excess = store.driver.index.count_loads() - store.max_jobs
         if excess > 0:
-            _drop_old(store, store.driver.oldest_jids(excess), RUNNING, now)
+            _drop_old(store, store.driver.index.oldest_jids(excess), RUNNING, now)
     if store.max_bytes is None:
         return
     used = store.driver.used_bytes()
     if used is None:
         store.quiet.error("max_bytes", "max_bytes is for cache: sqlite, and does nothing with %s", store.driver.name)
         return
-    count = store.driver.count_loads()
+    count = store.driver.index.count_loads()
     while used > store.max_bytes and count:
         # As many as are too many if all are of one size, in steps, since they are not.
         part = max(1, min(count, int(count * (used - store.max_bytes) / used) // 2))
-        _drop_old(store, store.driver.oldest_jids(part), RUNNING, now)
-        left = store.driver.count_loads()
+        _drop_old(store, store.driver.index.oldest_jids(part), RUNNING, now)
+        left = store.driver.index.count_loads()
         if left == count:
             return  # all may be running
         used, count = store.driver.used_bytes() or 0, left
@@ -123,7 +123,7 @@ def _perhaps_old(store: Store, bank: str, since: str, keep: float, now: float, l
     :param since: a jid before which, as after all that are fresh, none is old; nothing where that is not known.
     """
     low, high = _edges(keep, now)
-    found = store.driver.outside(bank, since, low, high, of_banks=bank == RETURNS)
+    found = store.driver.index.outside(bank, since, low, high, of_banks=bank == RETURNS)
     if found is None:
         found = _listed_outside(store, bank, low, high, keep, now, large)
     return [jid for jid in found if since <= jid < low] if since else found

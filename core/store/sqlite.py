@@ -24,7 +24,8 @@ from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.sqlite.banks import SqliteBanks, banks_of
 from saltext.jobs.core.sqlite.job_lookup import CHUNK, JobLookup
 from saltext.jobs.core.sqlite.tally import Tally
-from saltext.jobs.core.store.drivers import ABSENT, Driver, Left, Marks, Outage, Shown, Undecodable
+from saltext.jobs.core.store.calling import Outage, Undecodable
+from saltext.jobs.core.store.drivers import ABSENT, Driver, JobIndex, Left, Marks, Shown
 
 Result = TypeVar("Result")
 
@@ -49,12 +50,11 @@ def process_name(pid: int) -> str:
 class Sqlite(Driver):
     """The file of the driver sqlite. There is no server that could be away."""
 
-    orders_jids = True
     removed_at_once = 500
-    keeps_shown = True
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
         super().__init__(opts)
+        self.index = SqliteIndex(self)
         self._made: SqliteBanks | None = None
         self._checked = 0  # the process that has checked the file
 
@@ -74,11 +74,11 @@ class Sqlite(Driver):
             raise self.error("write", "jobs", None, exc) from exc
 
     def fetch(self, bank: str, key: str) -> Any:
-        return self._do(lambda banks: banks.fetch(bank, key), "fetch", bank, key)
+        return self.do(lambda banks: banks.fetch(bank, key), "fetch", bank, key)
 
     def _read(self, bank: str, key: str) -> Any:
         try:
-            return self._do(lambda banks: banks.fetch(bank, key, ABSENT), "fetch", bank, key)
+            return self.do(lambda banks: banks.fetch(bank, key, ABSENT), "fetch", bank, key)
         except Undecodable as exc:
             return exc
 
@@ -92,8 +92,8 @@ class Sqlite(Driver):
     def _decoded(
         self, bank: str, ask: Callable[[SqliteBanks], Iterator[tuple[str, bytes]]]
     ) -> Iterator[tuple[str, Any]]:
-        found = self._do(lambda banks: iter(ask(banks)), "fetch", bank)
-        while some := self._do(lambda banks: list(itertools.islice(found, CHUNK)), "fetch", bank):
+        found = self.do(lambda banks: iter(ask(banks)), "fetch", bank)
+        while some := self.do(lambda banks: list(itertools.islice(found, CHUNK)), "fetch", bank):
             for key, data in some:
                 try:
                     value = packed.loads(data)
@@ -102,22 +102,22 @@ class Sqlite(Driver):
                 yield key, value
 
     def contains(self, bank: str, key: str) -> bool:
-        return self._do(lambda banks: banks.contains(bank, key), "contains", bank, key)
+        return self.do(lambda banks: banks.contains(bank, key), "contains", bank, key)
 
     def present(self, bank: str, keys: Iterable[str]) -> set[str]:
-        return self._do(lambda banks: banks.present(bank, keys), "contains", bank)
+        return self.do(lambda banks: banks.present(bank, keys), "contains", bank)
 
     def updated(self, bank: str, key: str) -> float | None:
-        return self._do(lambda banks: banks.updated(bank, key), "updated", bank, key)
+        return self.do(lambda banks: banks.updated(bank, key), "updated", bank, key)
 
     def bank_updated(self, bank: str) -> float | None:
-        return self._do(lambda banks: banks.bank_updated(bank), "updated", bank)
+        return self.do(lambda banks: banks.bank_updated(bank), "updated", bank)
 
     def store(self, bank: str, key: str, value: Any, durable: bool = False) -> None:
-        self._do(lambda banks: banks.store(bank, key, value, durable), "store", bank, key)
+        self.do(lambda banks: banks.store(bank, key, value, durable), "store", bank, key)
 
     def store_new(self, bank: str, key: str, value: Any, durable: bool = False) -> bool:
-        return self._do(lambda banks: banks.store_new(bank, key, value, durable), "store", bank, key)
+        return self.do(lambda banks: banks.store_new(bank, key, value, durable), "store", bank, key)
 
     def store_all(self, items: Sequence[tuple[str, str, Any]], durable: bool = False) -> None:
         def write(banks: SqliteBanks) -> None:
@@ -125,11 +125,11 @@ class Sqlite(Driver):
                 for item in items:
                     banks.store(*item)
 
-        self._do(write, "store", *items[0][:2])
+        self.do(write, "store", *items[0][:2])
 
     def set_aside(self, bank: str, key: str) -> bool:
         """Also where it cannot be decoded: as the bytes that it is."""
-        self._do(
+        self.do(
             lambda banks: banks.move(bank, key, ASIDE, f"{bank.replace('/', '.')}.{key}"),
             "set aside",
             bank,
@@ -138,10 +138,10 @@ class Sqlite(Driver):
         return True
 
     def flush(self, bank: str, key: str) -> None:
-        self._do(lambda banks: banks.flush(bank, key), "flush", bank, key)
+        self.do(lambda banks: banks.flush(bank, key), "flush", bank, key)
 
     def drop_bank(self, parent: str, name: str) -> None:
-        self._do(lambda banks: banks.flush(f"{parent}/{name}"), "flush", f"{parent}/{name}")
+        self.do(lambda banks: banks.flush(f"{parent}/{name}"), "flush", f"{parent}/{name}")
 
     def remove(self, items: Sequence[tuple[str, str]], parent: str, name: str) -> None:
         def write(banks: SqliteBanks) -> None:
@@ -150,40 +150,94 @@ class Sqlite(Driver):
                 for item in items:
                     banks.flush(*item)
 
-        self._do(write, "flush", f"{parent}/{name}")
+        self.do(write, "flush", f"{parent}/{name}")
 
     def remove_older(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float) -> Left:
-        return Left([], self._do(lambda file: file.remove_older(banks, parent, names, than), "flush", parent))
+        return Left([], self.do(lambda file: file.remove_older(banks, parent, names, than), "flush", parent))
 
     def give_way(self) -> None:
         self.banks_file.give_way()
 
-    def outside(self, bank: str, since: str, low: str, high: str, of_banks: bool) -> list[str] | None:
-        return self._do(
-            lambda banks: (banks.banks_outside if of_banks else banks.outside)(bank, since, low, high), "list", bank
-        )
-
-    def count_loads(self) -> int:
-        return self._do(lambda banks: banks.count(LOADS), "list", LOADS)
-
-    def count_returns(self, bank: str, jids: Iterable[str]) -> int:
-        return self._do(lambda banks: banks.count_below(bank), "list", bank)
-
-    def oldest_jids(self, count: int) -> list[str]:
-        undated = [(jid_at(at), key) for key, at in self.undated_jids().items()]
-        dated = [(key, key) for key in self._do(lambda banks: banks.index.oldest(count), "list", LOADS)]
-        return [key for _, key in heapq.nsmallest(count, undated + dated)]
-
     def used_bytes(self) -> int | None:
-        return self._do(lambda banks: banks.used_bytes(), "measure", "")
+        return self.do(lambda banks: banks.used_bytes(), "measure", "")
 
     def last_updated(self, items: Sequence[tuple[str, str]], bank: str) -> float | None:
         times = [self.updated(*item) for item in items]
         return max((at for at in (*times, self.bank_updated(bank)) if at), default=None)
 
+    def tidy(self) -> None:
+        """
+        Check the file, remove what nobody sees any more, and give back to the disk some of what is free.
+
+        The file is checked once for each master, which starts its maintenance anew every hour.
+        """
+        if self._checked != os.getpid():
+            self._checked = os.getpid()
+            self.do(lambda banks: banks.check_for(process_name(os.getppid())), "check", "")
+        while self.do(lambda banks: banks.tidy(), "flush", ""):
+            self.give_way()
+        for _ in range(PIECES):
+            if not self.do(lambda banks: banks.give_back(PIECE_PAGES), "shrink", ""):
+                return
+            self.give_way()
+
+    def damage(self) -> str | None:
+        """Return what a check of the whole file finds, or why it cannot be made; None where all is well."""
+        try:
+            return self.do(lambda banks: banks.damage(), "check", "")
+        except SaltCacheError as exc:
+            return str(exc)
+
+    def keys(self, bank: str) -> list[str]:
+        return self.do(lambda banks: banks.keys(bank), "list", bank)
+
+    def banks(self, bank: str) -> list[str]:
+        return self.do(lambda banks: banks.banks(bank), "list", bank)
+
+    def do(self, call: Callable[[SqliteBanks], Result], name: str, bank: str, key: str | None = None) -> Result:
+        """Return what ``call`` makes of the file. :raises SaltCacheError: where it cannot, saying that ``name`` failed."""
+        try:
+            return call(self.banks_file)
+        except SaltCacheError:
+            raise
+        except Exception as exc:  # SQLite, the disk, and msgpack raise many kinds
+            raise self.error(name, bank, key, exc) from exc
+
+    def error(self, name: str, bank: str, key: str | None, exc: Exception) -> SaltCacheError:
+        found = super().error(name, bank, key, exc)
+        if isinstance(exc, (StateError, sqlite3.OperationalError)) and not isinstance(found, Undecodable):
+            return Outage(str(found))
+        return found
+
+
+class SqliteIndex(JobIndex):
+    """What the file keeps beside the records of jobs (``core/sqlite/job_index.py``)."""
+
+    keeps_shown = True
+    orders_jids = True
+
+    def __init__(self, driver: Sqlite) -> None:
+        self._driver: Sqlite = driver
+
+    def outside(self, bank: str, since: str, low: str, high: str, of_banks: bool) -> list[str] | None:
+        return self._driver.do(
+            lambda banks: (banks.banks_outside if of_banks else banks.outside)(bank, since, low, high), "list", bank
+        )
+
+    def count_loads(self) -> int:
+        return self._driver.do(lambda banks: banks.count(LOADS), "list", LOADS)
+
+    def count_returns(self, bank: str, jids: Iterable[str]) -> int:
+        return self._driver.do(lambda banks: banks.count_below(bank), "list", bank)
+
+    def oldest_jids(self, count: int) -> list[str]:
+        undated = [(jid_at(at), key) for key, at in self.undated_jids().items()]
+        dated = [(key, key) for key in self._driver.do(lambda banks: banks.index.oldest(count), "list", LOADS)]
+        return [key for _, key in heapq.nsmallest(count, undated + dated)]
+
     def jids(self, low: str, high: str, marks: Marks, minion: str | None = None, failed: bool = False) -> Iterator[str]:
-        rows = self._do(lambda banks: self._found(banks.index, low, high, marks, minion, failed), "list", "")
-        while (jid := self._do(lambda banks: next(rows, None), "list", "")) is not None:
+        rows = self._driver.do(lambda banks: self._found(banks.index, low, high, marks, minion, failed), "list", "")
+        while (jid := self._driver.do(lambda banks: next(rows, None), "list", "")) is not None:
             yield jid
 
     @staticmethod
@@ -201,58 +255,15 @@ class Sqlite(Driver):
         return heapq.merge(*(index.jids(low, high, mark) for mark in wanted), reverse=True)
 
     def shown(self) -> Iterator[Shown]:
-        rows = self._do(lambda banks: banks.index.shown(), "list", LOADS)
-        while (some := self._do(lambda banks: next(rows, None), "list", LOADS)) is not None:
+        rows = self._driver.do(lambda banks: banks.index.shown(), "list", LOADS)
+        while (some := self._driver.do(lambda banks: next(rows, None), "list", LOADS)) is not None:
             yield some
 
     def undated_jids(self) -> dict[str, float]:
-        return self._do(lambda banks: banks.index.undated(), "list", "")
+        return self._driver.do(lambda banks: banks.index.undated(), "list", "")
 
     def with_minion(self, jids: Sequence[str], minion: str) -> set[str]:
-        return self._do(lambda banks: banks.with_minion(jids, minion), "list", "")
+        return self._driver.do(lambda banks: banks.with_minion(jids, minion), "list", "")
 
     def tallies(self, jids: Sequence[str], minion: str | None) -> Mapping[str, Tally]:
-        return self._do(lambda banks: banks.index.tallies(jids, minion), "list", "")
-
-    def tidy(self) -> None:
-        """
-        Check the file, remove what nobody sees any more, and give back to the disk some of what is free.
-
-        The file is checked once for each master, which starts its maintenance anew every hour.
-        """
-        if self._checked != os.getpid():
-            self._checked = os.getpid()
-            self._do(lambda banks: banks.check_for(process_name(os.getppid())), "check", "")
-        while self._do(lambda banks: banks.tidy(), "flush", ""):
-            self.give_way()
-        for _ in range(PIECES):
-            if not self._do(lambda banks: banks.give_back(PIECE_PAGES), "shrink", ""):
-                return
-            self.give_way()
-
-    def damage(self) -> str | None:
-        """Return what a check of the whole file finds, or why it cannot be made; None where all is well."""
-        try:
-            return self._do(lambda banks: banks.damage(), "check", "")
-        except SaltCacheError as exc:
-            return str(exc)
-
-    def keys(self, bank: str) -> list[str]:
-        return self._do(lambda banks: banks.keys(bank), "list", bank)
-
-    def banks(self, bank: str) -> list[str]:
-        return self._do(lambda banks: banks.banks(bank), "list", bank)
-
-    def _do(self, call: Callable[[SqliteBanks], Result], name: str, bank: str, key: str | None = None) -> Result:
-        try:
-            return call(self.banks_file)
-        except SaltCacheError:
-            raise
-        except Exception as exc:  # SQLite, the disk, and msgpack raise many kinds
-            raise self.error(name, bank, key, exc) from exc
-
-    def error(self, name: str, bank: str, key: str | None, exc: Exception) -> SaltCacheError:
-        found = super().error(name, bank, key, exc)
-        if isinstance(exc, (StateError, sqlite3.OperationalError)) and not isinstance(found, Undecodable):
-            return Outage(str(found))
-        return found
+        return self._driver.do(lambda banks: banks.index.tallies(jids, minion), "list", "")

@@ -22,7 +22,8 @@ from saltext.jobs.core import compat, lines
 from saltext.jobs.core.log.segments import folder_of
 from saltext.jobs.core.log.writer import SIZE, Writer
 from saltext.jobs.core.quiet import Quiet
-from saltext.jobs.core.store.drivers import Driver, loading
+from saltext.jobs.core.store.calling import loading
+from saltext.jobs.core.store.drivers import Driver
 from saltext.jobs.core.store.etcd import Etcd
 from saltext.jobs.core.store.keys import Keys, are_plain, plain
 from saltext.jobs.core.store.local import Local

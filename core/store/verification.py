@@ -13,7 +13,7 @@ from typing import Any
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.banks import LOADS, MINIONS, PUBLISHED, RETURNS
-from saltext.jobs.core.store import drivers, records
+from saltext.jobs.core.store import calling, records
 from saltext.jobs.core.store.store import Store
 
 # What is younger may be a job that is being published, or a return that is just being stored.
@@ -70,7 +70,7 @@ class Verification:
         """Return the value, and why it cannot be read."""
         try:
             return self._store.fetch(bank, key), None
-        except drivers.Outage:
+        except calling.Outage:
             raise
         except SaltCacheError as exc:
             return None, exc
@@ -119,7 +119,7 @@ class Verification:
             self._returns += 1
             _, error = self._read(bank, minion)
             if error:
-                fix = self._fix_of_return(bank, key, minion) if isinstance(error, drivers.Undecodable) else None
+                fix = self._fix_of_return(bank, key, minion) if isinstance(error, calling.Undecodable) else None
                 self._note("unreadable-return", key, fix, minion, error)
             elif expected is not None and self._store.decode(minion) not in expected:
                 self._note("unexpected-return", key, minion=minion)
@@ -153,4 +153,4 @@ class Verification:
 
 def _is_damage(error: SaltCacheError | None) -> bool:
     """Whether it is the record that is wrong, and not the access to it."""
-    return error is None or isinstance(error, drivers.Undecodable)
+    return error is None or isinstance(error, calling.Undecodable)

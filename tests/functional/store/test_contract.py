@@ -31,8 +31,8 @@ from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.sqlite.database import database_at
-from saltext.jobs.core.store import drivers, publication, records
-from saltext.jobs.core.store.drivers import Outage
+from saltext.jobs.core.store import calling, publication, records
+from saltext.jobs.core.store.calling import Outage
 from saltext.jobs.core.store.publication import digest
 from saltext.jobs.core.store.retention import sweep, trim
 from saltext.jobs.core.store.search import Query, search
@@ -827,7 +827,7 @@ class ServerContract(Contract):
             began = time.monotonic()
             with pytest.raises(Outage, match=f"{self.driver}.*{JID}"):
                 job_cache.returner(a_return("web1"))
-            assert time.monotonic() - began < 4 * drivers.OUTAGE_SECONDS
+            assert time.monotonic() - began < 4 * calling.OUTAGE_SECONDS
             with store.lock(JID, "web1"):
                 pass
         finally:
@@ -1243,7 +1243,7 @@ class TestMysql(ServerContract):
         began = time.monotonic()
         with pytest.raises(SaltCacheError, match=f"mysql.*jobs/returns/{JID}.*web1") as refused:
             job_cache.returner(a_return("web1", value="x" * 15_000_000))
-        assert time.monotonic() - began < drivers.OUTAGE_SECONDS
+        assert time.monotonic() - began < calling.OUTAGE_SECONDS
         assert not isinstance(refused.value, Outage) and len(str(refused.value)) < 1000
         assert job_cache.returner(a_return("web2")) is None
         assert list(job_cache.get_jid(JID)) == ["web2"]

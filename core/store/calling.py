@@ -1,0 +1,174 @@
+"""
+Calls to a driver of ``salt.cache``: loaded once, asked again while its server is away, with errors that say which driver,
+bank and key.
+
+An error leaves here as :py:exc:`salt.exceptions.SaltCacheError`, never raw.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import itertools
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import salt.loader
+from salt.exceptions import SaltCacheError, SaltDeserializationError
+
+from saltext.jobs.core.banks import NOCACHE
+
+OUTAGE_SECONDS = 3.0  # how long a server may be away before the caller is told
+RETRY_SECONDS = 0.2
+
+# EtcdNotFile: another process was faster in making the directory that the driver keeps everything in.
+_AWAY = frozenset(
+    ("ConnectionError", "BusyLoadingError", "TimeoutError", "EtcdConnectionFailed", "MaxRetryError", "EtcdNotFile")
+)
+_MYSQL_AWAY = frozenset((0, 1040, 1053, 2002, 2003, 2006, 2013, 2055))
+
+_DAMAGE = frozenset(("UnpackException", "OutOfData", "StackError", "FormatError", "ExtraData"))
+
+_COUNT = itertools.count()
+# One lock per process id: a lock that another thread held during a fork would never open in the child.
+_LOADING: dict[int, threading.Lock] = {}
+
+
+class Outage(SaltCacheError):  # type: ignore[misc]
+    """The server behind the driver is away: there is no point in asking it for the next key."""
+
+
+class Undecodable(SaltCacheError):  # type: ignore[misc]
+    """The record was read, and is damaged: reading it again will not help."""
+
+
+class Calls:
+    """
+    The driver that ``cache:`` names, as Salt's loader gives it.
+
+    :param opts: the master's options.
+    """
+
+    #: Seconds for which a server may be away before the caller is told.
+    patience = OUTAGE_SECONDS
+
+    def __init__(self, opts: Mapping[str, Any]) -> None:
+        # A copy: the loader writes the options of the next loader into the same dictionary.
+        self._opts = dict(opts)
+        self.name: str = opts.get("cache") or "localfs"
+        # Loaders of one process share a module under its name: it has the options of the last one to load it, and
+        # mmap_cache then removes what it finds in a bank that was made with others.
+        self._base = f"saltext_jobs.cache{next(_COUNT)}"
+        self._opened: tuple[Any, dict[str, Any], dict[str, Any]] | None = None
+        self._guard: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+
+    def _call(self, name: str, bank: str, *args: Any) -> Any:
+        """Call a function of the driver. :raises SaltCacheError: naming driver, bank and key."""
+
+        def work(modules: Any, calls: dict[str, Any], fixed: dict[str, Any]) -> Any:
+            return run(modules, calls[name], bank, *args, **fixed)
+
+        return self._try(name, bank, args[0] if args else None, work)
+
+    def _try(
+        self, name: str, bank: str, key: str | None, work: Callable[[Any, dict[str, Any], dict[str, Any]], Any]
+    ) -> Any:
+        """Do ``work`` with the driver. While its server is away it is tried again, for ``patience``."""
+        began, tries = time.monotonic(), 0
+        while True:
+            try:
+                with self._guard:
+                    return work(*(self._opened or self._open()))
+            except Exception as exc:  # A driver raises whatever its client library raises.
+                error, tries = self.error(name, bank, key, exc), tries + 1
+                if not isinstance(error, Undecodable):
+                    self._opened = None  # some go on failing on a broken connection
+                if not isinstance(error, Outage) or time.monotonic() - began >= self.patience:
+                    raise error from exc
+                if tries > 1 and self._is_refusal(name):
+                    raise SaltCacheError(f"{error}: the server is up and refuses just this") from exc
+            time.sleep(RETRY_SECONDS)
+
+    def _is_refusal(self, name: str) -> bool:
+        """Tell whether the server is up after all, so that ``name`` failed for what it was asked to do."""
+        return False
+
+    def error(self, name: str, bank: str, key: str | None, exc: Exception) -> SaltCacheError:
+        """Return the error that says that ``name`` failed: an Outage, Undecodable, or another SaltCacheError."""
+        kind = Outage if _is_outage(exc) else Undecodable if name == "fetch" and _is_damage(exc) else SaltCacheError
+        return kind(f"Cache driver {self.name} could not {name} bank={bank!r} key={key!r}: {_reason(exc)}")
+
+    def _open(self) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+        """Load the driver: once, and again after it failed."""
+        with loading():
+            if self._opened is None:
+                self._opened = self._load()
+            return self._opened
+
+    def _load(self) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+        modules = salt.loader.cache(self._opts, loaded_base_name=self._base)
+        names = ("store", "fetch", "contains", "updated", "flush", "list")
+        try:
+            calls = {name: modules[f"{self.name}.{name}"].func for name in names}
+        except KeyError as exc:
+            raise SaltCacheError(f"The cache driver {self.name!r} is not available: {exc} is missing") from exc
+        # As salt.cache.Cache does it.
+        arguments = f"{self.name}.init_kwargs"
+        fixed = modules[arguments]({"cachedir": self._opts["cachedir"]}) if arguments in modules else {}
+        self._prepare(modules, calls, fixed)
+        return modules, calls, fixed
+
+    def _prepare(self, modules: Any, calls: dict[str, Any], fixed: dict[str, Any]) -> None:
+        """Make the first call, in which a driver sets its client up: no driver can do that in two threads at once."""
+        run(modules, calls["contains"], NOCACHE, "first", **fixed)
+
+    @staticmethod
+    def own(calls: dict[str, Any]) -> dict[str, Any]:
+        """Return the names of the driver's module."""
+        names: dict[str, Any] = getattr(calls["store"], "__globals__", {})
+        return names
+
+
+def run(modules: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+    """
+    Call a function of the driver's loader in a context of its own.
+
+    A loader keeps the context of its last call, and this one outlives its caller: the context would keep the caller's
+    loader alive, which Salt 3008 then tears down, with a traceback, when the interpreter is half gone already.
+    """
+    return contextvars.Context().run(modules.run, function, *args, **kwargs)
+
+
+def _is_outage(exc: BaseException | None) -> bool:
+    while exc is not None:
+        name = type(exc).__name__
+        if isinstance(exc, (ConnectionError, TimeoutError, socket.timeout, socket.gaierror)) or name in _AWAY:
+            return True
+        if name in ("OperationalError", "InterfaceError") and exc.args and exc.args[0] in _MYSQL_AWAY:
+            return True
+        exc = exc.__cause__ or exc.__context__
+    return False
+
+
+def _is_damage(exc: BaseException | None) -> bool:
+    """Tell whether an error of ``fetch`` is about what the record holds: what msgpack raises is a ValueError."""
+    while exc is not None:
+        if isinstance(exc, (SaltDeserializationError, ValueError)) or type(exc).__name__ in _DAMAGE:
+            return True
+        exc = exc.__cause__ or exc.__context__
+    return False
+
+
+def _reason(exc: BaseException) -> str:
+    """What the client library said comes last: mysql's driver puts the value, of any size, before it."""
+    text = repr(exc)
+    return text if len(text) <= 500 else f"{text[:200]} … {text[-300:]}"
+
+
+def loading() -> contextlib.AbstractContextManager[Any]:
+    """Hold while a driver or a store is made: two threads of a process must not both do so."""
+    return _LOADING.setdefault(os.getpid(), threading.Lock())
