@@ -121,7 +121,7 @@ SHELLS = {
         "returner",
         "shell",
         "spool_writer",
-        "targets",
+        "usable",
     },
 }
 #: What a pure module may import from outside its wing: options that have been read, windows of time, a logger, and the like.

@@ -109,7 +109,7 @@ class Effects:
     async def _gather(self, live: Live, effect: facts.Gather) -> None:
         spec = live.batch.spec
         tgt, tgt_type = spec.target_for(effect.minions) if effect.minions else (spec.tgt, spec.tgt_type)
-        answers = _Gathering(self._ports.loop, lambda found: live.step(facts.Seen(tuple(found))))
+        answers = _Collected(self._ports.loop, lambda found: live.step(facts.Seen(tuple(found))))
         try:
             await self._ports.questions.ping(
                 tgt,
@@ -177,7 +177,7 @@ class Effects:
 
     async def _probe(self, live: Live, effect: facts.Probe) -> None:
         minions, timeout = effect.minions, live.batch.spec.gather_job_timeout
-        answers = _Gathering(self._ports.loop, lambda found: live.step(_probed(found)))
+        answers = _Collected(self._ports.loop, lambda found: live.step(_probed(found)))
         try:
             said = await self._ports.questions.find_job(live.jid, minions, timeout, told=answers.add, kept=self._kept)
         except NoMinionMatched:
@@ -394,7 +394,7 @@ def _reason(minion: str, given: Mapping[str, Any], failed: Mapping[str, int], ti
     return not_passed(given[minion], failed.get(minion, 0))
 
 
-class _Gathering:
+class _Collected:
     """Answers to a question, which are handed on as they come, but not one by one."""
 
     def __init__(self, loop: Any, hand_on: Callable[[dict[str, bool]], None]) -> None:

@@ -13,7 +13,7 @@ from saltext.jobs.core.engine.findings import around
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.errors import EngineAbsent, SettingsError, StateError
 from saltext.jobs.core.recorder.carry_over import check_format
-from saltext.jobs.core.recorder.targets import check
+from saltext.jobs.core.recorder.usable import check
 from saltext.jobs.core.settings import RecorderSettings, engine_options, read_settings
 
 #: Seconds that a returner may be behind before it is mentioned.

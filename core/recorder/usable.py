@@ -19,10 +19,10 @@ def check(opts: Mapping[str, Any], settings: RecorderSettings) -> None:
             f"{JOB_RECORDER}: returners is not set; accepted is a list of returners, such as ['pgjsonb']"
         )
     for choice in settings.returners:
-        _check_target(opts, choice)
+        _check_returner(opts, choice)
 
 
-def _check_target(opts: Mapping[str, Any], choice: ReturnerChoice) -> None:
+def _check_returner(opts: Mapping[str, Any], choice: ReturnerChoice) -> None:
     if choice.returner not in (opts.get("master_job_cache"), opts.get("ext_job_cache")):
         return
     if not choice.ret_config:
