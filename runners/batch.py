@@ -211,7 +211,8 @@ def list_(limit=20, state=None):
 @runner.verb
 def minions(jid, state=None):
     """
-    Return ``{minion: {state, since, retcode}}`` of a batch, with ``group`` where there are groups.
+    Return ``{minion: {state, since, retcode}}`` of a batch, with ``group`` where there are groups, and ``seen`` of an
+    active one: ``since`` it runs the job, as it says, or was sent to; ``seen`` to run it last.
 
     :param str jid: the batch's jid.
     :param str state: only those that are pending, active, completed, failed, lost, offline, killed or timed_out.

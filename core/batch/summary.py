@@ -145,13 +145,14 @@ def _pace(batch: Batch, numbers: Mapping[str, Any], now: float) -> tuple[float, 
 def minions(batch: Batch) -> dict[str, dict[str, Any]]:
     """
     Return ``{minion: {state, since, retcode}}``; ``state`` is pending, active or how it ended, ``since`` Unix time. There is
-    ``group`` too where the batch has groups.
+    ``group`` too where the batch has groups, and ``seen`` of an active one: when it was last seen to run the job.
     """
     known: dict[str, dict[str, Any]] = {}
     for minion in batch.pending():
         known[minion] = {"state": "pending", "since": batch.created, "retcode": None}
     for minion, flight in batch.flights.items():
-        known[minion] = {"state": "active", "since": flight.since, "retcode": None}
+        since = flight.began or flight.since
+        known[minion] = {"state": "active", "since": since, "seen": max(since, flight.since), "retcode": None}
     for minion, (outcome, since, retcode) in batch.outcomes.items():
         known[minion] = {"state": outcome.value, "since": since, "retcode": retcode}
     if batch.spec.groups:

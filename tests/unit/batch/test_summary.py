@@ -161,3 +161,13 @@ def test_an_empty_batch_has_a_progress_line():
     bench = Bench("a", "1", presence="ping")
     bench.present()
     assert "1/1 complete" in progress_line(batch_summary.summary(bench.batch, BEGIN))
+
+
+def test_an_active_minion_is_told_since_when_it_runs_and_when_it_was_last_seen():
+    bench = Bench("a", "1")
+    bench.sent()
+    bench.tell(facts.Acknowledged("a"), after=2)
+    bench.until_probe(62)
+    bench.probed(running="a")
+    told = batch_summary.minions(bench.batch)["a"]
+    assert (told["since"], told["seen"]) == (BEGIN + 2, bench.now)
