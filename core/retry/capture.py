@@ -199,7 +199,7 @@ class Capture:
             return []
         self._late.discard(fact.jid)
         if job.is_overtaken:
-            self._later(fact.jid, max(now, job.at + self._patience))
+            self._later(fact.jid, now)
             return []
         if fact.kills:
             self._close(fact.jid)
