@@ -52,6 +52,7 @@ SCENARIOS = {
     "restarts": Scenario(faults.restarts),
     "kills": Scenario(faults.kills),
     "master": Scenario(faults.master),
+    "bus": Scenario(faults.bus),
     "flood": Scenario(faults.flood),
     "disk": Scenario(faults.disk),
     "redis": Scenario(faults.redis, needs=faults.Redis),

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -29,6 +30,8 @@ from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 _PUBLISHES, _SECONDS = 60, 30
 #: Seconds without a change after which it is asked what the entries that are left wait for.
 _STANDS = 10.0
+#: Seconds for which the process that hands on events lives before it is killed.
+_BUS_LIVES = 4.0
 #: Seconds in which it is found out what the bus takes.
 _ALONE = 10.0
 
@@ -139,6 +142,37 @@ def master(site: Site, args: Arguments) -> Story:
 
     site.start()
     return a_batch(site, args, kill)
+
+
+def bus(site: Site, args: Arguments) -> Story:
+    """The process that hands on events is killed every few seconds: in a batch, and while a power cut is made up for."""
+    story = Story()
+    site.start()
+    since = site.mark("started")
+    killing, killed = threading.Event(), [0]
+
+    def kill() -> None:
+        while not killing.wait(_BUS_LIVES):
+            killed[0] += site.kill_bus()
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    try:
+        jid = site.batch(args.size)
+        site.wait([jid])
+        jids = owe(site, 3)
+        back = site.mark("power back")
+        site.crowd.start(site.names, args.within)
+        drain(site)
+    finally:
+        killing.set()
+        killer.join()
+    story.figures["kills of the bus"] = str(killed[0])
+    truth = story.batches(site, {jid: args.size}, since)
+    story.pace(truth, {jid: args.size})
+    _deliver(site, story, jids, back)
+    story.end(site, [jid, *jids], since)
+    return story
 
 
 def _need_begun(site: Site, args: Arguments, jid: str) -> None:

@@ -22,12 +22,12 @@ from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 
 ENGINES = (BATCH_MANAGER, JOB_RETRY)
 #: What carries events from one process to another.
-_CARRIER = "publisher of events"
+CARRIER = "publisher of events"
 #: Part of a process's title, for each kind of process of a master that is told of.
 _KINDS = {
     "Salt's own batch manager": "BatchManager",
     "workers": "MWorker-",
-    _CARRIER: "EventPublisher",
+    CARRIER: "EventPublisher",
     "publisher of jobs": "PubServerChannel",
     "router": "MWorkerQueue",
 }
@@ -158,7 +158,7 @@ def _sample(opts: dict[str, Any], root: pathlib.Path, spent: dict[tuple[int, flo
             known = spent.get((process.pid, process.create_time()), ("",))[0]
             # One that is about to end has no lock any more, and is of its kind all the same.
             kind = engines.get(process.pid) or (known if known in ENGINES else _kind(process.info["cmdline"] or ()))
-            carriers += [process.pid] * (kind == _CARRIER)
+            carriers += [process.pid] * (kind == CARRIER)
             memory, times = process.memory_info().rss, process.cpu_times()
             written = process.io_counters().write_chars
             spent[process.pid, process.create_time()] = (kind, times.user + times.system, written)

@@ -6,6 +6,7 @@ It holds no policy: what is tried again, and when, the machine says. What may bl
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -119,6 +120,10 @@ class Effects:
                 return
             if fact.job is not None:
                 self._with.loads.setdefault(effect.jid, load)
+                # The record has the time of the clock on the wall, which may have been set since this engine started.
+                ahead = self._with.ports.clock.now() - self._with.ports.wall()
+                job = dataclasses.replace(fact.job, published_at=fact.job.published_at + ahead)
+                fact = dataclasses.replace(fact, job=job)
             self._step(fact)
 
         self._with.loop.spawn_callback(read)

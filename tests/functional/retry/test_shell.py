@@ -75,11 +75,11 @@ class Bus:
 class Stage:
     """A shell and what it is played with."""
 
-    def __init__(self, opts, job_cache, has_log=False):
+    def __init__(self, opts, job_cache, has_log=False, clock=None, **settings):
         self.opts, self.is_closed = {**opts, "timeout": 1, "gather_job_timeout": 1}, False
         self.log_folder = folder_of(opts["cachedir"], opts["id"])
         self.loop, self.publisher, self.cache = compat.new_loop(), Publisher(), job_cache
-        self.bus, self.clock = Bus(self.loop), Clock()
+        self.bus, self.clock = Bus(self.loop), clock or Clock()
         ports = Ports(
             bus=self.bus,
             publisher=self.publisher,
@@ -91,7 +91,7 @@ class Stage:
             acks=True,
             log=(lambda position: Reader(self.log_folder, position)) if has_log else None,
         )
-        self.shell = RetryShell(self.opts, RetrySettings(), self.loop, ports, latest=0.5)
+        self.shell = RetryShell(self.opts, RetrySettings(**settings), self.loop, ports, latest=0.5)
 
     def run(self, seconds):
         """Let this much time pass."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.log import segments
 from saltext.jobs.core.retry.entry import State
@@ -41,8 +42,8 @@ def make(opts, job_cache, master):
     """Make an engine that reads the log, after something has been written to it."""
     made = []
 
-    def start():
-        stage = Stage(opts, job_cache, has_log=True)
+    def start(**more):
+        stage = Stage(opts, job_cache, has_log=True, **more)
         made.append(stage)
         stage.start()
         return stage
@@ -165,6 +166,25 @@ def test_a_return_of_another_function_ends_nothing(make, master):
     master.store_return("a", fun="test.ping")
     stage.run(1)
     assert stage.state("a") is State.PENDING
+
+
+class SetBack:
+    """The clock of an engine that runs on while somebody sets the clock of the machine two hours back."""
+
+    def __init__(self):
+        self._real = Clock()
+
+    def now(self):
+        return self._real.now() + 7200.0
+
+
+def test_a_job_that_is_published_after_the_clock_was_set_back_is_owed_as_long_as_any_other(make, master):
+    stage = make(clock=SetBack(), ttl=3600.0)
+    stage.run(1.5)
+    master.publish(JID, "a")
+    stage.until(lambda: stage.state("a") is State.PENDING)
+    left = stage.shell.machine.entry("a", JID).expires_at - stage.clock.now()
+    assert 3500 < left <= 3600
 
 
 def test_what_an_engine_has_read_may_go_from_the_log(make, master):
