@@ -23,6 +23,10 @@ from saltext.jobs.core.batch.state import State
 
 def ping(batch: State, now: float) -> list[Effect]:
     """Ping the minions that are waited for, if that is due."""
+    presence = batch.presence
+    if presence.gathering and not presence.pinging and not presence.unseen:
+        presence.gathering = False  # all have shown a sign of life before the first ping, or although it failed
+        batch.order_pending()
     if now < batch.pace.not_before or not batch.presence.may_ping(now):
         return []
     return [Gather(batch.presence.ping())]

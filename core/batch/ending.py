@@ -170,7 +170,7 @@ def _is_lost(batch: State, minion: str, flight: Flight) -> bool:
 
     With ``offline=queue`` one that says nothing is for the retry queue, which asks it before it delivers anything.
     """
-    if flight.idle or batch.presence.was_there(minion):
+    if flight.idle or minion in batch.resent or batch.presence.was_there(minion):
         return True
     return batch.spec.offline != "queue" and batch.inflight.may_have_begun(minion)
 

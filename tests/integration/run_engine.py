@@ -4,7 +4,7 @@ Run one engine against a real master, in a process of its own, with a trap in it
 The master then does not run it itself. The trap is in the environment, ``TRAP="before publish 2"``: the process kills
 itself with SIGKILL right before (or after) the second call of that point. ``STOP`` is the same with SIGSTOP: the process
 stands still there until it gets SIGCONT. ``DROP=5`` loses every fifth return event, and ``CLOCK=3600`` sets the clock
-forward by an hour when the process gets SIGUSR1.
+forward by an hour when the process gets SIGUSR1. ``SYNCED`` is a file that tells up to which byte each journal is durable.
 """
 
 from __future__ import annotations
@@ -143,6 +143,23 @@ def set_clock(step: float) -> None:
     signal.signal(signal.SIGUSR1, set_it)
 
 
+def tell_what_is_durable(file: str) -> None:
+    """Write down after each sync up to which byte a journal would outlive a power cut."""
+
+    def told(function):
+        @functools.wraps(function)
+        def call(self, *args):
+            size = self.size
+            function(self, *args)
+            with open(file, "a", encoding="utf-8") as stream:
+                stream.write(f"{self.path} {size if function.__name__ == 'sync' else self.size}\n")
+
+        return call
+
+    for name in ("sync", "finish_rewrite"):
+        setattr(journal.Journal, name, told(getattr(journal.Journal, name)))
+
+
 def main() -> None:
     config, name = sys.argv[1:]
     logging.basicConfig(force=True, level=logging.INFO, format="%(levelname)s %(message)s")
@@ -151,6 +168,8 @@ def main() -> None:
     for variable, number in (("TRAP", signal.SIGKILL), ("STOP", signal.SIGSTOP)):
         if os.environ.get(variable):
             set_trap(name, os.environ[variable], number)
+    if os.environ.get("SYNCED"):
+        tell_what_is_durable(os.environ["SYNCED"])
     if os.environ.get("DROP"):
         drop_returns(int(os.environ["DROP"]))
     if os.environ.get("CLOCK"):

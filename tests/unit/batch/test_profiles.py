@@ -50,9 +50,13 @@ def test_in_two_thousand_of_each_too(profile):
         # A minion whose publish had no outcome had begun the job, and its process started anew: it was sent to again.
         (profiles.Killed, 37),
         (profiles.Restarts, 30),
+        # The only minion had shown a sign of life before the first ping: that was waited for, for ever.
+        (profiles.Clocks, 9501),
+        (profiles.Rollout, 4584),
         # A minion that may have begun, and says nothing, was recorded as not there.
         (profiles.Clocks, 111),
         (profiles.Power, 71),
+        (profiles.Rollout, 12954),
         # … as was one that could not answer yet, since the master had just been started.
         (profiles.Power, 58),
     ],

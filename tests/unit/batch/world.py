@@ -54,6 +54,7 @@ class Minion:
         self.deafness = 0  # kills that it did not get
         self.slandered = False  # somebody has said in its name that it has begun
         self.returned = None  # what it has returned and the job cache had, if only until a power cut
+        self.unheard = False  # it did not say that it had begun, or that was lost on the way
         self.came_up = 0.0  # when its process started last, if it did so in this world
 
     @property
@@ -506,6 +507,8 @@ class World:
         self.check()
         if (self.spec.acks or minion.name in self.keepers) and minion.life != "mute" and not self.goes_wrong(0.2):
             self.at(0.01, self.hear, minion, facts.Acknowledged(minion.name))
+        else:
+            minion.unheard = True
         life = minion.life
         if life in ("dies", "restarts"):
             self.at(self.chance.uniform(0, minion.seconds), self.fall, minion)

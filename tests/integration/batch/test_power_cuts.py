@@ -1,0 +1,101 @@
+"""Batches whose master's machine goes off, or whose minions start anew unnoticed, on a real master with real minions."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from saltfactories.utils import random_string
+
+from saltext.jobs.core.batch.store import BatchStore
+from tests.integration.batch.conftest import batch_master, timeouts
+from tests.integration.faults import CountedJob, EngineProcess
+from tests.waiting import lasting, wait_for
+
+MINIONS = ("p1", "p2", "p3")
+
+
+@pytest.fixture(scope="module")
+def master(salt_factories):
+    with batch_master(salt_factories, *MINIONS, engines=[], job_retry=False) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def engine(master, tmp_path):
+    process = EngineProcess(master, tmp_path / "engine.log")
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+def store(master):
+    return BatchStore(master.config)
+
+
+@pytest.fixture
+def job(tmp_path):
+    return lambda seconds: CountedJob(tmp_path, random_string("job-"), seconds)
+
+
+def ended(store, jid):
+    """The batch, once it has ended."""
+    return wait_for(lambda: (batch := store.read(jid)) and batch.finished and batch, what=f"batch {jid} has ended")
+
+
+def outcomes(batch):
+    return {minion: outcome.value for minion, (outcome, *_) in batch.outcomes.items()}
+
+
+@pytest.mark.parametrize("presence", ["none", "ping"])
+@pytest.mark.parametrize("seconds", [0.2, 4])
+def test_after_a_power_cut_right_after_the_publish_nobody_runs_twice_and_nobody_counts_as_away(
+    master, engine, run, store, job, presence, seconds
+):
+    work = job(seconds)
+    engine.start()
+    jid = run("batch.start", "p*", "cmd.run", work.command, f"presence={presence}", "batch=3", *timeouts(3))["jid"]
+    wait_for(lambda: work.begun() == len(MINIONS), what="all have begun")
+    engine.cut_power()
+    master.terminate()
+    master.start()
+    engine.start()
+    batch = ended(store, jid)
+    # A job that ended while the master was away may have returned to nobody.
+    assert set(outcomes(batch).values()) <= {"completed", "lost"}, outcomes(batch)
+    assert work.begun() == len(MINIONS)
+    stored = set(run("jobs.lookup_jid", jid))
+    wait_for(
+        lambda: {name for name, state in outcomes(store.read(jid)).items() if state == "completed"} >= stored,
+        what="whoever has returned has completed",
+    )
+
+
+@pytest.mark.parametrize("trap", ["after publish 1", "after sync 1"])
+def test_a_minion_that_started_anew_while_the_engine_was_dead_does_not_run_its_job_twice(
+    master, engine, run, store, job, trap
+):
+    work = job(lasting(60))
+    engine.start(trap)
+    jid = run("batch.start", "p1", "cmd.run", work.command, "presence=none", "batch=1", *timeouts(3))["jid"]
+    engine.wait_for_death()
+    begun = 0
+    if trap == "after publish 1":
+        begun = wait_for(work.begun, what="it has begun")
+    time.sleep(1.1)  # the cache knows whole seconds
+    master.fleet["p1"].terminate()
+    master.fleet["p1"].start()
+    engine.start()
+    assert outcomes(ended(store, jid)) == {"p1": "lost"}
+    assert work.begun() == begun
+
+
+def test_what_was_never_published_is_sent_after_a_power_cut(master, engine, run, store, job):
+    work = job(0.2)
+    engine.start("before publish 1")
+    jid = run("batch.start", "p*", "cmd.run", work.command, "presence=none", "batch=3", *timeouts(3))["jid"]
+    engine.wait_for_death()
+    engine.cut_power()
+    engine.start()
+    assert set(outcomes(ended(store, jid)).values()) == {"completed"}
+    assert work.begun() == len(MINIONS)
