@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
+import zlib
 from collections.abc import Sequence
 
 from saltext.jobs.core.sqlite import job_index, minion_sets
@@ -32,20 +33,18 @@ class MinionNumbers:
         """
         if len(names) < MANY:
             return minion_sets.pack(job_index.numbers_of(sql, names))
-        digest = hashlib.blake2b(data, digest_size=16).digest()
         if not self._known.is_of(sql):
             self._known = _Known()
-        found = self._known.sets.get(digest)
+        found = self._known.set_of(data)
         if found is not None:
             return found
-        numbers = self._known.of(names)
-        if numbers is None:
+        found = self._known.packed(names)
+        if found is None:
             self._known = self._known.with_more(self._database)
-            numbers = self._known.of(names)
+            found = self._known.packed(names)
         known = self._known
-        if numbers is not None:
-            found = minion_sets.pack(numbers)
-            known.keep(digest, found)
+        if found is not None:
+            known.keep(data, found)
             return found
         new = [name for name in names if name not in known.numbers]
         numbers = [known.numbers[name] for name in names if name in known.numbers]
@@ -53,30 +52,50 @@ class MinionNumbers:
 
 
 class _Known:
-    """The numbers of minions by their names, the last of them, and the sets of some lists by their digests."""
+    """The numbers of minions by their names, the last of them, and the sets of some lists."""
 
     def __init__(self, numbers: dict[str, int] | None = None, last: tuple[str, int] = ("", 0)) -> None:
-        self.numbers, self.sets = numbers or {}, dict[bytes, bytes]()
+        self.numbers = numbers or {}
         self._last = last
+        #: By the checksum of a list, and once it was there twice by its digest: many lists are there only once.
+        self._sets: dict[int, dict[bytes, bytes]] = {}
 
     def is_of(self, sql: sqlite3.Connection) -> bool:
         """Tell whether they are those of this file, and not of one that was in its place."""
         name, number = self._last
         return not number or sql.execute("SELECT name FROM minions WHERE id = ?", (number,)).fetchone() == (name,)
 
-    def of(self, names: Sequence[str]) -> list[int] | None:
-        """Return the numbers of some minions; None where one of them is not known."""
+    def packed(self, names: Sequence[str]) -> bytes | None:
+        """Return the set of some minions; None where the number of one of them is not known."""
+        numbers, digits = self.numbers, bytearray(b"0") * (self._last[1] + 1)
         try:
-            return list(map(self.numbers.__getitem__, names))
+            for name in names:
+                digits[numbers[name]] = minion_sets.DIGIT
         except KeyError:
             return None
+        return minion_sets.of_digits(digits)
 
     def with_more(self, database: Database) -> _Known:
         """Return also those that were given since."""
         rows = database.committed("SELECT name, id FROM minions WHERE id > ? ORDER BY id", (self._last[1],))
         return _Known({**self.numbers, **dict(rows)}, rows[-1]) if rows else self
 
-    def keep(self, digest: bytes, found: bytes) -> None:
-        while len(self.sets) >= LISTS:
-            self.sets.pop(next(iter(self.sets)), None)
-        self.sets[digest] = found
+    def set_of(self, data: bytes) -> bytes | None:
+        """Return the set of a list, where that is known."""
+        known = self._sets.get(zlib.crc32(data))
+        return known.get(_digest(data)) if known else None
+
+    def keep(self, data: bytes, found: bytes) -> None:
+        """Keep the set of a list, if the list was here before."""
+        checksum = zlib.crc32(data)
+        known = self._sets.get(checksum)
+        if known is not None:
+            known[_digest(data)] = found
+            return
+        while len(self._sets) >= LISTS:
+            self._sets.pop(next(iter(self._sets)), None)
+        self._sets[checksum] = {}
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()

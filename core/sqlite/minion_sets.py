@@ -12,20 +12,31 @@ from array import array
 from collections.abc import Collection, Iterable
 
 _LIST, _BITS, _SQUEEZED = b"\0", b"\1", b"\2"  # the first byte
+DIGIT = ord("1")
 _WIDTH = 4  # bytes of a number in a list
 
 
 def pack(numbers: Collection[int]) -> bytes:
     """Return the bytes of some numbers, each from 0 on."""
     top = max(numbers, default=0)
-    if not _is_listed(len(numbers), top):
-        text = bytearray(b"0") * (top + 1)  # to set bits of an integer one by one would copy it each time
-        for number in numbers:
-            text[top - number] = 49  # the digit 1
-        mask = int(text, 2)
-        if not _is_listed(mask.bit_count(), top):  # some may be there twice
-            return _packed_bits(mask)
-    return _LIST + _listed(set(numbers))
+    if _is_listed(len(numbers), top):
+        return _listed(set(numbers))
+    digits = bytearray(b"0") * (top + 1)
+    for number in numbers:
+        digits[number] = DIGIT
+    return of_digits(digits)
+
+
+def of_digits(digits: bytearray) -> bytes:
+    """Return the bytes of a set of which there is a digit for each number from 0 on, ``DIGIT`` for those that are in it."""
+    return _of_mask(int(digits[::-1], 2))  # to set bits of an integer one by one would copy it each time
+
+
+def _of_mask(mask: int) -> bytes:
+    if not _is_listed(mask.bit_count(), mask.bit_length() - 1):
+        return _packed_bits(mask)
+    digits = bin(mask)[:1:-1]
+    return _listed(number for number, digit in enumerate(digits) if digit == "1")
 
 
 def _is_listed(count: int, top: int) -> bool:
@@ -36,7 +47,7 @@ def _listed(numbers: Iterable[int]) -> bytes:
     found = array("I", sorted(numbers))
     if sys.byteorder == "big":
         found.byteswap()
-    return found.tobytes()
+    return _LIST + found.tobytes()
 
 
 def _packed_bits(mask: int) -> bytes:
@@ -89,10 +100,7 @@ def union(sets: Iterable[bytes]) -> bytes:
             mask |= 1 << number
     else:
         mask |= int.from_bytes(_bits(listed), "little")
-    if _is_listed(mask.bit_count(), mask.bit_length() - 1):
-        digits = bin(mask)[:1:-1]
-        return pack([number for number, digit in enumerate(digits) if digit == "1"])
-    return _packed_bits(mask)
+    return _of_mask(mask)
 
 
 def _numbers(data: bytes) -> array[int]:

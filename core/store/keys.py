@@ -45,12 +45,14 @@ def are_plain(values: Sequence[Any]) -> bool:
     """Tell whether all of many values are plain texts, in a tenth of the time; False also where that is not certain."""
     try:
         text = "\0".join(values)
-        shortest, longest = (min(map(len, values)), max(map(len, values))) if text else (0, 0)
     except TypeError:
         return False
-    # With three characters there is no ".."; with one NUL more than there are gaps, one is within a value.
-    is_sized = shortest >= 3 and longest <= 255 and text.isascii()
-    return is_sized and "/" not in text and "\\" not in text and text.count("\0") == len(values) - 1
+    # With one NUL more than there are gaps, one is within a value.
+    if not text or not text.isascii() or "/" in text or "\\" in text or text.count("\0") != len(values) - 1:
+        return False
+    # With three characters there is no "..".
+    lengths = set(map(len, values))
+    return min(lengths) >= 3 and max(lengths) <= 255
 
 
 class Keys:
