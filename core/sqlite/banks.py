@@ -12,7 +12,7 @@ import contextlib
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -117,6 +117,13 @@ class SqliteBanks:
         if not found:
             return {} if default is None else default
         return packed.loads(found[0][0])
+
+    def values(self, places: Sequence[tuple[str, str]]) -> dict[tuple[str, str], bytes]:
+        """Return the values at some places, each the plain name of a bank and a key, as they are stored: of one moment."""
+        banks, keys = dict(places), dict.fromkeys(key for _, key in places)
+        query = f"""SELECT name, key, value FROM banks JOIN records ON bank = banks.id
+            WHERE name IN ({_marks(banks)}) AND key IN ({_marks(keys)}) AND {_ALIVE}"""
+        return {(name, key): value for name, key, value in self._database.read(query, (*banks, *keys, _now()))}
 
     def contains(self, bank: str, key: str | None = None) -> bool:
         """Tell whether there is a value; without a key, whether there is the bank."""
@@ -387,5 +394,5 @@ def _parts(values: Sequence[str]) -> Iterator[list[str]]:
         yield list(values[start : start + CHUNK])
 
 
-def _marks(values: Sequence[Any]) -> str:
+def _marks(values: Collection[Any]) -> str:
     return ",".join("?" * len(values))

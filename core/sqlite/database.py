@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from saltext.jobs.core import formats
@@ -34,7 +35,7 @@ from saltext.jobs.core.sqlite.file import (
     roll_back,
 )
 
-CACHE_KB = 8192  # of pages that a connection keeps, at most: those that a sweep changes in one transaction
+CACHE_KB = 2048  # of pages that a connection keeps, at most; what others write makes them useless
 #: Seconds, at least and at most, between two transactions of one who removes or copies much, in which others write. Who
 #: waits looks every 20 ms at the latest, and must not miss it.
 PAUSE, LONGEST_PAUSE = 0.03, 1.0
@@ -106,19 +107,23 @@ class Database:
             return other.execute(query, values).fetchall()
         return []
 
-    @contextlib.contextmanager
-    def transaction(self, durable: bool = False) -> Iterator[sqlite3.Connection]:
+    def transaction(self, durable: bool = False) -> AbstractContextManager[sqlite3.Connection]:
         """
         Write, as the only one, all or nothing. Within another transaction of this thread it is a part of that one.
 
         :param durable: whether it must survive a power cut when this returns.
         :raises Exception: as ``read``. Nothing was written then.
         """
-        with self._watched() as connection:
-            if connection.busy:
-                connection.durable |= durable
-                yield connection.sql
-                return
+        outer = self._open_ones.get(threading.get_ident())
+        if outer is None or not outer.busy or self._pid != os.getpid():
+            return self._transaction(durable)
+        outer.durable |= durable
+        return contextlib.nullcontext(outer.sql)
+
+    @contextlib.contextmanager
+    def _transaction(self, durable: bool) -> Iterator[sqlite3.Connection]:
+        connection = self._connection(is_to_begin=True)
+        try:
             roll_back(connection.sql)  # of what was interrupted before it was known to have begun
             connection = self._begin(connection)
             connection.busy, connection.durable, began = True, durable, time.monotonic()
@@ -133,11 +138,14 @@ class Database:
             if connection.durable and not self._full_sync:
                 self._sync(connection)
             self._see_to_log(connection)
+        except sqlite3.DatabaseError as exc:
+            self._has_met(exc, connection)
+            raise
 
     def _begin(self, connection: Connection) -> Connection:
         """Begin a transaction, on the file that is there once all who came first have ended theirs."""
         while True:
-            patiently(connection.sql.execute, "BEGIN IMMEDIATE")
+            self._wait_for_turn(connection.sql)
             # Another version of this extension may have changed the tables since the connection was opened.
             version = connection.sql.execute("PRAGMA user_version").fetchone()[0]
             if version == schema.VERSION and self._is_current(connection):
@@ -145,6 +153,21 @@ class Database:
             roll_back(connection.sql)
             self._give_up(connection)
             connection = self._connection()
+
+    def _wait_for_turn(self, sql: sqlite3.Connection) -> None:
+        """
+        Begin a transaction. Of those who have to wait one looks all the time, and the others look now and then for it.
+
+        That one may be overtaken by who comes just when nobody writes, so that the file is never idle.
+        """
+        began = time.monotonic()
+        try:
+            sql.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as exc:
+            if "locked" not in str(exc):
+                raise
+            with self._file.alone(began):
+                patiently(sql.execute, "BEGIN IMMEDIATE", since=began)
 
     def shrink(self, pages: int) -> None:
         """Cut free pages off the file, in a transaction of its own."""
@@ -177,12 +200,16 @@ class Database:
         try:
             yield connection
         except sqlite3.DatabaseError as exc:
-            if is_damage(exc) and not connection.busy:
-                # A transaction may have opened a newer one.
-                connection = self._open_ones.get(threading.get_ident(), connection)
-                self._leave(connection)
-                self._file.set_aside(connection.identity, str(exc))
+            self._has_met(exc, connection)
             raise
+
+    def _has_met(self, exc: sqlite3.DatabaseError, connection: Connection) -> None:
+        """Set the file aside where an error is about what it holds."""
+        if is_damage(exc) and not connection.busy:
+            # A transaction may have opened a newer one.
+            connection = self._open_ones.get(threading.get_ident(), connection)
+            self._leave(connection)
+            self._file.set_aside(connection.identity, str(exc))
 
     def _see_to_log(self, connection: Connection) -> None:
         """Move what is in -wal into the file, where it has become large or is no longer there under its name."""
@@ -237,13 +264,14 @@ class Database:
 
     # -- opening it ------------------------------------------------------------------------------------------------
 
-    def _connection(self) -> Connection:
+    def _connection(self, is_to_begin: bool = False) -> Connection:
+        """:param is_to_begin: whether a transaction is begun next, which looks whether file and -wal are still there."""
         if self._pid != os.getpid():
             LEFT.extend(connection.sql for connection in self._open_ones.values())
             self._open_ones, self._pid = {}, os.getpid()
         found = self._open_ones.get(threading.get_ident())
         if found is not None:
-            if found.busy or self._is_current(found):
+            if found.busy or is_to_begin or self._is_current(found):
                 return found
             self._give_up(found)
         self._close_those_of_dead_threads()

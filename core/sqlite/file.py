@@ -87,7 +87,7 @@ class DatabaseFile:
         :param used: the identity of that -wal.
         :raises StateError: where that fails.
         """
-        with self._alone() as handle:
+        with self.alone() as handle:
             saved, now = self._saved(handle), self.log_identity()
             if used in saved or now == used:
                 return  # somebody was faster
@@ -119,7 +119,7 @@ class DatabaseFile:
                     return  # none ever was
         except OSError:  # this user may only read
             return
-        with self._alone() as handle:
+        with self.alone() as handle:
             saved = self._saved(handle)
             if used in saved:
                 self._note_saved(handle, [other for other in saved if other != used])
@@ -217,7 +217,7 @@ class DatabaseFile:
 
     def take_up_copy(self) -> None:
         """Make a copy that was put here the file in use. What lies beside it is kept, under another name."""
-        with self._alone():
+        with self.alone():
             if not self.is_copy():
                 return  # somebody was faster
             target = free_name(f"{self.path}.replaced-{_now()}-wal")
@@ -235,7 +235,7 @@ class DatabaseFile:
 
     def make(self) -> None:
         """Make the file, or what is missing in one that somebody has begun."""
-        with self._alone():
+        with self.alone():
             if self.identity() is None:
                 for name in _COMPANIONS:  # of a file that is gone: they would be taken for those of the new one
                     with contextlib.suppress(FileNotFoundError):
@@ -264,7 +264,7 @@ class DatabaseFile:
 
     def upgrade(self) -> None:
         """Bring the tables up to this version. It is all done or not at all, and others wait meanwhile."""
-        with self._alone(), contextlib.closing(self._plain_connection()) as sql:
+        with self.alone(), contextlib.closing(self._plain_connection()) as sql:
             sql.execute("BEGIN IMMEDIATE")
             try:
                 log.info("Bringing %s up to version %d of its tables", self.path, schema.VERSION)
@@ -292,15 +292,25 @@ class DatabaseFile:
         return handle
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[int]:
-        """Nobody else makes a file or sets one aside. Yields the descriptor of the file that sees to it."""
+    def alone(self, since: float | None = None) -> Iterator[int]:
+        """
+        Nobody else makes a file, sets one aside, or is the next to write. Yields the descriptor of the file that sees to it.
+
+        Whoever writes at this moment may never wait for it.
+
+        :param since: when the caller began to wait, on the monotonic clock, if it is not to wait without end.
+        :raises sqlite3.OperationalError: where it waits for longer than ``BUSY_SECONDS``.
+        """
         path = f"{self.path}.lock"
         try:
             handle = self.new_file(path)
         except FileExistsError:
             handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            if since is None:
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            else:
+                _lock(handle, since)
             yield handle
         finally:
             # Not left to close: a process that another thread has begun meanwhile holds what is open here.
@@ -309,17 +319,17 @@ class DatabaseFile:
 
     def checked_for(self) -> str:
         """Return what ``note_check`` was last called with."""
-        with self._alone() as handle:
+        with self.alone() as handle:
             return os.pread(handle, _CHECKED_BYTES, 0).rstrip(b"\0").decode("utf-8", "replace")
 
     def note_check(self, whom: str) -> None:
         """Note for whom the whole file was checked."""
-        with self._alone() as handle:
+        with self.alone() as handle:
             os.pwrite(handle, whom.encode()[:_CHECKED_BYTES].ljust(_CHECKED_BYTES, b"\0"), 0)
 
     def set_aside(self, identity: tuple[int, int], reason: str) -> None:
         """Rename a damaged file, unless somebody has done so or it is sound; the next who opens it begins a new one."""
-        with self._alone():
+        with self.alone():
             if self.identity() != identity:
                 return
             sql = self._plain_connection()
@@ -354,15 +364,16 @@ class DatabaseFile:
         )
 
 
-def patiently(call: Callable[..., Any], *values: Any) -> Any:
+def patiently(call: Callable[..., Any], *values: Any, since: float | None = None) -> Any:
     """
     Call what may find the file locked by somebody, and again until it is not.
 
     SQLite by itself looks less and less often, ten times a second in the end, and may miss every pause of a sweep for long.
 
+    :param since: on the monotonic clock, when the caller began to wait.
     :raises sqlite3.OperationalError: where it is locked for ``BUSY_SECONDS``.
     """
-    began = time.monotonic()
+    began = time.monotonic() if since is None else since
     while True:
         try:
             return call(*values)
@@ -371,6 +382,17 @@ def patiently(call: Callable[..., Any], *values: Any) -> Any:
             if "locked" not in str(exc) or waited > BUSY_SECONDS:
                 raise
         time.sleep(LOOK if waited < 1 else LATER_LOOK)
+
+
+def _lock(handle: int, since: float) -> None:
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError as exc:
+            if time.monotonic() - since > BUSY_SECONDS:
+                raise sqlite3.OperationalError("database is locked by one who waits for it and does nothing") from exc
+        time.sleep(LATER_LOOK)
 
 
 def roll_back(sql: sqlite3.Connection) -> None:

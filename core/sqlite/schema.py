@@ -13,8 +13,8 @@ from saltext.jobs.core.sqlite import job_index
 
 APPLICATION = 0x53614A42  # in the header of the file: it is ours
 VERSION = 4  # of the tables
-#: A row lies on one page if it can. On pages of 4096 bytes a twelfth is lost to the ends that hold no row more.
-PAGE_BYTES = 4096
+#: Whatever is written, is written as whole pages. With less than this, rows of some hundred bytes fill them badly.
+PAGE_BYTES = 2048
 
 _RECORDS = (
     "CREATE TABLE banks (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",

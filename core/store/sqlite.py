@@ -76,11 +76,15 @@ class Sqlite(Driver):
     def fetch(self, bank: str, key: str) -> Any:
         return self.do(lambda banks: banks.fetch(bank, key), "fetch", bank, key)
 
-    def _read(self, bank: str, key: str) -> Any:
+    def read_all(self, items: Sequence[tuple[str, str]]) -> list[Any]:
+        found = self.do(lambda banks: banks.values(items), "fetch", *items[0]) if items else {}
+        return [self._decoded_one(*item, found[item]) if item in found else ABSENT for item in items]
+
+    def _decoded_one(self, bank: str, key: str, data: bytes) -> Any:
         try:
-            return self.do(lambda banks: banks.fetch(bank, key, ABSENT), "fetch", bank, key)
-        except Undecodable as exc:
-            return exc
+            return packed.loads(data)
+        except Exception as exc:  # msgpack raises many kinds for a broken value
+            return self.error("fetch", bank, key, exc)
 
     def fetch_each(self, bank: str, keys: Iterable[str]) -> Iterator[tuple[str, Any]]:
         wanted = list(keys)
@@ -94,12 +98,7 @@ class Sqlite(Driver):
     ) -> Iterator[tuple[str, Any]]:
         found = self.do(lambda banks: iter(ask(banks)), "fetch", bank)
         while some := self.do(lambda banks: list(itertools.islice(found, CHUNK)), "fetch", bank):
-            for key, data in some:
-                try:
-                    value = packed.loads(data)
-                except Exception as exc:  # msgpack raises many kinds for a broken value
-                    value = self.error("fetch", bank, key, exc)
-                yield key, value
+            yield from ((key, self._decoded_one(bank, key, data)) for key, data in some)
 
     def contains(self, bank: str, key: str) -> bool:
         return self.do(lambda banks: banks.contains(bank, key), "contains", bank, key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import functools
 import itertools
 import multiprocessing
@@ -45,6 +46,16 @@ pytestmark = pytest.mark.story  # salt.cache differs between the releases
 def content_of(path):
     with open(path, "rb") as stream:
         return stream.read()
+
+
+def is_held(path):
+    """Tell whether somebody holds the lock on a file."""
+    with open(path, "rb") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
 
 
 FORK = multiprocessing.get_context("fork")
@@ -413,6 +424,29 @@ class TestManyWriters:
         thread.join()
         assert sorted(cache.list("bank")) == ["key", "slow"]
 
+    def test_one_of_those_who_wait_that_is_frozen_holds_up_nobody_once_nobody_writes(self, opts, cache, path):
+        cache.store("bank", "key", 0)
+        begun = FORK.Event()
+
+        def write():
+            begun.wait(SOON)
+            banks_of(opts).store("bank", "frozen", 1)
+            os._exit(0)
+
+        waiting = FORK.Process(target=write)
+        waiting.start()  # before this process writes, whose locks it would take for its own
+        with banks_of(opts).transaction():
+            begun.set()
+            wait_for(lambda: is_held(f"{path}.lock"), what="it does not wait for its turn")
+            os.kill(waiting.pid, signal.SIGSTOP)
+        began = time.monotonic()
+        for number in range(20):
+            cache.store("bank", "key", number)
+        assert time.monotonic() - began < stretched(5)
+        os.kill(waiting.pid, signal.SIGCONT)
+        waiting.join(SOON)
+        assert waiting.exitcode == 0 and cache.fetch("bank", "frozen") == 1
+
     def test_a_writer_finds_the_pauses_of_one_that_writes_all_the_time(self, opts, cache):
         banks = banks_of(opts)
         cache.store("bank", "key", 0)
@@ -653,7 +687,7 @@ class TestFaults:
         assert list(done) == [aside]
         found = cache.list("jobs/loads")
         if "gaps" in done[aside] and done[aside]["read"]:
-            assert len(found) > 1000 and done[aside]["gaps"] > 10
+            assert len(found) > 800 and done[aside]["gaps"] > 10
             ours = {"new": -1, "00001": "newer"}
             for key in found:
                 assert cache.fetch("jobs/loads", key)["number"] == (ours[key] if key in ours else int(key))
