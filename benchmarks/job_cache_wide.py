@@ -5,9 +5,11 @@ minions a job is for, and over an hour of large jobs.
     python -m benchmarks.job_cache_wide                            10, 1,000, 10,000 and 50,000 minions, and the hour
     TMPDIR=/dev/shm python -m benchmarks.job_cache_wide --minions 10,1000
     python -m benchmarks.job_cache_wide --hour 360 --minions ''    the hour alone
+    TMPDIR=/mnt python -m benchmarks.job_cache_wide --device loop0    what reaches a disk that nothing else uses
 
 Written is what the process hands to the system, in bytes: with local_cache the content of its files alone, and not what the
 file system writes for each of their names and directories. What sqlite writes when it moves its log into the file is in it.
+With ``--device`` it is what the disk of ``TMPDIR`` was given until all of it was there, of whatever kind.
 The hour is of a job every ten seconds; its jids tell so, and it takes no longer than the writing.
 """
 
@@ -17,6 +19,7 @@ import argparse
 import datetime
 import random
 import shutil
+import subprocess
 import tempfile
 import time
 
@@ -25,12 +28,18 @@ from saltext.jobs.core.store import search
 from saltext.jobs.core.store.store import store_of
 
 COLUMNS = ("local", "sqlite")
-#: How many jobs, and returns of one job, one figure is of.
+#: How many jobs one figure is of, and at least how many returns; of jobs for ten all.
 JOBS = {10: 300, 1000: 100}
-FEW_JOBS, RETURNS = 20, 1000
+FEW_JOBS, RETURNS = 20, 3000
+#: The disk whose bytes are counted, and the folder of which it has to have all.
+DISK = {}
 
 
 def written():
+    if DISK:
+        subprocess.run(["sync", "-f", DISK["folder"]], check=True)
+        with open(f"/sys/class/block/{DISK['name']}/stat", encoding="ascii") as stream:
+            return int(stream.read().split()[6]) * 512
     with open("/proc/self/io", encoding="ascii") as stream:
         return int(dict(line.split(": ") for line in stream)["wchar"])
 
@@ -70,11 +79,12 @@ def of_width(column, folder, width, is_mixed):
     chance = random.Random(width)
     fleet = [f"web{number:06}.example.com" for number in range(2 * width if is_mixed else width)]
     published(module, column, 0, fleet)
+    published(module, column, 1, fleet[:width])  # a process reads the numbers of many minions once
     count = JOBS.get(width, FEW_JOBS)
     targets = [sorted(chance.sample(fleet, width)) if is_mixed else fleet for _ in range(count)]
     jobs = []
     publish = measured(
-        lambda: jobs.extend(published(module, column, 1 + at, target) for at, target in enumerate(targets)), count
+        lambda: jobs.extend(published(module, column, 2 + at, target) for at, target in enumerate(targets)), count
     )
     answers = [
         {"jid": job, "id": minion, **RETURN}
@@ -128,7 +138,10 @@ def main():
     parser.add_argument("--minions", default="10,1000,10000,50000")
     parser.add_argument("--hour", type=int, default=360, help="publishes in the hour; 0 for none")
     parser.add_argument("--width", type=int, default=10_000, help="minions of each job of the hour")
+    parser.add_argument("--device", help="the disk of TMPDIR, as in /sys/class/block: count what it is given")
     args = parser.parse_args()
+    if args.device:
+        DISK.update(name=args.device, folder=tempfile.gettempdir())
     print("| | local, ms | sqlite, ms | ratio | local, kB | sqlite, kB | ratio |\n|---|" + "---:|" * 6)
     for width in map(int, filter(None, args.minions.split(","))):
         for is_mixed in (False, True):

@@ -1,0 +1,95 @@
+"""
+What workers of a master cost that store jobs at one time, beside Salt's ``local_cache`` in the same run: the CPU time of
+all of them by what they stored, and the longest time that one of them waited.
+
+    python -m benchmarks.job_cache_workers                        1, 5 and 24 workers
+    TMPDIR=/dev/shm python -m benchmarks.job_cache_workers --workers 24 --rounds 3
+
+Each worker publishes jobs for ten minions and stores what these return, as fast as it can. Of several rounds, in turns, the
+least of each figure counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import multiprocessing
+import os
+import resource
+import time
+
+from benchmarks.job_cache import LOAD, RETURN
+from benchmarks.job_cache_wide import COLUMNS, in_folder, opened
+
+JOBS, WIDTH = 720, 10
+ROWS = ("publish, ms of CPU", "return, ms of CPU", "longest wait, ms", "memory of a worker, MB")
+
+
+def work(column, folder, number, count, start, answers):
+    module, _ = opened(column, folder)
+    first = datetime.datetime.now(datetime.timezone.utc)
+    jids = [f"{first + datetime.timedelta(microseconds=at):%Y%m%d%H%M%S%f}_{number}" for at in range(count)]
+    fleet = [f"web{at:04}.example.com" for at in range(WIDTH)]
+    module.get_load(jids[0])
+    found, longest = [], 0.0
+    for stores in (
+        [lambda jid=jid: publish(module, column, jid, fleet) for jid in jids],
+        [
+            lambda jid=jid, minion=minion: module.returner({"jid": jid, "id": minion, **RETURN})
+            for jid in jids
+            for minion in fleet
+        ],
+    ):
+        start.wait()
+        spent = time.process_time()
+        for store in stores:
+            began = time.monotonic()
+            store()
+            longest = max(longest, time.monotonic() - began)
+        found.append(time.process_time() - spent)
+    answers.put((*found, longest, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
+
+
+def publish(module, column, jid, fleet):
+    if column == "local":  # it makes the directory then
+        module.prep_jid(passed_jid=jid)
+    module.save_load(jid, {**LOAD, "jid": jid}, fleet)
+
+
+def figures(column, folder, workers):
+    context, count = multiprocessing.get_context("fork"), max(1, JOBS // workers)
+    opened(column, folder)[0].get_load("20200101000000000000")
+    start, answers = context.Barrier(workers), context.Queue()
+    started = [
+        context.Process(target=work, args=(column, folder, number, count, start, answers)) for number in range(workers)
+    ]
+    for process in started:
+        process.start()
+    found = list(zip(*(answers.get(timeout=600) for _ in started), strict=True))
+    for process in started:
+        process.join(60)
+    jobs = workers * count
+    return (
+        sum(found[0]) / jobs * 1000,
+        sum(found[1]) / jobs / WIDTH * 1000,
+        max(found[2]) * 1000,
+        max(found[3]),
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
+    parser.add_argument("--workers", default="1,5,24")
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    print(f"load of the machine: {os.getloadavg()[0]:.1f}\n")
+    print("| | local | sqlite | ratio |\n|---|---:|---:|---:|")
+    for workers in map(int, args.workers.split(",")):
+        rounds = [{column: in_folder(figures, column, workers) for column in COLUMNS} for _ in range(args.rounds)]
+        for number, row in enumerate(ROWS):
+            local, ours = (min(found[column][number] for found in rounds) for column in COLUMNS)
+            print(f"| {workers} workers: {row} | {local:.3f} | {ours:.3f} | {ours / local:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
