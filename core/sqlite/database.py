@@ -42,6 +42,8 @@ PAUSE, LONGEST_PAUSE = 0.03, 1.0
 #: Bytes that -wal keeps once it is begun anew, and seconds between two tries of a process to come to that: it waits for the
 #: disk. From LARGE_LOG on others may write meanwhile; from LARGEST_LOG on they may not, as it would never end otherwise.
 LOG_KEPT, LARGE_LOG, LARGEST_LOG, LOG_PAUSE = 8 << 20, 12 << 20, 64 << 20, 1.0
+#: For how many seconds others may not write then, at most, and how many go by after that was in vain.
+LOG_WAIT, LOG_AGAIN = 1.0, 10.0
 #: After how many pauses one who removes or copies much does so, before others have to: it waits for the disk.
 LOG_TURNS = 8
 
@@ -191,7 +193,7 @@ class Database:
         if connection is not None:
             connection.pauses += 1
             if connection.pauses % LOG_TURNS == 0:
-                self._empty_log(connection, alone=False)
+                self._empty_log(alone=False)
         time.sleep(min(LONGEST_PAUSE, max(PAUSE, self.held)))
 
     @contextlib.contextmanager
@@ -222,28 +224,25 @@ class Database:
             return
         size = found.st_size
         if size > LARGE_LOG and time.monotonic() >= connection.log_at:
-            self._empty_log(connection, alone=size > LARGEST_LOG)
+            self._empty_log(alone=size > LARGEST_LOG)
             connection.log_at = time.monotonic() + LOG_PAUSE
 
-    def _empty_log(self, connection: Connection, alone: bool) -> None:
+    def _empty_log(self, alone: bool) -> None:
         """
         Move what is in -wal into the file. Where nobody has written meanwhile, the next one who writes begins it anew.
 
         Left to itself SQLite does so after each transaction from 8 MB on. While many write there is no moment in which none
         of them does, so that it grew all the time, and all of them waited for the disk.
 
-        :param alone: whether others are kept from writing for as long as the disk takes for what comes last.
+        :param alone: whether others are kept from writing for as long as the disk takes for what comes last, and until those
+            have ended who read what was there before: at most ``LOG_WAIT``.
         """
-        with contextlib.suppress(sqlite3.Error), contextlib.closing(self._file.existing()) as other:
-            move = "PRAGMA wal_checkpoint(PASSIVE)"
-            ((is_busy, pages, moved),) = other.execute(move).fetchall()  # nearly all of it, while others write
-            if not alone or is_busy or moved < pages:
-                return  # somebody else is at it, or reads what was there before
-            patiently(connection.sql.execute, "BEGIN IMMEDIATE")
-            try:
-                other.execute(move).fetchall()  # what came meanwhile
-            finally:
-                roll_back(connection.sql)
+        with contextlib.suppress(sqlite3.Error), contextlib.closing(self._file.existing(LOG_WAIT)) as other:
+            ((is_busy, _, _),) = other.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()  # as others write
+            if alone and not is_busy and self._file.may_wait_again(LOG_AGAIN):
+                ((is_busy, _, _),) = other.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+                if is_busy:  # as while a copy is made, or the whole file read
+                    self._file.has_waited_in_vain()
 
     def _sync(self, connection: Connection) -> None:
         """

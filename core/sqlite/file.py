@@ -36,6 +36,8 @@ LEAST_SQLITE = (3, 24, 0)
 _COMPANIONS = ("-wal", "-shm")
 #: What .lock holds: for whom the file was checked and, from where on, which -wal were removed and saved; how long both are.
 _CHECKED_BYTES, _SAVED, _SAVED_BYTES, _MOST_SAVED = 200, 256, 1024, 16
+#: And when somebody waited in vain for those who read.
+_WAITED, _WAITED_BYTES = 2048, 12
 #: What a file system says that has no second names for files.
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
 
@@ -277,9 +279,25 @@ class DatabaseFile:
     def _plain_connection(self) -> sqlite3.Connection:
         return sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
 
-    def existing(self) -> sqlite3.Connection:
-        """Return a connection that makes no file. :raises sqlite3.Error: also where there is none."""
-        return sqlite3.connect(f"file:{quote(self.path)}?mode=rw", uri=True, timeout=0, isolation_level=None)
+    def existing(self, patience: float = 0) -> sqlite3.Connection:
+        """
+        Return a connection that makes no file.
+
+        :param patience: for how many seconds it waits for others.
+        :raises sqlite3.Error: also where there is none.
+        """
+        return sqlite3.connect(f"file:{quote(self.path)}?mode=rw", uri=True, timeout=patience, isolation_level=None)
+
+    def may_wait_again(self, seconds: float) -> bool:
+        """Tell whether it is so long ago that somebody called ``has_waited_in_vain``, on this machine's clock."""
+        with self.alone() as handle:
+            at = os.pread(handle, _WAITED_BYTES, _WAITED)
+        return not at.isdigit() or not 0 <= time.time() - int(at) < seconds
+
+    def has_waited_in_vain(self) -> None:
+        """Note that somebody has kept others from writing, and those who read did not come to an end."""
+        with self.alone() as handle:
+            os.pwrite(handle, b"%0*d" % (_WAITED_BYTES, time.time()), _WAITED)
 
     def new_file(self, path: str) -> int:
         """Make an empty private file and return its descriptor."""

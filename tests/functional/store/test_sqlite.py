@@ -492,6 +492,49 @@ class TestManyWriters:
             assert reader.execute("SELECT count(*) FROM records").fetchone() == (30,)
         wait_for(lambda: write(1) or size() < 9 << 20, what="it has been begun anew")
 
+    def test_the_log_ends_to_grow_though_somebody_reads_at_each_moment(self, opts, cache, path):
+        cache.store("bank", "key", 0)
+        begun, ended = FORK.Barrier(2), FORK.Event()
+
+        def read():
+            """One begins before the other ends, again and again."""
+            both = [sqlite3.connect(path, isolation_level=None) for _ in range(2)]
+            for turn in itertools.count():
+                sql = both[turn % 2]
+                sql.execute("BEGIN")
+                sql.execute("SELECT count(*) FROM records").fetchone()
+                if turn == 1:
+                    begun.wait(SOON)
+                time.sleep(0.02)
+                if both[(turn + 1) % 2].in_transaction:
+                    both[(turn + 1) % 2].execute("COMMIT")
+                if ended.is_set():
+                    os._exit(0)
+
+        reading = FORK.Process(target=read)
+        reading.start()
+        begun.wait(SOON)
+        largest = 0
+        for number in range(3000):
+            cache.store("bank", str(number % 30), bytes([number % 251]) * 100_000)
+            largest = max(largest, os.stat(f"{path}-wal").st_size)
+        ended.set()
+        reading.join(SOON)
+        assert largest < 200 << 20
+
+    def test_who_reads_without_an_end_keeps_others_from_writing_for_a_second_at_times(self, cache, path):
+        cache.store("bank", "key", 0)
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM records").fetchone()
+            waits = []
+            for number in range(1500):
+                began = time.monotonic()
+                cache.store("bank", str(number % 30), bytes([number % 251]) * 100_000)
+                waits.append(time.monotonic() - began)
+        assert os.stat(f"{path}-wal").st_size > 100 << 20
+        assert max(waits) < stretched(5) and sum(wait > 0.9 for wait in waits) <= stretched(4), sorted(waits)[-5:]
+
     def test_a_write_that_is_interrupted_as_it_begins_holds_up_nobody(self, opts, path, monkeypatch):
         class Interrupted(sqlite3.Connection):
             left = 1
