@@ -431,7 +431,6 @@ class TestManyWriters:
         def write():
             begun.wait(SOON)
             banks_of(opts).store("bank", "frozen", 1)
-            os._exit(0)
 
         waiting = FORK.Process(target=write)
         waiting.start()  # before this process writes, whose locks it would take for its own
@@ -509,7 +508,7 @@ class TestManyWriters:
                 if both[(turn + 1) % 2].in_transaction:
                     both[(turn + 1) % 2].execute("COMMIT")
                 if ended.is_set():
-                    os._exit(0)
+                    return
 
         reading = FORK.Process(target=read)
         reading.start()
