@@ -60,8 +60,8 @@ class Connection:
         self.busy = self.durable = False
         #: For how many seconds the last transaction kept others from writing.
         self.held = 0.0
-        #: How often it has paused, and when it may see to the log again.
-        self.pauses, self.log_at = 0, 0.0
+        #: How often it has paused, when it may see to the log again, and whether others could not write when it last did.
+        self.pauses, self.log_at, self.was_alone = 0, 0.0, False
 
 
 def database_at(path: str, full_sync: bool = False, chosen: bool = False) -> Database:
@@ -223,9 +223,10 @@ class Database:
             self._give_up(connection)
             return
         size = found.st_size
-        if size > LARGE_LOG and time.monotonic() >= connection.log_at:
-            self._empty_log(alone=size > LARGEST_LOG)
-            connection.log_at = time.monotonic() + LOG_PAUSE
+        alone = size > LARGEST_LOG
+        if size > LARGE_LOG and (time.monotonic() >= connection.log_at or alone > connection.was_alone):
+            self._empty_log(alone)
+            connection.log_at, connection.was_alone = time.monotonic() + LOG_PAUSE, alone
 
     def _empty_log(self, alone: bool) -> None:
         """
