@@ -9,7 +9,7 @@ import salt.cache
 import salt.config
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.master.minion_data import may_have_started
+from saltext.jobs.core.batch.minion_data import may_have_started
 
 
 @pytest.fixture
