@@ -13,6 +13,7 @@ from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.store import Changes, RetryStore
 from tests.functional.retry.records import JID, accept, load_of, record_of, returners, snapshot_of
 from tests.functional.retry.test_shell import Publisher, Stage
+from tests.virtual_loop import VirtualLoop
 
 EITHER = ["saltutil.find_job", "saltutil.find_cached_job", "saltutil.running"]
 IDLE = {EITHER[0]: {}, EITHER[1]: {}}
@@ -179,6 +180,14 @@ def test_who_sent_a_return_is_told_where_the_master_stores_it_and_it_can_be_read
     assert (not JobCache({**opts, **more}).unproven) is tells
 
 
+@pytest.fixture
+def virtual():
+    """A loop whose time passes only while nothing is to be done: minions answer when the test says so."""
+    made = VirtualLoop()
+    yield made
+    made.close()
+
+
 @pytest.mark.parametrize(
     ("told", "state", "runs"),
     [
@@ -190,15 +199,12 @@ def test_who_sent_a_return_is_told_where_the_master_stores_it_and_it_can_be_read
         (None, None, False),
     ],
 )
-def test_what_a_minion_has_on_record_comes_with_its_answer(told, state, runs):
-    loop = compat.new_loop()
-    questions = Questions(loop, Publisher())
+def test_what_a_minion_has_on_record_comes_with_its_answer(told, state, runs, virtual):
+    loop = virtual.loop
+    questions = Questions(loop, Publisher(), virtual.steady)
     answer = {EITHER[0]: {}, EITHER[1]: {"jid": JID, "job_once": told}}
-    try:
-        loop.call_later(0.1, questions.heard, "20260516102000000000", "a", answer)
-        found = loop.run_sync(lambda: questions.find_either(JID, "a", 0.5))
-    finally:
-        loop.close()
+    loop.call_later(0.1, questions.heard, "20260516102000000000", "a", answer)
+    found = loop.run_sync(lambda: questions.find_either(JID, "a", 0.5))
     assert {minion: record.state for minion, record in found.records.items()} == ({"a": state} if state else {})
     assert (found.running, found.idle) == ((frozenset("a"), frozenset()) if runs else (frozenset(), frozenset("a")))
 
@@ -218,23 +224,22 @@ def test_what_a_minion_has_on_record_comes_with_its_answer(told, state, runs):
     ],
 )
 @pytest.mark.parametrize("ordered", [False, True])
-def test_an_answer_holds_for_all_jobs_only_of_a_minion_that_runs_nothing_and_keeps_nothing(runs, cached, free, ordered):
-    loop = compat.new_loop()
-    questions = Questions(loop, Publisher())
+def test_an_answer_holds_for_all_jobs_only_of_a_minion_that_runs_nothing_and_keeps_nothing(
+    runs, cached, free, ordered, virtual
+):
+    loop = virtual.loop
+    questions = Questions(loop, Publisher(), virtual.steady)
     parts = [{}, cached, runs]
-    try:
-        answer = dict(enumerate(parts)) if ordered else dict(zip(EITHER, parts, strict=True))
-        loop.call_later(0.05, questions.heard, "20260516102000000000", "a", answer)
-        found = loop.run_sync(lambda: questions.find_either(JID, "a", 0.5))
-    finally:
-        loop.close()
+    answer = dict(enumerate(parts)) if ordered else dict(zip(EITHER, parts, strict=True))
+    loop.call_later(0.05, questions.heard, "20260516102000000000", "a", answer)
+    found = loop.run_sync(lambda: questions.find_either(JID, "a", 0.5))
     assert found.idle == frozenset("a")
     assert found.free == (frozenset("a") if free else frozenset())
 
 
-def test_a_minion_is_not_silent_while_the_answers_of_others_still_come():
-    loop, stored = compat.new_loop(), {}
-    questions = Questions(loop, Publisher())
+def test_a_minion_is_not_silent_while_the_answers_of_others_still_come(virtual):
+    loop, stored = virtual.loop, {}
+    questions = Questions(loop, Publisher(), virtual.steady)
 
     class Stored:
         async def read(self, jid, minions):
@@ -247,12 +252,9 @@ def test_a_minion_is_not_silent_while_the_answers_of_others_still_come():
         stored[minion] = (IDLE, 0)
         questions.heard("20260516102000000000", minion, IDLE)
 
-    try:
-        for after, minion in ((0.3, "a"), (1.5, "b")):
-            loop.call_later(after, answer, minion)
-        found = loop.run_sync(lambda: questions.find_either(JID, "abc", 0.5, kept=Stored()))
-    finally:
-        loop.close()
+    for after, minion in ((0.3, "a"), (1.5, "b")):
+        loop.call_later(after, answer, minion)
+    found = loop.run_sync(lambda: questions.find_either(JID, "abc", 0.5, kept=Stored()))
     assert (found.idle, found.silent) == (frozenset("ab"), frozenset("c"))
 
 
@@ -279,9 +281,9 @@ class Numbered(Publisher):
         return f"2026051610200000000{self.questions}"
 
 
-def test_a_minion_is_not_silent_while_answers_to_older_questions_still_come():
-    loop, stored = compat.new_loop(), Stored()
-    questions = Questions(loop, Numbered())
+def test_a_minion_is_not_silent_while_answers_to_older_questions_still_come(virtual):
+    loop, stored = virtual.loop, Stored()
+    questions = Questions(loop, Numbered(), virtual.steady)
     older, newer = "20260516102000000001", "20260516102000000002"
 
     def answer(jid, minion):
@@ -294,44 +296,35 @@ def test_a_minion_is_not_silent_while_answers_to_older_questions_still_come():
         await compat.sleep(0.1)
         return await questions.find_either(JID, "d", 0.5, kept=stored)
 
-    try:
-        for after, jid, minion in ((0.4, older, "a"), (1.5, older, "b"), (2.5, newer, "d")):
-            loop.call_later(after, answer, jid, minion)
-        found = loop.run_sync(ask)
-    finally:
-        loop.close()
+    for after, jid, minion in ((0.4, older, "a"), (1.5, older, "b"), (2.5, newer, "d")):
+        loop.call_later(after, answer, jid, minion)
+    found = loop.run_sync(ask)
     assert found.idle == frozenset("d")
 
 
-def test_what_has_been_published_before_a_question_and_shows_receipts_only_now_prolongs_it():
-    loop, stored = compat.new_loop(), Stored()
-    questions = Questions(loop, Numbered())
+def test_what_has_been_published_before_a_question_and_shows_receipts_only_now_prolongs_it(virtual):
+    loop, stored = virtual.loop, Stored()
+    questions = Questions(loop, Numbered(), virtual.steady)
 
     def answer(jid, minion):
         stored.answers[jid, minion] = (IDLE, 0)
         questions.heard(jid, minion, IDLE)
 
-    try:
-        loop.call_later(0.4, questions.handed_on, 5.0)
-        loop.call_later(1.5, answer, "20260516102000000001", "a")
-        found = loop.run_sync(lambda: questions.find_either(JID, "a", 0.5, kept=stored))
-    finally:
-        loop.close()
+    loop.call_later(0.4, questions.handed_on, 5.0)
+    loop.call_later(1.5, answer, "20260516102000000001", "a")
+    found = loop.run_sync(lambda: questions.find_either(JID, "a", 0.5, kept=stored))
     assert found.idle == frozenset("a")
 
 
-def test_what_a_minion_says_is_told_before_the_others_have_answered_and_only_once():
-    loop, stored, told = compat.new_loop(), Stored(), []
-    questions = Questions(loop, Numbered())
+def test_what_a_minion_says_is_told_before_the_others_have_answered_and_only_once(virtual):
+    loop, stored, told = virtual.loop, Stored(), []
+    questions = Questions(loop, Numbered(), virtual.steady)
     jid = "20260516102000000001"
     stored.answers = {(jid, "a"): (IDLE, 0), (jid, "b"): ("nonsense", 0)}
-    try:
-        for minion in "ab":
-            loop.call_later(0.1, questions.heard, jid, minion, None)
-        loop.call_later(0.9, stored.answers.__setitem__, (jid, "c"), (RUNNING, 0))
-        rest = loop.run_sync(lambda: questions.find_either(JID, "abcd", 1.0, kept=stored, told=told.append))
-    finally:
-        loop.close()
+    for minion in "ab":
+        loop.call_later(0.1, questions.heard, jid, minion, None)
+    loop.call_later(0.9, stored.answers.__setitem__, (jid, "c"), (RUNNING, 0))
+    rest = loop.run_sync(lambda: questions.find_either(JID, "abcd", 1.0, kept=stored, told=told.append))
     assert [(part.idle, part.running) for part in told] == [
         (frozenset("a"), frozenset()),
         (frozenset(), frozenset("c")),
@@ -357,15 +350,12 @@ class Proxies(Numbered):
 
 
 @pytest.mark.parametrize("hears", [False, True])
-def test_a_proxy_that_may_have_begun_a_job_is_asked_for_its_records_alone(hears):
-    loop, told = compat.new_loop(), []
+def test_a_proxy_that_may_have_begun_a_job_is_asked_for_its_records_alone(hears, virtual):
+    loop, told = virtual.loop, []
     publisher = Proxies(loop, {"a": "interrupted", "b": "never", "c": "begun"})
-    publisher.questions_of = questions = Questions(loop, publisher)
-    try:
-        told_of = told.append if hears else None
-        found = loop.run_sync(lambda: questions.find_either(JID, "abcd", 0.5, told=told_of, doubted="abc"))
-    finally:
-        loop.close()
+    publisher.questions_of = questions = Questions(loop, publisher, virtual.steady)
+    told_of = told.append if hears else None
+    found = loop.run_sync(lambda: questions.find_either(JID, "abcd", 0.5, told=told_of, doubted="abc"))
     assert publisher.asked == [(EITHER, list("abcd")), (EITHER[1], list("abc"))]
     assert {minion: record.state for minion, record in found.records.items()} == {
         "a": "interrupted",
@@ -378,13 +368,10 @@ def test_a_proxy_that_may_have_begun_a_job_is_asked_for_its_records_alone(hears)
     )
 
 
-def test_what_a_proxy_has_said_counts_though_it_does_not_answer_the_question_for_its_records():
-    loop = compat.new_loop()
+def test_what_a_proxy_has_said_counts_though_it_does_not_answer_the_question_for_its_records(virtual):
+    loop = virtual.loop
     publisher = Proxies(loop, {})
-    publisher.questions_of = questions = Questions(loop, publisher)
-    try:
-        found = loop.run_sync(lambda: questions.find_either(JID, "a", 0.3, doubted="a"))
-    finally:
-        loop.close()
+    publisher.questions_of = questions = Questions(loop, publisher, virtual.steady)
+    found = loop.run_sync(lambda: questions.find_either(JID, "a", 0.3, doubted="a"))
     assert len(publisher.asked) == 2
     assert (found.idle, found.records, found.silent) == (frozenset("a"), {}, frozenset())

@@ -23,7 +23,7 @@ from saltext.jobs.core.master.events import function_of
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.settings import BatchSettings
 from tests.unit.batch.bench import BEGIN, spec
-from tests.unit.batch.virtual_loop import VirtualLoop
+from tests.virtual_loop import VirtualLoop
 
 JID = "20260516101112131415"
 #: Seconds that an event or an answer of the master takes.
