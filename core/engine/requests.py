@@ -179,10 +179,13 @@ def ask(
     :raises EngineAbsent: when nobody answered in time; what became of the request is in the message. A Ctrl-C meanwhile
         withdraws the request, if it is not too late or to be kept, and raises a CommandExecutionError that says so.
     """
+    path = _new_path(opts, engine)
     try:
-        path = _write(opts, engine, request)
+        files.write_msgpack(path, dict(request), durable=True)
     except OSError as exc:
         raise CommandExecutionError(f"The request to the {engine} engine cannot be written: {exc}") from exc
+    except (KeyboardInterrupt, SystemExit):  # Salt makes the one of the other
+        raise CommandExecutionError(f"Interrupted; {_after_early_interruption(engine, path)}") from None
     if keep and not is_running(opts, engine):
         log.warning("The %s engine is not running; it will carry out the request when it starts", engine)
         return None
@@ -191,7 +194,7 @@ def ask(
         reply = _await_reply(path, patience)
         if reply is None:
             reply = _give_up(opts, engine, path, keep)
-    except (KeyboardInterrupt, SystemExit):  # Salt makes the one of the other
+    except (KeyboardInterrupt, SystemExit):
         raise CommandExecutionError(f"Interrupted; {_after_interruption(engine, path, keep)}") from None
     if "error" in reply:
         raise CommandExecutionError(reply["error"])
@@ -235,15 +238,13 @@ def leave(opts: Mapping[str, Any], engine: str, request: Mapping[str, Any]) -> N
 
     :raises OSError: when the request cannot be written.
     """
-    _write(opts, engine, request)
+    files.write_msgpack(_new_path(opts, engine), dict(request), durable=True)
     _wake(opts, engine)
 
 
-def _write(opts: Mapping[str, Any], engine: str, request: Mapping[str, Any]) -> pathlib.Path:
+def _new_path(opts: Mapping[str, Any], engine: str) -> pathlib.Path:
     # Names sort by time, so that requests are taken in the order in which they were made.
-    path = engine_dir(opts, engine) / "requests" / f"{time.time_ns():020d}-{uuid.uuid4().hex}.request"
-    files.write_msgpack(path, dict(request), durable=True)
-    return path
+    return engine_dir(opts, engine) / "requests" / f"{time.time_ns():020d}-{uuid.uuid4().hex}.request"
 
 
 def _wake(opts: Mapping[str, Any], engine: str) -> None:
@@ -292,4 +293,11 @@ def _after_interruption(engine: str, path: pathlib.Path, keep: bool) -> str:
         path.unlink()
     except FileNotFoundError:
         return f"the {engine} engine has taken the request already and carries it out"
+    return "the request is withdrawn"
+
+
+def _after_early_interruption(engine: str, path: pathlib.Path) -> str:
+    """As ``_after_interruption``, of a request that was being written: it may have no name yet, or be taken."""
+    if any(path.with_suffix(state).exists() for state in (".request", ".taken", ".reply")):
+        return _after_interruption(engine, path, keep=False)
     return "the request is withdrawn"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-import signal
 import threading
 
 import pytest
@@ -14,6 +14,7 @@ from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.requests import Inbox, ask
 from saltext.jobs.core.errors import EngineAbsent, StateError
 from tests.faults import full_disk
+from tests.interrupted import FORK, interrupted
 
 ENGINE = "batch_manager"
 
@@ -74,27 +75,36 @@ def test_without_an_engine_a_request_is_withdrawn(opts):
     assert left(opts) == []
 
 
-@pytest.fixture
-def ctrl_c():
-    """Press it in a moment."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background may ignore it
-    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    yield
-    timer.join()
-    signal.signal(signal.SIGINT, before)
-
-
-def test_ctrl_c_withdraws_a_request_that_no_engine_has_taken(opts, ctrl_c):
-    with pytest.raises(CommandExecutionError, match="Interrupted; the request is withdrawn"):
-        ask(opts, ENGINE, {"do": "start"}, patience=30)
+def test_ctrl_c_withdraws_a_request_that_no_engine_has_taken(opts):
+    told = interrupted(lambda: ask(opts, ENGINE, {"do": "start"}, patience=300), lambda: requests.waiting(opts, ENGINE))
+    assert told == "CommandExecutionError: Interrupted; the request is withdrawn"
     assert left(opts) == []
 
 
-def test_ctrl_c_says_that_a_request_is_carried_out_when_it_is_too_late(opts, inbox, answering, ctrl_c):
-    answering(lambda request_id, request: None)
-    with pytest.raises(CommandExecutionError, match="has taken the request already"):
-        ask(opts, ENGINE, {"do": "start"}, patience=30)
+def test_ctrl_c_says_that_a_request_is_carried_out_when_it_is_too_late(opts, inbox, answering):
+    taken = threading.Event()
+    answering(lambda request_id, request: taken.set())
+    told = interrupted(lambda: ask(opts, ENGINE, {"do": "start"}, patience=300), taken.is_set)
+    assert "has taken the request already and carries it out" in told
+
+
+@pytest.mark.parametrize("sync", [1, 2], ids=["before it has its name", "when it has its name"])
+def test_ctrl_c_while_a_request_is_written_withdraws_it(opts, inbox, sync):
+    pressed, pressing, true, calls = FORK.Event(), FORK.Event(), os.fsync, itertools.count(1)
+
+    def fsync(handle):
+        if next(calls) == sync:
+            pressing.set()
+            pressed.wait()
+        true(handle)
+
+    def work():
+        os.fsync = fsync
+        return ask(opts, ENGINE, {"do": "start"})
+
+    told = interrupted(work, pressing.is_set)
+    assert told == "CommandExecutionError: Interrupted; the request is withdrawn"
+    assert left(opts) == []
 
 
 def test_what_waits_for_an_engine_can_be_seen(opts, inbox):

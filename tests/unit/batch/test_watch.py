@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import io
-import os
 import signal
-import threading
 
 import pytest
 
 from saltext.jobs.core.batch.watch import Display, follow, progress_line
 from saltext.jobs.core.display.text import width_of
 from saltext.jobs.core.errors import Refused
+from tests.interrupted import FORK, interrupted
 from tests.unit.display.test_text import HARMFUL
 
 SUMMARY = {
@@ -176,11 +175,18 @@ def test_an_engine_that_comes_back_in_time_ends_no_wait():
     assert quickly(away, SUMMARY, away, over, engine_patience=0.5) == over
 
 
-def test_ctrl_c_says_that_the_batch_goes_on_and_leaves_the_signal_as_it_was(capsys):
-    before = signal.getsignal(signal.SIGINT)
-    timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    with pytest.raises(Refused, match="Batch 1 goes on"):
-        quickly(SUMMARY, timeout=10, display=Display(Terminal()))
-    timer.join()
-    assert signal.getsignal(signal.SIGINT) is before
+def test_ctrl_c_says_that_the_batch_goes_on_and_leaves_the_signal_as_it_was():
+    shown = FORK.Event()
+
+    class Telling(Terminal):
+        def write(self, text):
+            shown.set()
+            return super().write(text)
+
+    def follow_it():
+        before = signal.getsignal(signal.SIGINT)
+        with pytest.raises(Refused, match="Batch 1 goes on"):
+            quickly(SUMMARY, timeout=300, display=Display(Telling()))
+        return signal.getsignal(signal.SIGINT) is before
+
+    assert interrupted(follow_it, shown.is_set) == "True"
