@@ -188,6 +188,7 @@ def test_a_return_that_comes_twice_is_no_dispute(stage, jid):
     stage.job_cache.publish(jid, "cmd.run")
     for _ in range(3):
         stage.event(jid, "m1", {"a": [1, "é", b"\xff", None]}, _stamp=str(time.time()))
+    assert stage.until(lambda: stage.returns)
     stage.run(0.5)
     assert len(stage.returns) == 1
     assert stage.intake.disputed == set()
@@ -199,6 +200,7 @@ def test_a_job_cache_that_changes_what_it_stores_is_not_compared_with(tmp_path, 
     stage.job_cache.give_back(jid, "m1", {"1": "as JSON has it"})
     stage.event(jid, "m1", {1: "as JSON has it"})
     stage.event(jid, "m1", {1: "other"})
+    assert stage.until(lambda: stage.returns)
     stage.run(2.0)
     stage.shell.on_gap()
     stage.run(0.5)

@@ -818,7 +818,9 @@ class TestALogThatIsRemoved:
             for end in ("-wal", *also):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path + end)
-            time.sleep(0.2)
+            # What is in it is lost when all who have it open are killed before one of them has saved it.
+            wait_for(lambda: os.path.exists(f"{path}-wal"), what="one who writes has saved it, and begun another")
+            time.sleep(0.1)
         if killed:
             for process in processes:
                 os.kill(process.pid, signal.SIGKILL)
