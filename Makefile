@@ -1,11 +1,12 @@
 # Everything that is done with a checkout. Each target makes the virtual environments it needs, so that a machine with
-# Python 3.10 to 3.13 (with its venv module), make and git is enough; Salt 3008 wants a C compiler besides.
+# Python 3.10 to 3.14 (with its venv module), make and git is enough; Salt 3008 wants a C compiler besides.
 #
 #   make demo        the extension at work, on a real master and four real minions
 #   make console     the console in a browser, over the same, until Ctrl-C
 #   make test        the test suite, on Salt 3008
 #   make test-all    the whole of it: the slow tests too, and what depends on the release on Salt 3006 and 3007 as well
-#   make test-pythons  what needs no daemons, on each Python from 3.10 to 3.13 that this machine has
+#   make test-pythons  what needs no daemons, on each Python from 3.10 to 3.14 that this machine has
+#   make chroot      a Debian with Python 3.14 in $(CHROOT), for test-python-3.14 where the machine has none
 #   make lint        ruff, and mypy --strict for core/
 #   make lint-workflows  actionlint over .github/workflows
 #   make docs        the documentation, as a site in docs/_build/html
@@ -13,10 +14,12 @@
 #   make dist        the source distribution and the wheel, checked, in dist/
 #   make clean       removes what the others made
 #
-#   PYTHON=…         the interpreter of .venv and .venv-3007       PYTHON_3006=…   that of .venv-3006
+#   PYTHON=…         the interpreter of .venv                   PYTHON_3007=…   that of .venv-3007, PYTHON_3006 likewise
 #   ARGS=…           more arguments for pytest                  WORKERS=…       test files that run at a time
+#   TESTS=…          what test-python-… runs                    CHROOT=…        /var/lib/machines/sid
 
 .DEFAULT_GOAL := help
+comma := ,
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
@@ -30,7 +33,10 @@ interpreter = $(shell for p in $(1); do "$$p" -c '$(call usable,$(2))' 2>/dev/nu
 
 # Salt 3006 minions cannot authenticate on Python 3.12 and later.
 ifeq ($(origin PYTHON),undefined)
-PYTHON := $(call interpreter,python3 python3.12 python3.11 python3.13 python3.10,13)
+PYTHON := $(call interpreter,python3 python3.12 python3.11 python3.13 python3.10 python3.14,14)
+endif
+ifeq ($(origin PYTHON_3007),undefined)
+PYTHON_3007 := $(call interpreter,$(PYTHON) python3.12 python3.11 python3.13 python3.10,13)
 endif
 ifeq ($(origin PYTHON_3006),undefined)
 PYTHON_3006 := $(call interpreter,$(PYTHON) python3.11 python3.10,11)
@@ -39,7 +45,8 @@ endif
 # Releases beside the newest one, which is in .venv. Each has an environment of its own, on PYTHON unless there is a
 # PYTHON_<release>, and a target test-<release>.
 RELEASES := 3007 3006
-PYTHONS := Python 3.10 to 3.13
+PYTHONS := Python 3.10 to 3.14
+PYTHONS_3007 := Python 3.10 to 3.13
 PYTHONS_3006 := Python 3.10 or 3.11
 
 # The demo also shows itself where no compiler is: on Salt 3007, whose requirements all come as wheels.
@@ -52,14 +59,18 @@ WORKERS ?= 4
 PYTEST = python -m pytest -n $(WORKERS) --dist loadfile -o cache_dir=.pytest_cache/$@ $(ARGS)
 LONGEST_FIRST = --no-loadscope-reorder
 
-# Of each Python, that of $PATH or of pyenv. Salt 3007, since all that it requires comes as wheels.
-PYTHONS_BESIDE := 3.10 3.11 3.12 3.13
+# Of each Python, that of $PATH or of pyenv. Salt 3007, since all that it requires comes as wheels; on 3.14 the first one that
+# runs there. Where there is no 3.14, that of a Debian in a folder is taken (make chroot).
+PYTHONS_BESIDE := 3.10 3.11 3.12 3.13 3.14
+SALT_3.14 := >=3008$(comma)<3009
+CHROOT ?= /var/lib/machines/sid
 beside = $(call interpreter,python$(1) $(wildcard $(HOME)/.pyenv/versions/$(1).*/bin/python),$(1:3.%=%))
+chrooted = $(if $(call beside,$(1)),,$(if $(wildcard $(CHROOT)/usr/bin/python$(1)),bash .ci/in-chroot $(CHROOT)))
 # What is run there.
-WITHOUT_DAEMONS = tests/test_layout.py tests/test_later_pythons.py tests/unit tests/functional
+TESTS ?= tests/test_layout.py tests/test_later_pythons.py tests/unit tests/functional
 
 .PHONY: help demo console test test-all test-slow pythons $(RELEASES:%=test-%) test-pythons $(PYTHONS_BESIDE:%=test-python-%)
-.PHONY: lint lint-workflows docs docs-tables dist clean
+.PHONY: chroot lint lint-workflows docs docs-tables dist clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -86,15 +97,25 @@ test-pythons:
 	@for version in $(PYTHONS_BESIDE); do $(MAKE) test-python-$$version; done
 
 $(PYTHONS_BESIDE:%=test-python-%): test-python-%:
-	@$(if $(call beside,$*),$(MAKE) .venv-python-$*/.installed,echo "There is no Python $* with its venv module here")
-	$(if $(call beside,$*),.venv-python-$*/bin/$(PYTEST) -m 'not slow' $(WITHOUT_DAEMONS))
+	@$(if $(has),$(in_chroot) make .venv-python-$*/.installed,echo "There is no Python $* with its venv module here")
+	$(if $(has),$(in_chroot) .venv-python-$*/bin/$(PYTEST) -m 'not slow' $(TESTS))
+
+$(PYTHONS_BESIDE:%=test-python-%): in_chroot = $(call chrooted,$*)
+$(PYTHONS_BESIDE:%=test-python-%): has = $(call beside,$*)$(in_chroot)
 
 # For .ci/run: the Pythons that this machine has, besides that of .venv.
 pythons:
 	@echo $(others)
 
-others = $(strip $(foreach version,$(filter-out $(default),$(PYTHONS_BESIDE)),$(if $(call beside,$(version)),$(version))))
+others = $(strip $(foreach v,$(filter-out $(default),$(PYTHONS_BESIDE)),$(if $(call beside,$(v))$(call chrooted,$(v)),$(v))))
 default = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+
+chroot: $(CHROOT)/usr/bin/python3.14
+
+# Debian's testing and unstable have it. A stand-in for the Python that packages of Salt 3008 bring.
+$(CHROOT)/usr/bin/python3.14:
+	debootstrap --variant=minbase --include=ca-certificates,g++,gcc,git,make,openssh-client,procps,python3-dev,python3-venv,sudo \
+	  sid $(CHROOT)
 
 # mypy does not see through setuptools' mapping of the folders, so it gets them under their installed name.
 lint: .venv/.installed
@@ -139,7 +160,7 @@ dist: .venv-dist/.installed
 # $(call install,VENV,INTERPRETER,PYTHONS,SALT,EXTRAS)
 define install
 	@test -n "$(2)" || { echo "No usable Python for Salt $(4): $(3), with its venv module (Debian: python3-venv)," \
-	"is needed. Name one with $(if $(findstring 3006,$(1)),PYTHON_3006,PYTHON)=…" >&2; exit 1; }
+	"is needed. Name one with $(if $(findstring 300,$(1)),PYTHON_$(lastword $(subst -, ,$(1))),PYTHON)=…" >&2; exit 1; }
 	@echo "Installing Salt $(4) into $(1), on $$($(2) --version)"
 	@$(2) -m venv --clear $(1)
 	@$(1)/bin/python -m pip install -qq --constraint .ci/docs.txt 'salt$(4)' --editable '.[$(5)]'
@@ -156,9 +177,8 @@ $(RELEASES:%=.venv-%/.installed): .venv-%/.installed: pyproject.toml setup.py
 	$(call install,.venv-$*,$(call python,$*),$(or $(PYTHONS_$*),$(PYTHONS)),==$*.*,tests)
 
 $(PYTHONS_BESIDE:%=.venv-python-%/.installed): .venv-python-%/.installed: pyproject.toml setup.py
-	$(call install,.venv-python-$*,$(call beside,$*),Python $*,==3007.*,tests)
+	$(call install,.venv-python-$*,$(call beside,$*),Python $*,$(or $(SALT_$*),==3007.*),tests)
 
-comma := ,
 
 clean:
 	rm -rf .venv .venv-dist .venv-actionlint $(RELEASES:%=.venv-%) $(PYTHONS_BESIDE:%=.venv-python-%) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis docs/_build

@@ -71,7 +71,7 @@ HAS_PLAIN_BUS = _MAJOR >= 3007
 
 
 #: Releases of Salt, and the minor versions of Python 3, on which this extension is tested.
-_TESTED, _TESTED_PYTHON = range(3006, 3009), range(10, 14)
+_TESTED, _TESTED_PYTHON = range(3006, 3009), range(10, 15)
 
 
 def untested() -> list[str]:
