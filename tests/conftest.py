@@ -54,11 +54,48 @@ def pytest_collection_modifyitems(items):
     items.sort(key=place)
 
 
-def pytest_sessionfinish(session, exitstatus):
-    """Tell .ci/run how it ended: make has one status for tests that failed and for a pytest that did not run them."""
-    path = os.environ.get("PYTEST_STATUS")
-    if path and not hasattr(session.config, "workerinput"):
-        pathlib.Path(path).write_text(str(int(exitstatus)))
+class _Told:
+    """
+    For .ci/run: ``PYTEST_FAILED`` gets a line for each test that failed, and ``--last-failed`` also runs what was not run,
+    since pytest ends early when a worker is interrupted.
+    """
+
+    def __init__(self, config, path):
+        self._cache, self._path, self._owed = config.cache, pathlib.Path(path), None
+        self._path.write_text("")
+
+    def pytest_collection_finish(self, session):
+        self.pytest_xdist_node_collection_finished([item.nodeid for item in session.items])
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids):
+        if not self._owed:  # each worker has the same, and so has one that takes the place of one that was killed
+            self._owed = dict.fromkeys(ids, True)
+
+    def pytest_collectreport(self, report):
+        if report.failed:
+            self._note(report)
+
+    def pytest_runtest_logreport(self, report):
+        if report.failed:
+            self._note(report)
+        elif report.skipped or report.when == "call":
+            self._owed.pop(report.nodeid, None)
+
+    def _note(self, report):
+        self._owed = {**(self._owed or {}), report.nodeid: True}
+        with self._path.open("a") as stream:
+            stream.write(f"{report.nodeid}\n")
+
+    @pytest.hookimpl(trylast=True)  # after pytest's own
+    def pytest_sessionfinish(self):
+        self._cache.set("cache/lastfailed", self._owed or {})
+
+
+def pytest_configure(config):
+    path = os.environ.get("PYTEST_FAILED")
+    if path and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Told(config, path))
 
 
 def pytest_unconfigure():
