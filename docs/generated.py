@@ -22,7 +22,7 @@ from typing import Any
 from docs import tables
 from saltext.jobs.core import settings
 from saltext.jobs.core.master import events as vocabulary
-from saltext.jobs.core.postgresql.options import Options
+from saltext.jobs.core.postgresql.options import CacheOptions, Options
 
 PAGES = pathlib.Path(__file__).resolve().parent
 CHECKOUT = PAGES.parent
@@ -33,9 +33,10 @@ SECTIONS: dict[str, type] = {
     "job_recorder": settings.RecorderSettings,
     "saltext_jobs_reactor": settings.ReactorSettings,
     "returner.pgjsonb_bulk": Options,
+    "postgresql": CacheOptions,
 }
 #: What is written otherwise than the attribute of the class is called.
-_WRITTEN = {"password": "pass"}
+_WRITTEN = {("returner.pgjsonb_bulk", "password"): "pass"}
 _FIELD = re.compile(r" {4}(\w+): .+ = option\(")
 _OUTSIDE = re.compile(r"\]\((\.\./[^)#\s]+)")
 _EVENT = re.compile(r"^(``salt/\S.*)\n((?: {4}.+\n)+)", re.MULTILINE)
@@ -49,7 +50,7 @@ def options() -> str:
         about = meanings(kind)
         for field in dataclasses.fields(kind):
             instead = field.metadata["instead"]
-            name = _WRITTEN.get(field.name, field.name)
+            name = _WRITTEN.get((section, field.name), field.name)
             cells = (
                 f"`{section}`",
                 f"`{name}`",
@@ -65,7 +66,8 @@ def options() -> str:
 def meanings(kind: type) -> dict[str, str]:
     """Return what the comment above each option of a settings class says; one comment may be for several in a row."""
     found, about, before = {}, "", ""
-    for line in inspect.getsource(kind).splitlines():
+    parents = [cls for cls in reversed(kind.__mro__) if dataclasses.is_dataclass(cls)]
+    for line in "\n".join(map(inspect.getsource, parents)).splitlines():
         comment = line.strip()
         if comment.startswith("#: "):
             about = f"{about} {comment[3:]}" if before.startswith("#: ") else comment[3:]

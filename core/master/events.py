@@ -32,12 +32,14 @@ What we announce (payloads are flat dicts, whose fields are marked; ``_stamp`` i
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from saltext.jobs.core.ids import is_plain
+from saltext.jobs.core.returned import function_of as function_of
+from saltext.jobs.core.returned import name_of
+from saltext.jobs.core.returned import retcode_of as retcode_of
 
 JOB = "salt/job/"
 MINION = "salt/minion/"
@@ -168,8 +170,8 @@ def _job_fact(parts: list[str], data: Mapping[str, Any]) -> BusFact | None:
             jid,
             function_of(data),
             data.get("tgt"),
-            _text(data.get("tgt_type"), "glob"),
-            _text(data.get("user"), ""),
+            name_of(data.get("tgt_type"), "glob"),
+            name_of(data.get("user"), ""),
             _names(data.get("minions")),
         )
     if len(parts) != 5 or not is_plain(parts[4]) or data.get("id") != parts[4]:
@@ -179,52 +181,6 @@ def _job_fact(parts: list[str], data: Mapping[str, Any]) -> BusFact | None:
     if kind == "start":
         return JobStarted(jid, parts[4])
     return None
-
-
-#: Retcodes are 32 bits wide, as exit codes are; all state of the engines can hold that. Anything else is a failure.
-_LOWEST, _HIGHEST = -(2**31), 2**31 - 1
-_NUMBER = re.compile(r"-?[0-9]{1,10}")
-#: Longest name of a function, or of several of one job, that is taken for one.
-_LONGEST_NAME = 1000
-
-
-def retcode_of(ret: Mapping[str, Any]) -> int:
-    """
-    Return the one exit code that a return stands for, whatever its fields hold: 0 for success, at most 32 bits.
-
-    ``retcode`` may be missing (then success decides), a number, or a dict with one for each of several functions, of
-    which the worst counts. ``success: False`` with a retcode of 0 is a failure too: that is how a minion reports a
-    function it could not run. What is no exit code is a failure, and counts as 1.
-    """
-    code = ret.get("retcode")
-    if isinstance(code, Mapping):
-        number = max((_number(value) for value in code.values()), default=0, key=abs)
-    else:
-        number = _number(code)
-    return 1 if number == 0 and ret.get("success") is False else number
-
-
-def _number(value: Any) -> int:
-    if value is None:
-        return 0
-    if isinstance(value, str) and _NUMBER.fullmatch(value):
-        value = int(value)  # some job caches keep it as text
-    # A whole float is what a database without integers gives back; inf and nan compare with neither limit.
-    if isinstance(value, (int, float)) and _LOWEST <= value <= _HIGHEST and value == int(value):
-        return int(value)
-    return 1
-
-
-def function_of(data: Mapping[str, Any]) -> str:
-    """Return the name of the function of a job or return, of several joined by commas; empty where it is no name."""
-    fun = data.get("fun")
-    if isinstance(fun, (list, tuple)) and len(fun) <= _LONGEST_NAME and all(isinstance(name, str) for name in fun):
-        fun = ",".join(fun)
-    return _text(fun, "")
-
-
-def _text(value: Any, default: str) -> str:
-    return value if isinstance(value, str) and len(value) <= _LONGEST_NAME else default
 
 
 def _names(value: Any) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The options of the ``pgjsonb_bulk`` returner."""
+"""The options of the ``pgjsonb_bulk`` returner, and of ``cache: postgresql``. No error shows a password."""
 
 from __future__ import annotations
 
@@ -13,12 +13,30 @@ from saltext.jobs.core.settings import read_settings
 NAME = "pgjsonb_bulk"
 #: Whose options hold where ours are not set, so that a master that used it goes on as it is.
 _OF_SALT = "pgjsonb"
+#: The section of ``cache: postgresql``.
+CACHE = "postgresql"
+_COMMITS = ("on", "off", "local", "remote_write", "remote_apply")
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, (str, int)) or isinstance(value, bool):
         raise ValueError(value)
     return str(value)
+
+
+def _secret(value: Any) -> str:
+    """As ``_text``; the error has no value, which may be a password."""
+    try:
+        return _text(value)
+    except ValueError:
+        raise SettingsError("password and dsn, where they are set, are to be texts") from None
+
+
+def _commit(value: Any) -> str:
+    found = {True: "on", False: "off", None: ""}.get(value, value) if isinstance(value, (bool, type(None))) else value
+    if found not in ("", *_COMMITS):
+        raise ValueError(value)
+    return str(found)
 
 
 def _text_or_none(value: Any) -> str:
@@ -42,17 +60,19 @@ _LIMITS = seconds(1, 3600)
 _TEXT = Check(_text, "a text")
 _FILE = Check(_text_or_none, "a text, or None")
 _SECONDS = Check(_seconds, _LIMITS.accepts)
+_SECRET = Check(_secret, "a text")
+_COMMIT = Check(_commit, f"empty, or one of {', '.join(_COMMITS)}")
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
-    """What stands under ``returner.pgjsonb_bulk``, or else, for the first ten, under ``returner.pgjsonb``."""
+class Server:
+    """Where a server is, and who logs in to it: by the names that Salt's pgjsonb returner has."""
 
     #: The server, and who logs in to it.
     host: str = option("localhost", _TEXT, "0.2.0")
     port: int = option(5432, Check(_port, "a port number"), "0.2.0")
     user: str = option("salt", _TEXT, "0.2.0")
-    password: str = option("salt", _TEXT, "0.2.0")
+    password: str = option("salt", _SECRET, "0.2.0")
     db: str = option("salt", _TEXT, "0.2.0")
     #: As PostgreSQL's own clients have it.
     sslmode: str = option("", _FILE, "0.2.0")
@@ -62,6 +82,12 @@ class Options:
     sslcrl: str = option("", _FILE, "0.2.0")
     #: Seconds for a connection to be made.
     connect_timeout: float = option(5.0, _SECONDS, "0.2.0")
+
+
+@dataclasses.dataclass(frozen=True)
+class Options(Server):
+    """What stands under ``returner.pgjsonb_bulk``, or else, for those of ``Server``, under ``returner.pgjsonb``."""
+
     #: Seconds for the server to take one batch; a server that takes longer counts as down.
     timeout: float = option(30.0, _SECONDS, "0.2.0")
     #: Whether tables that are missing are made with a partition for each month.
@@ -70,12 +96,46 @@ class Options:
     keep_days: int = option(0, whole(), "0.2.0")
 
 
+@dataclasses.dataclass(frozen=True)
+class CacheOptions(Server):
+    """What stands under ``postgresql``, for ``cache: postgresql``."""
+
+    #: Empty where the server wants none, or where libpq finds it in the password file of the user that the master runs as.
+    password: str = option("", _SECRET, "0.2.0")
+    #: A connection string or URI for libpq; what it says counts before the options above.
+    dsn: str = option("", _SECRET, "0.2.0")
+    #: Seconds without an answer after which the server counts as away.
+    timeout: float = option(5.0, _SECONDS, "0.2.0")
+    #: Connections that one process of the master has at most.
+    connections: int = option(4, whole(1), "0.2.0")
+    #: When a write counts as done. Empty: as the server has it, but no earlier than the server's own disk has it.
+    synchronous_commit: str = option("", _COMMIT, "0.2.0")
+
+
 def read_options(opts: Mapping[str, Any]) -> Options:
     """:raises SettingsError: naming the option, its value and what is accepted."""
     own = _section(opts, NAME)
     names = {field.name for field in dataclasses.fields(Options)}
     shared = {name: value for name, value in _section(opts, _OF_SALT).items() if name in names}
     return read_settings(Options, f"returner.{NAME}", shared, own)
+
+
+def read_cache_options(opts: Mapping[str, Any]) -> CacheOptions:
+    """:raises SettingsError: naming the option and what is accepted; and its value, unless that may be a password."""
+    whole_section = opts.get(CACHE)
+    if whole_section is not None and not isinstance(whole_section, Mapping):
+        raise SettingsError(f"{CACHE} is no mapping of options; a connection string is the option {CACHE}.dsn")
+    found = dict(whole_section or {})
+    for key, value in opts.items():
+        if isinstance(key, str) and key.startswith(f"{CACHE}."):
+            found.setdefault(key[len(CACHE) + 1 :], value)
+    if "pass" in found:
+        found.setdefault("password", found.pop("pass"))
+    known = {field.name for field in dataclasses.fields(CacheOptions)}
+    unknown = sorted(str(name) for name in found.keys() - known)
+    if unknown:
+        raise SettingsError(f"{CACHE} has no option {', '.join(unknown)}; accepted are {', '.join(sorted(known))}")
+    return read_settings(CacheOptions, CACHE, found)
 
 
 def _section(opts: Mapping[str, Any], name: str) -> dict[str, Any]:

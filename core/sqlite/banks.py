@@ -20,6 +20,7 @@ import salt.payload
 
 from saltext.jobs.core.banks import MINIONS, RETURNS
 from saltext.jobs.core.disk import packed
+from saltext.jobs.core.disk.bank_names import below, plain_bank
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.sqlite import job_index, removal
 from saltext.jobs.core.sqlite.database import Database, database_at
@@ -130,7 +131,7 @@ class SqliteBanks:
         if key is None:
             name = plain_bank(bank)
             query = "SELECT 1 FROM banks WHERE name = ? OR (name > ? AND name < ?) LIMIT 1"
-            return bool(self._database.read(query, (name, *_below(name))))
+            return bool(self._database.read(query, (name, *below(name))))
         return bool(self._rows(f"SELECT 1 FROM records WHERE {_OF} AND key = ? AND {_ALIVE}", bank, str(key), _now()))
 
     def updated(self, bank: str, key: str) -> float | None:
@@ -149,7 +150,7 @@ class SqliteBanks:
                 return count > 0
             found = dict(
                 sql.execute(
-                    "SELECT name, id FROM banks WHERE name = ? OR (name > ? AND name < ?)", (name, *_below(name))
+                    "SELECT name, id FROM banks WHERE name = ? OR (name > ? AND name < ?)", (name, *below(name))
                 )
             )
             for number in found.values():
@@ -178,7 +179,7 @@ class SqliteBanks:
     def banks(self, bank: str) -> list[str]:
         """Return the names of the banks in a bank, in order."""
         name = plain_bank(bank)
-        found = self._database.read("SELECT name FROM banks WHERE name > ? AND name < ? ORDER BY name", _below(name))
+        found = self._database.read("SELECT name FROM banks WHERE name > ? AND name < ? ORDER BY name", below(name))
         start = len(name) + 1
         return list(dict.fromkeys(str(row[0])[start:].partition("/")[0] for row in found))
 
@@ -193,7 +194,7 @@ class SqliteBanks:
     def banks_outside(self, bank: str, since: str, low: str, high: str) -> list[str]:
         """As ``outside``, the names of the banks in a bank."""
         name = plain_bank(bank)
-        first, last = _below(name)
+        first, last = below(name)
         found: list[Any] = []
         parts = [(f"{name}/{since}" if since else first, f"{name}/{low}"), (f"{name}/{high}", last)]
         for edges in parts[:1] if since else parts:
@@ -249,7 +250,7 @@ class SqliteBanks:
     def count_below(self, bank: str) -> int:
         """Return how many keys the banks in a bank have."""
         query = "SELECT count(*) FROM banks JOIN records ON records.bank = banks.id WHERE name > ? AND name < ?"
-        return int(self._database.read(query, _below(plain_bank(bank)))[0][0])
+        return int(self._database.read(query, below(plain_bank(bank)))[0][0])
 
     # -- jobs ------------------------------------------------------------------------------------------------------
 
@@ -353,23 +354,6 @@ class SqliteBanks:
 
 
 # -- names and marks ---------------------------------------------------------------------------------------------------
-
-
-def plain_bank(bank: Any) -> str:
-    """Return the one name of a bank. :raises StateError: for what is none, or would lead out of the cache."""
-    if not isinstance(bank, str):
-        raise StateError(f"the bank is {bank!r}; accepted is a text")
-    if "//" not in bank and "." not in bank and bank and bank[0] != "/" != bank[-1]:
-        return bank
-    parts = [part for part in bank.split("/") if part not in ("", ".")]
-    if not parts or ".." in parts:
-        raise StateError(f"the bank is {bank!r}; accepted are names with slashes between them, and none that leads out")
-    return "/".join(parts)
-
-
-def _below(name: str) -> tuple[str, str]:
-    """Return between which names those of the banks in a bank are."""
-    return f"{name}/", f"{name}0"  # 0 comes after the slash
 
 
 def _bank_id(sql: sqlite3.Connection, name: str) -> int:

@@ -23,17 +23,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import operator
-import re
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
-
-import salt.payload
-import salt.utils.jid
 
 from saltext.jobs.core import banks
 from saltext.jobs.core.banks import LOADS, MINIONS
 from saltext.jobs.core.disk import packed
+from saltext.jobs.core.disk.job_summary import has_failed, job_marks, shown_of
 from saltext.jobs.core.sqlite import minion_sets
 
 if TYPE_CHECKING:  # Python may have been built without it
@@ -67,11 +64,6 @@ _FORGET = f"""DELETE FROM jobs WHERE mark IS NULL
 #: What is shown then says that there was a load.
 _NO_LOAD = "UPDATE jobs SET mark = NULL, shown = x''"
 AT_ONCE = 500  # values in one statement
-#: Whether Salt shows the time of a jid. With ``unique_jid`` there is the number of a process after it.
-_is_regular = re.compile("[0-9]{8}(?:[01][0-9]|2[0-3])[0-5][0-9][0-5][0-9][0-9]{6}(?:_.+)?", re.DOTALL).fullmatch
-#: What Salt shows of a job besides its time; the last one only where there is some.
-_SHOWN = ["Function", "Arguments", "Target", "Target-type", "User", "Metadata"]
-
 #: Returns the set of some minions.
 Pack = Callable[["sqlite3.Connection", Sequence[str]], bytes]
 
@@ -92,7 +84,7 @@ def has_stored(
         mark = job_marks(value)
         put = """INSERT INTO jobs (jid, mark, shown) VALUES (?, ?, ?)
             ON CONFLICT (jid) DO UPDATE SET mark = excluded.mark, shown = excluded.shown"""
-        shown = None if _replaces_published(sql, key) else _shown(key, mark, value)
+        shown = None if _replaces_published(sql, key) else shown_of(key, mark, value)
         sql.execute(put, (key, _number(sql, *mark), shown))
     elif bank == MINIONS:
         if isinstance(value, (list, tuple)):
@@ -187,15 +179,6 @@ def _replaces_published(sql: sqlite3.Connection, jid: str) -> bool:
     return sql.execute(of_it, (banks.PUBLISHED, jid)).fetchone() is not None
 
 
-def has_failed(record: Any) -> bool:
-    """Tell whether a return is one of a failure: success is False, or there is an exit code other than 0."""
-    if not isinstance(record, Mapping):
-        return False
-    code = record.get("retcode", 0)
-    codes = code.values() if isinstance(code, Mapping) else [code]
-    return record.get("success") is False or any(value not in (0, None) for value in codes)
-
-
 def _number(sql: sqlite3.Connection, fun: str, user: str) -> int:
     found = sql.execute("SELECT id FROM marks WHERE fun = ? AND user = ?", (fun, user)).fetchone()
     if found is not None:
@@ -286,36 +269,3 @@ def _united(sets: Iterable[bytes]) -> bytes | None:
         return minion_sets.union(sets)
     except Exception:  # zlib has an error of its own
         return None
-
-
-def job_marks(load: Any) -> tuple[str, str]:
-    """Return the function and the user of a load; of several functions their names with commas between them."""
-    if not isinstance(load, Mapping):
-        return "", ""
-    fun, user = load.get("fun"), load.get("user")
-    if isinstance(fun, (list, tuple)):
-        fun = ",".join(name for name in fun if isinstance(name, str))
-    return fun if isinstance(fun, str) else "", user if isinstance(user, str) else ""
-
-
-def shown_mark(fun: str, user: str) -> tuple[str, str]:
-    """Return what Salt shows as function and user of a load with this mark."""
-    return fun, user or "root"
-
-
-def _shown(jid: str, mark: tuple[str, str], load: Any) -> bytes | None:
-    """
-    Return what is shown of a load besides what its mark and its jid tell: a list of the arguments, the target and its type
-    and, where there are some, the metadata. None where only a look at the load itself can tell.
-    """
-    if not isinstance(load, dict) or not load or not _is_regular(jid):
-        return None
-    try:
-        found = salt.utils.jid.format_job_instance(load)
-        function, *middle, user = [found.pop(name) for name in _SHOWN[:5]]
-        if (function, user) != shown_mark(*mark) or found.keys() - _SHOWN[5:]:
-            return None
-        data: bytes = salt.payload.dumps([*middle, *found.values()], use_bin_type=True)
-    except Exception:  # a load holds whatever it holds
-        return None
-    return data

@@ -6,14 +6,12 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import msgpack
-
 from saltext.jobs.core.banks import LOADS
-from saltext.jobs.core.disk import packed
+from saltext.jobs.core.disk.job_summary import decoded, shown_mark
+from saltext.jobs.core.disk.tally import Tally
 from saltext.jobs.core.sqlite import minion_sets
 from saltext.jobs.core.sqlite.database import Database
-from saltext.jobs.core.sqlite.job_index import RETURNS, UNTIMED, shown_mark
-from saltext.jobs.core.sqlite.tally import Tally
+from saltext.jobs.core.sqlite.job_index import RETURNS, UNTIMED
 
 FEW = 40
 CHUNK = 500  # rows asked for at a time: a reader that stays in one query would keep -wal from being emptied
@@ -22,8 +20,6 @@ SOME_STRETCHES = 20  # looked at by each sweep
 
 #: Stands for a mark that was forgotten since its load was listed; the load is gone.
 _GONE = ("", "")
-#: Of what is shown of a job, without metadata and with.
-_LENGTHS = {3, 4}
 _DATED = re.compile("[0-9]{8}").match
 #: Said so that the order of the jids decides by what the rows are found.
 _LOADED = "+mark IS NOT NULL"
@@ -154,7 +150,7 @@ class JobLookup:
                 values = tuple(
                     value if number in known else None for number, value in zip(numbers, values, strict=True)
                 )
-            yield jids, [known.get(number, _GONE) for number in numbers], _decoded(values)
+            yield jids, [known.get(number, _GONE) for number in numbers], decoded(values)
             rows = self._database.read(query, (jids[-1],))
 
     def forget(self) -> int:
@@ -188,16 +184,3 @@ def _outcomes(is_for: bool, has_returned: bool, has_failed: bool) -> frozenset[s
     if has_returned:
         return frozenset(("returned", "failed") if has_failed else ("returned",))
     return frozenset(("missing",) if is_for else ())
-
-
-def _decoded(values: Sequence[bytes | None]) -> list[Any]:
-    """Decode what is shown of jobs; None for what is damaged. All as one list: to begin costs more than most of them."""
-    some = [value for value in values if value is not None]
-    try:
-        found = packed.loads(msgpack.Packer().pack_array_header(len(some)) + b"".join(some))
-        if not set(map(type, found)) <= {list} or not set(map(len, found)) <= _LENGTHS:
-            raise ValueError("one of them is nothing that is shown of a job")
-    except Exception:  # msgpack raises many kinds for a broken value
-        return [_decoded([value])[0] if value and len(values) > 1 else None for value in values]
-    each = iter(found)
-    return [None if value is None else next(each) for value in values] if len(some) < len(values) else found

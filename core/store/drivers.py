@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.banks import ASIDE, LOADS
+from saltext.jobs.core.disk.tally import Tally
 from saltext.jobs.core.ids import jid_at
-from saltext.jobs.core.sqlite.tally import Tally
 from saltext.jobs.core.store.calling import Calls, Outage, Undecodable
 
 if TYPE_CHECKING:  # Python may have been built without sqlite3

@@ -20,11 +20,11 @@ from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import arguments, lines
 from saltext.jobs.core.banks import LOADS, MINIONS, PUBLISHED, RETURNS
+from saltext.jobs.core.disk.job_summary import has_failed, job_marks
+from saltext.jobs.core.disk.tally import Tally
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.options import duration
-from saltext.jobs.core.sqlite.job_index import has_failed, job_marks
-from saltext.jobs.core.sqlite.tally import Tally
 from saltext.jobs.core.store import records
 from saltext.jobs.core.store.drivers import Matches, has_date
 from saltext.jobs.core.store.listing import describe, readable

@@ -19,11 +19,11 @@ from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.banks import ASIDE, LOADS
 from saltext.jobs.core.disk import packed
+from saltext.jobs.core.disk.tally import Tally
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.sqlite.banks import SqliteBanks, banks_of
 from saltext.jobs.core.sqlite.job_lookup import CHUNK, JobLookup
-from saltext.jobs.core.sqlite.tally import Tally
 from saltext.jobs.core.store.calling import Outage, Undecodable
 from saltext.jobs.core.store.drivers import ABSENT, Driver, JobIndex, Left, Marks, Shown
 

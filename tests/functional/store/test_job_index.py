@@ -21,6 +21,7 @@ import salt.config
 import salt.payload
 from salt.exceptions import SaltCacheError
 
+from saltext.jobs.core.disk.job_summary import has_failed, job_marks
 from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.sqlite import job_index, schema
 from saltext.jobs.core.sqlite.banks import banks_of
@@ -108,7 +109,7 @@ def first_version(path):
 
         loads, minions = bank("jobs/loads"), bank("jobs/minions")
         for jid, load in {**LOADS, **ODD}.items():
-            record(loads, jid, load, *job_index.job_marks(load))
+            record(loads, jid, load, *job_marks(load))
             record(minions, jid, ["web1", "web2"])
             record(bank(f"jobs/returns/{jid}"), "web1", {"return": True})
         record(bank("jobs/returns/20260101000000000000"), "db1", {"return": True})
@@ -618,7 +619,7 @@ def assert_it_fits(opts):
     }
     loads = set(store.keys("jobs/loads"))
     assert set(all_jobs(store, False)) == loads == set(store.keys("jobs/published"))
-    failed = {jid for jid in returns if any(job_index.has_failed(record) for record in returns[jid].values())}
+    failed = {jid for jid in returns if any(has_failed(record) for record in returns[jid].values())}
     assert set(banks.index.jids_failed("", "~")) == failed
     for minion in FLEET[::40]:
         wanted = {jid for jid in loads if minion in listed.get(jid, ()) or minion in returns.get(jid, ())}

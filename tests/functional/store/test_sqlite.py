@@ -30,12 +30,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from salt.exceptions import SaltCacheError
 
+from saltext.jobs.core.disk.job_summary import job_marks
 from saltext.jobs.core.disk.mounts import remote_file_system
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.sqlite import schema
 from saltext.jobs.core.sqlite.banks import banks_of
 from saltext.jobs.core.sqlite.database import Database, database_at
-from saltext.jobs.core.sqlite.job_index import job_marks
 from tests.functional.store.test_contract import in_processes
 from tests.functional.store.test_job_index import dying
 from tests.waiting import SOON, stretched, wait_for

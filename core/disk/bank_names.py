@@ -1,0 +1,24 @@
+"""The names of banks, as drivers of ``salt.cache`` get them: paths with slashes. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from saltext.jobs.core.errors import StateError
+
+
+def plain_bank(bank: Any) -> str:
+    """Return the one name of a bank. :raises StateError: for what is none, or would lead out of the cache."""
+    if not isinstance(bank, str):
+        raise StateError(f"the bank is {bank!r}; accepted is a text")
+    if "//" not in bank and "." not in bank and bank and bank[0] != "/" != bank[-1]:
+        return bank
+    parts = [part for part in bank.split("/") if part not in ("", ".")]
+    if not parts or ".." in parts:
+        raise StateError(f"the bank is {bank!r}; accepted are names with slashes between them, and none that leads out")
+    return "/".join(parts)
+
+
+def below(name: str) -> tuple[str, str]:
+    """Return between which names those of the banks in a bank are."""
+    return f"{name}/", f"{name}0"  # 0 comes after the slash

@@ -1,0 +1,77 @@
+"""
+What of a load and of a return is kept beside it by a storage in which jobs are found and listed without reading them. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgpack
+import salt.payload
+import salt.utils.jid
+
+from saltext.jobs.core.disk import packed
+
+#: Whether Salt shows the time of a jid. With ``unique_jid`` there is the number of a process after it.
+_is_regular = re.compile("[0-9]{8}(?:[01][0-9]|2[0-3])[0-5][0-9][0-5][0-9][0-9]{6}(?:_.+)?", re.DOTALL).fullmatch
+#: What Salt shows of a job besides its time; the last one only where there is some.
+_SHOWN = ["Function", "Arguments", "Target", "Target-type", "User", "Metadata"]
+#: Of what is shown of a job, without metadata and with.
+_LENGTHS = {3, 4}
+
+
+def has_failed(record: Any) -> bool:
+    """Tell whether a return is one of a failure: success is False, or there is an exit code other than 0."""
+    if not isinstance(record, Mapping):
+        return False
+    code = record.get("retcode", 0)
+    codes = code.values() if isinstance(code, Mapping) else [code]
+    return record.get("success") is False or any(value not in (0, None) for value in codes)
+
+
+def job_marks(load: Any) -> tuple[str, str]:
+    """Return the function and the user of a load; of several functions their names with commas between them."""
+    if not isinstance(load, Mapping):
+        return "", ""
+    fun, user = load.get("fun"), load.get("user")
+    if isinstance(fun, (list, tuple)):
+        fun = ",".join(name for name in fun if isinstance(name, str))
+    return fun if isinstance(fun, str) else "", user if isinstance(user, str) else ""
+
+
+def shown_mark(fun: str, user: str) -> tuple[str, str]:
+    """Return what Salt shows as function and user of a load with this mark."""
+    return fun, user or "root"
+
+
+def shown_of(jid: str, mark: tuple[str, str], load: Any) -> bytes | None:
+    """
+    Return what is shown of a load besides what its mark and its jid tell: a list of the arguments, the target and its type
+    and, where there are some, the metadata. None where only a look at the load itself can tell.
+    """
+    if not isinstance(load, dict) or not load or not _is_regular(jid):
+        return None
+    try:
+        found = salt.utils.jid.format_job_instance(load)
+        function, *middle, user = [found.pop(name) for name in _SHOWN[:5]]
+        if (function, user) != shown_mark(*mark) or found.keys() - _SHOWN[5:]:
+            return None
+        data: bytes = salt.payload.dumps([*middle, *found.values()], use_bin_type=True)
+    except Exception:  # a load holds whatever it holds
+        return None
+    return data
+
+
+def decoded(values: Sequence[bytes | None]) -> list[Any]:
+    """Decode what is shown of jobs; None for what is damaged. All as one list: to begin costs more than most of them."""
+    some = [value for value in values if value is not None]
+    try:
+        found = packed.loads(msgpack.Packer().pack_array_header(len(some)) + b"".join(some))
+        if not set(map(type, found)) <= {list} or not set(map(len, found)) <= _LENGTHS:
+            raise ValueError("one of them is nothing that is shown of a job")
+    except Exception:  # msgpack raises many kinds for a broken value
+        return [decoded([value])[0] if value and len(values) > 1 else None for value in values]
+    each = iter(found)
+    return [None if value is None else next(each) for value in values] if len(some) < len(values) else found

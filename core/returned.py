@@ -1,0 +1,53 @@
+"""What a return says of itself, whatever its fields hold: which function, and whether it has failed. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+#: Retcodes are 32 bits wide, as exit codes are; all state of the engines can hold that. Anything else is a failure.
+_LOWEST, _HIGHEST = -(2**31), 2**31 - 1
+_NUMBER = re.compile(r"-?[0-9]{1,10}")
+#: Longest name of a function, or of several of one job, that is taken for one.
+LONGEST_NAME = 1000
+
+
+def retcode_of(ret: Mapping[str, Any]) -> int:
+    """
+    Return the one exit code that a return stands for, whatever its fields hold: 0 for success, at most 32 bits.
+
+    ``retcode`` may be missing (then success decides), a number, or a dict with one for each of several functions, of
+    which the worst counts. ``success: False`` with a retcode of 0 is a failure too: that is how a minion reports a
+    function it could not run. What is no exit code is a failure, and counts as 1.
+    """
+    code = ret.get("retcode")
+    if isinstance(code, Mapping):
+        number = max((_number(value) for value in code.values()), default=0, key=abs)
+    else:
+        number = _number(code)
+    return 1 if number == 0 and ret.get("success") is False else number
+
+
+def _number(value: Any) -> int:
+    if value is None:
+        return 0
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        value = int(value)  # some job caches keep it as text
+    # A whole float is what a database without integers gives back; inf and nan compare with neither limit.
+    if isinstance(value, (int, float)) and _LOWEST <= value <= _HIGHEST and value == int(value):
+        return int(value)
+    return 1
+
+
+def function_of(data: Mapping[str, Any]) -> str:
+    """Return the name of the function of a job or return, of several joined by commas; empty where it is no name."""
+    fun = data.get("fun")
+    if isinstance(fun, (list, tuple)) and len(fun) <= LONGEST_NAME and all(isinstance(name, str) for name in fun):
+        fun = ",".join(fun)
+    return name_of(fun, "")
+
+
+def name_of(value: Any, default: str) -> str:
+    """Return a name as it is; ``default`` for what is none."""
+    return value if isinstance(value, str) and len(value) <= LONGEST_NAME else default
