@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # Python may have been built without sqlite3
     from saltext.jobs.core.sqlite.banks import SqliteBanks
 
 
-DRIVERS = ("localfs", "sqlite", "redis", "mysql", "etcd", "consul", "mmap_cache")
+DRIVERS = ("localfs", "sqlite", "postgresql", "redis", "mysql", "etcd", "consul", "mmap_cache")
 
 #: Gets how many jobs have been looked at, and how many there are.
 Told = Callable[[int, int], None]

@@ -136,6 +136,14 @@ class Store:
 
 
 def _driver(name: str, opts: Mapping[str, Any]) -> Driver:
+    if name == "postgresql":
+        try:
+            from saltext.jobs.core.store.postgresql import Postgresql
+        except ImportError as exc:
+            raise SaltCacheError(
+                f"cache: postgresql needs the Python module psycopg: pip install 'saltext-jobs[postgresql]' ({exc})"
+            ) from exc
+        return Postgresql(opts)
     if name != "sqlite":
         return _DRIVERS.get(name, Driver)(opts)
     try:
@@ -220,6 +228,7 @@ def _settings(opts: Mapping[str, Any]) -> bytes:
         "consul",
         "mmap_cache",
         "sqlite",
+        "postgresql",
         "extension_modules",
         "module_dirs",
         *("id", "__role"),

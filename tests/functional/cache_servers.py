@@ -149,6 +149,61 @@ def etcd_server(folder):
     return Server("etcd", command, ready, options, folder)
 
 
+class _Everything:
+    """All processes of a server, under the one that is their parent."""
+
+    def __init__(self, process):
+        self._process = process
+
+    def send_signal(self, number):
+        import psutil
+
+        parent = psutil.Process(self._process.pid)
+        if number == signal.SIGSTOP:
+            parent.send_signal(number)  # it makes no more children then
+        for process in parent.children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+        if number != signal.SIGSTOP:
+            parent.send_signal(number)
+
+
+class PostgresqlServer:
+    """As ``Server``; with a database of its own for whoever wants one."""
+
+    def __init__(self, server):
+        self.server = server
+        place = {"host": "127.0.0.1", "port": server.port, "user": "salt", "db": "postgres"}
+        self.options = {"cache": "postgresql", **{f"postgresql.{name}": value for name, value in place.items()}}
+
+    @property
+    def process(self):
+        return self.server.process and _Everything(self.server.process)
+
+    def start(self):
+        if self.server.process is None:
+            self.server.start()
+        return self
+
+    def stop(self):
+        self.server.stop()
+
+    def make_database(self, name):
+        """Make it, empty, and return the options for it."""
+        self.server.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+        self.server.execute(f"CREATE DATABASE {name}")
+        return {**self.options, "postgresql.db": name}
+
+
+def postgresql_server(folder):
+    _client("psycopg")
+    from tests.postgresql import PostgreSQL
+
+    server = PostgreSQL("fsync=off", "shared_buffers=16MB", "max_connections=200")
+    atexit.register(server.remove)
+    return PostgresqlServer(server)
+
+
 def driver_options(driver, servers, folder, request_tag):
     """
     Master options for ``driver``, with nothing stored there yet.
@@ -162,6 +217,8 @@ def driver_options(driver, servers, folder, request_tag):
         return {**own, "cache": "localfs"}
     if driver in ("mmap_cache", "sqlite"):
         return {**own, "cache": driver}
+    if driver == "postgresql":
+        return {**own, **servers(driver).make_database(f"t{request_tag}")}
     options = dict(servers(driver).options)
     if driver == "redis":
         options["cache.redis.db"] = str(request_tag % 16)
@@ -172,8 +229,8 @@ def driver_options(driver, servers, folder, request_tag):
     return {**own, **options}
 
 
-DRIVERS = ("localfs", "mmap_cache", "sqlite", "redis", "mysql", "etcd")
-SERVERS = {"redis": redis_server, "mysql": mysql_server, "etcd": etcd_server}
+DRIVERS = ("localfs", "mmap_cache", "sqlite", "postgresql", "redis", "mysql", "etcd")
+SERVERS = {"postgresql": postgresql_server, "redis": redis_server, "mysql": mysql_server, "etcd": etcd_server}
 
 
 def disk_usage(folder):

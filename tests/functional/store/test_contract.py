@@ -744,7 +744,9 @@ class Contract:
         called = self.watch(job_cache)
         for _ in range(3):
             job_cache.sweep_in(0, large=2)
-        assert called.count(("raw_keys", "jobs/loads")) == (0 if self.driver == "sqlite" else 1)  # which has an index
+        assert called.count(("raw_keys", "jobs/loads")) == (
+            0 if self.driver in ("sqlite", "postgresql") else 1
+        )  # which have an index
         job_cache.save_load(OLD, LOAD, minions=["web1"])
         job_cache.sweep_in(3700, large=2)
         assert job_cache.get_jids() == {}
@@ -790,7 +792,7 @@ class Contract:
             job_cache.returner(a_return("web1", f"2026051612000000000{number}"))
         again = Returner(dict(job_cache.opts))
         assert len(again.get_jids()) == 5
-        assert len(built) == (0 if self.driver in ("localfs", "sqlite") else 1)
+        assert len(built) == (0 if self.driver in ("localfs", "sqlite", "postgresql") else 1)
 
     def test_locks_do_not_pile_up_and_are_private(self, job_cache, opts):
         for number in range(300):
@@ -1230,6 +1232,10 @@ class TestRedis(ServerContract):
             assert cache.fetch(f"jobs/returns/{JID}", "web1") == {"return": 1}
             records.drop(job_cache.store, JID)
             assert cache.list("jobs/returns") == [] and cache.list("jobs/loads") == []
+
+
+class TestPostgresql(ServerContract):
+    driver = "postgresql"
 
 
 @pytest.mark.slow

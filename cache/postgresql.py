@@ -1,0 +1,115 @@
+"""
+Everything that Salt keeps in ``cache:``, in one table of a PostgreSQL server: jobs, minion data, the mine, tokens.
+
+.. code-block:: yaml
+
+    cache: postgresql
+    postgresql.host: db.example.com
+    postgresql.user: salt
+    postgresql.password: …
+    postgresql.db: salt
+
+Masters with the same server and database have one cache, whatever their ``cachedir``. Needs psycopg:
+``pip install saltext-jobs[postgresql]``. All options are in ``docs/postgresql.md``.
+
+A short function each; the work is done in ``core/postgresql/banks.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from salt.exceptions import SaltCacheError
+
+# Those of the loader that calls. What a loader writes into this file is for all loaders of a process, the last one's.
+from saltext.jobs.core.compat import loader_opts as __opts__
+from saltext.jobs.core.disk import packed
+from saltext.jobs.core.errors import JobsError
+
+try:
+    from saltext.jobs.core.postgresql import banks
+except ImportError:  # psycopg is an extra
+    banks = None
+
+__virtualname__ = "postgresql"
+__func_alias__ = {"list_": "list"}
+
+
+def __virtual__():
+    if banks is None:
+        return False, "the Python module psycopg is missing: pip install 'saltext-jobs[postgresql]'"
+    return __virtualname__
+
+
+def init_kwargs(kwargs):
+    """The arguments that each function gets besides its own: none, the options tell where the server is."""
+    return {}
+
+
+def store(bank, key, data, expires=None):
+    """
+    Store ``data``, whatever Salt's serializer takes.
+
+    expires
+        In how many seconds it counts as absent; for ever without it.
+    """
+    with _errors("store", bank, key):
+        _banks().store(bank, key, data, expires=expires or None)
+
+
+def fetch(bank, key):
+    """The value; ``{}`` where there is none."""
+    with _errors("fetch", bank, key):
+        return _banks().fetch(bank, key)
+
+
+def updated(bank, key):
+    """The Unix time of the last write, in whole seconds; None where there is no value."""
+    with _errors("updated", bank, key):
+        found = _banks().updated(bank, key)
+    return None if found is None else int(found)
+
+
+def flush(bank, key=None):
+    """Remove a key; without one the bank, with all that is below it. Returns whether there was anything to remove."""
+    with _errors("flush", bank, key):
+        return _banks().flush(bank, key)
+
+
+def list_(bank):
+    """The names of the keys and the banks in ``bank``."""
+    with _errors("list", bank, None):
+        return _banks().list(bank)
+
+
+def list_all(bank, include_data=False):
+    """``{key: value}`` of a bank; the values are there whatever ``include_data`` says."""
+    with _errors("list", bank, None):
+        return {key: packed.loads(value) for key, value in _banks().items(bank)}
+
+
+def contains(bank, key=None):
+    """Whether there is a value; without a key, whether there is the bank."""
+    with _errors("contains", bank, key):
+        return _banks().contains(bank, key)
+
+
+def clean_expired(bank):
+    """Remove from a bank what has expired."""
+    with _errors("clean", bank, None):
+        _banks().clean_expired(bank)
+
+
+def _banks():
+    return banks.banks_of(__opts__)
+
+
+@contextlib.contextmanager
+def _errors(what, bank, key):
+    try:
+        yield
+    except (JobsError, ValueError, TypeError, OverflowError) as exc:
+        error = SaltCacheError(f"The cache driver postgresql could not {what} bank={bank!r} key={key!r}: {exc}")
+        # By this the retry queue tells a full disk from a record that is refused for good.
+        error.errno = getattr(exc, "errno", None)
+        raise error from exc

@@ -1,0 +1,401 @@
+"""
+The banks of salt.cache in one table of PostgreSQL: ``cache: postgresql`` (cache/postgresql.py), the job cache and the queue.
+
+It behaves as the driver localfs does: a bank lists its keys and the banks in it; flushing a bank takes what is below it; a
+missing key fetches ``{}``. A bank is there as long as anything is in it. A value that has expired counts as absent, by the
+server's clock, which is the same for all masters. What is written in one call is written as a whole or not at all.
+
+It must never take what may work later for a refusal: ``core/postgresql/trouble.py`` tells the two apart.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import psycopg
+import salt.payload
+
+from saltext.jobs.core.banks import LOADS, MINIONS, PUBLISHED, RETURNS
+from saltext.jobs.core.disk import packed
+from saltext.jobs.core.disk.bank_names import below, plain_bank
+from saltext.jobs.core.disk.job_summary import has_failed, job_marks, shown_of
+from saltext.jobs.core.postgresql import cache_tables
+from saltext.jobs.core.postgresql.cache_tables import TABLE
+from saltext.jobs.core.postgresql.connections import Connections, Patient
+from saltext.jobs.core.postgresql.options import CacheOptions, read_cache_options
+from saltext.jobs.core.postgresql.trouble import Kind, kind_of, told
+
+Result = TypeVar("Result")
+Rows = list[tuple[Any, ...]]
+
+CHUNK = 500  # values asked for at a time
+#: Seconds that a look at many rows, or their removal, may take.
+LONG = 60.0
+#: How often something is tried that clashes with what others do, and seconds before the next time.
+_CLASHES, _PAUSE = 6, 0.02
+_MOST_SERVERS = 8
+_ALIVE = "(t.expires IS NULL OR t.expires > clock_timestamp())"
+_AT = "extract(epoch FROM {})::float8"
+#: What separates the minions of a list on their way: no id that Salt takes has it.
+_BETWEEN = "/"
+
+_SERVERS: dict[CacheOptions, Banks] = {}
+
+
+def banks_of(opts: Mapping[str, Any]) -> Banks:
+    """Return this process's banks on the server that a master's options name. :raises SettingsError: naming an option."""
+    options = read_cache_options(opts)
+    found = _SERVERS.get(options)
+    if found is None:
+        while len(_SERVERS) >= _MOST_SERVERS:
+            _SERVERS.pop(next(iter(_SERVERS))).end()
+        found = _SERVERS.setdefault(options, Banks(options))
+    return found
+
+
+class Banks:
+    """:param options: where the server is."""
+
+    def __init__(self, options: CacheOptions) -> None:
+        self._connections = Connections(
+            options, lambda connection: cache_tables.prepare(connection, bool(options.synchronous_commit))
+        )
+
+    def end(self) -> None:
+        """Disconnect."""
+        self._connections.end()
+
+    # -- one value -------------------------------------------------------------------------------------------------
+
+    def store(self, bank: str, key: str, value: Any, expires: float | None = None) -> None:
+        """
+        Store a value.
+
+        :param expires: in how many seconds it counts as absent.
+        :raises Away: where the server cannot do it now; nobody knows whether it was done.
+        :raises Rejected: where it never will.
+        """
+        self.store_all([(bank, key, value)], expires)
+
+    def store_all(self, items: Sequence[tuple[str, str, Any]], expires: float | None = None) -> None:
+        """As ``store``, (bank, key, value) triples as a whole; of the same place the last one counts."""
+        rows = {(row.bank, row.key): row for row in (_Row(*item, expires) for item in items)}
+        # In an order that all writers have, so that none waits for one that waits for it.
+        parts = [rows[place].insert(replace=True) for place in sorted(rows)]
+        *first, (last, values) = parts
+        before = ", ".join(f"p{number} AS ({part})" for number, (part, _) in enumerate(first))
+        query = f"WITH {before} {last}" if before else last
+        self.run(lambda connection: _do(connection, query, [one for _, some in first for one in some] + values))
+
+    def store_new(self, bank: str, key: str, value: Any, is_again: bool = False) -> bool:
+        """
+        Store a value where there is none, and tell whether that was so.
+
+        :param is_again: whether this was tried before, and nobody knows what came of it: what is there counts as stored
+            then, if it is the same.
+        """
+        row = _Row(bank, key, value, None)
+        query, values = row.insert(replace=False)
+        tries = 0
+
+        def work(connection: Patient) -> bool:
+            nonlocal tries
+            tries += 1
+            if _do(connection, f"{query} RETURNING 1", values):
+                return True
+            return (is_again or tries > 1) and self._value(connection, row.bank, row.key) == row.value
+
+        return self.run(work)
+
+    def fetch(self, bank: str, key: str, default: Any = None) -> Any:
+        """
+        Return a value; where there is none ``default``, or ``{}``.
+
+        :raises Exception: whatever msgpack raises for a broken value.
+        """
+        name = plain_bank(bank)
+        found = self.run(lambda connection: self._value(connection, name, str(key)))
+        if found is None:
+            return {} if default is None else default
+        return packed.loads(found)
+
+    @staticmethod
+    def _value(connection: Patient, bank: str, key: str) -> bytes | None:
+        found = _do(
+            connection, f"SELECT t.value FROM {TABLE} AS t WHERE t.bank = %s AND t.key = %s AND {_ALIVE}", (bank, key)
+        )
+        return bytes(found[0][0]) if found else None
+
+    def read_all(self, items: Sequence[tuple[str, str]]) -> list[bytes | None]:
+        """Return the values of (bank, key) pairs as they are stored, None where there is none."""
+        banks, keys = [plain_bank(bank) for bank, _ in items], [str(key) for _, key in items]
+        query = f"""SELECT w.place, t.value FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS w (bank, key, place)
+            JOIN {TABLE} AS t ON t.bank = w.bank AND t.key = w.key WHERE {_ALIVE}"""
+        found: dict[int, bytes] = dict(self.rows(query, (banks, keys)))
+        return [found.get(place) for place in range(1, len(items) + 1)]
+
+    def contains(self, bank: str, key: str | None = None) -> bool:
+        """Tell whether there is a value; without a key, whether there is the bank."""
+        name = plain_bank(bank)
+        where, values = "(t.bank = %s OR (t.bank > %s AND t.bank < %s))", [name, *below(name)]
+        if key is not None:
+            where, values = f"t.bank = %s AND t.key = %s AND {_ALIVE}", [name, str(key)]
+        return bool(self.rows(f"SELECT 1 FROM {TABLE} AS t WHERE {where} LIMIT 1", values))
+
+    def updated(self, bank: str, key: str) -> float | None:
+        """Return the Unix time of the last write, None where there is no value."""
+        query = f"SELECT {_AT.format('t.updated')} FROM {TABLE} AS t WHERE t.bank = %s AND t.key = %s AND {_ALIVE}"
+        found = self.rows(query, (plain_bank(bank), str(key)))
+        return found[0][0] if found else None
+
+    def flush(self, bank: str, key: str | None = None) -> bool:
+        """Remove a key; without one, the bank with all that is in it and below it. Returns whether there was anything."""
+        name = plain_bank(bank)
+        if key is not None:
+            return self._deleted("bank = %s AND key = %s", (name, str(key))) > 0
+        return self._deleted("bank = %s OR (bank > %s AND bank < %s)", (name, *below(name)), LONG) > 0
+
+    def _deleted(self, where: str, values: Sequence[Any], seconds: float | None = None) -> int:
+        query = f"DELETE FROM {TABLE} WHERE {where}".encode()
+        return self.run(lambda connection: int(connection.execute(query, values).rowcount), seconds)
+
+    def move(self, bank: str, key: str, to_bank: str, to_key: str) -> None:
+        """Give a value another place, whatever it holds, and replace what is there."""
+        place, other = (plain_bank(bank), str(key)), (plain_bank(to_bank), str(to_key))
+
+        def work(connection: Patient) -> None:
+            with connection.transaction():
+                _do(connection, f"DELETE FROM {TABLE} WHERE bank = %s AND key = %s", other)
+                more = "fun = NULL, usr = NULL, shown = NULL, failed = NULL, minions = NULL"
+                query = f"UPDATE {TABLE} SET bank = %s, key = %s, {more} WHERE bank = %s AND key = %s"
+                _do(connection, query, (*other, *place))
+
+        self.run(work)
+
+    # -- what there is ---------------------------------------------------------------------------------------------
+
+    def keys(self, bank: str) -> list[str]:
+        """Return the keys of a bank, in order."""
+        query = f"SELECT t.key FROM {TABLE} AS t WHERE t.bank = %s AND {_ALIVE} ORDER BY t.key"
+        return [row[0] for row in self.rows(query, (plain_bank(bank),))]
+
+    def banks(self, bank: str) -> list[str]:
+        """Return the names of the banks in a bank, in order."""
+        name = plain_bank(bank)
+        return self._banks_between(name, *below(name))
+
+    def _banks_between(self, name: str, low: str, high: str) -> list[str]:
+        # From one bank to the next by the index: not by way of all the keys in it.
+        query = f"""WITH RECURSIVE found AS (
+                (SELECT t.bank FROM {TABLE} AS t WHERE t.bank >= %s AND t.bank < %s ORDER BY t.bank LIMIT 1)
+                UNION ALL SELECT (SELECT t.bank FROM {TABLE} AS t WHERE t.bank > found.bank AND t.bank < %s
+                    ORDER BY t.bank LIMIT 1) FROM found WHERE found.bank IS NOT NULL)
+            SELECT bank FROM found WHERE bank IS NOT NULL"""
+        rows, start = self.rows(query, (low, high, high), LONG), len(name) + 1
+        return list(dict.fromkeys(str(row[0])[start:].partition("/")[0] for row in rows))
+
+    def list(self, bank: str) -> list[str]:
+        """Return the names of what is in a bank: keys, and banks in it."""
+        return [*dict.fromkeys((*self.keys(bank), *self.banks(bank)))]
+
+    def outside(self, bank: str, since: str, low: str, high: str) -> Iterable[str]:
+        """Return the keys of a bank from ``since`` on that are before ``low``; if it is empty also those after ``high``."""
+        query = f"SELECT t.key FROM {TABLE} AS t WHERE t.bank = %s AND t.key {{}}"
+        name = plain_bank(bank)
+        found = self.rows(query.format(">= %s AND t.key < %s"), (name, since, low), LONG)
+        if not since:
+            found += self.rows(query.format("> %s"), (name, high), LONG)
+        return [row[0] for row in found]
+
+    def banks_outside(self, bank: str, since: str, low: str, high: str) -> Iterable[str]:
+        """As ``outside``, the names of the banks in a bank."""
+        name = plain_bank(bank)
+        first, last = below(name)
+        found = self._banks_between(name, f"{name}/{since}" if since else first, f"{name}/{low}")
+        if not since:
+            found += self._banks_between(name, f"{name}/{high}", last)
+        return [each for each in dict.fromkeys(found) if not low <= each <= high]
+
+    def items(self, bank: str) -> Iterator[tuple[str, bytes]]:
+        """Yield the keys of a bank, in order, and their values as they are stored; what changes meanwhile may be there."""
+        query = f"""SELECT t.key, t.value FROM {TABLE} AS t WHERE t.bank = %s AND t.key {{}} %s AND {_ALIVE}
+            ORDER BY t.key LIMIT {CHUNK}"""
+        name = plain_bank(bank)
+        rows = self.rows(query.format(">="), (name, ""))
+        while rows:
+            yield from ((row[0], row[1]) for row in rows)
+            rows = self.rows(query.format(">"), (name, rows[-1][0]))
+
+    def pick(self, bank: str, keys: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        """Yield those of some keys that have a value, in the given order, with their values as they are stored."""
+        query = f"SELECT t.key, t.value FROM {TABLE} AS t WHERE t.bank = %s AND t.key = ANY(%s) AND {_ALIVE}"
+        name = plain_bank(bank)
+        for part in parts(list(keys)):
+            found: dict[str, bytes] = dict(self.rows(query, (name, part)))
+            yield from ((key, found[key]) for key in part if key in found)
+
+    def present(self, bank: str, keys: Iterable[str]) -> set[str]:
+        """Return those of some keys that have a value."""
+        query = f"SELECT t.key FROM {TABLE} AS t WHERE t.bank = %s AND t.key = ANY(%s) AND {_ALIVE}"
+        name = plain_bank(bank)
+        return {row[0] for part in parts(list(keys)) for row in self.rows(query, (name, part))}
+
+    def last_updated(self, items: Sequence[tuple[str, str]], bank: str) -> float | None:
+        """Return the Unix time of the last write of any of (bank, key) pairs, or in a bank; None for none of them."""
+        in_bank = f"(SELECT max(updated) FROM {TABLE} WHERE bank = %s)"
+        query = f"""SELECT {_AT.format(f"greatest(max(t.updated), {in_bank})")}
+            FROM unnest(%s::text[], %s::text[]) AS w (bank, key) JOIN {TABLE} AS t ON t.bank = w.bank AND t.key = w.key"""
+        names = [plain_bank(name) for name, _ in items]
+        found: float | None = self.rows(query, (plain_bank(bank), names, [str(key) for _, key in items]))[0][0]
+        return found
+
+    def clean_expired(self, bank: str) -> int:
+        """Remove what has expired in a bank, and return how many that was."""
+        return self._deleted("bank = %s AND expires <= clock_timestamp()", (plain_bank(bank),), LONG)
+
+    def count(self, bank: str) -> int:
+        """Return how many keys a bank has."""
+        return int(self.rows(f"SELECT count(*) FROM {TABLE} WHERE bank = %s", (plain_bank(bank),), LONG)[0][0])
+
+    def count_below(self, bank: str) -> int:
+        """Return how many keys the banks in a bank have."""
+        query = f"SELECT count(*) FROM {TABLE} WHERE bank > %s AND bank < %s"
+        return int(self.rows(query, below(plain_bank(bank)), LONG)[0][0])
+
+    # -- old ones --------------------------------------------------------------------------------------------------
+
+    def remove_older(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float) -> float | None:
+        """
+        Remove the keys ``names`` of some banks, and the banks ``parent/name``, where nothing of a name was written since.
+
+        All of one name goes at once.
+
+        :param than: Unix time.
+        :return: a Unix time before which none of those that stay was last written; None where none stays.
+        """
+        return self.run(lambda connection: _remove_older(connection, banks, parent, names, than), LONG)
+
+    # -- asking the server -----------------------------------------------------------------------------------------
+
+    def rows(self, query: str, values: Sequence[Any] = (), seconds: float | None = None) -> Rows:
+        """Return the rows that a query finds. :raises Away, Rejected: as ``store``."""
+        return self.run(lambda connection: _do(connection, query, values), seconds)
+
+    def run(self, work: Callable[[Patient], Result], seconds: float | None = None) -> Result:
+        """
+        Do something with a connection. What clashes with what others do is done again; so is what met a connection that the
+        server has ended meanwhile, or a table that is gone.
+
+        :param seconds: that each statement may take, where that is longer than usual.
+        :raises Away, Rejected: as ``store``.
+        """
+        clashes, is_lost = 0, False
+        while True:
+            was_used = False
+            try:
+                with self._connections.lend(anew=is_lost) as (connection, was_used):
+                    if seconds is None:
+                        return work(connection)
+                    with connection.waiting(seconds):
+                        return work(connection)
+            except (psycopg.Error, UnicodeError) as exc:
+                kind = kind_of(exc)
+                if not is_lost and ((kind is Kind.LOST and was_used) or kind is Kind.NO_TABLE):
+                    is_lost = True  # to each new connection the table is made where there is none
+                    continue
+                clashes += kind is Kind.CLASH
+                if kind is Kind.CLASH and clashes <= _CLASHES:
+                    time.sleep(_PAUSE * clashes * random.uniform(0.5, 1.5))
+                    continue
+                raise told(exc, self._connections.place) from exc
+
+
+class _Row:
+    """What is written of one value, as :py:mod:`cache_tables` tells."""
+
+    def __init__(self, bank: str, key: str, value: Any, expires: float | None) -> None:
+        self.bank, self.key = plain_bank(bank), str(key)
+        self.value: bytes = salt.payload.dumps(value, use_bin_type=True)
+        self._columns: dict[str, tuple[str, Any]] = {
+            "bank": ("%s", self.bank),
+            "key": ("%s", self.key),
+            "value": ("%s", self.value),
+        }
+        if self.bank == LOADS:
+            fun, user = job_marks(value)
+            # Whoever lists a load that came after the mark of a publish looks whether it is the published one.
+            known = f"EXISTS (SELECT FROM {TABLE} WHERE bank = '{PUBLISHED}' AND key = %s)"
+            marks = (_clean(fun), _clean(user))
+            shown = shown_of(self.key, (fun, user), value) if marks == (fun, user) else None
+            self._columns["shown"] = (f"CASE WHEN {known} THEN NULL ELSE %s::bytea END", (self.key, shown))
+            self._columns.update(fun=("%s", marks[0]), usr=("%s", marks[1]))
+        elif self.bank == MINIONS:
+            self._columns["minions"] = ("string_to_array(%s, '/')", _joined(value))
+        elif self.bank.startswith(f"{RETURNS}/"):
+            self._columns["failed"] = ("%s", has_failed(value))
+        until = None if expires is None else float(expires)
+        self._columns["expires"] = ("clock_timestamp() + %s * interval '1 second'", until)
+
+    def insert(self, replace: bool) -> tuple[str, list[Any]]:
+        """Return the statement and its values; what is there is replaced, or only where it has expired."""
+        names = ", ".join(self._columns)
+        marks = ", ".join(mark for mark, _ in self._columns.values())
+        values: list[Any] = []
+        for _, value in self._columns.values():
+            values += value if isinstance(value, tuple) else (value,)
+        new = ", ".join(f"{name} = EXCLUDED.{name}" for name in self._columns if name not in ("bank", "key"))
+        only = "" if replace else " WHERE t.expires <= clock_timestamp()"
+        return (
+            f"INSERT INTO {TABLE} AS t ({names}) VALUES ({marks}) ON CONFLICT (bank, key) DO UPDATE SET "
+            f"updated = clock_timestamp(), {new}{only}",
+            values,
+        )
+
+
+def _remove_older(
+    connection: Patient, banks: Sequence[str], parent: str, names: Sequence[str], than: float
+) -> float | None:
+    shared, own = list(banks), [f"{parent}/{name}" for name in names]
+    with connection.transaction():
+        # Who writes one of them waits now; and what was written before is seen by the next statement.
+        lock = f"SELECT 1 FROM {TABLE} WHERE bank = ANY(%s) AND key = ANY(%s) ORDER BY bank, key FOR UPDATE"
+        _do(connection, lock, (shared, list(names)))
+        last = f"""greatest((SELECT max(updated) FROM {TABLE} WHERE bank = ANY(%s) AND key = w.name),
+            (SELECT max(updated) FROM {TABLE} WHERE bank = w.own))"""
+        query = f"""WITH ages AS (
+                SELECT w.name, {_AT.format(last)} AS at FROM unnest(%s::text[], %s::text[]) AS w (name, own)),
+            old AS (SELECT name FROM ages WHERE at < %s),
+            a AS (DELETE FROM {TABLE} WHERE bank = ANY(%s) AND key IN (SELECT name FROM old)),
+            b AS (DELETE FROM {TABLE} WHERE bank IN (SELECT %s || name FROM old))
+            SELECT min(at) FROM ages WHERE at >= %s"""
+        found = _do(connection, query, (shared, list(names), own, than, shared, f"{parent}/", than))
+        kept: float | None = found[0][0]
+        return kept
+
+
+def _do(connection: Patient, query: str, values: Sequence[Any] = ()) -> Rows:
+    with connection.cursor(binary=True) as cursor:
+        cursor.execute(query.encode(), values)
+        return cursor.fetchall() if cursor.description else []
+
+
+def _clean(text: str) -> str:
+    """Return a function or a user as a text that can be stored: what came from a minion may hold anything."""
+    return text.replace("\0", "").encode("utf-8", "replace").decode()
+
+
+def _joined(value: Any) -> str | None:
+    if not isinstance(value, (list, tuple)) or not set(map(type, value)) <= {str}:
+        return None
+    joined = _BETWEEN.join(value)
+    is_certain = joined.count(_BETWEEN) == max(0, len(value) - 1) and "" not in value and "\0" not in joined
+    return joined if is_certain else None
+
+
+def parts(values: Sequence[str]) -> Iterator[list[str]]:
+    """Yield values some at a time."""
+    for start in range(0, len(values), CHUNK):
+        yield list(values[start : start + CHUNK])

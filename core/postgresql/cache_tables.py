@@ -1,0 +1,98 @@
+"""
+The table that ``cache: postgresql`` keeps, and its version.
+
+One row is one value with its key and its bank; what jobs are found and listed by stands in the row of what it is about, so
+that both are always of one moment:
+
+=====================  =============================================================================================
+bank                   columns besides
+=====================  =============================================================================================
+``jobs/loads``         ``fun``, ``usr``; ``shown``: what else ``jobs.list_jobs`` shows (core/disk/job_summary.py), NULL
+                       where the load itself is to be looked at
+``jobs/minions``       ``minions``: the ids in it, NULL where they are none
+``jobs/returns/<jid>`` ``failed``: whether the return tells of a failure
+=====================  =============================================================================================
+
+Texts compare byte by byte, as they do in Python, whatever the language of the database.
+"""
+
+from __future__ import annotations
+
+import psycopg
+
+from saltext.jobs.core import formats, lines
+from saltext.jobs.core.banks import LOADS
+from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.postgresql.connections import Patient
+
+log = lines.logger(__name__)
+
+#: Of the tables. See ``core/formats.py``.
+FORMAT = 1
+TABLE = "salt_cache"
+#: Seconds for which the tables may take to be made.
+_MAKING = 60.0
+#: A number for the advisory lock under which the tables are made: several masters may begin at once.
+_LOCK = 7305805922
+#: Jids that begin with no date.
+UNDATED = "key !~ '^[0-9]{8}'"
+
+_STATEMENTS = (
+    f"""CREATE TABLE {TABLE} (
+        bank text COLLATE "C" NOT NULL, key text COLLATE "C" NOT NULL,
+        updated timestamptz NOT NULL DEFAULT clock_timestamp(), expires timestamptz,
+        fun text COLLATE "C", usr text COLLATE "C", shown bytea, failed boolean, minions text[],
+        value bytea NOT NULL, PRIMARY KEY (bank, key))""",
+    f"CREATE INDEX {TABLE}_expires ON {TABLE} (bank, expires) WHERE expires IS NOT NULL",
+    f"CREATE INDEX {TABLE}_marks ON {TABLE} (fun, usr, key) WHERE bank = '{LOADS}'",
+    f"CREATE INDEX {TABLE}_undated ON {TABLE} (key) WHERE bank = '{LOADS}' AND {UNDATED}",
+    f"CREATE INDEX {TABLE}_failed ON {TABLE} (bank) WHERE failed",
+    f"CREATE TABLE {TABLE}_format (number integer NOT NULL)",
+    f"INSERT INTO {TABLE}_format VALUES ({FORMAT})",
+)
+_LOOK = f"""SELECT number, current_setting('synchronous_commit'), current_setting('server_encoding'),
+    to_regclass('{TABLE}') IS NOT NULL FROM {TABLE}_format"""
+
+
+def prepare(connection: Patient, keeps_commit: bool) -> None:
+    """
+    Have the table there, and the session wait for the disk.
+
+    :param keeps_commit: whether somebody has chosen when a write counts as done.
+    :raises StateError: where the table is of a later version, or the database cannot hold what Salt stores.
+    :raises psycopg.Error: whatever goes wrong with the server.
+    """
+    try:
+        found = connection.execute(_LOOK.encode()).fetchone()
+    except psycopg.errors.UndefinedTable:
+        found = None
+    if found is None or not found[3]:
+        _make(connection)
+        found = connection.execute(_LOOK.encode()).fetchone() or (FORMAT, "", "", True)
+    number, commit, encoding, _ = found
+    formats.check(f"The table {TABLE}", number, FORMAT, "nothing is stored there")
+    if encoding not in ("UTF8", ""):
+        raise StateError(
+            f"the database has the encoding {encoding}, which cannot hold every id; make one with ENCODING 'UTF8'"
+        )
+    if commit == "off" and not keeps_commit:
+        # What was answered would be lost with the server: a job that counts as claimed must not be claimed again.
+        connection.execute("SET synchronous_commit = on")
+
+
+def _make(connection: Patient) -> None:
+    with connection.waiting(_MAKING), connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+        # A new statement sees what another master has made meanwhile.
+        row = connection.execute(f"SELECT to_regclass('{TABLE}'), to_regclass('{TABLE}_format')".encode()).fetchone()
+        if row and row[0] is None and row[1] is not None:
+            log.error(
+                "The table %s was removed by somebody, with all that was in it; it is made anew, and empty", TABLE
+            )
+        if row and row[0] is not None and row[1] is not None:
+            return
+        if row and row[0] is not None:
+            raise StateError(f"there is a table {TABLE} that is not this extension's; name another database")
+        connection.execute(f"DROP TABLE IF EXISTS {TABLE}_format".encode())
+        for statement in _STATEMENTS:
+            connection.execute(statement.encode())

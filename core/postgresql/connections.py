@@ -1,0 +1,205 @@
+"""
+The connections of one process to one PostgreSQL server: a few for all of its threads, each lent to one at a time.
+
+None is ever used in a process that was forked from the one that opened it, nor closed there: the server would end the
+session of the other. None waits without end: a server that is frozen answers nothing, while its kernel goes on
+acknowledging.
+"""
+
+from __future__ import annotations
+
+import atexit
+import collections
+import contextlib
+import os
+import select
+import threading
+import weakref
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, TypeVar
+
+import psycopg
+import psycopg.conninfo
+
+from saltext.jobs.core.errors import SettingsError
+from saltext.jobs.core.postgresql.options import CacheOptions, Server
+from saltext.jobs.core.postgresql.trouble import NoAnswer
+
+Result = TypeVar("Result")
+
+#: Those of a process from which this one was forked: kept, so that nobody closes them.
+_LEFT: list[Any] = []
+_POOLS: weakref.WeakSet[Connections] = weakref.WeakSet()
+_SSL = ("sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl")
+#: What a generator of psycopg waits for (1: to read, 2: to write), as ``poll`` has it.
+_EVENTS = {1: select.POLLIN, 2: select.POLLOUT, 3: select.POLLIN | select.POLLOUT}
+
+
+def parameters(server: Server) -> dict[str, Any]:
+    """Return what psycopg connects with."""
+    found = {"host": server.host, "port": server.port, "user": server.user, "dbname": server.db}
+    found.update({name: getattr(server, name) for name in _SSL if getattr(server, name)})
+    if server.password:
+        found["password"] = server.password
+    return {**found, "connect_timeout": max(2, int(server.connect_timeout)), "client_encoding": "UTF8"}
+
+
+class Patient(psycopg.Connection[tuple[Any, ...]]):  # type: ignore[misc]
+    """A connection that is closed when the server has said nothing for ``patience`` seconds."""
+
+    patience = 5.0
+
+    def wait(self, gen: Generator[Any, Any, Result], *args: Any, **kwargs: Any) -> Result:
+        """As psycopg has it, but that it ends. :raises NoAnswer: when nothing came, or could be sent, for that long."""
+        try:
+            wanted = next(gen)
+            handle, poller = self.pgconn.socket, select.poll()
+            while True:
+                poller.register(handle, _EVENTS[int(wanted)])
+                found = poller.poll(self.patience * 1000)
+                if not found:
+                    gen.close()
+                    self.close()
+                    raise NoAnswer(f"no answer within {self.patience:g} seconds")
+                events = found[0][1]
+                is_over = events & (select.POLLERR | select.POLLHUP | select.POLLNVAL)
+                ready = int(wanted) if is_over else (events & select.POLLIN and 1) | (events & select.POLLOUT and 2)
+                wanted = gen.send(ready)
+        except StopIteration as exc:
+            result: Result = exc.value
+            return result
+
+    @contextlib.contextmanager
+    def waiting(self, seconds: float) -> Iterator[None]:
+        """Have the server take this long for each statement in the block."""
+        patience = self.patience
+        self.execute(f"SET statement_timeout = {int(seconds * 1000)}".encode())
+        self.patience = seconds + patience
+        try:
+            yield
+        finally:
+            self.patience = patience
+            if not self.closed:
+                self.execute(f"SET statement_timeout = {int(patience * 1000)}".encode())
+
+
+class Connections:
+    """
+    :param options: of the server.
+    :param prepare: does what is to be done with each new connection.
+    """
+
+    def __init__(self, options: CacheOptions, prepare: Callable[[Patient], None]) -> None:
+        self._options, self._prepare = options, prepare
+        self._parameters = self._all_parameters()
+        self._is_over = False
+        self._begin()
+        _POOLS.add(self)
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._idle: collections.deque[Patient] = collections.deque()
+        self._free = threading.BoundedSemaphore(self._options.connections)
+
+    @property
+    def place(self) -> str:
+        """The server and the database, for people."""
+        found = self._parameters
+        return f"{found.get('host')}:{found.get('port')}, database {found.get('dbname')}, user {found.get('user')}"
+
+    def _all_parameters(self) -> dict[str, Any]:
+        options = self._options
+        found = parameters(options)
+        try:
+            found.update(psycopg.conninfo.conninfo_to_dict(options.dsn))
+        except psycopg.Error:  # what libpq says repeats what it was given, with the password in it
+            raise SettingsError("postgresql.dsn is no connection string that libpq understands") from None
+        settings = {
+            "statement_timeout": int(options.timeout * 1000),
+            # Whoever is frozen in a transaction holds nobody up for longer than this.
+            "idle_in_transaction_session_timeout": int(options.timeout * 2000),
+        }
+        if options.synchronous_commit:
+            settings["synchronous_commit"] = options.synchronous_commit  # type: ignore[assignment]
+        own = " ".join(f"-c {name}={value}" for name, value in settings.items())
+        found["options"] = f"{found.get('options', '')} {own}".strip()
+        found.setdefault("application_name", "salt cache")
+        return found
+
+    @contextlib.contextmanager
+    def lend(self, anew: bool = False) -> Iterator[tuple[Patient, bool]]:
+        """
+        Lend a connection, and tell whether it was used before: then the server may have ended it meanwhile.
+
+        :param anew: whether it is to be a new one; what there is counts as ended.
+        :raises psycopg.Error: when none can be had.
+        """
+        if self._pid != os.getpid():
+            _LEFT.extend(self._idle)
+            self._begin()
+        if not self._free.acquire(timeout=self._options.timeout):
+            raise NoAnswer(f"all {self._options.connections} connections of this process are in use")
+        connection: Patient | None = None
+        is_whole = False
+        try:
+            if anew:
+                self.close()
+            connection = self._taken()
+            is_used = connection is not None
+            if connection is None:
+                connection = self._opened()
+            try:
+                yield connection, is_used
+                is_whole = True
+            except psycopg.Error:
+                is_whole = True  # it may go on; if not it is closed
+                raise
+        finally:
+            # Whatever else has ended the block, the answer to what was asked may be still to come.
+            if connection is not None:
+                self._give_back(connection, is_whole)
+            self._free.release()
+
+    def _taken(self) -> Patient | None:
+        with contextlib.suppress(IndexError):
+            while True:
+                found = self._idle.pop()  # the one that was used last
+                if not found.closed:
+                    return found
+        return None
+
+    def _opened(self) -> Patient:
+        connection: Patient = Patient.connect(autocommit=True, **self._parameters)
+        connection.patience = self._options.timeout
+        try:
+            self._prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _give_back(self, connection: Patient, is_whole: bool) -> None:
+        is_idle = connection.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        if is_whole and is_idle and not self._is_over:
+            self._idle.append(connection)
+        else:
+            connection.close()
+
+    def end(self) -> None:
+        """Close all of them, those that are in use as soon as they are not."""
+        self._is_over = True
+        self.close()
+
+    def close(self) -> None:
+        """Close those that nobody uses now."""
+        if self._pid != os.getpid():
+            return
+        with contextlib.suppress(IndexError):
+            while True:
+                self._idle.pop().close()
+
+
+@atexit.register
+def _close_all() -> None:
+    for pool in list(_POOLS):
+        pool.close()

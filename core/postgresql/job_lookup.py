@@ -1,0 +1,140 @@
+"""Finds and lists jobs by what stands beside their records in the table of ``cache: postgresql``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from saltext.jobs.core.banks import LOADS, MINIONS, RETURNS
+from saltext.jobs.core.disk.job_summary import decoded, shown_mark
+from saltext.jobs.core.disk.tally import Tally
+from saltext.jobs.core.postgresql.banks import LONG, Banks, parts
+from saltext.jobs.core.postgresql.cache_tables import TABLE, UNDATED
+
+#: Jobs asked for at first, and from then on; and jobs of which the server looks at a time whether they are for a minion.
+FEW, MANY, WINDOW = 40, 1000, 4000
+
+_DATED = re.compile("[0-9]{8}").match
+# Said in the statement and not handed over, so that the index for it is used.
+_OF_LOADS = f"t.bank = '{LOADS}'"
+
+
+class JobLookup:
+    """:param banks: in which the jobs are."""
+
+    def __init__(self, banks: Banks) -> None:
+        self._banks = banks
+
+    def jids(self, low: str, high: str, mark: tuple[str, str] | None = None) -> Iterator[str]:
+        """
+        Yield the jids of loads from ``high`` down to ``low``, both included, of those that begin with a date.
+
+        :param mark: their function and user, where not of all.
+        """
+        more, values = (" AND t.fun = %s AND t.usr = %s", mark) if mark else ("", ())
+        query = f"""SELECT t.key FROM {TABLE} AS t WHERE {_OF_LOADS}{more} AND t.key {{}} %s AND t.key >= %s
+            ORDER BY t.key DESC LIMIT %s"""
+        # Who wants the newest wants few of them.
+        rows = self._banks.rows(query.format("<="), (*values, high, low, FEW))
+        while rows:
+            yield from (row[0] for row in rows if _DATED(row[0]))
+            rows = self._banks.rows(query.format("<"), (*values, rows[-1][0], low, MANY))
+
+    def jids_near(self, low: str, high: str, minion: str) -> Iterator[str]:
+        """As ``jids``, of the loads of jobs that are for a minion or that it has returned, or may be."""
+        meant = f"""EXISTS (SELECT FROM {TABLE} AS m WHERE m.bank = '{MINIONS}' AND m.key = w.key
+                AND coalesce(%s = ANY(m.minions), true))
+            OR EXISTS (SELECT FROM {TABLE} AS r WHERE r.bank = '{RETURNS}/' || w.key AND r.key = %s)"""
+        query = f"""SELECT count(*), min(key), array_agg(key ORDER BY key DESC) FILTER (WHERE {meant}) FROM (
+            SELECT t.key FROM {TABLE} AS t WHERE {_OF_LOADS} AND t.key {{}} %s AND t.key >= %s
+            ORDER BY t.key DESC LIMIT %s) AS w"""
+        sign, size = "<=", FEW
+        while True:
+            # Each look is a short one, however rare the minion is.
+            ((count, last, found),) = self._banks.rows(query.format(sign), (minion, minion, high, low, size))
+            yield from (jid for jid in found or () if _DATED(jid))
+            if count < size:
+                return
+            sign, high, size = "<", last, WINDOW
+
+    def jids_failed(self, low: str, high: str) -> Iterator[str]:
+        """As ``jids``, of the jobs of which a return tells of a failure."""
+        query = f"""SELECT DISTINCT t.bank FROM {TABLE} AS t WHERE t.failed AND t.bank {{}} %s AND t.bank >= %s
+            ORDER BY t.bank DESC LIMIT %s"""
+        before, low = f"{RETURNS}/{high}", f"{RETURNS}/{low}"
+        sign, size, start = "<=", FEW, len(f"{RETURNS}/")
+        while rows := self._banks.rows(query.format(sign), (before, low, size)):
+            yield from (row[0][start:] for row in rows if _DATED(row[0][start:]))
+            sign, before, size = "<", rows[-1][0], MANY
+
+    def tallies(self, jids: Sequence[str], minion: str | None) -> dict[str, Tally]:
+        """
+        Return the tallies of some jobs, without reading their returns. There is none where it is not known who a job is for.
+
+        :param minion: of whom ``of_minion`` tells.
+        """
+        # Who has not returned is counted by the index of those who have.
+        query = f"""SELECT w.key, (SELECT count(DISTINCT name) FROM unnest(m.minions) AS n (name)), r.returned, r.failed,
+                (SELECT count(DISTINCT name) FROM unnest(m.minions) AS n (name) WHERE NOT EXISTS (
+                    SELECT FROM {TABLE} AS t WHERE t.bank = w.bank AND t.key = n.name)),
+                %s::text = ANY(m.minions),
+                (SELECT t.failed FROM {TABLE} AS t WHERE t.bank = w.bank AND t.key = %s::text)
+            FROM (SELECT key, '{RETURNS}/' || key AS bank FROM unnest(%s::text[]) AS k (key)) AS w
+            LEFT JOIN {TABLE} AS m ON m.bank = '{MINIONS}' AND m.key = w.key
+            CROSS JOIN LATERAL (SELECT count(*) AS returned, count(*) FILTER (WHERE t.failed) AS failed
+                FROM {TABLE} AS t WHERE t.bank = w.bank) AS r
+            WHERE m.key IS NULL OR m.minions IS NOT NULL"""
+        found = {}
+        for part in parts(list(jids)):
+            for key, sent, returned, failed, missing, is_for, own in self._banks.rows(
+                query, (minion, minion, part), LONG
+            ):
+                of_minion = _outcomes(bool(is_for), own) if minion is not None else frozenset()
+                found[key] = Tally(sent, returned, failed, missing, of_minion)
+        return found
+
+    def marks(self) -> list[tuple[str, str]]:
+        """Return the pairs of function and user that loads have."""
+        # From one pair to the next by the index: not by way of all the jobs that have it.
+        query = f"""WITH RECURSIVE found AS (
+                (SELECT t.fun, t.usr FROM {TABLE} AS t WHERE {_OF_LOADS} ORDER BY t.fun, t.usr LIMIT 1)
+                UNION ALL SELECT n.fun, n.usr FROM found CROSS JOIN LATERAL (
+                    SELECT t.fun, t.usr FROM {TABLE} AS t WHERE {_OF_LOADS} AND (t.fun, t.usr) > (found.fun, found.usr)
+                    ORDER BY t.fun, t.usr LIMIT 1) AS n)
+            SELECT fun, usr FROM found"""
+        return [(row[0], row[1]) for row in self._banks.rows(query, (), LONG)]
+
+    def oldest(self, count: int) -> list[str]:
+        """Return up to ``count`` jids of loads that begin with a date, oldest first."""
+        query = f"""SELECT t.key FROM {TABLE} AS t WHERE {_OF_LOADS} AND t.key ~ '^[0-9]{{8}}'
+            ORDER BY t.key LIMIT %s"""
+        return [row[0] for row in self._banks.rows(query, (count,), LONG)]
+
+    def undated(self) -> dict[str, float]:
+        """Return the jids of loads that do not begin with a date, with the Unix times of their last write."""
+        query = f"""SELECT t.key, extract(epoch FROM t.updated)::float8 FROM {TABLE} AS t
+            WHERE {_OF_LOADS} AND {UNDATED.replace("key", "t.key", 1)}"""
+        return dict(self._banks.rows(query))
+
+    def shown(self) -> Iterator[tuple[Sequence[str], list[tuple[str, str]], list[list[Any] | None]]]:
+        """
+        Yield what is shown of all loads, some at a time: their jids, in order; in the same order, their functions and users;
+        and lists of arguments, target, target type and, where there is some, metadata.
+
+        None stands for a list where the load is to be read, also since the list is damaged.
+        """
+        query = f"""SELECT t.key, t.fun, t.usr, t.shown FROM {TABLE} AS t WHERE {_OF_LOADS} AND t.key > %s
+            ORDER BY t.key LIMIT {MANY}"""
+        rows = self._banks.rows(query, ("",))
+        while rows:
+            jids, functions, users, values = zip(*rows, strict=True)
+            marks = [shown_mark(fun, user) for fun, user in zip(functions, users, strict=True)]
+            yield jids, marks, decoded(values)
+            rows = self._banks.rows(query, (jids[-1],))
+
+
+def _outcomes(is_for: bool, has_failed: bool | None) -> frozenset[str]:
+    if has_failed is not None:
+        return frozenset(("returned", "failed") if has_failed else ("returned",))
+    return frozenset(("missing",) if is_for else ())

@@ -1,0 +1,204 @@
+"""
+The driver postgresql (cache/postgresql.py), without the driver: its table, read and written by core/postgresql/banks.py.
+
+What a publish stores, and what is removed of a job, is one statement or one transaction. Several masters may have one table.
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from salt.exceptions import SaltCacheError
+
+from saltext.jobs.core.banks import ASIDE, LOADS
+from saltext.jobs.core.disk import packed
+from saltext.jobs.core.disk.tally import Tally
+from saltext.jobs.core.errors import JobsError
+from saltext.jobs.core.ids import jid_at
+from saltext.jobs.core.postgresql.banks import CHUNK, Banks, banks_of
+from saltext.jobs.core.postgresql.job_lookup import JobLookup
+from saltext.jobs.core.postgresql.trouble import Rejected
+from saltext.jobs.core.store.calling import Outage
+from saltext.jobs.core.store.drivers import ABSENT, Driver, JobIndex, Left, Marks, Shown
+
+Result = TypeVar("Result")
+
+#: Pairs of function and user that are looked for one by one; where more match, all jobs of the time are looked at.
+MOST_MARKS = 100
+
+
+class Postgresql(Driver):
+    """The table of the driver postgresql, on a server that may be frozen, and with others that write to it."""
+
+    removed_at_once = 500
+
+    def __init__(self, opts: Mapping[str, Any]) -> None:
+        super().__init__(opts)
+        self.index = PostgresqlIndex(self)
+
+    def _load(self) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+        return banks_of(self._opts), {}, {}
+
+    def fetch(self, bank: str, key: str) -> Any:
+        return self.do(lambda banks: banks.fetch(bank, key), "fetch", bank, key)
+
+    def read_all(self, items: Sequence[tuple[str, str]]) -> list[Any]:
+        if not items:
+            return []
+        found = self.do(lambda banks: banks.read_all(items), "fetch", *items[0])
+        return [ABSENT if data is None else self._decoded(*item, data) for item, data in zip(items, found, strict=True)]
+
+    def _read(self, bank: str, key: str) -> Any:
+        return self.read_all([(bank, key)])[0]
+
+    def _decoded(self, bank: str, key: str, data: bytes) -> Any:
+        try:
+            return packed.loads(data)
+        except Exception as exc:  # msgpack raises many kinds for a broken value
+            return self.error("fetch", bank, key, exc)
+
+    def fetch_each(self, bank: str, keys: Iterable[str]) -> Iterator[tuple[str, Any]]:
+        wanted = list(keys)
+        for start in range(0, len(wanted), CHUNK):
+            part = wanted[start : start + CHUNK]
+            some = self.do(functools.partial(_picked, bank, part), "fetch", bank)
+            yield from ((key, self._decoded(bank, key, data)) for key, data in some)
+
+    def fetch_all(self, bank: str) -> Iterator[tuple[str, Any]]:
+        found = self.do(lambda banks: banks.items(bank), "fetch", bank)
+        for key, data in self.each(found, "fetch", bank):
+            yield key, self._decoded(bank, key, data)
+
+    def contains(self, bank: str, key: str) -> bool:
+        return self.do(lambda banks: banks.contains(bank, key), "contains", bank, key)
+
+    def present(self, bank: str, keys: Iterable[str]) -> set[str]:
+        wanted = list(keys)
+        return self.do(lambda banks: banks.present(bank, wanted), "contains", bank)
+
+    def updated(self, bank: str, key: str) -> float | None:
+        return self.do(lambda banks: banks.updated(bank, key), "updated", bank, key)
+
+    def bank_updated(self, bank: str) -> float | None:
+        return self.last_updated((), bank)
+
+    def last_updated(self, items: Sequence[tuple[str, str]], bank: str) -> float | None:
+        return self.do(lambda banks: banks.last_updated(items, bank), "updated", bank)
+
+    def store(self, bank: str, key: str, value: Any, durable: bool = False) -> None:
+        self.do(lambda banks: banks.store(bank, key, value), "store", bank, key)
+
+    def store_new(self, bank: str, key: str, value: Any, durable: bool = False) -> bool:
+        tries = itertools.count()
+        return self.do(lambda banks: banks.store_new(bank, key, value, next(tries) > 0), "store", bank, key)
+
+    def store_all(self, items: Sequence[tuple[str, str, Any]], durable: bool = False) -> None:
+        self.do(lambda banks: banks.store_all(items), "store", *items[0][:2])
+
+    def set_aside(self, bank: str, key: str) -> bool:
+        """Also where it cannot be decoded: as the bytes that it is."""
+        to = f"{bank.replace('/', '.')}.{key}"
+        self.do(lambda banks: banks.move(bank, key, ASIDE, to), "set aside", bank, key)
+        return True
+
+    def flush(self, bank: str, key: str) -> None:
+        self.do(lambda banks: banks.flush(bank, key), "flush", bank, key)
+
+    def drop_bank(self, parent: str, name: str) -> None:
+        self.do(lambda banks: banks.flush(f"{parent}/{name}"), "flush", f"{parent}/{name}")
+
+    def remove_older(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float) -> Left:
+        return Left([], self.do(lambda table: table.remove_older(banks, parent, names, than), "flush", parent))
+
+    def keys(self, bank: str) -> list[str]:
+        return self.do(lambda banks: banks.keys(bank), "list", bank)
+
+    def banks(self, bank: str) -> list[str]:
+        return self.do(lambda banks: banks.banks(bank), "list", bank)
+
+    def do(self, call: Callable[[Banks], Result], name: str, bank: str, key: str | None = None) -> Result:
+        """Return what ``call`` makes of the table. :raises SaltCacheError: where it cannot, saying that ``name`` failed."""
+        found: Result = self._try(name, bank, key, lambda banks, *_: call(banks))
+        return found
+
+    def each(self, found: Iterator[Result], name: str, bank: str) -> Iterator[Result]:
+        """Yield what an iterator does that asks the server now and then; what has failed once does not go on."""
+        end = object()
+        while True:
+            try:
+                one = next(found, end)
+            except Exception as exc:
+                raise self.error(name, bank, None, exc) from exc
+            if one is end:
+                return
+            yield one  # type: ignore[misc]
+
+    def error(self, name: str, bank: str, key: str | None, exc: Exception) -> SaltCacheError:
+        if isinstance(exc, JobsError) and not isinstance(exc, Rejected):
+            return Outage(f"Cache driver {self.name} could not {name} bank={bank!r} key={key!r}: {exc}")
+        return super().error(name, bank, key, exc)
+
+
+class PostgresqlIndex(JobIndex):
+    """What stands in the table beside the records of jobs (``core/postgresql/cache_tables.py``)."""
+
+    keeps_shown = True
+    orders_jids = True
+
+    def __init__(self, driver: Postgresql) -> None:
+        self._driver: Postgresql = driver
+
+    def outside(self, bank: str, since: str, low: str, high: str, of_banks: bool) -> list[str] | None:
+        return self._driver.do(
+            lambda banks: list((banks.banks_outside if of_banks else banks.outside)(bank, since, low, high)),
+            "list",
+            bank,
+        )
+
+    def count_loads(self) -> int:
+        return self._driver.do(lambda banks: banks.count(LOADS), "list", LOADS)
+
+    def count_returns(self, bank: str, jids: Iterable[str]) -> int:
+        return self._driver.do(lambda banks: banks.count_below(bank), "list", bank)
+
+    def oldest_jids(self, count: int) -> list[str]:
+        undated = [(jid_at(at), key) for key, at in self.undated_jids().items()]
+        dated = [(key, key) for key in self._driver.do(lambda banks: JobLookup(banks).oldest(count), "list", LOADS)]
+        return [key for _, key in heapq.nsmallest(count, undated + dated)]
+
+    def jids(self, low: str, high: str, marks: Marks, minion: str | None = None, failed: bool = False) -> Iterator[str]:
+        rows = self._driver.do(
+            lambda banks: self._found(JobLookup(banks), low, high, marks, minion, failed), "list", LOADS
+        )
+        return self._driver.each(rows, "list", LOADS)
+
+    @staticmethod
+    def _found(look: JobLookup, low: str, high: str, marks: Marks, minion: str | None, failed: bool) -> Iterator[str]:
+        if minion is not None:
+            return look.jids_near(low, high, minion)
+        if failed:
+            return look.jids_failed(low, high)
+        fun, user = marks["fun"], marks["user"]
+        if fun is None and user is None:
+            return look.jids(low, high)
+        wanted = [mark for mark in look.marks() if (not fun or fun(mark[0])) and (not user or user(mark[1]))]
+        if len(wanted) > MOST_MARKS:
+            return look.jids(low, high)
+        return heapq.merge(*(look.jids(low, high, mark) for mark in wanted), reverse=True)
+
+    def shown(self) -> Iterator[Shown]:
+        return self._driver.each(self._driver.do(lambda banks: JobLookup(banks).shown(), "list", LOADS), "list", LOADS)
+
+    def undated_jids(self) -> dict[str, float]:
+        return self._driver.do(lambda banks: JobLookup(banks).undated(), "list", LOADS)
+
+    def tallies(self, jids: Sequence[str], minion: str | None) -> Mapping[str, Tally]:
+        return self._driver.do(lambda banks: JobLookup(banks).tallies(jids, minion), "list", LOADS)
+
+
+def _picked(bank: str, keys: Sequence[str], banks: Banks) -> list[tuple[str, bytes]]:
+    return list(banks.pick(bank, keys))
