@@ -22,6 +22,7 @@ import psycopg
 from saltext.jobs.core import lines
 from saltext.jobs.core.errors import JobsError
 from saltext.jobs.core.postgresql import partitions, schema
+from saltext.jobs.core.postgresql.connections import parameters
 from saltext.jobs.core.postgresql.options import Options
 from saltext.jobs.core.postgresql.rows import Rows, rows_of
 
@@ -119,21 +120,12 @@ class Sink:
 
     def _connected(self) -> psycopg.Connection[Any]:
         if self._connection is None or self._connection.closed:
-            options = self._options
-            more = {name: getattr(options, name) for name in ("sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl")}
             # Nothing is prepared and nothing kept in the session, so that a pooler may stand between.
             self._connection = psycopg.connect(
-                host=options.host,
-                port=options.port,
-                user=options.user,
-                password=options.password,
-                dbname=options.db,
-                connect_timeout=max(2, int(options.connect_timeout)),
-                client_encoding="UTF8",
+                **parameters(self._options),
                 application_name="salt job_recorder",
                 autocommit=True,
                 prepare_threshold=None,
-                **{name: value for name, value in more.items() if value},
             )
         return self._connection
 

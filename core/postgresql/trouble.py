@@ -80,6 +80,12 @@ _ADVICE = {
 }
 
 
+#: Where it answers, and lets nobody in: libpq gives no code for that. In some languages the word is another one.
+_CLOSED = (
+    "see to the options postgresql.*, and on the server to the user, the database, pg_hba.conf and max_connections"
+)
+
+
 def kind_of(exc: BaseException) -> Kind:
     """Return what an error is about."""
     if isinstance(exc, NoAnswer):
@@ -103,4 +109,5 @@ def told(exc: BaseException, place: str) -> Trouble:
     kind, reason = kind_of(exc), " ".join(str(exc).split())[:500] or type(exc).__name__
     if kind is Kind.RECORD:
         return Rejected(f"PostgreSQL at {place} refuses it: {reason}")
-    return Away(f"PostgreSQL at {place} cannot be used: {reason}; {_ADVICE[kind]}", _NUMBERS.get(kind))
+    advice = _CLOSED if kind is Kind.LOST and "FATAL" in reason else _ADVICE[kind]
+    return Away(f"PostgreSQL at {place} cannot be used: {reason}; {advice}", _NUMBERS.get(kind))

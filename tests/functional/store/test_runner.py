@@ -64,7 +64,7 @@ class Master:
             record.write(data)
 
 
-@pytest.fixture(params=["localfs", "mysql"])
+@pytest.fixture(params=["localfs", "postgresql", "mysql"])
 def master(request, cache_servers, tmp_path):  # noqa: F811
     settings = driver_options(request.param, cache_servers, tmp_path, next(TAGS))
     return Master({**salt.config.DEFAULT_MASTER_OPTS, "job_cache_store_endtime": True, **OURS, **settings})
@@ -364,7 +364,14 @@ class TestBetweenDrivers:
         load = {"jid": jid, "id": minion, "return": value, "retcode": 0}
         assert records.add_return(store, store.key(jid, "jid"), store.key(minion, "minion id"), load)
 
-    @pytest.fixture(params=[("localfs", "sqlite"), ("sqlite", "mysql"), ("mysql", "localfs")], ids="-".join)
+    @pytest.fixture(
+        params=[
+            *[("localfs", "sqlite"), ("sqlite", "mysql"), ("mysql", "localfs")],
+            *[("localfs", "postgresql"), ("postgresql", "localfs")],
+            *[("sqlite", "postgresql"), ("postgresql", "sqlite")],
+        ],
+        ids="-".join,
+    )
     def masters(self, request, cache_servers, tmp_path):  # noqa: F811
         settings = {"cache": request.param[1]}
         for driver in request.param:
