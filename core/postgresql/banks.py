@@ -24,7 +24,7 @@ from saltext.jobs.core.disk.bank_names import below, plain_bank
 from saltext.jobs.core.disk.job_summary import has_failed, job_marks, shown_of
 from saltext.jobs.core.postgresql import cache_tables
 from saltext.jobs.core.postgresql.cache_tables import TABLE
-from saltext.jobs.core.postgresql.connections import Connections, Patient
+from saltext.jobs.core.postgresql.connections import LONG, Connections, Patient
 from saltext.jobs.core.postgresql.options import CacheOptions, read_cache_options
 from saltext.jobs.core.postgresql.trouble import Kind, kind_of, told
 
@@ -32,8 +32,6 @@ Result = TypeVar("Result")
 Rows = list[tuple[Any, ...]]
 
 CHUNK = 500  # values asked for at a time
-#: Seconds that a look at many rows, or their removal, may take.
-LONG = 60.0
 #: How often something is tried that clashes with what others do, and seconds before the next time.
 _CLASHES, _PAUSE = 6, 0.02
 _MOST_SERVERS = 8

@@ -23,15 +23,13 @@ import psycopg
 from saltext.jobs.core import formats, lines
 from saltext.jobs.core.banks import LOADS
 from saltext.jobs.core.errors import StateError
-from saltext.jobs.core.postgresql.connections import Patient
+from saltext.jobs.core.postgresql.connections import LONG, Patient
 
 log = lines.logger(__name__)
 
 #: Of the tables. See ``core/formats.py``.
 FORMAT = 1
 TABLE = "salt_cache"
-#: Seconds for which the tables may take to be made.
-_MAKING = 60.0
 #: A number for the advisory lock under which the tables are made: several masters may begin at once.
 _LOCK = 7305805922
 #: Jids that begin with no date.
@@ -81,7 +79,7 @@ def prepare(connection: Patient, keeps_commit: bool) -> None:
 
 
 def _make(connection: Patient) -> None:
-    with connection.waiting(_MAKING), connection.transaction():
+    with connection.waiting(LONG), connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
         # A new statement sees what another master has made meanwhile.
         row = connection.execute(f"SELECT to_regclass('{TABLE}'), to_regclass('{TABLE}_format')".encode()).fetchone()

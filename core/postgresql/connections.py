@@ -30,6 +30,8 @@ Result = TypeVar("Result")
 #: Those of a process from which this one was forked: kept, so that nobody closes them.
 _LEFT: list[Any] = []
 _POOLS: weakref.WeakSet[Connections] = weakref.WeakSet()
+#: Seconds that a look at many rows, or their removal, may take.
+LONG = 60.0
 _SSL = ("sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl")
 #: What a generator of psycopg waits for (1: to read, 2: to write), as ``poll`` has it.
 _EVENTS = {1: select.POLLIN, 2: select.POLLOUT, 3: select.POLLIN | select.POLLOUT}
@@ -71,16 +73,12 @@ class Patient(psycopg.Connection[tuple[Any, ...]]):  # type: ignore[misc]
 
     @contextlib.contextmanager
     def waiting(self, seconds: float) -> Iterator[None]:
-        """Have the server take this long for each statement in the block."""
-        patience = self.patience
-        self.execute(f"SET statement_timeout = {int(seconds * 1000)}".encode())
-        self.patience = seconds + patience
+        """Be this patient in the block."""
+        patience, self.patience = self.patience, max(seconds, self.patience)
         try:
             yield
         finally:
             self.patience = patience
-            if not self.closed:
-                self.execute(f"SET statement_timeout = {int(patience * 1000)}".encode())
 
 
 class Connections:
@@ -115,7 +113,9 @@ class Connections:
         except psycopg.Error:  # what libpq says repeats what it was given, with the password in it
             raise SettingsError("postgresql.dsn is no connection string that libpq understands") from None
         settings = {
-            "statement_timeout": int(options.timeout * 1000),
+            # Who is not waited for any more must not write later, over what came meanwhile.
+            "lock_timeout": int(options.timeout * 1000),
+            "statement_timeout": int(max(options.timeout, LONG) * 1000),
             # Whoever is frozen in a transaction holds nobody up for longer than this.
             "idle_in_transaction_session_timeout": int(options.timeout * 2000),
         }

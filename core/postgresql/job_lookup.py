@@ -9,8 +9,9 @@ from typing import Any
 from saltext.jobs.core.banks import LOADS, MINIONS, RETURNS
 from saltext.jobs.core.disk.job_summary import decoded, shown_mark
 from saltext.jobs.core.disk.tally import Tally
-from saltext.jobs.core.postgresql.banks import LONG, Banks, parts
+from saltext.jobs.core.postgresql.banks import Banks, parts
 from saltext.jobs.core.postgresql.cache_tables import TABLE, UNDATED
+from saltext.jobs.core.postgresql.connections import LONG
 
 #: Jobs asked for at first, and from then on; and jobs of which the server looks at a time whether they are for a minion.
 FEW, MANY, WINDOW = 40, 1000, 4000

@@ -511,7 +511,7 @@ class TestFaults:
         banks = banks_of(opts)
         for statement, kind in (
             ("SELECT 1/0", Rejected),
-            ("SELECT pg_sleep(9)", Away),
+            ("SELECT pg_sleep(3)", Away),
             ("SELECT * FROM nonesuch", Away),
         ):
             short = banks_of({**opts, "postgresql.timeout": 1}) if "sleep" in statement else banks
