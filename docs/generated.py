@@ -37,6 +37,8 @@ SECTIONS: dict[str, type] = {
 }
 #: What is written otherwise than the attribute of the class is called.
 _WRITTEN = {("returner.pgjsonb_bulk", "password"): "pass"}
+#: Since when a section is there, where its options come from an older one.
+_SINCE = {"postgresql": "0.3.0"}
 _FIELD = re.compile(r" {4}(\w+): .+ = option\(")
 _OUTSIDE = re.compile(r"\]\((\.\./[^)#\s]+)")
 _EVENT = re.compile(r"^(``salt/\S.*)\n((?: {4}.+\n)+)", re.MULTILINE)
@@ -56,7 +58,7 @@ def options() -> str:
                 f"`{name}`",
                 field.metadata["check"].accepts,
                 shown(field.default),
-                field.metadata["since"],
+                max(field.metadata["since"], _SINCE.get(section, "")),
                 f"{about.get(field.name, '')} Instead: {instead}." if instead else about.get(field.name, ""),
             )
             (old if instead else rows).append(f"| {' | '.join(_cell(cell) for cell in cells)} |")

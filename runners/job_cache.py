@@ -67,8 +67,8 @@ def migrate(source="local_cache", dry_run=False, to=None, **more):
         The returner to read: local_cache, or any returner with get_jids, get_load and get_jid.
 
     from
-        Instead of ``source``, the driver to read, as ``cache:`` names it: localfs, sqlite, redis, mysql, etcd, consul or
-        mmap_cache. Its options are those in the master's configuration.
+        Instead of ``source``, the driver to read, as ``cache:`` names it: localfs, sqlite, postgresql, redis, mysql, etcd,
+        consul or mmap_cache. Its options are those in the master's configuration.
 
     to
         The driver to copy to, with ``from``: the master's own unless told.

@@ -32,6 +32,8 @@ Result = TypeVar("Result")
 Rows = list[tuple[Any, ...]]
 
 CHUNK = 500  # values asked for at a time
+#: Seconds for which the server may be away before the caller is told, and between two tries.
+PATIENCE, RETRY_SECONDS = 3.0, 0.2
 #: How often something is tried that clashes with what others do, and seconds before the next time.
 _CLASHES, _PAUSE = 6, 0.02
 _MOST_SERVERS = 8
@@ -130,8 +132,10 @@ class Banks:
     def read_all(self, items: Sequence[tuple[str, str]]) -> list[bytes | None]:
         """Return the values of (bank, key) pairs as they are stored, None where there is none."""
         banks, keys = [plain_bank(bank) for bank, _ in items], [str(key) for _, key in items]
+        # One by one, by the index, whatever the server believes of how large the table is.
         query = f"""SELECT w.place, t.value FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS w (bank, key, place)
-            JOIN {TABLE} AS t ON t.bank = w.bank AND t.key = w.key WHERE {_ALIVE}"""
+            CROSS JOIN LATERAL (
+                SELECT t.value FROM {TABLE} AS t WHERE t.bank = w.bank AND t.key = w.key AND {_ALIVE} LIMIT 1) AS t"""
         found: dict[int, bytes] = dict(self.rows(query, (banks, keys)))
         return [found.get(place) for place in range(1, len(items) + 1)]
 
@@ -245,7 +249,8 @@ class Banks:
         """Return the Unix time of the last write of any of (bank, key) pairs, or in a bank; None for none of them."""
         in_bank = f"(SELECT max(updated) FROM {TABLE} WHERE bank = %s)"
         query = f"""SELECT {_AT.format(f"greatest(max(t.updated), {in_bank})")}
-            FROM unnest(%s::text[], %s::text[]) AS w (bank, key) JOIN {TABLE} AS t ON t.bank = w.bank AND t.key = w.key"""
+            FROM unnest(%s::text[], %s::text[]) AS w (bank, key) CROSS JOIN LATERAL (
+                SELECT updated FROM {TABLE} WHERE bank = w.bank AND key = w.key LIMIT 1) AS t"""
         names = [plain_bank(name) for name, _ in items]
         found: float | None = self.rows(query, (plain_bank(bank), names, [str(key) for _, key in items]))[0][0]
         return found
@@ -285,12 +290,12 @@ class Banks:
     def run(self, work: Callable[[Patient], Result], seconds: float | None = None) -> Result:
         """
         Do something with a connection. What clashes with what others do is done again; so is what met a connection that the
-        server has ended meanwhile, or a table that is gone.
+        server has ended meanwhile, or a table that is gone. A server that is being restarted is waited for.
 
         :param seconds: that each statement may take, where that is longer than usual.
         :raises Away, Rejected: as ``store``.
         """
-        clashes, is_lost = 0, False
+        clashes, is_lost, until = 0, False, time.monotonic() + PATIENCE
         while True:
             was_used = False
             try:
@@ -303,6 +308,9 @@ class Banks:
                 kind = kind_of(exc)
                 if not is_lost and ((kind is Kind.LOST and was_used) or kind is Kind.NO_TABLE):
                     is_lost = True  # to each new connection the table is made where there is none
+                    continue
+                if kind is Kind.LOST and time.monotonic() < until:
+                    time.sleep(RETRY_SECONDS)
                     continue
                 clashes += kind is Kind.CLASH
                 if kind is Kind.CLASH and clashes <= _CLASHES:
@@ -363,15 +371,13 @@ def _remove_older(
         _do(connection, lock, (shared, list(names)))
         last = f"""greatest((SELECT max(updated) FROM {TABLE} WHERE bank = ANY(%s) AND key = w.name),
             (SELECT max(updated) FROM {TABLE} WHERE bank = w.own))"""
-        query = f"""WITH ages AS (
-                SELECT w.name, {_AT.format(last)} AS at FROM unnest(%s::text[], %s::text[]) AS w (name, own)),
-            old AS (SELECT name FROM ages WHERE at < %s),
-            a AS (DELETE FROM {TABLE} WHERE bank = ANY(%s) AND key IN (SELECT name FROM old)),
-            b AS (DELETE FROM {TABLE} WHERE bank IN (SELECT %s || name FROM old))
-            SELECT min(at) FROM ages WHERE at >= %s"""
-        found = _do(connection, query, (shared, list(names), own, than, shared, f"{parent}/", than))
-        kept: float | None = found[0][0]
-        return kept
+        query = f"SELECT w.name, {_AT.format(last)} FROM unnest(%s::text[], %s::text[]) AS w (name, own)"
+        ages = {name: at for name, at in _do(connection, query, (shared, list(names), own)) if at is not None}
+        old = [name for name, at in ages.items() if at < than]
+        if old:
+            _do(connection, f"DELETE FROM {TABLE} WHERE bank = ANY(%s) AND key = ANY(%s)", (shared, old))
+            _do(connection, f"DELETE FROM {TABLE} WHERE bank = ANY(%s)", ([f"{parent}/{name}" for name in old],))
+        return min((at for at in ages.values() if at >= than), default=None)
 
 
 def _do(connection: Patient, query: str, values: Sequence[Any] = ()) -> Rows:

@@ -124,6 +124,9 @@ class Connections:
         own = " ".join(f"-c {name}={value}" for name, value in settings.items())
         found["options"] = f"{found.get('options', '')} {own}".strip()
         found.setdefault("application_name", "salt cache")
+        # What lies between may forget a connection that nobody uses for long, and tell neither end.
+        found.setdefault("keepalives_idle", 60)
+        found.setdefault("tcp_user_timeout", int(options.timeout * 600))
         return found
 
     @contextlib.contextmanager

@@ -44,9 +44,10 @@ class JobLookup:
 
     def jids_near(self, low: str, high: str, minion: str) -> Iterator[str]:
         """As ``jids``, of the loads of jobs that are for a minion or that it has returned, or may be."""
-        meant = f"""EXISTS (SELECT FROM {TABLE} AS m WHERE m.bank = '{MINIONS}' AND m.key = w.key
-                AND coalesce(%s = ANY(m.minions), true))
-            OR EXISTS (SELECT FROM {TABLE} AS r WHERE r.bank = '{RETURNS}/' || w.key AND r.key = %s)"""
+        # One by one, by the index, whatever the server believes of how large the table is.
+        meant = f"""(SELECT coalesce(%s = ANY(m.minions), true) FROM {TABLE} AS m
+                WHERE m.bank = '{MINIONS}' AND m.key = w.key LIMIT 1)
+            OR (SELECT true FROM {TABLE} AS r WHERE r.bank = '{RETURNS}/' || w.key AND r.key = %s LIMIT 1)"""
         query = f"""SELECT count(*), min(key), array_agg(key ORDER BY key DESC) FILTER (WHERE {meant}) FROM (
             SELECT t.key FROM {TABLE} AS t WHERE {_OF_LOADS} AND t.key {{}} %s AND t.key >= %s
             ORDER BY t.key DESC LIMIT %s) AS w"""
@@ -82,7 +83,8 @@ class JobLookup:
                 %s::text = ANY(m.minions),
                 (SELECT t.failed FROM {TABLE} AS t WHERE t.bank = w.bank AND t.key = %s::text)
             FROM (SELECT key, '{RETURNS}/' || key AS bank FROM unnest(%s::text[]) AS k (key)) AS w
-            LEFT JOIN {TABLE} AS m ON m.bank = '{MINIONS}' AND m.key = w.key
+            LEFT JOIN LATERAL (SELECT t.key, t.minions FROM {TABLE} AS t
+                WHERE t.bank = '{MINIONS}' AND t.key = w.key LIMIT 1) AS m ON true
             CROSS JOIN LATERAL (SELECT count(*) AS returned, count(*) FILTER (WHERE t.failed) AS failed
                 FROM {TABLE} AS t WHERE t.bank = w.bank) AS r
             WHERE m.key IS NULL OR m.minions IS NOT NULL"""

@@ -101,15 +101,15 @@ class CacheOptions(Server):
     """What stands under ``postgresql``, for ``cache: postgresql``."""
 
     #: Empty where the server wants none, or where libpq finds it in the password file of the user that the master runs as.
-    password: str = option("", _SECRET, "0.2.0")
+    password: str = option("", _SECRET, "0.3.0")
     #: A connection string or URI for libpq; what it says counts before the options above.
-    dsn: str = option("", _SECRET, "0.2.0")
+    dsn: str = option("", _SECRET, "0.3.0")
     #: Seconds without an answer after which the server counts as away.
-    timeout: float = option(5.0, _SECONDS, "0.2.0")
+    timeout: float = option(5.0, _SECONDS, "0.3.0")
     #: Connections that one process of the master has at most.
-    connections: int = option(4, whole(1), "0.2.0")
+    connections: int = option(4, whole(1), "0.3.0")
     #: When a write counts as done. Empty: as the server has it, but no earlier than the server's own disk has it.
-    synchronous_commit: str = option("", _COMMIT, "0.2.0")
+    synchronous_commit: str = option("", _COMMIT, "0.3.0")
 
 
 def read_options(opts: Mapping[str, Any]) -> Options:

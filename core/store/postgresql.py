@@ -35,6 +35,8 @@ class Postgresql(Driver):
     """The table of the driver postgresql, on a server that may be frozen, and with others that write to it."""
 
     removed_at_once = 500
+    #: What is below waits for the server.
+    patience = 0.0
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
         super().__init__(opts)

@@ -30,6 +30,7 @@ from tests.functional.cache_servers import cache_servers, driver_options  # noqa
 from tests.functional.store import test_sqlite
 from tests.functional.store.test_contract import LOAD, Returner, a_return, in_processes
 from tests.missing import missing
+from tests.postgresql import SCHEMA
 from tests.waiting import SOON, stretched, wait_for
 
 psycopg = pytest.importorskip("psycopg") if not os.environ.get("CI") else __import__("psycopg")
@@ -247,11 +248,10 @@ class TestTheServerAndItsTables:
         with caplog.at_level(logging.DEBUG), pytest.raises(SaltCacheError, match=why) as told:
             salt.cache.Cache(wrong).fetch("bank", "key")
         assert told.value.errno
-        store = Store(wrong)
-        store.driver.patience = 0.1
-        with pytest.raises(Outage, match=why) as outage:
-            store.fetch("bank", "key")
-        assert "s3cret" not in caplog.text + repr(told.value) + repr(outage.value)
+        if why.startswith("SSL"):
+            with pytest.raises(Outage, match=why):
+                Store(wrong).fetch("bank", "key")
+        assert "s3cret" not in caplog.text + repr(told.value)
 
     @pytest.mark.parametrize(
         "wrong",
@@ -383,7 +383,6 @@ class TestFaults:
     def test_a_row_that_somebody_holds_is_an_error_in_time_and_no_refusal(self, opts, server):
         wanted = {**opts, "postgresql.timeout": 1}
         cache, store = salt.cache.Cache(wanted), Store(wanted)
-        store.driver.patience = 0.1
         cache.store("bank", "key", 1)
         with contextlib.closing(server.server.connect(opts["postgresql.db"])) as other:
             other.autocommit = False
@@ -463,6 +462,16 @@ class TestFaults:
             assert banks.fetch("jobs/minions", jid) == ["web2"]
             assert banks.contains("jobs/loads", jid) is banks.contains(f"jobs/returns/{jid}", "a")
 
+    def test_a_short_outage_is_ridden_out_by_whatever_salt_keeps(self, cache, server):
+        cache.store("bank", "key", 1)
+        server.stop()
+        back = threading.Timer(0.7, server.start)
+        back.start()
+        try:
+            assert cache.fetch("bank", "key") == 1
+        finally:
+            back.join(60)
+
     def test_a_return_that_came_to_a_server_that_was_killed_is_known_again(self, opts, server):
         returner = Returner(opts)
         assert returner.returner(a_return("web1")) is None
@@ -495,7 +504,6 @@ class TestFaults:
             assert error is not None and "make room on its disk" in str(error)
             assert error.errno == 28, "by which the retry queue knows that no record is refused"
             store = Store(opts)
-            store.driver.patience = 0.1
             with pytest.raises(Outage, match="make room on its disk"):
                 store.store("bank", "large", os.urandom(1_000_000))
             assert cache.fetch("bank", "kept") == 1 and len(cache.list("bank")) == number + 1
@@ -555,3 +563,37 @@ def test_a_python_without_psycopg_says_what_to_install_and_has_all_the_rest(tmp_
         done.stdout + done.stderr
     )
     assert done.stdout.endswith("\nFalse\nTrue False\n")
+
+
+class TestFromPgjsonb:
+    """Sites whose jobs are in the tables of Salt's own pgjsonb returner."""
+
+    @pytest.mark.parametrize("target", ["postgresql", "localfs"])
+    def test_its_jobs_come_over_and_none_counts_as_published(self, opts, server, asked, target):
+        server.server.execute(SCHEMA, database=opts["postgresql.db"])
+        place = {
+            "host": "127.0.0.1",
+            "port": server.server.port,
+            "user": "salt",
+            "pass": "",
+            "db": opts["postgresql.db"],
+        }
+        opts = {**opts, "cache": target, "master_job_cache": "salt_cache"}
+        opts.update({f"returner.pgjsonb.{name}": value for name, value in place.items()})
+        pgjsonb, jids = salt.loader.returners(opts, {}), [f"2026051612000000000{number}" for number in range(4)]
+        for jid in jids:
+            pgjsonb["pgjsonb.save_load"](jid, {**LOAD, "jid": jid, "token": "s3cret"}, minions=["web1", "web2"])
+            for minion in ("web1", "web2"):
+                pgjsonb["pgjsonb.returner"]({**a_return(minion, jid, {"é": [1, None]}), "fun_args": []})
+        run = salt.loader.runner(opts)["job_cache.migrate"]
+        assert run(source="pgjsonb", dry_run=True)["loads"] == 4
+        done = run(source="pgjsonb")
+        assert (done["jobs"], done["loads"], done["returns"], done["failed"]) == (4, 4, 8, {})
+        ours = Returner(opts)
+        for jid in jids:
+            load = ours.get_load(jid)
+            assert (load["fun"], load["tgt"], load["Minions"]) == (LOAD["fun"], LOAD["tgt"], ["web1", "web2"])
+            assert "token" not in load
+            assert ours.get_jid(jid)["web2"]["return"] == {"é": [1, None]}
+            assert not ours.fetch("jobs/published", jid), "only a publish of this master vouches for a job"
+        assert run(source="pgjsonb")["copied"] == 0
