@@ -11,6 +11,7 @@ import logging
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -597,3 +598,58 @@ class TestFromPgjsonb:
             assert ours.get_jid(jid)["web2"]["return"] == {"é": [1, None]}
             assert not ours.fetch("jobs/published", jid), "only a publish of this master vouches for a job"
         assert run(source="pgjsonb")["copied"] == 0
+
+
+class TestLogins:
+    """Passwords and TLS, of a server that insists on them."""
+
+    @pytest.fixture
+    def strict(self, opts, server, tmp_path):
+        """The folder of the server's certificate; who is ``strict`` gets in by TLS and a password only."""
+        folder, own = server.server.folder, server.server
+        if not shutil.which("openssl"):
+            missing("openssl is not installed")
+        command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
+        command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "server.key", "-out", "server.crt"]
+        subprocess.run(command, cwd=folder / "data", check=True, capture_output=True)
+        for name in ("server.key", "server.crt"):
+            os.chmod(folder / "data" / name, 0o600)
+            if own.user:
+                os.chown(folder / "data" / name, own.user.pw_uid, own.user.pw_gid)
+        shutil.copy(folder / "data" / "server.crt", tmp_path / "ca.crt")
+        hba = folder / "data" / "pg_hba.conf"
+        before = hba.read_text()
+        hba.write_text(f"hostssl all strict all scram-sha-256\nhost all strict all reject\n{before}")
+        own.execute("DROP ROLE IF EXISTS strict")
+        own.execute("CREATE ROLE strict LOGIN SUPERUSER PASSWORD 's3cret'")
+        own.execute("ALTER SYSTEM SET ssl = on")
+        own.execute("SELECT pg_reload_conf()")
+        yield {**opts, "postgresql.user": "strict", "postgresql.sslrootcert": str(tmp_path / "ca.crt")}
+        hba.write_text(before)
+        own.execute("ALTER SYSTEM RESET ssl")
+        own.execute("SELECT pg_reload_conf()")
+
+    def test_a_password_and_a_certificate_are_what_the_server_asks_for(self, strict, caplog, tmp_path):
+        good = {**strict, "postgresql.password": "s3cret", "postgresql.sslmode": "verify-full"}
+        wait_for(lambda: _works(good), what="the server has read its configuration")
+        assert banks_of(good).rows("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()") == [(True,)]
+        (tmp_path / "pgpass").write_text("127.0.0.1:*:*:strict:s3cret\n")
+        os.chmod(tmp_path / "pgpass", 0o600)
+        by_file = {**good, "postgresql.password": "", "postgresql.dsn": f"passfile={tmp_path}/pgpass"}
+        assert _works(by_file)
+        (tmp_path / "other.crt").write_text("")
+        for wrong, why in (
+            ({"postgresql.password": "wr0ng"}, "password authentication failed"),
+            ({"postgresql.sslmode": "disable"}, "pg_hba"),
+            ({"postgresql.sslrootcert": str(tmp_path / "other.crt")}, "other.crt"),
+        ):
+            with caplog.at_level(logging.DEBUG), pytest.raises(SaltCacheError, match=why) as told:
+                salt.cache.Cache({**good, **wrong}).fetch("bank", "key")
+            assert "s3cret" not in caplog.text + str(told.value) and "wr0ng" not in caplog.text + str(told.value)
+
+
+def _works(opts):
+    with contextlib.suppress(SaltCacheError):
+        salt.cache.Cache(opts).store("bank", "key", 1)
+        return True
+    return False
