@@ -27,6 +27,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from salt.exceptions import SaltCacheError
 
+from saltext.jobs.core.disk.job_summary import has_failed
+from saltext.jobs.core.errors import LaterVersion, SettingsError
+from saltext.jobs.core.postgresql.options import read_cache_options
+from saltext.jobs.core.store.drivers import Outage
+from saltext.jobs.core.store.store import Store
 from tests.functional.cache_servers import cache_servers, driver_options  # noqa: F401 (a fixture)
 from tests.functional.store import test_sqlite
 from tests.functional.store.test_contract import LOAD, Returner, a_return, in_processes
@@ -34,16 +39,10 @@ from tests.missing import missing
 from tests.postgresql import SCHEMA
 from tests.waiting import SOON, stretched, wait_for
 
-psycopg = pytest.importorskip("psycopg") if not os.environ.get("CI") else __import__("psycopg")
-
-from saltext.jobs.core.disk.job_summary import has_failed  # noqa: E402
-from saltext.jobs.core.errors import LaterVersion, SettingsError  # noqa: E402
-from saltext.jobs.core.postgresql.banks import banks_of  # noqa: E402
-from saltext.jobs.core.postgresql.cache_tables import FORMAT  # noqa: E402
-from saltext.jobs.core.postgresql.options import read_cache_options  # noqa: E402
-from saltext.jobs.core.postgresql.trouble import Away, Rejected  # noqa: E402
-from saltext.jobs.core.store.drivers import Outage  # noqa: E402
-from saltext.jobs.core.store.store import Store  # noqa: E402
+with contextlib.suppress(ImportError):  # psycopg is an extra
+    from saltext.jobs.core.postgresql.banks import banks_of
+    from saltext.jobs.core.postgresql.cache_tables import FORMAT
+    from saltext.jobs.core.postgresql.trouble import Away, Rejected
 
 pytestmark = pytest.mark.story  # salt.cache differs between the releases
 TAGS = itertools.count(5000)
