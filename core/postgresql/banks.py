@@ -339,7 +339,7 @@ class _Row:
             self._columns["shown"] = (f"CASE WHEN {known} THEN NULL ELSE %s::bytea END", (self.key, shown))
             self._columns.update(fun=("%s", marks[0]), usr=("%s", marks[1]))
         elif self.bank == MINIONS:
-            self._columns["minions"] = ("string_to_array(%s, '/')", _joined(value))
+            self._columns["minions"] = (f"string_to_array(%s, '{_BETWEEN}')", _joined(value))
         elif self.bank.startswith(f"{RETURNS}/"):
             self._columns["failed"] = ("%s", has_failed(value))
         until = None if expires is None else float(expires)
