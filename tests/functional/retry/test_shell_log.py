@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
+from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
@@ -193,3 +196,19 @@ def test_what_an_engine_has_read_may_go_from_the_log(make, master):
     stage.take_requests()
     stage.until(lambda: (stage.log_folder / "job_retry.reader").exists())
     assert segments.numbers(stage.log_folder) == [1]
+
+
+def test_a_checkpoint_of_0_2_0_is_gone_on_from(make, master, opts):
+    """It has a time and no place in a log; what was settled since then is looked at once more, and left as it is."""
+    held = {**record_of("a"), "state": "held"}
+    RetryStore(opts).write(Changes({JID: snapshot_of("a")}, {("a", JID): held}))
+    before = time.time() - 600
+    master.publish(JID, "a")
+    master.publish("20260516111111111111", "b")
+    path = requests.engine_dir(opts, JOB_RETRY) / "checkpoint"
+    files.write_msgpack(path, {"format": 2, "at": before, "closed": {JID: time.time()}})
+    stage = make()
+    stage.until(lambda: stage.state("b", "20260516111111111111") is State.PENDING)
+    assert stage.state("a") is State.HELD
+    stage.take_requests()
+    stage.until(lambda: files.read_msgpack(path)["at"] > before)
