@@ -109,7 +109,5 @@ def _errors(what, bank, key):
     try:
         yield
     except (JobsError, ValueError, TypeError, OverflowError) as exc:
-        error = SaltCacheError(f"The cache driver postgresql could not {what} bank={bank!r} key={key!r}: {exc}")
-        # By this the retry queue tells a full disk from a record that is refused for good.
-        error.errno = getattr(exc, "errno", None)
-        raise error from exc
+        # The retry queue looks at the cause: whether the record is refused for good.
+        raise SaltCacheError(f"The cache driver postgresql could not {what} bank={bank!r} key={key!r}: {exc}") from exc

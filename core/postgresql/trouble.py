@@ -7,7 +7,6 @@ No message has a password in it: libpq puts none into its own, and none of ours 
 from __future__ import annotations
 
 import enum
-import errno
 
 import psycopg
 
@@ -15,11 +14,7 @@ from saltext.jobs.core.errors import StateError
 
 
 class Trouble(StateError):
-    """What was asked for was not done. ``errno`` is that of the system that comes closest, as drivers with files have it."""
-
-    def __init__(self, message: str, number: int | None = None) -> None:
-        super().__init__(message)
-        self.errno = number
+    """What was asked for was not done."""
 
 
 class Away(Trouble):
@@ -63,13 +58,6 @@ _BY_STATE = {
     "3F": Kind.SETUP,
     "42501": Kind.SETUP,
 }
-_NUMBERS = {
-    Kind.LOST: errno.ECONNREFUSED,
-    Kind.CLASH: errno.EAGAIN,
-    Kind.FULL: errno.ENOSPC,
-    Kind.BUSY: errno.ETIMEDOUT,
-    Kind.SETUP: errno.EACCES,
-}
 _ADVICE = {
     Kind.LOST: "see to it that it runs and that this machine may reach it",
     Kind.CLASH: "others change the same at the same time",
@@ -110,4 +98,4 @@ def told(exc: BaseException, place: str) -> Trouble:
     if kind is Kind.RECORD:
         return Rejected(f"PostgreSQL at {place} refuses it: {reason}")
     advice = _CLOSED if kind is Kind.LOST and "FATAL" in reason else _ADVICE[kind]
-    return Away(f"PostgreSQL at {place} cannot be used: {reason}; {advice}", _NUMBERS.get(kind))
+    return Away(f"PostgreSQL at {place} cannot be used: {reason}; {advice}")

@@ -30,14 +30,14 @@ Blocks: use it in one Worker. It must never let one unreadable record keep anoth
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import salt.cache
+import salt.payload
 
 from saltext.jobs.core import formats, lines
 from saltext.jobs.core.disk.local_banks import LocalBanks
@@ -45,6 +45,7 @@ from saltext.jobs.core.errors import LaterVersion, StateError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.retry.entry import Entry, State
 from saltext.jobs.core.retry.note import Note
+from saltext.jobs.core.retry.refusals import is_of_the_record
 from saltext.jobs.core.store.keys import Keys
 from saltext.jobs.core.store.needed import OWED
 
@@ -60,9 +61,6 @@ _PROBE = "writable"
 #: Where what cannot be used is put, key by key; what the driver refuses is named there, by a digest.
 ASIDE = "job_retry/corrupt"
 _REFUSED = "refused."
-#: What a disk says that is full: it is not the record's fault then, though something smaller may find room. A broken one
-#: (EIO) may have just that record on a bad block, so there the probe decides.
-_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 #: Of snapshots, entries and notes: see ``core/formats.py``.
 FORMAT = 2
@@ -160,7 +158,9 @@ class RetryStore:
         try:
             self._do(name, bank, *args)
         except StateError as exc:
-            if _is_of_the_disk(exc):
+            size = _size(args)
+            # _do has raised it from what the driver raised.
+            if size is not None and not is_of_the_record(self._driver, exc.__cause__ or exc, size):
                 raise
             self._do("store", OWNERS, _PROBE, 0.0)  # if that fails too, it is not the record's fault
             reason = refused.setdefault(jid, f"the store refuses it: {exc}")
@@ -357,8 +357,12 @@ def _numbered(record: Mapping[str, Any]) -> dict[str, Any]:
     return {**record, formats.FIELD: FORMAT}
 
 
-def _is_of_the_disk(error: StateError) -> bool:
-    return getattr(error.__cause__, "errno", None) in _DISK or "disk is full" in str(error)  # so says sqlite
+def _size(values: Iterable[Any]) -> int | None:
+    """Return how many bytes values have; None where one of them can be written nowhere."""
+    try:
+        return sum(len(salt.payload.dumps(value, use_bin_type=True)) for value in values)
+    except Exception:  # msgpack raises many kinds for what it cannot write
+        return None
 
 
 def count_claim(entry: Entry, at: Any) -> None:

@@ -229,6 +229,41 @@ def test_a_disk_without_room_for_a_record_is_full_and_refuses_no_job(opts):
     assert store.snapshot(JID) == {**big, "format": FORMAT}
 
 
+def test_what_does_not_work_just_now_is_tried_again_and_no_refusal_though_another_record_can_be_written(opts):
+    store = RetryStore(opts)
+    store.beat("here_master", 1.0)
+    blocker = pathlib.Path(opts["cachedir"]) / JOBS / f"{JID}.p"
+    blocker.mkdir(parents=True)
+    with pytest.raises(StateError):
+        store.write(Changes({JID: snapshot_of("a")}))
+    assert store.refused() == {}
+    blocker.rmdir()
+    assert store.write(Changes({JID: snapshot_of("a")})) == {}
+    assert dict(store.snapshots()).keys() == {JID}
+
+
+def test_a_record_that_others_hold_in_postgresql_is_written_once_they_let_go(opts, cache_servers, tmp_path):
+    (tmp_path / "driver").mkdir()
+    settings = {**driver_options("postgresql", cache_servers, tmp_path / "driver", 909), "postgresql.timeout": 1}
+    store = RetryStore({**opts, **settings})
+    store.write(Changes({JID: snapshot_of("a")}))
+    import psycopg  # an extra
+
+    place = {"host": "127.0.0.1", "port": settings["postgresql.port"], "user": settings["postgresql.user"]}
+    with psycopg.connect(**place, dbname=settings["postgresql.db"]) as other:
+        other.execute("SELECT 1 FROM salt_cache WHERE key = %s FOR UPDATE", (JID,))
+        with pytest.raises(StateError, match="look at its load, its locks"):
+            store.write(Changes({JID: snapshot_of("a", "b")}))
+    assert store.write(Changes({JID: snapshot_of("a", "b")})) == store.refused() == {}
+    assert store.snapshot(JID)["minions"] == ["a", "b"]
+
+
+def test_what_no_driver_can_ever_store_is_refused_on_every_driver(any_store):
+    strange = {**snapshot_of("a"), "load": {"arg": [object()]}}
+    assert list(any_store.write(Changes({"1": strange, JID: snapshot_of("a")}))) == ["1"]
+    assert list(dict(any_store.snapshots())) == [JID]
+
+
 LATER = {"format": FORMAT + 1}
 
 

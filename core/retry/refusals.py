@@ -1,0 +1,58 @@
+"""
+Which errors of a driver are about the record: the same one is refused however often it is tried. Pure.
+
+It must never take anything else for one. A store that is full, busy, closed or away takes the record later, and what this
+module does not know is tried again: a job that counts as refused is never delivered.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+
+#: Errors of files. EIO may be a bad block that only this record needs; so may what SQLite says of one.
+_NUMBERS = {"localfs": frozenset({errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ, errno.EIO})}
+#: Names of what drivers and their clients raise: Rejected is that of core/postgresql/trouble.py.
+_KINDS = {
+    "sqlite": frozenset({"DataError"}),
+    "postgresql": frozenset({"Rejected"}),
+    "mysql": frozenset({"DataError"}),
+}
+#: What servers say of a value that is larger than they take.
+_WORDS = {
+    "sqlite": "disk I/O error",
+    "mysql": "max_allowed_packet",
+    "etcd": "too large",
+    "consul": "too large",
+}
+#: MySQL may close the connection instead: of a value of so many bytes, these numbers say that.
+_LARGE = 500_000
+_CLOSED = frozenset({2006, 2013})
+
+
+def is_of_the_record(driver: str, error: BaseException, size: int) -> bool:
+    """
+    Tell whether an error says that the driver will never do this with just this record.
+
+    :param error: what the driver raised.
+    :param size: of the record in bytes.
+    """
+    return any(_is_of_it(driver, each, size) for each in _chain(error))
+
+
+def _is_of_it(driver: str, error: BaseException, size: int) -> bool:
+    if isinstance(error, OSError) and error.errno in _NUMBERS.get(driver, ()):
+        return True
+    if type(error).__name__ in _KINDS.get(driver, ()):
+        return True
+    word = _WORDS.get(driver)
+    # What Salt's drivers raise may tell the value as well, whatever it says.
+    if word is not None and type(error).__name__ != "SaltCacheError" and word in str(error):
+        return True
+    return driver == "mysql" and size >= _LARGE and bool(error.args) and error.args[0] in _CLOSED
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
