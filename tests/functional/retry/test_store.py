@@ -229,17 +229,13 @@ def test_a_disk_without_room_for_a_record_is_full_and_refuses_no_job(opts):
     assert store.snapshot(JID) == {**big, "format": FORMAT}
 
 
-def test_what_does_not_work_just_now_is_tried_again_and_no_refusal_though_another_record_can_be_written(opts):
+def test_what_stands_in_the_way_of_one_record_keeps_no_other_from_being_written(opts):
     store = RetryStore(opts)
-    store.beat("here_master", 1.0)
-    blocker = pathlib.Path(opts["cachedir"]) / JOBS / f"{JID}.p"
-    blocker.mkdir(parents=True)
-    with pytest.raises(StateError):
-        store.write(Changes({JID: snapshot_of("a")}))
-    assert store.refused() == {}
-    blocker.rmdir()
-    assert store.write(Changes({JID: snapshot_of("a")})) == {}
-    assert dict(store.snapshots()).keys() == {JID}
+    (pathlib.Path(opts["cachedir"]) / JOBS / f"{JID}.p").mkdir(parents=True)
+    other = "20260516101112131416"
+    refused = store.write(Changes({JID: snapshot_of("a"), other: snapshot_of("a")}))
+    assert refused.keys() == {JID}
+    assert dict(store.snapshots()).keys() == {other}
 
 
 def test_a_record_that_others_hold_in_postgresql_is_written_once_they_let_go(opts, cache_servers, tmp_path):

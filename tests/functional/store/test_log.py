@@ -69,7 +69,7 @@ def test_a_publish_is_a_record_with_what_it_is_and_for_whom(job_cache, tail, opt
     store = store_of(opts)
     assert isinstance(record, Published)
     assert record[:8] == (JID, "state.apply", "ops", "", ("web1", "web2"), 2, "", ())
-    assert record.load == store.fetch(records.PUBLISHED, JID)["load"]
+    assert record.work == records.work_of(LOAD)
     assert record.sent
 
 
