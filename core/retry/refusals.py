@@ -10,8 +10,8 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 
-#: Errors of files: a name that cannot be, what stands in the way of this one file, and EIO, which may be a bad block that only
-#: this record needs; so may what SQLite says of one.
+#: Errors of files: a name that cannot be, what stands in the way of this one file, and EIO, which may be a bad block that
+#: only this record needs; so may what SQLite says of one.
 _NAME = {errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ}
 _PLACE = {errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ELOOP, errno.EIO}
 _NUMBERS = {"localfs": frozenset(_NAME | _PLACE)}

@@ -66,7 +66,6 @@ def tail(reader, job_cache):
 def test_a_publish_is_a_record_with_what_it_is_and_for_whom(job_cache, tail, opts):
     job_cache["save_load"](JID, {**LOAD, "jid": JID, "kwargs": {"token": "secret"}}, minions=["web2", "web1", "../x"])
     (record,) = tail()
-    store = store_of(opts)
     assert isinstance(record, Published)
     assert record[:8] == (JID, "state.apply", "ops", "", ("web1", "web2"), 2, "", ())
     assert record.work == records.work_of(LOAD)
