@@ -26,7 +26,7 @@ from benchmarks.fleet.minion import RUN
 from benchmarks.fleet.script import Script
 from benchmarks.fleet.truth import Truth
 from benchmarks.fleet.verdict import ANSWER, AT_REST
-from benchmarks.fleet.watch import CARRIER, ENGINES, Watch, engine_pid, processes_of
+from benchmarks.fleet.watch import ENGINES, Watch, carriers_of, engine_pid, processes_of
 from demo.fleet import Fleet, StepFailed
 from demo.processes import wait_for
 from saltext.jobs.core.engine import requests
@@ -202,7 +202,7 @@ class Site:
 
     def kill_bus(self) -> bool:
         """Kill the process that hands on events; the master starts it again. Returns whether there was one."""
-        carriers = [process for process in processes_of(self.root) if CARRIER in " ".join(process.cmdline())]
+        carriers = carriers_of(self.root)
         for process in carriers:
             with contextlib.suppress(psutil.Error):
                 process.kill()

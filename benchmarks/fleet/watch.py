@@ -22,12 +22,12 @@ from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 
 ENGINES = (BATCH_MANAGER, JOB_RETRY)
 #: What carries events from one process to another.
-CARRIER = "publisher of events"
+_CARRIER = "publisher of events"
 #: Part of a process's title, for each kind of process of a master that is told of.
 _KINDS = {
     "Salt's own batch manager": "BatchManager",
     "workers": "MWorker-",
-    CARRIER: "EventPublisher",
+    _CARRIER: "EventPublisher",
     "publisher of jobs": "PubServerChannel",
     "router": "MWorkerQueue",
 }
@@ -91,6 +91,12 @@ def engine_pid(opts: Mapping[str, Any], engine: str) -> int | None:
             if words[1] == "FLOCK" and int(words[5].rsplit(":", 1)[1]) == number and int(words[4]) > 0:
                 return int(words[4])
     return None
+
+
+def carriers_of(root: pathlib.Path) -> list[psutil.Process]:
+    """Return the processes that hand on the events of the master that runs on what is below a folder."""
+    title = _KINDS[_CARRIER]
+    return [process for process in processes_of(root) if title in " ".join(process.info["cmdline"] or ())]
 
 
 def processes_of(root: pathlib.Path) -> list[psutil.Process]:
@@ -158,7 +164,7 @@ def _sample(opts: dict[str, Any], root: pathlib.Path, spent: dict[tuple[int, flo
             known = spent.get((process.pid, process.create_time()), ("",))[0]
             # One that is about to end has no lock any more, and is of its kind all the same.
             kind = engines.get(process.pid) or (known if known in ENGINES else _kind(process.info["cmdline"] or ()))
-            carriers += [process.pid] * (kind == CARRIER)
+            carriers += [process.pid] * (kind == _CARRIER)
             memory, times = process.memory_info().rss, process.cpu_times()
             written = process.io_counters().write_chars
             spent[process.pid, process.create_time()] = (kind, times.user + times.system, written)

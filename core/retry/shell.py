@@ -191,13 +191,13 @@ class RetryShell:
             self.step(facts.SignOfLife((minion,), facts.Sign.ACTIVITY))
 
     def handle(self, tag: str, data: Any) -> None:
-        """Take a wanted event. Before the store has been read that is what is published and begun, for afterwards."""
+        """Take a wanted event. What one would tell before the queue is there is looked for then."""
         if tag == events.wake_tag(JOB_RETRY):
             self._take_requests()
             return
         fact = events.fact_of(tag, data)
         if not self.restored:
-            return  # what this would tell is looked for then
+            return
         if not isinstance(fact, events.JobPublished):
             self._tell(tag, fact, data)
         # What another master of a cluster published is that master's to keep.

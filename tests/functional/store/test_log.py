@@ -15,7 +15,6 @@ from saltext.jobs.core.log.records import Published, Returned
 from saltext.jobs.core.master.job_cache import BATCH_MARK, JobCache
 from saltext.jobs.core.master.passes import pass_for
 from saltext.jobs.core.store import records
-from saltext.jobs.core.store.store import store_of
 from tests.functional.options import options_in
 
 JID = "20261123000000000000"
