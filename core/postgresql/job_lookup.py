@@ -97,8 +97,8 @@ class JobLookup:
                 found[key] = Tally(sent, returned, failed, missing, of_minion)
         return found
 
-    def marks(self) -> list[tuple[str, str]]:
-        """Return the pairs of function and user that loads have."""
+    def marks(self) -> list[tuple[tuple[str, str], str, str]]:
+        """Return the pairs of function and user that loads have, each as one before it."""
         # From one pair to the next by the index: not by way of all the jobs that have it.
         query = f"""WITH RECURSIVE found AS (
                 (SELECT t.fun, t.usr FROM {TABLE} AS t WHERE {_OF_LOADS} ORDER BY t.fun, t.usr LIMIT 1)
@@ -106,7 +106,7 @@ class JobLookup:
                     SELECT t.fun, t.usr FROM {TABLE} AS t WHERE {_OF_LOADS} AND (t.fun, t.usr) > (found.fun, found.usr)
                     ORDER BY t.fun, t.usr LIMIT 1) AS n)
             SELECT fun, usr FROM found"""
-        return [(row[0], row[1]) for row in self._banks.rows(query, (), LONG)]
+        return [((row[0], row[1]), row[0], row[1]) for row in self._banks.rows(query, (), LONG)]
 
     def oldest(self, count: int) -> list[str]:
         """Return up to ``count`` jids of loads that begin with a date, oldest first."""

@@ -7,31 +7,26 @@ What a publish stores, and what is removed of a job, is one statement or one tra
 from __future__ import annotations
 
 import functools
-import heapq
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.banks import ASIDE, LOADS
+from saltext.jobs.core.banks import ASIDE
 from saltext.jobs.core.disk import packed
-from saltext.jobs.core.disk.tally import Tally
 from saltext.jobs.core.errors import JobsError
-from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.postgresql.banks import CHUNK, Banks, banks_of
 from saltext.jobs.core.postgresql.job_lookup import JobLookup
 from saltext.jobs.core.postgresql.trouble import Rejected
 from saltext.jobs.core.store.calling import Outage
-from saltext.jobs.core.store.drivers import ABSENT, Driver, JobIndex, Left, Marks, Shown
+from saltext.jobs.core.store.drivers import ABSENT, Left
+from saltext.jobs.core.store.tabled import TableDriver, TableIndex
 
 Result = TypeVar("Result")
 
-#: Pairs of function and user that are looked for one by one; where more match, all jobs of the time are looked at.
-MOST_MARKS = 100
 
-
-class Postgresql(Driver):
+class Postgresql(TableDriver):
     """The table of the driver postgresql, on a server that may be frozen, and with others that write to it."""
 
     removed_at_once = 500
@@ -40,7 +35,7 @@ class Postgresql(Driver):
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
         super().__init__(opts)
-        self.index = PostgresqlIndex(self)
+        self.index = TableIndex(self)
 
     def _load(self) -> tuple[Any, dict[str, Any], dict[str, Any]]:
         return banks_of(self._opts), {}, {}
@@ -127,6 +122,9 @@ class Postgresql(Driver):
         found: Result = self._try(name, bank, key, lambda banks, *_: call(banks))
         return found
 
+    def lookup(self, banks: Banks) -> JobLookup:
+        return JobLookup(banks)
+
     def each(self, found: Iterator[Result], name: str, bank: str) -> Iterator[Result]:
         """Yield what an iterator does that asks the server now and then; what has failed once does not go on."""
         end = object()
@@ -143,63 +141,6 @@ class Postgresql(Driver):
         if isinstance(exc, JobsError) and not isinstance(exc, Rejected):
             return Outage(f"Cache driver {self.name} could not {name} bank={bank!r} key={key!r}: {exc}")
         return super().error(name, bank, key, exc)
-
-
-class PostgresqlIndex(JobIndex):
-    """What stands in the table beside the records of jobs (``core/postgresql/cache_tables.py``)."""
-
-    keeps_shown = True
-    orders_jids = True
-
-    def __init__(self, driver: Postgresql) -> None:
-        self._driver: Postgresql = driver
-
-    def outside(self, bank: str, since: str, low: str, high: str, of_banks: bool) -> list[str] | None:
-        return self._driver.do(
-            lambda banks: list((banks.banks_outside if of_banks else banks.outside)(bank, since, low, high)),
-            "list",
-            bank,
-        )
-
-    def count_loads(self) -> int:
-        return self._driver.do(lambda banks: banks.count(LOADS), "list", LOADS)
-
-    def count_returns(self, bank: str, jids: Iterable[str]) -> int:
-        return self._driver.do(lambda banks: banks.count_below(bank), "list", bank)
-
-    def oldest_jids(self, count: int) -> list[str]:
-        undated = [(jid_at(at), key) for key, at in self.undated_jids().items()]
-        dated = [(key, key) for key in self._driver.do(lambda banks: JobLookup(banks).oldest(count), "list", LOADS)]
-        return [key for _, key in heapq.nsmallest(count, undated + dated)]
-
-    def jids(self, low: str, high: str, marks: Marks, minion: str | None = None, failed: bool = False) -> Iterator[str]:
-        rows = self._driver.do(
-            lambda banks: self._found(JobLookup(banks), low, high, marks, minion, failed), "list", LOADS
-        )
-        return self._driver.each(rows, "list", LOADS)
-
-    @staticmethod
-    def _found(look: JobLookup, low: str, high: str, marks: Marks, minion: str | None, failed: bool) -> Iterator[str]:
-        if minion is not None:
-            return look.jids_near(low, high, minion)
-        if failed:
-            return look.jids_failed(low, high)
-        fun, user = marks["fun"], marks["user"]
-        if fun is None and user is None:
-            return look.jids(low, high)
-        wanted = [mark for mark in look.marks() if (not fun or fun(mark[0])) and (not user or user(mark[1]))]
-        if len(wanted) > MOST_MARKS:
-            return look.jids(low, high)
-        return heapq.merge(*(look.jids(low, high, mark) for mark in wanted), reverse=True)
-
-    def shown(self) -> Iterator[Shown]:
-        return self._driver.each(self._driver.do(lambda banks: JobLookup(banks).shown(), "list", LOADS), "list", LOADS)
-
-    def undated_jids(self) -> dict[str, float]:
-        return self._driver.do(lambda banks: JobLookup(banks).undated(), "list", LOADS)
-
-    def tallies(self, jids: Sequence[str], minion: str | None) -> Mapping[str, Tally]:
-        return self._driver.do(lambda banks: JobLookup(banks).tallies(jids, minion), "list", LOADS)
 
 
 def _picked(bank: str, keys: Sequence[str], banks: Banks) -> list[tuple[str, bytes]]:

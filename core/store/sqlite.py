@@ -8,7 +8,6 @@ which no other process of this machine enters meanwhile.
 from __future__ import annotations
 
 import contextlib
-import heapq
 import itertools
 import os
 import sqlite3
@@ -17,20 +16,17 @@ from typing import Any, TypeVar
 
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.banks import ASIDE, LOADS
+from saltext.jobs.core.banks import ASIDE
 from saltext.jobs.core.disk import packed
-from saltext.jobs.core.disk.tally import Tally
 from saltext.jobs.core.errors import StateError
-from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.sqlite.banks import SqliteBanks, banks_of
 from saltext.jobs.core.sqlite.job_lookup import CHUNK, JobLookup
 from saltext.jobs.core.store.calling import Outage, Undecodable
-from saltext.jobs.core.store.drivers import ABSENT, Driver, JobIndex, Left, Marks, Shown
+from saltext.jobs.core.store.drivers import ABSENT, Left
+from saltext.jobs.core.store.tabled import TableDriver, TableIndex
 
 Result = TypeVar("Result")
 
-#: Pairs of function and user that are looked for one by one; where more match, all jobs of the time are looked at.
-MOST_MARKS = 100
 #: By how many pages the file shrinks at a time, and how often in one sweep.
 PIECE_PAGES, PIECES = 200, 20
 
@@ -47,7 +43,7 @@ def process_name(pid: int) -> str:
     return f"{boot} {pid} {began}"
 
 
-class Sqlite(Driver):
+class Sqlite(TableDriver):
     """The file of the driver sqlite. There is no server that could be away."""
 
     removed_at_once = 500
@@ -202,6 +198,14 @@ class Sqlite(Driver):
         except Exception as exc:  # SQLite, the disk, and msgpack raise many kinds
             raise self.error(name, bank, key, exc) from exc
 
+    def each(self, found: Iterator[Result], name: str, bank: str) -> Iterator[Result]:
+        end = object()
+        while (one := self.do(lambda _: next(found, end), name, bank)) is not end:
+            yield one  # type: ignore[misc]
+
+    def lookup(self, banks: SqliteBanks) -> JobLookup:
+        return banks.index
+
     def error(self, name: str, bank: str, key: str | None, exc: Exception) -> SaltCacheError:
         found = super().error(name, bank, key, exc)
         if isinstance(exc, (StateError, sqlite3.OperationalError)) and not isinstance(found, Undecodable):
@@ -209,60 +213,8 @@ class Sqlite(Driver):
         return found
 
 
-class SqliteIndex(JobIndex):
-    """What the file keeps beside the records of jobs (``core/sqlite/job_index.py``)."""
-
-    keeps_shown = True
-    orders_jids = True
-
-    def __init__(self, driver: Sqlite) -> None:
-        self._driver: Sqlite = driver
-
-    def outside(self, bank: str, since: str, low: str, high: str, of_banks: bool) -> list[str] | None:
-        return self._driver.do(
-            lambda banks: (banks.banks_outside if of_banks else banks.outside)(bank, since, low, high), "list", bank
-        )
-
-    def count_loads(self) -> int:
-        return self._driver.do(lambda banks: banks.count(LOADS), "list", LOADS)
-
-    def count_returns(self, bank: str, jids: Iterable[str]) -> int:
-        return self._driver.do(lambda banks: banks.count_below(bank), "list", bank)
-
-    def oldest_jids(self, count: int) -> list[str]:
-        undated = [(jid_at(at), key) for key, at in self.undated_jids().items()]
-        dated = [(key, key) for key in self._driver.do(lambda banks: banks.index.oldest(count), "list", LOADS)]
-        return [key for _, key in heapq.nsmallest(count, undated + dated)]
-
-    def jids(self, low: str, high: str, marks: Marks, minion: str | None = None, failed: bool = False) -> Iterator[str]:
-        rows = self._driver.do(lambda banks: self._found(banks.index, low, high, marks, minion, failed), "list", "")
-        while (jid := self._driver.do(lambda banks: next(rows, None), "list", "")) is not None:
-            yield jid
-
-    @staticmethod
-    def _found(index: JobLookup, low: str, high: str, marks: Marks, minion: str | None, failed: bool) -> Iterator[str]:
-        if minion is not None:
-            return index.jids_near(low, high, minion)
-        if failed:
-            return index.jids_failed(low, high)
-        fun, user = marks["fun"], marks["user"]
-        if fun is None and user is None:
-            return index.jids(low, high)
-        wanted = [mark[0] for mark in index.marks() if (not fun or fun(mark[1])) and (not user or user(mark[2]))]
-        if len(wanted) > MOST_MARKS:
-            return index.jids(low, high)
-        return heapq.merge(*(index.jids(low, high, mark) for mark in wanted), reverse=True)
-
-    def shown(self) -> Iterator[Shown]:
-        rows = self._driver.do(lambda banks: banks.index.shown(), "list", LOADS)
-        while (some := self._driver.do(lambda banks: next(rows, None), "list", LOADS)) is not None:
-            yield some
-
-    def undated_jids(self) -> dict[str, float]:
-        return self._driver.do(lambda banks: banks.index.undated(), "list", "")
+class SqliteIndex(TableIndex):
+    """It finds a minion in reports as well."""
 
     def with_minion(self, jids: Sequence[str], minion: str) -> set[str]:
-        return self._driver.do(lambda banks: banks.with_minion(jids, minion), "list", "")
-
-    def tallies(self, jids: Sequence[str], minion: str | None) -> Mapping[str, Tally]:
-        return self._driver.do(lambda banks: banks.index.tallies(jids, minion), "list", "")
+        return self._driver.do(lambda banks: set(banks.with_minion(jids, minion)), "list", "")
