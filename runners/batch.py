@@ -79,7 +79,8 @@ def start(tgt, fun, *args, **options):
         ``pillar.get`` of any other key on these minions.
     :param str check: what must hold after each stage and group but the last: an execution function on the minions that have
         just completed (``service.status nginx``), a runner function (``runner:survey.healthy {jid}``), or ``approve``, for
-        which somebody calls ``batch.approve``. False, an error or no answer halts the batch.
+        which somebody calls ``batch.approve``. False, an error or no answer halts the batch. Refused with one stage only, after
+        which nothing is checked, and for a runner function that this master has not.
     :param check_timeout: seconds to wait for the answer of a function. Default: 300.
     :param approve_timeout: seconds to wait for an approval. Default: any number.
     :param str presence: ``ping`` (the default) asks all minions first who is there, ``none`` sends straight away.
@@ -104,7 +105,7 @@ def start(tgt, fun, *args, **options):
         salt-run batch.start 'web*' state.apply nginx batch=25% failhard=True
         salt-run batch.start '*' cmd.run 'yum -y update' batch=1,10%,50% max_failures=5% timeout=600 max_runtime=1h
         salt-run batch.start '*' state.apply by='nodegroups:[canary,eu,us]' max_failures=10% check='service.status nginx'
-        salt-run batch.start 'db*' state.apply batch=1 window='Sat,Sun 02:00-05:00' timezone=Europe/Berlin check=approve
+        salt-run batch.start 'db*' state.apply batch=1,1 window='Sat,Sun 02:00-05:00' timezone=Europe/Berlin check=approve
     """
     return _start(asked.new_batch(__opts__, _caller(), tgt, fun, args, options))
 
@@ -117,7 +118,8 @@ def preview(tgt, fun, *args, **options):
     Refused where ``batch.start`` would be: bad input, or a job that whoever asks may not publish to these minions.
 
     :return: a dict with total, minions (names, in the order in which they are sent to), fun, tgt, tgt_type, sizes (how many
-        at a time, one for each stage; with groups, those of the first), groups (``[[name, count]]`` in order, or None) and
+        at a time, one for each stage; with groups, those of the first), groups (``[[name, count]]`` in order, or None),
+        check (what is checked, without its arguments, or None), check_after (after how many minions that is, each time) and
         unsure (names of which the master does not know whether the target matches them).
 
     CLI Example:

@@ -102,8 +102,11 @@ def new_batch(
     if check.get("kind") == "function":
         _permit(opts, settings, who, check["fun"], check["arg"], check["kwargs"], matched)
     _permit_groups(opts, settings, who, options.get("by"), matched)
+    rollout.require_known(opts, check)
     unsure, condition = arguments.accepted(doubts_about, opts, tgt, tgt_type, matched)
     batch = options.get("batch", BATCH)
+    layout = rollout.layout_of(opts, options, batch, matched, settings.show_groups_of)
+    rollout.require_gates(check, layout)
     wanted = {"timeout": opts["timeout"], "gather_job_timeout": opts["gather_job_timeout"], **options}
     return Spec(
         jid=_new_jid(opts),
@@ -118,7 +121,7 @@ def new_batch(
         on_behalf=who.limits(),
         check=check,
         **rollout.times_of(options),
-        **rollout.layout_of(opts, options, batch, matched, settings.show_groups_of),
+        **layout,
         max_failures=options.get("max_failures"),
         unsure=unsure,
         condition=condition,

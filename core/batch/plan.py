@@ -8,6 +8,7 @@ their own, the last.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +27,8 @@ KINDS = ("grains", "pillar", "nodegroups")
 
 #: What stands for a check by a person.
 APPROVE = "approve"
-_RUNNER = "runner:"
+#: What a check by a runner function begins with.
+RUNNER = "runner:"
 
 _BY = re.compile(r"(?P<kind>[a-z]+):(?P<key>[^\[\]]*?)(?::?\[(?P<order>[^\[\]]*)\])?", re.DOTALL)
 _FUNCTION = re.compile(r"[A-Za-z0-9_]+(?:\.[A-Za-z0-9_]+)+")
@@ -152,6 +154,23 @@ def stages_of(sizes: Sequence[int], groups: int) -> tuple[Stage, ...]:
     return tuple(Stage(place // each, size, wave=(place + 1) % each > 0) for place, size in enumerate(sizes))
 
 
+def gates_of(sizes: Sequence[int], counts: Sequence[int]) -> list[int]:
+    """
+    Return after how many minions, counted from the first of the batch, what is to be checked between stages is checked.
+
+    :param sizes: as for ``stages_of``.
+    :param counts: how many minions each group has; the one count of all of them where there are no groups.
+    """
+    gates, before = [], 0
+    for place, count in enumerate(counts):
+        stages = [stage for stage in stages_of(sizes, len(counts)) if stage.group == place]
+        waves = itertools.accumulate(stage.size for stage in stages if stage.wave)
+        gates += [before + sent for sent in waves if sent < count]
+        before += count
+        gates.append(before)
+    return gates[:-1]
+
+
 class Membership:
     """
     Which group each minion of a batch is in, by the group's place.
@@ -218,10 +237,10 @@ def parse_check(value: Any) -> Check:
         words = []
     if words == [APPROVE]:
         return Check(APPROVE)
-    fun = words[0].removeprefix(_RUNNER) if words else ""
+    fun = words[0].removeprefix(RUNNER) if words else ""
     if not _FUNCTION.fullmatch(fun):
         raise ValueError(
             f"check is {value!r}; accepted is an execution function with arguments ('service.status nginx'), "
             "a runner function ('runner:survey.healthy site=eu') or 'approve'"
         )
-    return Check("runner" if words[0].startswith(_RUNNER) else "function", fun, tuple(words[1:]))
+    return Check("runner" if words[0].startswith(RUNNER) else "function", fun, tuple(words[1:]))

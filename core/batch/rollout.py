@@ -11,6 +11,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+import salt.loader
 import salt.utils.args
 
 from saltext.jobs.core import arguments
@@ -115,6 +116,31 @@ def require_runner(opts: Mapping[str, Any], who: Caller, fun: str, words: Iterab
     arg, kwargs = salt.utils.args.parse_input(list(words), condition=False)
     if who.peer or (who.grants is not None and not Access(opts).may_run(who.grants, fun, arg, kwargs)):
         raise Refused(f"{who.name} may not call the runner function {fun}, so it can't be a check")
+
+
+def require_gates(check: Mapping[str, Any], layout: Mapping[str, Any]) -> None:
+    """
+    :param layout: as ``layout_of`` returns it.
+    :raises Refused: for a check that would never be made, since the batch has one stage.
+    """
+    if check and len(layout["sizes"]) == 1:
+        found = ", and its minions are one group" if layout.get("groups") else ""
+        raise Refused(
+            f"check is given, but this batch has one stage{found}: there is nothing to check in between; give it a ramp, "
+            "such as batch=1,100%, or several groups with by="
+        )
+
+
+def require_known(opts: Mapping[str, Any], check: Mapping[str, Any]) -> None:
+    """
+    :raises Refused: for a check by a runner function that this master has not. What minions have, the master cannot know.
+    """
+    if check.get("kind") != "runner":
+        return
+    runners = salt.loader.runner(dict(opts))
+    if check["fun"] not in runners:
+        why = runners.missing_fun_string(check["fun"])
+        raise Refused(f"check is runner:{check['fun']}, and this master has no such runner function: {why}")
 
 
 def layout_again(spec: Spec, minions: Collection[str], shown: Iterable[str] = ()) -> dict[str, Any]:

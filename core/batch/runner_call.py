@@ -32,6 +32,9 @@ if asked["limits"]:
     caller.act_for(asked["limits"])
 arg, kwarg = salt.utils.args.parse_input(asked["words"], condition=False)
 client = salt.runner.RunnerClient(opts)
+if asked["fun"] not in client.functions:
+    os.write(answer, json.dumps({"missing": client.functions.missing_fun_string(asked["fun"])}).encode())
+    os._exit(0)
 found = client.cmd(asked["fun"], arg, kwarg=kwarg, print_event=False, full_return=True)
 told = {"return": found.get("return"), "success": found.get("success")} if isinstance(found, dict) else {"return": found}
 os.write(answer, json.dumps(told, default=repr).encode())
@@ -77,7 +80,13 @@ def _run(child: Sequence[str], asked: Mapping[str, Any], timeout: float) -> tupl
     try:
         given = json.dumps(asked).encode()
         done = subprocess.run(command, input=given, capture_output=True, timeout=timeout, check=False)
+        if not done.stdout:
+            lines = done.stderr.decode(errors="replace").split("\n")
+            last = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+            return None, f"it cannot be called: exit status {done.returncode}, {last}"
         told = json.loads(done.stdout)
+        if "missing" in told:
+            return None, f"this master has no such runner function: {told['missing']}"
         return told["return"], True if told.get("success") is not False else "it failed"
     except subprocess.TimeoutExpired:
         return None, f"no answer within {timeout:g} s"

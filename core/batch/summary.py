@@ -12,6 +12,7 @@ from typing import Any
 from saltext.jobs.core.batch.facts import Announce
 from saltext.jobs.core.batch.flight import Outcome
 from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.batch.plan import APPROVE, RUNNER, gates_of
 from saltext.jobs.core.batch.spec import Spec
 
 #: What stands in ``driver`` for a batch of ours.
@@ -93,6 +94,7 @@ def summary(batch: Batch, now: float) -> dict[str, Any]:
 def preview(spec: Spec) -> dict[str, Any]:
     """Return what ``batch.preview`` shows of a batch that is not started."""
     stages = len(spec.sizes) // max(1, len(spec.groups))
+    counts = [count for _, count in spec.groups] or [len(spec.minions)]
     return {
         "fun": spec.fun,
         "tgt": spec.tgt,
@@ -101,8 +103,16 @@ def preview(spec: Spec) -> dict[str, Any]:
         "minions": list(spec.minions),
         "sizes": list(spec.sizes[:stages]),
         "groups": [[name, count] for name, count in spec.groups] or None,
+        "check": check_of(spec),
+        "check_after": gates_of(spec.sizes, counts) if spec.check else [],
         "unsure": sorted(spec.unsure),
     }
+
+
+def check_of(spec: Spec) -> str | None:
+    """Return what is checked between stages, as it was written, without its arguments; None where nothing is."""
+    kind, fun = spec.check.get("kind"), spec.check.get("fun")
+    return {"runner": f"{RUNNER}{fun}", "function": fun, APPROVE: APPROVE}.get(str(kind))
 
 
 def verdict(found: Mapping[str, Any]) -> tuple[bool, str]:

@@ -31,6 +31,7 @@ STATES = {
     "web.sls": "nothing: test.nop\n",
     "nginx.sls": "nothing: test.nop\n",
 }
+SURVEY = "def healthy(jid): return True\n"
 RACKS = {"web1": ("r1", "eu"), "web2": ("r1", "eu"), "web3": ("r2", "us")}
 PAGES = [path for path in sessions.PAGES if sessions.to_run(path.read_text(encoding="utf-8"))]
 
@@ -40,10 +41,13 @@ def master(salt_factories, tmp_path_factory):
     folder = tmp_path_factory.mktemp("states")
     for file, text in STATES.items():
         (folder / file).write_text(text)
+    runners = tmp_path_factory.mktemp("runners")
+    (runners / "survey.py").write_text(SURVEY)
     daemon = make_master(
         salt_factories,
         file_roots={"base": [str(folder)]},
         engines=[{"job_retry": {}}, {"batch_manager": {}}, {"job_recorder": {}}],
+        runner_dirs=[str(runners)],
         job_recorder={"returners": ["rawfile_json"]},
         nodegroups={"canary": "web1", "eu": "web2", "us": "web3"},
         sharedsecret="secret",

@@ -141,8 +141,33 @@ def test_a_preview_tells_who_would_be_sent_to_and_how_many_at_a_time(opts):
         "minions": ["web1", "web2"],
         "sizes": [1, 2],
         "groups": None,
+        "check": None,
+        "check_after": [],
         "unsure": [],
     }
+
+
+@pytest.mark.parametrize(("check", "told"), [("approve", "approve"), ("test.ping 1", "test.ping")])
+def test_a_preview_tells_after_how_many_minions_a_check_is_made(opts, check, told):
+    found = preview(asked_for(opts, "*", batch="1,100%", check=check))
+    assert (found["check"], found["check_after"]) == (told, [1])
+
+
+@pytest.mark.parametrize("check", ["approve", "test.false", "runner:jobs.active"])
+@pytest.mark.parametrize("more", [{"batch": 1}, {}, {"batch": "100%", "by": "nodegroups:[all]"}])
+def test_a_check_that_would_never_be_made_is_refused(opts, check, more):
+    with pytest.raises(Refused, match=r"one stage.*give it a ramp, such as batch=1,100%, or several groups with by="):
+        asked_for({**opts, "nodegroups": {"all": "*"}}, "*", check=check, **more)
+
+
+@pytest.mark.parametrize("fun", ["nosuch.fun", "jobs.nosuch"])
+def test_a_check_by_a_runner_function_that_is_not_there_is_refused(opts, fun):
+    with pytest.raises(Refused, match=f"check is runner:{fun}, and this master has no such runner function"):
+        asked_for(opts, "*", batch="1,100%", check=f"runner:{fun} {{jid}}")
+
+
+def test_a_check_by_a_function_that_the_master_cannot_know_is_taken(opts):
+    assert asked_for(opts, "*", batch="1,100%", check="of_ours.healthy").check["fun"] == "of_ours.healthy"
 
 
 def test_a_preview_of_groups_tells_their_order_and_the_sizes_of_the_first(opts):

@@ -103,6 +103,20 @@ def test_a_runner_that_fails_is_no_success(call, fun):
     assert success is not True
 
 
+def test_a_runner_that_is_missing_is_told_by_its_name(call):
+    assert call("survey.missing") == (
+        None,
+        "this master has no such runner function: 'survey.missing' is not available.",
+    )
+
+
+def test_a_process_that_ends_without_an_answer_is_told_by_its_last_words(call, tmp_path):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho first >&2\necho 'out of memory' >&2\nexit 9\n")
+    python.chmod(0o755)
+    assert call("survey.no", python=str(python)) == (None, "it cannot be called: exit status 9, out of memory")
+
+
 def test_a_runner_that_hangs_is_killed(call):
     began = time.monotonic()
     assert call("test.sleep", "300", timeout=0.5) == (None, "no answer within 0.5 s")

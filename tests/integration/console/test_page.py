@@ -360,6 +360,7 @@ def test_a_batch_is_started_only_as_it_was_shown(page, api):
     started = []
     names = ["web1", "web2"]
     shown = {"fun": "cmd.run", "total": 2, "minions": names, "sizes": [1, 2], "groups": None, "unsure": ["web2"]}
+    shown |= {"check": "approve", "check_after": [1]}
     api.runners |= {
         "batch.preview": lambda **wanted: shown,
         "batch.start": lambda **wanted: started.append(wanted) or summary(pending=2),
@@ -377,6 +378,7 @@ def test_a_batch_is_started_only_as_it_was_shown(page, api):
     page.click("Show which minions match")
     page.wait_text("2 minions match")
     page.wait_text("1, then 2 at a time")
+    page.wait_text("Somebody has to approve after minion 1.")
     page.fill("#batch", "1")
     assert page.find("Start the batch") is None
     assert "2 minions match" not in page.text()

@@ -14,6 +14,7 @@ from saltext.jobs.core.batch.plan import (
     Group,
     Membership,
     Stage,
+    gates_of,
     groups_of,
     labels_of,
     not_passed,
@@ -206,3 +207,20 @@ def test_what_a_function_returns_lets_a_batch_go_on(value):
 )
 def test_what_a_function_returns_does_not_let_it_go_on(value, retcode, reason):
     assert not_passed(value, retcode) == reason
+
+
+@pytest.mark.parametrize(
+    ("sizes", "counts", "gates"),
+    [
+        ((3,), (9,), []),
+        ((1, 9), (9,), [1]),
+        ((1, 2, 9), (9,), [1, 3]),
+        ((1, 2, 9), (1,), []),
+        ((1, 2, 9), (2,), [1]),
+        ((2, 2), (4, 5), [4]),
+        ((1, 4, 1, 5), (4, 5), [1, 4, 5]),
+        ((2, 3, 2, 3), (1, 3), [1, 3]),
+    ],
+)
+def test_a_check_is_made_after_each_wave_and_group_that_leaves_minions(sizes, counts, gates):
+    assert gates_of(sizes, counts) == gates
