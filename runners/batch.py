@@ -79,8 +79,8 @@ def start(tgt, fun, *args, **options):
         ``pillar.get`` of any other key on these minions.
     :param str check: what must hold after each stage and group but the last: an execution function on the minions that have
         just completed (``service.status nginx``), a runner function (``runner:survey.healthy {jid}``), or ``approve``, for
-        which somebody calls ``batch.approve``. False, an error or no answer halts the batch. Refused with one stage only, after
-        which nothing is checked, and for a runner function that this master has not.
+        which somebody calls ``batch.approve``. False, an error or no answer halts the batch. Refused with one stage only,
+        after which nothing is checked, and for a runner function that this master has not.
     :param check_timeout: seconds to wait for the answer of a function. Default: 300.
     :param approve_timeout: seconds to wait for an approval. Default: any number.
     :param str presence: ``ping`` (the default) asks all minions first who is there, ``none`` sends straight away.
