@@ -30,8 +30,8 @@ from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 _PUBLISHES, _SECONDS = 60, 30
 #: Seconds without a change after which it is asked what the entries that are left wait for.
 _STANDS = 10.0
-#: Seconds for which the process that hands on events lives before it is killed.
-_BUS_LIVES = 4.0
+#: Seconds for which the process that hands on events works, and for which it is frozen then.
+_BUS_LIVES, _BUS_FROZEN = 2.0, 3.0
 #: Seconds in which it is found out what the bus takes.
 _ALONE = 10.0
 
@@ -145,18 +145,19 @@ def master(site: Site, args: Arguments) -> Story:
 
 
 def bus(site: Site, args: Arguments) -> Story:
-    """The process that hands on events is killed every few seconds: in a batch, and while a power cut is made up for."""
+    """The process that hands on events is frozen again and again: in a batch, and while a power cut is made up for."""
     story = Story()
     site.start()
     since = site.mark("started")
-    killing, killed = threading.Event(), [0]
+    over, frozen = threading.Event(), [0]
 
-    def kill() -> None:
-        while not killing.wait(_BUS_LIVES):
-            killed[0] += site.kill_bus()
+    def freeze() -> None:
+        while not over.wait(_BUS_LIVES):
+            site.freeze_bus(_BUS_FROZEN)
+            frozen[0] += 1
 
-    killer = threading.Thread(target=kill, daemon=True)
-    killer.start()
+    freezer = threading.Thread(target=freeze, daemon=True)
+    freezer.start()
     try:
         jid = site.batch(args.size)
         site.wait([jid])
@@ -165,9 +166,9 @@ def bus(site: Site, args: Arguments) -> Story:
         site.crowd.start(site.names, args.within)
         drain(site)
     finally:
-        killing.set()
-        killer.join()
-    story.figures["kills of the bus"] = str(killed[0])
+        over.set()
+        freezer.join()
+    story.figures["times that the bus was frozen"] = str(frozen[0])
     truth = story.batches(site, {jid: args.size}, since)
     story.pace(truth, {jid: args.size})
     _deliver(site, story, jids, back)

@@ -106,7 +106,7 @@ class Bus:
         try:
             self._publisher.fire_event(data, tag)
         except Exception as exc:
-            log.warning("Could not fire %s: %s", tag, exc)
+            self._quiet.warning("fire", "Could not fire %s: %s", tag, exc)
 
     def close(self) -> None:
         """Unsubscribe and release the sockets."""
@@ -156,7 +156,9 @@ class Bus:
         self._delays.append(max(0.0, stall - self._pause))
         self._pause = pause = BEAT if self._beat.heard else FIRST_BEATS
         if self._beat.unheard * pause >= self._patience:
-            log.warning("The event bus has been silent for %d seconds: subscribing anew", self._patience)
+            self._quiet.warning(
+                "silent", "The event bus has been silent for %d seconds: subscribing anew", self._patience
+            )
             self._reconnect()
         self.fire(self._beat_tag, self._beat.make())
         self._timer = self._loop.call_later(pause, self._next_beat)
