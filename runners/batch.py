@@ -195,7 +195,9 @@ def list_(limit=20, state=None):
     Return the summaries of batches, ended ones too, newest first. They are kept for ``keep_jobs_seconds``.
 
     :param int limit: how many at the most.
-    :param str state: only those in this state: running, paused, stopping, complete or halted.
+    :param str state: only those in this state: running, paused, stopping, complete or halted; or of one of the words in the
+        table: of what is paused those that are waiting or scheduled, of what is complete those that have succeeded or are
+        unsuccessful.
 
     CLI Example:
 

@@ -27,6 +27,13 @@ export function isScheduled(batch) {
   return batch.state === "paused" && ["window", "start"].includes(batch.paused_by);
 }
 
+/** How a batch stands, in one word, as `salt-run batch.list` has it: `complete` does not say whether all went well. */
+export function word(batch) {
+  if (batch.state === "complete") return (batch.success === undefined ? !batch.failed : batch.success) ? "succeeded" : "unsuccessful";
+  if (batch.state !== "paused" || !batch.paused_by || isHeld(batch)) return batch.state;
+  return batch.paused_by === "start" ? "scheduled" : "waiting";
+}
+
 /** How many of a batch's minions have ended. */
 export function done(batch) {
   return number(batch.total) - number(batch.active) - number(batch.pending);

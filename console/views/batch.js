@@ -4,10 +4,10 @@ import { confirm, open } from "../dialog.js";
 import { el, replace, say, set, to } from "../dom.js";
 import { ago, count, duration, line, many, moment, target, tempo } from "../format.js";
 import { Grid, name } from "../grid.js";
-import { Batches, STATES, UNSUCCESSFUL, isHeld, isOver, isScheduled, pace } from "../model/batches.js";
+import { Batches, STATES, UNSUCCESSFUL, isHeld, isOver, isScheduled, pace, word } from "../model/batches.js";
 import { Members } from "../model/members.js";
 import { Reader } from "../reader.js";
-import { outcome, remark } from "./batches.js";
+import { remark } from "./batches.js";
 import { Table, Trouble, action, badge, bar, cell, choice, counts, facts } from "./parts.js";
 
 export class BatchView {
@@ -104,7 +104,7 @@ export class BatchView {
       return;
     }
     const now = app.api.now();
-    this.state.set(outcome(batch));
+    this.state.set(line(word(batch), 20));
     this.progress.set(batch);
     say(this.done, counts(batch));
     say(this.note, this.remark(now));
@@ -118,7 +118,7 @@ export class BatchView {
       ["In flight", count(batch.active)],
       ["Pace", rate === null ? "–" : `${tempo(rate)} minions a minute`],
       ["Left", eta === null ? null : duration(eta)],
-      ["Started", `${moment(batch.created)} (${ago(batch.created, now)})`],
+      [isScheduled(batch) && !batch.publishes ? "Asked for" : "Started", `${moment(batch.created)} (${ago(batch.created, now)})`],
       ["Last progress", ago(batch.last_progress, now)],
       ["Stopped by", batch.stopped_by],
       ["Publishes", Number.isFinite(batch.publishes) ? `${count(batch.publishes)}${batch.publish_failures ? `, ${count(batch.publish_failures)} failed` : ""}` : null],

@@ -2,7 +2,7 @@
 
 import { el, to } from "../dom.js";
 import { ago, duration, line, target, tempo } from "../format.js";
-import { Batches, isOver, pace } from "../model/batches.js";
+import { Batches, isOver, pace, word } from "../model/batches.js";
 import { Reader } from "../reader.js";
 import { Table, Trouble, badge, bar, cell, counts } from "./parts.js";
 
@@ -79,7 +79,7 @@ export class BatchesView {
           tgt.set(target(line(Array.isArray(now.tgt) ? now.tgt.join(",") : now.tgt, 60), now.tgt_type));
           user.set(`by ${line(now.user, 40)}`);
         }
-        state.set(outcome(now));
+        state.set(line(word(now), 20));
         progress.set(now);
         done.set(counts(now));
         note.set(remark(now));
@@ -93,13 +93,6 @@ export class BatchesView {
   close() {
     this.reader.close();
   }
-}
-
-/** How a batch stands, in one word: `complete` alone does not say whether all went well. */
-export function outcome(batch) {
-  if (batch.state !== "complete") return line(batch.state, 20);
-  const good = batch.success === undefined ? !batch.failed : batch.success;
-  return good ? "succeeded" : "unsuccessful";
 }
 
 /** What else is to be said of a batch. */

@@ -21,8 +21,8 @@ log = lines.logger(__name__)
 
 #: States of a batch that has ended.
 OVER = ("complete", "halted")
-#: All states of a batch.
-STATES = ("running", "paused", "stopping", *OVER)
+#: What batches can be chosen by: their states, and the words for them.
+STATES = (*summary.WORDS, "complete")
 
 Summary = dict[str, Any]
 Minions = dict[str, dict[str, Any]]
@@ -78,7 +78,7 @@ class Catalog:
         return sorted(found, key=lambda item: str(item["jid"]))
 
     def newest(self, limit: int, state: str | None) -> list[Summary]:
-        """Return the summaries of up to ``limit`` batches, newest first. ``state``: only of those that are in this state."""
+        """Return the summaries of up to ``limit`` batches, newest first. ``state``: only of those in it or called so."""
         # Every file of Salt's own is looked at when a state is asked for.
         states = self._store.native_states(limit if state is None else sys.maxsize)
         foreign = {str(found["jid"]): summary.native_summary(found, time.time()) for found in states}
@@ -87,7 +87,7 @@ class Catalog:
             if len(result) == limit:
                 break
             found = foreign.get(jid) or self._listed(jid)
-            if found and state in (None, found["state"]):
+            if found and state in (None, found["state"], summary.word(found)):
                 result.append(found)
         return result
 

@@ -12,6 +12,7 @@ from typing import Any
 from saltext.jobs.core.batch.facts import Announce
 from saltext.jobs.core.batch.flight import Outcome
 from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.batch.pause import HELD, PausedBy
 from saltext.jobs.core.batch.plan import APPROVE, RUNNER, gates_of
 from saltext.jobs.core.batch.spec import Spec
 
@@ -115,14 +116,37 @@ def check_of(spec: Spec) -> str | None:
     return {"runner": f"{RUNNER}{fun}", "function": fun, APPROVE: APPROVE}.get(str(kind))
 
 
+#: How a batch can stand, in one word, as people are told it: what ``word`` returns.
+WORDS = ("running", "paused", "waiting", "scheduled", "stopping", "halted", "unsuccessful", "succeeded")
+
+
+def word(found: Mapping[str, Any]) -> str:
+    """
+    Return how a batch stands, in one word: ``complete`` does not say whether all went well, nor ``paused`` whether somebody
+    has to do something.
+
+    :param found: its summary, ours or that of a native one.
+    """
+    state, by = str(found["state"]), found.get("paused_by")
+    if state == "complete":
+        return "succeeded" if has_succeeded(found) else "unsuccessful"
+    if state != "paused" or by is None or by in HELD:
+        return state
+    return "scheduled" if by == PausedBy.START else "waiting"
+
+
+def has_succeeded(found: Mapping[str, Any]) -> bool:
+    """Return whether a batch that has ended did succeed: ours says so, of a native one it is seen."""
+    return bool(found.get("success", not found["halted"] and not found["failed"]))
+
+
 def verdict(found: Mapping[str, Any]) -> tuple[bool, str]:
     """
     Return whether a batch that has ended did succeed, and a sentence that says so, and how many minions were left out.
 
     :param found: its summary, ours or that of a native one.
     """
-    good = bool(found.get("success", not found["halted"] and not found["failed"]))
-    if good:
+    if has_succeeded(found):
         left_out = f"; {found['offline']} not there and left out" if found.get("offline") else ""
         return True, f"Batch {found['jid']}: {found['completed']} of {found['total']} minions completed{left_out}"
     names = ("failed", "lost", "timed_out", "offline", "killed", "pending")
@@ -130,7 +154,7 @@ def verdict(found: Mapping[str, Any]) -> tuple[bool, str]:
     reason = f" ({found['halted_reason']})" if found["halted_reason"] else ""
     return (
         False,
-        f"Batch {found['jid']} is {found['state']}{reason}: {wrong or 'nothing ran'} of {found['total']} minions",
+        f"Batch {found['jid']} is {word(found)}{reason}: {wrong or 'nothing ran'} of {found['total']} minions",
     )
 
 

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from saltext.jobs.core.batch.flight import Outcome
-from saltext.jobs.core.batch.pause import HELD, SCHEDULED
+from saltext.jobs.core.batch.pause import HELD, SCHEDULED, PausedBy
+from saltext.jobs.core.batch.summary import WORDS, word
 from saltext.jobs.core.display import moments
 from saltext.jobs.core.display.page import ROWS, Column, Page, by_state, headline
 
@@ -29,7 +30,6 @@ _MEANINGS = {
     "pending": "not sent to yet",
 }
 _MINION_STATES = (*BAD, "active", "pending", Outcome.COMPLETED.value)
-_BATCH_STATES = ("running", "paused", "stopping", "halted", "complete")
 #: Lines of names of one state: of those that need attention, and of the others.
 _MANY_LINES, _FEW_LINES = 6, 2
 #: Different reasons that are told of one state.
@@ -72,12 +72,12 @@ def listed(found: Sequence[Mapping[str, Any]], page: Page) -> None:
 
 
 def _table(found: Sequence[Mapping[str, Any]], shown: Sequence[Mapping[str, Any]], page: Page) -> None:
-    page.line(headline(len(found), "batch", "batches", by_state((str(item["state"]) for item in found), _BATCH_STATES)))
+    page.line(headline(len(found), "batch", "batches", by_state(map(word, found), WORDS)))
     page.table(
         _COLUMNS,
         [
             (
-                *(batch["jid"], batch["state"], f"{_ended(batch)}/{batch['total']}", _count(batch, _FAILED)),
+                *(batch["jid"], word(batch), f"{_ended(batch)}/{batch['total']}", _count(batch, _FAILED)),
                 *(_function(batch), _target(batch), page.age(batch["created"])),
             )
             for batch in shown
@@ -94,9 +94,9 @@ def _table(found: Sequence[Mapping[str, Any]], shown: Sequence[Mapping[str, Any]
 
 def standing(batch: Mapping[str, Any], page: Page) -> None:
     """Show how one batch stands, as ``batch.status``, ``start``, ``run``, ``wait``, ``watch`` and ``retry`` return it."""
-    jid, state = batch["jid"], batch["state"]
+    jid = batch["jid"]
     user = f", by {batch['user']}" if batch.get("user") else ""
-    page.line(f"{jid}  {state}  {_function(batch)} on {_target(batch)}{user}", "  ", 3)
+    page.line(f"{jid}  {word(batch)}  {_function(batch)} on {_target(batch)}{user}", "  ", 3)
     page.line(_progress(batch, page), "  ")
     for told in _particulars(batch, page):
         page.line(f"  {told}", "    ", _MANY_LINES)
@@ -120,7 +120,7 @@ def _particulars(batch: Mapping[str, Any], page: Page) -> list[str]:
         ("halted", batch.get("halted_reason")),
         ("stopped by", batch.get("stopped_by")),
         ("taken over by", batch.get("taken_over_by")),
-        ("paused", _waits(batch, page)),
+        (word(batch), _waits(batch, page)),
         (
             "engine",
             "no batch_manager engine runs: nothing goes on until it does" if batch.get("engine") is False else None,
@@ -137,11 +137,11 @@ def _particulars(batch: Mapping[str, Any], page: Page) -> list[str]:
         lines.append(_pace(batch))
     if batch.get("finished"):
         lines.append(f"started {moments.local(batch['created'], page.tz)}, ended {page.when(batch['finished'])}")
+    elif batch.get("paused_by") in SCHEDULED and not batch.get("publishes"):
+        lines.append(f"asked for {page.when(batch['created'])}, and not begun")
     else:
-        begun = "asked for" if batch.get("paused_by") in SCHEDULED and not batch.get("publishes") else "started"
-        lines.append(
-            f"{begun} {page.when(batch['created'])}, last progress {moments.ago(batch.get('last_progress'), page.now)}"
-        )
+        progress = moments.ago(batch.get("last_progress"), page.now)
+        lines.append(f"started {page.when(batch['created'])}, last progress {progress}")
     if batch.get("parent"):
         lines.append(f"a retry of {batch['parent']}")
     if batch.get("driver") not in (None, "engine"):
@@ -152,7 +152,8 @@ def _particulars(batch: Mapping[str, Any], page: Page) -> list[str]:
 def _waits(batch: Mapping[str, Any], page: Page) -> str | None:
     reason = batch.get("paused_reason")
     if batch.get("opens_at"):
-        return f"{reason or 'for its window'}; opens {page.when(batch['opens_at'])}"
+        happens = "begins" if batch.get("paused_by") == PausedBy.START else "opens"
+        return f"{reason or 'for its window'}; {happens} {page.when(batch['opens_at'])}"
     return str(reason) if reason else None
 
 

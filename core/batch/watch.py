@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
 
+from saltext.jobs.core.batch.summary import word
 from saltext.jobs.core.batch.tables import BAD
 from saltext.jobs.core.display import moments, terminal
 from saltext.jobs.core.display.text import clean, cut, width_of
@@ -109,7 +110,7 @@ def waiting_line(summary: Mapping[str, Any], now: float) -> str:
     opens = summary.get("opens_at")
     when = f"; opens {moments.local(opens, None)}" if opens and opens > now else ""
     steps = f"; salt-run batch.approve {summary['jid']} lets it go on" if summary.get("approve") is not None else ""
-    return f"paused: {reason}{when}{steps}"
+    return f"{word(summary)}: {reason}{when}{steps}"
 
 
 def progress_line(summary: Mapping[str, Any], width: int | None = None, encoding: str = "utf-8") -> str:
@@ -124,7 +125,7 @@ def progress_line(summary: Mapping[str, Any], width: int | None = None, encoding
     bad = sum(summary.get(name) or 0 for name in BAD)
     ended = summary["completed"] + bad
     engine = " (no engine)" if summary.get("engine") is False else ""
-    parts = [f"{ended}/{summary['total']} {summary['state']}{engine}"]
+    parts = [f"{ended}/{summary['total']} {word(summary)}{engine}"]
     parts += [f"{summary[name]} {name}" for name in BAD if summary.get(name)]
     if summary.get("group"):
         parts.append(f"group {clean(summary['group'], encoding)} ({summary['group_number']}/{summary['groups']})")

@@ -24,9 +24,9 @@ _RED, _YELLOW, _GREEN = "\x1b[31m", "\x1b[33m", "\x1b[32m"
 _END = "\x1b[0m"
 #: How a state is coloured, where there are colours.
 _COLOURS = {
-    **dict.fromkeys(("failed", "lost", "timed_out", "killed", "halted", "held", "dead"), _RED),
-    **dict.fromkeys(("offline", "paused", "stopping", "expired"), _YELLOW),
-    **dict.fromkeys(("completed", "complete"), _GREEN),
+    **dict.fromkeys(("failed", "lost", "timed_out", "killed", "halted", "held", "dead", "unsuccessful"), _RED),
+    **dict.fromkeys(("offline", "paused", "waiting", "stopping", "expired"), _YELLOW),
+    **dict.fromkeys(("completed", "succeeded"), _GREEN),
 }
 
 

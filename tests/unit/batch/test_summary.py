@@ -64,7 +64,7 @@ def test_the_verdict_on_a_batch_that_did_not_succeed_says_what_went_wrong():
     assert (good, said.partition(" is ")[2]) == (False, "halted (failhard): 1 failed, 3 pending of 4 minions")
     nobody = Bench("ab", "2", presence="ping", offline="skip")
     nobody.present()
-    assert verdict_of(nobody)[1].endswith("is complete: 2 offline of 2 minions")
+    assert verdict_of(nobody)[1].endswith("is unsuccessful: 2 offline of 2 minions")
 
 
 def test_the_verdict_is_the_last_line_that_is_printed():
@@ -154,13 +154,13 @@ def test_a_terminal_gets_a_bar_that_is_redrawn():
         display.show(batch_summary.summary(bench.batch, BEGIN + 1), batch_summary.minions(bench.batch))
     display.end()
     assert stream.getvalue().count("\r") == 2
-    assert "[##############################] 2/2 complete" in stream.getvalue()
+    assert "[##############################] 2/2 succeeded" in stream.getvalue()
 
 
 def test_an_empty_batch_has_a_progress_line():
     bench = Bench("a", "1", presence="ping")
     bench.present()
-    assert "1/1 complete" in progress_line(batch_summary.summary(bench.batch, BEGIN))
+    assert "1/1 unsuccessful" in progress_line(batch_summary.summary(bench.batch, BEGIN))
 
 
 def test_an_active_minion_is_told_since_when_it_runs_and_when_it_was_last_seen():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 
 import pytest
 
@@ -67,13 +68,51 @@ def minions(**states):
 
 
 def test_a_batch_is_one_line():
-    assert drawn(tables.listed, [standing(), standing(state="complete", failed=0, created=NOW - 86400 * 3)]) == [
-        "2 batches: 1 running, 1 complete",
-        "JID                   STATE       DONE  FAILED  FUNCTION     TARGET  AGE",
-        "20260516101112131415  running   44/104       2  state.apply  web*    3 min",
-        "20260516101112131415  complete  42/104       0  state.apply  web*    3 d",
+    assert drawn(
+        tables.listed, [standing(), standing(state="complete", failed=0, success=True, created=NOW - 86400 * 3)]
+    ) == [
+        "2 batches: 1 running, 1 succeeded",
+        "JID                   STATE        DONE  FAILED  FUNCTION     TARGET  AGE",
+        "20260516101112131415  running    44/104       2  state.apply  web*    3 min",
+        "20260516101112131415  succeeded  42/104       0  state.apply  web*    3 d",
         "Next: salt-run batch.status JID (or watch, minions, stop)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("more", "word"),
+    [
+        ({"state": "complete", "success": True}, "succeeded"),
+        ({"state": "complete", "success": False}, "unsuccessful"),
+        ({"state": "halted", "success": False}, "halted"),
+        ({"state": "paused", "paused_by": "operator"}, "paused"),
+        ({"state": "paused", "paused_by": "publish"}, "paused"),
+        ({"state": "paused"}, "paused"),
+        ({"state": "paused", "paused_by": "window"}, "waiting"),
+        ({"state": "paused", "paused_by": "approval"}, "waiting"),
+        ({"state": "paused", "paused_by": "start"}, "scheduled"),
+        ({"state": "stopping"}, "stopping"),
+    ],
+)
+def test_one_word_says_whether_all_went_well_and_whether_somebody_has_to_do_something(more, word):
+    batch = standing(**more)
+    assert summary.word(batch) == word
+    assert drawn(tables.standing, batch)[0].startswith(f"{JID}  {word}  ")
+    assert drawn(tables.listed, [batch])[0] == f"1 batch: 1 {word}"
+
+
+@pytest.mark.parametrize(("success", "colour"), [(True, "[32m"), (False, "[31m")])
+def test_what_has_not_succeeded_is_never_green(success, colour):
+    page = Page(80, NOW, datetime.timezone.utc, colours=True)
+    tables.listed([standing(state="complete", success=success)], page)
+    assert set(re.findall(r"\x1b(\[3.m)", page.text())) == {colour}
+
+
+def test_of_a_batch_that_is_scheduled_it_is_said_when_it_begins_and_that_it_has_not():
+    waits = {"state": "paused", "paused_by": "start", "paused_reason": "before its start time", "opens_at": NOW + 5400}
+    lines = drawn(tables.standing, standing(**waits, publishes=0))
+    assert "  scheduled: before its start time; begins 2026-05-17 08:10:00 (in 1 h)" in lines
+    assert "  asked for 2026-05-17 06:36:40 (3 min ago), and not begun" in lines
 
 
 def test_all_batches_that_were_asked_for_are_shown():
@@ -126,7 +165,7 @@ def test_how_a_batch_stands_takes_a_few_lines():
         ({"state": "paused", "paused_reason": "waits for approval", "approve": 0}, "  paused: waits for approval"),
         (
             {"state": "paused", "paused_by": "start", "publishes": 0},
-            "  asked for 2026-05-17 06:36:40 (3 min ago), last progress 4 s ago",
+            "  asked for 2026-05-17 06:36:40 (3 min ago), and not begun",
         ),
         (
             {"state": "paused", "paused_reason": "its window is shut", "opens_at": NOW + 7200},

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { Batches, apply, done, isHeld, isOver, isScheduled, pace } from "../../../../console/model/batches.js";
+import { Batches, apply, done, isHeld, isOver, isScheduled, pace, word } from "../../../../console/model/batches.js";
 
 const NONE = { completed: 0, active: 0, pending: 0, failed: 0, timed_out: 0, lost: 0, offline: 0, killed: 0 };
 const JID = "20260516120000000000";
@@ -16,6 +16,15 @@ function told(more) {
 
 test("a batch is over when it is complete or halted", () => {
   assert.deepEqual(["running", "paused", "complete", "halted"].map((state) => isOver({ state })), [false, false, true, true]);
+});
+
+test("one word says whether all went well and whether somebody has to do something", () => {
+  const words = { true: "succeeded", false: "unsuccessful" };
+  for (const success of [true, false]) assert.equal(word(batch({ state: "complete", success })), words[success]);
+  assert.deepEqual([0, 1].map((failed) => word(batch({ state: "complete", failed }))), ["succeeded", "unsuccessful"]);
+  const waits = { operator: "paused", publish: "paused", permission: "paused", approval: "waiting", window: "waiting", rights: "waiting", start: "scheduled", undefined: "paused" };
+  for (const [by, told] of Object.entries(waits)) assert.equal(word({ state: "paused", paused_by: by === "undefined" ? undefined : by }), told);
+  assert.deepEqual(["running", "stopping", "halted"].map((state) => word({ state })), ["running", "stopping", "halted"]);
 });
 
 test("what is neither active nor pending has ended, whatever is missing", () => {
