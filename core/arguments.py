@@ -17,6 +17,11 @@ from saltext.jobs.core.errors import Refused, SettingsError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.options import duration
 
+#: The kinds of target that Salt's matcher on the master knows (``salt.utils.minions.CkMinions``), on each release.
+TARGETS = (
+    *("glob", "list", "grain", "compound", "nodegroup", "pcre", "grain_pcre", "pillar", "pillar_pcre", "pillar_exact"),
+    *("compound_pillar_exact", "ipcidr", "range"),
+)
 #: How alike two names must be for one to be taken for a slip of the other.
 _ALIKE = 0.8
 
@@ -127,7 +132,7 @@ def target(tgt: Any, tgt_type: Any) -> tuple[Any, str]:
 
     :raises Refused: also for an empty target.
     """
-    kind = word("tgt_type", tgt_type)
+    kind = choice("tgt_type", tgt_type, TARGETS)
     if kind == "list" or isinstance(tgt, (list, tuple)):
         found = list(names("tgt", tgt))
         if not found:

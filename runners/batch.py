@@ -20,12 +20,13 @@ import salt.client
 import salt.utils.event
 
 from saltext.jobs.core import arguments, runner
-from saltext.jobs.core.batch import asked, catalog, summary
+from saltext.jobs.core.batch import asked, catalog, in_vain, summary
 from saltext.jobs.core.batch import doctor as examination
 from saltext.jobs.core.batch import watch as watching
 from saltext.jobs.core.batch.flight import Outcome
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER
+from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master import caller, events
 
 __virtualname__ = "batch"
@@ -238,8 +239,8 @@ def stop(jid, kill=False):
     """
     Stop a batch: nothing more is published. Returns True once that is certain and survives a crash.
 
-    Returns False, and changes nothing, for a batch that has ended, and for one that is stopped already unless ``kill`` is
-    new. With the engine down nothing is published either: the stop is the first thing that it sees when it starts.
+    Refused for a batch that has ended, and for one that is stopped already unless ``kill`` is new.
+    With the engine down nothing is published either: the stop is the first thing that it sees when it starts.
 
     :param str jid: the batch's jid.
     :param bool kill: also kill the job on the minions that run it, until they say that it is gone; those on which it
@@ -257,17 +258,17 @@ def stop(jid, kill=False):
     batch = batches.ours(jid)
     asked.permit_control(__opts__, who, batch if kill else None)
     if batch is not None:
-        return not batch.finished and _request("stop", who, jid, kill=kill)
+        return _request("stop", who, batch, kill=kill)
     over, state = batches.find(jid)[0]["state"] in catalog.OVER, batches.native(jid)
     if kill:
         caller.require_right(__opts__, who, state, state.get("all_minions") or ())
-    return not over and _stop_native(jid, state, kill)
+    return _done("stop", jid, not over and _stop_native(jid, state, kill))
 
 
 @runner.verb
 def pause(jid):
     """
-    Publish nothing more for now; what runs goes on. Returns False for a batch that can't be paused.
+    Publish nothing more for now; what runs goes on. Returns True; refused for a batch that can't be paused.
 
     CLI Example:
 
@@ -277,13 +278,13 @@ def pause(jid):
     """
     jid, who = arguments.jid(jid), _caller()
     asked.permit_control(__opts__, who)
-    return not catalog.Catalog(__opts__).need(jid).finished and _request("pause", who, jid)
+    return _request("pause", who, catalog.Catalog(__opts__).need(jid))
 
 
 @runner.verb
 def resume(jid):
     """
-    Let a paused batch go on. Returns False for a batch that is not paused.
+    Let a paused batch go on. Returns True; refused for a batch that is not paused.
 
     Before anything is sent it is looked whether the batch's owner still may publish the job; if not it pauses again, and
     says why. Whoever resumes a batch that is paused for that reason takes it over: from then on it goes by their rights.
@@ -298,13 +299,13 @@ def resume(jid):
     batch = catalog.Catalog(__opts__).need(jid)
     asked.permit_control(__opts__, who, batch)
     rights = {"owner": who.owner(), "on_behalf": who.limits()}
-    return not batch.finished and _request("resume", who, jid, rights=rights)
+    return _request("resume", who, batch, rights=rights)
 
 
 @runner.verb
 def approve(jid, stage=None):
     """
-    Let a batch go on that waits for approval (``check=approve``). Returns False for one that does not.
+    Let a batch go on that waits for approval (``check=approve``). Returns True; refused for one that does not.
 
     :param str jid: the batch's jid.
     :param int stage: what is approved, as ``approve`` in ``batch.status`` says it, so that an approval that comes late, or
@@ -322,7 +323,7 @@ def approve(jid, stage=None):
     asked.permit_control(__opts__, who, batch)
     waits = batch.checks.stage if batch.checks.by_hand else None
     stage = waits if stage is None else arguments.whole("stage", stage)
-    return waits is not None and not batch.finished and _request("approve", who, jid, stage=stage)
+    return _done("approve", jid, False) if waits is None else _request("approve", who, batch, stage=stage)
 
 
 @runner.verb
@@ -450,13 +451,23 @@ def _follow(jid, timeout, display):
     )
 
 
-def _request(verb, who, jid, **more):
+def _request(verb, who, batch, **more):
+    jid = batch.spec.jid
+    if batch.finished:
+        return _done(verb, jid, False)
     request = {"do": verb, "jid": jid, "user": who.name, **more}
     answer = requests.ask(__opts__, BATCH_MANAGER, request, _STOP_PATIENCE, keep=True)
     if answer is None:  # nothing is published meanwhile, and the request is the first thing that an engine will see
         runner.note(globals(), f"No engine: the {verb} is carried out when the {BATCH_MANAGER} engine runs again")
         return True
-    return answer
+    return _done(verb, jid, answer)
+
+
+def _done(verb, jid, answer):
+    """Return True for a request that is carried out. :raises Refused: for one that changes nothing, saying why."""
+    if not answer:
+        raise Refused(in_vain.why(verb, catalog.Catalog(__opts__).find(jid)[0]))
+    return True
 
 
 def _stop_native(jid, state, kill):

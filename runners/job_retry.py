@@ -264,7 +264,7 @@ def enqueue(jid, minions=None):
 def replay(minion):
     """
     Deliver what a minion is owed now, as if it had just shown a sign of life, and even if its windows are shut. Returns the
-    number of entries that wait.
+    number of entries that wait; refused where none does.
 
     If the minion does not answer, its entries wait for its next sign of life, and for their windows, as before.
 
@@ -277,13 +277,13 @@ def replay(minion):
     minion = arguments.minion(minion)
     if _is_paused():
         raise Refused("The queue is paused, so nothing is delivered; salt-run job_retry.resume lets it go on")
-    return _ask({"do": "replay", "minion": minion}, keep=False)
+    return _some(_ask({"do": "replay", "minion": minion}, keep=False), "waits", minion)
 
 
 @runner.verb
 def retry(minion=None, jid=None):
     """
-    Try entries again that are held or dead, and return their number.
+    Try entries again that are held or dead, and return their number. Refused where there are none.
 
     A held job may have been begun, and nobody knows how far it got: look before you run it again. It waits for its minion
     and for its window, as any other entry; ``job_retry.replay`` delivers it now.
@@ -302,13 +302,13 @@ def retry(minion=None, jid=None):
     if who.grants is not None:
         for entry, snapshot in _entries(selection["minion"], selection["jid"]):
             caller.require_right(__opts__, who, snapshot["load"], [entry.minion], "all minions of these entries")
-    return _ask({"do": "retry", **selection}, who)
+    return _some(_ask({"do": "retry", **selection}, who), "is held or dead", **selection)
 
 
 @runner.verb
 def cancel(minion=None, jid=None):
     """
-    Cancel entries, so that they are not delivered, and return their number.
+    Cancel entries, so that they are not delivered, and return their number. Refused where there are none.
 
     An entry that is under way is cancelled too, but its minion may have the job already: kill it there with
     ``saltutil.kill_job``.
@@ -322,7 +322,8 @@ def cancel(minion=None, jid=None):
 
         salt-run job_retry.cancel jid=20260516101112131415
     """
-    return _ask({"do": "cancel", **_selection(minion, jid)})
+    selection = _selection(minion, jid)
+    return _some(_ask({"do": "cancel", **selection}), "can be cancelled", **selection)
 
 
 @runner.verb
@@ -402,6 +403,15 @@ def _ask(request, who=None, keep=True):
         source = who.eauth if who.account else LOCAL
         request["asker"] = [who.account or who.name, source, who.grants is not None]
     return requests.ask(__opts__, JOB_RETRY, {**request, "user": who.name}, keep=keep)
+
+
+def _some(count, what, minion=None, jid=None):
+    """Return how many entries were found. :raises Refused: where there are none."""
+    if count == 0:
+        named = {"minion": minion, "jid": jid}
+        chosen = " ".join(f"{name}={value}" for name, value in named.items() if value is not None)
+        raise Refused(f"No entry of {chosen} {what}; salt-run job_retry.list {chosen} shows those that there are")
+    return count
 
 
 def _is_paused():

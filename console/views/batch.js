@@ -32,8 +32,8 @@ export class BatchView {
     this.table = new Table("Minions of the batch", ["Minion", "State", "Exit code", "Since", "Group"], (item) => item.name, () => this.row());
     const button = (text, fun, run, kind) => action(app, text, fun, run, kind);
     this.buttons = {
-      pause: button("Pause", "batch.pause", () => this.ask("pause", "is paused", "cannot be paused")),
-      resume: button("Resume", "batch.resume", () => this.ask("resume", "goes on", "is not paused")),
+      pause: button("Pause", "batch.pause", () => this.ask("pause", "is paused")),
+      resume: button("Resume", "batch.resume", () => this.ask("resume", "goes on")),
       approve: button("Approve", "batch.approve", () => this.approve(), "primary"),
       stop: button("Stop…", "batch.stop", () => this.stop(false), "danger"),
       kill: button("Stop and kill…", "batch.stop", () => this.stop(true), "danger"),
@@ -208,16 +208,16 @@ export class BatchView {
 
   // -- acting ---------------------------------------------------------------------------------------------------------
 
-  async ask(verb, done, not) {
-    const answer = await this.app.act(`batch.${verb}`, { jid: this.jid }, (value) => `Batch ${this.jid} ${value === false ? not : done}.`);
-    if (answer !== undefined) await this.load();
+  async ask(verb, done) {
+    await this.app.act(`batch.${verb}`, { jid: this.jid }, () => `Batch ${this.jid} ${done}.`);
+    await this.load();
   }
 
   async approve() {
     // With its number: an approval that comes late is none for the next stage.
     const stage = this.batch.approve;
-    const answer = await this.app.act("batch.approve", { jid: this.jid, stage }, (value) => (value ? `Stage ${stage + 1} is approved.` : "The batch does not wait for this approval any more."));
-    if (answer !== undefined) await this.load();
+    await this.app.act("batch.approve", { jid: this.jid, stage }, () => `Stage ${stage + 1} is approved.`);
+    await this.load();
   }
 
   async stop(kill) {
@@ -227,8 +227,8 @@ export class BatchView {
     else says.push(`The job goes on on the ${many(batch.active, "minion")} that run it now.`);
     says.push("A stopped batch cannot be resumed; a retry starts a new one.");
     if (!(await confirm(kill ? `Stop batch ${this.jid} and kill its job?` : `Stop batch ${this.jid}?`, says, kill ? "Stop and kill" : "Stop"))) return;
-    const answer = await this.app.act("batch.stop", { jid: this.jid, kill }, (value) => `Batch ${this.jid} ${value === false ? "had ended, or was stopped, already" : kill ? "is stopped, and its job is being killed" : "is stopped"}.`);
-    if (answer !== undefined) await this.load();
+    await this.app.act("batch.stop", { jid: this.jid, kill }, () => `Batch ${this.jid} is stopped${kill ? ", and its job is being killed" : ""}.`);
+    await this.load();
   }
 
   async retry() {

@@ -199,8 +199,8 @@ export class QueueView {
   // -- acting ---------------------------------------------------------------------------------------------------------
 
   async do(verb, kwarg, says) {
-    const answer = await this.app.act(`job_retry.${verb}`, kwarg, says);
-    if (answer !== undefined) await this.load();
+    await this.app.act(`job_retry.${verb}`, kwarg, says);
+    await this.load();
   }
 
   async hold() {

@@ -17,6 +17,7 @@ import tempfile
 import pytest
 
 import saltext.jobs.minion
+from saltext.jobs.core.errors import Refused
 from tests.integration.conftest import make_minion, make_proxy
 from tests.integration.faults import CountedJob, CutOffJob
 from tests.integration.job_retry.desk import Desk, Ear, kill, lines, retry_master, retry_minion
@@ -83,7 +84,8 @@ def anna(anna_once, desk):
     desk.ask("anna", "test.ping")
     yield anna_once
     for name in {name for name, _ in desk.queue()}:
-        desk.run("job_retry.cancel", minion=name)
+        with contextlib.suppress(Refused):  # where all of its entries are over
+            desk.run("job_retry.cancel", minion=name)
     if desk.queue():
         desk.run("job_retry.purge", state="held,expired,cancelled,dead")
 
@@ -310,7 +312,8 @@ def test_a_minion_whose_jobs_are_threads_runs_each_once(master, desk, tmp_path):
         desk.await_return("otto", cut)
         assert [seen(desk, "otto", jid)["state"] for jid in (ended, cut)] == ["ended", "interrupted"]
     assert (job.begun(), nap.begun()) == (1, 1)
-    desk.run("job_retry.cancel", minion="otto")
+    with contextlib.suppress(Refused):
+        desk.run("job_retry.cancel", minion="otto")
 
 
 def test_coverage_tells_who_has_the_executor_and_what_the_others_lack(master, desk, anna):

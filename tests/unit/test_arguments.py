@@ -49,7 +49,9 @@ def test_a_target_becomes_what_the_matcher_takes(tgt, tgt_type, becomes):
     assert arguments.target(tgt, tgt_type) == becomes
 
 
-@pytest.mark.parametrize(("tgt", "tgt_type"), [("", "glob"), ([], "list"), (None, "glob"), ({}, "glob"), ("*", None)])
+@pytest.mark.parametrize(
+    ("tgt", "tgt_type"), [("", "glob"), ([], "list"), (None, "glob"), ({}, "glob"), ("*", None), ("*", "foo")]
+)
 def test_what_is_no_target_is_refused(tgt, tgt_type):
     with pytest.raises(Refused):
         arguments.target(tgt, tgt_type)

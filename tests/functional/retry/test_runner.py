@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import getpass
+import threading
 import time
 
 import pytest
@@ -12,6 +13,7 @@ import salt.config
 import salt.loader
 from salt.exceptions import CommandExecutionError
 
+from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import Refused
@@ -127,6 +129,51 @@ def test_a_request_is_left_for_an_engine_that_is_down(opts, runner):
     assert [request for _, request in waiting] == [
         {"do": "cancel", "minion": None, "jid": JID, "user": getpass.getuser()}
     ]
+
+
+@pytest.fixture
+def answering(opts):
+    """An engine that answers each request with a number; it lives as long as the test."""
+    inbox, ended = requests.Inbox(opts, JOB_RETRY), threading.Event()
+
+    def serve(number):
+        while not ended.wait(0.01):
+            for request, _ in inbox.take():
+                inbox.answer(request, number)
+
+    threads = []
+
+    def begin(number):
+        threads.append(threading.Thread(target=serve, args=(number,)))
+        threads[0].start()
+
+    with files.single_holder(requests.lock_path(opts, JOB_RETRY)):
+        yield begin
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (
+            {"fun": "cancel", "minion": "a"},
+            "No entry of minion=a can be cancelled; salt-run job_retry.list minion=a shows",
+        ),
+        ({"fun": "retry", "minion": "a", "jid": JID}, f"No entry of minion=a jid={JID} is held or dead"),
+        ({"fun": "replay", "minion": "a"}, "No entry of minion=a waits"),
+    ],
+)
+def test_what_finds_no_entry_is_refused(runner, answering, call, told):
+    answering(0)
+    with pytest.raises(Refused, match=told):
+        runner[f"job_retry.{call.pop('fun')}"](**call)
+
+
+def test_a_purge_may_find_none(runner, answering):
+    answering(0)
+    assert runner["job_retry.purge"]("expired") == 0
 
 
 def test_every_function_has_an_example_for_the_command_line(runner):

@@ -22,6 +22,7 @@ WRONG = [
     (["batch.stop", "1", "kill=perhaps"], "kill is 'perhaps'; accepted is True or False"),
     (["batch.list", "limt=5"], "did you mean limit?"),
     (["batch.start", "nosuch*", "test.ping"], "matches no accepted minion"),
+    (["batch.start", "*", "test.ping", "tgt_type=foo"], "tgt_type is 'foo'; accepted is one of glob, list, grain"),
     (["batch.run", "*", "test.ping", "fail_hard=True"], "did you mean failhard?"),
     (["job_retry.show", "web1", "20200101000000000000"], "web1 has no entry"),
     (["job_retry.list", "state=sleeping"], "state is 'sleeping'"),

@@ -238,11 +238,11 @@ def test_progress_is_announced_at_most_once_a_second(run, master):
 # -- control -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_paused_batch_waits_and_goes_on_when_resumed(run, look, tmp_path):
+def test_a_paused_batch_waits_and_goes_on_when_resumed(run, look, complaint, tmp_path):
     work = CountedJob(tmp_path, "work", gated=True)
     jid = run("batch.start", "b[123]", "cmd.run", work.command, "batch=1", "presence=none")["jid"]
     assert run("batch.pause", jid) is True
-    assert run("batch.pause", jid) is False
+    assert f"Batch {jid} is paused already: paused by {USER}" in complaint("batch.pause", jid)
     work.open_gate()
     wait_for(lambda: not look("batch.status", jid)["active"], what="what ran has ended")
     begun = work.begun()
@@ -250,7 +250,7 @@ def test_a_paused_batch_waits_and_goes_on_when_resumed(run, look, tmp_path):
     assert (summary["state"], summary["paused_reason"]) == ("paused", f"paused by {USER}")
     assert begun < 3
     assert run("batch.resume", jid) is True
-    assert run("batch.resume", jid) is False
+    assert f"Batch {jid} " in complaint("batch.resume", jid)
     assert run("batch.wait", jid)["completed"] == work.begun() == 3
 
 
@@ -323,7 +323,7 @@ after:
 
 
 @pytest.mark.skipif(not compat.HAS_NATIVE_BATCHES, reason="Salt 3008 is the first release with batches of its own")
-def test_batches_of_salt_s_own_are_shown_and_stopped(run, look, master):
+def test_batches_of_salt_s_own_are_shown_and_stopped(run, look, complaint, master):
     started = salt_cli(master, "b[123]", "--async", "-b", "1", "test.sleep", "30")
     jid = next(word for word in (started.stdout + started.stderr).split() if word.isdigit() and len(word) == 20)
     summary = wait_for(lambda: run("batch.status", jid), what="the batch is there")
@@ -333,7 +333,7 @@ def test_batches_of_salt_s_own_are_shown_and_stopped(run, look, master):
     assert set(run("batch.minions", jid)) == set(MINIONS)
     assert run("batch.stop", jid) is True
     wait_for(lambda: look("batch.status", jid)["halted"], what="Salt's manager has halted it")
-    assert run("batch.stop", jid) is False
+    assert f"Batch {jid} has ended (halted): there is nothing to stop" in complaint("batch.stop", jid)
 
 
 def test_salt_finds_nothing_to_recover_in_a_long_batch_of_ours(run, master):

@@ -11,6 +11,7 @@ import pytest
 import salt.cache
 import salt.version
 
+from saltext.jobs.core.errors import Refused
 from tests.functional.cache_servers import free_port, redis_server
 from tests.integration.conftest import make_minion
 from tests.integration.job_retry.desk import OPTIONS, Desk, kill, lines, make_retry_master
@@ -71,7 +72,8 @@ def test_masters_that_share_a_redis_keep_to_their_own_jobs_until_one_adopts_the_
         desks[1].await_state("dora", other, "pending")
         owners = {row["minion"]: row["owner"] for row in desks[0].run("job_retry.list")}
         assert owners == {"carl": one.config["id"], "dora": two.config["id"]}
-        assert desks[0].run("job_retry.cancel", jid=other) == 0
+        with pytest.raises(Refused, match="can be cancelled"):
+            desks[0].run("job_retry.cancel", jid=other)
         with pytest.raises(Exception, match="its entries are its own"):
             desks[0].run("job_retry.adopt", two.config["id"])
         # Redis goes and comes back: what is owed is still owed, and delivered.
@@ -130,7 +132,8 @@ def test_each_master_of_a_cluster_delivers_what_it_has_published_itself(cluster,
             desk.await_state("carl", jid, "pending")
         owners = {row["jid"]: row["owner"] for row in desks[0].run("job_retry.list")}
         assert owners == {jid: master.config["id"] for jid, master in zip(jids, cluster, strict=True)}
-        assert desks[0].run("job_retry.cancel", jid=jids[1]) == 0
+        with pytest.raises(Refused, match="can be cancelled"):
+            desks[0].run("job_retry.cancel", jid=jids[1])
         carl.start()
         for desk, jid in zip(desks, jids, strict=True):
             desk.await_return("carl", jid)

@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from salt.exceptions import CommandExecutionError
 
+from saltext.jobs.core.errors import Refused
 from tests.integration.conftest import make_master, make_minion, salt_run
 from tests.integration.faults import EngineProcess
 from tests.integration.job_retry.desk import OPTIONS, TIMES, Ear, kill, lines
@@ -321,8 +322,10 @@ def test_an_operator_lists_shows_queues_and_forgets_and_is_told_what_is_wrong(de
     refused("state is 'lost'", "list", state="lost")
     refused("state is 'pending'", "purge", "pending")
     refused(f"bert has no entry for job {owed}", "show", "bert", owed)
-    assert desk.run("job_retry.replay", "bert") == 0
-    assert desk.run("job_retry.retry", minion="carol") == 0
+    with pytest.raises(Refused, match="No entry of minion=bert waits"):
+        desk.run("job_retry.replay", "bert")
+    with pytest.raises(Refused, match="No entry of minion=carol is held or dead"):
+        desk.run("job_retry.retry", minion="carol")
     told = salt_run(master, "job_retry.enqueue", NEVER)
     assert told.returncode != 0
     assert f"Job {NEVER} is not in the job cache as one that this master has published" in told.stdout + told.stderr

@@ -1,0 +1,39 @@
+"""What is told of a request that changes nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from saltext.jobs.core.batch.in_vain import why
+
+
+@pytest.mark.parametrize("verb", ["stop", "pause", "resume", "approve"])
+@pytest.mark.parametrize(("state", "word"), [("halted", "halted"), ("complete", "succeeded")])
+def test_nothing_can_be_done_with_a_batch_that_has_ended(verb, state, word):
+    found = {"jid": "1", "state": state, "success": state == "complete", "halted": False, "failed": 0}
+    assert why(verb, found) == f"Batch 1 has ended ({word}): there is nothing to {verb}"
+
+
+@pytest.mark.parametrize(
+    ("verb", "more", "told"),
+    [
+        ("stop", {"state": "stopping", "active": 2}, "still runs on 2 minions; with kill=True its job is ended there"),
+        ("pause", {"state": "stopping"}, "Batch 1 is stopped already"),
+        ("pause", {"state": "paused", "paused_reason": "paused by anna"}, "is paused already: paused by anna"),
+        ("resume", {"state": "running"}, "is not paused by anybody: it is running"),
+        (
+            "resume",
+            {"state": "paused", "paused_by": "start", "paused_reason": "before its start time"},
+            "it is scheduled: before its start time",
+        ),
+        (
+            "resume",
+            {"state": "paused", "paused_by": "approval", "paused_reason": "waits for approval", "approve": 0},
+            "it is waiting: waits for approval; salt-run batch.approve 1 lets it go on",
+        ),
+        ("approve", {"state": "running"}, "is running and waits for no approval"),
+        ("approve", {"state": "paused", "paused_by": "approval", "approve": 1}, "waits for the approval of stage=1"),
+    ],
+)
+def test_why_a_request_changes_nothing_is_told(verb, more, told):
+    assert told in why(verb, {"jid": "1", **more})
