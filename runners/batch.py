@@ -164,8 +164,8 @@ def status(jid):
         approval, window, start or rights; None where it is not paused), paused_reason, opens_at (when it goes on),
         check (whether one is under way), approve (what batch.approve is for, counted from 0; None where it is for nothing),
         success, survivors of a kill, parent where it is a retry, and engine (whether the engine that drives it runs; None
-        when the batch has ended). With groups also group, group_number, groups (how many) and by. Times are Unix time in
-        seconds.
+        when the batch has ended), engine_silent_seconds (for how long that engine has not answered; None where it does).
+        With groups also group, group_number, groups (how many) and by. Times are Unix time in seconds.
 
     CLI Example:
 

@@ -31,6 +31,7 @@ BASE = {
     "quiet",
     "returned",
     "settings",
+    "version",
     "windows",
 }
 #: The packages that a wing is built on.
@@ -51,6 +52,7 @@ MAY_IMPORT = {
     "returned": set(),
     "options": {"errors", "ids", "windows"},
     "settings": {"errors", "options"},
+    "version": set(),
     "windows": {"errors"},
     "display": set(),
     "disk": BASE,

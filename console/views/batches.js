@@ -97,6 +97,7 @@ export class BatchesView {
 
 /** What else is to be said of a batch. */
 export function remark(batch) {
+  if (batch.engine_silent_seconds > 0 && !isOver(batch)) return `the engine has not answered for ${duration(batch.engine_silent_seconds)}`;
   if (batch.halted_reason) return line(batch.halted_reason, 120);
   if (batch.state === "paused" && batch.paused_reason) return line(batch.paused_reason, 120);
   const parts = [];

@@ -36,6 +36,7 @@ class Catalog:
     def __init__(self, opts: Mapping[str, Any]) -> None:
         self._opts, self._store = opts, BatchStore(opts)
         self.engine = requests.is_running(opts, BATCH_MANAGER)
+        self.silent = round(requests.silent_for(opts, BATCH_MANAGER)) or None
 
     def ours(self, jid: str) -> Batch | None:
         """Return a batch of ours, or None. :raises Refused: when its journal is damaged, or of a later version."""
@@ -92,8 +93,9 @@ class Catalog:
         return result
 
     def _summary(self, batch: Batch) -> Summary:
-        # Whether its engine runs; that does not matter once it has ended.
-        return {**summary.summary(batch, time.time()), "engine": None if batch.finished else self.engine}
+        # Whether its engine runs, and answers; that does not matter once it has ended.
+        engine = (None, None) if batch.finished else (self.engine, self.silent)
+        return {**summary.summary(batch, time.time()), "engine": engine[0], "engine_silent_seconds": engine[1]}
 
     def _listed(self, jid: str) -> Summary | None:
         """Return the summary of a batch; None where it is damaged, with a line in the log: the list is shown without it."""

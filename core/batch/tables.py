@@ -84,8 +84,9 @@ def _table(found: Sequence[Mapping[str, Any]], shown: Sequence[Mapping[str, Any]
         ],
     )
     page.folded(len(found), len(shown))
-    if any(batch.get("engine") is False for batch in found):
-        page.line("No batch_manager engine runs: nothing goes on until it does.")
+    trouble = next((told for batch in found if (told := engine_trouble(batch))), None)
+    if trouble:
+        page.line(f"{trouble[0].upper()}{trouble[1:]}.")
     page.next("batch.status JID", "batch.watch", "batch.minions", "batch.stop")
 
 
@@ -121,10 +122,7 @@ def _particulars(batch: Mapping[str, Any], page: Page) -> list[str]:
         ("stopped by", batch.get("stopped_by")),
         ("taken over by", batch.get("taken_over_by")),
         (word(batch), _waits(batch, page)),
-        (
-            "engine",
-            "no batch_manager engine runs: nothing goes on until it does" if batch.get("engine") is False else None,
-        ),
+        ("engine", engine_trouble(batch)),
         ("a check", "is under way" if batch.get("check") and batch.get("approve") is None else None),
         ("not handed to job_retry", batch.get("queue_refused")),
         ("still run it after a kill", ", ".join(str(name) for name in batch.get("survivors") or ())),
@@ -147,6 +145,14 @@ def _particulars(batch: Mapping[str, Any], page: Page) -> list[str]:
     if batch.get("driver") not in (None, "engine"):
         lines.append("driven by Salt itself, not by the batch_manager engine")
     return lines
+
+
+def engine_trouble(batch: Mapping[str, Any]) -> str | None:
+    """Return why nothing of a batch goes on, where that is its engine; None where it is well."""
+    if batch.get("engine") is False:
+        return "no batch_manager engine runs: nothing goes on until it does"
+    silent = batch.get("engine_silent_seconds")
+    return f"the engine has not answered for {moments.span(silent)}; see salt-run batch.doctor" if silent else None
 
 
 def _waits(batch: Mapping[str, Any], page: Page) -> str | None:

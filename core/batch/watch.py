@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
 
 from saltext.jobs.core.batch.summary import word
-from saltext.jobs.core.batch.tables import BAD
+from saltext.jobs.core.batch.tables import BAD, engine_trouble
 from saltext.jobs.core.display import moments, terminal
 from saltext.jobs.core.display.text import clean, cut, width_of
 from saltext.jobs.core.errors import Refused
@@ -124,7 +124,8 @@ def progress_line(summary: Mapping[str, Any], width: int | None = None, encoding
     total = summary["total"] or 1
     bad = sum(summary.get(name) or 0 for name in BAD)
     ended = summary["completed"] + bad
-    engine = " (no engine)" if summary.get("engine") is False else ""
+    silent = summary.get("engine_silent_seconds")
+    engine = " (no engine)" if summary.get("engine") is False else " (the engine does not answer)" if silent else ""
     parts = [f"{ended}/{summary['total']} {word(summary)}{engine}"]
     parts += [f"{summary[name]} {name}" for name in BAD if summary.get(name)]
     if summary.get("group"):
@@ -196,7 +197,7 @@ def _follow(
         now = time.monotonic()
         if timeout is not None and now - began >= timeout:
             raise Refused(f"Batch {jid} has not ended within {timeout:g} s; it goes on")
-        driven = now if summary.get("engine") is not False else driven
+        driven = now if not engine_trouble(summary) else driven
         if now - driven >= engine_patience:
             raise Refused(f"No engine drives batch {jid}; it goes on when the batch_manager engine runs again")
         # A look at a large batch is not free: spend a tenth of the time on it at most.

@@ -56,6 +56,11 @@ def about_engine(opts: Mapping[str, Any], engine: str) -> list[str]:
     if not requests.is_running(opts, engine):
         left = "; what it was asked for waits until it does" if wait else ""
         return [f"no {engine} engine runs: add it to `engines:`, and look for it in the master's log{left}"]
+    silent = requests.silent_for(opts, engine)
+    if silent:
+        return [
+            f"the {engine} engine has not answered for {silent:.0f} s: it hangs or is stopped; look in the master's log"
+        ]
     if wait > LONGEST_WAIT:
         return [f"the {engine} engine runs, and has not taken a request for {wait:.0f} s: look in the master's log"]
     return _about_process(opts, engine)
@@ -63,8 +68,9 @@ def about_engine(opts: Mapping[str, Any], engine: str) -> list[str]:
 
 def _about_process(opts: Mapping[str, Any], engine: str) -> list[str]:
     process, user = requests.process_of(opts, engine), str(opts.get("user") or "root")
+    other = requests.other_version(opts, engine)
     if process is None or process.user == user:
-        return []
+        return [other] if other else []
     return [
         f"the {engine} engine (process {process.pid}) runs as {process.user}, and the master as {user}, who cannot read "
         f"what it writes: end that process, and have {requests.engine_dir(opts, engine)} belong to {user}"

@@ -86,6 +86,7 @@ def run(opts: Mapping[str, Any], name: str, build: Callable[[Any], App], metrics
             stack.callback(report.close)
             loop.add_callback(report.start)
         loop.add_callback(_remember, loop, app)
+        loop.add_callback(_beat, loop, opts, name)
         log.info("The %s engine runs", name)
         loop.start()
 
@@ -94,6 +95,13 @@ def _remember(loop: Any, app: App) -> None:
     """Keep the engine's figures now, and every minute; ends with the loop."""
     loop.call_later(History.INTERVAL, _remember, loop, app)
     app.history.take(time.time(), app.metrics())
+
+
+def _beat(loop: Any, opts: Mapping[str, Any], name: str) -> None:
+    """Say now, and again and again, that the engine's loop turns; ends with the loop."""
+    loop.call_later(requests.BEAT, _beat, loop, opts, name)
+    with contextlib.suppress(OSError):  # then it looks as if it hung, and the log says what is wrong with the disk
+        requests.beat(opts, name)
 
 
 def _hold_lock(stack: contextlib.ExitStack, opts: Mapping[str, Any], name: str) -> None:

@@ -31,9 +31,14 @@ from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine.names import OF_EACH_MASTER
 from saltext.jobs.core.errors import EngineAbsent, StateError
 from saltext.jobs.core.master import events
+from saltext.jobs.core.version import VERSION
 
 log = lines.logger(__name__)
 
+#: Seconds between two times that an engine says that it is alive, and after how many without it does not look so.
+BEAT, SILENT = 10.0, 35.0
+#: Stands for a version that is not known.
+_UNKNOWN = "-"
 #: Seconds that a runner waits for an engine.
 PATIENCE = 10.0
 #: Seconds after which an answer that nobody fetched is removed.
@@ -58,11 +63,18 @@ def is_running(opts: Mapping[str, Any], engine: str) -> bool:
 
 
 class Process(NamedTuple):
-    """The process of an engine: of a cluster's masters, one runs the engine for all."""
+    """
+    The process of an engine: of a cluster's masters, one runs the engine for all.
+
+    ``version`` is that of the extension, empty where it is not known; ``tells_version`` whether such a process tells it, as
+    those up to version 0.2.0 do not.
+    """
 
     pid: int
     user: str
     host: str
+    version: str = ""
+    tells_version: bool = True
 
     def __str__(self) -> str:
         return f"{self.pid} of {self.user} on {self.host}"
@@ -71,7 +83,38 @@ class Process(NamedTuple):
 def tell_process(opts: Mapping[str, Any], engine: str) -> None:
     """Write this process, which holds the engine's lock, into the lock's file, for ``process_of``."""
     process = Process(os.getpid(), pwd.getpwuid(os.geteuid()).pw_name, socket.gethostname())
-    lock_path(opts, engine).write_text(f"{process.pid} {process.user} {process.host}\n", encoding="utf-8")
+    told = f"{process.pid} {process.user} {process.host} {VERSION or _UNKNOWN}\n"
+    lock_path(opts, engine).write_text(told, encoding="utf-8")
+
+
+def beat(opts: Mapping[str, Any], engine: str) -> None:
+    """Say that the engine, whose lock this process holds, is alive. :raises OSError: where that cannot be said."""
+    os.utime(lock_path(opts, engine))
+
+
+def silent_for(opts: Mapping[str, Any], engine: str) -> float:
+    """
+    Return for how many seconds an engine that runs has not said that it is alive, where that is too long.
+
+    0 where it has, where none runs, and where it is not known, as of an engine of an earlier version.
+    """
+    process = process_of(opts, engine)
+    if process is None or not process.tells_version:
+        return 0.0
+    try:
+        silent = time.time() - lock_path(opts, engine).stat().st_mtime
+    except OSError:
+        return 0.0
+    return silent if silent > SILENT else 0.0
+
+
+def other_version(opts: Mapping[str, Any], engine: str) -> str:
+    """Say that an engine that runs is of another version than this process, and what to do; empty where it is not."""
+    process = process_of(opts, engine)
+    if process is None or not VERSION or process.version == VERSION or (process.tells_version and not process.version):
+        return ""
+    theirs = process.version or "0.2.0 or an earlier version"
+    return f"the {engine} engine runs {theirs} of saltext-jobs, and this is {VERSION}: restart the master"
 
 
 def process_of(opts: Mapping[str, Any], engine: str) -> Process | None:
@@ -79,8 +122,9 @@ def process_of(opts: Mapping[str, Any], engine: str) -> Process | None:
     if not is_running(opts, engine):
         return None
     try:
-        pid, user, host = lock_path(opts, engine).read_text(encoding="utf-8").split()
-        return Process(int(pid), user, host)
+        pid, user, host, *more = lock_path(opts, engine).read_text(encoding="utf-8").split()
+        version = more[0] if more and more[0] != _UNKNOWN else ""
+        return Process(int(pid), user, host, version, bool(more))
     except (OSError, ValueError):
         return None
 
@@ -176,9 +220,13 @@ def ask(
         returned when the engine is down, and it will see the request before it does anything else.
     :raises CommandExecutionError: with the engine's reason, when it refuses. (A SaltInvocationError would not make
         ``salt-run`` fail: Salt takes it for a question about usage.)
-    :raises EngineAbsent: when nobody answered in time; what became of the request is in the message. A Ctrl-C meanwhile
+    :raises EngineAbsent: when the engine is of another version, and the request is not to be kept; when nobody answered in
+        time: what became of the request is in the message. A Ctrl-C meanwhile
         withdraws the request, if it is not too late or to be kept, and raises a CommandExecutionError that says so.
     """
+    other = other_version(opts, engine)
+    if other and not keep:  # a stop is read by every version, and must not wait for a restart
+        raise EngineAbsent(f"{other[0].upper()}{other[1:]}")
     path = _new_path(opts, engine)
     try:
         files.write_msgpack(path, dict(request), durable=True)
@@ -270,8 +318,7 @@ def _await_reply(path: pathlib.Path, patience: float) -> dict[str, Any] | None:
 
 
 def _give_up(opts: Mapping[str, Any], engine: str, path: pathlib.Path, keep: bool) -> dict[str, Any]:
-    running = "did not answer in time" if is_running(opts, engine) else "is not running"
-    where = f"The {engine} engine {running} (is it under `engines:` in the master's configuration?)"
+    where = f"The {engine} engine {_absence(opts, engine)}"
     if keep:
         raise EngineAbsent(f"{where}; the request stays and will be carried out.")
     try:
@@ -283,6 +330,17 @@ def _give_up(opts: Mapping[str, Any], engine: str, path: pathlib.Path, keep: boo
             raise EngineAbsent(f"{where}; it has taken the request and may carry it out later.") from None
         return reply
     raise EngineAbsent(f"{where}; the request is withdrawn.")
+
+
+def _absence(opts: Mapping[str, Any], engine: str) -> str:
+    """Say why an engine has not answered, and where to look."""
+    if not is_running(opts, engine):
+        return "is not running (is it under `engines:` in the master's configuration?)"
+    silent, process = silent_for(opts, engine), process_of(opts, engine)
+    if not silent:
+        return "did not answer in time: it is busy, or look in the master's log"
+    which = f" (process {process})" if process else ""
+    return f"has not answered for {silent:.0f} s{which}: it hangs or is stopped; look in the master's log"
 
 
 def _after_interruption(engine: str, path: pathlib.Path, keep: bool) -> str:

@@ -44,7 +44,7 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
     try:
         aside, refused = store.set_aside(), store.refused()
         silent_for = time.time() - store.last_beat(str(opts["id"]))
-        if runs and silent_for > _SILENT:
+        if runs and silent_for > _SILENT and not requests.silent_for(opts, JOB_RETRY):
             found.append(
                 f"the engine runs, and has shown no sign of life for {silent_for:.0f} s: look in the master's log"
             )

@@ -150,3 +150,13 @@ def test_a_sqlite_that_may_lose_a_write_is_told_of(version):
 @pytest.mark.parametrize("version", [(3, 44, 6), (3, 44, 9), (3, 50, 7), (3, 51, 3), (3, 52, 0), (4, 0, 0)])
 def test_one_in_which_that_is_mended_is_not(version):
     assert about_sqlite(version) == []
+
+
+def test_an_engine_that_hangs_and_one_of_another_version_are_named(opts):
+    path = requests.lock_path(opts, JOB_RECORDER)
+    requests.tell_process(opts, JOB_RECORDER)
+    os.utime(path, (time.time() - 80,) * 2)
+    (finding,) = around(opts)
+    assert finding.startswith("the job_recorder engine has not answered for 8")
+    path.write_text("77 root here 0.0.1\n", encoding="utf-8")
+    assert around({**opts, "user": "root"})[0].endswith("restart the master")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import threading
+import time
 
 import pytest
 from salt.exceptions import CommandExecutionError
@@ -13,6 +15,7 @@ from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.requests import Inbox, ask
 from saltext.jobs.core.errors import EngineAbsent, StateError
+from saltext.jobs.core.version import VERSION
 from tests.faults import full_disk
 from tests.interrupted import FORK, interrupted
 
@@ -123,7 +126,7 @@ def test_a_request_that_is_to_be_kept_waits_for_an_engine(opts, inbox):
 def test_a_running_engine_that_does_not_answer_is_told_from_an_absent_one(opts):
     with files.single_holder(requests.lock_path(opts, ENGINE)) as free:
         assert free
-        with pytest.raises(EngineAbsent, match="did not answer in time"):
+        with pytest.raises(EngineAbsent, match="did not answer in time: it is busy"):
             ask(opts, ENGINE, {}, patience=0.1)
         with pytest.raises(EngineAbsent, match="stays and will be carried out"):
             ask(opts, ENGINE, {}, patience=0.1, keep=True)
@@ -285,3 +288,74 @@ def test_a_lock_has_one_holder_and_goes_with_it(tmp_path):
         with files.single_holder(path) as second:
             assert not second
     assert not files.is_held(path)
+
+
+# -- engines that do not answer, or are of another version --------------------------------------------------------------
+
+
+@pytest.fixture
+def held(opts):
+    """An engine's lock, held as by an engine that runs."""
+    with files.single_holder(requests.lock_path(opts, ENGINE)):
+        yield requests.lock_path(opts, ENGINE)
+
+
+def aged(path, seconds):
+    then = time.time() - seconds
+    os.utime(path, (then, then))
+
+
+def test_an_engine_that_shows_no_sign_of_life_is_silent_until_it_does(opts, held):
+    requests.tell_process(opts, ENGINE)
+    aged(held, 30)
+    assert requests.silent_for(opts, ENGINE) == 0
+    aged(held, 80)
+    assert 79 < requests.silent_for(opts, ENGINE) < 90
+    requests.beat(opts, ENGINE)
+    assert requests.silent_for(opts, ENGINE) == 0
+
+
+@pytest.mark.parametrize("told", ["", "17 root here"])
+def test_of_an_engine_of_an_earlier_version_it_is_not_known_whether_it_is_silent(opts, held, told):
+    held.write_text(told, encoding="utf-8")
+    aged(held, 8000)
+    assert requests.silent_for(opts, ENGINE) == 0
+
+
+def test_an_engine_that_does_not_run_is_not_silent(opts):
+    with files.single_holder(requests.lock_path(opts, ENGINE)):
+        requests.tell_process(opts, ENGINE)
+        aged(requests.lock_path(opts, ENGINE), 80)
+    assert requests.silent_for(opts, ENGINE) == 0
+
+
+def test_who_waits_for_a_silent_engine_in_vain_is_told_for_how_long_and_not_of_the_configuration(opts, held):
+    requests.tell_process(opts, ENGINE)
+    aged(held, 80)
+    opts["sock_dir"] = str(held.parent)
+    with pytest.raises(EngineAbsent, match=r"has not answered for 8\d s \(process \d+ of .* on .*\)") as caught:
+        ask(opts, ENGINE, {"do": "metrics"}, patience=0.1)
+    assert "engines:" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("told", "theirs"), [("17 root here 0.0.1", "0.0.1"), ("17 root here", "0.2.0 or an earlier")])
+def test_an_engine_of_another_version_is_asked_for_nothing_and_the_master_is_to_be_restarted(opts, held, told, theirs):
+    held.write_text(told, encoding="utf-8")
+    with pytest.raises(
+        EngineAbsent, match=f"engine runs {theirs}.* and this is {re.escape(VERSION)}: restart the master"
+    ):
+        ask(opts, ENGINE, {"do": "start"})
+    assert not (requests.engine_dir(opts, ENGINE) / "requests").exists()
+
+
+def test_an_engine_of_another_version_is_asked_to_stop_a_batch_all_the_same(opts, inbox, answering, held):
+    held.write_text("17 root here 0.0.1", encoding="utf-8")
+    answering(lambda request_id, request: inbox.answer(request_id, request["do"]))
+    assert ask(opts, ENGINE, {"do": "stop"}, keep=True) == "stop"
+
+
+@pytest.mark.parametrize("told", ["17 root here -", f"17 root here {VERSION}", ""])
+def test_an_engine_of_this_version_or_of_one_that_is_not_known_is_asked(opts, inbox, answering, held, told):
+    held.write_text(told, encoding="utf-8")
+    answering(lambda request_id, request: inbox.answer(request_id, request["do"]))
+    assert ask(opts, ENGINE, {"do": "start"}) == "start"

@@ -172,6 +172,7 @@ def test_how_a_batch_stands_takes_a_few_lines():
             "  paused: its window is shut; opens 2026-05-17 08:40:00 (in 2 h)",
         ),
         ({"engine": False}, "  engine: no batch_manager engine runs: nothing goes on until it does"),
+        ({"engine_silent_seconds": 80}, "  engine: the engine has not answered for 1 min; see salt-run batch.doctor"),
         ({"check": True}, "  a check: is under way"),
         (
             {"group": "r2", "group_number": 2, "groups": 5, "by": "grains:rack"},
