@@ -160,8 +160,9 @@ def status(jid):
     :return: a dict with jid, fun, tgt, tgt_type, user, driver, state (running, paused, stopping, complete, halted), the
         counts total, completed (returned with success), active, pending, failed, lost, offline, killed and timed_out,
         batch_size, stage, stages, halted, halted_reason, stopped_by (a user), taken_over_by (a user, or None), created,
-        last_progress, age_seconds, rate (minions per minute), eta_seconds, paused_by (operator, publish, permission,
-        approval, window, start or rights; None where it is not paused), paused_reason, opens_at (when it goes on),
+        last_progress, age_seconds, rate (minions per minute since the start), eta_seconds (an estimate; None
+        where nobody can say), paused_by (operator, publish, permission, approval, window, start or rights; None where it is
+        not paused), paused_reason, opens_at (when it goes on),
         check (whether one is under way), approve (what batch.approve is for, counted from 0; None where it is for nothing),
         success, survivors of a kill, parent where it is a retry, and engine (whether the engine that drives it runs; None
         when the batch has ended), engine_silent_seconds (for how long that engine has not answered; None where it does).

@@ -39,14 +39,21 @@ export function done(batch) {
   return number(batch.total) - number(batch.active) - number(batch.pending);
 }
 
-/** Minions a minute since the batch was started, and the seconds that the rest takes at that pace; null where unknown. */
+/** The seconds that a batch will still take, from what `batch.status` said when it was read; null where unknown, or over. */
+function timeLeft(batch, now) {
+  if (!(batch.eta_seconds > 0) || !batch.toldAt) return null;
+  const share = batch.leftThen > 0 ? (number(batch.active) + number(batch.pending)) / batch.leftThen : 1;
+  const left = Math.min(batch.eta_seconds - (now - batch.toldAt), batch.eta_seconds * share);
+  return left >= 1 ? Number(left.toPrecision(2)) : null;
+}
+
+/** Minions a minute since the batch was started, and the seconds that the rest will take; null where unknown. */
 export function pace(batch, now) {
   const ended = STATES.filter((state) => !["active", "pending", "offline"].includes(state)).reduce((sum, state) => sum + number(batch[state]), 0);
   const elapsed = (isOver(batch) ? batch.last_progress : now) - batch.created;
   const rate = elapsed > 0 ? (60 * ended) / elapsed : 0;
   if (!Number.isFinite(rate) || isOver(batch) || batch.state !== "running") return { rate: finite(rate), eta: null };
-  const left = number(batch.active) + number(batch.pending);
-  return { rate: finite(rate), eta: rate > 0 ? (60 * left) / rate : null };
+  return { rate: finite(rate), eta: timeLeft(batch, now) };
 }
 
 function number(value) {
@@ -82,8 +89,8 @@ export class Batches extends Followed {
   rows = new Map();
 
   /** Take summaries. */
-  put(list) {
-    this.rows = new Map(list.map((batch) => [String(batch.jid), { ...batch, jid: String(batch.jid) }]));
+  put(list, now) {
+    this.rows = new Map(list.map((batch) => [String(batch.jid), { ...batch, jid: String(batch.jid), toldAt: now, leftThen: number(batch.active) + number(batch.pending) }]));
   }
 
   /** An event that says more than how far a batch has come may be forged, and does not say all: then it is read again. */

@@ -11,6 +11,7 @@ from typing import Any
 
 from saltext.jobs.core.batch.facts import Announce
 from saltext.jobs.core.batch.flight import Outcome
+from saltext.jobs.core.batch.forecast import seconds_left
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.pause import HELD, PausedBy
 from saltext.jobs.core.batch.plan import APPROVE, RUNNER, gates_of
@@ -54,7 +55,6 @@ def summary(batch: Batch, now: float) -> dict[str, Any]:
     """Return the flat dict of ``batch.status``: the keys of Salt 3008 first, then ours. ``now`` is Unix time."""
     spec, numbers = batch.spec, counts(batch)
     stages = len(spec.sizes) // batch.membership.groups
-    rate, eta = _pace(batch, numbers, now)
     pause = batch.waits_for()
     return {
         "jid": spec.jid,
@@ -75,8 +75,8 @@ def summary(batch: Batch, now: float) -> dict[str, Any]:
         "stage": batch.pace.stage % stages + 1,
         "stages": stages,
         **_grouping(batch),
-        "rate": rate,
-        "eta_seconds": eta,
+        "rate": _rate(batch, numbers, now),
+        "eta_seconds": seconds_left(batch, now),
         "success": batch.success,
         "paused_by": pause.by.value if pause else None,
         "paused_reason": pause.reason if pause else None,
@@ -165,15 +165,11 @@ def _grouping(batch: Batch) -> dict[str, Any]:
     return {"by": batch.spec.by, "group_number": batch.pace.group + 1, "groups": len(batch.spec.groups)}
 
 
-def _pace(batch: Batch, numbers: Mapping[str, Any], now: float) -> tuple[float, float | None]:
-    """Return minions per minute since the start, and the seconds that the rest will take at that pace."""
+def _rate(batch: Batch, numbers: Mapping[str, Any], now: float) -> float:
+    """Return minions per minute since the start."""
     done = sum(numbers[name] for name in ("completed", "failed", "lost", "killed", "timed_out"))
     elapsed = (batch.finished or now) - batch.created
-    rate = 60 * done / elapsed if elapsed > 0 else 0.0
-    if batch.finished:
-        return round(rate, 2), 0.0
-    left = numbers["pending"] + numbers["active"] if not batch.halted else numbers["active"]
-    return round(rate, 2), round(60 * left / rate, 1) if rate else None
+    return round(60 * done / elapsed, 2) if elapsed > 0 else 0.0
 
 
 def minions(batch: Batch) -> dict[str, dict[str, Any]]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from saltext.jobs.core.batch.flight import Outcome
+from saltext.jobs.core.batch.forecast import two_digits
 from saltext.jobs.core.batch.pause import HELD, SCHEDULED, PausedBy
 from saltext.jobs.core.batch.summary import WORDS, word
 from saltext.jobs.core.display import moments
@@ -165,7 +166,7 @@ def _waits(batch: Mapping[str, Any], page: Page) -> str | None:
 
 def _pace(batch: Mapping[str, Any]) -> str:
     stage = f"stage {batch['stage']} of {batch['stages']}, " if batch.get("stages", 1) > 1 else ""
-    rate = f"; {batch['rate']:g} a minute" if batch.get("rate") else ""
+    rate = f"; {two_digits(batch['rate']):g} a minute" if batch.get("rate") else ""
     left = f", about {moments.span(batch['eta_seconds'])} left" if batch.get("eta_seconds") else ""
     return f"{stage}{batch.get('batch_size')} at a time{rate}{left}"
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
 
+from saltext.jobs.core.batch.forecast import two_digits
 from saltext.jobs.core.batch.summary import word
 from saltext.jobs.core.batch.tables import BAD, engine_trouble
 from saltext.jobs.core.display import moments, terminal
@@ -132,7 +133,7 @@ def progress_line(summary: Mapping[str, Any], width: int | None = None, encoding
         parts.append(f"group {clean(summary['group'], encoding)} ({summary['group_number']}/{summary['groups']})")
     parts += [f"{summary[name]} {name}" for name in ("active", "completed") if summary.get(name)]
     if summary.get("rate"):
-        parts.append(f"{summary['rate']:g}/min")
+        parts.append(f"{two_digits(summary['rate']):g}/min")
     if summary.get("eta_seconds"):
         parts.append(f"about {moments.span(summary['eta_seconds'])} left")
     bar = _BAR

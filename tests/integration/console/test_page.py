@@ -258,7 +258,7 @@ def test_what_happens_while_it_reads_is_not_lost(page, api):
 
 
 def test_a_clock_that_is_an_hour_off_changes_no_age_and_no_time_left(page, api):
-    batch = summary(completed=50, pending=50, created=time.time() - 60)
+    batch = summary(completed=50, pending=50, created=time.time() - 60, eta_seconds=66)
     has_batch(api, batch, minions_of({"web1": "completed"}))
     script = {"source": "const now = Date.now; Date.now = () => now() - 3600000;"}
     added = page.chrome.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", script)

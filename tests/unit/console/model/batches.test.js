@@ -34,7 +34,12 @@ test("what is neither active nor pending has ended, whatever is missing", () => 
 });
 
 test("the pace is that of the minions that have ended, and says when the rest will have", () => {
-  assert.deepEqual(pace(batch({ completed: 2, pending: 2 }), 1060), { rate: 2, eta: 60 });
+  assert.deepEqual(pace(batch({ completed: 2, pending: 2 }), 1060), { rate: 2, eta: null });
+  const read = batch({ completed: 2, pending: 2, eta_seconds: 60, toldAt: 1060, leftThen: 2 });
+  assert.deepEqual(pace(read, 1060), { rate: 2, eta: 60 });
+  assert.equal(pace(read, 1080).eta, 40);
+  assert.equal(pace({ ...read, pending: 1 }, 1062).eta, 30);
+  assert.equal(pace(read, 1200).eta, null);
   assert.deepEqual(pace(batch(), 1060), { rate: 0, eta: null });
   assert.deepEqual(pace(batch({ completed: 2, pending: 2 }), 1000), { rate: 0, eta: null });
 });
