@@ -235,6 +235,13 @@ def engine_options(opts: Mapping[str, Any], engine: str) -> tuple[Any, Any]:
     return opts.get(engine), found
 
 
+def is_configured(opts: Mapping[str, Any], engine: str) -> bool:
+    """Whether the master is to run an engine: it is under ``engines:``, as a name or with its options."""
+    entries = opts.get("engines") or ()
+    entries = [entries] if isinstance(entries, (str, Mapping)) else entries
+    return any(entry == engine or (isinstance(entry, Mapping) and engine in entry) for entry in entries)
+
+
 def read_settings(kind: type[S], section: str, *sources: Any) -> S:
     """
     Return the settings of one section; a later source overrides an earlier one.

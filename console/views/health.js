@@ -91,7 +91,7 @@ function doctor(fun, title) {
       const findings = told ? value.findings.map(String) : [];
       say(said, told && !findings.length ? "Nothing to say: all is well." : "");
       state.node.hidden = !told;
-      state.set(!told ? "" : findings.length ? `${count(findings.length)} to look at` : "well");
+      state.set(!told ? "" : findings.length && value.retcode !== 0 ? `${count(findings.length)} to look at` : "well");
       keyed(list, findings, (finding) => finding, (finding) => ({ node: el("li", {}, finding), set() {} }));
     },
   };

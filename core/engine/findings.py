@@ -15,6 +15,7 @@ from saltext.jobs.core.disk.surroundings import READABLE, about_clock, about_dis
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.master.events import beat_tag
 from saltext.jobs.core.master.job_cache import JobCache
+from saltext.jobs.core.settings import is_configured
 
 #: Clients of salt-api that publish, and its front ends.
 _PUBLISHING = frozenset(("local", "local_async", "local_batch", "local_subset"))
@@ -54,6 +55,8 @@ def about_engine(opts: Mapping[str, Any], engine: str) -> list[str]:
     """Return what is to be said of an engine that does not run, or that runs and takes no requests."""
     wait = requests.longest_wait(opts, engine)
     if not requests.is_running(opts, engine):
+        if not wait and not is_configured(opts, engine):
+            return [Advice(f"no {engine} engine runs, and none is to: add it to `engines:` if it is wanted")]
         left = "; what it was asked for waits until it does" if wait else ""
         return [f"no {engine} engine runs: add it to `engines:`, and look for it in the master's log{left}"]
     silent = requests.silent_for(opts, engine)

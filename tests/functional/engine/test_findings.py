@@ -160,3 +160,20 @@ def test_an_engine_that_hangs_and_one_of_another_version_are_named(opts):
     assert finding.startswith("the job_recorder engine has not answered for 8")
     path.write_text("77 root here 0.0.1\n", encoding="utf-8")
     assert around({**opts, "user": "root"})[0].endswith("restart the master")
+
+
+@pytest.mark.parametrize(
+    ("engines", "trouble"),
+    [
+        ([], False),
+        (None, False),
+        ([{JOB_RECORDER: {}}], False),
+        ([BATCH_MANAGER], True),
+        ([{BATCH_MANAGER: {}}], True),
+        ({BATCH_MANAGER: None}, True),
+    ],
+)
+def test_an_engine_that_does_not_run_is_trouble_only_where_it_is_to(opts, engines, trouble):
+    (finding,) = findings.about_engine({**opts, "engines": engines}, BATCH_MANAGER)
+    assert finding.startswith("no batch_manager engine runs")
+    assert isinstance(finding, Advice) is not trouble

@@ -76,6 +76,8 @@ def test_what_the_configuration_lacks_is_said(opts, changes, part):
 
 
 def test_an_engine_that_does_not_run_is_told_of_with_what_waits_for_it(opts):
+    assert finding(opts, "no job_retry engine runs").endswith("if it is wanted")
+    opts["engines"] = [JOB_RETRY]
     assert finding(opts, "no job_retry engine runs").endswith("master's log")
     requests.leave(opts, JOB_RETRY, {"do": "pause"})
     assert "waits until it does" in finding(opts, "no job_retry engine runs")

@@ -18,6 +18,8 @@ from saltfactories.utils import random_string
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.names import BATCH_MANAGER
 from tests.integration.batch.conftest import batch_master, timeouts
 from tests.integration.conftest import salt_run
 from tests.integration.faults import CountedJob, EngineProcess, freeze, thaw
@@ -614,3 +616,21 @@ def test_a_frozen_engine_answers_nothing_and_the_request_is_withdrawn(engine, co
         engine.signal(signal.SIGCONT)
     assert "did not answer in time" in told
     assert "withdrawn" in told
+
+
+def test_a_frozen_engine_is_told_of_once_its_beat_is_missing(engine, run, complaint, look, store, job, master):
+    engine.start()
+    jid = start(run, job(gated=True), "batch=4")
+    assert look("batch.status", jid)["engine_silent_seconds"] is None
+    engine.signal(signal.SIGSTOP)
+    try:
+        lock = requests.lock_path(master.config, BATCH_MANAGER)
+        then = time.time() - 80
+        os.utime(lock, (then, then))  # as if it had been frozen for so long
+        assert look("batch.status", jid)["engine_silent_seconds"] >= 80
+        assert "has not answered for" in look("batch.doctor")["findings"][0]
+        assert "it hangs or is stopped" in complaint("batch.start", "f*", "test.ping")
+    finally:
+        engine.signal(signal.SIGCONT)
+    wait_for(lambda: look("batch.status", jid)["engine_silent_seconds"] is None, what="it beats again")
+    assert run("batch.stop", jid, "kill=True") is True
