@@ -215,9 +215,11 @@ def minions(found: Mapping[str, Mapping[str, Any]], page: Page) -> None:
 def _by_reason(state: str, records: Mapping[str, Mapping[str, Any]], page: Page) -> dict[str, list[str]]:
     """Return the minions of a state by what is told after it."""
     if state == "active":
-        oldest = min((at for r in records.values() if (at := moments.seconds_of(r["since"])) is not None), default=None)
-        since = "" if oldest is None else f", the first for {moments.span(page.now - oldest)}"
-        return {f" ({_MEANINGS[state]}{since})": list(records)}
+        known = {minion: moments.seconds_of(record["since"]) for minion, record in records.items()}
+        began = sorted((at, minion) for minion, at in known.items() if at is not None)  # who may be stuck comes first
+        since = f", the first for {moments.span(page.now - began[0][0])}" if began else ""
+        unknown = [minion for minion, at in known.items() if at is None]
+        return {f" ({_MEANINGS[state]}{since})": [*(minion for _, minion in began), *unknown]}
     if state not in ("failed", "completed"):
         return {f" ({_MEANINGS[state]})" if state in _MEANINGS else "": list(records)}
     codes = collections.defaultdict[str, list[str]](list)

@@ -239,6 +239,14 @@ def test_minions_are_shown_by_state_and_those_that_need_somebody_come_first():
     ]
 
 
+def test_of_those_that_run_it_who_has_done_so_for_longest_comes_first():
+    found = minions(active=4)
+    for number, name in enumerate(found):
+        found[name]["since"] = None if number == 1 else NOW - 60 * (number + 1)
+    told = "active (sent to, or running it, the first for 4 min), 4: active3, active2,"
+    assert drawn(tables.minions, found)[1:3] == [told, "    active0, active1"]
+
+
 def test_what_failed_with_different_exit_codes_is_told_apart():
     found = minions(failed=12)
     for number, record in enumerate(found.values()):
