@@ -94,8 +94,15 @@ class Effects:
             self._with.writer.put_entries(effect.entries)
 
     def _save_note(self, effect: facts.SaveNote) -> None:
-        note = self._with.machine.note(effect.jid)
+        note = self._with.machine.notes.get(effect.jid)
         self._with.writer.put_note(self._with.owner, effect.jid, None if note is None else note.as_record())
+
+    def save_all(self) -> None:
+        """Store all that the machine knows once more."""
+        machine = self._with.machine
+        self._save(facts.Save(tuple((entry.minion, entry.jid) for entry in machine.entries()), tuple(machine.jobs)))
+        for jid in machine.notes:
+            self._save_note(facts.SaveNote(jid))
 
     def _snapshot(self, job: Job) -> dict[str, Any]:
         return {

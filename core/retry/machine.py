@@ -70,10 +70,10 @@ class Retry:
         self.owing = Owing(self.queue, self.capture, self._timers, self.turns, self.replays, self.presence)
         self.requests = Requests(self.queue, self.capture, self.turns, self.replays, self.owing, self.presence)
         self._out: list[facts.Effect] = []  # of the present step
-        # What the shell asks: entries by minion and jid, what is owed by minion, and the jobs that are owed by jid.
+        # What the shell asks: entries by minion and jid, what is owed by minion; jobs that are owed, and notes, by jid.
         self.jobs, self.backlogs = self.queue.jobs, self.queue.backlogs
         self.entry, self.entries, self.minions_of = self.queue.entry, self.queue.entries, self.queue.minions_of
-        self.claims_of, self.note = self.queue.claims_of, self.capture.notes.by_jid.get
+        self.claims_of, self.notes = self.queue.claims_of, self.capture.notes.by_jid
 
     # -- what the shell asks ------------------------------------------------------------------------------------------
 

@@ -33,8 +33,10 @@ from saltext.jobs.core.retry import doings, facts
 from saltext.jobs.core.retry.capture import LATEST
 from saltext.jobs.core.retry.checkpoint import CHECKPOINT, MARGIN, Checkpoint
 from saltext.jobs.core.retry.effects import Context, Effects
+from saltext.jobs.core.retry.entry import ENDED, Entry
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.metrics import metrics_of
+from saltext.jobs.core.retry.note import Note
 from saltext.jobs.core.retry.open_job import Source
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.verbs import Verbs, read_queue
@@ -344,12 +346,32 @@ class RetryShell:
         self._service.sweep(time.time())
         self._write_checkpoint()
         self._loop.spawn_callback(self._beat)
+        # What has ended counts for little, and the store may have refused it.
+        entry = next((entry for entry in self.machine.entries() if entry.state not in ENDED), None)
+        noted = next(iter(self.machine.notes.items()), None)
+        self.writer.when_durable(lambda: self._loop.spawn_callback(self._look_for_stored, entry, noted))
 
     async def _beat(self) -> None:
         try:
             await self._store_worker.call(self._ports.store.beat, self._owner, time.time())
         except StateError as exc:
             log.debug("No heartbeat: %s", exc)
+
+    async def _look_for_stored(self, entry: Entry | None, noted: tuple[str, Note] | None) -> None:
+        """Look whether the store still has what it was given: where somebody has removed that, it gets all anew."""
+        try:
+            note = None if noted is None else (self._owner, noted[0])
+            is_whole = await self._store_worker.call(self._ports.store.has_all, entry, note)
+        except StateError as exc:
+            log.debug("The store cannot be looked at: %s", exc)
+            return
+        # What the engine itself has removed meanwhile says nothing.
+        machine = self.machine
+        entry_goes = entry is not None and (machine.entry(entry.minion, entry.jid) is not entry or entry.state in ENDED)
+        note_goes = noted is not None and machine.notes.get(noted[0]) is not noted[1]
+        if not (is_whole or entry_goes or note_goes):
+            log.error("Records of the retry queue were removed from the store; what the engine knows is written again")
+            self._effects.save_all()
 
     def _write_checkpoint(self) -> None:
         """Note up to where all is settled or known, once the store holds it."""

@@ -215,6 +215,17 @@ class RetryStore:
             return {}
         return dict(snapshot)
 
+    def has_all(self, entry: Entry | None, note: tuple[str, str] | None) -> bool:
+        """
+        Tell whether a record of each kind is there: an entry, its job's snapshot, and the note of a master about a job.
+
+        :raises StateError: when the store cannot be read.
+        """
+        places = [(JOBS, entry.jid), (self._queue(entry.minion), entry.jid)] if entry is not None else []
+        if note is not None:
+            places.append((self._notes(note[0]), note[1]))
+        return all(self._do("contains", *place) for place in places)
+
     def drop_snapshot(self, jid: str) -> None:
         """Remove a snapshot to which no entry belongs. :raises StateError: when that cannot be done."""
         self._do("flush", CLAIMS, jid)

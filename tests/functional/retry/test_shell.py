@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import salt.cache
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.disk import files
+from saltext.jobs.core.disk.local_banks import LocalBanks
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
@@ -19,11 +22,13 @@ from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import Stage as Standing
 from saltext.jobs.core.retry.entry import State
+from saltext.jobs.core.retry.note import Note
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.reader import JobReader
 from saltext.jobs.core.retry.shell import RetryShell
 from saltext.jobs.core.retry.store import FORMAT, Changes, RetryStore
 from saltext.jobs.core.settings import RetrySettings
+from saltext.jobs.core.sqlite.banks import banks_of
 from tests.functional.retry.records import JID, accept, load_of, record_of, snapshot_of
 from tests.waiting import comes_true
 
@@ -280,3 +285,40 @@ def test_the_engine_does_not_start_over_a_checkpoint_of_a_later_version(opts, jo
     with pytest.raises(LaterVersion, match="nothing of the retry queue is delivered until the later version"):
         Stage(opts, job_cache)
     assert path.read_bytes() == written
+
+
+@pytest.mark.parametrize(
+    ("driver", "bank"),
+    [
+        ("localfs", "job_retry"),
+        ("localfs", "job_retry/queue"),
+        ("localfs", "job_retry/jobs"),
+        ("localfs", "job_retry/notes"),
+        ("sqlite", "job_retry"),
+    ],
+)
+def test_what_somebody_removes_from_the_store_under_the_engine_is_written_again(opts, job_cache, driver, bank, caplog):
+    opts = {**opts, "cache": driver}
+    accept(opts, "a", "b")
+    stage, store = Stage(opts, job_cache), RetryStore(opts)
+    changes = Changes({JID: snapshot_of("a", "b")}, {(minion, JID): record_of(minion) for minion in "ab"})
+    changes.notes["here_master", SIGNAL] = Note(1e10, settled={"c"}).as_record()
+    store.write(changes)
+    stage.start()
+    stage.until(lambda: store.last_beat("here_master"))
+    stage.until(lambda: stage.shell.writer.idle)
+    whole = kept(store)
+    (banks_of(opts).flush if driver == "sqlite" else LocalBanks(opts["cachedir"]).drop)(bank)
+    assert kept(store) != whole
+    with caplog.at_level(logging.ERROR):
+        stage.until(lambda: kept(store) == whole)
+        stage.run(11)  # said once
+    assert caplog.text.count("were removed from the store") == 1
+    stage.close()
+
+
+def kept(store):
+    """What the store has of the queue: who is in it, the load, and of which jobs there are notes."""
+    snapshot = store.snapshot(JID)
+    entries = sorted(entry.minion for entry in store.entries(JID, snapshot)) if snapshot else []
+    return entries, snapshot.get("load"), store.notes("here_master").keys()

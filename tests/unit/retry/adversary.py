@@ -409,7 +409,7 @@ class Adversary(World):
     def judge(self):
         """Assert that nothing is lost, and nothing was run that must not have been."""
         for jid, (_, targets, _) in self.published.items():
-            note = self.machine.note(jid)
+            note = self.machine.notes.get(jid)
             for name in targets:
                 key = name, jid
                 settled = note is not None and (name in note.settled or name in note.begun)

@@ -283,7 +283,7 @@ class World:
         self._write_within(1.0)
 
     def on_savenote(self, effect):
-        note = self.machine.note(effect.jid)
+        note = self.machine.notes.get(effect.jid)
         self._unsaved_notes[effect.jid] = note.as_record() if note else None
         self._write_within(1.0)
 
