@@ -150,7 +150,7 @@ def test_failhard_stops_at_the_first_failure_and_the_exit_status_says_so(run, co
 def test_a_watched_batch_that_succeeds_exits_with_zero(run, command):
     watched = command("batch.watch", run("batch.start", "b[123]", "test.ping", "batch=2", "presence=none")["jid"])
     assert watched.returncode == 0
-    assert "3/3 complete" in watched.stderr
+    assert "3/3 succeeded" in watched.stderr
 
 
 # -- who is there ------------------------------------------------------------------------------------------------------
