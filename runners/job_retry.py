@@ -264,7 +264,7 @@ def enqueue(jid, minions=None):
 def replay(minion):
     """
     Deliver what a minion is owed now, as if it had just shown a sign of life, and even if its windows are shut. Returns the
-    number of entries that wait; refused where none does.
+    number of entries that wait.
 
     If the minion does not answer, its entries wait for its next sign of life, and for their windows, as before.
 
@@ -277,7 +277,7 @@ def replay(minion):
     minion = arguments.minion(minion)
     if _is_paused():
         raise Refused("The queue is paused, so nothing is delivered; salt-run job_retry.resume lets it go on")
-    return _some(_ask({"do": "replay", "minion": minion}, keep=False), "waits", minion)
+    return _ask({"do": "replay", "minion": minion}, keep=False)
 
 
 @runner.verb

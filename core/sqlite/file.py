@@ -292,7 +292,7 @@ class DatabaseFile:
         """Tell whether it is so long ago that somebody called ``has_waited_in_vain``, on this machine's clock."""
         with self.alone() as handle:
             at = os.pread(handle, _WAITED_BYTES, _WAITED)
-        return not at.isdigit() or not 0 <= time.time() - int(at) < seconds
+        return not (at.isascii() and at.isdigit()) or not 0 <= time.time() - int(at) < seconds
 
     def has_waited_in_vain(self) -> None:
         """Note that somebody has kept others from writing, and those who read did not come to an end."""

@@ -159,7 +159,7 @@ def test_a_batch_is_stopped_over_the_api(api):
 
 def test_the_retry_queue_is_listed_and_replayed_over_the_api(api):
     assert api("watcher").run("job_retry.list") is not None
-    assert "No entry of minion=a1 waits" in api("boss").run("job_retry.replay", minion="a1")
+    assert api("boss").run("job_retry.replay", minion="a1") == 0
     with pytest.raises(Denied):
         api("watcher").run("job_retry.replay", minion="a1")
 

@@ -53,7 +53,10 @@ def test_a_batch_is_what_that_version_says_of_it(opts, jid):
     batch = BatchStore(opts).read(jid)
     said = SAID["batches"][jid]
     now = summary(batch, NOW + 100)
-    assert {name: now[name] for name in said["summary"]} == said["summary"]
+    same = said["summary"].keys() - {
+        "eta_seconds"
+    }  # which is estimated in another way, and only where that means something
+    assert {name: now[name] for name in same} == {name: said["summary"][name] for name in same}
     told = {"state", "retcode"}  # that version told when an active minion was last seen to run
     for minion, record in minions(batch).items():
         before = said["minions"][minion]
@@ -117,7 +120,7 @@ def test_the_queue_has_its_job_and_each_entry_with_what_has_become_of_it(opts):
 
 def test_the_queue_begins_where_it_ended_and_stays_paused(opts):
     folder = engine_dir(opts, JOB_RETRY)
-    assert read_checkpoint(folder / "checkpoint") == (NOW, {DONE: NOW})
+    assert read_checkpoint(folder / "checkpoint")["at"] == NOW
     assert (folder / "paused").exists()
     assert RetryStore(opts).last_beat("here_master") == NOW
 
