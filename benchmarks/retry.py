@@ -430,19 +430,54 @@ def idle(seconds):
     stage.close()
 
 
+class Beat:
+    """Turns a loop as often as it can, and measures the longest turn: seconds, and CPU seconds of the loop's thread."""
+
+    def __init__(self, loop):
+        self.loop, self.longest, self.last = loop, (0.0, 0.0), (time.monotonic(), time.thread_time())
+        self.turn()
+
+    def turn(self):
+        now = time.monotonic(), time.thread_time()
+        self.longest = tuple(max(most, at - last) for most, at, last in zip(self.longest, now, self.last, strict=True))
+        self.last = now
+        self.loop.call_later(0.005, self.turn)
+
+    def take(self):
+        """Return both since this was asked last."""
+        (wall, spent), self.longest = self.longest, (0.0, 0.0)
+        return f"{wall:.2f} s, {spent:.2f} s of CPU"
+
+
 def big(entries):
-    """An engine starts with a long queue."""
-    stage = Stage(entries // 10)
-    stage.populate({str(20260516101112000000 + n): stage.minions for n in range(10)})
+    """An engine starts with a long queue; then events are lost, a sweep is due, and one job is cancelled."""
+    stage = Stage(entries // 10, max_queue=max(200_000, entries))
+    jids = [str(20260516101112000000 + n) for n in range(10)]
+    writing = FORK.Process(target=stage.populate, args=(dict.fromkeys(jids, stage.minions),))
+    writing.start()  # in a process of its own, whose memory is not the engine's
+    writing.join()
     before = memory()
     spent, begun = cpu(), time.monotonic()
-    shell = stage.build()
+    shell, beat = stage.build(), Beat(stage.loop)
     shell.start()
-    stage.go_on(lambda: shell.restored, 120)
-    report(
-        f"start with {shell.machine.total} entries, s", round(time.monotonic() - begun, 1), cpu=round(cpu() - spent, 1)
-    )
+    stage.go_on(lambda: shell.restored, 600)
+    took, spent = round(time.monotonic() - begun, 1), round(cpu() - spent, 1)
+    report(f"start with {shell.machine.total} entries, s", took, cpu=spent, longest_turn=beat.take())
     report("  resident memory, MB", round(memory()), before=round(before))
+
+    def measure(what, do):
+        spent, _ = cpu(), beat.take()
+        stage.loop.add_callback(do)
+        stage.go_on(lambda: False, 10)
+        report(f"  {what}, CPU s", round(cpu() - spent, 1), longest_turn=beat.take())
+
+    measure("the first sweep", lambda: None)
+    measure("ten seconds with nothing to do", lambda: None)
+    measure("a gap", shell.on_gap)
+    measure("one job is cancelled", lambda: shell.step(facts.CancelRequested(None, jids[0])))
+    report(
+        "  resident memory, MB", round(memory()), most=round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)
+    )
     stage.close()
 
 

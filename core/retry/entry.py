@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -182,7 +183,7 @@ class Entry:
                 raise ValueError("it is that of another minion or job")
             entry = cls(minion, jid, _finite(record["queued_at"]), _finite(record["expires_at"]), "")
             entry.history = tuple(
-                (_finite(at), str(State(state).value), str(why)) for at, state, why in record["history"]
+                (_finite(at), str(State(state).value), sys.intern(str(why))) for at, state, why in record["history"]
             )
             entry.state = State(record["state"])
             entry.since = entry.history[-1][0]
@@ -194,7 +195,7 @@ class Entry:
             entry.named = bool(record.get("named", False))
             entry.asker = Asker.from_record(record.get("asker"))
             entry.sent_at = None if record["sent_at"] is None else _finite(record["sent_at"])
-            entry.next_at = _finite(record["next_at"])
+            entry.next_at = _finite(record["next_at"]) or 0.0
             entry.acknowledged = bool(record["acknowledged"])
         except (KeyError, TypeError, IndexError, AttributeError, OverflowError) as exc:
             raise ValueError(f"{type(exc).__name__}: {exc}") from exc

@@ -104,7 +104,9 @@ class SignOfLife(Fact):
 
 @dataclass(frozen=True)
 class Gap(Fact):
-    """Events were lost."""
+    """Events were lost. ``returns``: what they told of returns is told by nothing else."""
+
+    returns: bool = True
 
 
 # -- facts: outcomes of effects ---------------------------------------------------------------------------------------

@@ -22,6 +22,8 @@ lost, a sweep), the job cache is looked at and the minion is asked again: then t
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
 _GATHER = 0.5
 #: Seconds from a replay to its record in the job cache, at most; seconds by which the time of such a record may be wrong.
 _RECORDED, _SLACK = 10.0, 1.0
+#: Entries that are looked at in one step, and seconds before the next ones are: others get their turn meanwhile.
+_PART, _PAUSE = 30_000, 0.05
 
 
 class Retry:
@@ -70,6 +74,8 @@ class Retry:
         self.owing = Owing(self.queue, self.capture, self._timers, self.turns, self.replays, self.presence)
         self.requests = Requests(self.queue, self.capture, self.turns, self.replays, self.owing, self.presence)
         self._out: list[facts.Effect] = []  # of the present step
+        # What is still to be looked at, since events may have been missed.
+        self._jobs_left, self._minions_left = deque[str](), deque[str]()
         # What the shell asks: entries by minion and jid, what is owed by minion; jobs that are owed, and notes, by jid.
         self.jobs, self.backlogs = self.queue.jobs, self.queue.backlogs
         self.entry, self.entries, self.minions_of = self.queue.entry, self.queue.entries, self.queue.minions_of
@@ -184,17 +190,36 @@ class Retry:
         self.presence.sign_of_life(fact)
         self.owing.alive(fact.minions)
 
-    def _look_again(self) -> None:
-        """Look at everything that waits for an event that may have been missed."""
-        for jid in list(self.queue.jobs):
-            self._do(self.replays.look_for_returns(jid, self.queue.minions_of(jid)))
-        for minion, backlog in self.queue.backlogs.items():
+    def _look_again(self, returns: bool = True) -> None:
+        """Look at everything that waits for an event that may have been missed, in parts."""
+        if returns:
+            self._jobs_left = deque(self.queue.jobs)
+        self._minions_left = deque(self.queue.backlogs)
+        self._look_at_part()
+
+    def _look_at_part(self) -> None:
+        left, minions = _PART, []
+        while self._jobs_left and left > 0:
+            jid = self._jobs_left.popleft()
+            owed = self.queue.minions_of(jid)
+            left -= len(owed)
+            self._do(*([self.replays.look_for_returns(jid, owed)] if owed else ()))
+        while self._minions_left and left > 0:
+            minion = self._minions_left.popleft()
+            backlog = self.queue.backlogs.get(minion)
+            if backlog is None:
+                continue
+            left -= len(backlog.entries)
             backlog.free_at = 0.0  # it may have started anew since
             if backlog.replay is not None:
                 self.replays.doubt(minion)
-            elif any(entry.state in UNDER_WAY for entry in backlog.entries.values()):
+                continue
+            minions.append(minion)
+            if any(entry.state in UNDER_WAY for entry in backlog.entries.values()):
                 self.turns.wake(minion, self.queue.now)
-        self.presence.ping_without_replay(self.queue.backlogs)
+        self.presence.ping(minions)
+        if self._jobs_left or self._minions_left:
+            self._timers.set(("again",), self.queue.now + _PAUSE)
 
     def _sweep(self) -> None:
         self._timers.set(("sweep",), self.queue.now + self.settings.sweep)
@@ -222,12 +247,17 @@ class Retry:
 
     # -- facts from the store and from operators ----------------------------------------------------------------------
 
-    def _restored(self, fact: facts.Restored) -> None:
-        self.owing.take_up(fact)
-        self._timers.set(("sweep",), self.queue.now)
-        self.capture.restore(fact.notes, fact.open, self.queue.now)
+    def take_up(self, part: facts.Restored, now: float) -> None:
+        """Take up a part of what the store holds, before the step that takes the rest: until then nothing follows."""
+        self.queue.now = max(now, self.queue.now)
+        self.owing.take_up(part)
         # What was read needs no writing.
         self.queue.take_changes()
+
+    def _restored(self, fact: facts.Restored) -> None:
+        self.take_up(fact, self.queue.now)
+        self._timers.set(("sweep",), self.queue.now)
+        self.capture.restore(fact.notes, fact.open, self.queue.now)
 
     def _adopted(self, fact: facts.Adopted) -> None:
         self._answer(self.owing.take_up(fact))
@@ -238,16 +268,20 @@ class Retry:
         self._follow(outcomes)
         self._answer(count)
 
-    def _end_due(self, minion: str, jid: str) -> None:
-        entry = self.queue.entry(minion, jid)
-        if entry is None or entry.state in UNDER_WAY:
-            return
-        if entry.state in ENDED:
-            self._follow(self.owing.remove(entry))
-            return
-        # It expires if the job cache has no return of it, once that can be read.
-        self._do(self.replays.look_for_returns(jid, (minion,)))
-        self._timers.set(("end", minion, jid), self.queue.now + AGAIN)
+    def _end_due(self, minion: str) -> None:
+        following = math.inf
+        for entry in self.queue.of(minion, None):
+            end = self.queue.end_of(entry)
+            if end > self.queue.now:
+                following = min(following, end)
+            elif entry.state in ENDED:
+                self._follow(self.owing.remove(entry))
+            else:
+                # It expires if the job cache has no return of it, once that can be read.
+                self._do(self.replays.look_for_returns(entry.jid, (minion,)))
+                following = min(following, self.queue.now + AGAIN)
+        if minion in self.queue.backlogs:
+            self._timers.no_later(("end", minion), following)
 
 
 HANDLERS: dict[type, Callable[[Retry, Any], None]] = {
@@ -256,7 +290,7 @@ HANDLERS: dict[type, Callable[[Retry, Any], None]] = {
     facts.Kill: lambda it, fact: it._follow(it.capture.kill(fact, it.queue.now)),
     facts.Acknowledged: Retry._acknowledged,
     facts.SignOfLife: Retry._sign_of_life,
-    facts.Gap: lambda it, _fact: it._look_again(),
+    facts.Gap: lambda it, fact: it._look_again(fact.returns),
     facts.JobRead: lambda it, fact: it._follow(it.capture.read(fact, it.minions_of(fact.jid), it.queue.now)),
     facts.LookedUp: lambda it, fact: it.replays.looked_up(fact),
     facts.Asked: lambda it, fact: it.replays.asked(fact),
@@ -291,6 +325,7 @@ TIMERS: dict[str, Callable[..., None]] = {
     "minion": lambda it, minion: it.replays.begin(minion),
     "replay": lambda it, minion: it.replays.overdue(minion),
     "sweep": Retry._sweep,
+    "again": Retry._look_at_part,
     "survey": lambda it: it.outbox.survey(),
     "rate": lambda it: None,
 }

@@ -9,6 +9,7 @@ to be stored.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -57,7 +58,7 @@ class Queue:
     What is owed. ``now`` is the time of the machine's present step.
 
     :param settings: the options under ``job_retry``.
-    :param timers: the machine's; the keys ``("end", minion, jid)`` are set here.
+    :param timers: the machine's; the keys ``("end", minion)`` are set here.
     :param openings: told of the jobs that come and go.
     :param acks: whether minions say when they begin a job.
     """
@@ -108,12 +109,13 @@ class Queue:
 
     def of(self, minion: str | None, jid: str | None) -> list[Entry]:
         """Return the entries of a minion, or of all; of a job, or of all."""
-        if minion is not None:
-            backlog = self.backlogs.get(minion)
-            found: Iterable[Entry] = backlog.entries.values() if backlog else ()
-        else:
-            found = self.entries()
-        return [entry for entry in found if jid is None or entry.jid == jid]
+        if jid is not None:
+            minions = self.minions_of(jid) if minion is None else [minion]
+            return [entry for name in minions if (entry := self.entry(name, jid)) is not None]
+        if minion is None:
+            return list(self.entries())
+        backlog = self.backlogs.get(minion)
+        return list(backlog.entries.values()) if backlog else []
 
     def replay(self, minion: str, jid: str, *steps: Step) -> Replay | None:
         """Return the replay of a minion, if it is that of this job and at one of these steps."""
@@ -181,13 +183,13 @@ class Queue:
 
     def remove(self, entry: Entry) -> None:
         """Forget an entry."""
-        self._timers.cancel(("end", entry.minion, entry.jid))
         backlog = self.backlogs[entry.minion]
         del backlog.entries[entry.jid]
         self.total -= 1
         self._dirty[entry.minion, entry.jid] = None
         if not backlog.entries:
             del self.backlogs[entry.minion]
+            self._timers.cancel(("end", entry.minion))
         members = self._members[entry.jid]
         members.discard(entry.minion)
         if not members:
@@ -202,13 +204,13 @@ class Queue:
     def touch(self, entry: Entry) -> None:
         """Note that an entry is to be stored, and set the timer for its end."""
         self._dirty[entry.minion, entry.jid] = None
-        key = ("end", entry.minion, entry.jid)
+        self._timers.no_later(("end", entry.minion), self.end_of(entry))
+
+    def end_of(self, entry: Entry) -> float:
+        """Return when an entry that stays in its state expires, or is forgotten; never, where its replay decides."""
         if entry.state in ENDED:
-            self._timers.set(key, entry.since + self._settings.keep)
-        elif entry.state in UNDER_WAY:
-            self._timers.cancel(key)
-        else:
-            self._timers.set(key, entry.expires_at)
+            return entry.since + self._settings.keep
+        return math.inf if entry.state in UNDER_WAY else entry.expires_at
 
     def move(self, entry: Entry, to: State, reason: str) -> None:
         """Bring an entry to another state."""

@@ -281,6 +281,8 @@ class Replays:
             if entry is None:
                 continue
             returned = minion in fact.returned
+            if fact.only_returns and not returned and entry.expires_at > self._queue.now:
+                continue  # nothing follows
             backlog = self._queue.backlogs[minion]
             replay = None if fact.only_returns else _of(backlog, entry, _LOOKING)
             if not returned and not fact.only_returns and replay is None:

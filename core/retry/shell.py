@@ -51,6 +51,8 @@ MAINTENANCE = 10.0
 CACHE_PAUSE = 2.0
 #: Signs of receipt that are remembered until the log, or the store, has been read.
 _MOST_EARLY = 200_000
+#: Most entries that are taken up at a stretch when the store has been read.
+_PART = 10_000
 
 
 class RetryShell:
@@ -150,6 +152,10 @@ class RetryShell:
                 await compat.sleep(CACHE_PAUSE)
         self._loads.update({jid: load for jid, (_, load) in jobs.items()})
         restored = tuple(job for job, _ in jobs.values())
+        while len(entries) > _PART:
+            self.machine.take_up(facts.Restored(restored, tuple(entries[-_PART:]), {}), self._ports.clock.now())
+            del entries[-_PART:]
+            await compat.sleep(0)
         self.step(facts.Restored(restored, tuple(entries), notes, self._checkpoint.open))
         self.restored = True
         gap = self._proof.start()
@@ -172,7 +178,7 @@ class RetryShell:
             if kind == "new":
                 self._proof.wake()
                 return not self._proof.reads_log
-            if self.machine.knows(jid) or self._ports.questions.wants(jid):
+            if (self.restored and self.machine.knows(jid)) or self._ports.questions.wants(jid):
                 return True
             if minion:
                 self._heard_early(minion, jid)
@@ -189,7 +195,7 @@ class RetryShell:
         return tag in (events.PRESENCE, events.KEY, events.wake_tag(JOB_RETRY))
 
     def _seen(self, minion: str) -> None:
-        if minion in self.machine.backlogs:
+        if self.restored and minion in self.machine.backlogs:
             self.step(facts.SignOfLife((minion,), facts.Sign.ACTIVITY))
 
     def handle(self, tag: str, data: Any) -> None:
@@ -254,7 +260,7 @@ class RetryShell:
     def on_gap(self) -> None:
         """Events were lost. Where there is no log, look in the job cache for what they would have told."""
         if self.restored:
-            self.step(facts.Gap())
+            self.step(facts.Gap(returns=not self._proof.reads_log))
             if not self._proof.reads_log:
                 self._loop.spawn_callback(self._search, self._checkpoint.at)
             self._take_requests()

@@ -32,6 +32,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -245,7 +246,7 @@ class RetryStore:
             try:
                 record = self._fetch(self._queue(name), jid)
                 if record:
-                    entry = Entry.from_record(name, jid, record)
+                    entry = Entry.from_record(sys.intern(name), jid, record)  # one name for all jobs of a minion
                     count_claim(entry, claims.get(name))
                     yield entry
             except LaterVersion as exc:

@@ -1,0 +1,63 @@
+"""What concerns every entry of a long queue is done in parts, so that others get their turn in between."""
+
+from __future__ import annotations
+
+import pytest
+
+from saltext.jobs.core.retry import facts
+from saltext.jobs.core.retry.entry import Entry, Job
+from saltext.jobs.core.retry.machine import Retry
+from saltext.jobs.core.settings import RetrySettings
+
+MINIONS = [f"m{number}" for number in range(20_000)]
+JOBS = tuple(Job(f"2026051610111200000{number}", ("state.apply",), 0.0) for number in range(4))
+
+
+@pytest.fixture(scope="module")
+def machine():
+    entries = [Entry(minion, job.jid, 0.0, 1e6, "was away") for job in JOBS for minion in MINIONS]
+    machine = Retry(RetrySettings(), 15.0)
+    for start in range(0, len(entries), 10_000):
+        machine.take_up(facts.Restored(JOBS, tuple(entries[start : start + 10_000])), 1.0)
+    assert machine.next_due == 1e6  # until the step that takes the rest nothing follows
+    steps = follow(machine, facts.Restored(JOBS, ()), 1.0)
+    assert looked_for(steps) == {job.jid: set(MINIONS) for job in JOBS}
+    return machine
+
+
+def follow(machine, fact, now):
+    """Give the machine a fact, and let ten seconds pass. Returns what it does at each step."""
+    steps, end = [machine.step(fact, now)], now + 10.0
+    while machine.next_due <= end:
+        steps.append(machine.step(facts.Tick(), machine.next_due))
+    return steps
+
+
+def looked_for(steps):
+    """For whose returns it looks, by job."""
+    found = {}
+    for effect in (effect for effects in steps for effect in effects if isinstance(effect, facts.LookUp)):
+        found.setdefault(effect.jid, set()).update(effect.minions)
+    return found
+
+
+def pinged(steps):
+    return [effect.minions for effects in steps for effect in effects if isinstance(effect, facts.Ping)]
+
+
+def test_after_a_gap_all_are_pinged_a_part_at_a_time(machine):
+    parts = pinged(follow(machine, facts.Gap(), 100.0))
+    assert sorted(minion for part in parts for minion in part) == sorted(MINIONS)
+    assert max(map(len, parts)) < len(MINIONS) / 2
+
+
+def test_where_the_log_tells_of_returns_none_is_looked_for_after_a_gap(machine):
+    steps = follow(machine, facts.Gap(returns=False), 200.0)
+    assert not looked_for(steps)
+    assert sum(map(len, pinged(steps))) == len(MINIONS)
+
+
+def test_a_gap_amid_the_looks_of_another_keeps_none_from_being_looked_at(machine):
+    steps = [machine.step(facts.Gap(), 300.0), *follow(machine, facts.Gap(returns=False), 300.01)]
+    assert looked_for(steps) == {job.jid: set(MINIONS) for job in JOBS}
+    assert {minion for part in pinged(steps) for minion in part} == set(MINIONS)
