@@ -71,6 +71,8 @@ PASS = ("saltutil.", "sys.", "job_once.")
 CACHED = "saltutil.find_cached_job"
 SEEN, FORGET = "job_once.seen", "job_once.forget"
 SERVED = (SEEN, FORGET, CACHED)
+#: The name by which Salt tells a function that takes any (``**kwargs``) of its job's executor options.
+_PUBLISHED = "__pub_executor_opts"
 #: Salt's executors that run the function. The others return None, so that the next one of the list goes on.
 RUNNERS = {"direct_call", "sudo", "docker", "transactional_update"}
 #: Exceptions that Salt turns into a return each in its own way: they are raised again by name.
@@ -104,6 +106,7 @@ def execute(opts, data, func, args, kwargs):
     Returns None where the next executor of the list is to go on.
     """
     name = func if isinstance(func, str) else getattr(func, "name", "")
+    _take_out_options(kwargs)
     followers = _followers(opts, data)
     if followers is None:
         return None
@@ -378,6 +381,16 @@ def _options(data):
     found = data.get("executor_opts")
     found = found.get(__virtualname__) if isinstance(found, dict) else None
     return found if isinstance(found, dict) else {}
+
+
+def _take_out_options(kwargs):
+    """Take what the master says to this executor out of what Salt tells a function of its job: a first publish has none."""
+    options = kwargs.get(_PUBLISHED)
+    if isinstance(options, dict) and __virtualname__ in options:
+        left = {name: value for name, value in options.items() if name != __virtualname__}
+        kwargs.update({_PUBLISHED: left} if left else {})
+        if not left:
+            del kwargs[_PUBLISHED]
 
 
 def _passes(opts, data):

@@ -54,6 +54,17 @@ def test_another_job_with_the_same_function_is_run(minion, trace):
     assert minion.runs() == 3
 
 
+@pytest.mark.parametrize("executors", [["job_once", "direct_call"], ["job_once"]])
+@pytest.mark.parametrize("own", [{}, {"splaytime": 0.001}])
+def test_what_the_master_says_to_the_executor_is_not_told_to_the_function(minion, trace, executors, own):
+    given = {"module_executors": executors, **({"executor_opts": own} if own else {})}
+    first = dict(minion.deliver("1", "probe.told", trace, **given)[0])
+    given["executor_opts"] = {**own, "job_once": {"ack": True, "keep": 60}}
+    later = dict(minion.deliver("2", "probe.told", trace, **given)[0])
+    assert later == {**first, "__pub_jid": "2"}
+    assert first.get("__pub_executor_opts", {}) == own
+
+
 @pytest.mark.parametrize(
     "executors",
     [
