@@ -332,7 +332,7 @@ def missing(minions):
     shell.start()
     stage.go_on(lambda: shell.restored, 30)
     spent = cpu()
-    shell.step(facts.Published(jid, "state.apply", time.time() - 100))
+    shell.step(facts.Published(jid, time.time() - 100))
     folder = pathlib.Path(stage.opts["cachedir"]) / "job_retry" / "queue"
     stage.go_on(lambda: shell.machine.total == minions and shell.writer.idle, 120)
     spent = cpu() - spent
