@@ -150,12 +150,14 @@ def test_what_other_functions_return_is_shown_as_ever(shown, opts):
     assert shown("jobs.list_jobs", data, output="jobs_table") == shown("jobs.list_jobs", data)
 
 
-def test_the_command_itself_prints_a_table_into_a_pipe_in_whatever_encoding_and_ends_as_a_doctor_says(config):
+def test_the_command_itself_prints_a_table_into_a_pipe_in_whatever_encoding_and_ends_as_a_doctor_says(config, tmp_path):
+    master = {**json.loads((config / "master").read_text()), "engines": [{"batch_manager": {}}]}
+    (tmp_path / "master").write_text(json.dumps(master))
     env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR", "FORCE_COLOR")}
     told = {"job_cache.doctor": (0, "driver: answers"), "batch.doctor": (1, "engine: does not run")}
     for function, ending in told.items():
         done = subprocess.run(
-            [os.path.join(os.path.dirname(sys.executable), "salt-run"), "-c", str(config), function],
+            [os.path.join(os.path.dirname(sys.executable), "salt-run"), "-c", str(tmp_path), function],
             capture_output=True,
             text=True,
             timeout=120,
