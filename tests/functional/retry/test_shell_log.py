@@ -83,8 +83,9 @@ def test_who_begins_a_job_before_its_publish_was_read_has_begun_it(make, master)
     master.publish(JID, "a")
     stage.bus.tell(f"salt/job/{JID}/start/a", {"id": "a", "jid": JID})
     assert not stage.shell.machine.knows(JID)
-    stage.until(lambda: stage.shell.machine.capture.open)
-    stage.until(lambda: stage.shell.machine.capture.open[JID].begun == {"a"})
+    stage.until(
+        lambda: JID in stage.shell.machine.capture.open and stage.shell.machine.capture.open[JID].begun == {"a"}
+    )
 
 
 def test_a_kill_ends_what_was_published_before_it_and_nothing_that_was_published_after_it(make, master, opts):

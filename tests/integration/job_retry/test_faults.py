@@ -298,5 +298,5 @@ def test_a_full_disk_delays_the_queue_and_loses_nothing(desk, small_disk, engine
     bert.start()
     desk.await_return("bert", jid)
     # What other tests have left, and this disk hides, may be found anew.
-    wait_for(lambda: jid not in {entry["jid"] for entry in desk.queue()}, what="the entry is gone")
+    wait_for(lambda: desk.state("bert", jid) is None, what="the entry is gone")
     assert job.begun() == 1
