@@ -287,6 +287,7 @@ def test_the_engine_does_not_start_over_a_checkpoint_of_a_later_version(opts, jo
     assert path.read_bytes() == written
 
 
+@pytest.mark.slow  # the engine looks every ten seconds
 @pytest.mark.parametrize(
     ("driver", "bank"),
     [
