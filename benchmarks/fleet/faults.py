@@ -144,6 +144,17 @@ def master(site: Site, args: Arguments) -> Story:
     return a_batch(site, args, kill)
 
 
+def _batch_and_power_cut(site: Site, args: Arguments) -> tuple[str, list[str], float]:
+    """A batch, then three jobs that are made up for. Returns its jid, theirs, and when the minions came back."""
+    jid = site.batch(args.size)
+    site.wait([jid])
+    jids = owe(site, 3)
+    back = site.mark("power back")
+    site.crowd.start(site.names, args.within)
+    drain(site)
+    return jid, jids, back
+
+
 def bus(site: Site, args: Arguments) -> Story:
     """The process that hands on events is frozen again and again: in a batch, and while a power cut is made up for."""
     story = Story()
@@ -159,12 +170,7 @@ def bus(site: Site, args: Arguments) -> Story:
     freezer = threading.Thread(target=freeze, daemon=True)
     freezer.start()
     try:
-        jid = site.batch(args.size)
-        site.wait([jid])
-        jids = owe(site, 3)
-        back = site.mark("power back")
-        site.crowd.start(site.names, args.within)
-        drain(site)
+        jid, jids, back = _batch_and_power_cut(site, args)
     finally:
         over.set()
         freezer.join()
@@ -189,12 +195,7 @@ def flood(site: Site, args: Arguments) -> Story:
     story.figures["events a second that the bus takes, alone"] = f"{fired.value / _ALONE:,.0f}"
     since = site.mark("flood")
     with flooded(site.opts, args.rate) as fired:
-        jid = site.batch(args.size)
-        site.wait([jid])
-        jids = owe(site, 3)
-        back = site.mark("power back")
-        site.crowd.start(site.names, args.within)
-        drain(site)
+        jid, jids, back = _batch_and_power_cut(site, args)
     story.figures["events fired"] = f"{fired.value:,}, {fired.value / (time.monotonic() - since):,.0f} a second"
     truth = story.batches(site, {jid: args.size})
     story.pace(truth, {jid: args.size})
