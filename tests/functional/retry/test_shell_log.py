@@ -102,6 +102,7 @@ def test_a_kill_ends_what_was_published_before_it_and_nothing_that_was_published
 
 def test_another_job_under_the_jid_revives_nothing_that_was_killed(make, master):
     stage = make()
+    stage.run(1.5)  # and nothing is searched for any more, which would find the kill once more
     master.publish(JID, "a")
     master.kill(JID, "a")
     master.publish(JID, "a", fun="test.ping", arg=[], user="bert")
