@@ -1,0 +1,1 @@
+‡£jid´20261119145320000001£fun¯state.highstate£arg£tgt¡*¨tgt_type¤glob¤user¥admin£ret 
