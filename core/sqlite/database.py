@@ -223,10 +223,11 @@ class Database:
             self._give_up(connection)
             return
         size = found.st_size
-        alone = size > LARGEST_LOG
-        if size > LARGE_LOG and (time.monotonic() >= connection.log_at or alone > connection.was_alone):
+        alone, was_alone = size > LARGEST_LOG, connection.was_alone
+        connection.was_alone = alone
+        if size > LARGE_LOG and (time.monotonic() >= connection.log_at or alone > was_alone):
             self._empty_log(alone)
-            connection.log_at, connection.was_alone = time.monotonic() + LOG_PAUSE, alone
+            connection.log_at = time.monotonic() + LOG_PAUSE
 
     def _empty_log(self, alone: bool) -> None:
         """
