@@ -106,7 +106,8 @@ class Bus:
         try:
             self._publisher.fire_event(data, tag)
         except Exception as exc:
-            self._quiet.warning("fire", "Could not fire %s: %s", tag, exc)
+            subject = "its beat" if tag == self._beat_tag else "events"  # a beat must not hide what was lost with it
+            self._quiet.warning(subject, "Could not fire %s: %s", tag, exc)
 
     def close(self) -> None:
         """Unsubscribe and release the sockets."""
