@@ -24,7 +24,7 @@ ROOT = __file__.rsplit("/tests/", 1)[0]
             ["-m", "benchmarks.job_cache_wide", "--minions", "10,60", "--hour", "10", "--width", "60"],
             "search by minion after",
         ),
-        (["-m", "benchmarks.job_cache_workers", "--workers", "2", "--rounds", "1"], "2 workers: memory"),
+        (["-m", "benchmarks.job_cache_workers", "--workers", "2", "--rounds", "1"], "| 2 workers: memory"),
         (["-m", "benchmarks.job_cache_servers", "--jobs", "20", "--columns", "sqlite,postgresql"], "| removal of"),
         (["-m", "benchmarks.log", "--records", "50"], "reading"),
         (["-m", "benchmarks.recorder", "--returns", "50", "--outage", "1"], ""),
