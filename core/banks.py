@@ -1,4 +1,4 @@
-"""The banks of the job cache, as Salt 3008's own ``salt_cache`` has them; ``PUBLISHED`` and ``ASIDE`` are ours."""
+"""The banks of the job cache, as Salt 3008's own ``salt_cache`` has them; those from ``PUBLISHED`` on are ours."""
 
 from __future__ import annotations
 
@@ -9,3 +9,4 @@ ENDTIMES = "jobs/endtimes"
 NOCACHE = "jobs/nocache"
 PUBLISHED = "jobs/published"
 ASIDE = "jobs/corrupt"  # records that were set aside
+OWED = "job_retry/jobs"  # of the retry queue: the jobs that somebody is owed; keys are jids

@@ -285,7 +285,8 @@ def recover(path=None):
     """
     Bring over what can be read of a file of ``cache: sqlite`` that was found damaged, and was set aside.
 
-    What is in the file in use stays as it is. The damaged file is left where it is; remove it when it is of no more use.
+    The master does so by itself, but for a file that is named here and that it has not set aside. What is in the file in use
+    stays as it is. The damaged file is left where it is; remove it when it is of no more use.
 
     path
         The file, ``<cachedir>/cache.sqlite.damaged-<time>``. Without it, all that lie there.

@@ -26,6 +26,7 @@ from saltext.jobs.core.sqlite import job_index, removal
 from saltext.jobs.core.sqlite.database import Database, database_at
 from saltext.jobs.core.sqlite.job_lookup import CHUNK, JobLookup
 from saltext.jobs.core.sqlite.minion_numbers import MinionNumbers
+from saltext.jobs.core.sqlite.rows import ADD, add, bank_id
 
 FILE = "cache.sqlite"
 RESERVE = 100  # free pages that are kept for what comes next
@@ -33,7 +34,6 @@ RESERVE = 100  # free pages that are kept for what comes next
 _SYNC = ("NORMAL", "FULL")
 _OF = "bank = (SELECT id FROM banks WHERE name = ?)"
 _ALIVE = "(expires IS NULL OR expires > ?)"
-_ADD = "INSERT OR IGNORE INTO records (bank, key, updated, expires, value) VALUES (?, ?, ?, ?, ?)"
 _PUT = """INSERT INTO records (bank, key, updated, expires, value) VALUES (?, ?, ?, ?, ?)
     ON CONFLICT (bank, key) DO UPDATE SET updated = excluded.updated, expires = excluded.expires, value = excluded.value"""
 
@@ -87,7 +87,7 @@ class SqliteBanks:
         """
         name, row = plain_bank(bank), _row(key, value, expires)
         with self.transaction(durable) as sql:
-            sql.execute(_PUT, (_bank_id(sql, name), *row))
+            sql.execute(_PUT, (bank_id(sql, name), *row))
             self._has_stored(sql, name, row[0], value, row[3])
 
     def _has_stored(
@@ -99,12 +99,12 @@ class SqliteBanks:
         """Store a value where there is none, and tell whether that was so."""
         name, row = plain_bank(bank), _row(key, value, None)
         with self.transaction(durable) as sql:
-            place = (_bank_id(sql, name), row[0])
-            if sql.execute(_ADD, (place[0], *row)).rowcount != 1:
+            place = (bank_id(sql, name), row[0])
+            if sql.execute(ADD, (place[0], *row)).rowcount != 1:
                 expired = "DELETE FROM records WHERE bank = ? AND key = ? AND expires <= ?"
                 if not sql.execute(expired, (*place, _now())).rowcount:
                     return False
-                sql.execute(_ADD, (place[0], *row))
+                sql.execute(ADD, (place[0], *row))
             self._has_stored(sql, name, row[0], value, row[3], is_new=True)
             return True
 
@@ -164,7 +164,7 @@ class SqliteBanks:
         """Give a value another place, whatever it holds, and replace what is there."""
         name = plain_bank(bank)
         with self.transaction() as sql:
-            place = (_bank_id(sql, plain_bank(to_bank)), str(to_key))
+            place = (bank_id(sql, plain_bank(to_bank)), str(to_key))
             sql.execute("DELETE FROM records WHERE bank = ? AND key = ?", place)
             sql.execute(f"UPDATE records SET bank = ?, key = ? WHERE {_OF} AND key = ?", (*place, name, str(key)))
             job_index.has_removed(sql, name, [str(key)])
@@ -281,14 +281,12 @@ class SqliteBanks:
 
     def add_rows(self, rows: Sequence[tuple[Any, ...]]) -> int:
         """Store (bank, key, updated, expires, value) as they are, where there is nothing, and count those."""
-        count = 0
         with self.transaction() as sql:
-            for bank, key, *rest in rows:
-                name = plain_bank(bank)
-                if sql.execute(_ADD, (_bank_id(sql, name), key, *rest)).rowcount:
-                    count += 1
-                    self._has_stored(sql, name, key, packed.loads(rest[-1]), rest[-1])
-        return count
+            return add(sql, rows, self._has_stored)
+
+    def rows(self, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        """Return what a query finds."""
+        return self._database.read(query, values)
 
     def is_sound(self) -> bool:
         """Read the whole file, and tell whether it is sound; where it is not, it has been set aside."""
@@ -354,13 +352,6 @@ class SqliteBanks:
 
 
 # -- names and marks ---------------------------------------------------------------------------------------------------
-
-
-def _bank_id(sql: sqlite3.Connection, name: str) -> int:
-    found = sql.execute("SELECT id FROM banks WHERE name = ?", (name,)).fetchone()
-    if found is not None:
-        return int(found[0])
-    return int(sql.execute("INSERT INTO banks (name) VALUES (?)", (name,)).lastrowid or 0)
 
 
 def _row(key: Any, value: Any, expires: float | None) -> tuple[Any, ...]:

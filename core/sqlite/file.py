@@ -24,6 +24,7 @@ from saltext.jobs.core.disk.mounts import mounts as mounted
 from saltext.jobs.core.disk.mounts import remote_file_system
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.sqlite import schema
+from saltext.jobs.core.sqlite.salvage import begin_with
 
 log = lines.logger(__name__)
 
@@ -38,6 +39,8 @@ _COMPANIONS = ("-wal", "-shm")
 _CHECKED_BYTES, _SAVED, _SAVED_BYTES, _MOST_SAVED = 200, 256, 1024, 16
 #: And when somebody waited in vain for those who read.
 _WAITED, _WAITED_BYTES = 2048, 12
+#: And the name of the damaged file with which the next one is to begin.
+_DAMAGED, _DAMAGED_BYTES = 3072, 512
 #: What a file system says that has no second names for files.
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
 
@@ -236,8 +239,11 @@ class DatabaseFile:
                 self._keep_a_log(sql)
 
     def make(self) -> None:
-        """Make the file, or what is missing in one that somebody has begun."""
-        with self.alone():
+        """
+        Make the file, or what is missing in one that somebody has begun. It takes the place of one that was set aside, and
+        has from the beginning what can be read of that.
+        """
+        with self.alone() as handle:
             if self.identity() is None:
                 for name in _COMPANIONS:  # of a file that is gone: they would be taken for those of the new one
                     with contextlib.suppress(FileNotFoundError):
@@ -256,9 +262,18 @@ class DatabaseFile:
                 self._keep_a_log(sql)
                 sql.execute("BEGIN IMMEDIATE")
                 schema.create(sql)
+                damaged = os.pread(handle, _DAMAGED_BYTES, _DAMAGED).rstrip(b"\0")
+                if damaged:
+                    begin_with(sql, os.path.join(os.path.dirname(self.path), os.fsdecode(damaged)))
                 sql.execute("COMMIT")
+                self._note_damaged(handle, "")
             finally:
                 sql.close()
+
+    @staticmethod
+    def _note_damaged(handle: int, name: str) -> None:
+        os.pwrite(handle, os.fsencode(name)[:_DAMAGED_BYTES].ljust(_DAMAGED_BYTES, b"\0"), _DAMAGED)
+        os.fsync(handle)
 
     def _keep_a_log(self, sql: sqlite3.Connection) -> None:
         if sql.execute("PRAGMA journal_mode=WAL").fetchone()[0] != "wal":
@@ -347,7 +362,7 @@ class DatabaseFile:
 
     def set_aside(self, identity: tuple[int, int], reason: str) -> None:
         """Rename a damaged file, unless somebody has done so or it is sound; the next who opens it begins a new one."""
-        with self.alone():
+        with self.alone() as handle:
             if self.identity() != identity:
                 return
             sql = self._plain_connection()
@@ -366,6 +381,7 @@ class DatabaseFile:
             with contextlib.suppress(sqlite3.Error):
                 sql.execute("BEGIN IMMEDIATE")  # nobody commits to it while it is renamed
             target = free_name(f"{self.path}.damaged-{_now()}")
+            self._note_damaged(handle, os.path.basename(target))
             # The file itself goes last: a new one must never find the log of the old one beside it.
             for name in (*_COMPANIONS, ""):
                 with contextlib.suppress(FileNotFoundError):
@@ -373,8 +389,7 @@ class DatabaseFile:
             with contextlib.suppress(sqlite3.Error):
                 sql.execute("ROLLBACK")
         log.error(
-            "%s is damaged (%s; %s). It is kept as %s and a new one is begun, empty: salt-run job_cache.recover brings over "
-            "what can be read",
+            "%s is damaged (%s; %s). It is kept as %s, and a new one begins with what can be read of it",
             self.path,
             reason,
             found,

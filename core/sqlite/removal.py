@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from saltext.jobs.core.sqlite import job_index
+from saltext.jobs.core.sqlite import job_index, schema
 from saltext.jobs.core.sqlite.database import Database
 
 #: Records that one transaction removes, about: some ten milliseconds. With fewer it costs more: after each pause the CPU has
@@ -21,7 +21,7 @@ MOST = 3300
 LONG = 0.05
 #: Records of the smallest ones: of fewer each costs too much.
 LEAST = 500
-_APART = "/removed/"  # no bank's name begins with a slash
+_APART = f"{schema.HIDDEN}removed/"
 
 
 class Removal:
@@ -193,11 +193,6 @@ def take_banks(sql: sqlite3.Connection, sizes: Mapping[int, int]) -> None:
 def set_apart(sql: sqlite3.Connection, number: int) -> None:
     """Have nobody see a bank any more; its records go later."""
     sql.execute("UPDATE banks SET name = ? WHERE id = ?", (f"{_APART}{number}", number))
-
-
-def is_apart(bank: str) -> bool:
-    """Tell whether a bank was set apart, to be removed."""
-    return bank.startswith(_APART)
 
 
 def _marks(values: Collection[Any]) -> str:

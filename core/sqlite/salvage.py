@@ -1,83 +1,147 @@
 """
-Reads what can be read of a damaged database of the driver sqlite, and puts it into the one in use.
+Brings over what can be read of a damaged database of the driver sqlite, row by row.
 
-What is there already stays as it is. It must never write to the damaged file.
+The new file begins with all but the jobs, and with those jobs that the retry queue owes somebody: nobody sees it without
+them. The other jobs may be many; the sweep of the job cache brings them over, or an operator. What is there already stays as
+it is. It must never write to the damaged file.
 """
 
 from __future__ import annotations
 
+import contextlib
+import enum
+import os
 import sqlite3
-from collections.abc import Iterator
-from typing import Any
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import salt.payload
 
-from saltext.jobs.core.sqlite.banks import SqliteBanks
-from saltext.jobs.core.sqlite.removal import is_apart
+from saltext.jobs.core import lines
+from saltext.jobs.core.banks import OWED, RETURNS
+from saltext.jobs.core.disk.bank_names import plain_bank
+from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.sqlite import rows, schema
+
+log = lines.logger(__name__)
 
 _ROWS = 200  # read at a time
 _PART = 1000  # written at a time
-_COLUMNS = "id, bank, key, updated, expires, value"
+_JOBS = "jobs/"
+#: The bank of the files with which one has begun. Keys are their names; a value tells whether jobs are still to come.
+_BEGUN_WITH = f"{schema.HIDDEN}begun_with"
+_OF_IT = "bank = (SELECT id FROM banks WHERE name = ?)"
 
 
-class Salvage:
-    """
-    :param path: of the damaged file.
-    :param banks: those in use.
-    """
+class Unreadable(Exception):
+    """Nothing of the damaged file can be read."""
 
-    def __init__(self, path: str, banks: SqliteBanks) -> None:
-        self._path, self._banks = path, banks
-        #: Records that could be read, those of them that were not there, and the gaps in which nothing could be read.
-        self.read = self.written = self.gaps = 0
 
-    def run(self) -> None:
+class Banks(Protocol):
+    """Those in use: ``core/sqlite/banks.py``."""
+
+    path: str
+
+    def rows(self, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        """Return what a query finds."""
+
+    def transaction(self) -> AbstractContextManager[sqlite3.Connection]:
+        """All that is done in the block is done as a whole."""
+
+    def add_rows(self, rows: Sequence[tuple[Any, ...]]) -> int:
+        """Store rows where there is nothing, and count those."""
+
+    def give_way(self) -> None:
+        """Let others write."""
+
+
+class Part(enum.Enum):
+    """Which records are wanted."""
+
+    ALL = "all"
+    FIRST = "first"  # all but jobs, and the jobs that the retry queue owes somebody
+    JOBS = "jobs"  # those in the banks of the job cache
+
+
+class Remains:
+    """:param path: of the damaged file."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        #: Records that could be read, and gaps in which nothing could be read.
+        self.read = self.gaps = 0
+
+    def rows(self, part: Part) -> Iterator[tuple[Any, ...]]:
         """
-        Bring over what can be read.
+        Yield (bank, key, updated, expires, value) of what is whole.
 
-        :raises sqlite3.Error: where nothing of the file can be read, or the one in use cannot be written.
+        :raises Unreadable: where there is nothing.
         """
-        sql = sqlite3.connect(self._path, isolation_level=None)
         try:
-            sql.execute("PRAGMA query_only=ON")
-            sql.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            names = self._names(sql)
-            part: list[tuple[Any, ...]] = []
-            for _, bank, key, *rest in self._rows(sql, "records", _COLUMNS):
-                if bank in names and isinstance(key, str) and _is_whole(rest):
+            with contextlib.closing(sqlite3.connect(self._path, isolation_level=None)) as sql:
+                sql.execute("PRAGMA query_only=ON")
+                sql.execute("SELECT count(*) FROM sqlite_master").fetchone()
+                for row in self._wanted(sql, part, self._names(sql)):
                     self.read += 1
-                    part.append((names[bank], key, *rest))
-                if len(part) >= _PART:
-                    self.written += self._banks.add_rows(part)
-                    part.clear()
-                    self._banks.give_way()
-            self.written += self._banks.add_rows(part)
-        finally:
-            sql.close()
+                    yield row
+        except sqlite3.Error as exc:
+            raise Unreadable(str(exc)) from exc
+
+    def _wanted(self, sql: sqlite3.Connection, part: Part, names: dict[int, str]) -> Iterator[tuple[Any, ...]]:
+        if part is Part.ALL:
+            yield from self._whole(sql, names)
+            return
+        jobs = {number for number, name in names.items() if name.startswith(_JOBS)}
+        if part is Part.JOBS:
+            yield from self._whole(sql, names, lambda bank, _: bank in jobs)
+            return
+        owed: set[str] = set()
+        for row in self._whole(sql, names, lambda bank, _: bank not in jobs):
+            if row[0] == OWED:
+                owed.add(row[1])
+            yield row
+        if owed:
+            returns = {number for number in jobs if names[number].startswith(f"{RETURNS}/")}
+            own = {number for number in returns if names[number][len(RETURNS) + 1 :] in owed}
+            shared = jobs - returns
+            yield from self._whole(sql, names, lambda bank, key: bank in own or (bank in shared and key in owed))
+
+    def _whole(
+        self, sql: sqlite3.Connection, names: dict[int, str], wanted: Callable[[int, str], bool] | None = None
+    ) -> Iterator[tuple[Any, ...]]:
+        where = ""
+        if wanted is not None:
+            sql.create_function("wanted", 2, wanted)  # so that no value is read of what is not
+            where = "wanted(bank, key) AND"
+        for _, bank, key, *rest in self._rows(sql, "records", "id, bank, key, updated, expires, value", where):
+            if bank in names and isinstance(key, str) and _is_whole(rest):
+                yield (names[bank], key, *rest)
 
     def _names(self, sql: sqlite3.Connection) -> dict[int, str]:
         """Return the names of the banks: from their index too, which lies elsewhere in the file."""
         names = dict(self._rows(sql, "banks", "id, name"))
         after = ""
         try:
-            while rows := sql.execute(
+            while found := sql.execute(
                 f"SELECT name, id FROM banks WHERE name > ? ORDER BY name LIMIT {_ROWS}", (after,)
             ).fetchall():
-                names.update((number, name) for name, number in rows)
-                after = rows[-1][0]
+                names.update((number, name) for name, number in found)
+                after = found[-1][0]
         except sqlite3.DatabaseError:
             pass
-        return {number: name for number, name in names.items() if isinstance(name, str) and not is_apart(name)}
+        return {number: name for number, name in names.items() if isinstance(name, str) and _is_plain(name)}
 
-    def _rows(self, sql: sqlite3.Connection, table: str, columns: str) -> Iterator[tuple[Any, ...]]:
+    def _rows(self, sql: sqlite3.Connection, table: str, columns: str, where: str = "") -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a table; past what cannot be read it goes on from the other side of the gap."""
-        forward = f"SELECT {columns} FROM {table} WHERE id >= ? ORDER BY id LIMIT ?"
-        backward = f"SELECT {columns} FROM {table} WHERE id < ? AND id >= ? ORDER BY id DESC LIMIT 1"
+        forward = f"SELECT {columns} FROM {table} WHERE {where} id >= ? ORDER BY id LIMIT ?"
+        backward = f"SELECT {columns} FROM {table} WHERE {where} id < ? AND id >= ? ORDER BY id DESC LIMIT 1"
         at, size, step = 0, _ROWS, 1
         gap: int | None = None  # the first id that could not be read
         while at < 2**62:
             try:
-                rows = sql.execute(forward, (at, size)).fetchall()
+                found = sql.execute(forward, (at, size)).fetchall()
             except sqlite3.DatabaseError:
                 if size > 1:
                     size = 1
@@ -89,12 +153,12 @@ class Salvage:
                 step *= 2
                 continue
             if gap is not None:
-                yield from self._back(sql, backward, gap, rows[0][0] if rows else at)
+                yield from self._back(sql, backward, gap, found[0][0] if found else at)
                 gap = None
-            if not rows:
+            if not found:
                 return
-            yield from rows
-            at, size = rows[-1][0] + 1, min(_ROWS, 2 * size)
+            yield from found
+            at, size = found[-1][0] + 1, min(_ROWS, 2 * size)
 
     @staticmethod
     def _back(sql: sqlite3.Connection, query: str, low: int, high: int) -> Iterator[tuple[Any, ...]]:
@@ -107,6 +171,14 @@ class Salvage:
             return
 
 
+def _is_plain(name: str) -> bool:
+    """Tell whether a name can be that of a bank; one that is hidden is none."""
+    try:
+        return plain_bank(name) == name
+    except StateError:
+        return False
+
+
 def _is_whole(rest: list[Any]) -> bool:
     updated, expires, value = rest
     if not isinstance(updated, int) or not isinstance(expires, (int, type(None))) or not isinstance(value, bytes):
@@ -116,3 +188,108 @@ def _is_whole(rest: list[Any]) -> bool:
     except Exception:  # msgpack raises many kinds for a broken value
         return False
     return True
+
+
+def begin_with(sql: sqlite3.Connection, path: str) -> None:
+    """
+    Begin a new file with what can be read of a damaged one, but for most jobs, and note that these are still to come.
+
+    The caller has begun a transaction in which the tables were made.
+
+    :raises sqlite3.Error: where the new file cannot be written.
+    """
+    remains = Remains(path)
+    try:
+        count = rows.add(sql, remains.rows(Part.FIRST))
+    except Unreadable as exc:
+        log.error("Nothing of %s can be read, and the new file is begun empty: %s", path, exc)
+        return
+    _note(sql, path, to_come=True)
+    log.warning(
+        "The new file begins with %d records of %s, in which %d places cannot be read. Jobs follow with the next sweep of "
+        "the job cache",
+        count,
+        path,
+        remains.gaps,
+    )
+
+
+def to_come(banks: Banks) -> list[str]:
+    """Return the damaged files whose jobs are still to be brought over."""
+    folder = os.path.dirname(banks.path)
+    found = banks.rows(f"SELECT key, value FROM records WHERE {_OF_IT}", (_BEGUN_WITH,))
+    return [os.path.join(folder, name) for name, value in found if salt.payload.loads(value)]
+
+
+def _note(sql: sqlite3.Connection, path: str, to_come: bool) -> None:
+    row = (rows.bank_id(sql, _BEGUN_WITH), os.path.basename(path), int(time.time() * 1000), salt.payload.dumps(to_come))
+    sql.execute("INSERT OR REPLACE INTO records (bank, key, updated, value) VALUES (?, ?, ?, ?)", row)
+
+
+class Salvage:
+    """
+    :param path: of the damaged file.
+    :param banks: those in use.
+    """
+
+    def __init__(self, path: str, banks: Banks) -> None:
+        self._path, self._banks, self._remains = path, banks, Remains(path)
+        #: Records that were not there.
+        self.written = 0
+
+    @property
+    def read(self) -> int:
+        """Records that could be read."""
+        return self._remains.read
+
+    @property
+    def gaps(self) -> int:
+        """In how many places nothing could be read."""
+        return self._remains.gaps
+
+    def run(self) -> None:
+        """
+        Bring over what can be read. Where the file in use has begun with it, jobs alone: of all else it had what there was,
+        and what is not there any more was removed since.
+
+        :raises Unreadable: where nothing of the file can be read.
+        :raises sqlite3.Error: where the one in use cannot be written.
+        """
+        values = (_BEGUN_WITH, os.path.basename(self._path))
+        noted = bool(self._banks.rows(f"SELECT 1 FROM records WHERE {_OF_IT} AND key = ?", values))
+        part: list[tuple[Any, ...]] = []
+        for row in self._remains.rows(Part.JOBS if noted else Part.ALL):
+            part.append(row)
+            if len(part) >= _PART:
+                self._write(part)
+                self._banks.give_way()
+        self._write(part)
+        if noted:
+            with self._banks.transaction() as sql:
+                _note(sql, self._path, to_come=False)
+
+    def _write(self, part: list[tuple[Any, ...]]) -> None:
+        self.written += self._banks.add_rows(part)
+        part.clear()
+
+
+def end(path: str, banks: Banks) -> None:
+    """
+    Bring over the jobs that are still to come of a damaged file.
+
+    :raises sqlite3.Error: where the one in use cannot be written; the next call goes on.
+    """
+    salvage = Salvage(path, banks)
+    try:
+        salvage.run()
+    except Unreadable as exc:
+        log.error("The jobs of %s cannot be read: %s", path, exc)
+        with banks.transaction() as sql:
+            _note(sql, path, to_come=False)
+        return
+    log.warning(
+        "%d records of jobs were brought over from %s, in which %d places cannot be read",
+        salvage.written,
+        path,
+        salvage.gaps,
+    )

@@ -15,6 +15,8 @@ APPLICATION = 0x53614A42  # in the header of the file: it is ours
 VERSION = 4  # of the tables
 #: Whatever is written, is written as whole pages. With less than this, rows of some hundred bytes fill them badly.
 PAGE_BYTES = 2048
+#: What the names of banks begin with that nobody sees: none that is given does.
+HIDDEN = "/"
 
 _RECORDS = (
     "CREATE TABLE banks (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",

@@ -154,13 +154,15 @@ def _is_another_file(path: str, own: str) -> bool:
 def _recovered(path: str, banks: SqliteBanks) -> dict[str, Any]:
     import sqlite3
 
-    from saltext.jobs.core.sqlite.salvage import Salvage
+    from saltext.jobs.core.sqlite.salvage import Salvage, Unreadable
 
     salvage = Salvage(path, banks)
     try:
         salvage.run()
-    except sqlite3.Error as exc:
+    except Unreadable as exc:
         return {"error": f"nothing of it can be read: {exc}"}
+    except sqlite3.Error as exc:
+        return {"error": f"the file in use cannot be written: {exc}"}
     return {"read": salvage.read, "written": salvage.written, "gaps": salvage.gaps}
 
 

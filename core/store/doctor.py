@@ -117,9 +117,11 @@ def _about_database(driver: Driver, user: str) -> list[str]:
             found.append(f"{name} can be read by others, and holds pillars: chmod 600 {name}")
     damage = driver.damage()
     if damage:
-        found.append(f"{path} is damaged ({damage}): it is set aside when the master starts, see job_cache.recover")
+        found.append(
+            f"{path} is damaged ({damage}): it is set aside when the master starts, and what can be read of it kept"
+        )
     found += [
-        f"{name} was damaged and set aside: salt-run job_cache.recover brings over what can be read; then remove it"
+        f"{name} was damaged and set aside: what could be read of it is in use. Look at the disk, and remove it"
         for name in banks.damaged()
     ]
     return found

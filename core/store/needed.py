@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from saltext.jobs.core.banks import OWED
 from saltext.jobs.core.store.store import Store
 
 #: Where batches are, below ``cachedir``, and how the journals of open and of ended ones are called after their jid.
 BATCHES = ("saltext_jobs", "batch_manager", "batches")
 OPEN, ENDED = ".journal", ".ended"
-#: The bank of the retry queue with the jobs that somebody is owed; keys are jids.
-OWED = "job_retry/jobs"
 
 
 def is_batch(cachedir: str, jid: str, *kinds: str) -> bool:

@@ -8,6 +8,7 @@ which no other process of this machine enters meanwhile.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import sqlite3
@@ -21,6 +22,7 @@ from saltext.jobs.core.disk import packed
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.sqlite.banks import SqliteBanks, banks_of
 from saltext.jobs.core.sqlite.job_lookup import CHUNK, JobLookup
+from saltext.jobs.core.sqlite.salvage import end, to_come
 from saltext.jobs.core.store.calling import Outage, Undecodable
 from saltext.jobs.core.store.drivers import ABSENT, Left
 from saltext.jobs.core.store.tabled import TableDriver, TableIndex
@@ -162,13 +164,16 @@ class Sqlite(TableDriver):
 
     def tidy(self) -> None:
         """
-        Check the file, remove what nobody sees any more, and give back to the disk some of what is free.
+        Check the file, bring over the jobs of one that was damaged, remove what nobody sees any more, and give back to the
+        disk some of what is free.
 
         The file is checked once for each master, which starts its maintenance anew every hour.
         """
         if self._checked != os.getpid():
             self._checked = os.getpid()
             self.do(lambda banks: banks.check_for(process_name(os.getppid())), "check", "")
+        for path in self.do(to_come, "list", ""):
+            self.do(functools.partial(end, path), "store", "")
         while self.do(lambda banks: banks.tidy(), "flush", ""):
             self.give_way()
         for _ in range(PIECES):

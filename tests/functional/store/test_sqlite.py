@@ -731,7 +731,7 @@ class TestFaults:
         cache.store("jobs/loads", "new", {"number": -1})
         cache.store("jobs/loads", "00001", {"number": "newer"})
         errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-        assert len(errors) == 1 and "is damaged" in errors[0] and "job_cache.recover" in errors[0]
+        assert len(errors) == 1 and "is damaged" in errors[0]
         (aside,) = banks_of(filled).damaged()
         assert aside in errors[0]
         assert sorted(cache.list("jobs/loads")) == ["00001", "new"]
@@ -740,6 +740,7 @@ class TestFaults:
         assert list(done) == [aside]
         found = cache.list("jobs/loads")
         if "gaps" in done[aside] and done[aside]["read"]:
+            # A third of the pages is damaged. One that only leads to others hides all of these.
             assert len(found) > 800 and done[aside]["gaps"] > 10
             ours = {"new": -1, "00001": "newer"}
             for key in found:

@@ -1,0 +1,171 @@
+"""A file of ``cache: sqlite`` that is damaged: what can be read of it is in the new one, the queue from the beginning."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import resource
+import signal
+import sqlite3
+
+import pytest
+import salt.cache
+import salt.config
+import salt.loader
+
+from saltext.jobs.core.sqlite.banks import banks_of
+from saltext.jobs.core.store.search import Query, search
+from saltext.jobs.core.store.store import Store
+from tests.functional.store.test_contract import FORK, LOAD, Returner, in_processes
+from tests.functional.store.test_job_index import dying
+from tests.waiting import SOON, stretched
+
+JOBS = [f"20260516{number:012}" for number in range(600)]
+OWED = JOBS[300]
+FLEET = [f"web{number:03}" for number in range(20)]
+
+
+@pytest.fixture
+def opts(tmp_path):
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    own = {"cachedir": str(folder), "pki_dir": str(folder), "extension_modules": f"{folder}/ext", "cache": "sqlite"}
+    return {**salt.config.DEFAULT_MASTER_OPTS, **own, "keep_jobs_seconds": 0}
+
+
+@pytest.fixture
+def path(opts):
+    return os.path.join(opts["cachedir"], "cache.sqlite")
+
+
+@pytest.fixture
+def filled(opts):
+    """Jobs with returns, one of which is owed; grains, tokens."""
+
+    def fill(_):
+        job_cache, cache = Returner(opts), salt.cache.Cache(opts)
+        with banks_of(opts).transaction():
+            for number in range(300):
+                cache.store("grains", f"web{number:03}", {"os": "Debian", "more": "x" * 300})
+            for jid in JOBS:
+                job_cache.save_load(jid, {**LOAD, "jid": jid}, minions=FLEET)
+                job_cache.returner({"jid": jid, "id": FLEET[0], "return": "x" * 300, "retcode": 0})
+            cache.store("job_retry/jobs", OWED, {"load": {}})
+            cache.store("job_retry/queue/web001", OWED, {"state": "pending"})
+
+    assert in_processes(1, fill) == [None]
+    return opts
+
+
+def damage(path, places):
+    """Overwrite pages of the file, with nobody having it open. ``places`` gets how many there are."""
+    with contextlib.closing(sqlite3.connect(path)) as sql:
+        sql.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        pages, size = (sql.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
+    with open(path, "r+b") as stream:
+        for page in places(pages):
+            stream.seek(page * size)
+            stream.write(random.Random(page).randbytes(size))
+
+
+def look(opts):
+    with contextlib.suppress(sqlite3.DatabaseError):
+        banks_of(opts).is_sound()
+    banks_of(opts).keys("grains")  # the next who opens it begins the new one
+
+
+def meet(opts):
+    """Have a process look whether the file is sound. It is damaged."""
+    assert in_processes(1, lambda _: look(opts)) == [None]
+    assert len(banks_of(opts).damaged()) == 1
+
+
+def test_the_new_file_has_all_but_jobs_from_the_beginning_and_what_is_owed(filled, path, caplog):
+    damage(path, lambda pages: [pages * 4 // 5])
+    meet(filled)
+    banks = banks_of(filled)
+    assert banks.keys("job_retry/queue/web001") == banks.keys("job_retry/jobs") == [OWED]
+    assert banks.keys("grains") == [f"web{number:03}" for number in range(300)]
+    assert banks.keys("jobs/loads") == banks.keys("jobs/published") == [OWED]
+    assert banks.keys(f"jobs/returns/{OWED}") == [FLEET[0]]
+    assert banks.is_sound()
+
+
+def test_the_sweep_brings_over_the_jobs_once(filled, path):
+    damage(path, lambda pages: [pages * 4 // 5])
+    meet(filled)
+    job_cache, banks = Returner(filled), banks_of(filled)
+    banks.flush("grains", "web007")
+    banks.flush("job_retry/queue/web001", OWED)
+    job_cache.store.driver.tidy()
+    found = set(job_cache.get_jids())
+    assert found <= set(JOBS) and len(found) > len(JOBS) - 100
+    assert {job["JID"] for job in search(Store(filled), Query(minion="web005", limit=1000))["jobs"]} == found
+    assert "web007" not in banks.keys("grains"), "it was removed since"
+    banks.flush("jobs/loads", JOBS[5])
+    job_cache.store.driver.tidy()
+    assert JOBS[5] not in banks.keys("jobs/loads")
+    ((done),) = salt.loader.runner(filled)["job_cache.recover"]().values()
+    assert done["written"] == 1 and JOBS[5] in banks.keys("jobs/loads")
+    assert banks.keys("job_retry/queue/web001") == [], "it was delivered since"
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_death_at_any_commit_loses_nothing_of_it(filled, path, monkeypatch, number):
+    damage(path, lambda pages: [pages * 4 // 5])
+    run = FORK.Process(target=lambda: (look(filled), Store(filled).driver.tidy()))
+    monkeypatch.setattr(sqlite3, "connect", dying("COMMIT", number))
+    run.start()
+    run.join(stretched(SOON))
+    monkeypatch.undo()
+    assert run.exitcode == -signal.SIGKILL
+    assert banks_of(filled).keys("job_retry/queue/web001") == [OWED]
+    Store(filled).driver.tidy()
+    assert len(Returner(filled).get_jids()) > len(JOBS) - 100
+
+
+def test_processes_that_meet_the_damage_together_begin_one_file_with_it(filled, path):
+    damage(path, lambda pages: [pages * 4 // 5])
+
+    def read(_):
+        look(filled)
+        return banks_of(filled).keys("job_retry/queue/web001")
+
+    assert in_processes(4, read) == [[OWED]] * 4
+    assert len(banks_of(filled).damaged()) == 1
+
+
+def test_a_file_that_somebody_has_taken_away_is_begun_empty_whatever_lies_beside_it(filled, path):
+    damage(path, lambda pages: [pages * 4 // 5])
+    meet(filled)
+    assert banks_of(filled).keys("grains")
+    for end in ("", "-wal", "-shm"):
+        os.unlink(path + end)
+    assert banks_of(filled).keys("grains") == []
+
+
+def test_what_nothing_can_be_read_of_is_told_of_and_holds_up_nobody(filled, path, caplog):
+    damage(path, lambda pages: [])
+    with open(path, "r+b") as stream:
+        stream.write(b"\0" * 4096)
+    assert banks_of(filled).keys("grains") == []
+    assert "can be read, and the new file is begun empty" in caplog.text
+    Store(filled).driver.tidy()
+
+
+def test_as_long_as_the_disk_is_too_small_nothing_is_begun(filled, path):
+    """What comes before is told by the error; the next who comes once there is room finds all of it."""
+    damage(path, lambda pages: [pages * 4 // 5])
+
+    def read(_):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, resource.RLIM_INFINITY))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        try:
+            look(filled)
+        except Exception as exc:
+            return str(exc)
+
+    (said,) = in_processes(1, read)
+    assert any(word in said for word in ("full", "I/O")), said
+    assert banks_of(filled).keys("job_retry/queue/web001") == [OWED]
