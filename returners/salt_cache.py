@@ -49,7 +49,8 @@ def __virtual__():
 
 def prep_jid(nocache=False, passed_jid=None, recurse_count=0):
     """
-    The jid for a new job: ``passed_jid`` as it is, or a new one that no stored job has.
+    The jid for a new job: ``passed_jid`` as it is, or a new one that no stored job has and no other publish of this master
+    has got.
 
     nocache
         Store no returns of this job.
@@ -90,7 +91,7 @@ def _new_jid(store, tries):
     jid = None
     for _ in range(1 + JID_TRIES if tries < JID_TRIES else 0):
         jid = salt.utils.jid.gen_jid(compat.plain_opts(__opts__))
-        if not store.contains(LOADS, jid):
+        if not store.contains(LOADS, jid) and store.takes(jid):
             return jid
     raise SaltCacheError(
         f"No free jid after {JID_TRIES} new tries (driver {store.driver.name}, bank={LOADS!r} key={jid!r})"

@@ -17,6 +17,8 @@ from salt.exceptions import SaltCacheError
 from saltext.jobs.core.disk.local_banks import make_folder, owner_for_root
 
 FILES = 64  # a fixed number, so that they never pile up
+#: The file of the names that were taken last; how many these are, and bytes of each.
+_TAKEN, _LAST, _NAME_BYTES = "taken", 64, 64
 
 _OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -31,26 +33,47 @@ class Locks:
     @contextlib.contextmanager
     def hold(self, *names: str) -> Iterator[None]:
         """Keep whoever else on this master names the same out of the block. :raises SaltCacheError: when that fails."""
-        number = zlib.crc32("\0".join(names).encode()) % FILES
-        handle = self._file(number)
+        with self._held(f"{zlib.crc32(chr(0).join(names).encode()) % FILES:02x}"):
+            yield
+
+    def take(self, name: str) -> bool:
+        """
+        Take a name that nobody else on this master is to take at the same time. False where it is among those taken last.
+
+        :raises SaltCacheError: where that cannot be told.
+        """
+        wanted = name.encode()[-_NAME_BYTES:].ljust(_NAME_BYTES, b"\0")
+        with self._held(_TAKEN) as handle:
+            try:
+                known = os.pread(handle, _LAST * _NAME_BYTES, 0)
+                if any(known.startswith(wanted, at) for at in range(0, len(known), _NAME_BYTES)):
+                    return False
+                os.pwrite(handle, (wanted + known)[: _LAST * _NAME_BYTES], 0)
+            except OSError as exc:
+                raise SaltCacheError(f"{self._path(_TAKEN)} cannot be written: {exc}") from exc
+        return True
+
+    @contextlib.contextmanager
+    def _held(self, name: str) -> Iterator[int]:
+        handle = self._file(name)
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX)
             except OSError as exc:  # as on a network file system without a lock manager
-                raise SaltCacheError(f"Job cache lock {self._path(number)} cannot be held: {exc}") from exc
+                raise SaltCacheError(f"Job cache lock {self._path(name)} cannot be held: {exc}") from exc
             try:
-                yield
+                yield handle
             finally:
                 # Closing is not enough: a process forked meanwhile has the file open too.
                 fcntl.flock(handle, fcntl.LOCK_UN)
         finally:
             os.close(handle)
 
-    def _path(self, number: int) -> str:
-        return os.path.join(self._folder, f"{number:02x}")
+    def _path(self, name: str) -> str:
+        return os.path.join(self._folder, name)
 
-    def _file(self, number: int) -> int:
-        path = self._path(number)
+    def _file(self, name: str) -> int:
+        path = self._path(name)
         try:
             with contextlib.suppress(FileNotFoundError):
                 return os.open(path, _OPEN)

@@ -130,6 +130,14 @@ class Store:
         self._publishing.now = ("", "")
         return engine if known == jid else ""
 
+    def takes(self, jid: str) -> bool:
+        """Tell whether no other publish of this master has just taken a jid. True where nobody can tell."""
+        try:
+            return self._locks.take(jid)
+        except SaltCacheError as exc:
+            self.quiet.warning("takes", "Two publishes at one moment may get the same jid: %s", exc)
+            return True
+
     def lock(self, *names: str) -> AbstractContextManager[None]:
         """Keep everybody else on this master from doing the same meanwhile, as ``Locks.hold``. Hold one lock at a time."""
         return self.driver.alone() or self._locks.hold(*names)

@@ -162,6 +162,11 @@ class Contract:
         monkeypatch.setattr(salt.utils.jid, "gen_jid", lambda opts: next(offered))
         assert job_cache.prep_jid() == "20260516120000000009"
 
+    def test_two_publishes_at_one_moment_get_two_jids(self, job_cache, monkeypatch):
+        offered = iter([JID, JID, "20260516120000000009"])
+        monkeypatch.setattr(salt.utils.jid, "gen_jid", lambda opts: next(offered))
+        assert [job_cache.prep_jid(), job_cache.prep_jid()] == [JID, "20260516120000000009"]
+
     def test_after_five_new_tries_there_is_no_new_jid(self, job_cache, monkeypatch):
         job_cache.save_load(JID, LOAD, minions=[])
         tries = []

@@ -10,6 +10,7 @@ import pytest
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.store.locks import Locks
+from tests.functional.store.test_contract import in_processes
 
 
 def test_a_lock_that_cannot_be_had_is_an_error_that_says_which_and_leaves_nothing_open(tmp_path, monkeypatch):
@@ -34,3 +35,16 @@ def test_an_error_of_what_is_done_under_a_lock_is_that_error(tmp_path):
         raise ZeroDivisionError
     with locks.hold("a"):
         pass
+
+
+def test_of_processes_that_take_a_name_at_one_moment_one_gets_it(tmp_path):
+    names = [f"20260516{number:012}" for number in range(60)]
+    got = in_processes(6, lambda _: [name for name in names if Locks(str(tmp_path)).take(name)])
+    assert sorted(name for each in got for name in each) == names
+
+
+def test_a_name_can_be_taken_again_once_many_others_were(tmp_path):
+    locks = Locks(str(tmp_path))
+    assert locks.take("a") and not locks.take("a")
+    assert all(locks.take(str(number)) for number in range(100))
+    assert locks.take("a")
