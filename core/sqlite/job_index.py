@@ -8,7 +8,8 @@ table            holds
 ``jobs``         of each job its jid, the number of its mark and what else ``jobs.list_jobs`` shows (``shown``), both NULL
                  without a load, how many minions it was for (``sent``), and those with others that have returned (``who``)
 ``failures``     the returns that tell of a failure
-``minions``      the ids of minions, a number for each; the numbers are never used again
+``minions``      the ids of minions, a number for each; the numbers are never used again. The number 0 has a name that
+                 changes when some are forgotten
 ``stretches``    the jobs from one jid to that of the next row, some hundred, and all of their minions (``who``); NULL where
                  they have not been put together yet
 ===============  ====================================================================================================
@@ -197,6 +198,40 @@ def numbers_of(sql: sqlite3.Connection, names: Sequence[str]) -> list[int]:
         if name not in found:
             found[name] = int(sql.execute("INSERT INTO minions (name) VALUES (?)", (name,)).lastrowid or 0)
     return [found[name] for name in names]
+
+
+def minions_of_no_job(execute: Callable[[str, tuple[Any, ...]], Iterable[tuple[Any, ...]]]) -> list[int]:
+    """
+    Return the numbers of minions that are in no set; none where that cannot be told. The last one stays, as no number is
+    used again.
+
+    :param execute: returns the rows that a query finds.
+    """
+    known = [row[0] for row in execute("SELECT id FROM minions WHERE id > 0 ORDER BY id", ())][:-1]
+    edges = [*execute("SELECT first, who FROM stretches ORDER BY first", ()), (None, None)]
+    merged = b""
+    for (first, who), (end, _) in itertools.pairwise(edges):
+        if who is None:
+            of_it = "SELECT who FROM jobs WHERE who IS NOT NULL AND jid >= ?" + ("" if end is None else " AND jid < ?")
+            found = [row[0] for row in execute(of_it, (first,) if end is None else (first, end))]
+        else:
+            found = [who]
+        united = _united((merged, *found) if merged else found)
+        if united is None:
+            return []
+        merged = united
+    digits = minion_sets.digits_of(merged) if merged else ""
+    return [number for number in known if digits[number : number + 1] != "1"]
+
+
+def forget_numbers(sql: sqlite3.Connection, numbers: Sequence[int]) -> None:
+    """Remove minions by their numbers, so that each process that knows some of them by heart learns of it."""
+    sql.executemany("DELETE FROM minions WHERE id = ?", [(number,) for number in numbers])
+    times = sql.execute("SELECT name FROM minions WHERE id = 0").fetchone()
+    # No minion is called so.
+    sql.execute(
+        "INSERT OR REPLACE INTO minions (id, name) VALUES (0, ?)", (f"/{int(times[0][1:]) + 1 if times else 1}",)
+    )
 
 
 def _pack(sql: sqlite3.Connection, names: Sequence[str]) -> bytes:

@@ -11,12 +11,13 @@ from saltext.jobs.core.disk.job_summary import decoded, shown_mark
 from saltext.jobs.core.disk.tally import Tally
 from saltext.jobs.core.sqlite import minion_sets
 from saltext.jobs.core.sqlite.database import Database
-from saltext.jobs.core.sqlite.job_index import RETURNS, UNTIMED
+from saltext.jobs.core.sqlite.job_index import RETURNS, UNTIMED, forget_numbers, minions_of_no_job
 
 FEW = 40
 CHUNK = 500  # rows asked for at a time: a reader that stays in one query would keep -wal from being emptied
 SOME = 5000  # rows that are removed in one transaction
 SOME_STRETCHES = 20  # looked at by each sweep
+MANY_GONE = 1000  # minions that are in no job any more; fewer are left, since all processes learn the numbers anew
 
 #: Stands for a mark that was forgotten since its load was listed; the load is gone.
 _GONE = ("", "")
@@ -32,6 +33,8 @@ class JobLookup:
         self._database = database
         #: The last stretch that was looked at, whether it has jobs.
         self._tidied = ""
+        #: Whether jobs have gone since it was looked for minions that are in none.
+        self._have_gone = True
 
     def jids(self, low: str, high: str, mark: int | None = None) -> Iterator[str]:
         """
@@ -155,7 +158,7 @@ class JobLookup:
 
     def forget(self) -> int:
         """Remove some of what tells of jobs that are gone; return how much."""
-        return self._forget_stretches() or self._forget_marks()
+        return self._forget_stretches() or self._forget_marks() or self._forget_minions()
 
     def _forget_stretches(self) -> int:
         """Remove those of the next stretches in which there are no jobs any more: what comes there is the one before's."""
@@ -166,6 +169,7 @@ class JobLookup:
             (SELECT min(first) FROM stretches WHERE first > ?), x''))"""  # after each text there is that
         found = [3 * row for row in rows if self._database.read(f"SELECT {empty}", 2 * row)[0][0]]
         if found:
+            self._have_gone = True
             with self._database.transaction() as sql:
                 sql.executemany(f"DELETE FROM stretches WHERE first = ? AND {empty}", found)
         return len(found)
@@ -178,6 +182,20 @@ class JobLookup:
             with self._database.transaction() as sql:
                 sql.executemany(f"DELETE FROM marks WHERE id = ? AND {unused}", found)
         return len(found)
+
+    def _forget_minions(self) -> int:
+        """Remove the numbers of minions that are in no job any more, where they are many; return how many."""
+        if not self._have_gone:
+            return 0
+        self._have_gone = False
+        read = self._database.read
+        if len(minions_of_no_job(lambda query, values: iter(read(query, values)))) < MANY_GONE:
+            return 0
+        with self._database.transaction() as sql:  # somebody may have published to them meanwhile
+            gone = minions_of_no_job(sql.execute)
+            if gone:
+                forget_numbers(sql, gone)
+        return len(gone)
 
 
 def _outcomes(is_for: bool, has_returned: bool, has_failed: bool) -> frozenset[str]:

@@ -54,16 +54,22 @@ class MinionNumbers:
 class _Known:
     """The numbers of minions by their names, the last of them, and the sets of some lists."""
 
-    def __init__(self, numbers: dict[str, int] | None = None, last: tuple[str, int] = ("", 0)) -> None:
+    def __init__(
+        self, numbers: dict[str, int] | None = None, last: tuple[str, int] = ("", 0), forgotten: str = ""
+    ) -> None:
         self.numbers = numbers or {}
-        self._last = last
+        #: The last one, and the name of the number 0, which changes when some are forgotten.
+        self._last, self._forgotten = last, forgotten
         #: By the checksum of a list, and once it was there twice by its digest: many lists are there only once.
         self._sets: dict[int, dict[bytes, bytes]] = {}
 
     def is_of(self, sql: sqlite3.Connection) -> bool:
-        """Tell whether they are those of this file, and not of one that was in its place."""
+        """Tell whether they are those of this file, and not of one that was in its place, and none was forgotten since."""
         name, number = self._last
-        return not number or sql.execute("SELECT name FROM minions WHERE id = ?", (number,)).fetchone() == (name,)
+        if not number:
+            return True
+        found = dict(sql.execute("SELECT id, name FROM minions WHERE id IN (0, ?)", (number,)).fetchall())
+        return found.get(number) == name and found.get(0, "") == self._forgotten
 
     def packed(self, names: Sequence[str]) -> bytes | None:
         """Return the set of some minions; None where the number of one of them is not known."""
@@ -77,8 +83,9 @@ class _Known:
 
     def with_more(self, database: Database) -> _Known:
         """Return also those that were given since."""
-        rows = database.committed("SELECT name, id FROM minions WHERE id > ? ORDER BY id", (self._last[1],))
-        return _Known({**self.numbers, **dict(rows)}, rows[-1]) if rows else self
+        rows = database.committed("SELECT name, id FROM minions WHERE id = 0 OR id > ? ORDER BY id", (self._last[1],))
+        forgotten = rows.pop(0)[0] if rows and rows[0][1] == 0 else ""
+        return _Known({**self.numbers, **dict(rows)}, rows[-1], forgotten) if rows else self
 
     def set_of(self, data: bytes) -> bytes | None:
         """Return the set of a list, where that is known."""

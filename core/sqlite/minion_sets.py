@@ -76,6 +76,17 @@ def may_have(data: bytes, number: int) -> bool:
         return True
 
 
+def digits_of(data: bytes) -> str:
+    """Return a digit for each number from 0 on, "1" for those that are in a set. :raises Exception: for what is none."""
+    if data[:1] == _LIST:
+        numbers = _numbers(data)
+        digits = bytearray(b"0") * (max(numbers, default=0) + 1)
+        for number in numbers:
+            digits[number] = DIGIT
+        return digits.decode("ascii")
+    return bin(int.from_bytes(_bits(data), "little"))[:1:-1]
+
+
 def count(data: bytes) -> int:
     """Return how many are in a set. :raises Exception: of ValueError or zlib, for what is none."""
     if data[:1] == _LIST:

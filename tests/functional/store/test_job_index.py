@@ -382,6 +382,26 @@ class TestJobsOfAMinion:
         job_cache.save_load(JIDS[0], {**LOAD, "jid": JIDS[0]}, minions=first)
         assert found(job_cache.store, minion="a3") == [JIDS[0]] and found(job_cache.store, minion="b3") == [JIDS[1]]
 
+    def test_minions_that_are_in_no_job_any_more_are_forgotten_by_each_process(self, opts):
+        """A fleet that is made anew each day would have each process know all minions that ever were."""
+        gone, here = ([f"{name}{number}" for number in range(1200)] for name in ("gone", "here"))
+        job_cache = Returner(opts)
+        banks = job_cache.store.driver.banks_file
+        old, new, newer = (jid_at(NOW - 86400 * days) for days in (9, 1, 0))
+        for jid, minions in ((old, gone), ("0", ["one"]), (new, here)):
+            job_cache.save_load(jid, {**LOAD, "jid": jid}, minions=minions)
+        banks.remove_older(["jobs/published", "jobs/minions", "jobs/loads"], "jobs/returns", [old], time.time() + 60)
+        in_processes(1, lambda _: job_cache.store.driver.tidy())
+
+        def known():
+            with banks.transaction() as sql:
+                return {name for name, number in sql.execute("SELECT name, id FROM minions") if number}
+
+        assert known() == {*here, "one"}
+        job_cache.save_load(newer, {**LOAD, "jid": newer}, minions=gone[:600])
+        assert found(Store(opts), minion="gone7") == [newer] and found(Store(opts), minion="here7") == [new]
+        assert known() == {*here, *gone[:600], "one"}
+
     @pytest.mark.parametrize("table", ["jobs", "stretches"])
     @pytest.mark.parametrize("damaged", [b"", b"\x02\xff", None])
     def test_what_is_damaged_hides_no_job(self, opts, table, damaged):
