@@ -1,5 +1,5 @@
 """
-What the job cache costs on servers, beside SQLite and Salt's own local_cache and pgjsonb, all in one run.
+What the job cache costs with each driver, those on servers too, beside Salt's own local_cache and pgjsonb, all in one run.
 
     python -m benchmarks.job_cache_servers                     1,000 jobs for ten minions, the table in Markdown
     python -m benchmarks.job_cache_servers --jobs 5000 --columns postgresql,mysql
@@ -32,11 +32,13 @@ from benchmarks.job_cache import LOAD, RETURN, options
 from saltext.jobs.core.store.retention import sweep
 from saltext.jobs.core.store.search import Query, search
 from saltext.jobs.core.store.store import store_of
-from tests.functional.cache_servers import free_port, mysql_server, postgresql_server
+from tests.functional.cache_servers import etcd_server, free_port, mysql_server, postgresql_server, redis_server
 from tests.postgresql import PostgreSQL
 
-COLUMNS = ("local", "sqlite", "postgresql", "mysql", "pgjsonb")
+COLUMNS = ("local", "localfs", "sqlite", "mmap_cache", "redis", "etcd", "mysql", "postgresql", "pgjsonb")
+SERVERS = {"redis": redis_server, "etcd": etcd_server, "mysql": mysql_server}
 WIDE = 1000
+LOOKUPS = 3  # by the runner, which loads all modules each time
 
 
 class Relay:
@@ -101,8 +103,8 @@ class Column:
         returner = "salt_cache"
         if name in ("local", "pgjsonb"):
             returner = {"local": "local_cache"}.get(name, name)
-        if name == "sqlite":
-            more = {"cache": "sqlite"}
+        if name in ("sqlite", "mmap_cache"):
+            more = {"cache": name}
         if name == "pgjsonb":
             self._server = PostgreSQL("fsync=off")
             self.relay = Relay(self._server.port)
@@ -111,16 +113,22 @@ class Column:
             self._server = postgresql_server(folder)
             self.relay = Relay(self._server.options["postgresql.port"])
             more = {**self._server.make_database("bench"), "postgresql.port": self.relay.port}
-        if name == "mysql":
-            self._server = mysql_server(folder).start()
-            self.relay = Relay(self._server.options["mysql.port"])
-            more = {**self._server.options, "mysql.port": self.relay.port}
+        if name in SERVERS:
+            self._server = SERVERS[name](folder).start()
+            port = "cache.redis.port" if name == "redis" else f"{name}.port"
+            self.relay = Relay(self._server.options[port])
+            more = {**self._server.options, port: self.relay.port}
         own = {"master_job_cache": returner, "keep_jobs_seconds": 86400, "id": "m_master", "cache": "localfs"}
         self.opts = options(folder, **{**own, **more})
         self._loaded, self._returner = salt.loader.returners(self.opts, {}), returner
+        self._runners = salt.loader.runner(self.opts)
 
     def call(self, function, *args, **kwargs):
         return self._loaded[f"{self._returner}.{function}"](*args, **kwargs)
+
+    def look_up(self, jid):
+        """Have the runner look a job up."""
+        return self._runners["jobs.lookup_jid"](jid)
 
     @property
     def store(self):
@@ -187,6 +195,9 @@ def figures(column, count):
     found["get_load"] = measured(column, lambda: [column.call("get_load", jid) for jid in jids], len(jids))
     found["get_jid of 10"] = measured(column, lambda: [column.call("get_jid", jid) for jid in jids], len(jids))
     found[f"get_jid of {WIDE:,}"] = measured(column, lambda: column.call("get_jid", wide), 1)
+    for width, jid in ((10, jids[0]), (WIDE, wide)):
+        row = f"jobs.lookup_jid of {width:,}"
+        found[row] = measured(column, lambda jid=jid: [column.look_up(jid) for _ in range(LOOKUPS)], LOOKUPS)
     found[f"get_jids of {count:,}"] = measured(column, lambda: column.call("get_jids"), 1)
     if column.name != "pgjsonb":
         found["get_jids_filter(20)"] = measured(column, lambda: column.call("get_jids_filter", 20), 1)
