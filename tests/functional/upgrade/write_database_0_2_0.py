@@ -1,0 +1,62 @@
+"""
+Writes the file that a master with version 0.2.0 and ``cache: sqlite`` leaves behind, by that version's own code, into
+``database_of_0_2_0/``. Run once, by
+
+    git worktree add /tmp/v/saltext/jobs 43f4e58        # the last commit of 0.2.0
+    PYTHONPATH=/tmp/v .venv/bin/python tests/functional/upgrade/write_database_0_2_0.py
+
+It must never be run with the code of another version: what it writes shows that this one reads what that one wrote.
+"""
+
+import os
+import pathlib
+import shutil
+
+import salt.config
+
+import saltext.jobs.returners.salt_cache as returner
+from saltext.jobs.core.disk.sqlite_banks import banks_of
+
+OUT = pathlib.Path(__file__).resolve().parent / "database_of_0_2_0"
+OPTS = {
+    **salt.config.master_config(None),
+    "id": "here_master",
+    "cachedir": str(OUT),
+    "cache": "sqlite",
+    "master_job_cache": "salt_cache",
+    "cluster_id": None,
+}
+JOBS = [f"2026112203000{number}000000" for number in range(10)]
+FLEET = [f"web{number}" for number in range(60)]
+
+
+def write():
+    returner.__opts__ = OPTS
+    returner.__salt__ = returner.__context__ = {}
+    for number, jid in enumerate([*JOBS, "0", "20261122-special"]):
+        load = {"jid": jid, "fun": f"test.f{number % 3}", "arg": [number], "tgt": "web*", "tgt_type": "glob"}
+        load.update(user="anna" if number % 2 else "root", ret="", kwargs={"metadata": {"ticket": number}})
+        returner.save_load(jid, load, minions=FLEET if number % 2 else FLEET[:3])
+        for minion in FLEET[: number % 4]:
+            answer = {"return": "é", "retcode": number % 5, "success": number % 5 == 0}
+            returner.returner({"jid": jid, "id": minion, "fun": load["fun"], "fun_args": load["arg"], **answer})
+    returner.save_load("20261122040000000000", {"fun": "test.other", "arg": [], "tgt": "db1", "user": "root"})
+    returner.returner({"jid": "20261122050000000000", "id": "db1", "fun": "test.ping", "return": b"\xff\x00"})
+    banks = banks_of(OPTS)
+    banks.store("grains", "web1", {"os": "Debian"})
+    banks.store("tokens", "t", {"name": "anna"}, expires=1e9)
+    banks.store("job_retry/jobs", JOBS[1], {"owner": "here_master"})
+    with banks.transaction() as sql:
+        assert sql.execute("PRAGMA user_version").fetchone()[0] == 3, "this is not the code of version 0.2.0"
+
+
+if __name__ == "__main__":
+    shutil.rmtree(OUT, ignore_errors=True)
+    os.makedirs(OUT)
+    write()
+    banks_of(OPTS).backup(str(OUT / "copy"))
+    for name in os.listdir(OUT):
+        if name != "copy":
+            path = OUT / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    os.rename(OUT / "copy", OUT / "cache.sqlite")
