@@ -120,9 +120,9 @@ class DatabaseFile:
         """Note that a -wal is in use. One that was removed and saved may have had the same number on the disk."""
         try:
             with open(f"{self.path}.lock", "rb") as stream:
-                if not os.pread(stream.fileno(), 1, _SAVED):
-                    return  # none ever was
-        except OSError:  # this user may only read
+                if used not in self._saved(stream.fileno()):
+                    return  # also who may only read, or has a disk that may only be read
+        except OSError:
             return
         with self.alone() as handle:
             saved = self._saved(handle)
@@ -266,7 +266,8 @@ class DatabaseFile:
                 if damaged:
                     begin_with(sql, os.path.join(os.path.dirname(self.path), os.fsdecode(damaged)))
                 sql.execute("COMMIT")
-                self._note_damaged(handle, "")
+                if damaged:
+                    self._note_damaged(handle, "")
             finally:
                 sql.close()
 

@@ -36,6 +36,7 @@ from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.sqlite import schema
 from saltext.jobs.core.sqlite.banks import banks_of
 from saltext.jobs.core.sqlite.database import Database, database_at
+from saltext.jobs.core.sqlite.file import DatabaseFile
 from tests.functional.store.test_contract import in_processes
 from tests.functional.store.test_job_index import dying
 from tests.waiting import SOON, stretched, wait_for
@@ -685,7 +686,9 @@ class TestFaults:
         for folder in (opts["cachedir"], tmp_path, *tmp_path.parents):
             os.chmod(folder, 0o755)
         cache.store("bank", "key", 1)
-        for end in ("", "-wal", "-shm"):
+        banks_of(opts).check_for("this master")
+        DatabaseFile(path).has_waited_in_vain()
+        for end in ("", "-wal", "-shm", ".lock"):
             os.chmod(path + end, 0o644)
 
         def as_nobody(_):
