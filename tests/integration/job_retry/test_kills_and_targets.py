@@ -8,12 +8,27 @@ from __future__ import annotations
 
 import os
 import pathlib
+import subprocess
+import sys
 
 import pytest
 
 from saltext.jobs.core.sqlite.banks import banks_of
 from tests.integration.job_retry.desk import kill, lines, retry_master
-from tests.waiting import wait_for
+from tests.waiting import SOON, stretched, wait_for
+
+#: Overwrites the page by which each record is found.
+DAMAGE = """
+import os, sqlite3, sys
+sql = sqlite3.connect(sys.argv[1])
+sql.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+((page,),) = sql.execute("SELECT rootpage FROM sqlite_master WHERE name = 'sqlite_autoindex_records_1'")
+((size,),) = sql.execute("PRAGMA page_size")
+sql.close()
+with open(sys.argv[1], "r+b") as stream:
+    stream.seek((page - 1) * size)
+    stream.write(os.urandom(size))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +87,27 @@ def test_what_is_recovered_of_the_queue_is_delivered(master, desk, bert, tmp_pat
     master.start()
     wait_for(lambda: desk.run("job_retry.list") == [], what="the engine runs, with a new file")
     assert desk.run("job_cache.recover")[aside]["written"] > 0
+    bert.start()
+    desk.await_return("bert", jid)
+    wait_for(lambda: not desk.queue(), what="nothing is owed any more")
+    assert lines(ran) == 1
+
+
+def test_what_is_owed_outlives_a_damaged_file_and_is_delivered_without_anybody_who_sees_to_it(
+    master, desk, bert, tmp_path
+):
+    kill(bert)
+    ran = tmp_path / "ran"
+    jid = desk.publish("cmd.run", f"echo >> {ran}", tgt="bert")
+    desk.await_state("bert", jid, "pending")
+    banks = banks_of(desk.opts)
+    before = set(banks.damaged())
+    kill(master)
+    # In a process of its own: to close the file would let go of the locks that SQLite has on it here.
+    subprocess.run([sys.executable, "-c", DAMAGE, banks.path], check=True, timeout=stretched(SOON))
+    master.start()
+    wait_for(lambda: set(banks.damaged()) - before, what="somebody has met the damage")
+    desk.await_state("bert", jid, "pending")
     bert.start()
     desk.await_return("bert", jid)
     wait_for(lambda: not desk.queue(), what="nothing is owed any more")
