@@ -33,6 +33,7 @@ MINIONS = ("alder", "birch", "cedar", "douglas")
 
 #: What the README tells an operator to write into the master's configuration.
 CONFIGURATION = {
+    "cache": "sqlite",
     "master_job_cache": "salt_cache",
     "job_retry": True,
     "engines": [{"job_retry": {}}, {"batch_manager": {}}],

@@ -45,6 +45,7 @@ def master(salt_factories, tmp_path_factory):
     (runners / "survey.py").write_text(SURVEY)
     daemon = make_master(
         salt_factories,
+        cache="sqlite",  # as the quickstart has it
         file_roots={"base": [str(folder)]},
         engines=[{"job_retry": {}}, {"batch_manager": {}}, {"job_recorder": {}}],
         runner_dirs=[str(runners)],
