@@ -5,15 +5,16 @@ The driver mysql. It lists no banks, and its client is one connection, while Sal
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import salt.payload
 
 from saltext.jobs.core.banks import NOCACHE
 from saltext.jobs.core.store.calling import OUTAGE_SECONDS, run
-from saltext.jobs.core.store.drivers import Driver
+from saltext.jobs.core.store.drivers import ABSENT, Driver
 
+CHUNK = 100  # values asked for at a time
 LARGE = 500_000  # bytes from which it is asked whether the server takes so much
 
 
@@ -42,6 +43,44 @@ class Mysql(Driver):
             return False
         return True
 
+    def fetch_each(self, bank: str, keys: Iterable[str]) -> Iterator[tuple[str, Any]]:
+        wanted = list(keys)
+        for start in range(0, len(wanted), CHUNK):
+            part = wanted[start : start + CHUNK]
+            values = self.read_all([(bank, key) for key in part])
+            yield from ((key, value) for key, value in zip(part, values, strict=True) if value is not ABSENT)
+
+    def read_all(self, items: Sequence[tuple[str, str]]) -> list[Any]:
+        if not items:
+            return []
+        banks, keys = ({item[at]: None for item in items} for at in (0, 1))
+
+        def work(modules: Any, calls: dict[str, Any], fixed: dict[str, Any]) -> dict[tuple[str, str], bytes]:
+            own = self.own(calls)
+
+            def select() -> dict[tuple[str, str], bytes]:
+                own["_init_client"]()
+                context = own["__context__"]
+                query = (
+                    f"SELECT bank, etcd_key, data FROM {context['mysql_table_name']} WHERE bank IN ({_marks(banks)}) "
+                    f"AND etcd_key IN ({_marks(keys)})"
+                )
+                cursor, _ = own["run_query"](context.get("mysql_client"), query, args=(*banks, *keys))
+                found = {(bank, key): data for bank, key, data in cursor.fetchall()}
+                cursor.close()
+                return found
+
+            return run(modules, select)  # type: ignore[no-any-return]
+
+        found = self._try("fetch", *items[0], work)
+        return [self._decoded(*item, found[item]) if item in found else ABSENT for item in items]
+
+    def _decoded(self, bank: str, key: str, data: bytes) -> Any:
+        try:
+            return salt.payload.loads(data)
+        except Exception as exc:
+            return self.error("fetch", bank, key, exc)
+
     def store_new(self, bank: str, key: str, value: Any, durable: bool = False) -> bool:
         data = salt.payload.dumps(value)
 
@@ -65,6 +104,10 @@ class Mysql(Driver):
             return int(run(modules, insert))
 
         return bool(self._try("store", bank, key, work))
+
+
+def _marks(values: Collection[str]) -> str:
+    return ",".join(["%s"] * len(values))
 
 
 def _refuse_what_is_too_large(own: dict[str, Any], size: int) -> None:
