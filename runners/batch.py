@@ -118,10 +118,10 @@ def preview(tgt, fun, *args, **options):
 
     Refused where ``batch.start`` would be: bad input, or a job that whoever asks may not publish to these minions.
 
-    :return: a dict with total, minions (names, in the order in which they are sent to), fun, tgt, tgt_type, sizes (how many
-        at a time, one for each stage; with groups, those of the first), groups (``[[name, count]]`` in order, or None),
-        check (what is checked, without its arguments, or None), check_after (after how many minions that is, each time) and
-        unsure (names of which the master does not know whether the target matches them).
+    :return: a dict with total, minions (names, in the order in which they are sent to), fun, arguments, tgt, tgt_type, sizes
+        (how many at a time, one for each stage; with groups, those of the first), groups (``[[name, count]]`` in order, or
+        None), check (what is checked, without its arguments, or None), check_after (after how many minions that is, each
+        time), unsure (names of which the master does not know whether the target matches them) and options.
 
     CLI Example:
 
@@ -157,16 +157,17 @@ def status(jid):
     Return how a batch stands at this moment.
 
     :param str jid: the batch's jid.
-    :return: a dict with jid, fun, tgt, tgt_type, user, driver, state (running, paused, stopping, complete, halted), the
-        counts total, completed (returned with success), active, pending, failed, lost, offline, killed and timed_out,
-        batch_size, stage, stages, halted, halted_reason, stopped_by (a user), taken_over_by (a user, or None), created,
-        last_progress, age_seconds, rate (minions per minute since the start), eta_seconds (an estimate; None
-        where nobody can say), paused_by (operator, publish, permission, approval, window, start or rights; None where it is
-        not paused), paused_reason, opens_at (when it goes on),
-        check (whether one is under way), approve (what batch.approve is for, counted from 0; None where it is for nothing),
-        success, survivors of a kill, parent where it is a retry, and engine (whether the engine that drives it runs; None
-        when the batch has ended), engine_silent_seconds (for how long that engine has not answered; None where it does).
-        With groups also group, group_number, groups (how many) and by. Times are Unix time in seconds.
+    :return: a dict with jid, fun, arguments (words, as they would be typed; what is named like a password or a token is
+        hidden), options (of ``batch.start``, by name; None where there is none), tgt, tgt_type, user, driver, state
+        (running, paused, stopping, complete, halted), the counts total, completed (returned with success), active,
+        pending, failed, lost, offline, killed and timed_out, batch_size, stage, stages, halted, halted_reason, stopped_by
+        (a user), taken_over_by (a user, or None), created, last_progress, age_seconds, rate (minions per minute since the
+        start), eta_seconds (an estimate; None where nobody can say), paused_by (operator, publish, permission, approval,
+        window, start or rights; None where it is not paused), paused_reason, opens_at (when it goes on), check (whether
+        one is under way), approve (what batch.approve is for, counted from 0; None where it is for nothing), success,
+        survivors of a kill, parent where it is a retry, and engine (whether the engine that drives it runs; None when the
+        batch has ended), engine_silent_seconds (for how long that engine has not answered; None where it does). With
+        groups also group, group_number, groups (how many) and by. Times are Unix time in seconds.
 
     CLI Example:
 

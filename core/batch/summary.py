@@ -16,6 +16,7 @@ from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.pause import HELD, PausedBy
 from saltext.jobs.core.batch.plan import APPROVE, RUNNER, gates_of
 from saltext.jobs.core.batch.spec import Spec
+from saltext.jobs.core.display.command import published_words, shown, words_of
 
 #: What stands in ``driver`` for a batch of ours.
 DRIVER = "engine"
@@ -59,6 +60,7 @@ def summary(batch: Batch, now: float) -> dict[str, Any]:
     return {
         "jid": spec.jid,
         "fun": spec.fun,
+        "arguments": words_of(spec.arg, spec.kwargs),
         "tgt": spec.tgt,
         "tgt_type": spec.tgt_type,
         **numbers,
@@ -89,7 +91,39 @@ def summary(batch: Batch, now: float) -> dict[str, Any]:
         "publish_failures": batch.pace.publish_failures,
         "finished": batch.finished,
         "parent": spec.parent,
+        "options": options_of(spec),
     }
+
+
+#: Options of ``batch.start`` that a Spec keeps under their own names.
+_KEPT = (
+    *("batch", "batch_wait", "failhard", "max_failures", "min_executed", "timeout", "gather_job_timeout"),
+    *(
+        "max_runtime",
+        "start_at",
+        "window",
+        "timezone",
+        "by",
+        "check_timeout",
+        "approve_timeout",
+        "presence",
+        "offline",
+        "ret",
+    ),
+)
+
+
+def options_of(spec: Spec) -> dict[str, Any]:
+    """Return with which options a batch was started, by the names that ``batch.start`` has for them; None for none."""
+    found = {name: getattr(spec, name) for name in _KEPT}
+    kept = {name: None if value == "" else value for name, value in found.items()}
+    return {**kept, "check": _check_as_typed(spec), **shown(spec.options)}
+
+
+def _check_as_typed(spec: Spec) -> str | None:
+    name = check_of(spec)
+    words = words_of(spec.check.get("arg") or (), spec.check.get("kwargs") or {})
+    return name and " ".join((name, *words))
 
 
 def preview(spec: Spec) -> dict[str, Any]:
@@ -98,6 +132,7 @@ def preview(spec: Spec) -> dict[str, Any]:
     counts = [count for _, count in spec.groups] or [len(spec.minions)]
     return {
         "fun": spec.fun,
+        "arguments": words_of(spec.arg, spec.kwargs),
         "tgt": spec.tgt,
         "tgt_type": spec.tgt_type,
         "total": len(spec.minions),
@@ -107,6 +142,7 @@ def preview(spec: Spec) -> dict[str, Any]:
         "check": check_of(spec),
         "check_after": gates_of(spec.sizes, counts) if spec.check else [],
         "unsure": sorted(spec.unsure),
+        "options": options_of(spec),
     }
 
 
@@ -235,6 +271,7 @@ def native_summary(state: Mapping[str, Any], now: float) -> dict[str, Any]:
     progress = state.get("last_progress")
     return {
         **{key: state.get(key) for key in ("jid", "fun", "tgt", "tgt_type")},
+        "arguments": published_words(state.get("arg")),
         **numbers,
         "lost": 0,
         "offline": 0,

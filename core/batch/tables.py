@@ -33,6 +33,9 @@ _MEANINGS = {
 _MINION_STATES = (*BAD, "active", "pending", Outcome.COMPLETED.value)
 #: Lines of names of one state: of those that need attention, and of the others.
 _MANY_LINES, _FEW_LINES = 6, 2
+#: Options of a batch that are told where they are given, and those that are told where they are not these.
+_TOLD = ("max_failures", "min_executed", "failhard", "batch_wait", "max_runtime", "window", "timezone", "check")
+_USUAL = {"presence": "ping", "offline": "skip"}
 #: Different reasons that are told of one state.
 _REASONS = 6
 _BAR = 24
@@ -42,7 +45,7 @@ _COLUMNS = (
     Column("STATE"),
     Column("DONE", right=True, rank=1),
     Column("FAILED", right=True, rank=3),
-    Column("FUNCTION", 11, rank=4),
+    Column("FUNCTION", 11, rank=4, names=False),
     Column("TARGET", 6, rank=5, names=False),
     Column("AGE", rank=2),
 )
@@ -79,7 +82,7 @@ def _table(found: Sequence[Mapping[str, Any]], shown: Sequence[Mapping[str, Any]
         [
             (
                 *(batch["jid"], word(batch), f"{_ended(batch)}/{batch['total']}", _count(batch, _FAILED)),
-                *(_function(batch), _target(batch), page.age(batch["created"])),
+                *(_command(batch), _target(batch), page.age(batch["created"])),
             )
             for batch in shown
         ],
@@ -98,7 +101,7 @@ def standing(batch: Mapping[str, Any], page: Page) -> None:
     """Show how one batch stands, as ``batch.status``, ``start``, ``run``, ``wait``, ``watch`` and ``retry`` return it."""
     jid = batch["jid"]
     user = f", by {batch['user']}" if batch.get("user") else ""
-    page.line(f"{jid}  {word(batch)}  {_function(batch)} on {_target(batch)}{user}", "  ", 3)
+    page.line(f"{jid}  {word(batch)}  {_command(batch)} on {_target(batch)}{user}", "  ", 3)
     page.line(_progress(batch, page), "  ")
     for told in _particulars(batch, page):
         page.line(f"  {told}", "    ", _MANY_LINES)
@@ -134,6 +137,9 @@ def _particulars(batch: Mapping[str, Any], page: Page) -> list[str]:
         lines.append(f"group: {batch['group']} ({batch['group_number']} of {batch['groups']}, by {batch['by']})")
     if not over:
         lines.append(_pace(batch))
+    asked = _asked(batch.get("options") or {})
+    if asked:
+        lines.append(f"asked for with {asked}")
     if batch.get("finished"):
         lines.append(f"started {moments.local(batch['created'], page.tz)}, ended {page.when(batch['finished'])}")
     elif batch.get("paused_by") in SCHEDULED and not batch.get("publishes"):
@@ -146,6 +152,12 @@ def _particulars(batch: Mapping[str, Any], page: Page) -> list[str]:
     if batch.get("driver") not in (None, "engine"):
         lines.append("driven by Salt itself, not by the batch_manager engine")
     return lines
+
+
+def _asked(options: Mapping[str, Any]) -> str:
+    given = {name: options.get(name) for name in _TOLD if options.get(name)}
+    given |= {name: value for name, value in options.items() if name in _USUAL and value != _USUAL[name]}
+    return ", ".join(name if value is True else f"{name}={value}" for name, value in given.items())
 
 
 def engine_trouble(batch: Mapping[str, Any]) -> str | None:
@@ -259,9 +271,11 @@ def _ended(batch: Mapping[str, Any]) -> int:
     return _count(batch, ("completed", *BAD))
 
 
-def _function(batch: Mapping[str, Any]) -> str:
+def _command(batch: Mapping[str, Any]) -> str:
+    """Return the function with its arguments."""
     fun = batch.get("fun")
-    return ",".join(str(name) for name in fun) if isinstance(fun, (list, tuple)) else str(fun)
+    name = ",".join(str(name) for name in fun) if isinstance(fun, (list, tuple)) else str(fun)
+    return " ".join((name, *(str(word) for word in batch.get("arguments") or ())))
 
 
 def _target(batch: Mapping[str, Any]) -> str:

@@ -133,8 +133,11 @@ def test_sizes_in_per_cent_are_counted_anew_too(opts):
 
 
 def test_a_preview_tells_who_would_be_sent_to_and_how_many_at_a_time(opts):
-    assert preview(asked_for(opts, "web*", batch="1,100%", fun="state.apply")) == {
+    found = preview(asked_for(opts, "web*", batch="1,100%", fun="state.apply"))
+    assert found.pop("options")["batch"] == "1,100%"
+    assert found == {
         "fun": "state.apply",
+        "arguments": [],
         "tgt": "web*",
         "tgt_type": "glob",
         "total": 2,
@@ -151,6 +154,16 @@ def test_a_preview_tells_who_would_be_sent_to_and_how_many_at_a_time(opts):
 def test_a_preview_tells_after_how_many_minions_a_check_is_made(opts, check, told):
     found = preview(asked_for(opts, "*", batch="1,100%", check=check))
     assert (found["check"], found["check_after"]) == (told, [1])
+
+
+def test_a_preview_tells_what_would_run_and_with_which_options(opts):
+    more = {"check": "test.arg 1 a=b", "max_failures": "5%", "pillar": {"db": {"password": "swordfish"}}}
+    found = preview(asked_for(opts, "*", batch="1,100%", fun="state.apply", arg=["nginx"], **more))
+    assert found["arguments"] == ["nginx", 'pillar={"db": {"password": "********"}}']
+    named = {name: value for name, value in found["options"].items() if value}
+    usual = {name: opts[name] for name in ("timeout", "gather_job_timeout")} | {"presence": "ping", "offline": "skip"}
+    given = {"batch": "1,100%", "max_failures": "5%", "check": "test.arg 1 a=b", "check_timeout": 300.0}
+    assert named == given | usual
 
 
 @pytest.mark.parametrize("check", ["approve", "test.false", "runner:jobs.active"])

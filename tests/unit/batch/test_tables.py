@@ -42,6 +42,7 @@ def standing(**more):
         "stages": 3,
         "paused_by": None,
         "paused_reason": None,
+        "options": {},
     }
     assert facts.keys() <= found.keys()
     return {**found, **facts, "engine": True, **more}
@@ -138,6 +139,14 @@ def test_that_no_engine_runs_is_said_once():
     assert lines.count("No batch_manager engine runs: nothing goes on until it does.") == 1
 
 
+def test_a_highstate_is_told_from_the_run_of_one_formula():
+    found = drawn(tables.listed, [standing(), standing(arguments=["nginx"]), standing(arguments=["x" * 500])])
+    assert [line.split()[4:-2] for line in found[2:-1]] == [
+        *(["state.apply", "web*"], ["state.apply", "nginx", "web*"]),
+        ["state.apply", f"{5 * 'x'}…", "web*"],
+    ]
+
+
 @pytest.mark.parametrize("width", [30, 40, 60])
 def test_on_a_narrow_terminal_the_jid_and_the_state_stay(width):
     assert any(line.startswith(f"{JID}  running") for line in drawn(tables.listed, [standing(total=4)], width))
@@ -185,6 +194,19 @@ def test_how_a_batch_stands_takes_a_few_lines():
         (
             {"state": "complete", "finished": NOW - 10},
             "  started 2026-05-17 06:36:40, ended 2026-05-17 06:39:50 (10 s ago)",
+        ),
+        ({"arguments": ["nginx", "test=True"]}, f"{JID}  running  state.apply nginx test=True on web*, by root"),
+        (
+            {
+                "options": {
+                    "failhard": True,
+                    "max_failures": "5%",
+                    "window": None,
+                    "offline": "queue",
+                    "presence": "ping",
+                }
+            },
+            "  asked for with max_failures=5%, failhard, offline=queue",
         ),
         ({"verdict": "Batch 1: 2 of 2 minions completed"}, "Batch 1: 2 of 2 minions completed"),
     ],

@@ -1,0 +1,66 @@
+"""
+What a job runs, as somebody would type it: the arguments of a function, without the secrets among them. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+#: Stands for the value of an argument that is named like a secret.
+HIDDEN = "********"
+#: Most words of one command, and most characters of one word.
+_WORDS, _LONGEST = 50, 500
+#: How deep a value is looked into.
+_DEEPEST = 20
+_IS_SECRET = re.compile(r"passw|passphrase|secret|token|credential|(private|api)_?key", re.IGNORECASE).search
+
+
+def words_of(arg: Iterable[Any], kwargs: Mapping[str, Any]) -> list[str]:
+    """Return arguments as words: ``nginx``, ``test=True``. Very many, and very long ones, are cut."""
+    given = list(arg)
+    found = [_word(value) for value in given[:_WORDS]]
+    some = list(kwargs.items())[: _WORDS - len(found)]
+    found += [_cut(f"{name}={_word(shown(value, name))}") for name, value in some]
+    left = len(given) + len(kwargs) - len(found)
+    return [*found, f"… and {left} more"] if left else found
+
+
+def published_words(arg: Any) -> list[str]:
+    """Return the arguments of a load, in which those with a name are mappings, as words."""
+    plain: list[Any] = []
+    named: dict[str, Any] = {}
+    for value in arg if isinstance(arg, (list, tuple)) else ():
+        if isinstance(value, Mapping) and value.get("__kwarg__"):
+            named.update((str(name), item) for name, item in value.items() if name != "__kwarg__")
+        else:
+            plain.append(value)
+    return words_of(plain, named)
+
+
+def shown(value: Any, name: str = "", depth: int = _DEEPEST) -> Any:
+    """
+    Return a value without what is named like a secret in it, nor what lies too deep in it to be looked at.
+
+    :param name: its own name.
+    """
+    if _IS_SECRET(name):
+        return HIDDEN
+    if not isinstance(value, (Mapping, list, tuple)):
+        return value
+    if not depth:
+        return "…"
+    if isinstance(value, Mapping):
+        return {str(key): shown(item, str(key), depth - 1) for key, item in value.items()}
+    return [shown(item, "", depth - 1) for item in value]
+
+
+def _word(value: Any) -> str:
+    found = shown(value)
+    return _cut(json.dumps(found, default=str, ensure_ascii=False) if isinstance(found, (dict, list)) else str(found))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

@@ -1,0 +1,52 @@
+"""What a job runs, as somebody would type it."""
+
+from __future__ import annotations
+
+import pytest
+
+from saltext.jobs.core.display.command import HIDDEN, published_words, shown, words_of
+
+
+def test_arguments_are_told_as_they_are_typed():
+    found = words_of(["nginx", 7, True], {"test": True, "saltenv": "dev"})
+    assert found == ["nginx", "7", "True", "test=True", "saltenv=dev"]
+
+
+def test_a_mapping_is_told_as_json():
+    assert words_of([], {"pillar": {"a": [1, None]}}) == ['pillar={"a": [1, null]}']
+
+
+@pytest.mark.parametrize(
+    "name", ["password", "passwd", "db_passwd", "api_token", "Secret", "private_key", "apikey", "passphrase"]
+)
+def test_what_is_named_like_a_secret_is_hidden(name):
+    assert words_of([], {name: "swordfish"}) == [f"{name}={HIDDEN}"]
+    assert "swordfish" not in words_of([{"pillar": [{name: {"x": "swordfish"}}]}], {})[0]
+    assert shown({"a": [{name: "swordfish"}]}) == {"a": [{name: HIDDEN}]}
+
+
+def test_a_name_that_only_resembles_one_is_shown():
+    assert words_of([], {"key": "region", "compass": "north"}) == ["key=region", "compass=north"]
+
+
+def test_the_arguments_of_a_load_are_told_likewise():
+    load = ["nginx", {"__kwarg__": True, "test": True, "password": "swordfish"}, {"a": 1}]
+    assert published_words(load) == ["nginx", '{"a": 1}', "test=True", f"password={HIDDEN}"]
+    assert published_words(None) == published_words("nginx") == []
+
+
+def test_very_long_and_very_many_arguments_are_cut():
+    assert len(words_of(["x" * 10_000], {})[0]) == 500
+    found = words_of(range(1000), {"test": True})
+    assert (len(found), found[-1]) == (51, "… and 951 more")
+
+
+def test_whatever_an_argument_is_it_can_be_told():
+    assert words_of([None, b"x", {1: {2}}], {}) == ["None", "b'x'", '{"1": "{2}"}']
+
+
+def test_what_lies_very_deep_is_left_out():
+    value = "swordfish"
+    for _ in range(5000):
+        value = [value]
+    assert words_of([value], {}) == [f'{20 * "["}"…"{20 * "]"}']
