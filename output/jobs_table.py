@@ -41,10 +41,12 @@ _PAGES = {
         ("batch.status", "batch.start", "batch.run", "batch.wait", "batch.watch", "batch.retry"), batches.standing
     ),
     "batch.minions": batches.minions,
+    "batch.failures": batches.failures,
     "job_retry.list": retries.entries,
     "job_retry.show": retries.entry,
     "job_retry.coverage": retries.coverage,
     "job_cache.search": jobs.search,
+    "job_cache.outcome": jobs.outcome,
     "job_cache.verify": jobs.verification,
     "job_recorder.stats": recorder.stats,
     "job_recorder.set_aside": recorder.set_aside,

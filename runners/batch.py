@@ -23,11 +23,13 @@ from saltext.jobs.core import arguments, runner
 from saltext.jobs.core.batch import asked, catalog, in_vain, summary
 from saltext.jobs.core.batch import doctor as examination
 from saltext.jobs.core.batch import watch as watching
+from saltext.jobs.core.batch.failures import failures as find_failures
 from saltext.jobs.core.batch.flight import Outcome
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master import caller, events
+from saltext.jobs.core.master.job_cache import JobCache
 
 __virtualname__ = "batch"
 __func_alias__ = {"list_": "list"}
@@ -234,6 +236,38 @@ def minions(jid, state=None):
         arguments.choice("state", state, _MINION_STATES)
     found = catalog.Catalog(__opts__).find(arguments.jid(jid))[1]
     return {minion: record for minion, record in found.items() if state in (None, record["state"])}
+
+
+@runner.verb
+def failures(jid):
+    """
+    Return why minions of a batch did not succeed: those that say the same in one group, the largest group first.
+
+    Two say the same if their texts are equal but for ids, addresses, times and numbers. Of a run of states the text has
+    those that failed, with their comments; of anything else the output, the middle of a long one left out.
+
+    Whoever has limited rights needs those to the batch's job, as for ``batch.retry``.
+
+    :param str jid: the batch's jid.
+    :return: a dict with jid, fun, arguments, tgt, tgt_type, user, state, success, halted, halted_reason, driver and
+        the counts (as in ``batch.status``), unsuccessful (how many) and groups: a list of dicts with count, state (failed,
+        timed_out, lost, killed or offline), retcode (or None), text (of the first of them) and minions.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run batch.failures 20260516101112131415
+    """
+    jid, batches, who = arguments.jid(jid), catalog.Catalog(__opts__), _caller()
+    batch = batches.ours(jid)
+    found, minions_of_it = batches.find(jid)
+    asked.permit_control(__opts__, who, batch)
+    if batch is None:
+        state = batches.native(jid)
+        caller.require_right(__opts__, who, state, state.get("all_minions") or ())
+    cache = JobCache(__opts__)
+    return find_failures(found, minions_of_it, lambda names: cache.each_return(jid, names))
 
 
 @runner.verb

@@ -13,8 +13,11 @@ import time
 from saltext.jobs.core import arguments, lines, runner
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
-from saltext.jobs.core.errors import Refused
+from saltext.jobs.core.errors import LaterVersion, Refused, StateError
 from saltext.jobs.core.master import caller, secrets
+from saltext.jobs.core.master import outcome as outcomes
+from saltext.jobs.core.master.job_cache import JobCache
+from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.store import copies
 from saltext.jobs.core.store import doctor as examination
 from saltext.jobs.core.store import store as stores
@@ -204,6 +207,57 @@ def search(
     store = stores.store_of(__opts__)
     query = query_of(store, asked, time.time())
     return arguments.accepted(find_jobs, store, query, _Progress("searching").count)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# outcome
+# ---------------------------------------------------------------------------------------------------------
+
+
+@runner.verb
+def outcome(jid):
+    """
+    Return what became of a job: who has returned, who is missing or owed it, and why minions have failed, those that say the
+    same in one group, the largest group first.
+
+    Two say the same if their texts are equal but for ids, addresses, times and numbers. Of a run of states the text has
+    those that failed, with their comments; of anything else the output, the middle of a long one left out.
+    ``batch.failures`` tells more of a batch. Whoever has limited rights needs those to the job.
+
+    jid
+        The job's jid.
+
+    Returns a dict with ``jid``, ``fun``, ``arguments``, ``tgt``, ``tgt_type``, ``user``; the counts ``minions`` (0 where it
+    is not known for whom it was), ``returned`` and ``failed``; ``missing`` (names of minions that have not returned);
+    ``owed`` (``{minion: state}`` of those that ``job_retry`` keeps it for, with the state of the entry; None where its queue
+    cannot be read); and ``groups``: a list of dicts with ``count``, ``state``, ``retcode`` (or None), ``text`` (of the first
+    of them) and ``minions``.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run job_cache.outcome 20260516101112131415
+    """
+    jid, cache = arguments.jid(jid), JobCache(__opts__)
+    load = cache.load(jid)
+    if not load:
+        raise Refused(f"{jid} is no job in the job cache; salt-run job_cache.search shows those that there are")
+    who = caller.caller(__opts__, globals().get("__user__"))
+    caller.require_no_peer(who)
+    caller.require_right(__opts__, who, load, outcomes.minions_of(load))
+    return outcomes.outcome(cache, jid, load, _owed(jid))
+
+
+def _owed(jid):
+    """Return ``{minion: state}`` of what the retry queue has of a job; None where that cannot be read."""
+    queue = RetryStore(__opts__, read_only=True)
+    try:
+        snapshot = queue.snapshot(jid)
+        return {entry.minion: entry.state.value for entry in queue.entries(jid, snapshot)} if snapshot else {}
+    except (StateError, LaterVersion) as exc:
+        runner.note(globals(), f"Who is owed the job cannot be told: {exc}")
+        return None
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ BASE = {
     "metrics",
     "options",
     "quiet",
+    "reasons",
     "returned",
     "settings",
     "version",
@@ -49,6 +50,7 @@ MAY_IMPORT = {
     "loader": set(),
     "metrics": set(),
     "quiet": set(),
+    "reasons": set(),
     "returned": set(),
     "options": {"errors", "ids", "windows"},
     "settings": {"errors", "options"},
@@ -59,7 +61,7 @@ MAY_IMPORT = {
     "sqlite": BASE | {"disk"},
     "log": BASE | {"disk"},
     "store": BASE | {"arguments", "disk", "display", "log", "postgresql", "sqlite"},
-    "master": BASE | {"disk", "log", "store"},
+    "master": BASE | {"disk", "display", "log", "store"},
     "engine": BASE | {"disk", "log", "master"},
     "batch": GROUND | {"arguments"},
     "retry": GROUND,
@@ -129,7 +131,7 @@ SHELLS = {
     },
 }
 #: What a pure module may import from outside its wing: options that have been read, windows of time, a logger, and the like.
-VALUES = {"display", "errors", "functions", "lines", "metrics", "options", "settings", "windows"}
+VALUES = {"display", "errors", "functions", "lines", "metrics", "options", "reasons", "settings", "windows"}
 #: What has a clock, a loop, a disk or a network.
 IMPURE = {"asyncio", "io", "multiprocessing", "os", "pathlib", "shutil", "socket", "subprocess", "threading", "time"}
 

@@ -16,13 +16,15 @@ from saltext.jobs.core.batch.pause import HELD, SCHEDULED, PausedBy
 from saltext.jobs.core.batch.summary import WORDS, word
 from saltext.jobs.core.display import moments
 from saltext.jobs.core.display.page import ROWS, Column, Page, by_state, headline
+from saltext.jobs.core.display.reasons import reasons
+from saltext.jobs.core.display.text import counted
 
 #: The outcomes in which a minion's part has ended without success, worst first.
 BAD = ("failed", "timed_out", "lost", "killed", "offline")
 #: Of these, those of minions that were sent to.
 _FAILED = BAD[:-1]
 #: Why a minion is in a state, where the state does not say it.
-_MEANINGS = {
+MEANINGS = {
     "timed_out": "ran longer than max_runtime",
     "lost": "gave neither a return nor a sign that it runs the job",
     "killed": "by a stop",
@@ -91,7 +93,10 @@ def _table(found: Sequence[Mapping[str, Any]], shown: Sequence[Mapping[str, Any]
     trouble = next((told for batch in found if (told := engine_trouble(batch))), None)
     if trouble:
         page.line(f"{trouble[0].upper()}{trouble[1:]}.")
-    page.next("batch.status JID", "batch.watch", "batch.minions", "batch.stop")
+    if any(_count(batch, _FAILED) for batch in found):
+        page.next("batch.failures JID", "batch.status", "batch.watch", "batch.minions", "batch.stop")
+    else:
+        page.next("batch.status JID", "batch.watch", "batch.minions", "batch.stop")
 
 
 # -- one batch ----------------------------------------------------------------------------------------------------------
@@ -197,8 +202,8 @@ def _next(batch: Mapping[str, Any]) -> list[str]:
     worst = next((name for name in BAD if batch.get(name)), None)
     if worst is None:
         return [f"jobs.lookup_jid {jid}", "batch.minions"]
-    if worst == "failed":
-        return [f"batch.minions {jid} state=failed", "batch.retry"]
+    if worst in ("failed", "timed_out"):
+        return [f"batch.failures {jid}", "batch.retry", "batch.minions"]
     return [f"batch.retry {jid} which={'all' if worst == 'killed' else worst}", "batch.minions"]
 
 
@@ -220,8 +225,10 @@ def minions(found: Mapping[str, Mapping[str, Any]], page: Page) -> None:
         reasons = _by_reason(state, {minion: found[minion] for minion in states[state]}, page)
         for reason, names in reasons.items():
             page.names(f"{state}{reason}, {len(names):,}:", names, most)
-    failed = any(state in BAD for state in states)
-    page.next(f"batch.retry {page.jid} which=all" if failed else f"batch.status {page.jid}", "jobs.lookup_jid")
+    if any(state in BAD for state in states):
+        page.next(f"batch.failures {page.jid}", "batch.retry", "jobs.lookup_jid")
+    else:
+        page.next(f"batch.status {page.jid}", "jobs.lookup_jid")
 
 
 def _by_reason(state: str, records: Mapping[str, Mapping[str, Any]], page: Page) -> dict[str, list[str]]:
@@ -231,9 +238,9 @@ def _by_reason(state: str, records: Mapping[str, Mapping[str, Any]], page: Page)
         began = sorted((at, minion) for minion, at in known.items() if at is not None)  # who may be stuck comes first
         since = f", the first for {moments.span(page.now - began[0][0])}" if began else ""
         unknown = [minion for minion, at in known.items() if at is None]
-        return {f" ({_MEANINGS[state]}{since})": [*(minion for _, minion in began), *unknown]}
+        return {f" ({MEANINGS[state]}{since})": [*(minion for _, minion in began), *unknown]}
     if state not in ("failed", "completed"):
-        return {f" ({_MEANINGS[state]})" if state in _MEANINGS else "": list(records)}
+        return {f" ({MEANINGS[state]})" if state in MEANINGS else "": list(records)}
     codes = collections.defaultdict[str, list[str]](list)
     for minion, record in records.items():
         code = record.get("retcode")
@@ -258,6 +265,30 @@ def _groups(found: Mapping[str, Mapping[str, Any]], page: Page) -> None:
         [(name, len(states), by_state(states, _MINION_STATES)) for name, states in ordered[:ROWS]],
     )
     page.folded(len(groups), ROWS, " groups")
+
+
+# -- why they failed ----------------------------------------------------------------------------------------------------
+
+
+def failures(found: Mapping[str, Any], page: Page) -> None:
+    """Show ``batch.failures``: who has failed alike, and why, most minions first."""
+    jid, groups = found["jid"], found["groups"]
+    page.line(f"{jid}  {word(found)}  {_command(found)} on {_target(found)}", "  ", 3)
+    many = f", for {counted(len(groups), 'reason')}" if len(groups) > 1 else ""
+    page.line(f"{found['unsuccessful']:,} of {counted(found['total'], 'minion')} did not succeed{many}")
+    reasons(groups, page)
+    if groups:
+        page.next(*_next_of_failures(found))
+    else:
+        page.next(f"batch.status {jid}")
+
+
+def _next_of_failures(found: Mapping[str, Any]) -> list[str]:
+    jid, states = found["jid"], {group["state"] for group in found["groups"]}
+    if found.get("driver") not in (None, "engine"):
+        return [f"batch.minions {jid}"]
+    which = next(iter(states)) if len(states) == 1 and states <= {"failed", "lost", "offline", "timed_out"} else "all"
+    return [f"batch.retry {jid}" + ("" if which == "failed" else f" which={which}"), "batch.minions", "jobs.lookup_jid"]
 
 
 # -- what they share ----------------------------------------------------------------------------------------------------

@@ -2,9 +2,9 @@
 The master job cache as the engines need it, whatever returner is configured: loads, who returned what, and keeping a
 job's own load.
 
-It blocks (disk, database): call it from a Worker. It must never hand a return's payload on: those can be megabytes, and
-nothing here needs them. Like an event, a record of the job cache may be whatever a minion has sent, or damaged: its fields
-are checked here, and one that cannot be read is passed over alone.
+It blocks (disk, database): call it from a Worker. It must never hand the payloads of all returns on at once: those can be
+megabytes, and the engines need none. Like an event, a record of the job cache may be whatever a minion has sent, or damaged:
+its fields are checked here, and one that cannot be read is passed over alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import salt.loader
@@ -44,6 +44,8 @@ EXACT = frozenset((OURS, "local_cache"))
 KEEP_MINIONS = frozenset({OURS, "local_cache", "couchbase"})
 #: Seconds within which a job may be published again under its jid.
 _AGAIN_WITHIN = 2 * 86400.0
+#: Returns of a job that are read together where what is in them is wanted.
+_RETURNS_AT_ONCE = 10
 #: Key in the load of a job that the batch_manager engine publishes: the batch decides who gets it, and when.
 BATCH_MARK = "batch"
 
@@ -153,6 +155,26 @@ class JobCache:
             for minion, data in (read(jid, list(minions)) if is_plain(jid) else {}).items()
             if isinstance(data, Mapping) and "return" in data
         }
+
+    def each_return(self, jid: str, minions: Iterable[str]) -> Iterator[tuple[str, Mapping[str, Any] | None]]:
+        """
+        Yield (minion, its return) of some minions, None where there is none that can be read. With ours and local_cache no
+        more than a few are in memory.
+
+        :raises JobCacheError: when the cache cannot be read.
+        """
+        wanted = list(minions)
+        few = self.name == OURS or (self.name == "local_cache" and is_plain(jid))
+        at_once = _RETURNS_AT_ONCE if few else max(1, len(wanted))
+        for start in range(0, len(wanted), at_once):
+            part = wanted[start : start + at_once]
+            found: Mapping[str, Any]
+            if not few:
+                found = self._mapping(f"What has returned {jid}", self._call(self.name, "get_jid", jid))
+            else:
+                found = self._fetch_each(jid, part) if self.name == OURS else self._read_each(jid, part)
+            for minion in part:
+                yield minion, self._mapping(f"{minion}'s return of {jid}", found.get(minion)) or None
 
     def forget(self, jid: str) -> None:
         """Remove all of a job of our own, where the cache is ours or local_cache. :raises JobCacheError: when that fails."""

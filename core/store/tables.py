@@ -11,8 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from saltext.jobs.core.display.page import ROWS, Column, Page, by_state
+from saltext.jobs.core.display.reasons import reasons
 from saltext.jobs.core.display.text import counted
 
+#: Lines of names.
+_NAMES = 3
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
@@ -48,7 +51,30 @@ def search(found: Mapping[str, Any], page: Page) -> None:
     if found.get("next"):
         page.line(f"There are more: search on with after={found['next']}")
     if jobs:
-        page.next("jobs.lookup_jid JID")
+        page.next("job_cache.outcome JID", "jobs.lookup_jid")
+
+
+def outcome(found: Mapping[str, Any], page: Page) -> None:
+    """Show ``job_cache.outcome``: the counts, who is missing or owed it, and who has failed alike."""
+    command = " ".join((found["fun"] or "?", *found["arguments"]))
+    page.line(f"{found['jid']}  {command} on {_words(found['tgt'])}, by {found['user']}", "  ", 4)
+    owed, missing = found["owed"], found["missing"]
+    page.line(
+        f"{counted(found['minions'], 'minion')}: {found['returned']:,} returned, {found['failed']:,} of them failed; "
+        f"{len(missing):,} missing, {'-' if owed is None else format(len(owed), ',')} owed it"
+    )
+    if missing:
+        page.names(f"missing, {len(missing):,}:", missing, _NAMES)
+    for state in sorted(set(owed.values())) if owed else ():
+        names = [minion for minion, its in owed.items() if its == state]
+        page.names(f"owed ({state}), {len(names):,}:", names, _NAMES)
+    if owed is None:
+        page.line("Who is owed it cannot be told: the retry queue cannot be read.")
+    reasons(found["groups"], page)
+    if owed:
+        page.next(f"job_retry.list jid={found['jid']}", "jobs.lookup_jid")
+    else:
+        page.next(f"jobs.lookup_jid {found['jid']}", "job_cache.search")
 
 
 def verification(found: Mapping[str, Any], page: Page) -> None:

@@ -76,8 +76,12 @@ def test_a_batch_is_one_line():
         "JID                   STATE        DONE  FAILED  FUNCTION     TARGET  AGE",
         "20260516101112131415  running    44/104       2  state.apply  web*    3 min",
         "20260516101112131415  succeeded  42/104       0  state.apply  web*    3 d",
-        "Next: salt-run batch.status JID (or watch, minions, stop)",
+        "Next: salt-run batch.failures JID (or status, watch, minions, stop)",
     ]
+
+
+def test_where_no_batch_has_failures_the_next_step_is_a_look_at_one():
+    assert drawn(tables.listed, [standing(failed=0)])[-1] == "Next: salt-run batch.status JID (or watch, minions, stop)"
 
 
 @pytest.mark.parametrize(
@@ -223,7 +227,7 @@ def test_what_there_is_to_say_of_a_batch_is_a_line_each(more, told):
         ({"state": "paused", "paused_by": "window"}, f"batch.watch {JID} (or minions, stop)"),
         ({"state": "paused", "paused_by": "publish"}, f"batch.resume {JID} (or minions, stop)"),
         ({"state": "stopping"}, f"batch.watch {JID} (or minions)"),
-        ({"state": "halted"}, f"batch.minions {JID} state=failed (or retry)"),
+        ({"state": "halted"}, f"batch.failures {JID} (or retry, minions)"),
         ({"state": "complete", "failed": 0}, f"batch.retry {JID} which=offline (or minions)"),
         ({"state": "halted", "failed": 0, "killed": 1}, f"batch.retry {JID} which=all (or minions)"),
         ({"state": "complete", "failed": 0, "offline": 0}, f"jobs.lookup_jid {JID} (or batch.minions)"),
@@ -257,7 +261,7 @@ def test_minions_are_shown_by_state_and_those_that_need_somebody_come_first():
         "active (sent to, or running it, the first for 1 min), 1: active0",
         "pending (not sent to yet), 2: pending0, pending1",
         "completed, 3: completed0, completed1, completed2",
-        "Next: salt-run batch.retry JID which=all (or jobs.lookup_jid)",
+        "Next: salt-run batch.failures JID (or retry, jobs.lookup_jid)",
     ]
 
 

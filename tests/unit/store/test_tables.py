@@ -43,7 +43,7 @@ def test_a_job_is_one_line():
         "JID                   FUNCTION     TARGET  USER  RETURNED  FAILED  AGE",
         "20260516101112131415  state.apply  web*    root   100/104       2  2 h",
         "20260516101112131415  state.apply  web*    root   104/104       0  2 h",
-        "Next: salt-run jobs.lookup_jid JID",
+        "Next: salt-run job_cache.outcome JID (or jobs.lookup_jid)",
     ]
 
 

@@ -1,0 +1,45 @@
+"""
+Why minions of a batch did not succeed: what ``batch.failures`` returns. Pure: it is handed one return at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from saltext.jobs.core.batch.flight import Outcome
+from saltext.jobs.core.batch.tables import BAD, MEANINGS
+from saltext.jobs.core.reasons import Reasons, text_of
+
+#: Why a minion did not succeed of which no return can be read.
+_WITHOUT = {
+    **{state: MEANINGS[state] for state in BAD if state in MEANINGS},
+    Outcome.FAILED.value: "no return of it can be read: it was not there, or the job cache has the return no more",
+}
+#: What is told of the batch itself.
+_ABOUT = (
+    *("jid", "fun", "arguments", "tgt", "tgt_type", "user", "state", "success", "halted", "halted_reason", "driver"),
+    *("total", "completed", "active", "pending", "failed", "lost", "offline", "killed", "timed_out"),
+)
+
+#: Yields (minion, what it returned, or None) of some minions.
+Returns = Callable[[Iterable[str]], Iterator[tuple[str, Mapping[str, Any] | None]]]
+
+
+def failures(found: Mapping[str, Any], minions: Mapping[str, Mapping[str, Any]], returns: Returns) -> dict[str, Any]:
+    """
+    Return what ``batch.failures`` does.
+
+    :param found: the summary of a batch.
+    :param minions: as ``batch.minions`` returns them.
+    """
+    wanted = {minion: record for minion, record in minions.items() if record["state"] in BAD}
+    reasons = Reasons()
+    for minion, ret in returns(wanted):
+        state, retcode = str(wanted[minion]["state"]), wanted[minion]["retcode"]
+        reasons.add(minion, state, retcode, _WITHOUT[state] if ret is None else text_of(ret))
+    return {
+        **{name: found[name] for name in _ABOUT if name in found},
+        "unsuccessful": len(wanted),
+        "groups": reasons.groups(),
+    }

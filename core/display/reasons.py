@@ -1,0 +1,28 @@
+"""Draws why minions have failed: who has failed alike, and what they say. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from saltext.jobs.core.display.page import Page
+from saltext.jobs.core.display.text import counted
+
+#: Groups, lines of what a group says, lines of one line of that, and lines of names.
+_GROUPS, _LINES, _WRAPPED, _NAMES = 12, 14, 3, 2
+
+
+def reasons(groups: Sequence[Mapping[str, Any]], page: Page) -> None:
+    """Show groups as ``core/reasons.py`` has them, the largest first."""
+    for group in groups[:_GROUPS]:
+        page.gap()
+        code = f" (retcode {group['retcode']})" if group["retcode"] else ""
+        page.names(f"{counted(group['count'], 'minion')}, {group['state']}{code}:", group["minions"], _NAMES)
+        lines = str(group["text"]).split("\n")
+        for line in lines[:_LINES]:
+            page.line(f"    {line.strip()}", "      ", _WRAPPED)
+        if len(lines) > _LINES:
+            page.line(f"    … and {len(lines) - _LINES} more lines")
+    if groups:
+        page.gap()
+    page.folded(len(groups), _GROUPS, " reasons")

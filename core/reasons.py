@@ -1,0 +1,196 @@
+"""
+Why minions have failed: what a return says of it, and who says the same. Pure: it is handed one return at a time.
+
+Two minions say the same where their texts are equal after what differs from minion to minion is evened out: ids, addresses,
+times, numbers, names of temporary files. It must never keep a return: of each group one text of bounded length is kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+#: Groups that are told apart; whatever comes after that many is one more.
+MOST_GROUPS = 200
+OTHER = "something else: there are too many different texts to tell them all apart"
+NOTHING = "it returned no output"
+#: Lines of a text, and characters of a line.
+_LINES, _LONGEST = 20, 300
+#: States of a run that are told, and lines of what is said of each.
+_STATES, _COMMENT = 10, 8
+#: What parts the words of the name under which Salt keeps what became of a state.
+_PARTS = "_|-"
+#: How Salt begins its comment on a state that was not run, since another one failed.
+_FOLLOWS = "One or more requisite failed"
+_HEX = r"(?:0x[0-9a-f]+|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?=[a-f]*[0-9])[0-9a-f]{8,})"
+_UNITS = r"(?:[num\u00b5]?s|secs?|seconds?|min|minutes?|h|hours?|days?|bytes?|[kmgt]?i?b)"
+#: What is evened out, in this order.
+_EVENED = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"\b(?:tmp|__salt\.tmp\.)[a-z0-9_]{6,}",
+        rf"\b{_HEX}\b",
+        r"\b[0-9a-f]{1,4}:(?::|[0-9a-f]{1,4}:)[0-9a-f:]*",
+        r"\b(?:mon|tue|wed|thu|fri|sat|sun|jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)\b",
+        rf"[0-9]+(?:[.,:/-][0-9]+)*(?: ?{_UNITS}\b)?",
+        r"\s+",
+    )
+)
+
+
+def text_of(ret: Mapping[str, Any]) -> str:
+    """
+    Return what a return says of a failure: of a run of states those that failed, with their comments; else the output.
+
+    :param ret: as the job cache has it, with ``return``. Whatever its fields hold comes from a minion.
+    """
+    value = ret.get("return")
+    failed = _failed_states(value)
+    return _of_states(failed) if failed else _short(_output(value), _LINES) or NOTHING
+
+
+def _failed_states(value: Any) -> list[tuple[str, Mapping[str, Any]]]:
+    if not isinstance(value, Mapping):
+        return []
+    states = [
+        (str(name), state)
+        for name, state in value.items()
+        if str(name).count(_PARTS) == 3 and isinstance(state, Mapping) and state.get("result") is False
+    ]
+    return sorted(states, key=_place)
+
+
+def _place(item: tuple[str, Mapping[str, Any]]) -> tuple[float, str]:
+    number = item[1].get("__run_num__")
+    return (number if isinstance(number, int) else float("inf")), item[0]
+
+
+def _of_states(states: list[tuple[str, Mapping[str, Any]]]) -> str:
+    """Return a paragraph for each state that failed by itself; those that were not run since another one did are counted."""
+    causes = [item for item in states if not str(item[1].get("comment")).startswith(_FOLLOWS)]
+    told = causes or states
+    lines = [_of_state(name, state) for name, state in told[:_STATES]]
+    for count, what in (
+        (len(told) - len(lines), "more failed"),
+        (len(states) - len(told), "not run, since what they require failed"),
+    ):
+        if count:
+            lines.append(f"and {count} {what}")
+    return "\n".join(lines)
+
+
+def _of_state(name: str, state: Mapping[str, Any]) -> str:
+    module, id_, _, function = name.split(_PARTS)
+    sls = state.get("__sls__")
+    where = f" in {sls}" if isinstance(sls, str) and sls else ""
+    comment = state.get("comment")
+    said = [str(line) for line in comment] if isinstance(comment, (list, tuple)) else [str(comment or "no comment")]
+    changes = state.get("changes")
+    if isinstance(changes, Mapping):  # of a command Salt's comment says no more than that it was run
+        said += [text for text in (_of_command(changes),) if text]
+    return f"{_cut(str(state.get('__id__') or id_))} ({module}.{function}{where}): {_short(' '.join(said), _COMMENT)}"
+
+
+def _of_command(found: Mapping[Any, Any]) -> str:
+    """Return what a command wrote, what went wrong first; empty where this is no result of one."""
+    if "retcode" not in found:
+        return ""
+    return next(
+        (text for name in ("stderr", "stdout") if isinstance(text := found.get(name), str) and text.strip()), ""
+    )
+
+
+def _output(value: Any) -> str:
+    if isinstance(value, Mapping):
+        command = _of_command(value)
+        if command:
+            return command
+    if isinstance(value, (list, tuple)) and all(isinstance(line, str) for line in value):
+        return "\n".join(value)
+    if value is None or isinstance(value, (str, bool)):
+        return "" if value is None else str(value)
+    try:
+        return json.dumps(value, default=str, sort_keys=True, indent=1, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):  # keys of several kinds, or nested without end
+        return str(type(value))
+
+
+def _short(text: str, most: int) -> str:
+    """Return at most so many lines of a text: its beginning, and more of its end, where the cause stands as a rule."""
+    lines = [_cut(line.rstrip()) for line in text.strip().splitlines() if line.strip()]
+    if len(lines) > most:
+        head = most // 4
+        lines = [*lines[:head], "…", *lines[len(lines) - (most - head - 1) :]]
+    return "\n".join(lines)
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
+
+
+def evened(text: str, minion: str) -> str:
+    """Return a text without what differs from minion to minion, for comparison alone. :param minion: whose it is."""
+    for pattern in (*_own_names(minion), *_EVENED):
+        text = pattern.sub("#" if pattern.pattern != r"\s+" else " ", text)
+    return text
+
+
+@functools.lru_cache(maxsize=8)
+def _own_names(minion: str) -> tuple[re.Pattern[str], ...]:
+    """Return what finds the id of a minion, and its first part where it is a domain name; no name of two letters."""
+    names = {minion, minion.partition(".")[0]}
+    return tuple(
+        re.compile(rf"(?<![\w-]){re.escape(name)}(?![\w-])")
+        for name in sorted(names, key=len, reverse=True)
+        if len(name) > 2
+    )
+
+
+@dataclasses.dataclass
+class _Group:
+    state: str
+    retcode: int | None
+    text: str
+    minions: list[str] = dataclasses.field(default_factory=list)
+
+
+class Reasons:
+    """
+    Who has failed alike.
+
+    :param most: groups that are told apart.
+    """
+
+    def __init__(self, most: int = MOST_GROUPS) -> None:
+        self._groups: dict[bytes, _Group] = {}
+        self._most = most
+
+    def add(self, minion: str, state: str, retcode: int | None, text: str) -> None:
+        """:param state: how it ended, in a word. :param text: what ``text_of`` says, or words of ours."""
+        same = json.dumps((state, retcode, evened(text, minion)))
+        key = hashlib.sha256(same.encode("utf-8", "replace")).digest()
+        if key not in self._groups and len(self._groups) >= self._most:
+            key, state, retcode, text = b"", "failed", None, OTHER
+        self._groups.setdefault(key, _Group(state, retcode, text)).minions.append(minion)
+
+    def groups(self) -> list[dict[str, Any]]:
+        """
+        Return the groups, the largest first: ``count``, ``state``, ``retcode`` (or None), ``text`` of the first of its
+        minions, and ``minions``, sorted.
+        """
+        ordered = sorted(self._groups.values(), key=lambda group: -len(group.minions))
+        return [
+            {
+                "count": len(group.minions),
+                "state": group.state,
+                "retcode": group.retcode,
+                "text": group.text,
+                "minions": sorted(group.minions),
+            }
+            for group in ordered
+        ]

@@ -1,0 +1,139 @@
+"""Why minions failed: ``batch.failures`` and ``job_cache.outcome``, over what each job cache really has."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tracemalloc
+
+import pytest
+import salt.loader
+import salt.payload
+
+from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.disk.journal import Journal
+from saltext.jobs.core.errors import Refused
+from saltext.jobs.core.master.job_cache import JobCache
+from tests.functional.options import options_in
+from tests.unit.batch.bench import Bench
+
+JID = "20260516101112131415"
+CACHES = ("salt_cache", "local_cache")
+
+
+@pytest.fixture(params=[*CACHES, "sqlite"])
+def opts(request, tmp_path):
+    (tmp_path / "cache").mkdir()
+    if request.param == "sqlite":
+        return options_in(tmp_path, master_job_cache="salt_cache", cache="sqlite")
+    return options_in(tmp_path, master_job_cache=request.param)
+
+
+@pytest.fixture
+def run(opts):
+    return lambda function, *args: salt.loader.runner(opts)[function](*args)
+
+
+def publish(opts, minions, fun="state.apply", arg=("nginx",)):
+    load = {"jid": JID, "fun": fun, "arg": list(arg), "tgt": "*", "tgt_type": "glob", "user": "anna", "ret": ""}
+    returners = salt.loader.returners(opts, {})
+    with contextlib.suppress(KeyError):
+        returners[f"{opts['master_job_cache']}.prep_jid"](passed_jid=JID)
+    returners[f"{opts['master_job_cache']}.save_load"](JID, load, minions=list(minions))
+
+
+def give(opts, minion, retcode=1, value="", **more):
+    load = {"jid": JID, "id": minion, "fun": "state.apply", "return": value, "retcode": retcode, "success": not retcode}
+    JobCache(opts).store_return({**load, **more})
+
+
+def ended_batch(opts, failed, completed=(), **more):
+    bench = Bench((*failed, *completed), "100%", **{"fun": "state.apply", "arg": ("nginx",), "jid": JID, **more})
+    bench.sent()
+    for minion in failed:
+        bench.returns(minion, retcode=1)
+    for minion in completed:
+        bench.returns(minion)
+    store = BatchStore(opts)
+    journal = Journal(store.journal_path(JID))
+    journal.rewrite(bench.first)
+    for record in bench.journal:
+        journal.append(record)
+    journal.close()
+
+
+def failed_state(comment):
+    return {
+        "pkg_|-nginx_|-nginx_|-installed": {"result": False, "comment": comment, "__run_num__": 0, "__sls__": "web"}
+    }
+
+
+def test_a_batch_in_which_minions_failed_in_two_ways_has_two_reasons(opts, run):
+    ended_batch(opts, ["web1", "web2", "web3"], ["db1"])
+    publish(opts, ["web1", "web2", "web3", "db1"])
+    give(opts, "web1", value=failed_state("web1 has no repository"))
+    give(opts, "web2", value="sh: 1: nginx: not found")
+    give(opts, "web3", value=failed_state("web3 has no repository"))
+    give(opts, "db1", 0, "fine")
+    found = run("batch.failures", JID)
+    assert [(group["minions"], group["text"]) for group in found["groups"]] == [
+        (["web1", "web3"], "nginx (pkg.installed in web): web1 has no repository"),
+        (["web2"], "sh: 1: nginx: not found"),
+    ]
+    assert (found["arguments"], found["unsuccessful"], found["total"]) == (["nginx"], 3, 4)
+    json.dumps(found)
+
+
+def test_a_plain_job_is_told_of_in_full(opts, run):
+    publish(opts, ["web1", "web2", "web3", "web4"])
+    give(opts, "web1", 0, "fine")
+    give(opts, "web2", 1, "web2: disk full")
+    give(opts, "web3", 1, "web3: disk full")
+    found = run("job_cache.outcome", JID)
+    assert {name: found[name] for name in ("minions", "returned", "failed", "missing", "owed")} == {
+        "minions": 4,
+        "returned": 3,
+        "failed": 2,
+        "missing": ["web4"],
+        "owed": {},
+    }
+    assert [(group["count"], group["text"]) for group in found["groups"]] == [(2, "web2: disk full")]
+    assert (found["fun"], found["arguments"], found["user"]) == ("state.apply", ["nginx"], "anna")
+
+
+def test_a_return_that_cannot_be_read_is_neither_missing_nor_a_success(opts, run, tmp_path):
+    if opts["cache"] == "sqlite":
+        pytest.skip("a record of sqlite is damaged in tests/functional/store/test_sqlite.py")
+    publish(opts, ["web1", "web2"])
+    give(opts, "web1", 0, "fine")
+    give(opts, "web2", 0, "fine")
+    (damaged,) = [path for path in (tmp_path / "cache" / "jobs").rglob("*.p") if "web2" in str(path)]
+    damaged.write_bytes(b"\xc1")
+    found = run("job_cache.outcome", JID)
+    assert (found["returned"], found["missing"]) == (2, [])
+    assert [(group["state"], group["minions"]) for group in found["groups"]] == [("returned", ["web2"])]
+
+
+@pytest.mark.parametrize("function", ["batch.failures", "job_cache.outcome"])
+def test_what_there_is_not_is_refused(opts, run, function):
+    with pytest.raises(Refused, match=JID):
+        run(function, JID)
+
+
+@pytest.mark.parametrize("function", ["batch.failures", "job_cache.outcome"])
+def test_no_more_than_a_few_returns_are_in_memory(opts, run, function):
+    count, size = 40, 300_000
+    minions = [f"web{number}" for number in range(count)]
+    publish(opts, minions)
+    ended_batch(opts, minions)
+    for minion in minions:
+        give(opts, minion, value=f"{minion} {'x' * size}")
+    run(function, JID)  # what is loaded once is no return
+    tracemalloc.start()
+    try:
+        found = run(function, JID)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [group["count"] for group in found["groups"]] == [count]
+    assert peak < 25 * size, f"{peak} bytes at once, of {count * size}"

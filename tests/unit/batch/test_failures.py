@@ -1,0 +1,99 @@
+"""Why minions of a batch did not succeed."""
+
+from __future__ import annotations
+
+import datetime
+
+from saltext.jobs.core.batch import summary, tables
+from saltext.jobs.core.batch.failures import failures
+from saltext.jobs.core.display.page import Page
+from saltext.jobs.core.display.text import width_of
+from tests.unit.batch.bench import Bench
+from tests.unit.batch.test_tables import JID, NOW
+from tests.unit.display.test_text import HARMFUL
+
+
+def found(records, returns, **more):
+    """What ``batch.failures`` returns; ``records`` has state and retcode by minion."""
+    minions = {name: {"state": state, "since": NOW, "retcode": code} for name, (state, code) in records.items()}
+    about = {**summary.summary(Bench().batch, NOW), "jid": JID, "fun": "state.apply", "arguments": ["nginx"]}
+    wanted = []
+
+    def each(names):
+        for name in names:
+            wanted.append(name)
+            yield name, returns.get(name)
+
+    return failures({**about, "total": len(records), "state": "complete", **more}, minions, each), wanted
+
+
+def drawn(data, width=80):
+    page = Page(width, NOW, datetime.timezone.utc)
+    tables.failures(data, page)
+    lines = page.text().split("\n")
+    assert all(width_of(line) <= width and line.isprintable() for line in lines)
+    return lines
+
+
+def test_those_that_did_not_succeed_are_read_and_no_others():
+    records = {"a": ("completed", 0), "b": ("failed", 1), "c": ("pending", None), "d": ("active", None)}
+    result, wanted = found(records, {"b": {"return": "no such package"}})
+    assert wanted == ["b"]
+    assert (result["unsuccessful"], result["total"], result["jid"]) == (1, 4, JID)
+    assert result["groups"] == [
+        {"count": 1, "state": "failed", "retcode": 1, "text": "no such package", "minions": ["b"]}
+    ]
+
+
+def test_who_returned_nothing_is_told_by_what_became_of_it():
+    records = {name: (name, None) for name in ("failed", "timed_out", "lost", "killed", "offline")}
+    result, _ = found(records, {"timed_out": {"return": "so far"}})
+    assert {group["state"]: group["text"] for group in result["groups"]} == {
+        "failed": "no return of it can be read: it was not there, or the job cache has the return no more",
+        "timed_out": "so far",
+        "lost": "gave neither a return nor a sign that it runs the job",
+        "killed": "by a stop",
+        "offline": "not there",
+    }
+
+
+def test_why_is_told_on_a_few_lines_for_each_reason_that_of_most_minions_first():
+    records = {f"web{n}": ("failed", 2) for n in range(1204)} | {"db1": ("offline", None)}
+    returns = {name: {"return": f"E: {name}: no space left\nE: giving up"} for name in records if name != "db1"}
+    assert drawn(found(records, returns, success=False)[0]) == [
+        f"{JID}  unsuccessful  state.apply nginx on *",
+        "1,205 of 1,205 minions did not succeed, for 2 reasons",
+        "",
+        "1,204 minions, failed (retcode 2): web0, web1, web10, web100, web1000, web1001,",
+        "    web1002, web1003, web1004, web1005, web1006, web1007, … and 1,192 more",
+        "    E: web0: no space left",
+        "    E: giving up",
+        "",
+        "1 minion, offline: db1",
+        "    not there",
+        "",
+        f"Next: salt-run batch.retry {JID} which=all (or minions,",
+        "      jobs.lookup_jid)",
+    ]
+
+
+def test_what_minions_say_does_nothing_to_the_terminal():
+    records = {f"m{number}": ("failed", 1) for number in range(20)}
+    for text in HARMFUL:
+        lines = drawn(found(records, {name: {"return": f"{text}\n{text * 1000}"} for name in records})[0], 40)
+        assert len(lines) < 100
+
+
+def test_very_many_reasons_are_folded():
+    records = {f"m{number}": ("failed", 1) for number in range(100)}
+    lines = drawn(found(records, {name: {"return": "x" * (10 + n)} for n, name in enumerate(records)})[0])
+    assert "… and 88 more reasons; --out=json shows all" in lines
+
+
+def test_where_nobody_failed_there_is_nothing_to_retry():
+    lines = drawn(found({"a": ("completed", 0)}, {}, success=True)[0])
+    assert lines == [
+        f"{JID}  succeeded  state.apply nginx on *",
+        "0 of 1 minion did not succeed",
+        f"Next: salt-run batch.status {JID}",
+    ]

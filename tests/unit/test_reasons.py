@@ -1,0 +1,198 @@
+"""Why minions have failed, and who says the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from saltext.jobs.core.reasons import NOTHING, OTHER, Reasons, evened, text_of
+
+TRACEBACK = """The minion function caused an exception: Traceback (most recent call last):
+  File "/usr/lib/python3/dist-packages/salt/minion.py", line 2082, in _thread_return
+    return_data = minion_instance._execute_job_function(
+OSError: [Errno 28] No space left on device: '/tmp/tmpx8f3k2aa'"""
+
+
+def state(result, comment, name="nginx", run=0, **more):
+    key = f"pkg_|-{name}_|-{name}_|-installed"
+    return {key: {"result": result, "comment": comment, "__run_num__": run, "__id__": name, "__sls__": "web", **more}}
+
+
+# -- what a return says ---------------------------------------------------------------------------------------------------
+
+
+def test_of_a_run_of_states_those_that_failed_are_told_with_their_comments_in_the_order_of_the_run():
+    found = {**state(False, "Package nginx is not there", run=3), **state(False, "No such key", "repo", 1)}
+    fine = {
+        f"file_|-f{n}_|-f{n}_|-managed": {"result": True, "comment": "x" * 1000, "__run_num__": 9} for n in range(99)
+    }
+    assert text_of({"return": {**found, **fine, **state(None, "would be", "test", 2)}}).split("\n") == [
+        "repo (pkg.installed in web): No such key",
+        "nginx (pkg.installed in web): Package nginx is not there",
+    ]
+
+
+def test_states_that_were_not_run_since_another_failed_are_counted_alone():
+    follows = [state(False, "One or more requisite failed: web.nginx", f"s{n}", 5 + n) for n in range(30)]
+    found = state(False, "No such package")
+    for each in follows:
+        found |= each
+    assert text_of({"return": found}).split("\n") == [
+        "nginx (pkg.installed in web): No such package",
+        "and 30 not run, since what they require failed",
+    ]
+    assert "One or more requisite failed" in text_of({"return": follows[0]})
+
+
+def test_of_a_state_that_runs_a_command_what_that_wrote_is_told():
+    changes = {"pid": 4711, "retcode": 2, "stdout": "reading", "stderr": "E: cannot open /etc/x"}
+    found = text_of({"return": state(False, 'Command "x" run', changes=changes)})
+    assert found == 'nginx (pkg.installed in web): Command "x" run E: cannot open /etc/x'
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("  sh: 1: frobnicate: not found\n", "sh: 1: frobnicate: not found"),
+        ({"pid": 7, "retcode": 1, "stdout": "so far", "stderr": "no such host"}, "no such host"),
+        ({"pid": 7, "retcode": 1, "stdout": "no such host", "stderr": " "}, "no such host"),
+        (["Rendering SLS 'base:web' failed: no such include", "and another"], None),
+        (False, "False"),
+        ({"b": 1, "a": [None]}, '{\n "a": [\n  null\n ],\n "b": 1\n}'),
+        ({1: 2, "a": 3}, "<class 'dict'>"),
+        *((nothing, NOTHING) for nothing in (None, "", " \n ", [])),
+    ],
+)
+def test_of_anything_else_the_output_is_told(value, told):
+    assert text_of({"return": value}) == ("\n".join(value) if told is None else told)
+
+
+def test_a_return_without_a_return_says_nothing():
+    assert text_of({}) == NOTHING
+
+
+def test_of_a_long_output_the_end_is_told_and_some_of_the_beginning():
+    lines = text_of({"return": "\n".join(f"line {number} {'x' * 1000}" for number in range(10_000))}).split("\n")
+    assert (len(lines), lines[5], max(map(len, lines))) == (20, "…", 300)
+    assert lines[0].startswith("line 0 ")
+    assert lines[-1].startswith("line 9999 ")
+
+
+def test_a_run_in_which_a_thousand_states_failed_is_a_short_text():
+    found = {}
+    for number in range(1000):
+        found |= state(False, "y\n" * 5000, f"s{number}", number)
+    text = text_of({"return": found})
+    assert text.endswith("and 990 more failed")
+    assert len(text) < 40_000
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"a_|-b_|-c_|-d": {"result": False}},
+        {
+            "a_|-b_|-c_|-d": {
+                "result": False,
+                "comment": None,
+                "__run_num__": "x",
+                "changes": [],
+                "__sls__": 7,
+                "__id__": {},
+            }
+        },
+        {"a_|-b_|-c_|-d": {"result": False, "comment": [1, {}], "changes": {"retcode": {}, "stderr": 7}}},
+        {"a_|-b_|-c_|-d": 7, 8: {"result": False}},
+    ],
+)
+def test_whatever_the_fields_hold_there_is_a_text(value):
+    assert text_of({"return": value})
+
+
+def test_what_is_nested_without_end_is_a_text():
+    value = []
+    for _ in range(5000):
+        value = [value]
+    assert text_of({"return": {"a": value}}) == "<class 'dict'>"
+
+
+# -- who says the same ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("web1: no route to 10.0.0.7", "web22: no route to 192.168.17.1"),
+        ("at 2026-11-23T13:44:40Z it failed", "at 2026-11-24T01:02:03.5Z it failed"),
+        ("Mon Nov 23 13:44:40 UTC 2026", "Tue Dec  1 01:02:03 UTC 2026"),
+        ("job 20261123134440123456", "job 20261123134440999999"),
+        ("took 12 ms", "took 1.5 s"),
+        ("wrote 10 kB", "wrote 3 MB"),
+        ("/tmp/tmpx8f3k2aa is gone", "/tmp/tmpabcdefgh is gone"),
+        ("object at 0x7f12aa", "object at 0x7fbb10"),
+        ("id 123e4567-e89b-12d3-a456-426614174000", "id 00000000-e89b-12d3-a456-42661417abcd"),
+        ("sum d41d8cd98f00b204e9800998ecf8427e", "sum 9e107d9d372bb6826bd81d3542a419d6"),
+        ("mac 52:54:00:12:34:56", "mac 52:54:00:ab:cd:ef"),
+        ("from fe80::1 no answer", "from 2001:db8::ff00:42:8329 no answer"),
+        ("a  b\n c", "a b c"),
+    ],
+)
+def test_what_differs_from_minion_to_minion_is_evened_out(one, other):
+    assert evened(one, "web1") == evened(other, "web22")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("No such package nginx", "No such package apache"),
+        ("No space left on device", "Permission denied"),
+        ("cafe is closed", "decade is closed"),
+    ],
+)
+def test_what_tells_reasons_apart_stays(one, other):
+    assert evened(one, "web1") != evened(other, "web1")
+
+
+def test_the_ids_of_minions_are_evened_out_whole_and_as_words():
+    assert evened("anna.example.com is full", "anna.example.com") == evened(
+        "bert.example.com is full", "bert.example.com"
+    )
+    assert evened("host anna is full", "anna.example.com") == evened("host bert is full", "bert.example.com")
+    assert evened("annabel is full", "anna") == "annabel is full"
+    assert evened("db is full", "db") == "db is full", "two letters are many a word"
+
+
+def told(*failures):
+    reasons = Reasons()
+    for failure in failures:
+        reasons.add(*failure)
+    return reasons.groups()
+
+
+def test_those_that_say_the_same_are_one_group_and_the_largest_comes_first():
+    few = [(f"db{number}", "failed", 1, "Permission denied") for number in (3, 1)]
+    many = [(f"web{number}", "failed", 1, f"web{number}: disk full at 10:0{number}") for number in range(5)]
+    assert told(*few, *many) == [
+        {
+            "count": 5,
+            "state": "failed",
+            "retcode": 1,
+            "text": "web0: disk full at 10:00",
+            "minions": [f"web{number}" for number in range(5)],
+        },
+        {"count": 2, "state": "failed", "retcode": 1, "text": "Permission denied", "minions": ["db1", "db3"]},
+    ]
+
+
+def test_another_state_or_exit_code_is_another_reason():
+    assert len(told(("a", "failed", 1, "x"), ("b", "failed", 2, "x"), ("c", "timed_out", 1, "x"))) == 3
+
+
+def test_a_traceback_of_each_minion_is_one_reason():
+    found = told(*((f"web{n}", "failed", 1, TRACEBACK.replace("x8f3k2aa", f"{n:08x}")) for n in range(1204)))
+    assert [group["count"] for group in found] == [1204]
+
+
+def test_very_many_different_texts_are_told_apart_up_to_a_bound():
+    found = told(*((f"m{n}", "failed", 1, "x" * (n + 1)) for n in range(1000)))
+    assert (len(found), found[0]["count"], found[0]["text"]) == (201, 800, OTHER)
+    assert sum(group["count"] for group in found) == 1000
