@@ -1,4 +1,4 @@
-"""Functions of Salt that say something about other jobs. Pure: names only."""
+"""Functions of Salt that are not jobs like others: those that say something about other jobs, or look. Pure: names only."""
 
 from __future__ import annotations
 
@@ -12,3 +12,20 @@ KILLS = frozenset(
         "saltutil.term_all_jobs",
     }
 )
+
+#: With these it is looked who is there, and what runs: by people, by Salt's own commands, by the engines.
+LOOKS = frozenset(
+    {"test.ping", "saltutil.find_job", "saltutil.running", "saltutil.find_cached_job", "saltutil.is_running"}
+)
+#: How the names begin under which Salt keeps what was called on the master itself.
+_ON_MASTER = ("runner.", "wheel.")
+#: What ``kind_of`` returns.
+JOBS, RUNNERS, LOOKING = KINDS = ("jobs", "runners", "looks")
+
+
+def kind_of(fun: str) -> str:
+    """Return what kind of job one is. :param fun: its function, or several with commas between them."""
+    names = fun.split(",")
+    if all(name.startswith(_ON_MASTER) for name in names):
+        return RUNNERS
+    return LOOKING if all(name in LOOKS for name in names) else JOBS

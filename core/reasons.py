@@ -19,8 +19,9 @@ from typing import Any
 MOST_GROUPS = 200
 OTHER = "something else: there are too many different texts to tell them all apart"
 NOTHING = "it returned no output"
-#: Lines of a text, and characters of a line.
-_LINES, _LONGEST = 20, 300
+#: Lines of a text, characters of a line, and those that are compared of one that was cut.
+_LINES, _LONGEST, _COMPARED = 20, 300, 100
+_CUT = "…"
 #: States of a run that are told, and lines of what is said of each.
 _STATES, _COMMENT = 10, 8
 #: What parts the words of the name under which Salt keeps what became of a state.
@@ -38,7 +39,6 @@ _EVENED = tuple(
         r"\b[0-9a-f]{1,4}:(?::|[0-9a-f]{1,4}:)[0-9a-f:]*",
         r"\b(?:mon|tue|wed|thu|fri|sat|sun|jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)\b",
         rf"[0-9]+(?:[.,:/-][0-9]+)*(?: ?{_UNITS}\b)?",
-        r"\s+",
     )
 )
 
@@ -125,19 +125,26 @@ def _short(text: str, most: int) -> str:
     lines = [_cut(line.rstrip()) for line in text.strip().splitlines() if line.strip()]
     if len(lines) > most:
         head = most // 4
-        lines = [*lines[:head], "…", *lines[len(lines) - (most - head - 1) :]]
+        lines = [*lines[:head], _CUT, *lines[len(lines) - (most - head - 1) :]]
     return "\n".join(lines)
 
 
 def _cut(line: str) -> str:
-    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
+    return line if len(line) <= _LONGEST else line[: _LONGEST - len(_CUT)] + _CUT
 
 
 def evened(text: str, minion: str) -> str:
     """Return a text without what differs from minion to minion, for comparison alone. :param minion: whose it is."""
-    for pattern in (*_own_names(minion), *_EVENED):
-        text = pattern.sub("#" if pattern.pattern != r"\s+" else " ", text)
-    return text
+    patterns = (*_own_names(minion), *_EVENED)
+    return " ".join(" ".join(_evened(line, patterns).split()) for line in text.split("\n"))
+
+
+def _evened(line: str, patterns: tuple[re.Pattern[str], ...]) -> str:
+    was_cut = line.endswith(_CUT)
+    for pattern in patterns:
+        line = pattern.sub("#", line)
+    # Where a line was cut depends on how long an id or a number before that is.
+    return line[:_COMPARED] if was_cut else line
 
 
 @functools.lru_cache(maxsize=8)

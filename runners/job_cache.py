@@ -142,9 +142,11 @@ def search(
     outcome=None,
     limit=20,
     after=None,
+    kind=None,
 ):
     """
-    Find jobs, newest first. A job is shown where all fits that is given.
+    Find jobs, newest first. A job is shown where all fits that is given. What was called on the master itself, and looks who
+    is there and what runs, are left out unless ``kind`` or ``search_function`` ask for them.
 
     With ``cache: sqlite`` jobs are found by an index. Other drivers look at the time in the jid first: give
     ``start_time`` where there are many jobs.
@@ -166,19 +168,25 @@ def search(
         Published then or earlier: likewise.
 
     minion
-        The id of a minion that it was for, or that has returned.
+        A minion that it was for, or that has returned: the id, or globs likewise. One id is found by an index where there is
+        one; for globs the list of minions of each job is looked at.
 
     user
         Who published it: globs as above.
 
     outcome
-        ``returned``, ``failed`` or ``missing``: of the minion that is named or, without one, of at least one minion.
+        ``returned``, ``failed`` or ``missing``: of at least one minion, one of those that are named if some are.
 
     limit
         How many jobs to show, 20 unless told.
 
     after
         Go on after this place, which is ``next`` of the search before. Jobs that came meanwhile change nothing.
+
+    kind
+        ``jobs``: what ran on minions; ``runners``: what ran on the master (``runner.*``, ``wheel.*``), as each look at a
+        page of the console does; ``looks``: ``test.ping``, ``saltutil.find_job``, ``running`` and the like; or ``all``. Default:
+        jobs; where ``search_function`` is given, all.
 
     Returns ``{"jobs": [...], "next"}``. Each job has ``JID``, ``Function``, ``Arguments``, ``Target``, ``Target-type``,
     ``User``, ``StartTime`` and ``Metadata``, as ``jobs.list_jobs`` shows them, and the counts ``Minions`` (0 where it is not
@@ -190,6 +198,7 @@ def search(
 
         salt-run job_cache.search search_function='state.*' minion=web1 start_time=-2h
         salt-run job_cache.search outcome=failed limit=5
+        salt-run job_cache.search minion='web*,db1' kind=all
         salt-run job_cache.search user=anna after=20260516120000000000
     """
     asked = {
@@ -203,6 +212,7 @@ def search(
         "outcome": outcome,
         "limit": limit,
         "after": after,
+        "kind": kind,
     }
     store = stores.store_of(__opts__)
     query = query_of(store, asked, time.time())

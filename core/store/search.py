@@ -23,6 +23,7 @@ from saltext.jobs.core.banks import LOADS, MINIONS, PUBLISHED, RETURNS
 from saltext.jobs.core.disk.job_summary import has_failed, job_marks
 from saltext.jobs.core.disk.tally import Tally
 from saltext.jobs.core.errors import Refused
+from saltext.jobs.core.functions import JOBS, KINDS, kind_of
 from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.options import duration
 from saltext.jobs.core.store import records
@@ -35,6 +36,9 @@ from saltext.jobs.core.windows import parse_moment
 log = lines.logger(__name__)
 
 OUTCOMES = ("returned", "failed", "missing")
+#: Of which kinds jobs are shown that ``core/functions.py`` knows apart.
+ALL = "all"
+_GLOB = frozenset("*?[")
 _AT_ONCE = 200  # jobs looked at together
 _LAST = "~"  # comes after all that a jid has behind its time
 
@@ -50,10 +54,14 @@ class Query:
     users: tuple[str, ...] = ()
     #: The key of a minion that the job is for, or that has returned.
     minion: str | None = None
+    #: Of the ids of such minions, where that one is not named.
+    minions: tuple[str, ...] = ()
+    #: One of ``functions.KINDS``, or all of them.
+    kind: str = ALL
     #: Unix times of the publish, both included.
     start: float | None = None
     end: float | None = None
-    #: One of OUTCOMES, of the minion or, without one, of at least one minion.
+    #: One of OUTCOMES, of at least one of these minions or, where none are named, of any.
     outcome: str | None = None
     #: One of these values is to be in the job's metadata, as with ``jobs.list_jobs``.
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -108,7 +116,7 @@ def _places(store: Store, query: Query) -> Iterator[tuple[str, str]]:
     low = "" if query.start is None else jid_at(query.start)
     high = _LAST if query.end is None else jid_at(query.end) + _LAST
     before = (_LAST, "") if query.after is None else _place(query.after)
-    marks = {"fun": _functions(query.functions), "user": _globs(query.users)}
+    marks = {"fun": _of_function(query), "user": _globs(query.users)}
     failed = query.outcome == "failed"
     dated = ((key, key) for key in store.driver.index.jids(low, min(high, before[0]), marks, query.minion, failed))
     written = ((jid_at(at), key) for key, at in store.driver.index.undated_jids().items())
@@ -128,14 +136,24 @@ def _functions(patterns: tuple[str, ...]) -> Matches | None:
     return matches and (lambda value: any(matches(name) for name in (value, *value.split(","))))
 
 
+def _of_function(query: Query) -> Matches | None:
+    matches = _functions(query.functions)
+    if query.kind == ALL:
+        return matches
+    return lambda value: kind_of(value) == query.kind and (matches is None or matches(value))
+
+
 def _matching(store: Store, query: Query, keys: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     tallies = store.driver.index.tallies(keys, query.minion)
     if query.minion is not None:
         meant = store.driver.index.with_minion([key for key in keys if key not in tallies], query.minion)
         keys = [key for key in keys if key in meant or key in tallies]
+    named = _globs(query.minions)
     keys = [key for key in keys if key not in tallies or _is_asked_for(query, tallies[key])]
     for key, load in readable(store, LOADS, keys):
         if not isinstance(load, dict) or not load or not _fits(query, load):
+            continue
+        if named and not _is_of_minions(store, key, named, query.outcome):
             continue
         tally = tallies.get(key) or count_all(store, key, query.minion)
         if _is_asked_for(query, tally):
@@ -146,7 +164,7 @@ def _matching(store: Store, query: Query, keys: list[str]) -> Iterator[tuple[str
 
 def _fits(query: Query, load: dict[str, Any]) -> bool:
     fun, user = job_marks(load)
-    functions, users, targets = _functions(query.functions), _globs(query.users), _globs(query.targets)
+    functions, users, targets = _of_function(query), _globs(query.users), _globs(query.targets)
     if (functions and not functions(fun)) or (users and not users(user)):
         return False
     tgt = load.get("tgt")
@@ -173,6 +191,20 @@ def _is_asked_for(query: Query, tally: Tally) -> bool:
         return query.outcome in tally.of_minion if query.outcome else bool(tally.of_minion)
     counts = {"returned": tally.returned, "failed": tally.failed, "missing": tally.missing}
     return not query.outcome or counts[query.outcome] > 0
+
+
+def _is_of_minions(store: Store, key: str, named: Matches, outcome: str | None) -> bool:
+    """Tell whether a job was for a minion with such an id, or has its return, and whether that one came out so."""
+    (listed,) = store.driver.read_all([(MINIONS, key)])
+    bank = f"{RETURNS}/{key}"
+    returned = [name for name in store.keys(bank) if named(store.decode(name))]
+    meant = {store.key_of(minion) for minion in ids_in(listed) if named(minion)}
+    if outcome is None:
+        return bool(meant or returned)
+    if outcome == "failed":
+        found = store.driver.fetch_each(bank, returned)
+        return any(isinstance(record, SaltCacheError) or has_failed(record) for _, record in found)
+    return bool(returned) if outcome == "returned" else bool(meant.difference(returned))
 
 
 def count_all(store: Store, key: str, minion: str | None) -> Tally:
@@ -206,15 +238,22 @@ def query_of(store: Store, asked: Mapping[str, Any], now: float) -> Query:
     :param now: Unix time.
     :raises Refused: for what is not accepted, naming it.
     """
-    minion, outcome, after = asked["minion"], asked["outcome"], asked["after"]
-    key = None if minion is None else store.key_of(arguments.minion(minion))
-    if minion is not None and key is None:
-        raise Refused(f"minion is {minion!r}, which the driver {store.driver.name} cannot take as a key")
+    outcome, after, kind = asked["outcome"], asked["after"], asked["kind"]
+    functions, minions = _patterns("search_function", asked["search_function"]), _patterns("minion", asked["minion"])
+    key = None
+    if len(minions) == 1 and not _GLOB.intersection(minions[0]):
+        key, minions = store.key_of(arguments.minion(minions[0])), ()
+        if key is None:
+            raise Refused(f"minion is {asked['minion']!r}, which the driver {store.driver.name} cannot take as a key")
+    if kind is None:  # who names a function wants what it names
+        kind = ALL if functions else JOBS
     return Query(
-        functions=_patterns("search_function", asked["search_function"]),
+        functions=functions,
         targets=_patterns("search_target", asked["search_target"]),
         users=_patterns("user", asked["user"]),
         minion=key,
+        minions=minions,
+        kind=arguments.choice("kind", kind, (*KINDS, ALL)),
         start=_moment("start_time", asked["start_time"], now),
         end=_moment("end_time", asked["end_time"], now),
         outcome=None if outcome is None else arguments.choice("outcome", outcome, OUTCOMES),

@@ -161,6 +161,12 @@ def test_the_ids_of_minions_are_evened_out_whole_and_as_words():
     assert evened("db is full", "db") == "db is full", "two letters are many a word"
 
 
+def test_where_a_long_line_is_cut_tells_no_reasons_apart():
+    one, other = (text_of({"return": f"{name} {'x' * 500}\nend"}) for name in ("web7", "web10000"))
+    assert one != other
+    assert evened(one, "web7") == evened(other, "web10000")
+
+
 def told(*failures):
     reasons = Reasons()
     for failure in failures:

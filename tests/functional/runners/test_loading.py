@@ -18,6 +18,7 @@ VERBS = {
         "list_active",
         "list",
         "minions",
+        "failures",
         "stop",
         "pause",
         "resume",
@@ -26,7 +27,7 @@ VERBS = {
         "watch",
         "retry",
     },
-    "job_cache": {"backup", "doctor", "migrate", "recover", "search", "stats", "verify"},
+    "job_cache": {"backup", "doctor", "migrate", "outcome", "recover", "search", "stats", "verify"},
     "job_console": {"config"},
     "job_recorder": {"doctor", "stats", "history", "set_aside", "redeliver"},
     "job_retry": {

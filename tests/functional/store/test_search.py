@@ -42,8 +42,8 @@ class Jobs:
             )
         self.jobs[jid] = {**load, "minions": set(minions), "returns": dict(returns or {}), "metadata": metadata or {}}
 
-    def search(self, **query):
-        return self.run["job_cache.search"](**query)
+    def search(self, kind="all", **query):
+        return self.run["job_cache.search"](kind=kind, **query)
 
     def found(self, **query):
         """The jids of all pages."""
@@ -85,7 +85,8 @@ QUERIES = st.fixed_dictionaries(
         "search_function": st.sampled_from(GLOBS),
         "search_target": st.sampled_from(["*", "web*", "db1", "w??[*]"]),
         "user": st.sampled_from(["root", "*anna", "ANNA", "nobody"]),
-        "minion": st.sampled_from(["web1", "db1", "web11", "unknown"]),
+        "minion": st.sampled_from(["web1", "db1", "web11", "unknown", "web1*", "db?,web5", "*", "x*"]),
+        "kind": st.sampled_from(["jobs", "looks", "runners", "all"]),
         "outcome": st.sampled_from(["returned", "failed", "missing"]),
         "search_metadata": st.sampled_from([{"ticket": "A"}, {"ticket": "B", "x": [1]}, {"none": 1}]),
         "start_time": st.sampled_from(["-10m", "-2h", "-3h"]),
@@ -102,12 +103,14 @@ def wanted(jobs, query, now):
         def like(name, value):
             return name not in query or any(fnmatch.fnmatchcase(value, glob) for glob in query[name].split(","))
 
+        named = {minion for minion in (*job["minions"], *job["returns"]) if like("minion", minion)}
+        kind = {"test.ping": "looks"}.get(job["fun"], "jobs")
         groups = {
             "returned": set(job["returns"]),
             "failed": {minion for minion, code in job["returns"].items() if code},
             "missing": job["minions"] - set(job["returns"]),
         }
-        asked = groups[query["outcome"]] if "outcome" in query else job["minions"]
+        asked = (groups[query["outcome"]] if "outcome" in query else job["minions"]) & named
         metadata = query.get("search_metadata", {})
         start, end = (
             now - {"m": 60, "h": 3600}[query[name][-1]] * int(query[name][1:-1]) if name in query else None
@@ -117,8 +120,8 @@ def wanted(jobs, query, now):
             like("search_function", job["fun"])
             and like("search_target", job["tgt"])
             and like("user", job["user"])
-            and ("minion" not in query or query["minion"] in asked)
-            and ("outcome" not in query or bool(asked))
+            and (bool(asked) or not {"minion", "outcome"} & query.keys())
+            and query.get("kind", "all") in ("all", kind)
             and (not metadata or any(job["metadata"].get(name) == value for name, value in metadata.items()))
             and (start is None or jid[:20] >= jid_at(start))
             and (end is None or jid[:20] <= jid_at(end))
@@ -219,6 +222,35 @@ class TestOneAtATime:
         searching.records.drop(_store(jobs), jid)
         assert jobs.found() == jobs.found(search_function="state.*") == jobs.found(user="root") == []
 
+    def test_what_was_called_on_the_master_and_what_only_looks_is_left_out_unless_it_is_asked_for(self, jobs):
+        run = {
+            fun: jid_at(NOW - number)
+            for number, fun in enumerate(
+                (
+                    "state.apply",
+                    "runner.batch.list",
+                    "wheel.key.list",
+                    "test.ping",
+                    "saltutil.find_job",
+                    "a.b,test.ping",
+                )
+            )
+        }
+        for fun, jid in run.items():
+            jobs.add(jid, fun=fun)
+        of_minions = [run["state.apply"], run["a.b,test.ping"]]
+        on_master, looks = (
+            [run["runner.batch.list"], run["wheel.key.list"]],
+            [run["test.ping"], run["saltutil.find_job"]],
+        )
+        assert jobs.found(kind=None) == jobs.found(kind="jobs") == of_minions
+        assert (jobs.found(kind="runners"), jobs.found(kind="looks")) == (on_master, looks)
+        assert jobs.found(kind="all") == jobs.found(kind=None, search_function="*") == list(run.values())
+        assert jobs.found(kind=None, search_function="test.ping") == [run["test.ping"], run["a.b,test.ping"]]
+        assert jobs.found(kind="jobs", search_function="test.ping") == [run["a.b,test.ping"]]
+        for jid in run.values():
+            searching.records.drop(_store(jobs), jid)
+
     @pytest.mark.parametrize(
         ("query", "why"),
         [
@@ -229,6 +261,7 @@ class TestOneAtATime:
             ({"limit": 0}, "limit is 0; accepted is a whole number of at least 1"),
             ({"after": "x"}, "after is 'x'; accepted is the next of an earlier search"),
             ({"minion": "../x"}, "minion is"),
+            ({"kind": "noise"}, "kind is 'noise'; accepted is one of jobs, runners, looks, all"),
             ({"search_metadata": "x"}, "search_metadata is 'x'; accepted is a mapping"),
             ({"fun": "x"}, "has no option fun"),
         ],
