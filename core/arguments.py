@@ -14,8 +14,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from saltext.jobs.core.errors import Refused, SettingsError
-from saltext.jobs.core.ids import is_plain
+from saltext.jobs.core.ids import is_plain, jid_at
 from saltext.jobs.core.options import duration
+from saltext.jobs.core.windows import parse_moment
 
 #: The kinds of target that Salt's matcher on the master knows (``salt.utils.minions.CkMinions``), on each release.
 TARGETS = (
@@ -43,6 +44,22 @@ def whole(name: str, value: Any, minimum: int = 0) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise Refused(f"{name} is {value!r}; accepted is a whole number of at least {minimum}")
     return value
+
+
+def moment(name: str, value: Any, now: float) -> float | None:
+    """Return the Unix time of a date and time, or of a time ago such as ``-2h``; None for None."""
+    if value is None:
+        return None
+    text = str(value).strip()
+    try:
+        found = now - duration(text[1:]) if text.startswith("-") else parse_moment(text, None)
+        jid_at(found)  # jids have a time from the year 1 to 9999
+    except (ValueError, OverflowError, OSError):
+        raise Refused(
+            f"{name} is {value!r}; accepted is a time ago such as -90s, -15m, -2h or -7d, or a date and time such as "
+            "'2026-11-28 02:00' or '2026-11-28T02:00:00+01:00'"
+        ) from None
+    return found
 
 
 def flag(name: str, value: Any) -> bool:

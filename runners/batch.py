@@ -15,12 +15,13 @@ Batches that Salt 3008 runs on its own (``salt --async -b``) are shown and can b
 """
 
 import sys
+import time
 
 import salt.client
 import salt.utils.event
 
 from saltext.jobs.core import arguments, runner
-from saltext.jobs.core.batch import asked, catalog, in_vain, summary
+from saltext.jobs.core.batch import again, asked, catalog, in_vain, summary
 from saltext.jobs.core.batch import doctor as examination
 from saltext.jobs.core.batch import watch as watching
 from saltext.jobs.core.batch.failures import failures as find_failures
@@ -44,7 +45,7 @@ def __virtual__():
 
 
 @runner.verb
-def start(tgt, fun, *args, **options):
+def start(tgt=None, fun=None, *args, **options):
     """
     Start a batch and return its summary, as ``batch.status`` does; it has the ``jid``.
 
@@ -95,6 +96,9 @@ def start(tgt, fun, *args, **options):
     :param dict executor_opts: as ``salt --executor-opts``.
     :param str ret_config: as ``salt --return_config``.
     :param dict ret_kwargs: as ``salt --return_kwargs``.
+    :param like: the jid of a batch, or of a job in the job cache: the same again. Target, function and options are those of
+        that one unless they are given, but for ``start_at``; its arguments are taken with its function, its ``tgt_type``
+        with its target, and keyword arguments that are given come in addition. Which minions it matches is looked up anew.
     :param list arg: further arguments for the function, for callers that name everything, such as the API.
     :param dict kwarg: further keyword arguments for the function.
 
@@ -108,13 +112,14 @@ def start(tgt, fun, *args, **options):
         salt-run batch.start 'web*' state.apply nginx batch=25% failhard=True
         salt-run batch.start '*' cmd.run 'yum -y update' batch=1,10%,50% max_failures=5% timeout=600 max_runtime=1h
         salt-run batch.start '*' state.apply by='nodegroups:[canary,eu,us]' max_failures=10% check='service.status nginx'
+        salt-run batch.start like=20260516101112131415 batch=5
         salt-run batch.start 'db*' state.apply batch=1,1 window='Sat,Sun 02:00-05:00' timezone=Europe/Berlin check=approve
     """
-    return _start(asked.new_batch(__opts__, _caller(), tgt, fun, args, options))
+    return _start(_asked("start", tgt, fun, args, options))
 
 
 @runner.verb
-def preview(tgt, fun, *args, **options):
+def preview(tgt=None, fun=None, *args, **options):
     """
     Return what ``batch.start`` would do with the same arguments, and start nothing.
 
@@ -131,11 +136,11 @@ def preview(tgt, fun, *args, **options):
 
         salt-run batch.preview 'web*' state.apply nginx batch=25%
     """
-    return summary.preview(asked.new_batch(__opts__, _caller(), tgt, fun, args, options))
+    return summary.preview(_asked("preview", tgt, fun, args, options))
 
 
 @runner.verb
-def run(tgt, fun, *args, **options):
+def run(tgt=None, fun=None, *args, **options):
     """
     Start a batch, wait until it ends, and return its summary, with a ``verdict``: a sentence that also says how many minions
     were left out. ``retcode`` is 0 if all went well, and else 1, with ``Error``.
@@ -149,7 +154,7 @@ def run(tgt, fun, *args, **options):
 
         salt-run batch.run 'web*' state.apply nginx batch=25%
     """
-    started = _start(asked.new_batch(__opts__, _caller(), tgt, fun, args, options))
+    started = _start(_asked("run", tgt, fun, args, options))
     return _follow(started["jid"], None, None)
 
 
@@ -195,7 +200,7 @@ def list_active():
 
 
 @runner.verb
-def list_(limit=20, state=None):
+def list_(limit=20, state=None, fun=None, user=None, start_time=None, end_time=None):
     """
     Return the summaries of batches, ended ones too, newest first. They are kept for ``keep_jobs_seconds``.
 
@@ -203,6 +208,11 @@ def list_(limit=20, state=None):
     :param str state: only those in this state: running, paused, stopping, complete or halted; or of one of the words in the
         table: of what is paused those that are waiting or scheduled, of what is complete those that have succeeded or are
         unsuccessful.
+    :param str fun: only those of this function: a glob such as ``state.*``, or several, with commas or as a list.
+    :param str user: only those that these users have started: globs likewise.
+    :param start_time: only those started then or later: ``-2h`` for the last two hours, or a date and time such as
+        ``'2026-11-28 02:00'``.
+    :param end_time: only those started then or earlier: likewise.
 
     CLI Example:
 
@@ -210,11 +220,20 @@ def list_(limit=20, state=None):
 
         salt-run batch.list
         salt-run batch.list limit=5 state=halted
+        salt-run batch.list fun='state.*' user=anna start_time=-7d
     """
     limit = arguments.whole("limit", limit)
     if state is not None:
         arguments.choice("state", state, catalog.STATES)
-    return catalog.Catalog(__opts__).newest(limit, state)
+    now = time.time()
+    wanted = catalog.chooser(
+        state,
+        () if fun is None else arguments.names("fun", fun),
+        () if user is None else arguments.names("user", user),
+        arguments.moment("start_time", start_time, now),
+        arguments.moment("end_time", end_time, now),
+    )
+    return catalog.Catalog(__opts__).newest(limit, wanted)
 
 
 @runner.verb
@@ -474,6 +493,26 @@ def doctor():
         salt-run batch.doctor
     """
     return examination.examine(__opts__)
+
+
+def _asked(verb, tgt, fun, args, options):
+    """Return the new batch that was asked for, with what it takes from another one or from a job."""
+    like = options.pop("like", None)
+    if like is not None:
+        tgt, fun, args, options = again.asked_again(_before(arguments.jid(like)), tgt, fun, args, options)
+    if tgt is None or fun is None:
+        raise Refused(f"batch.{verb} needs tgt and fun, or like; salt-run -d batch.{verb} describes it")
+    return asked.new_batch(__opts__, _caller(), tgt, fun, args, options)
+
+
+def _before(jid):
+    batch = catalog.Catalog(__opts__).ours(jid)
+    if batch is not None:
+        return again.of_batch(batch.spec)
+    load = JobCache(__opts__).load(jid)
+    if not load:
+        raise Refused(f"like is {jid}, which is no batch and no job in the job cache")
+    return again.of_job(jid, load)
 
 
 def _start(spec):

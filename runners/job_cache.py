@@ -185,8 +185,8 @@ def search(
 
     kind
         ``jobs``: what ran on minions; ``runners``: what ran on the master (``runner.*``, ``wheel.*``), as each look at a
-        page of the console does; ``looks``: ``test.ping``, ``saltutil.find_job``, ``running`` and the like; or ``all``. Default:
-        jobs; where ``search_function`` is given, all.
+        page of the console does; ``looks``: ``test.ping``, ``saltutil.find_job``, ``running`` and the like; or ``all``.
+        Default: jobs; where ``search_function`` is given, all.
 
     Returns ``{"jobs": [...], "next"}``. Each job has ``JID``, ``Function``, ``Arguments``, ``Target``, ``Target-type``,
     ``User``, ``StartTime`` and ``Metadata``, as ``jobs.list_jobs`` shows them, and the counts ``Minions`` (0 where it is not

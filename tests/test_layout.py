@@ -66,7 +66,7 @@ MAY_IMPORT = {
     "batch": GROUND | {"arguments"},
     "retry": GROUND,
     "recorder": GROUND,
-    "arguments": {"errors", "ids", "options"},
+    "arguments": {"errors", "ids", "options", "windows"},
     "runner": {"arguments", "display", "errors", "lines"},
     "postgresql": BASE | {"disk"},
     "returners": BASE | {"master", "store", "postgresql"},

@@ -168,7 +168,7 @@ def _split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     options = {name: value for name, value in given.items() if name in OPTIONS and value is not None}
     kwargs = {name: value for name, value in given.items() if name not in OPTIONS}
     for name, value in kwargs.items():
-        meant = _ALIASES.get(name) or arguments.slip_of(name, ("tgt", "fun", *OPTIONS))
+        meant = _ALIASES.get(name) or arguments.slip_of(name, ("tgt", "fun", "like", *OPTIONS))
         if meant:
             raise Refused(
                 f"There is no option {name}; did you mean {meant}? If {name} is meant for the function, give it as"

@@ -4,9 +4,10 @@ Looks up batches for the runner: ours, in their journals, and those of Salt 3008
 
 from __future__ import annotations
 
+import fnmatch
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from saltext.jobs.core import lines
@@ -78,17 +79,17 @@ class Catalog:
         found = [item for item in (*ours, *foreign) if item and item["state"] not in OVER]
         return sorted(found, key=lambda item: str(item["jid"]))
 
-    def newest(self, limit: int, state: str | None) -> list[Summary]:
-        """Return the summaries of up to ``limit`` batches, newest first. ``state``: only of those in it or called so."""
-        # Every file of Salt's own is looked at when a state is asked for.
-        states = self._store.native_states(limit if state is None else sys.maxsize)
+    def newest(self, limit: int, wanted: Callable[[Summary], bool] | None = None) -> list[Summary]:
+        """Return the summaries of up to ``limit`` batches, newest first. ``wanted``: tells which; None stands for all."""
+        # Every file of Salt's own is looked at where not all are wanted.
+        states = self._store.native_states(limit if wanted is None else sys.maxsize)
         foreign = {str(found["jid"]): summary.native_summary(found, time.time()) for found in states}
         result: list[Summary] = []
         for jid in sorted({*self._store.open_jids(), *self._store.ended_jids(), *foreign}, reverse=True):
             if len(result) == limit:
                 break
             found = foreign.get(jid) or self._listed(jid)
-            if found and state in (None, found["state"], summary.word(found)):
+            if found and (wanted is None or wanted(found)):
                 result.append(found)
         return result
 
@@ -105,6 +106,33 @@ class Catalog:
             log.error("Left out: %s", exc)
             return None
         return self._summary(batch) if batch is not None else None
+
+
+def chooser(
+    state: str | None, fun: Sequence[str], user: Sequence[str], start: float | None, end: float | None
+) -> Callable[[Summary], bool] | None:
+    """
+    Return what tells whether a batch is in a state or called so, runs a function and is of a user (globs of them; none stand
+    for all), and was started between two Unix times; None where all are.
+    """
+    if not (state or fun or user) and start is None and end is None:
+        return None
+
+    def is_wanted(found: Summary) -> bool:
+        created = found.get("created") or 0.0
+        return (
+            state in (None, found["state"], summary.word(found))
+            and _fits(found.get("fun"), fun)
+            and _fits(found.get("user"), user)
+            and (start is None or created >= start)
+            and (end is None or created <= end)
+        )
+
+    return is_wanted
+
+
+def _fits(value: Any, globs: Sequence[str]) -> bool:
+    return not globs or any(fnmatch.fnmatchcase(str(value), glob) for glob in globs)
 
 
 def with_retcode(found: Mapping[str, Any]) -> Summary:

@@ -29,7 +29,12 @@ def words_of(arg: Iterable[Any], kwargs: Mapping[str, Any]) -> list[str]:
 
 
 def published_words(arg: Any) -> list[str]:
-    """Return the arguments of a load, in which those with a name are mappings, as words."""
+    """Return the arguments of a load as words."""
+    return words_of(*divided(arg))
+
+
+def divided(arg: Any) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments of a load, in which those with a name are mappings, and those with a name."""
     plain: list[Any] = []
     named: dict[str, Any] = {}
     for value in arg if isinstance(arg, (list, tuple)) else ():
@@ -37,7 +42,7 @@ def published_words(arg: Any) -> list[str]:
             named.update((str(name), item) for name, item in value.items() if name != "__kwarg__")
         else:
             plain.append(value)
-    return words_of(plain, named)
+    return plain, named
 
 
 def shown(value: Any, name: str = "", depth: int = _DEEPEST) -> Any:

@@ -45,7 +45,7 @@ KEEP_MINIONS = frozenset({OURS, "local_cache", "couchbase"})
 #: Seconds within which a job may be published again under its jid.
 _AGAIN_WITHIN = 2 * 86400.0
 #: Returns of a job that are read together where what is in them is wanted.
-_RETURNS_AT_ONCE = 10
+_RETURNS_AT_ONCE = 5
 #: Key in the load of a job that the batch_manager engine publishes: the batch decides who gets it, and when.
 BATCH_MARK = "batch"
 

@@ -25,13 +25,11 @@ from saltext.jobs.core.disk.tally import Tally
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.functions import JOBS, KINDS, kind_of
 from saltext.jobs.core.ids import jid_at
-from saltext.jobs.core.options import duration
 from saltext.jobs.core.store import records
 from saltext.jobs.core.store.drivers import Matches, has_date
 from saltext.jobs.core.store.listing import describe, readable
 from saltext.jobs.core.store.publication import ids_in
 from saltext.jobs.core.store.store import Store
-from saltext.jobs.core.windows import parse_moment
 
 log = lines.logger(__name__)
 
@@ -254,8 +252,8 @@ def query_of(store: Store, asked: Mapping[str, Any], now: float) -> Query:
         minion=key,
         minions=minions,
         kind=arguments.choice("kind", kind, (*KINDS, ALL)),
-        start=_moment("start_time", asked["start_time"], now),
-        end=_moment("end_time", asked["end_time"], now),
+        start=arguments.moment("start_time", asked["start_time"], now),
+        end=arguments.moment("end_time", asked["end_time"], now),
         outcome=None if outcome is None else arguments.choice("outcome", outcome, OUTCOMES),
         metadata=arguments.mapping("search_metadata", asked["search_metadata"]),
         limit=arguments.whole("limit", asked["limit"], 1),
@@ -265,19 +263,3 @@ def query_of(store: Store, asked: Mapping[str, Any], now: float) -> Query:
 
 def _patterns(name: str, value: Any) -> tuple[str, ...]:
     return () if value is None else arguments.names(name, value)
-
-
-def _moment(name: str, value: Any, now: float) -> float | None:
-    """Return the Unix time of what an operator wrote; None for None."""
-    if value is None:
-        return None
-    text = str(value).strip()
-    try:
-        found = now - duration(text[1:]) if text.startswith("-") else parse_moment(text, None)
-        jid_at(found)  # jids have a time from the year 1 to 9999
-    except (ValueError, OverflowError, OSError):
-        raise Refused(
-            f"{name} is {value!r}; accepted is a time ago such as -90s, -15m, -2h or -7d, or a date and time such as "
-            "'2026-11-28 02:00' or '2026-11-28T02:00:00+01:00'"
-        ) from None
-    return found

@@ -1,0 +1,91 @@
+"""
+A batch like another batch or job: what of that one counts where ``batch.start like=JID`` says nothing else. Pure.
+
+Access is checked, the target matched and the sizes are counted anew, as for any new batch: this reads what was asked for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from saltext.jobs.core.batch.plan import APPROVE, RUNNER
+from saltext.jobs.core.batch.spec import Spec
+from saltext.jobs.core.batch.summary import options_of
+from saltext.jobs.core.display.command import divided
+from saltext.jobs.core.errors import Refused
+from saltext.jobs.core.functions import RUNNERS, kind_of
+
+#: When it was to begin says nothing of when another one is to.
+_NOT_AGAIN = ("start_at", "check")
+
+
+@dataclasses.dataclass(frozen=True)
+class Before:
+    """What was asked for before: as ``batch.start`` takes it."""
+
+    tgt: Any
+    fun: str
+    options: Mapping[str, Any]
+
+
+def of_batch(spec: Spec) -> Before:
+    """Return what a batch was asked for."""
+    told = {name: value for name, value in options_of(spec).items() if value is not None and name not in _NOT_AGAIN}
+    if spec.check:
+        told["check"] = _check_of(spec.check)
+    job = {"tgt_type": spec.tgt_type, "arg": list(spec.arg), "kwarg": dict(spec.kwargs)}
+    return Before(spec.tgt, spec.fun, {**told, **spec.options, **job})
+
+
+def of_job(jid: str, load: Mapping[str, Any]) -> Before:
+    """
+    Return what a job was published with.
+
+    :param load: as the job cache has it.
+    :raises Refused: where it is none that a batch can run.
+    """
+    fun = load.get("fun")
+    if not isinstance(fun, str) or kind_of(fun) == RUNNERS:
+        raise Refused(f"like is {jid}, which is no job of one function on minions: a batch can't run it")
+    arg, kwarg = divided(load.get("arg"))
+    kwargs = load.get("kwargs")
+    metadata = kwargs.get("metadata") if isinstance(kwargs, Mapping) else None
+    found = {"tgt_type": load.get("tgt_type"), "ret": load.get("ret") or None, "metadata": metadata or None}
+    return Before(load.get("tgt"), fun, {**found, "arg": arg, "kwarg": kwarg})
+
+
+def asked_again(
+    before: Before, tgt: Any, fun: Any, args: tuple[Any, ...], given: Mapping[str, Any]
+) -> tuple[Any, Any, tuple[Any, ...], dict[str, Any]]:
+    """
+    Return target, function, arguments and keyword arguments for ``batch.start``: what is given, and else what was.
+
+    Arguments belong to their function, and a type to its target: with another one they are not taken over.
+    """
+    taken = dict(before.options)
+    if tgt is not None:
+        taken.pop("tgt_type", None)
+    if fun is not None:
+        taken.update(arg=[], kwarg={})
+    kwarg = {name: value for name, value in taken.pop("kwarg").items() if name not in given}
+    if isinstance(given.get("kwarg"), Mapping):
+        kwarg.update(given["kwarg"])
+    options = {**taken, **given, "kwarg": kwarg}
+    return (before.tgt if tgt is None else tgt), (before.fun if fun is None else fun), args, options
+
+
+def _check_of(check: Mapping[str, Any]) -> str:
+    """Return a check as it is typed."""
+    if check["kind"] == APPROVE:
+        return APPROVE
+    words = [_typed(value) for value in check["arg"]]
+    words += [f"{name}={_typed(value)}" for name, value in check["kwargs"].items()]
+    return (RUNNER if check["kind"] == "runner" else "") + shlex.join((check["fun"], *words))
+
+
+def _typed(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)

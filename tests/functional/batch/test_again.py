@@ -1,0 +1,80 @@
+"""A batch like another batch, or like a job."""
+
+from __future__ import annotations
+
+import pytest
+
+from saltext.jobs.core.batch.again import asked_again, of_batch, of_job
+from saltext.jobs.core.errors import Refused
+from tests.functional.batch.test_asked import ROOT, asked_for, new_batch, opts  # noqa: F401 (a fixture)
+
+#: What two batches of the same may differ in.
+OF_ITS_OWN = {"jid", "owner"}
+WAYS = [
+    {},
+    {"batch": "1,50%", "max_failures": "10%", "min_executed": 1, "failhard": True, "batch_wait": "90s", "timeout": 7},
+    {"batch": "1,100%", "check": "test.arg 7 'a b' c=[1,2] d='x y'", "check_timeout": "10m"},
+    {"batch": "1,100%", "check": "runner:jobs.active 'a b' {jid}"},
+    {"batch": "1,100%", "check": "approve", "approve_timeout": "1h"},
+    {"window": ["Sat,Sun 02:00-05:00", "Mon 01:00-02:00"], "timezone": "Europe/Berlin", "max_runtime": "1h"},
+    {"by": "nodegroups:[canary,rest]", "presence": "none", "offline": "fail", "ret": "mysql"},
+    {"metadata": {"ticket": 7}, "module_executors": ["direct_call"], "kwarg": {"timeout": 3, "pillar": {"a": [1]}}},
+    {"arg": ["nginx", 7, {"a": 1}], "test": True},
+]
+
+
+@pytest.fixture
+def site(opts):  # noqa: F811
+    return {**opts, "nodegroups": {"canary": "L@web2", "rest": "*"}}
+
+
+def same(site, before, tgt=None, fun=None, *args, **given):
+    tgt, fun, args, options = asked_again(before, tgt, fun, args, given)
+    return new_batch(site, ROOT, tgt, fun, args, options)
+
+
+@pytest.mark.parametrize("given", WAYS, ids=lambda given: "-".join(given) or "nothing")
+def test_a_batch_like_another_one_is_the_same(site, given):
+    first = asked_for(site, "*", fun="state.apply", **given)
+    again = same(site, of_batch(first))
+    assert {name for name, value in again.as_dict().items() if value != first.as_dict()[name]} <= OF_ITS_OWN
+
+
+def test_when_the_other_one_was_to_begin_is_not_taken_over(site):
+    assert same(site, of_batch(asked_for(site, "*", start_at="+90m"))).start_at is None
+
+
+def test_what_is_given_counts_and_not_what_was(site):
+    first = asked_for(site, "web*", "nginx", fun="state.apply", batch="1,50%", failhard=True, saltenv="dev")
+    again = same(site, of_batch(first), None, None, batch=1, failhard=False, saltenv="base", test=True)
+    assert (again.sizes, again.failhard, again.arg) == ((1,), False, ("nginx",))
+    assert again.kwargs == {"saltenv": "base", "test": True}
+
+
+def test_another_target_has_its_own_type_and_another_function_its_own_arguments(site):
+    first = asked_for(site, "web1,web2", "nginx", fun="state.apply", tgt_type="list", saltenv="dev")
+    assert same(site, of_batch(first), "1001").minions == ("1001",)
+    other = same(site, of_batch(first), None, "cmd.run", "uptime")
+    assert (other.tgt, other.fun, other.arg, other.kwargs) == (["web1", "web2"], "cmd.run", ("uptime",), {})
+
+
+def test_a_batch_like_a_job_runs_what_that_ran(site):
+    load = {
+        "fun": "state.apply",
+        "tgt": "web1",
+        "tgt_type": "glob",
+        "ret": "",
+        "user": "anna",
+        "jid": "x",
+        "arg": ["nginx", {"__kwarg__": True, "test": True}],
+        "kwargs": {"metadata": {"ticket": 7}, "delimiter": ":"},
+    }
+    found = same(site, of_job("x", load), None, None, batch=1)
+    assert (found.fun, found.arg, found.kwargs, found.minions) == ("state.apply", ("nginx",), {"test": True}, ("web1",))
+    assert found.options == {"metadata": {"ticket": 7}}
+
+
+@pytest.mark.parametrize("fun", ["runner.batch.list", ["test.ping", "test.version"], None])
+def test_what_no_batch_can_run_is_refused(fun):
+    with pytest.raises(Refused, match="like is x, which is no job of one function on minions"):
+        of_job("x", {"fun": fun, "arg": [], "tgt": "*"})
