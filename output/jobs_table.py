@@ -47,6 +47,7 @@ _PAGES = {
     "job_retry.coverage": retries.coverage,
     "job_cache.search": jobs.search,
     "job_cache.outcome": jobs.outcome,
+    "job_cache.running": jobs.running,
     "job_cache.verify": jobs.verification,
     "job_recorder.stats": recorder.stats,
     "job_recorder.set_aside": recorder.set_aside,

@@ -11,12 +11,16 @@ from __future__ import annotations
 import time
 
 from saltext.jobs.core import arguments, lines, runner
+from saltext.jobs.core.batch import catalog
+from saltext.jobs.core.batch.summary import word
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import LaterVersion, Refused, StateError
 from saltext.jobs.core.master import caller, secrets
 from saltext.jobs.core.master import outcome as outcomes
+from saltext.jobs.core.master import running as activity
 from saltext.jobs.core.master.job_cache import JobCache
+from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.store import copies
 from saltext.jobs.core.store import doctor as examination
@@ -268,6 +272,74 @@ def _owed(jid):
     except (StateError, LaterVersion) as exc:
         runner.note(globals(), f"Who is owed the job cannot be told: {exc}")
         return None
+
+
+# ---------------------------------------------------------------------------------------------------------
+# running
+# ---------------------------------------------------------------------------------------------------------
+
+
+@runner.verb
+def running(tgt="*", tgt_type="glob", timeout=5):
+    """
+    Return what runs now, as the minions themselves say: jobs, batches and replays, since when, where, and how to kill each.
+
+    The minions are asked, so whoever has limited rights needs those to ``saltutil.running`` on all of them. What only looks
+    (``test.ping``, ``saltutil.find_job``) is left out. A batch that has not ended has a row also where it runs nowhere.
+
+    tgt
+        Which minions are asked. Default: all.
+
+    tgt_type
+        The kind of target, such as ``list``, ``grain`` or ``compound``.
+
+    timeout
+        Seconds to wait for answers.
+
+    Returns ``{"jobs": [...], "asked", "silent"}``: how many minions were asked, and the names of those that did not answer,
+    of which nothing is known. Each job has ``jid``, ``kind`` (``job``, ``batch``, or ``replay``: delivered late, by
+    ``job_retry``), ``fun``, ``arguments``, ``tgt``, ``tgt_type``, ``user``, ``state`` (running; of a batch, in one word, how
+    it stands), ``since`` (Unix time: when it was published, a batch started or a replay sent; None where that is not known),
+    ``minions`` and ``kill``, the command that ends it.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run job_cache.running
+        salt-run job_cache.running 'web*' timeout=10
+    """
+    tgt, tgt_type = arguments.target(tgt, tgt_type)
+    timeout = arguments.seconds("timeout", timeout, above=0)
+    who = caller.caller(__opts__, globals().get("__user__"))
+    answers, silent = activity.ask(__opts__, who, tgt, tgt_type, timeout)
+    jobs = activity.running(answers, _batches(), _replays())
+    return {"jobs": jobs, "asked": len(answers) + len(silent), "silent": silent}
+
+
+def _batches():
+    names = ("fun", "arguments", "tgt", "tgt_type", "user")
+    return {
+        found["jid"]: {**{name: found.get(name) for name in names}, "state": word(found), "since": found["created"]}
+        for found in catalog.Catalog(__opts__).active()
+    }
+
+
+def _replays():
+    """Return of each job that the retry queue has under way that it is a replay, and since when."""
+    queue, found = RetryStore(__opts__, read_only=True), {}
+    try:
+        for jid, snapshot in queue.snapshots():
+            if not snapshot:
+                continue
+            sent = [
+                entry.sent_at for entry in queue.entries(jid, snapshot) if entry.state in (State.SENT, State.RUNNING)
+            ]
+            if sent:
+                found[jid] = {"kind": "replay", "since": min((at for at in sent if at), default=None)}
+    except (StateError, LaterVersion) as exc:
+        runner.note(globals(), f"Which jobs are replays cannot be told: {exc}")
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -77,6 +77,40 @@ def outcome(found: Mapping[str, Any], page: Page) -> None:
         page.next(f"jobs.lookup_jid {found['jid']}", "job_cache.search")
 
 
+def running(found: Mapping[str, Any], page: Page) -> None:
+    """Show ``job_cache.running``: what runs, since when and on how many."""
+    jobs, silent = found["jobs"], found["silent"]
+    kinds = by_state((job["kind"] for job in jobs), ("job", "batch", "replay"))
+    page.line(f"{counted(len(jobs), 'job')}{': ' if kinds else ''}{kinds}; {counted(found['asked'], 'minion')} asked")
+    shown = jobs[:ROWS]
+    if shown:
+        page.table(
+            (
+                Column("JID"),
+                Column("KIND"),
+                Column("STATE", rank=3),
+                Column("ON", right=True),
+                Column("SINCE", rank=1),
+                Column("FUNCTION", 11, names=False),
+                Column("TARGET", 6, rank=4, names=False),
+                Column("USER", 5, rank=5),
+            ),
+            [
+                (
+                    *(job["jid"], job["kind"], job["state"], len(job["minions"]), page.age(job["since"])),
+                    *(" ".join((job["fun"], *job["arguments"])), _words(job["tgt"]), job["user"] or "-"),
+                )
+                for job in shown
+            ],
+        )
+        page.folded(len(jobs), len(shown))
+    if silent:
+        page.names(f"did not answer, so that nobody knows what they run, {len(silent):,}:", silent, _NAMES)
+    for what in dict.fromkeys(job["kill"].replace(job["jid"], "JID") for job in jobs):
+        page.line(f"To kill one: {what}")
+    page.next("job_cache.outcome JID", "batch.list_active")
+
+
 def verification(found: Mapping[str, Any], page: Page) -> None:
     """Show ``job_cache.verify``."""
     problems = found["problems"]

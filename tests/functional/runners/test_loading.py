@@ -27,7 +27,7 @@ VERBS = {
         "watch",
         "retry",
     },
-    "job_cache": {"backup", "doctor", "migrate", "outcome", "recover", "search", "stats", "verify"},
+    "job_cache": {"backup", "doctor", "migrate", "outcome", "recover", "running", "search", "stats", "verify"},
     "job_console": {"config"},
     "job_recorder": {"doctor", "stats", "history", "set_aside", "redeliver"},
     "job_retry": {

@@ -1,0 +1,95 @@
+"""
+What runs at this moment, as the minions say: they are asked, and each speaks for itself alone. Blocks.
+
+It must never take a minion's silence for an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import salt.client
+import salt.exceptions
+import salt.utils.minions
+
+from saltext.jobs.core.compat import minion_keys
+from saltext.jobs.core.display.command import published_words
+from saltext.jobs.core.errors import Refused
+from saltext.jobs.core.functions import LOOKING, kind_of
+from saltext.jobs.core.ids import is_plain, jid_time
+from saltext.jobs.core.master.caller import Caller, require_no_peer, require_right
+from saltext.jobs.core.returned import function_of
+
+_QUESTION = "saltutil.running"
+#: What else is known of a job: by jid, what takes the place of what minions say.
+Known = Mapping[str, Mapping[str, Any]]
+
+
+def ask(
+    opts: Mapping[str, Any], who: Caller, tgt: Any, tgt_type: str, timeout: float
+) -> tuple[dict[str, Any], list[str]]:
+    """
+    Ask minions what they run. Blocks.
+
+    :param timeout: seconds to wait for answers.
+    :return: their answers, whatever they hold; and who did not answer.
+    :raises Refused: when ``who`` may not ask them, when the target matches nobody, or the master publishes nothing.
+    """
+    require_no_peer(who)
+    matched = salt.utils.minions.CkMinions(dict(opts)).check_minions(tgt, tgt_type).get("minions") or []
+    whom = f"all that the target {tgt!r} of type {tgt_type!r} matches"
+    require_right(opts, who, {"fun": _QUESTION, "arg": []}, matched or minion_keys(opts)[0], whom)
+    if not matched:
+        raise Refused(f"The target {tgt!r} of type {tgt_type!r} matches no accepted minion")
+    try:
+        with salt.client.get_local_client(mopts=dict(opts)) as client:
+            answers = client.cmd(tgt, _QUESTION, tgt_type=tgt_type, timeout=timeout) or {}
+    except salt.exceptions.SaltException as exc:
+        raise Refused(f"The minions cannot be asked: {exc}") from exc
+    given = {minion: answer for minion, answer in answers.items() if isinstance(answer, list)}
+    return given, sorted(set(matched) - given.keys())
+
+
+def running(answers: Mapping[str, Iterable[Any]], batches: Known, replays: Known) -> list[dict[str, Any]]:
+    """
+    Return what runs, a dict for each job, that of most minions first: see ``job_cache.running``.
+
+    :param answers: what each minion says; what has not the form of a job is passed over, and so is what only looks.
+    :param batches: the batches that have not ended: there is a row for each, also where it runs nowhere at this moment.
+    :param replays: what the retry queue has under way.
+    """
+    found: dict[str, dict[str, Any]] = {
+        jid: {"jid": jid, "kind": "batch", **about, "minions": [], "kill": f"salt-run batch.stop {jid} kill=True"}
+        for jid, about in batches.items()
+    }
+    for minion, jobs in answers.items():
+        for job in jobs:
+            if not isinstance(job, Mapping):
+                continue
+            jid, fun = job.get("jid"), function_of(job)
+            if not isinstance(jid, str) or not is_plain(jid) or not fun or kind_of(fun) == LOOKING:
+                continue
+            row = found.setdefault(jid, {**_said(jid, fun, job), **replays.get(jid, {})})
+            if minion not in row["minions"]:
+                row["minions"].append(minion)
+    for row in found.values():
+        row["minions"].sort()
+    return sorted(found.values(), key=lambda row: (-len(row["minions"]), row["jid"]))
+
+
+def _said(jid: str, fun: str, job: Mapping[str, Any]) -> dict[str, Any]:
+    tgt = job.get("tgt")
+    told = {name: value if isinstance(value := job.get(name), str) else None for name in ("tgt_type", "user")}
+    return {
+        "jid": jid,
+        "kind": "job",
+        "fun": fun,
+        "arguments": published_words(job.get("arg")),
+        "tgt": tgt if isinstance(tgt, (str, list)) else None,
+        **told,
+        "state": "running",
+        "since": jid_time(jid),
+        "minions": [],
+        "kill": f"salt '*' saltutil.kill_job {jid}",
+    }

@@ -1,0 +1,91 @@
+"""What runs at this moment, as the minions say."""
+
+from __future__ import annotations
+
+import pytest
+
+from saltext.jobs.core.ids import jid_time
+from saltext.jobs.core.master.running import running
+
+JID, OTHER = "20260516101112131415", "20260516101112131416"
+
+
+def job(jid=JID, fun="cmd.run", **more):
+    about = {
+        "arg": ["sleep 9", {"__kwarg__": True, "password": "swordfish"}],
+        "tgt": "*",
+        "tgt_type": "glob",
+        "user": "root",
+    }
+    return {"jid": jid, "fun": fun, "pid": 7, "ret": "", **about, **more}
+
+
+def test_a_job_is_told_once_with_all_minions_that_run_it():
+    assert running({"b": [job()], "a": [job(), job()]}, {}, {}) == [
+        {
+            "jid": JID,
+            "kind": "job",
+            "fun": "cmd.run",
+            "arguments": ["sleep 9", "password=********"],
+            "tgt": "*",
+            "tgt_type": "glob",
+            "user": "root",
+            "state": "running",
+            "since": jid_time(JID),
+            "minions": ["a", "b"],
+            "kill": f"salt '*' saltutil.kill_job {JID}",
+        }
+    ]
+
+
+def test_what_runs_on_most_minions_comes_first():
+    found = running({"a": [job(), job(OTHER)], "b": [job(OTHER)]}, {}, {})
+    assert [(row["jid"], len(row["minions"])) for row in found] == [(OTHER, 2), (JID, 1)]
+
+
+def test_a_batch_and_a_replay_are_told_as_such():
+    batch = {
+        "fun": "cmd.run",
+        "arguments": [],
+        "tgt": "*",
+        "tgt_type": "glob",
+        "user": "anna",
+        "state": "waiting",
+        "since": 5.0,
+    }
+    found = running({"a": [job(), job(OTHER)]}, {JID: batch}, {OTHER: {"kind": "replay", "since": 7.0}})
+    assert [(row["kind"], row["since"], row["state"], row["minions"]) for row in found] == [
+        ("batch", 5.0, "waiting", ["a"]),
+        ("replay", 7.0, "running", ["a"]),
+    ]
+    assert (found[0]["user"], found[0]["kill"]) == ("anna", f"salt-run batch.stop {JID} kill=True")
+
+
+def test_a_batch_that_runs_nowhere_is_told_too():
+    about = {
+        "fun": "a.b",
+        "arguments": [],
+        "tgt": "*",
+        "tgt_type": "glob",
+        "user": "x",
+        "state": "paused",
+        "since": 5.0,
+    }
+    assert [row["minions"] for row in running({}, {JID: about}, {})] == [[]]
+
+
+def test_what_only_looks_is_left_out():
+    assert running({"a": [job(fun="saltutil.running"), job(OTHER, "test.ping")]}, {}, {}) == []
+
+
+@pytest.mark.parametrize(
+    "said",
+    [None, 7, "x", {}, {"jid": "../x", "fun": "a.b"}, {"jid": JID}, {"jid": JID, "fun": 7}, {"jid": [], "fun": "a.b"}],
+)
+def test_what_has_not_the_form_of_a_job_is_passed_over(said):
+    assert [row["jid"] for row in running({"a": [said, job(OTHER)]}, {}, {})] == [OTHER]
+
+
+def test_whatever_the_fields_hold_a_row_has_its_form():
+    (row,) = running({"a": [job(arg={}, tgt={}, tgt_type=7, user=[7])]}, {}, {})
+    assert (row["arguments"], row["tgt"], row["tgt_type"], row["user"]) == ([], None, None, None)
