@@ -46,6 +46,7 @@ _PAGES = {
     "job_retry.show": retries.entry,
     "job_retry.coverage": retries.coverage,
     "job_cache.search": jobs.search,
+    "job_cache.minions": jobs.minions,
     "job_cache.outcome": jobs.outcome,
     "job_cache.running": jobs.running,
     "job_cache.verify": jobs.verification,

@@ -8,11 +8,13 @@ publish does that, and job retry relies on it.
 
 from __future__ import annotations
 
+import fnmatch
 import time
 
 from saltext.jobs.core import arguments, lines, runner
 from saltext.jobs.core.batch import catalog
 from saltext.jobs.core.batch.summary import word
+from saltext.jobs.core.compat import minion_keys
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import LaterVersion, Refused, StateError
@@ -25,7 +27,8 @@ from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.store import copies
 from saltext.jobs.core.store import doctor as examination
 from saltext.jobs.core.store import store as stores
-from saltext.jobs.core.store.search import query_of
+from saltext.jobs.core.store.last_results import last_results
+from saltext.jobs.core.store.search import Query, query_of
 from saltext.jobs.core.store.search import search as find_jobs
 from saltext.jobs.core.store.verification import Verification
 
@@ -272,6 +275,49 @@ def _owed(jid):
     except (StateError, LaterVersion) as exc:
         runner.note(globals(), f"Who is owed the job cannot be told: {exc}")
         return None
+
+
+# ---------------------------------------------------------------------------------------------------------
+# minions
+# ---------------------------------------------------------------------------------------------------------
+
+
+@runner.verb
+def minions(fun="state.apply", minion="*", not_since=None, start_time=None):
+    """
+    Return the last result of each accepted minion: when it last ran a function, and how that ended.
+
+    The job cache knows what it keeps (``keep_jobs_seconds``): who has no result has none there.
+
+    fun
+        The function: a glob such as ``state.*``, a list of them, or several with commas between them.
+
+    minion
+        Only these minions: globs likewise.
+
+    not_since
+        Only those that have not run it since then, or never: ``-7d`` for the last week, or a date and time.
+
+    start_time
+        Look at jobs that were published then or later alone: likewise.
+
+    Returns ``{minion: {"outcome", "at", "jid", "fun", "arguments", "retcode", "missed"}}``. ``outcome`` is succeeded,
+    failed, or unreadable where the return is there and cannot be read; None, as is all the rest, where there is none.
+    ``at`` is when the job was published (Unix time), ``missed`` the jid of the newest later one that it has not returned.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run job_cache.minions fun=state.apply
+        salt-run job_cache.minions fun='state.apply,state.highstate' not_since=-7d
+    """
+    now, store = time.time(), stores.store_of(__opts__)
+    globs, edge = arguments.names("minion", minion), arguments.moment("not_since", not_since, now)
+    query = Query(functions=arguments.names("fun", fun), start=arguments.moment("start_time", start_time, now))
+    wanted = [name for name in minion_keys(__opts__)[0] if any(fnmatch.fnmatchcase(name, glob) for glob in globs)]
+    found = last_results(store, query, wanted, _Progress("looking at jobs").count)
+    return {name: one for name, one in found.items() if edge is None or (one["at"] or 0.0) < edge}
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -96,6 +96,24 @@ def search(store: Store, query: Query, told: Told = lambda count: None) -> dict[
     return {"jobs": rows, "next": None}
 
 
+def loads(store: Store, query: Query) -> Iterator[tuple[str, dict[str, Any]]]:
+    """
+    Yield (key, load) of the jobs that fit by function, target, user, time, kind and metadata, newest first.
+
+    :raises SaltCacheError: when the store cannot be read.
+    """
+    found = _places(store, query)
+    while some := list(itertools.islice(found, _AT_ONCE)):
+        keys = [key for _, key in some]
+        known = dict(readable(store, LOADS, keys))
+        for key in keys:
+            load = known.get(key)
+            if isinstance(load, dict) and load and _fits(query, load):
+                (record,) = store.driver.read_all([(PUBLISHED, key)])
+                if records.is_believed(store, key, load, record):
+                    yield key, load
+
+
 def _cursor(order: str, key: str) -> str:
     return key if order == key else f"{order}/{key}"
 

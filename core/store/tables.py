@@ -10,7 +10,7 @@ import datetime
 from collections.abc import Mapping
 from typing import Any
 
-from saltext.jobs.core.display.page import ROWS, Column, Page, by_state
+from saltext.jobs.core.display.page import ROWS, Column, Page, by_state, headline
 from saltext.jobs.core.display.reasons import reasons
 from saltext.jobs.core.display.text import counted
 
@@ -109,6 +109,35 @@ def running(found: Mapping[str, Any], page: Page) -> None:
     for what in dict.fromkeys(job["kill"].replace(job["jid"], "JID") for job in jobs):
         page.line(f"To kill one: {what}")
     page.next("job_cache.outcome JID", "batch.list_active")
+
+
+def minions(found: Mapping[str, Mapping[str, Any]], page: Page) -> None:
+    """Show ``job_cache.minions``: those without a result first, then those that failed, then those of the longest ago."""
+    words = {minion: one["outcome"] or "never" for minion, one in found.items()}
+    order = ("never", "unreadable", "failed", "succeeded")
+    page.line(headline(len(found), "minion", "minions", by_state(words.values(), order)))
+    rows = sorted(found, key=lambda minion: (order.index(words[minion]), found[minion]["at"] or 0.0, minion))
+    if rows:
+        page.table(
+            (
+                Column("MINION", 16),
+                Column("LAST"),
+                Column("AGE"),
+                Column("FUNCTION", 11, rank=2, names=False),
+                Column("JID", rank=1),
+                Column("MISSED", rank=3),
+            ),
+            [
+                (
+                    *(minion, words[minion], page.age(found[minion]["at"])),
+                    " ".join((found[minion]["fun"] or "-", *(found[minion]["arguments"] or ()))),
+                    *(found[minion]["jid"] or "-", found[minion]["missed"] or "-"),
+                )
+                for minion in rows[:ROWS]
+            ],
+        )
+        page.folded(len(rows), ROWS)
+        page.next("job_cache.outcome JID", "job_retry.list")
 
 
 def verification(found: Mapping[str, Any], page: Page) -> None:

@@ -90,3 +90,78 @@ def test_what_would_act_on_the_terminal_does_not(harmful):
     drawn(tables.search, {"jobs": [bad], "next": harmful})
     wrong = {"jid": harmful, "problem": harmful, "minion": harmful, "detail": harmful, "repaired": False}
     drawn(tables.verification, {"jobs": 1, "returns": 1, "problems": [wrong]})
+
+
+# -- what became of one job, what runs, and the last result of each minion ------------------------------------------------
+
+
+def test_what_became_of_a_job_is_told_by_who_is_missing_and_owed_it_and_by_reasons():
+    group = {"count": 2, "state": "failed", "retcode": 1, "text": "disk full", "minions": ["web1", "web2"]}
+    told = {"jid": JID, "fun": "state.apply", "arguments": ["nginx"], "tgt": "web*", "tgt_type": "glob", "user": "anna"}
+    counts = {"minions": 9, "returned": 6, "failed": 2, "missing": ["db1"], "owed": {"db2": "pending", "db3": "held"}}
+    assert drawn(tables.outcome, {**told, **counts, "groups": [group]}) == [
+        f"{JID}  state.apply nginx on web*, by anna",
+        "9 minions: 6 returned, 2 of them failed; 1 missing, 2 owed it",
+        "missing, 1: db1",
+        "owed (held), 1: db3",
+        "owed (pending), 1: db2",
+        "",
+        "2 minions, failed (retcode 1): web1, web2",
+        "    disk full",
+        "",
+        f"Next: salt-run job_retry.list jid={JID} (or jobs.lookup_jid)",
+    ]
+    lines = drawn(tables.outcome, {**told, **counts, "owed": None, "groups": []})
+    assert "Who is owed it cannot be told: the retry queue cannot be read." in lines
+
+
+def test_what_runs_is_a_line_each_with_how_to_kill_it_below():
+    job = {"fun": "cmd.run", "arguments": ["x"], "tgt": "*", "tgt_type": "glob", "user": "root", "state": "running"}
+    rows = [
+        {**job, "jid": JID, "kind": "batch", "since": NOW - 90, "minions": ["a", "b"], "kill": f"stop {JID}"},
+        {**job, "jid": JID, "kind": "job", "since": None, "minions": ["a"], "user": None, "kill": f"kill {JID}"},
+    ]
+    assert drawn(tables.running, {"jobs": rows, "asked": 9, "silent": ["db1"]}) == [
+        "2 jobs: 1 job, 1 batch; 9 minions asked",
+        "JID                   KIND   STATE    ON  SINCE  FUNCTION   TARGET  USER",
+        f"{JID}  batch  running   2  1 min  cmd.run x  *       root",
+        f"{JID}  job    running   1  -      cmd.run x  *       -",
+        "did not answer, so that nobody knows what they run, 1: db1",
+        "To kill one: stop JID",
+        "To kill one: kill JID",
+        "Next: salt-run job_cache.outcome JID (or batch.list_active)",
+    ]
+    assert drawn(tables.running, {"jobs": [], "asked": 9, "silent": []})[0] == "0 jobs; 9 minions asked"
+
+
+def test_of_the_last_results_those_that_need_somebody_come_first():
+    def one(outcome, at=None, **more):
+        nothing = dict.fromkeys(("jid", "fun", "arguments", "retcode", "missed"))
+        about = {"jid": JID, "fun": "state.apply", "arguments": []} if outcome else {}
+        return {**nothing, **about, "outcome": outcome, "at": at, **more}
+
+    found = {
+        "a": one("succeeded", NOW - 60),
+        "b": one(None),
+        "c": one("failed", NOW - 60),
+        "d": one("succeeded", NOW - 7200),
+    }
+    lines = drawn(tables.minions, found)
+    assert lines[0] == "4 minions: 1 never, 1 failed, 2 succeeded"
+    assert [line.split()[:2] for line in lines[2:6]] == [
+        *(["b", "never"], ["c", "failed"]),
+        *(["d", "succeeded"], ["a", "succeeded"]),
+    ]
+    assert drawn(tables.minions, {}) == ["0 minions"]
+
+
+@pytest.mark.parametrize("text", HARMFUL)
+def test_what_minions_and_users_have_written_does_nothing_to_the_terminal_there_either(text):
+    job = {"jid": text, "kind": "job", "fun": text, "arguments": [text], "tgt": text, "tgt_type": text, "user": text}
+    row = {**job, "state": "running", "since": NOW, "minions": [text], "kill": text}
+    drawn(tables.running, {"jobs": [row], "asked": 1, "silent": [text]})
+    group = {"count": 1, "state": "failed", "retcode": 1, "text": text, "minions": [text]}
+    counts = {"minions": 1, "returned": 0, "failed": 0, "missing": [text], "owed": {text: "held"}, "groups": [group]}
+    drawn(tables.outcome, {**job, **counts})
+    last = {"outcome": "failed", "at": NOW, "retcode": 1, "missed": text, "jid": text, "fun": text, "arguments": [text]}
+    drawn(tables.minions, {text: last})
