@@ -17,6 +17,7 @@ export const FILES = [
   "session.js",
   "stream.js",
   "model/batches.js",
+  "model/beats.js",
   "model/events.js",
   "model/followed.js",
   "model/jobs.js",

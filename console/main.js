@@ -3,7 +3,8 @@
 import { Api, Away, Denied, LoggedOut, findApi, foretold } from "./api.js";
 import { messages, tell, warn } from "./dialog.js";
 import { el, replace, say, set } from "./dom.js";
-import { ago, moment } from "./format.js";
+import { ago, duration, moment } from "./format.js";
+import { Beats } from "./model/beats.js";
 import { meaning, wants } from "./model/events.js";
 import { forget, keep, kept } from "./session.js";
 import { Stream } from "./stream.js";
@@ -29,13 +30,15 @@ const ROUTES = [
 ];
 /** Seconds without any event after which a connection on which an engine was heard is taken for dead: each beats every few. */
 const SILENT = 60;
+/** Seconds within which an engine that runs is heard on a new connection. */
+const FIRST_BEAT = 5;
 const MENU = [["batches", "Batches"], ["start", "Start"], ["queue", "Queue"], ["jobs", "Jobs"], ["health", "Health"]];
 
 export class App {
   constructor(body, api) {
     Object.assign(this, { body, api, view: null, stream: null, lost: null });
-    /** When each engine has last shown a sign of life, Unix time of this machine. */
-    this.beats = new Map();
+    /** When each engine has last shown a sign of life, by this machine's clock. */
+    this.beats = new Beats();
     this.told = el("span", { role: "status" }); // what changes seldom, and is said aloud
     this.age = el("span");
     this.status = el("section", { class: "status", "aria-label": "Connection" }, this.told, " ", this.age);
@@ -114,16 +117,32 @@ export class App {
   hear(event) {
     if (!event) return;
     if (event.kind === "beat") {
-      this.beats.set(event.engine, Date.now() / 1000);
+      this.beats.heard(event.engine, Date.now() / 1000);
       this.stream.alive = true;
     }
     if (this.view?.hear(event)) this.draw();
+  }
+
+  /** For how many seconds an engine has not answered, where that is too long; 0 where it has, or nobody can tell. */
+  silent(engine) {
+    return this.#listens() ? this.beats.silent(engine, Date.now() / 1000, this.stream.heard) : 0;
+  }
+
+  /** A runner says for how many seconds the engine of batches has shown no sign of life. */
+  toldSilent(seconds) {
+    this.beats.told("batch_manager", seconds, Date.now() / 1000);
+  }
+
+  /** Whether an engine that runs would have been heard: the connection is not just made. */
+  #listens() {
+    return Boolean(this.stream?.open) && Date.now() / 1000 - this.openedAt > FIRST_BEAT;
   }
 
   /** The stream is there (again): what happened before it is read once. */
   opened() {
     const again = this.lost !== null;
     this.lost = null;
+    this.openedAt = Date.now() / 1000;
     this.tellAge();
     if (again || !this.view?.started) this.load();
   }
@@ -149,7 +168,9 @@ export class App {
     } else {
       if (this.stream.alive && now - this.stream.heard > SILENT) this.stream.again("nothing has come for a minute, though an engine ran");
       say(this.told, "Live:");
-      say(this.age, `last event ${ago(this.stream.heard, now)}`);
+      const silent = this.#listens() ? this.beats.allSilent(now, this.stream.heard) : [];
+      if (silent.length) set(this.status, "data-state", "silent");
+      say(this.age, [`last event ${ago(this.stream.heard, now)}`, ...silent.map(([engine, seconds]) => `the ${engine} engine has not answered for ${duration(seconds)}`)].join("; "));
     }
     this.view?.tick?.();
   }

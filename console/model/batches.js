@@ -39,6 +39,14 @@ export function done(batch) {
   return number(batch.total) - number(batch.active) - number(batch.pending);
 }
 
+/**
+ * A summary with the counts of its minions, where those are known of all of them: each minion's own events move those, so that
+ * the sum at the top of a page is that of the minions below it, though the engine says nothing.
+ */
+export function counted(batch, members) {
+  return members.names.length && members.names.length === batch.total ? { ...batch, ...members.counts } : batch;
+}
+
 /** The seconds that a batch will still take, from what `batch.status` said when it was read; null where unknown, or over. */
 function timeLeft(batch, now) {
   if (!(batch.eta_seconds > 0) || !batch.toldAt) return null;

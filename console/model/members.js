@@ -4,6 +4,8 @@ import { STATES } from "./batches.js";
 import { Followed } from "./followed.js";
 
 const [PENDING, ACTIVE, COMPLETED, FAILED, LOST, OFFLINE] = ["pending", "active", "completed", "failed", "lost", "offline"].map((state) => STATES.indexOf(state));
+/** The order of the table: what went wrong, then who has run the job for longest, who waits, and what is well. */
+const WORST_FIRST = ["failed", "timed_out", "lost", "killed", "offline", "active", "pending", "completed"].map((state) => STATES.indexOf(state));
 /** States that a return may still change: it comes late, or tells what was in doubt. */
 const OPEN = [PENDING, ACTIVE, LOST, OFFLINE];
 
@@ -56,12 +58,12 @@ export class Members extends Followed {
     return STATES[this.states[place]];
   }
 
-  /** What is known of the minion at a place; `since` and `retcode` are those of the last read, where its state is that one. */
+  /** What is known of the minion at a place; `since`, `seen` and `retcode` are those of the last read, where its state is that one. */
   at(place) {
     const name = this.names[place];
     const record = this.records[name];
     const state = this.stateAt(place);
-    return { name, state, group: record.group, ...(record.state === state ? { since: record.since, retcode: record.retcode } : {}) };
+    return { name, state, group: record.group, ...(record.state === state ? { since: record.since, seen: record.seen, retcode: record.retcode } : {}) };
   }
 
   /** Whether the counts of an event are those that are shown here. */
@@ -69,18 +71,25 @@ export class Members extends Followed {
     return STATES.every((state) => !Number.isSafeInteger(data[state]) || data[state] === this.counts[state]);
   }
 
-  /** Names in `states` that contain `text`, at most so many: `{places, more}`. */
+  /** Unix time since which the minion at a place has run the job; Infinity where an event alone has told. */
+  #began(place) {
+    const { state, since } = this.records[this.names[place]];
+    return state === "active" && Number.isFinite(since) ? since : Infinity;
+  }
+
+  /** Minions in `states` whose name contains `text`, what went wrong first, at most so many: `{places, more}`. */
   find(text, states, most) {
     const wanted = text.toLowerCase();
-    const places = [];
-    let more = 0;
+    const found = STATES.map(() => []);
     for (let place = 0; place < this.names.length; place += 1) {
       if (states.size && !states.has(this.stateAt(place))) continue;
-      if (wanted && !this.names[place].toLowerCase().includes(wanted)) continue;
-      if (places.length < most) places.push(place);
-      else more += 1;
+      if (!wanted || this.names[place].toLowerCase().includes(wanted)) found[this.states[place]].push(place);
     }
-    return { places, more };
+    // Among equal times the order stays: that of the names.
+    found[ACTIVE] = found[ACTIVE].map((place) => [this.#began(place), place]).sort(([one, at], [other, then]) => (one < other ? -1 : one > other ? 1 : at - then))
+      .map(([, place]) => place);
+    const places = WORST_FIRST.flatMap((state) => found[state]);
+    return { places: places.slice(0, most), more: Math.max(0, places.length - most) };
   }
 }
 

@@ -4,7 +4,7 @@ import { confirm, open } from "../dialog.js";
 import { el, replace, say, set, to } from "../dom.js";
 import { ago, count, duration, line, many, moment, target, tempo } from "../format.js";
 import { Grid, name } from "../grid.js";
-import { Batches, STATES, UNSUCCESSFUL, isHeld, isOver, isScheduled, pace, word } from "../model/batches.js";
+import { Batches, STATES, UNSUCCESSFUL, counted, isHeld, isOver, isScheduled, pace, word } from "../model/batches.js";
 import { Members } from "../model/members.js";
 import { Reader } from "../reader.js";
 import { remark } from "./batches.js";
@@ -79,6 +79,7 @@ export class BatchView {
     this.noMinions.show(minions.error);
     if (status.value && typeof status.value === "object") {
       this.readAt = Date.now() / 1000;
+      this.app.toldSilent(status.value.engine_silent_seconds);
       if (this.batches.take([{ ...status.value, jid: this.jid }], this.app.api.now())) this.reader.want();
     } else this.batches.fail();
     if (minions.value && typeof minions.value === "object") this.members.take(minions.value);
@@ -97,8 +98,9 @@ export class BatchView {
   // -- showing --------------------------------------------------------------------------------------------------------
 
   draw() {
-    const { batch, app } = this;
+    const { app } = this;
     this.drawMinions();
+    const batch = this.batch && counted(this.batch, this.members);
     if (!batch) {
       say(this.done, this.trouble.node.hidden ? "Reading…" : "");
       return;
@@ -135,7 +137,7 @@ export class BatchView {
     const { batch } = this;
     const opens = Number.isFinite(batch.opens_at) ? ` It opens ${ago(batch.opens_at, now)} (${moment(batch.opens_at)}).` : "";
     const check = batch.check && !batch.paused_reason ? "A check is under way." : "";
-    return `${remark(batch)}${opens}${check}`;
+    return `${remark(batch, this.app.silent("batch_manager"))}${opens}${check}`;
   }
 
   drawStages() {
@@ -184,10 +186,18 @@ export class BatchView {
         minion.set(item.name);
         state.set(item.state);
         code.set(item.retcode === null || item.retcode === undefined ? "" : item.retcode);
-        since.set(Number.isFinite(item.since) ? ago(item.since, this.app.api.now()) : "");
+        since.set(this.since(item));
         group.set(item.group === undefined ? "" : line(item.group, 60));
       },
     };
+  }
+
+  /** Of who runs the job, since when, and when it was last seen to: who is stuck has both far apart, or the second long ago. */
+  since({ state, since, seen }) {
+    const now = this.app.api.now();
+    if (!Number.isFinite(since)) return "";
+    if (state !== "active") return ago(since, now);
+    return `for ${duration(now - since)}${Number.isFinite(seen) ? `, last seen ${ago(seen, now)}` : ""}`;
   }
 
   toggle(state) {

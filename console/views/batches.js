@@ -34,6 +34,7 @@ export class BatchesView {
     if (error || !Array.isArray(value)) this.batches.fail();
     else {
       if (this.batches.take(value, this.app.api.now())) this.reader.want();
+      this.app.toldSilent(Math.max(0, ...value.map((batch) => Number(batch.engine_silent_seconds) || 0)));
       this.readAt = Date.now() / 1000;
       this.full = value.length >= this.limit;
     }
@@ -82,7 +83,7 @@ export class BatchesView {
         state.set(line(word(now), 20));
         progress.set(now);
         done.set(counts(now));
-        note.set(remark(now));
+        note.set(remark(now, app.silent("batch_manager")));
         const { rate, eta } = pace(now, app.api.now());
         speed.set(rate === null ? "–" : `${tempo(rate)} a minute${eta === null ? "" : `, ${duration(eta)} left`}`);
         started.set(ago(now.created, app.api.now()));
@@ -95,9 +96,12 @@ export class BatchesView {
   }
 }
 
-/** What else is to be said of a batch. */
-export function remark(batch) {
-  if (batch.engine_silent_seconds > 0 && !isOver(batch)) return `the engine has not answered for ${duration(batch.engine_silent_seconds)}`;
+/**
+ * What else is to be said of a batch.
+ * @param {number} silent seconds for which its engine has not answered; 0 where it has
+ */
+export function remark(batch, silent) {
+  if (silent > 0 && batch.driver === "engine" && !isOver(batch)) return `the engine has not answered for ${duration(silent)}`;
   if (batch.halted_reason) return line(batch.halted_reason, 120);
   if (batch.state === "paused" && batch.paused_reason) return line(batch.paused_reason, 120);
   const parts = [];

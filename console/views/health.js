@@ -122,7 +122,7 @@ class Engine {
   }
 
   draw(app) {
-    const beat = app.beats.get(this.engine);
+    const beat = app.beats.last(this.engine);
     const silent = beat === undefined ? Infinity : Date.now() / 1000 - beat;
     say(this.alive, !app.stream?.open ? "" : silent < SILENT ? "shows signs of life" : beat === undefined ? "no sign of life yet" : `last sign of life ${ago(beat, Date.now() / 1000)}`);
     this.box.hidden = !this.series.size;

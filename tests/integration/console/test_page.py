@@ -197,6 +197,18 @@ def test_a_connection_that_is_dead_and_says_nothing_is_made_anew_once(page, api,
     assert api.calls == [("batch.list", {"limit": 50})]
 
 
+def test_an_engine_that_hangs_is_told_of_by_its_beat_and_the_counts_are_those_of_the_minions(page, api, fast):
+    has_batch(api, summary(active=3), minions_of(dict.fromkeys(("web1", "web2", "web3"), "active")))
+    page.enter(api.login(), f"batches/{JID}")
+    page.wait_text("3 active", ".filter")
+    api.fire("saltext/jobs/batch_manager/beat/77", {"n": 1})
+    api.fire(*returned("web1"))
+    page.wait_text("1 of 3", ".head")
+    wait_for(lambda: "not answered" in page.text(".status") or api.fire(*returned("web2")), what="the beat is missed")
+    page.wait_text("the batch_manager engine has not answered for", ".status")
+    page.wait_text("the engine has not answered for", ".remark")
+
+
 def test_many_events_are_one_read(page, api):
     has_batch(api, summary(completed=2, active=3, pending=5), {})
     page.enter(api.login())

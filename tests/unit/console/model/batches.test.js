@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { Batches, apply, done, isHeld, isOver, isScheduled, pace, word } from "../../../../console/model/batches.js";
+import { Batches, apply, counted, done, isHeld, isOver, isScheduled, pace, word } from "../../../../console/model/batches.js";
 
 const NONE = { completed: 0, active: 0, pending: 0, failed: 0, timed_out: 0, lost: 0, offline: 0, killed: 0 };
 const JID = "20260516120000000000";
@@ -103,4 +103,10 @@ test("those that have not ended stand first, the newest of them at the top", () 
   const batches = new Batches();
   batches.put([batch({ jid: "1" }), batch({ jid: "2", state: "complete" }), batch({ jid: 3 }), batch({ jid: "4", state: "halted" })]);
   assert.deepEqual(batches.sorted().map(({ jid }) => jid), ["3", "1", "4", "2"]);
+});
+
+test("the counts of a batch are those of its minions, where all of them are known", () => {
+  const counts = { ...NONE, completed: 3, active: 1 };
+  assert.deepEqual(counted(batch(), { names: ["a", "b", "c", "d"], counts }), { ...batch(), ...counts });
+  for (const names of [[], ["a", "b"]]) assert.deepEqual(counted(batch(), { names, counts }), batch());
 });

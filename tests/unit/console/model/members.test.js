@@ -49,7 +49,7 @@ test("what has moved since it was drawn is noted, once that is asked for", () =>
 
 test("since when, and with what, is told of the state that was read and of no later one", () => {
   const made = members({ a: "pending" });
-  assert.deepEqual(made.at(0), { name: "a", state: "pending", group: undefined, since: 1, retcode: 0 });
+  assert.deepEqual(made.at(0), { name: "a", state: "pending", group: undefined, since: 1, seen: undefined, retcode: 0 });
   made.follow({ kind: "began", minion: "a" });
   assert.deepEqual(made.at(0), { name: "a", state: "active", group: undefined });
 });
@@ -73,4 +73,15 @@ test("the order of the names stays the same object where no minion came or went"
   made.put({ a: { state: "active" }, b: { state: "completed" } });
   assert.equal(made.names, names);
   assert.equal(state(made, "b"), "completed");
+});
+
+test("what went wrong comes first, then who has run the job for longest", () => {
+  const made = new Members();
+  const since = { a: ["completed", 1], b: ["active", 30], c: ["active", 20], d: ["pending", 1], e: ["failed", 40], f: ["pending", 1], g: ["lost", 2] };
+  made.put(Object.fromEntries(Object.entries(since).map(([name, [state, at]]) => [name, { state, since: at, seen: at + 5 }])));
+  made.follow({ kind: "began", minion: "f" }); // since when is not read yet: it has just begun
+  const { places } = made.find("", new Set(), 9);
+  assert.deepEqual(places.map((place) => made.names[place]), ["e", "g", "c", "b", "f", "d", "a"]);
+  assert.deepEqual([made.at(places[2]).since, made.at(places[2]).seen], [20, 25]);
+  assert.deepEqual(made.find("", new Set(["active"]), 2), { places: [2, 1], more: 1 });
 });
