@@ -15,6 +15,7 @@ from saltext.jobs.core.windows import find_zone, parse_windows
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)")
+_ADDRESS = re.compile(r"https?://[^\s/]+(/\S*)?")
 _RATE = re.compile(r"([0-9]{1,9})/(.+)")
 
 
@@ -154,6 +155,18 @@ def _folder(value: Any) -> str:
 
 #: Accepts a directory, or nothing.
 FOLDER = Check(_folder, "the full path of a directory, such as /var/lib/prometheus/node-exporter, or '' for none")
+#: Accepts a file, or nothing.
+FILE = Check(_folder, "the full path of a file, or '' for none")
+
+
+def _web(value: Any) -> str:
+    if not isinstance(value, str) or (value and not _ADDRESS.fullmatch(value)):
+        raise ValueError(value)
+    return value
+
+
+#: Accepts the address of a page, or nothing.
+WEB = Check(_web, "an address such as https://salt.example.com:8000/console/index.html, or '' for none")
 #: Accepts a list of minion ids.
 IDS = Check(_ids, "a list of minion ids")
 #: Accepts True and False.

@@ -15,12 +15,14 @@ from typing import Any, TypeVar
 
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.options import (
+    FILE,
     FLAG,
     FOLDER,
     GLOBS,
     IDS,
     RATE,
     TIMEZONE,
+    WEB,
     WINDOW,
     Check,
     number,
@@ -32,6 +34,8 @@ from saltext.jobs.core.options import (
 
 S = TypeVar("S")
 
+#: What the job_notices engine can tell.
+NOTICES = ("approval", "paused", "halted", "failed", "engine", "recovered")
 #: What to do about an option that is right for every site.
 _LEAVE_OUT = "leave it out"
 
@@ -201,6 +205,46 @@ class RecorderSettings:
     metrics_dir: str = option("", FOLDER, "0.2.0")
 
 
+class Hidden(str):
+    """A text that no line of a log and no error shows."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'…'"
+
+
+def _hidden(value: Any) -> Hidden:
+    # Whatever it is, so that no error names it.
+    return Hidden("" if value is None else value)
+
+
+@dataclasses.dataclass(frozen=True)
+class NoticesSettings:
+    """Options under ``job_notices:`` in the master's configuration."""
+
+    #: Where notices are sent as JSON.
+    url: str = option(Hidden(""), Check(_hidden, "the address of a webhook, https:// or http://"), "0.3.0")
+    #: What they are signed with. An ``sdb://`` address is looked up by Salt when the master starts.
+    secret: str = option(Hidden(""), Check(_hidden, "a text, or sdb://…"), "0.3.0")
+    #: A file that holds the secret, in place of ``secret``.
+    secret_file: str = option("", FILE, "0.3.0")
+    #: A file with the certificates by which that of the webhook is checked; the system's, unless set.
+    ca_file: str = option("", FILE, "0.3.0")
+    #: Salt's returners that get each notice too, such as ``smtp``: names, or mappings of a name to its ``ret_config``.
+    returners: tuple[ReturnerChoice, ...] = option(
+        (), Check(_returners, "a list of returners, such as ['smtp']"), "0.3.0"
+    )
+    #: What is told.
+    kinds: tuple[str, ...] = option(NOTICES, some_of(*NOTICES), "0.3.0")
+    #: The address of the console, for links to it.
+    console: str = option("", WEB, "0.3.0")
+    #: Seconds after which a notice that did not arrive is given up.
+    keep: float = option(86400.0, seconds(60), "0.3.0")
+    #: Directory into which the engine's figures are written for Prometheus, every 15 seconds.
+    metrics_dir: str = option("", FOLDER, "0.3.0")
+
+
 @dataclasses.dataclass(frozen=True)
 class ReactorSettings:
     """Options under ``saltext_jobs_reactor:``: how often each file may do something, in any so many seconds."""
@@ -261,7 +305,10 @@ def read_settings(kind: type[S], section: str, *sources: Any) -> S:
         for name, value in source.items():
             if name not in fields:
                 known = ", ".join(sorted(fields))
-                raise SettingsError(f"{section} has no option {name!r} (its value is {value!r}); accepted are {known}")
+                # A slip of the pen may stand before a secret.
+                hides = any(isinstance(field.default, Hidden) for field in fields.values())
+                shown = "" if hides else f" (its value is {value!r})"
+                raise SettingsError(f"{section} has no option {name!r}{shown}; accepted are {known}")
             values[name] = _checked(section, name, value, fields[name].metadata["check"])
     return kind(**values)
 

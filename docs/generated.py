@@ -31,6 +31,7 @@ SECTIONS: dict[str, type] = {
     "batch_manager": settings.BatchSettings,
     "job_retry": settings.RetrySettings,
     "job_recorder": settings.RecorderSettings,
+    "job_notices": settings.NoticesSettings,
     "saltext_jobs_reactor": settings.ReactorSettings,
     "returner.pgjsonb_bulk": Options,
     "postgresql": CacheOptions,

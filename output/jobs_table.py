@@ -1,8 +1,8 @@
 """
 Show what the runners of saltext-jobs return as tables that fit the terminal.
 
-``salt-run`` uses it by itself for ``batch.*``, ``job_retry.*``, ``job_cache.*`` and ``job_recorder.*``, unless ``--out`` or
-``output:`` in the master's configuration names another one. What programs get stays the same:
+``salt-run`` uses it by itself for ``batch.*``, ``job_retry.*``, ``job_cache.*``, ``job_recorder.*`` and ``job_notices.*``,
+unless ``--out`` or ``output:`` in the master's configuration names another one. What programs get stays the same:
 
 .. code-block:: bash
 
@@ -57,7 +57,7 @@ _PAGES = {
 }
 #: What can be nothing else than a jid among the words of a command.
 _JID = re.compile(r"[0-9]{20}")
-_RUNNERS = ("batch", "job_retry", "job_cache", "job_recorder")
+_RUNNERS = ("batch", "job_retry", "job_cache", "job_recorder", "job_notices")
 
 
 def __virtual__():

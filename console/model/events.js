@@ -1,7 +1,7 @@
 // What an event says, from its tag and its data; nothing where it says nothing to this page. Every accepted minion can fire any
 // event, so an event is a hint: it moves what is shown, and what matters is read from the API afterwards.
 
-const ENGINES = new Set(["batch_manager", "job_retry", "job_recorder"]);
+const ENGINES = new Set(["batch_manager", "job_retry", "job_recorder", "job_notices"]);
 const PLAIN = /^[^\s/\p{Cc}\p{Cs}]{1,255}$/u;
 
 /**

@@ -141,6 +141,7 @@ def test_every_option_is_in_the_table_with_its_meaning(section):
         ("batch_manager", "docs/batch.md"),
         ("job_retry", "docs/job_retry.md"),
         ("job_recorder", "docs/job_recorder.md"),
+        ("job_notices", "docs/notices.md"),
         ("saltext_jobs_reactor", "docs/reactor.md"),
     ],
 )

@@ -1,0 +1,132 @@
+"""
+What was told of each batch and engine, and the notices that have not arrived yet: kept as one, so that a crash loses none.
+
+Pure: stdlib only. It goes by how things stand and not by events, which can be lost or forged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from saltext.jobs.core.notices.notice import TEST, Condition, Seen, of_batch, of_engine, written
+
+#: The number of the form in which it is kept.
+FORMAT = 1
+#: Most notices that wait for one target; beyond it the oldest are dropped.
+MOST = 200
+
+
+class Ledger:
+    """
+    :param master: the master's id.
+    :param kinds: what is told, of ``notice.KINDS``.
+    :param console: the address of the console; empty for none.
+    :param targets: names of those that are told.
+    :param record: what ``record`` has returned; None at a first start.
+    """
+
+    def __init__(
+        self,
+        master: str,
+        kinds: Collection[str],
+        console: str,
+        targets: Collection[str],
+        record: Mapping[str, Any] | None,
+    ) -> None:
+        self._master, self._kinds, self._console = master, frozenset(kinds), console
+        kept = record or {}
+        #: At a first start all that is there is taken for told: nobody wants to hear of last week.
+        self._is_first = not kept.get("begun", False)
+        self._told: dict[str, str] = dict(kept.get("told", {}))
+        self._over: set[str] = set(kept.get("over", ()))
+        self._number = int(kept.get("number", 0))
+        before = kept.get("waiting", {})
+        #: What each target has not got yet, oldest first.
+        self.waiting: dict[str, list[dict[str, Any]]] = {name: list(before.get(name, ())) for name in targets}
+        #: How many notices were dropped since the start.
+        self.dropped = dict.fromkeys(targets, 0)
+
+    def record(self) -> dict[str, Any]:
+        """Return the form in which it is kept."""
+        return {
+            "format": FORMAT,
+            "begun": not self._is_first,
+            "told": self._told,
+            "over": sorted(self._over),
+            "number": self._number,
+            "waiting": self.waiting,
+        }
+
+    def to_read(self, jids: Collection[str]) -> list[str]:
+        """Return which of these batches are to be looked at: those of which the end is not known yet."""
+        return sorted(set(jids) - self._over)
+
+    def take_batches(self, seen: Mapping[str, Seen], jids: Collection[str], now: float) -> bool:
+        """
+        Take how batches stand, and return whether anything has changed.
+
+        :param seen: those that could be read.
+        :param jids: all that there are; what is known of others is forgotten.
+        :param now: Unix time.
+        """
+        before = (self._is_first, dict(self._told), set(self._over))
+        for jid in sorted(seen):
+            condition = of_batch(seen[jid].summary)
+            self._take(f"batch {jid}", condition, seen[jid], now)
+            if condition.over:
+                self._over.add(jid)
+            if condition.over and not condition.kind:
+                self._end_of_parent(seen[jid], now)
+        self._is_first = False
+        self._over &= set(jids)
+        alive = {f"batch {jid}" for jid in jids}
+        self._told = {name: kind for name, kind in self._told.items() if not name.startswith("batch ") or name in alive}
+        return before != (False, self._told, self._over)
+
+    def take_engine(self, name: str, silent: float, now: float) -> bool:
+        """Take for how many seconds an engine has not answered, and return whether anything has changed."""
+        before = dict(self._told)
+        self._take(f"engine {name}", of_engine(name, silent), None, now)
+        return before != self._told
+
+    def take_test(self, now: float) -> None:
+        """Somebody wants to see whether notices arrive."""
+        self._write(TEST, "A test of the notices: somebody has asked for it. Nothing is wrong.", None, now)
+
+    def arrived(self, target: str, number: str) -> None:
+        """A target has a notice, or it is given up."""
+        self.waiting[target] = [one for one in self.waiting[target] if one["id"] != number]
+
+    def _take(self, subject: str, condition: Condition, seen: Seen | None, now: float) -> None:
+        before, after = self._told.get(subject, ""), condition.identity if condition.kind in self._kinds else ""
+        if before == after:
+            return
+        if after:
+            self._told[subject] = after
+        else:
+            del self._told[subject]
+        if self._is_first:
+            return
+        self._write(condition.kind if after else "recovered", condition.text, seen, now)
+
+    def _end_of_parent(self, seen: Seen, now: float) -> None:
+        """A retry has succeeded: what it was made for is over too."""
+        parent = str(seen.summary.get("parent") or "")
+        if self._told.pop(f"batch {parent}", "") and not self._is_first:
+            text = f"Batch {seen.summary['jid']}, a retry of {parent}, has succeeded."
+            self._write("recovered", text, seen, now)
+
+    def _write(self, kind: str, text: str, seen: Seen | None, now: float) -> None:
+        if kind != TEST and kind not in self._kinds:
+            return
+        self._number += 1
+        # With the time: a number that a crash has taken back is no other notice's.
+        number = f"{self._master}-{round(now * 1000)}-{self._number}"
+        notice = written(number, kind, text, now, self._master, seen, self._console)
+        for target, waiting in self.waiting.items():
+            waiting.append(notice)
+            too_many = len(waiting) - MOST
+            if too_many > 0:
+                del waiting[:too_many]
+                self.dropped[target] += too_many

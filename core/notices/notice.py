@@ -1,0 +1,143 @@
+"""
+What is worth telling somebody of a batch or an engine, and the words for it.
+
+Pure: stdlib only. A notice must never hold what a minion has returned, nor an argument of a job.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+#: What there is to tell, and what each means. ``test`` is what somebody asks for.
+KINDS = {
+    "approval": "a batch waits for an approval",
+    "paused": "a batch waits for somebody to resume it, and nobody has paused it",
+    "halted": "a batch was halted",
+    "failed": "a batch has ended, and not on all minions with success",
+    "engine": "an engine does not answer",
+    "recovered": "what was told before is over: the batch goes on, it or its retry has succeeded, the engine answers",
+}
+TEST = "test"
+#: Most minions that a notice names.
+NAMED = 20
+#: States of a minion of a batch with which it did not succeed, worst first.
+_WRONG = ("failed", "timed_out", "lost", "killed", "offline")
+
+
+@dataclass(frozen=True)
+class Condition:
+    """
+    How something stands.
+
+    :param kind: one of KINDS, or empty where nothing is to be told.
+    :param text: a sentence for people.
+    :param mark: what tells one such condition from the next, such as the stage that waits for its approval.
+    :param over: whether nothing will change any more.
+    """
+
+    kind: str = ""
+    text: str = ""
+    mark: str = ""
+    over: bool = False
+
+    @property
+    def identity(self) -> str:
+        """What is kept of it once it was told."""
+        return f"{self.kind} {self.mark}".strip()
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A batch as it stands: its summary (``batch.status``) and its minions (``batch.minions``)."""
+
+    summary: Mapping[str, Any]
+    minions: Mapping[str, Mapping[str, Any]]
+
+
+def of_batch(found: Mapping[str, Any]) -> Condition:
+    """Return how a batch stands. :param found: its summary."""
+    state, by, jid = found["state"], found.get("paused_by"), found["jid"]
+    if state == "halted":
+        return Condition("halted", f"Batch {jid} was halted: {found['halted_reason']}. {_counted(found)}", over=True)
+    if state == "complete":
+        if found.get("success"):
+            return Condition(text=f"Batch {jid} has succeeded. {_counted(found)}", over=True)
+        return Condition("failed", f"Batch {jid} has not succeeded. {_counted(found)}", over=True)
+    if by == "approval":
+        return Condition("approval", f"Batch {jid} waits for an approval. {_counted(found)}", str(found.get("approve")))
+    if by in ("publish", "permission"):
+        return Condition("paused", f"Batch {jid} is paused: {found['paused_reason']}. {_counted(found)}", by)
+    return Condition(text=f"Batch {jid} goes on. {_counted(found)}")
+
+
+def of_engine(name: str, silent: float) -> Condition:
+    """Return how an engine stands. :param silent: seconds for which it has not answered; 0 where it has."""
+    if silent:
+        return Condition("engine", f"The {name} engine has not answered for {silent:.0f} s: it hangs or is stopped")
+    return Condition(text=f"The {name} engine answers again")
+
+
+def wrong_minions(minions: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the minions of a batch on which it did not succeed, worst first."""
+    found: dict[str, list[str]] = {state: [] for state in _WRONG}
+    for minion, record in minions.items():
+        if record.get("state") in found:
+            found[record["state"]].append(minion)
+    return [minion for state in _WRONG for minion in found[state]]
+
+
+def link(console: str, jid: str) -> str:
+    """Return the address of a batch in the console. :param console: that of the console; empty where there is none."""
+    return f"{console.split('#')[0]}#/batches/{quote(jid, safe='')}" if console and jid else ""
+
+
+def written(
+    number: str, kind: str, text: str, at: float, master: str, seen: Seen | None = None, console: str = ""
+) -> dict[str, Any]:
+    """
+    Return a notice as it is sent.
+
+    :param number: what it is known by, wherever it comes to more than once.
+    :param at: Unix time.
+    :param console: the address of the console.
+    """
+    found: Mapping[str, Any] = seen.summary if seen else {}
+    wrong = wrong_minions(seen.minions) if seen else []
+    address = link(console, str(found.get("jid", "")))
+    names = f" Minions: {', '.join(wrong[:NAMED])}{', …' if len(wrong) > NAMED else ''}." if wrong else ""
+    return {
+        "id": number,
+        "kind": kind,
+        "text": f"{text}{names}{f' {address}' if address else ''}",
+        "time": round(at, 3),
+        "master": master,
+        **{name: found.get(name) for name in ("jid", "fun", "user", "tgt", "state", "parent") if found.get(name)},
+        **({"counts": {name: found[name] for name in _COUNTS if name in found}} if found else {}),
+        **({"minions": wrong[:NAMED], "minions_in_all": len(wrong)} if wrong else {}),
+        **({"link": address} if address else {}),
+    }
+
+
+def plain(text: str) -> str:
+    """
+    Return text for a returner: nothing that means something to a shell, to YAML, or to Jinja, from which that for mail makes
+    its subject and its text.
+    """
+    return _UNSAFE.sub("_", text)
+
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.,:;/#%@() -]")
+_COUNTS = ("total", "completed", "active", "pending", *_WRONG)
+
+
+def _counted(found: Mapping[str, Any]) -> str:
+    """Return ``36 of 40 minions completed, 3 failed, 1 pending.``"""
+    rest: Sequence[str] = [
+        f"{found[name]} {name.replace('_', ' ')}" for name in (*_WRONG, "active", "pending") if found.get(name)
+    ]
+    done = f"{found['completed']} of {found['total']} minions completed"
+    return f"{', '.join([done, *rest])}."

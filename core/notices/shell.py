@@ -1,0 +1,242 @@
+"""
+The job_notices engine's work: look how batches and engines stand, and tell of what has changed.
+
+What comes over the bus is a hint to look; what is told was read from the batches' journals. Each target has a thread of its
+own, so that one that hangs keeps neither another nor any engine waiting. A notice leaves the ledger, on the disk, when its
+target has taken it: it can come twice, with the same ``id``, after a crash between the two, and never not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from saltext.jobs.core import lines
+from saltext.jobs.core.engine.names import JOB_NOTICES
+from saltext.jobs.core.engine.requests import Inbox
+from saltext.jobs.core.engine.service import Service
+from saltext.jobs.core.engine.worker import Worker
+from saltext.jobs.core.master import events
+from saltext.jobs.core.master.bus import Bus
+from saltext.jobs.core.metrics import History, Metric, counter, gauge, of_bus
+from saltext.jobs.core.notices.files import LedgerFile, pack
+from saltext.jobs.core.notices.ledger import MOST, Ledger
+from saltext.jobs.core.notices.notice import Seen
+from saltext.jobs.core.quiet import Quiet
+
+log = lines.logger(__name__)
+
+#: Seconds between two looks at requests and at the engines' beats.
+_TICK = 5.0
+#: Seconds between two looks at the batches that events cause, and without any event.
+_SOON, _ANYWAY = 1.0, 300.0
+#: Seconds before a notice that did not arrive is sent again; twice as long each time, up to the longest.
+_SHORTEST, _LONGEST = 5.0, 300.0
+#: Events of a batch after which there may be something to tell.
+_TELLING = frozenset(("check", "checked", "paused", "resumed", "halted", "complete"))
+
+#: Gets a notice to where it is told, or raises; blocks.
+Send = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass
+class Target:
+    """Somebody who is told. :param worker: the thread in which ``send`` is called."""
+
+    send: Send
+    worker: Worker
+    sent: int = 0
+    failures: int = 0
+    trouble: str | None = None
+    pause: float = _SHORTEST
+    #: Whether a delivery is under way, or waits for its next try.
+    busy: bool = False
+
+
+@dataclass(frozen=True)
+class Ports:
+    """
+    What the engine works with. It closes them.
+
+    :param wall: returns Unix time.
+    :param jids: returns the jids of all batches; blocks.
+    :param look: returns how a batch stands, or None where that cannot be read; blocks.
+    :param silent: returns for how many seconds each engine has not answered, 0 where it has.
+    """
+
+    loop: Any
+    wall: Callable[[], float]
+    bus: Bus
+    inbox: Inbox
+    disk: Worker
+    file: LedgerFile
+    jids: Callable[[], list[str]]
+    look: Callable[[str], Seen | None]
+    silent: Callable[[], Mapping[str, float]]
+    targets: Mapping[str, Target] = field(default_factory=dict)
+
+
+class NoticesShell:
+    """
+    The job_notices engine's work; an engine.process.App and a bus.Listener.
+
+    :param ledger: what was told, as it was kept.
+    :param keep: seconds after which a notice is given up.
+    :param shortest: seconds before the first of further tries.
+    """
+
+    def __init__(self, ports: Ports, ledger: Ledger, keep: float, shortest: float = _SHORTEST) -> None:
+        self._ports, self._ledger, self._keep, self._shortest = ports, ledger, keep, shortest
+        self.history = History()
+        verbs = {"stats": lambda request: self._stats(), "test": self._test}
+        self._service = Service(ports.loop, ports.inbox, verbs)
+        self._wake = events.wake_tag(JOB_NOTICES)
+        self._quiet = Quiet(log)
+        self._looked = 0.0
+        self._is_wanted = False
+        self._is_unsaved = False
+        self._dropped: dict[str, int] = {}
+
+    def start(self) -> None:
+        # What happened while nobody listened is looked for once somebody does.
+        self._ports.bus.listen(self, self.on_gap)
+        self._tick()
+        self._kick()
+
+    def metrics(self) -> list[Metric]:
+        """Return the engine's figures."""
+        prefix, targets, waiting = "saltext_jobs_notices", self._ports.targets, self._ledger.waiting
+        return [
+            gauge(
+                f"{prefix}_waiting", "Notices that have not arrived.", {n: len(waiting[n]) for n in targets}, "target"
+            ),
+            counter(f"{prefix}_sent_total", "Notices that have.", {n: t.sent for n, t in targets.items()}, "target"),
+            counter(
+                f"{prefix}_failures_total", "Tries that failed.", {n: t.failures for n, t in targets.items()}, "target"
+            ),
+            counter(f"{prefix}_dropped_total", "Notices that were given up.", self._ledger.dropped, "target"),
+            *of_bus(prefix, self._ports.bus),
+        ]
+
+    def close(self) -> None:
+        """End. What has not arrived is on the disk."""
+        self._ports.bus.close()
+        for worker in (self._ports.disk, *(target.worker for target in self._ports.targets.values())):
+            worker.close()
+
+    # -- the bus ------------------------------------------------------------------------------------------------------
+
+    def wants(self, tag: str) -> bool:
+        return tag == self._wake or (tag.startswith("salt/batch/") and tag.rpartition("/")[2] in _TELLING)
+
+    def handle(self, tag: str, data: Any) -> None:
+        if tag == self._wake:
+            self._service.take()
+        else:
+            self.on_gap()
+
+    def on_gap(self) -> None:
+        """Look at the batches soon, once for all events until then."""
+        if not self._is_wanted:
+            self._is_wanted = True
+            self._ports.loop.call_later(_SOON, self._ports.loop.spawn_callback, self._look)
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        self._ports.loop.call_later(_TICK, self._tick)
+        now = self._ports.wall()
+        self._service.sweep(now)
+        self._service.take()
+        changed = [self._ledger.take_engine(name, silent, now) for name, silent in self._ports.silent().items()]
+        if any(changed) or self._is_unsaved:
+            self._ports.loop.spawn_callback(self._tell)
+        if not 0 <= now - self._looked < _ANYWAY:  # a clock may be set back
+            self.on_gap()
+
+    async def _look(self) -> None:
+        self._is_wanted, self._looked = False, self._ports.wall()
+        try:
+            jids = await self._ports.disk.call(self._ports.jids)
+            seen = await self._ports.disk.call(self._read, self._ledger.to_read(jids))
+        except Exception as exc:
+            self._quiet.error("look", "How batches stand cannot be read, so nothing is told of them", exc_info=exc)
+            return
+        if self._ledger.take_batches(seen, jids, self._ports.wall()):
+            await self._tell()
+
+    def _read(self, jids: list[str]) -> dict[str, Seen]:
+        return {jid: seen for jid in jids if (seen := self._ports.look(jid)) is not None}
+
+    async def _tell(self) -> None:
+        """Keep what has changed, and send what waits."""
+        for name, dropped in self._ledger.dropped.items():
+            if dropped > self._dropped.get(name, 0):
+                self._quiet.error(f"dropped {name}", "%d notices wait for %s, so older ones were dropped", MOST, name)
+                self._dropped[name] = dropped
+        await self._save()
+        self._kick()
+
+    async def _save(self) -> None:
+        self._is_unsaved = True
+        try:
+            await self._ports.disk.call(self._ports.file.write, pack(self._ledger.record()))
+            self._is_unsaved = False
+        except OSError as exc:
+            self._quiet.error("save", "Notices are told, and not kept, so some may come again: %s", exc)
+
+    # -- telling ------------------------------------------------------------------------------------------------------
+
+    def _kick(self) -> None:
+        for name, target in self._ports.targets.items():
+            if not target.busy and self._ledger.waiting[name]:
+                target.busy = True
+                self._ports.loop.spawn_callback(self._deliver, name, target)
+
+    async def _deliver(self, name: str, target: Target) -> None:
+        """Send what waits for a target, oldest first, until all has arrived or one does not."""
+        while self._ledger.waiting[name]:
+            notice = self._ledger.waiting[name][0]
+            if self._ports.wall() - notice["time"] > self._keep:
+                log.error("A notice for %s is given up: %s", name, notice["text"])
+                self._ledger.dropped[name] += 1
+                self._dropped[name] = self._ledger.dropped[name]
+            else:
+                try:
+                    await target.worker.call(target.send, notice)
+                except Exception as exc:
+                    self._put_off(name, target, exc)
+                    return
+                target.sent, target.trouble, target.pause = target.sent + 1, None, self._shortest
+            self._ledger.arrived(name, notice["id"])
+            await self._save()
+        target.busy = False
+
+    def _put_off(self, name: str, target: Target, exc: Exception) -> None:
+        target.failures, target.trouble = target.failures + 1, str(exc) or type(exc).__name__
+        self._quiet.warning(name, "A notice has not arrived at %s and is sent again: %s", name, target.trouble)
+        self._ports.loop.call_later(target.pause, self._again, name, target)
+        target.pause = min(2 * target.pause, _LONGEST)
+
+    def _again(self, name: str, target: Target) -> None:
+        self._ports.loop.spawn_callback(self._deliver, name, target)
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    def _stats(self) -> dict[str, Any]:
+        return {
+            name: {
+                "sent": target.sent,
+                "waiting": len(self._ledger.waiting[name]),
+                "failures": target.failures,
+                "dropped": self._ledger.dropped[name],
+                "trouble": target.trouble,
+            }
+            for name, target in self._ports.targets.items()
+        }
+
+    async def _test(self, request: Mapping[str, Any]) -> list[str]:
+        self._ledger.take_test(self._ports.wall())
+        await self._tell()
+        return list(self._ports.targets)

@@ -1,0 +1,131 @@
+"""
+A notice as a signed POST of JSON.
+
+It blocks, for ``deadline`` seconds at most: use it in a Worker of its own. It must never log or raise the secret, nor the
+address, which may hold a secret too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import http.client
+import json
+import pathlib
+import socket
+import ssl
+import threading
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+from saltext.jobs.core.errors import JobsError, SettingsError
+
+#: What a receiver checks: ``sha256=`` and the HMAC of the body, as a hexadecimal number.
+SIGNATURE = "X-Salt-Signature"
+#: Seconds that one operation of the network may take, and the whole of a delivery.
+_PATIENCE, _DEADLINE = 10.0, 30.0
+
+
+class Undelivered(JobsError):
+    """A notice has not arrived, as far as is known; the message says why."""
+
+
+class Webhook:
+    """
+    :param url: where notices are sent.
+    :param secret: what they are signed with; empty for not at all.
+    :param secret_file: a file whose content is the secret, without the line's end. Read each time: it may be replaced.
+    :param ca_file: certificates by which the receiver's is checked; empty for those of the system.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        secret: str = "",
+        secret_file: str = "",
+        ca_file: str = "",
+        patience: float = _PATIENCE,
+        deadline: float = _DEADLINE,
+    ) -> None:
+        self._url, self._secret, self._secret_file, self._ca_file = urlsplit(url), secret, secret_file, ca_file
+        self._patience, self._deadline = patience, deadline
+
+    def __call__(self, notice: Mapping[str, Any]) -> None:
+        """Send a notice. :raises Undelivered: whatever goes wrong."""
+        try:
+            status = self._post(json.dumps(notice).encode())
+        except (OSError, http.client.HTTPException, ValueError) as exc:
+            raise Undelivered(_said(exc)) from None  # the cause may name the address
+        if not 200 <= status < 300:
+            raise Undelivered(f"the receiver answers {status}")
+
+    def _post(self, body: bytes) -> int:
+        headers = {"Content-Type": "application/json", "User-Agent": "saltext-jobs", "Connection": "close"}
+        secret = self._read_secret()
+        if secret:
+            headers[SIGNATURE] = signature(secret, body)
+        connection = self._connection(self._url)
+        # Each operation has its own patience; one that goes on byte by byte is ended with the connection.
+        ends = threading.Timer(self._deadline, _cut, [connection])
+        ends.daemon = True
+        ends.start()
+        try:
+            path = f"{self._url.path or '/'}{f'?{self._url.query}' if self._url.query else ''}"
+            connection.request("POST", path, body, headers)
+            return connection.getresponse().status  # a redirect is an answer that says no
+        finally:
+            ends.cancel()
+            connection.close()
+
+    def _connection(self, url: SplitResult) -> http.client.HTTPConnection:
+        host = url.hostname or ""
+        if url.scheme == "http":
+            return http.client.HTTPConnection(host, url.port, timeout=self._patience)
+        trusted = ssl.create_default_context(cafile=self._ca_file or None)
+        return http.client.HTTPSConnection(host, url.port, timeout=self._patience, context=trusted)
+
+    def _read_secret(self) -> bytes:
+        if not self._secret_file:
+            return self._secret.encode()
+        secret = pathlib.Path(self._secret_file).read_bytes().strip()
+        if not secret:
+            raise ValueError("secret_file is empty")
+        return secret
+
+
+def check_address(url: str) -> None:
+    """:raises SettingsError: where it is no address of a webhook; the address is not in it, which may hold a secret."""
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and url.isprintable()
+        good = good and " " not in url and url.isascii() and "@" not in parts.netloc
+    except ValueError:
+        good = False
+    if not good:
+        raise SettingsError(
+            "job_notices: url is no address of a webhook; accepted is one such as https://ops.example.com/hooks/salt, "
+            "without a user and a password"
+        )
+
+
+def signature(secret: bytes, body: bytes) -> str:
+    """Return what ``SIGNATURE`` says of a body."""
+    return f"sha256={hmac.new(secret, body, hashlib.sha256).hexdigest()}"
+
+
+def _cut(connection: http.client.HTTPConnection) -> None:
+    with contextlib.suppress(OSError, AttributeError):  # there is no connection yet, or no more
+        connection.sock.shutdown(socket.SHUT_RDWR)
+
+
+def _said(exc: Exception) -> str:
+    """Return what went wrong, without what the error may name."""
+    if isinstance(exc, TimeoutError):
+        return "the receiver does not answer in time"
+    if isinstance(exc, ssl.SSLError):
+        return f"TLS: {exc.reason or type(exc).__name__}"
+    if isinstance(exc, OSError) and exc.strerror:
+        return exc.strerror
+    return str(exc) if type(exc) is ValueError else type(exc).__name__

@@ -1,0 +1,130 @@
+"""
+Tell people, where they are, that a batch was halted, has failed or waits for an approval, that an engine hangs, and that
+it is over: by a signed webhook, and by Salt's own returners.
+
+.. code-block:: yaml
+
+    engines:
+      - job_notices: {}
+
+    job_notices:
+      url: https://ops.example.com/hooks/salt
+      secret_file: /etc/salt/notices.secret
+
+Its options stand under ``job_notices:`` in the master's configuration and are described in ``docs/notices.md``. Whether
+notices arrive is shown by the ``job_notices`` runner.
+
+This file only wires: what is told is in ``core/notices/ledger.py``, input and output in ``core/notices/shell.py``.
+
+.. versionadded:: 0.3.0
+"""
+
+import socket
+import time
+
+from saltext.jobs.core import lines
+from saltext.jobs.core.batch import summary
+from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.engine import process as engine
+from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_NOTICES, JOB_RECORDER, JOB_RETRY
+from saltext.jobs.core.engine.worker import Worker
+from saltext.jobs.core.errors import SettingsError, StateError
+from saltext.jobs.core.master.bus import Bus
+from saltext.jobs.core.notices.files import LedgerFile
+from saltext.jobs.core.notices.ledger import Ledger
+from saltext.jobs.core.notices.notice import Seen, plain
+from saltext.jobs.core.notices.shell import NoticesShell, Ports, Target
+from saltext.jobs.core.notices.webhook import Webhook, check_address
+from saltext.jobs.core.recorder.returner import ReturnerModule
+from saltext.jobs.core.settings import NoticesSettings, read_settings
+
+log = lines.logger(__name__)
+
+__virtualname__ = JOB_NOTICES
+
+#: Seconds for which a returner may wait for its server, where it says nothing itself: that for mail waits for ever.
+_PATIENCE = 30.0
+#: Kinds after which nothing is wrong.
+_GOOD = ("recovered", "test")
+
+
+def __virtual__():
+    return __virtualname__
+
+
+def start(**options):
+    """
+    Run until the master stops. Called by Salt.
+
+    :param options: engine options; those under ``job_notices:`` in the master's configuration are read first.
+    """
+    try:
+        settings = read_settings(NoticesSettings, JOB_NOTICES, __opts__.get(JOB_NOTICES), options)
+        if settings.url:
+            check_address(settings.url)
+        elif not settings.returners:
+            raise SettingsError("job_notices has neither url nor returners, so nobody would be told")
+    except SettingsError as exc:
+        log.critical("The job_notices engine does not start: %s", exc)
+        engine.wait_for_the_end()
+        return
+    socket.setdefaulttimeout(_PATIENCE)
+    try:
+        engine.run(__opts__, JOB_NOTICES, lambda loop: _wired(dict(__opts__), settings, loop), settings.metrics_dir)
+    except StateError as exc:
+        log.critical("The job_notices engine does not start: %s", exc)
+        engine.wait_for_the_end()
+
+
+def _wired(opts, settings, loop):
+    targets = {name: Target(send, Worker(loop)) for name, send in _senders(opts, settings).items()}
+    file, store = LedgerFile(requests.engine_dir(opts, JOB_NOTICES)), BatchStore(opts)
+    ledger = Ledger(opts["id"], settings.kinds, settings.console, list(targets), file.read())
+    ports = Ports(
+        loop=loop,
+        wall=time.time,
+        bus=Bus(opts, loop, JOB_NOTICES),
+        inbox=requests.Inbox(opts, JOB_NOTICES),
+        disk=Worker(loop),
+        file=file,
+        jids=lambda: [*store.open_jids(), *store.ended_jids()],
+        look=lambda jid: _look(store, jid),
+        silent=lambda: {name: requests.silent_for(opts, name) for name in (BATCH_MANAGER, JOB_RETRY, JOB_RECORDER)},
+        targets=targets,
+    )
+    return NoticesShell(ports, ledger, settings.keep)
+
+
+def _senders(opts, settings):
+    webhook = Webhook(settings.url, settings.secret, settings.secret_file, settings.ca_file)
+    senders = {"webhook": webhook} if settings.url else {}
+    for choice in settings.returners:
+        senders[choice.label] = _to_returner(opts["id"], ReturnerModule(opts, choice.returner, choice.ret_config))
+    return senders
+
+
+def _to_returner(master, returner):
+    def send(notice):
+        good = notice["kind"] in _GOOD
+        returner.store_return(
+            {
+                "id": master,
+                "jid": notice.get("jid", ""),
+                "fun": f"{JOB_NOTICES}.{notice['kind']}",
+                "fun_args": [],
+                "return": plain(notice["text"]),
+                "success": good,
+                "retcode": 0 if good else 1,
+            }
+        )
+
+    return send
+
+
+def _look(store, jid):
+    try:
+        batch = store.read(jid)
+    except StateError:  # the batch_manager engine says so in the log, and sets it aside
+        return None
+    return None if batch is None else Seen(summary.summary(batch, time.time()), summary.minions(batch))

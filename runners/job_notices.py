@@ -1,0 +1,53 @@
+"""
+See whether notices of the job_notices engine arrive.
+
+.. code-block:: bash
+
+    salt-run job_notices.test
+    salt-run job_notices.stats
+
+.. versionadded:: 0.3.0
+"""
+
+from saltext.jobs.core import runner
+from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.names import JOB_NOTICES
+
+__virtualname__ = JOB_NOTICES
+
+
+def __virtual__():
+    return __virtualname__
+
+
+@runner.verb
+def stats():
+    """
+    Return for each target, ``webhook`` or a returner, how many notices were sent since the engine started, how many wait,
+    how many tries failed, how many were dropped, and what is wrong now (``trouble``, or None). Refused when no engine runs.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run job_notices.stats
+    """
+    return _ask("stats")
+
+
+@runner.verb
+def test():
+    """
+    Send a notice of the kind ``test`` to all targets, and return their names. ``stats`` tells whether it has arrived.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run job_notices.test
+    """
+    return _ask("test")
+
+
+def _ask(verb):
+    return requests.ask(__opts__, JOB_NOTICES, {"do": verb})

@@ -1,0 +1,67 @@
+"""A webhook's receiver: a real HTTP server that does what a test says, and keeps what it was sent."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import threading
+
+
+class Receiver:
+    """
+    ``answer`` is a status, or ``hang`` (takes the request and says nothing), or ``drip`` (a byte of an answer now and then).
+    ``got`` are ``(notice, headers, body)`` of those that were answered with success, ``tried`` the ids of all.
+    """
+
+    def __init__(self):
+        self.answer = 204
+        self.got, self.tried = [], []
+        self.over = threading.Event()
+
+    def ids(self):
+        return [notice["id"] for notice, _, _ in self.got]
+
+    def kinds(self):
+        return [notice["kind"] for notice, _, _ in self.got]
+
+
+@contextlib.contextmanager
+def receiving(port=0):
+    """Run a receiver; yields it, with its ``url``."""
+    receiver = Receiver()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            notice, answer = json.loads(body), receiver.answer
+            receiver.tried.append(notice["id"])
+            if answer == "hang":
+                receiver.over.wait(60)
+                return
+            if answer == "drip":
+                while not receiver.over.wait(0.1):
+                    self.wfile.write(b"H")
+                return
+            if answer == 204:
+                receiver.got.append((notice, dict(self.headers), body))
+            self.send_response(answer)
+            self.send_header("Location", "/elsewhere")
+            self.end_headers()
+
+        def log_message(self, *args):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    receiver.url = f"http://127.0.0.1:{server.server_address[1]}/hooks/salt?token=of-the-address"
+    receiver.port = server.server_address[1]
+    try:
+        yield receiver
+    finally:
+        receiver.over.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,21 @@
+"""Run the job_notices engine, as Salt's loader has it, in a process of its own: ``run.py FOLDER OPTIONS``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+
+import salt.loader
+
+from tests.event_bus import options
+
+
+def main(folder, given):
+    logging.basicConfig(level=logging.DEBUG, stream=sys.stderr, force=True)
+    opts = {**options(folder), "job_notices": json.loads(given), "hash_type": "sha256"}
+    salt.loader.engines(opts, {}, {}, {})["job_notices.start"]()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

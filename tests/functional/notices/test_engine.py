@@ -1,0 +1,137 @@
+"""The engine itself, over Salt's event bus and the journals of batches, killed and cut off."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import pytest
+import salt.utils.event
+
+from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.disk.journal import Journal
+from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.names import JOB_NOTICES
+from saltext.jobs.core.notices.files import LedgerFile
+from tests.event_bus import event_bus, options
+from tests.unit.batch.bench import Bench
+from tests.waiting import wait_for
+
+from .receiver import receiving
+
+CHECKOUT = pathlib.Path(__file__).resolve().parents[3]
+SECRET = "a-secret-that-nobody-sees"
+
+
+class Site:
+    """A master's folder with a bus, and the engine as often as it is started."""
+
+    def __init__(self, folder, url):
+        self.opts = options(folder)
+        self.folder, self.url = folder, url
+        self.store = BatchStore(self.opts)
+        self.log = folder / "engine.log"
+        self.engine = None
+        self._count = 0
+
+    def start(self, **more):
+        given = json.dumps({"url": self.url, "secret": SECRET, **more})
+        command = [sys.executable, "-m", "tests.functional.notices.run", str(self.folder), given]
+        with self.log.open("ab") as log:
+            self.engine = subprocess.Popen(command, cwd=CHECKOUT, stderr=log, start_new_session=True)
+        ledger = LedgerFile(requests.engine_dir(self.opts, JOB_NOTICES))
+        wait_for(lambda: requests.is_running(self.opts, JOB_NOTICES), what="the engine runs")
+        wait_for(lambda: (ledger.read() or {}).get("begun"), what="it has looked")
+
+    def kill(self):
+        if self.engine is not None:
+            os.killpg(self.engine.pid, signal.SIGKILL)
+            self.engine.wait()
+            self.engine = None
+
+    def fail_a_batch(self):
+        """A batch that ends on two minions, on one of them without success; the bus has an event of it."""
+        self._count += 1
+        jid = f"2026051610111213{self._count:04}"
+        bench = Bench("ab", "2", jid=jid)
+        bench.sent()
+        bench.returns("a")
+        bench.returns("b", retcode=1)
+        journal = Journal(self.store.journal_path(jid))
+        journal.rewrite(bench.first)
+        for record in bench.journal:
+            journal.append(record)
+        journal.close()
+        self.store.end(jid)
+        with salt.utils.event.get_event("master", self.opts["sock_dir"], opts=self.opts, listen=False) as bus:
+            bus.fire_event({"jid": jid}, f"salt/batch/{jid}/complete")
+        return jid
+
+    def stats(self):
+        return requests.ask(self.opts, JOB_NOTICES, {"do": "stats"})["webhook"]
+
+
+@pytest.fixture
+def receiver():
+    with receiving() as one:
+        yield one
+
+
+@pytest.fixture
+def site(tmp_path, receiver):
+    with event_bus(tmp_path):
+        made = Site(tmp_path, receiver.url)
+        yield made
+        made.kill()
+    assert SECRET not in made.log.read_text() and "of-the-address" not in made.log.read_text()
+
+
+def test_a_batch_that_fails_is_told_and_a_test_arrives(site, receiver):
+    site.start()
+    assert requests.ask(site.opts, JOB_NOTICES, {"do": "test"}) == ["webhook"]
+    wait_for(lambda: receiver.kinds() == ["test"], what="the test has arrived")
+    jid = site.fail_a_batch()
+    wait_for(lambda: receiver.kinds() == ["test", "failed"], what="the failure is told")
+    assert receiver.got[1][0]["jid"] == jid
+    assert receiver.got[1][0]["minions"] == ["b"]
+    assert site.stats()["trouble"] is None
+
+
+def test_a_notice_outlives_a_kill_while_its_receiver_is_down(site, receiver):
+    site.start()
+    receiver.answer = 503
+    site.fail_a_batch()
+    wait_for(lambda: len(receiver.tried) > 1, what="it was tried")
+    wait_for(lambda: site.stats()["trouble"] == "the receiver answers 503", what="the trouble is told")
+    site.kill()
+    jid = site.fail_a_batch()  # while no engine runs
+    receiver.answer = "hang"
+    site.start()
+    wait_for(lambda: len(receiver.tried) > 2, what="it is tried again")
+    assert site.stats()["waiting"] >= 1  # which answers, though the receiver does not
+    site.kill()
+    receiver.answer = 204
+    site.start()
+    wait_for(lambda: receiver.kinds() == ["failed", "failed"], what=lambda: f"all is told: {receiver.kinds()}")
+    assert len(set(receiver.ids())) == 2
+    assert receiver.got[1][0]["jid"] == jid
+
+
+def test_a_forged_event_tells_nothing(site, receiver):
+    site.start()
+    with salt.utils.event.get_event("master", site.opts["sock_dir"], opts=site.opts, listen=False) as bus:
+        bus.fire_event(
+            {"jid": "20260516101112131499", "halted_reason": "forged"}, "salt/batch/20260516101112131499/halted"
+        )
+    site.fail_a_batch()
+    wait_for(lambda: receiver.kinds() == ["failed"], what="what is true is told")
+
+
+def test_a_returner_gets_each_notice_too(site, receiver):
+    site.start(returners=["rawfile_json"])
+    assert requests.ask(site.opts, JOB_NOTICES, {"do": "test"}) == ["webhook", "rawfile_json"]
+    wait_for(lambda: receiver.kinds() == ["test"], what="the test has arrived")

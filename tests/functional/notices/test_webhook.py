@@ -1,0 +1,105 @@
+"""A webhook against a real HTTP server."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import time
+
+import pytest
+
+from saltext.jobs.core.errors import SettingsError
+from saltext.jobs.core.notices.webhook import SIGNATURE, Undelivered, Webhook, check_address
+from saltext.jobs.core.settings import NoticesSettings, read_settings
+
+from .receiver import receiving
+
+NOTICE = {"id": "m-1", "kind": "test", "text": "A test: ä"}
+SECRET = "a-secret-that-nobody-sees"
+
+
+@pytest.fixture
+def receiver():
+    with receiving() as one:
+        yield one
+
+
+def test_a_notice_is_posted_as_json_and_signed(receiver):
+    Webhook(receiver.url, SECRET)(NOTICE)
+    ((notice, headers, body),) = receiver.got
+    assert notice == NOTICE
+    assert headers["Content-Type"] == "application/json"
+    assert headers[SIGNATURE] == "sha256=" + hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
+
+
+def test_the_secret_of_a_file_is_read_each_time(receiver, tmp_path):
+    path = tmp_path / "secret"
+    webhook = Webhook(receiver.url, secret_file=str(path))
+    for secret in ("one", "two"):
+        path.write_text(f"{secret}\n")
+        webhook(NOTICE)
+        _, headers, body = receiver.got[-1]
+        assert headers[SIGNATURE] == "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+    path.write_text("\n")
+    with pytest.raises(Undelivered, match="secret_file is empty"):
+        webhook(NOTICE)
+    path.unlink()
+    with pytest.raises(Undelivered, match="No such file"):
+        webhook(NOTICE)
+    assert len(receiver.tried) == 2
+
+
+def test_without_a_secret_it_is_not_signed(receiver):
+    Webhook(receiver.url)(NOTICE)
+    assert SIGNATURE not in receiver.got[0][1]
+
+
+@pytest.mark.parametrize("status", [301, 307, 400, 401, 404, 500, 503])
+def test_whatever_is_no_success_is_a_failure_and_a_redirect_is_not_followed(receiver, status):
+    receiver.answer = status
+    with pytest.raises(Undelivered, match=f"answers {status}"):
+        Webhook(receiver.url)(NOTICE)
+    assert len(receiver.tried) == 1
+
+
+@pytest.mark.parametrize("answer", ["hang", "drip"])
+def test_a_receiver_that_hangs_is_given_up(receiver, answer):
+    receiver.answer = answer
+    begun = time.monotonic()
+    with pytest.raises(Undelivered):
+        Webhook(receiver.url, patience=0.5, deadline=1.0)(NOTICE)
+    assert time.monotonic() - begun < 20
+
+
+def test_a_receiver_that_is_not_there_is_a_failure_that_names_no_secret():
+    with receiving() as gone:
+        url = gone.url
+    with pytest.raises(Undelivered) as told:
+        Webhook(url, SECRET)(NOTICE)
+    assert "of-the-address" not in str(told.value) and SECRET not in str(told.value)
+    assert told.value.__cause__ is None
+
+
+def test_a_certificate_that_is_none_is_a_failure(receiver):
+    with pytest.raises(Undelivered):
+        Webhook(receiver.url.replace("http:", "https:"))(NOTICE)
+    assert receiver.tried == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["ftp://x/", "https://", "x", "https://u:pw@x/", "http://x:port/", "http://x/a b", "http://x/\n", "file:///x"],
+)
+def test_what_is_no_address_is_refused_and_not_shown(url):
+    with pytest.raises(SettingsError) as told:
+        check_address(url)
+    assert url not in str(told.value)
+
+
+def test_no_error_over_the_options_shows_a_secret():
+    settings = read_settings(NoticesSettings, "job_notices", {"secret": SECRET, "url": f"https://x/{SECRET}"})
+    assert settings.secret == SECRET
+    assert SECRET not in repr(settings)
+    with pytest.raises(SettingsError) as told:
+        read_settings(NoticesSettings, "job_notices", {"secrt": SECRET})
+    assert SECRET not in str(told.value)

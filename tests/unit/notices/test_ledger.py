@@ -1,0 +1,193 @@
+"""What is told, of which batch or engine, and how often."""
+
+from __future__ import annotations
+
+import pytest
+
+from saltext.jobs.core.notices.ledger import MOST, Ledger
+from saltext.jobs.core.notices.notice import KINDS, NAMED, Seen, link, plain, wrong_minions
+from saltext.jobs.core.settings import NOTICES
+
+JID, RETRY = "20260516101112131415", "20260516111112131415"
+COUNTS = dict.fromkeys(
+    ("total", "completed", "active", "pending", "failed", "timed_out", "lost", "killed", "offline"), 0
+)
+
+
+def seen(state="running", jid=JID, minions=(), **more):
+    found = {"jid": jid, "fun": "state.apply", "user": "anna", "tgt": "*", "state": state, "halted_reason": None}
+    return Seen({**found, **COUNTS, **more}, {name: {"state": of} for name, of in dict(minions).items()})
+
+
+HALTED = seen("halted", halted_reason="more than 2 failures", total=4, completed=1, failed=3, stopped_by="")
+WAITS = seen("paused", paused_by="approval", approve=0)
+FAILED = seen("complete", success=False, total=2, completed=1, failed=1, minions={"a": "completed", "b": "failed"})
+WELL = seen("complete", success=True, total=2, completed=2)
+
+
+class Stage:
+    """A ledger that has looked once, so that nothing of it is a first start."""
+
+    def __init__(self, kinds=NOTICES, console="", record=None):
+        self.ledger = Ledger("m", kinds, console, ["webhook"], record)
+        self.now = 1000.0
+        if record is None:
+            self.look()
+
+    def look(self, *batches):
+        found = {one.summary["jid"]: one for one in batches}
+        self.now += 1
+        read = {jid: found[jid] for jid in self.ledger.to_read(found)}
+        return self.ledger.take_batches(read, list(found), self.now)
+
+    @property
+    def told(self):
+        return [notice["kind"] for notice in self.ledger.waiting["webhook"]]
+
+
+@pytest.fixture
+def stage():
+    return Stage()
+
+
+def test_what_can_be_told_is_what_the_option_names():
+    assert tuple(KINDS) == NOTICES
+
+
+@pytest.mark.parametrize(
+    "batch, kind",
+    [
+        (HALTED, "halted"),
+        (FAILED, "failed"),
+        (WAITS, "approval"),
+        (seen("paused", paused_by="publish", paused_reason="6 publishes failed"), "paused"),
+        (seen("paused", paused_by="permission", paused_reason="its owner may not run it any more"), "paused"),
+    ],
+)
+def test_what_needs_somebody_is_told_once(stage, batch, kind):
+    assert stage.look(batch)
+    assert not stage.look(batch)
+    assert stage.told == [kind]
+
+
+@pytest.mark.parametrize(
+    "batch", [seen(), WELL, *(seen("paused", paused_by=by) for by in ("operator", "window", "start", "rights"))]
+)
+def test_what_needs_nobody_is_not_told(stage, batch):
+    stage.look(batch)
+    assert stage.told == []
+
+
+def test_an_approval_that_was_given_is_told_and_the_next_stage_is_another(stage):
+    for batch in (WAITS, seen(), seen("paused", paused_by="approval", approve=1)):
+        stage.look(batch)
+    assert stage.told == ["approval", "recovered", "approval"]
+    stage.look(seen("paused", paused_by="approval", approve=2))  # the engine was faster than the look
+    assert stage.told[3:] == ["approval"]
+
+
+def test_a_retry_that_succeeds_ends_what_was_told_of_its_batch(stage):
+    stage.look(FAILED)
+    stage.look(FAILED, seen("complete", RETRY, success=True, parent=JID))
+    stage.look(FAILED, seen("complete", RETRY, success=True, parent=JID))
+    assert stage.told == ["failed", "recovered"]
+    assert f"Batch {RETRY}, a retry of {JID}, has succeeded." in stage.ledger.waiting["webhook"][1]["text"]
+
+
+def test_a_batch_that_has_ended_is_looked_at_no_more(stage):
+    stage.look(FAILED)
+    assert stage.ledger.to_read([JID, RETRY]) == [RETRY]
+
+
+def test_an_engine_that_hangs_and_answers_again_is_told(stage):
+    for silent in (0, 80, 90, 0, 0):
+        stage.ledger.take_engine("batch_manager", silent, stage.now)
+    assert stage.told == ["engine", "recovered"]
+    first = stage.ledger.waiting["webhook"][0]
+    assert first["text"] == "The batch_manager engine has not answered for 80 s: it hangs or is stopped"
+
+
+def test_what_was_there_before_the_first_start_is_not_told():
+    ledger = Ledger("m", NOTICES, "", ["webhook"], None)
+    ledger.take_batches({JID: HALTED, RETRY: seen("paused", RETRY, paused_by="approval", approve=0)}, [JID, RETRY], 1.0)
+    assert ledger.waiting == {"webhook": []}
+    ledger.take_batches({RETRY: seen("halted", RETRY, halted_reason="stop")}, [JID, RETRY], 2.0)
+    assert [notice["kind"] for notice in ledger.waiting["webhook"]] == ["halted"]
+
+
+def test_a_test_before_the_first_look_does_not_make_old_batches_new_ones():
+    ledger = Ledger("m", NOTICES, "", ["webhook"], None)
+    ledger.take_test(1.0)
+    again = Ledger("m", NOTICES, "", ["webhook"], ledger.record())
+    assert again.take_batches({JID: HALTED}, [JID], 2.0)
+    assert [notice["kind"] for notice in again.waiting["webhook"]] == ["test"]
+
+
+def test_the_first_look_is_kept_though_there_was_nothing():
+    assert Ledger("m", NOTICES, "", ["webhook"], None).take_batches({}, [], 1.0)
+
+
+def test_kinds_that_are_not_wanted_are_not_told_and_neither_is_their_end():
+    stage = Stage(kinds=("halted", "recovered"))
+    for batch in (WAITS, seen(), HALTED):
+        stage.look(batch)
+    assert stage.told == ["halted"]
+
+
+def test_nothing_is_told_again_after_a_restart_and_what_waited_still_does(stage):
+    stage.look(HALTED)
+    again = Stage(record=stage.ledger.record())
+    assert not again.look(HALTED)
+    assert again.told == ["halted"]
+    again.look(HALTED, seen("complete", RETRY, success=False))
+    first, second = again.ledger.waiting["webhook"]
+    assert first["id"] != second["id"]
+
+
+def test_what_is_no_more_is_forgotten(stage):
+    stage.look(FAILED)
+    stage.look()
+    assert stage.ledger.record()["told"] == {}
+    assert stage.ledger.record()["over"] == []
+
+
+def test_a_target_that_takes_nothing_keeps_the_newest_notices(stage):
+    for _ in range(MOST + 5):
+        stage.ledger.take_test(stage.now)
+    assert len(stage.told) == MOST
+    assert stage.ledger.dropped == {"webhook": 5}
+
+
+def test_a_notice_says_which_minions_and_where_to_look(stage):
+    stage = Stage(console="https://salt:8000/console/index.html#/jobs")
+    stage.look(FAILED)
+    (notice,) = stage.ledger.waiting["webhook"]
+    assert notice["link"] == f"https://salt:8000/console/index.html#/batches/{JID}"
+    assert (notice["minions"], notice["minions_in_all"]) == (["b"], 1)
+    assert notice["counts"]["failed"] == 1
+    assert notice["text"] == (
+        f"Batch {JID} has not succeeded. 1 of 2 minions completed, 1 failed. Minions: b. {notice['link']}"
+    )
+
+
+def test_of_many_minions_some_are_named():
+    many = {f"web{number}": {"state": "failed"} for number in range(50)}
+    stage = Stage()
+    stage.look(Seen(FAILED.summary, many))
+    (notice,) = stage.ledger.waiting["webhook"]
+    assert (len(notice["minions"]), notice["minions_in_all"]) == (NAMED, 50)
+    assert ", …." in notice["text"]
+
+
+def test_minions_are_named_worst_first():
+    states = {"a": "offline", "b": "completed", "c": "lost", "d": "failed", "e": "active"}
+    assert wrong_minions({name: {"state": state} for name, state in states.items()}) == ["d", "c", "a"]
+
+
+def test_a_link_needs_a_console_and_a_batch():
+    assert link("", JID) == link("https://salt/", "") == ""
+    assert link("https://salt/", "a/b") == "https://salt/#/batches/a%2Fb"
+
+
+def test_a_text_for_a_returner_means_nothing_to_a_template():
+    assert plain("Batch 1: {{ opts }} `id` $(id) {% x %} 5 of 6") == "Batch 1: __ opts __ _id_ _(id) _% x %_ 5 of 6"
