@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+#: What the name of each figure begins with, and the label of those that every engine has.
+PREFIX, ENGINE = "saltext_jobs_", "engine"
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
@@ -72,7 +74,7 @@ def figures_of(metrics: Iterable[Metric]) -> dict[str, Any]:
         metric.name: {value: _finite(number) for value, number in metric.samples.items()}
         if metric.label
         else _finite(metric.samples[""])
-        for metric in metrics
+        for metric in with_former(metrics)
     }
 
 
@@ -115,20 +117,59 @@ class Work(Protocol):
     questions: int
 
 
-def of_bus(prefix: str, bus: Health) -> list[Metric]:
+def of_bus(engine: str, bus: Health) -> list[Metric]:
     """Return what every engine tells of its loop and its subscription."""
-    return [
-        counter(f"{prefix}_bus_gaps_total", "Times that events may have been lost on the bus.", bus.gaps),
-        gauge(f"{prefix}_loop_lag_seconds", "Longest delay of the engine's loop within the last minute.", bus.lag),
-    ]
-
-
-def of_publisher(prefix: str, publisher: Work) -> list[Metric]:
-    """Return what an engine that publishes tells of it."""
+    lag = "Longest delay of the engine's loop within the last minute."
     return [
         counter(
-            f"{prefix}_publishes_total", "Publishes that the master took, questions included.", publisher.published
+            f"{PREFIX}bus_gaps_total", "Times that events may have been lost on the bus.", {engine: bus.gaps}, ENGINE
         ),
-        counter(f"{prefix}_publish_failures_total", "Publishes that failed.", publisher.failed),
-        counter(f"{prefix}_questions_total", "Questions to minions among the publishes.", publisher.questions),
+        gauge(f"{PREFIX}loop_lag_seconds", lag, {engine: bus.lag}, ENGINE),
     ]
+
+
+def of_publisher(engine: str, publisher: Work) -> list[Metric]:
+    """Return what an engine that publishes tells of it."""
+    taken = "Publishes that the master took, questions included."
+    return [
+        counter(f"{PREFIX}publishes_total", taken, {engine: publisher.published}, ENGINE),
+        counter(f"{PREFIX}publish_failures_total", "Publishes that failed.", {engine: publisher.failed}, ENGINE),
+        counter(
+            f"{PREFIX}questions_total",
+            "Questions to minions among the publishes.",
+            {engine: publisher.questions},
+            ENGINE,
+        ),
+    ]
+
+
+def of_writing(engine: str, at: float) -> Metric:
+    """Return when an engine's file was written, in Unix time."""
+    return gauge(f"{PREFIX}written_timestamp_seconds", "When this file was written.", {engine: at}, ENGINE)
+
+
+def with_former(metrics: Iterable[Metric]) -> list[Metric]:
+    """Return figures, and each that had another name up to 0.2.0 with that name too: until the release after 0.3."""
+    return [one for metric in metrics for one in (metric, *_former(metric))]
+
+
+def _former(metric: Metric) -> list[Metric]:
+    about, short = f"Deprecated: see {metric.name}.", metric.name.removeprefix(PREFIX)
+    if metric.label == ENGINE:
+        named = {engine: f"{_FORMER_OF[engine]}_{short}" for engine in metric.samples if engine in _FORMER_OF}
+        if short == "written_timestamp_seconds":
+            named = {engine: f"{PREFIX}{engine}_{short}" for engine in named}
+        return [Metric(name, metric.kind, about, {"": metric.samples[engine]}) for engine, name in named.items()]
+    name = _FORMER.get(short) or next(
+        (old + short.removeprefix(new) for new, old in _BEFORE.items() if short.startswith(new)), ""
+    )
+    return [Metric(name, metric.kind, about, metric.samples, metric.label)] if name else []
+
+
+_FORMER = {
+    "batches": "salt_batch_batches",
+    "batches_ended_total": "salt_batch_ended_total",
+    "retry_transitions_total": "salt_job_retry_told_total",
+}
+_BEFORE = {"batch_": "salt_batch_", "retry_": "salt_job_retry_", "recorder_": "salt_job_recorder_"}
+_FORMER_OF = {"batch_manager": "salt_batch", "job_retry": "salt_job_retry", "job_recorder": "salt_job_recorder"}

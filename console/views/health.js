@@ -11,23 +11,23 @@ const DOCTORS = [["batch.doctor", "Batches"], ["job_retry.doctor", "Job retry"],
 /** Where an engine's figures are, and its charts: name of the figure, title, whether it is a counter, how a value reads. */
 const ENGINES = [
   ["batch_manager", "Batches", "batch.history", [
-    ["salt_batch_in_flight_minions", "Minions in flight", false, count],
-    ["salt_batch_pending_minions", "Minions to be sent to", false, count],
-    ["salt_batch_minions_total{completed}", "Minions completed, of batches that ended", true, aMinute],
-    ["salt_batch_publishes_total", "Publishes", true, aMinute],
-    ["salt_batch_loop_lag_seconds", "Loop lag", false, lag],
+    ["saltext_jobs_batch_in_flight_minions", "Minions in flight", false, count],
+    ["saltext_jobs_batch_pending_minions", "Minions to be sent to", false, count],
+    ["saltext_jobs_batch_minions_total{completed}", "Minions completed", true, aMinute],
+    ["saltext_jobs_publishes_total{batch_manager}", "Publishes", true, aMinute],
+    ["saltext_jobs_loop_lag_seconds{batch_manager}", "Loop lag", false, lag],
   ]],
   ["job_retry", "Job retry", "job_retry.history", [
-    ["salt_job_retry_entries{pending}", "Entries that wait", false, count],
-    ["salt_job_retry_entries{held}", "Entries held", false, count],
-    ["salt_job_retry_told_total{sent}", "Replays", true, aMinute],
-    ["salt_job_retry_oldest_pending_seconds", "Age of the oldest entry that waits", false, duration],
-    ["salt_job_retry_loop_lag_seconds", "Loop lag", false, lag],
+    ["saltext_jobs_retry_entries{pending}", "Entries that wait", false, count],
+    ["saltext_jobs_retry_entries{held}", "Entries held", false, count],
+    ["saltext_jobs_retry_transitions_total{sent}", "Replays", true, aMinute],
+    ["saltext_jobs_retry_oldest_pending_seconds", "Age of the oldest entry that waits", false, duration],
+    ["saltext_jobs_loop_lag_seconds{job_retry}", "Loop lag", false, lag],
   ]],
   ["job_recorder", "Job recorder", "job_recorder.history", [
-    ["salt_job_recorder_returns_total", "Returns taken in", true, aMinute],
-    ["salt_job_recorder_spool_bytes", "Spool", false, bytes],
-    ["salt_job_recorder_loop_lag_seconds", "Loop lag", false, lag],
+    ["saltext_jobs_recorder_returns_total", "Returns taken in", true, aMinute],
+    ["saltext_jobs_recorder_spool_bytes", "Spool", false, bytes],
+    ["saltext_jobs_loop_lag_seconds{job_recorder}", "Loop lag", false, lag],
   ]],
 ];
 /** Seconds in which a running engine shows a sign of life, several times over. */

@@ -16,17 +16,37 @@ _ENDS = ("complete", "halted")
 
 
 class Tally:
-    """What has become of the batches that ended since the engine's start."""
+    """
+    What has become of batches and minions since the engine's start; minions count when they end, not when their batch does.
 
-    def __init__(self) -> None:
+    :param since: Unix time of that start: what had ended by then of a batch is not counted.
+    """
+
+    def __init__(self, since: float = 0.0) -> None:
+        self._since = since
+        self._counted: dict[str, dict[str, int]] = {}
         self.batches = dict.fromkeys(_ENDS, 0)
         self.minions = dict.fromkeys((outcome.value for outcome in Outcome), 0)
 
+    def look(self, batches: Collection[Batch]) -> None:
+        """Count the minions that have ended since the last look. :param batches: those that have not ended."""
+        for batch in batches:
+            self._count(batch)
+
     def add(self, batch: Batch) -> None:
-        """Count a batch that has ended, and its minions."""
+        """Count a batch that has ended, and the rest of its minions."""
         self.batches[batch.state] += 1
-        for outcome in Outcome:
-            self.minions[outcome.value] += batch.counts[outcome]
+        self._count(batch)
+        del self._counted[batch.spec.jid]
+
+    def _count(self, batch: Batch) -> None:
+        counts = {outcome.value: batch.counts[outcome] for outcome in Outcome}
+        known = self._counted.get(batch.spec.jid)
+        if known is None:
+            known = counts if batch.created < self._since else dict.fromkeys(counts, 0)
+        for name, number in counts.items():
+            self.minions[name] += max(0, number - known[name])  # one that was lost may have returned after all
+        self._counted[batch.spec.jid] = {name: max(number, known[name]) for name, number in counts.items()}
 
 
 def _state_of(batch: Batch) -> str:
@@ -35,25 +55,35 @@ def _state_of(batch: Batch) -> str:
     return "waiting" if pause and pause.by not in HELD else batch.state
 
 
-def metrics_of(batches: Collection[Batch], ended: Tally, journal_bytes: int, now: float) -> list[Metric]:
+def metrics_of(batches: Collection[Batch], tally: Tally, journal_bytes: int, now: float) -> list[Metric]:
     """
     Return the figures.
 
     :param batches: those that have not ended.
+    :param tally: counts their minions too.
     :param now: Unix time.
     """
+    tally.look(batches)
     states = [_state_of(batch) for batch in batches]
     waiting = [now - batch.last_progress for batch in batches if batch.state == "running"]
     return [
-        gauge("salt_batch_batches", "Batches that have not ended.", {s: states.count(s) for s in _OPEN}, "state"),
-        counter("salt_batch_ended_total", "Batches that ended.", ended.batches, "outcome"),
-        counter("salt_batch_minions_total", "Minions of batches that ended.", ended.minions, "outcome"),
-        gauge("salt_batch_in_flight_minions", "Minions in flight.", sum(len(batch.flights) for batch in batches)),
-        gauge("salt_batch_pending_minions", "Minions to be sent to.", sum(batch.count_pending() for batch in batches)),
+        gauge("saltext_jobs_batches", "Batches that have not ended.", {s: states.count(s) for s in _OPEN}, "state"),
+        counter("saltext_jobs_batches_ended_total", "Batches that ended.", tally.batches, "outcome"),
+        counter("saltext_jobs_batch_minions_total", "Minions that ended.", tally.minions, "outcome"),
         gauge(
-            "salt_batch_without_progress_seconds",
+            "saltext_jobs_batch_in_flight_minions", "Minions in flight.", sum(len(batch.flights) for batch in batches)
+        ),
+        gauge(
+            "saltext_jobs_batch_pending_minions",
+            "Minions to be sent to.",
+            sum(batch.count_pending() for batch in batches),
+        ),
+        gauge(
+            "saltext_jobs_batch_without_progress_seconds",
             "Time since the last progress of the running batch that waits longest.",
             max(0.0, *waiting) if waiting else 0.0,
         ),
-        gauge("salt_batch_journal_bytes", "Size of the journals of batches that have not ended.", journal_bytes),
+        gauge(
+            "saltext_jobs_batch_journal_bytes", "Size of the journals of batches that have not ended.", journal_bytes
+        ),
     ]

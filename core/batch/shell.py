@@ -72,7 +72,7 @@ class BatchShell:
         self._left_alone: set[str] = set()  # open batches whose journals a later version has written
         self._seeking: dict[Live, None] = {}  # batches that wait for signs of life
         self._knows_ended = False
-        self._tally = Tally()
+        self._tally = Tally(ports.clock.now())
 
     def start(self) -> None:
         """Listen, and begin once the bus is heard: an answer that came before would be missed."""
@@ -94,8 +94,8 @@ class BatchShell:
         ports, batches = self._ports, [live.batch for live in self.live.values()]
         return [
             *metrics_of(batches, self._tally, sum(live.journal.size for live in self.live.values()), ports.clock.now()),
-            *of_publisher("salt_batch", ports.publisher),
-            *of_bus("salt_batch", ports.bus),
+            *of_publisher(BATCH_MANAGER, ports.publisher),
+            *of_bus(BATCH_MANAGER, ports.bus),
         ]
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from saltext.jobs.core import lines
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine.worker import Worker
-from saltext.jobs.core.metrics import Metric, gauge, text_of
+from saltext.jobs.core.metrics import Metric, of_writing, text_of, with_former
 from saltext.jobs.core.quiet import Quiet
 
 log = lines.logger(__name__)
@@ -59,10 +59,8 @@ class Report:
 
     async def _write(self) -> None:
         try:
-            written = gauge(
-                f"saltext_jobs_{self._engine}_written_timestamp_seconds", "When this file was written.", self._wall()
-            )
-            await self._worker.call(_replace, self._path, text_of([*self._collect(), written]))
+            figures = with_former([*self._collect(), of_writing(self._engine, self._wall())])
+            await self._worker.call(_replace, self._path, text_of(figures))
         except Exception as exc:
             told = None if isinstance(exc, OSError) else exc
             self._quiet.error("metrics", "The metrics cannot be written to %s: %s", self._path, exc, exc_info=told)

@@ -19,9 +19,10 @@ from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.bus import Bus
-from saltext.jobs.core.metrics import History, Metric, counter, gauge, of_bus
+from saltext.jobs.core.metrics import History, Metric, of_bus
 from saltext.jobs.core.notices.files import LedgerFile, pack
 from saltext.jobs.core.notices.ledger import MOST, Ledger
+from saltext.jobs.core.notices.metrics import metrics_of
 from saltext.jobs.core.notices.notice import Seen
 from saltext.jobs.core.quiet import Quiet
 
@@ -106,18 +107,11 @@ class NoticesShell:
 
     def metrics(self) -> list[Metric]:
         """Return the engine's figures."""
-        prefix, targets, waiting = "saltext_jobs_notices", self._ports.targets, self._ledger.waiting
-        return [
-            gauge(
-                f"{prefix}_waiting", "Notices that have not arrived.", {n: len(waiting[n]) for n in targets}, "target"
-            ),
-            counter(f"{prefix}_sent_total", "Notices that have.", {n: t.sent for n, t in targets.items()}, "target"),
-            counter(
-                f"{prefix}_failures_total", "Tries that failed.", {n: t.failures for n, t in targets.items()}, "target"
-            ),
-            counter(f"{prefix}_dropped_total", "Notices that were given up.", self._ledger.dropped, "target"),
-            *of_bus(prefix, self._ports.bus),
-        ]
+        found = {
+            name: (len(self._ledger.waiting[name]), target.sent, target.failures, self._ledger.dropped[name])
+            for name, target in self._ports.targets.items()
+        }
+        return [*metrics_of(found), *of_bus(JOB_NOTICES, self._ports.bus)]
 
     def close(self) -> None:
         """End. What has not arrived is on the disk."""

@@ -23,7 +23,7 @@ _OF_RETURNERS = (
 
 def metrics_of(stats: Mapping[str, Any]) -> list[Metric]:
     """Return the figures; ``stats`` are those of all returners."""
-    prefix, returners = "salt_job_recorder", stats["returners"]
+    prefix, returners = "saltext_jobs_recorder", stats["returners"]
     return [
         counter(f"{prefix}_returns_total", "Returns taken in.", stats["recorded"]),
         counter(f"{prefix}_events_total", "Events taken in that are recorded as such.", stats["events"]),

@@ -101,7 +101,7 @@ class RecorderShell:
 
     def metrics(self) -> list[Metric]:
         """Return the engine's figures."""
-        return [*metrics_of(self._stats({})), *of_bus("salt_job_recorder", self._ports.bus)]
+        return [*metrics_of(self._stats({})), *of_bus(JOB_RECORDER, self._ports.bus)]
 
     def close(self) -> None:
         """End. What is in memory goes to the spool first: with ``job_cache: False`` it is nowhere else."""

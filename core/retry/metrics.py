@@ -36,24 +36,24 @@ def metrics_of(entries: Iterable[Entry], told: Mapping[str, int], paused: bool, 
             expiry = min(expiry, entry.expires_at)
     return [
         gauge(
-            "salt_job_retry_entries",
+            "saltext_jobs_retry_entries",
             "Entries of the queue.",
             {state.value: states[state] for state in State if state is not State.DONE},
             "state",
         ),
-        gauge("salt_job_retry_minions", "Minions with entries.", len(minions)),
-        gauge("salt_job_retry_jobs", "Jobs with entries.", len(jobs)),
-        gauge("salt_job_retry_oldest_pending_seconds", "Age of the oldest pending entry.", now - oldest),
+        gauge("saltext_jobs_retry_minions", "Minions with entries.", len(minions)),
+        gauge("saltext_jobs_retry_jobs", "Jobs with entries.", len(jobs)),
+        gauge("saltext_jobs_retry_oldest_pending_seconds", "Age of the oldest pending entry.", now - oldest),
         gauge(
-            "salt_job_retry_next_expiry_seconds",
+            "saltext_jobs_retry_next_expiry_seconds",
             "Time until the first pending entry expires; infinite where none is pending.",
             expiry - now,
         ),
         counter(
-            "salt_job_retry_told_total",
+            "saltext_jobs_retry_transitions_total",
             "Times that an entry came into a state; sent is a replay.",
             {kind: told.get(kind, 0) for kind in _TOLD},
             "outcome",
         ),
-        gauge("salt_job_retry_paused", "Whether replays are paused.", paused),
+        gauge("saltext_jobs_retry_paused", "Whether replays are paused.", paused),
     ]

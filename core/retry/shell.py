@@ -127,8 +127,8 @@ class RetryShell:
         machine, ports = self.machine, self._ports
         return [
             *metrics_of(machine.entries(), self._told, machine.turns.paused, ports.clock.now()),
-            *of_publisher("salt_job_retry", ports.publisher),
-            *of_bus("salt_job_retry", ports.bus),
+            *of_publisher(JOB_RETRY, ports.publisher),
+            *of_bus(JOB_RETRY, ports.bus),
         ]
 
     def close(self) -> None:

@@ -7,20 +7,23 @@ import math
 
 import pytest
 
-from saltext.jobs.core.metrics import History, counter, figures_of, gauge, text_of
+from saltext.jobs.core.metrics import History, counter, figures_of, gauge, of_writing, text_of, with_former
 
 
 def test_a_figure_is_written_with_what_it_is():
-    assert text_of([counter("salt_batch_publishes_total", "Publishes.", 7)]) == (
-        "# HELP salt_batch_publishes_total Publishes.\n"
-        "# TYPE salt_batch_publishes_total counter\n"
-        "salt_batch_publishes_total 7\n"
+    assert text_of([counter("saltext_jobs_batch_publishes_total", "Publishes.", 7)]) == (
+        "# HELP saltext_jobs_batch_publishes_total Publishes.\n"
+        "# TYPE saltext_jobs_batch_publishes_total counter\n"
+        "saltext_jobs_batch_publishes_total 7\n"
     )
 
 
 def test_a_figure_for_each_state_has_a_line_for_each():
-    text = text_of([gauge("salt_batch_batches", "Batches.", {"running": 2, "paused": 0}, "state")])
-    assert text.splitlines()[2:] == ['salt_batch_batches{state="running"} 2', 'salt_batch_batches{state="paused"} 0']
+    text = text_of([gauge("saltext_jobs_batches", "Batches.", {"running": 2, "paused": 0}, "state")])
+    assert text.splitlines()[2:] == [
+        'saltext_jobs_batches{state="running"} 2',
+        'saltext_jobs_batches{state="paused"} 0',
+    ]
 
 
 def test_a_label_cannot_break_the_line():
@@ -52,3 +55,24 @@ def test_the_figures_of_an_hour_are_kept_and_no_more():
         history.take(60.0 * minute, [gauge("a", "A.", minute)])
     told = history.told()
     assert (len(told), told[0], told[-1]) == (60, (2400.0, {"a": 40}), (5940.0, {"a": 99}))
+
+
+def test_a_figure_goes_by_its_former_name_too():
+    metrics = [
+        gauge("saltext_jobs_batches", "Batches.", {"running": 1}, "state"),
+        gauge("saltext_jobs_retry_paused", "Paused.", 1),
+        of_writing("job_recorder", 5.0),
+        of_writing("job_notices", 6.0),
+        gauge("saltext_jobs_notices_waiting", "Waiting.", {"webhook": 0}, "target"),
+    ]
+    assert [metric.name for metric in with_former(metrics)] == [
+        "saltext_jobs_batches",
+        "salt_batch_batches",
+        "saltext_jobs_retry_paused",
+        "salt_job_retry_paused",
+        "saltext_jobs_written_timestamp_seconds",
+        "saltext_jobs_job_recorder_written_timestamp_seconds",
+        "saltext_jobs_written_timestamp_seconds",
+        "saltext_jobs_notices_waiting",
+    ]
+    assert figures_of(metrics[:1]) == {"saltext_jobs_batches": {"running": 1}, "salt_batch_batches": {"running": 1}}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import json
 import logging
 import os
@@ -19,7 +21,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch import metrics as of_batches
 from saltext.jobs.core.engine.report import Report
-from saltext.jobs.core.metrics import gauge, of_bus, of_publisher, text_of
+from saltext.jobs.core.metrics import gauge, of_bus, of_publisher, of_writing, text_of, with_former
+from saltext.jobs.core.notices.metrics import metrics_of as of_notices
 from saltext.jobs.core.recorder import metrics as of_recorder
 from saltext.jobs.core.retry import metrics as of_retry
 
@@ -55,23 +58,30 @@ STATS = {
 }
 
 
+def of_each():
+    """The metrics of each engine, as it writes them."""
+    found = {
+        "batch_manager": [
+            *of_batches.metrics_of([], of_batches.Tally(), 0, 0.0),
+            *of_publisher("batch_manager", Work()),
+        ],
+        "job_retry": [*of_retry.metrics_of([], {}, False, 0.0), *of_publisher("job_retry", Work())],
+        "job_recorder": of_recorder.metrics_of(STATS),
+        "job_notices": of_notices({"webhook": (0, 3, 1, 0)}),
+    }
+    return {
+        engine: [*metrics, *of_bus(engine, Health()), of_writing(engine, time.time())]
+        for engine, metrics in found.items()
+    }
+
+
 def everything():
-    """The metrics of all engines, as they write them."""
-    written = [gauge(f"saltext_jobs_{name}_written_timestamp_seconds", "When.", time.time()) for name in ENGINES]
-    return [
-        *of_batches.metrics_of([], of_batches.Tally(), 0, 0.0),
-        *of_publisher("salt_batch", Work()),
-        *of_bus("salt_batch", Health()),
-        *of_retry.metrics_of([], {}, False, 0.0),
-        *of_publisher("salt_job_retry", Work()),
-        *of_bus("salt_job_retry", Health()),
-        *of_recorder.metrics_of(STATS),
-        *of_bus("salt_job_recorder", Health()),
-        *written,
-    ]
-
-
-ENGINES = ("batch_manager", "job_retry", "job_recorder")
+    """All of them, each once, with the values of its label that any engine has."""
+    found = {}
+    for metric in itertools.chain.from_iterable(of_each().values()):
+        before = found.get(metric.name, metric)
+        found[metric.name] = dataclasses.replace(metric, samples={**before.samples, **metric.samples})
+    return list(found.values())
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +101,9 @@ def promtool():
 
 
 def test_prometheus_has_nothing_to_say_against_the_metrics(promtool):
-    assert promtool("check", "metrics", text=text_of(everything())).strip() == ""
+    for metrics in of_each().values():
+        assert promtool("check", "metrics", text=text_of(metrics)).strip() == ""
+        assert promtool("check", "metrics", text=text_of(with_former(metrics))).strip() == ""
 
 
 def test_the_parser_of_its_client_reads_every_figure():
@@ -99,7 +111,7 @@ def test_the_parser_of_its_client_reads_every_figure():
     read = {sample.name: sample.value for family in families for sample in family.samples}
     assert {metric.name for metric in everything()} == read.keys()
     labels = {name for family in families for sample in family.samples for name in sample.labels}
-    assert labels == {"state", "outcome", "returner"}
+    assert labels == {"engine", "state", "outcome", "returner", "target"}
 
 
 def test_a_file_for_the_collector_is_written_at_once_and_may_be_read_by_it(loop, tmp_path):
@@ -114,10 +126,9 @@ def test_a_file_for_the_collector_is_written_at_once_and_may_be_read_by_it(loop,
 
     loop.run_sync(until_written)
     report.close()
-    assert path.read_text().splitlines()[2:] == [
+    assert [line for line in path.read_text().splitlines() if line[0] != "#"] == [
         "held 1",
-        "# HELP saltext_jobs_job_retry_written_timestamp_seconds When this file was written.",
-        "# TYPE saltext_jobs_job_retry_written_timestamp_seconds gauge",
+        'saltext_jobs_written_timestamp_seconds{engine="job_retry"} 1234.5',
         "saltext_jobs_job_retry_written_timestamp_seconds 1234.5",
     ]
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
@@ -158,11 +169,49 @@ def test_every_query_of_rules_and_dashboard_names_a_metric_that_exists():
     queries = [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
     dashboard = json.loads((MONITORING / "dashboard.json").read_text())
     shown = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
-    assert len(queries) >= 8
+    assert len(queries) >= 12
     assert len(shown) >= 12
     for query in queries + shown:
         assert names_in(query), query
         assert names_in(query) <= there, query
+
+
+def test_no_rule_or_panel_goes_by_a_name_of_an_earlier_version():
+    old = {metric.name for metrics in of_each().values() for metric in with_former(metrics)} - {
+        m.name for m in everything()
+    }
+    assert "salt_batch_batches" in old and "saltext_jobs_job_retry_written_timestamp_seconds" in old
+    for name in ("alerts.yml", "alerts_test.yml", "dashboard.json"):
+        assert not names_in((MONITORING / name).read_text()) & old, name
+
+
+def test_every_rule_names_the_master_and_whatever_there_may_be_several_of():
+    for group in yaml.safe_load((MONITORING / "alerts.yml").read_text())["groups"]:
+        for rule in group["rules"]:
+            summary = rule["annotations"]["summary"]
+            assert "$labels.instance" in summary or "absent(" in rule["expr"], rule["alert"]
+            for label in ("engine", "returner", "target"):
+                by = {metric.label for metric in everything() if metric.name in names_in(rule["expr"])}
+                assert label not in by or f"$labels.{label}" in summary or "absent(" in rule["expr"], rule["alert"]
+
+
+def test_the_dashboard_is_one_that_grafana_imports_and_each_query_goes_by_the_chosen_masters():
+    board = json.loads((MONITORING / "dashboard.json").read_text())
+    names = {variable["name"]: variable for variable in board["templating"]["list"]}
+    assert names["instance"]["type"] == "query" and names["instance"]["includeAll"] and names["instance"]["multi"]
+    assert names["instance"]["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+    assert isinstance(board["schemaVersion"], int) and board["title"] and board["uid"]
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    taken = set()
+    for panel in board["panels"]:
+        place = panel["gridPos"]
+        cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
+        assert not cells & taken and max(x for x, _ in cells) < 24, panel["title"]
+        taken |= cells
+        assert panel["type"] and panel["title"] and panel["datasource"]["uid"] == "${datasource}"
+        assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])
+        for target in panel["targets"]:
+            assert target["expr"].count('instance=~"$instance"') == len(re.findall("saltext_jobs_", target["expr"]))
 
 
 def test_the_docs_have_every_metric_with_its_label_and_the_values_of_it_and_no_other():
@@ -171,9 +220,9 @@ def test_the_docs_have_every_metric_with_its_label_and_the_values_of_it_and_no_o
     )
     told = {name: (label, set(values.split(", ")) if values else set()) for name, label, values in rows}
     assert len(told) == len(rows)
-    # Which returners there are is up to the site.
+    # Which engines, returners and targets there are is up to the site.
     there = {
-        metric.name: (metric.label, set(metric.samples) if metric.label not in ("", "returner") else set())
+        metric.name: (metric.label, set(metric.samples) if metric.label in ("state", "outcome") else set())
         for metric in everything()
     }
     assert told == there

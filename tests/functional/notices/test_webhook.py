@@ -88,7 +88,16 @@ def test_a_certificate_that_is_none_is_a_failure(receiver):
 
 @pytest.mark.parametrize(
     "url",
-    ["ftp://x/", "https://", "x", "https://u:pw@x/", "http://x:port/", "http://x/a b", "http://x/\n", "file:///x"],
+    [
+        "ftp://x/",
+        "https:///hooks",
+        "hooks.invalid",
+        "https://u:pw@x/",
+        "http://x:port/",
+        "http://x/a b",
+        "http://x/\n",
+        "file:///x",
+    ],
 )
 def test_what_is_no_address_is_refused_and_not_shown(url):
     with pytest.raises(SettingsError) as told:

@@ -79,20 +79,20 @@ def test_every_sub_batch_carries_every_option_of_the_job(run, tmp_path):
 
 
 def test_the_figures_of_a_batch_reach_prometheus_and_the_runner(run, finish, collected):
-    before = run("batch.stats")["salt_batch_minions_total"]
+    before = run("batch.stats")["saltext_jobs_batch_minions_total"]
     assert finish("b[123]", "test.ping", "batch=2")["completed"] == 3
     after = run("batch.stats")
-    assert after["salt_batch_minions_total"] == {**before, "completed": before["completed"] + 3}
-    assert after["salt_batch_publishes_total"] >= 2
+    assert after["saltext_jobs_batch_minions_total"] == {**before, "completed": before["completed"] + 3}
+    assert after["saltext_jobs_publishes_total"]["batch_manager"] >= 2
 
     def written(engine):
         path = collected / f"saltext_jobs_{engine}.prom"
         return path.read_text() if path.exists() else ""
 
-    line = f'salt_batch_minions_total{{outcome="completed"}} {before["completed"] + 3}\n'
+    line = f'saltext_jobs_batch_minions_total{{outcome="completed"}} {before["completed"] + 3}\n'
     wait_for(lambda: line in written("batch_manager"), seconds=45, what="the figures are written")
-    assert 'salt_job_retry_entries{state="held"} 0\n' in written("job_retry")
-    assert run("job_retry.stats")["metrics"]["salt_job_retry_entries"]["held"] == 0
+    assert 'saltext_jobs_retry_entries{state="held"} 0\n' in written("job_retry")
+    assert run("job_retry.stats")["metrics"]["saltext_jobs_retry_entries"]["held"] == 0
 
 
 @pytest.mark.parametrize(

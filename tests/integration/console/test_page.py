@@ -878,11 +878,11 @@ def furnish(api):
         [
             now - 60 * minute,
             {
-                "salt_batch_in_flight_minions": 20 + minute % 7,
-                "salt_batch_pending_minions": 3 * minute,
-                "salt_batch_minions_total": {"completed": 4000 - 60 * minute - minute % 5},
-                "salt_batch_publishes_total": 900 - 9 * minute,
-                "salt_batch_loop_lag_seconds": 0.002 + minute % 9 / 1000,
+                "saltext_jobs_batch_in_flight_minions": 20 + minute % 7,
+                "saltext_jobs_batch_pending_minions": 3 * minute,
+                "saltext_jobs_batch_minions_total": {"completed": 4000 - 60 * minute - minute % 5},
+                "saltext_jobs_publishes_total": {"batch_manager": 900 - 9 * minute},
+                "saltext_jobs_loop_lag_seconds": {"batch_manager": 0.002 + minute % 9 / 1000},
             },
         ]
         for minute in range(59, -1, -1)

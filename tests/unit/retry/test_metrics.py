@@ -13,10 +13,10 @@ def figures(world):
 
 def test_an_empty_queue_has_figures_too():
     found = figures(World())
-    assert set(found["salt_job_retry_entries"].values()) == {0}
-    assert found["salt_job_retry_oldest_pending_seconds"] == 0
-    assert found["salt_job_retry_next_expiry_seconds"] is None  # JSON has no infinity
-    assert found["salt_job_retry_told_total"] == dict.fromkeys(
+    assert set(found["saltext_jobs_retry_entries"].values()) == {0}
+    assert found["saltext_jobs_retry_oldest_pending_seconds"] == 0
+    assert found["saltext_jobs_retry_next_expiry_seconds"] is None  # JSON has no infinity
+    assert found["saltext_jobs_retry_transitions_total"] == dict.fromkeys(
         ("queued", "done", "held", "expired", "cancelled", "dead"), 0
     ) | {"sent": 3}
 
@@ -30,7 +30,7 @@ def test_what_is_owed_is_counted_with_its_age():
     world.run(60)
     entries = list(world.machine.entries())
     found = figures(world)
-    assert found["salt_job_retry_entries"]["pending"] == len(entries) == 4
-    assert (found["salt_job_retry_minions"], found["salt_job_retry_jobs"]) == (2, 2)
-    assert found["salt_job_retry_oldest_pending_seconds"] == world.now - min(entry.queued_at for entry in entries)
-    assert found["salt_job_retry_next_expiry_seconds"] == min(entry.expires_at for entry in entries) - world.now
+    assert found["saltext_jobs_retry_entries"]["pending"] == len(entries) == 4
+    assert (found["saltext_jobs_retry_minions"], found["saltext_jobs_retry_jobs"]) == (2, 2)
+    assert found["saltext_jobs_retry_oldest_pending_seconds"] == world.now - min(entry.queued_at for entry in entries)
+    assert found["saltext_jobs_retry_next_expiry_seconds"] == min(entry.expires_at for entry in entries) - world.now
