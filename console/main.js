@@ -179,11 +179,11 @@ export class App {
 
   route() {
     if (!this.api.session) return;
-    const path = location.hash.replace(/^#\/?/, ""); // its parts are decoded below
+    const [path, asked = ""] = location.hash.replace(/^#\/?/, "").split(/\?(.*)/s); // its parts are decoded below
     const [, View, name, found] = ROUTES.map(([pattern, ...rest]) => [pattern, ...rest, pattern.exec(path)]).find((row) => row[3])
       || [null, BatchesView, "batches", []];
     this.view?.close();
-    this.view = new View(this, found[1] === undefined ? "" : decode(found[1]));
+    this.view = new View(this, found[1] === undefined ? "" : decode(found[1]), asked);
     this.links.forEach((link, index) => set(link, "aria-current", MENU[index][0] === name ? "page" : null));
     document.title = `${this.view.title} – Salt jobs`;
     replace(this.main, el("h1", {}, this.view.title), this.view.node);

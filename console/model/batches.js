@@ -34,6 +34,42 @@ export function word(batch) {
   return batch.paused_by === "start" ? "scheduled" : "waiting";
 }
 
+/** What a batch runs, as it would be typed; what is named like a password has been hidden by the runner. */
+export function command(batch) {
+  const words = Array.isArray(batch.arguments) ? batch.arguments.map((one) => (typeof one === "string" ? one : JSON.stringify(one))) : [];
+  return [typeof batch.fun === "string" ? batch.fun : "", ...words].join(" ").trim();
+}
+
+/** Options that are shown elsewhere, or say nothing by themselves. */
+const ELSEWHERE = new Set(["batch", "max_failures"]);
+
+/** The options that a batch was started with, `[[name, value]]`; those that it was not are left out. */
+export function optionsOf(batch) {
+  const given = batch.options && typeof batch.options === "object" ? Object.entries(batch.options) : [];
+  return given.filter(([name, value]) => !ELSEWHERE.has(name) && ![null, undefined, false, "", 0].includes(value));
+}
+
+/** How much of its budget of failures a batch has used, such as `3 of 10%`; null where it has none. */
+export function budget(batch) {
+  const allowed = batch.options?.failhard ? 0 : batch.options?.max_failures;
+  if (allowed === null || allowed === undefined || allowed === "") return null;
+  return `${number(batch.failed) + number(batch.timed_out) + number(batch.lost)} of ${allowed}`;
+}
+
+/**
+ * The stages of a batch: `[{number, size, state}]`; `size` is how many at a time, as it was asked for. `state` is completed, active,
+ * pending (not reached), or failed: the one in which a batch ended that did not succeed.
+ */
+export function stagesOf(batch) {
+  const count = Math.min(number(batch.stages), 50);
+  const sizes = String(batch.options?.batch ?? "").split(",").map((one) => one.trim());
+  return Array.from({ length: count }, (_, index) => {
+    const at = number(batch.stage) - 1;
+    const here = !isOver(batch) ? "active" : word(batch) === "succeeded" ? "completed" : "failed";
+    return { number: index + 1, size: sizes.length === count ? sizes[index] : "", state: index < at ? "completed" : index > at ? "pending" : here };
+  });
+}
+
 /** How many of a batch's minions have ended. */
 export function done(batch) {
   return number(batch.total) - number(batch.active) - number(batch.pending);

@@ -54,6 +54,16 @@ export class Queue extends Followed {
   }
 }
 
+/** What a group is about, in one line: `{states: [[state, count]], reason, since, attempts}`, of those entries first that need somebody. */
+export function gist(entries) {
+  const states = STATES.map((state) => [state, entries.filter((entry) => entry.state === state).length]).filter(([, size]) => size);
+  const reasons = new Map();
+  for (const { reason, state } of entries) if (state === entries[0].state) reasons.set(reason, (reasons.get(reason) || 0) + 1);
+  const [reason] = [...reasons].sort(([, one], [, other]) => other - one)[0];
+  const times = entries.map((entry) => entry.queued_at).filter(Number.isFinite);
+  return { states, reason, others: reasons.size - 1, since: times.length ? Math.min(...times) : null, attempts: Math.max(...entries.map((entry) => entry.attempts || 0)) };
+}
+
 function order(one, other) {
   return one < other ? -1 : one > other ? 1 : 0;
 }

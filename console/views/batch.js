@@ -4,11 +4,14 @@ import { confirm, open } from "../dialog.js";
 import { el, replace, say, set, to } from "../dom.js";
 import { ago, count, duration, line, many, moment, target, tempo } from "../format.js";
 import { Grid, name } from "../grid.js";
-import { Batches, STATES, UNSUCCESSFUL, counted, isHeld, isOver, isScheduled, pace, word } from "../model/batches.js";
+import { Batches, STATES, UNSUCCESSFUL, budget, command, counted, isHeld, isOver, isScheduled, optionsOf, pace, stagesOf, word } from "../model/batches.js";
+import { draftOf } from "../model/draft.js";
 import { Members } from "../model/members.js";
 import { Reader } from "../reader.js";
+import { keepDraft } from "../session.js";
 import { remark } from "./batches.js";
-import { Table, Trouble, action, badge, bar, cell, choice, counts, facts } from "./parts.js";
+import { Failures } from "./failures.js";
+import { Table, Trouble, action, badge, bar, cell, counts, facts } from "./parts.js";
 
 export class BatchView {
   constructor(app, jid) {
@@ -40,13 +43,15 @@ export class BatchView {
       retry: button("Retry…", "batch.retry", () => this.retry()),
     };
     this.parent = el("p");
+    this.failures = new Failures(app, "batch.failures", jid);
+    this.copy = el("button", { type: "button", onclick: () => this.again() }, "Copy to a new batch");
     this.node = el("section", { class: "batch" },
       el("p", {}, el("a", { href: "#/batches" }, "← All batches"), " · ", el("a", { href: to("jobs", jid) }, "Returns of this job")),
       this.trouble.node,
       el("div", { class: "head" }, this.state.node, this.done),
       this.progress.node, this.note, this.stages, this.survivors, this.parent,
-      el("div", { class: "row actions" }, Object.values(this.buttons).map((one) => one.node)),
-      this.facts,
+      el("div", { class: "row actions" }, Object.values(this.buttons).map((one) => one.node), this.copy),
+      this.facts, this.failures.node,
       el("h2", {}, "Minions"), this.noMinions.node,
       this.grid.node,
       el("div", { class: "row filter" }, el("label", { for: "minion-search" }, "Find a minion"), this.search, this.chips.map((chip) => chip.node)),
@@ -85,6 +90,15 @@ export class BatchView {
     if (minions.value && typeof minions.value === "object") this.members.take(minions.value);
     else this.members.fail();
     this.app.draw();
+    // Returns are read for it, so it is not read again for each of them, but when the batch has ended.
+    const wrong = this.batch ? UNSUCCESSFUL.reduce((sum, state) => sum + (this.batch[state] || 0), 0) : 0;
+    await this.failures.want(wrong, this.batch && isOver(this.batch));
+  }
+
+  /** The form, as it was for this batch: it shows what would run before anything does. */
+  again() {
+    keepDraft(draftOf(this.batch));
+    location.hash = "#/start";
   }
 
   hear(event) {
@@ -110,18 +124,25 @@ export class BatchView {
     this.progress.set(batch);
     say(this.done, counts(batch));
     say(this.note, this.remark(now));
+    // A note that needs nobody is plain; there is one bar of the colour of a warning, and not more.
+    this.note.classList.toggle("remark", Boolean(app.silent("batch_manager") || batch.halted_reason || batch.state === "paused"));
     this.drawStages();
     const { rate, eta } = pace(batch, now);
+    const options = optionsOf(batch);
     facts(this.facts, [
-      ["Function", line(batch.fun)],
+      ["Runs", el("span", { class: "id" }, line(command(batch), 500))],
       ["Target", target(batch.tgt, batch.tgt_type)],
       ["User", line(batch.user)],
       ["At a time", count(batch.batch_size)],
       ["In flight", count(batch.active)],
+      ["Failures of the budget", budget(batch)],
+      ["Options", options.length ? options.map(([one, value]) => `${name(one)}: ${line(value, 80)}`).join("; ") : null],
       ["Pace", rate === null ? "–" : `${tempo(rate)} minions a minute`],
       ["Left", eta === null ? null : duration(eta)],
       [isScheduled(batch) && !batch.publishes ? "Asked for" : "Started", `${moment(batch.created)} (${ago(batch.created, now)})`],
-      ["Last progress", ago(batch.last_progress, now)],
+      ["Last progress", isOver(batch) ? null : ago(batch.last_progress, now)],
+      ["Ended", isOver(batch) && Number.isFinite(batch.finished) ? `${moment(batch.finished)} (${ago(batch.finished, now)})` : null],
+      ["Took", isOver(batch) && Number.isFinite(batch.finished) ? duration(batch.finished - batch.created) : null],
       ["Stopped by", batch.stopped_by],
       ["Publishes", Number.isFinite(batch.publishes) ? `${count(batch.publishes)}${batch.publish_failures ? `, ${count(batch.publish_failures)} failed` : ""}` : null],
       ["Driven by", batch.driver === "engine" ? null : `Salt itself (${line(batch.driver)})`],
@@ -141,13 +162,12 @@ export class BatchView {
   }
 
   drawStages() {
-    const { stages, stage } = this.batch;
-    this.stages.hidden = !(stages > 1);
-    if (this.stages.hidden || stages > 50) return;
-    replace(this.stages, Array.from({ length: stages }, (_, index) => el("li", {
-      "aria-current": index + 1 === stage && !isOver(this.batch) ? "step" : null,
-      "data-state": index + 1 < stage || (isOver(this.batch) && this.batch.state === "complete") ? "completed" : index + 1 === stage ? "active" : "pending",
-    }, `Stage ${index + 1}`)));
+    const stages = stagesOf(this.batch);
+    this.stages.hidden = stages.length < 2;
+    if (this.stages.hidden) return;
+    const told = { completed: "done", active: "now", failed: "ended here", pending: "not reached" };
+    replace(this.stages, stages.map(({ number, size, state }) => el("li", { "data-state": state, "aria-current": state === "active" ? "step" : null },
+      `Stage ${number}${size ? ` (${line(size, 20)})` : ""}: ${told[state]}`)));
   }
 
   drawButtons() {
@@ -160,6 +180,7 @@ export class BatchView {
     buttons.approve.set(ours && Number.isInteger(batch.approve) && !over);
     buttons.stop.set(!over && !stopping);
     buttons.kill.set(!over && (!stopping || batch.active > 0));
+    this.copy.hidden = !ours;
     buttons.retry.set(ours && UNSUCCESSFUL.some((state) => batch[state] > 0));
   }
 
@@ -243,15 +264,15 @@ export class BatchView {
 
   async retry() {
     const { batch } = this;
-    const which = choice([["failed", `failed (${count(batch.failed)})`], ["lost", `lost (${count(batch.lost)})`], ["offline", `offline (${count(batch.offline)})`],
-      ["timed_out", `timed out (${count(batch.timed_out)})`], ["all", "all on which it did not succeed"]],
-      batch.failed ? "failed" : "all");
-    set(which, "id", "which");
+    const kinds = [["failed", `failed (${count(batch.failed)})`], ["lost", `lost (${count(batch.lost)})`], ["offline", `offline (${count(batch.offline)})`],
+      ["timed_out", `timed out (${count(batch.timed_out)})`]].filter(([state]) => batch[state] > 0);
+    const boxes = [...kinds, ["all", "all on which it did not succeed"]].map(([value, text], index) => [value, text, el("input", { type: "radio", name: "which", id: `which-${value}`, value, checked: index === 0 })]);
     const chosen = await open(`Retry batch ${this.jid}?`, [
-      el("p", {}, `A new batch runs ${line(batch.fun)} again, with the same arguments and options, on these minions:`),
-      el("label", { for: "which" }, "Minions"), which,
+      el("p", {}, `A new batch runs this again, with the same options, on these minions:`),
+      el("pre", {}, line(command(batch), 500)),
+      el("div", { role: "radiogroup", "aria-label": "Minions" }, boxes.map(([value, text, box]) => el("p", {}, box, " ", el("label", { for: `which-${value}` }, text)))),
     ], (close) => [
-      el("button", { type: "button", class: "primary", onclick: () => close(which.value) }, "Start the new batch"),
+      el("button", { type: "button", class: "primary", onclick: () => close(boxes.find(([, , box]) => box.checked)[0]) }, "Start the new batch"),
       el("button", { type: "button", onclick: () => close() }, "Cancel"),
     ]);
     if (!chosen) return;

@@ -2,7 +2,7 @@
 
 import { el, to } from "../dom.js";
 import { ago, duration, line, target, tempo } from "../format.js";
-import { Batches, isOver, pace, word } from "../model/batches.js";
+import { Batches, command, isOver, pace, word } from "../model/batches.js";
 import { Reader } from "../reader.js";
 import { Table, Trouble, badge, bar, cell, counts } from "./parts.js";
 
@@ -76,7 +76,7 @@ export class BatchesView {
         if (now !== known) {
           // What only an event has told may be forged: what is read comes in its place.
           known = now;
-          fun.set(line(now.fun, 60));
+          fun.set(line(command(now), 80));
           tgt.set(target(line(Array.isArray(now.tgt) ? now.tgt.join(",") : now.tgt, 60), now.tgt_type));
           user.set(`by ${line(now.user, 40)}`);
         }

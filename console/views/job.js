@@ -4,6 +4,7 @@ import { el, say, set, to } from "../dom.js";
 import { block, count, line, target } from "../format.js";
 import { countsOf, returnsOf, worstFirst } from "../model/jobs.js";
 import { Reader } from "../reader.js";
+import { Failures } from "./failures.js";
 import { Table, Trouble, badge, cell, facts } from "./parts.js";
 
 /** Most characters of a return that are shown, and of one that somebody wants more of. */
@@ -14,6 +15,7 @@ export class JobView {
   constructor(app, jid) {
     Object.assign(this, { app, jid, title: `Job ${jid}`, job: null, returns: [] });
     this.trouble = new Trouble();
+    this.failures = new Failures(app, "job_cache.outcome", jid);
     this.reader = new Reader(() => this.read(), 4);
     this.states = new Set();
     this.facts = el("dl", { class: "facts" });
@@ -23,7 +25,8 @@ export class JobView {
     this.table = new Table("Returns", ["Minion", "State", "Return"], (item) => item.minion, () => this.row(), 50);
     this.node = el("section", {},
       el("p", {}, el("a", { href: "#/jobs" }, "← Jobs"), " · ", el("a", { href: to("batches", jid) }, "This job as a batch")),
-      this.trouble.node, this.head, this.facts,
+      this.trouble.node, this.head, this.facts, this.failures.node,
+      el("h2", {}, "Returns"),
       el("div", { class: "row filter" }, el("label", { for: "return-search" }, "Find a minion"), this.search, this.chips.map((chip) => chip.node)),
       this.table.node);
   }
@@ -43,6 +46,8 @@ export class JobView {
       this.readAt = Date.now() / 1000;
     }
     this.app.draw();
+    const { failed, missing } = countsOf(this.returns);
+    await this.failures.want(failed, !missing);
   }
 
   hear(event) {

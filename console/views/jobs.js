@@ -7,7 +7,8 @@ import { Table, Trouble, cell, choice, field } from "./parts.js";
 const LIMIT = 50;
 
 export class JobsView {
-  constructor(app) {
+  /** @param {string} asked the search, as it stands in the address behind `?` */
+  constructor(app, _jid, asked = "") {
     this.app = app;
     this.title = "Jobs";
     /** It follows which jobs are published, whichever they are. */
@@ -27,16 +28,22 @@ export class JobsView {
       outcome: choice([["", "any"], ["failed", "failed"], ["missing", "missing returns"], ["returned", "returned"]]),
     };
     const { inputs } = this;
+    this.noise = el("input", { type: "checkbox", name: "noise" });
+    const given = new URLSearchParams(asked);
+    for (const [name, input] of Object.entries(inputs)) input.value = given.get(name) ?? "";
+    this.noise.checked = given.get("kind") === "all";
+    this.noise.addEventListener("change", () => this.search());
     this.fresh = el("button", { type: "button", onclick: () => this.load() });
     this.fresh.hidden = true;
     this.older = el("button", { type: "button", onclick: () => this.more() }, "Show older ones");
     this.table = new Table("Jobs", ["Job", "Target", "User", "Published (master's clock)", "Returns"], (job) => String(job.JID), (job) => this.row(job), LIMIT);
     this.node = el("section", {},
-      el("form", { class: "search", onsubmit: (event) => { event.preventDefault(); this.load(); } },
+      el("form", { class: "search", onsubmit: (event) => { event.preventDefault(); this.search(); } },
         el("div", { class: "fields" },
           field("search_function", "Function", inputs.search_function), field("minion", "Minion", inputs.minion), field("search_target", "Target", inputs.search_target),
           field("search_user", "User", inputs.user), field("start_time", "Since", inputs.start_time, "-2h, -7d, or a date and time of the master."), field("end_time", "Until", inputs.end_time),
-          field("outcome", "Outcome", inputs.outcome)),
+          field("outcome", "Outcome", inputs.outcome),
+          field("noise", "What the engines, the console and runners read too", this.noise)),
         el("button", { type: "submit", class: "primary" }, "Search")),
       this.trouble.node, this.fresh, this.table.node, this.older);
   }
@@ -44,7 +51,16 @@ export class JobsView {
   wanted() {
     const found = { limit: LIMIT };
     for (const [name, input] of Object.entries(this.inputs)) if (input.value.trim()) found[name] = input.value.trim();
+    if (this.noise.checked) found.kind = "all";
     return found;
+  }
+
+  /** Search for what is typed; the address names it, so that it can be kept and sent to somebody. */
+  search() {
+    const { limit, ...wanted } = this.wanted();
+    const asked = new URLSearchParams(wanted).toString();
+    history.replaceState(null, "", `#/jobs${asked ? `?${asked}` : ""}`);
+    return this.load();
   }
 
   async load() {

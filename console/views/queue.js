@@ -1,10 +1,10 @@
 // The retry queue: what each minion is owed, why it waits, and when it is tried next.
 
-import { confirm, open } from "../dialog.js";
+import { confirm, open, tell, warn } from "../dialog.js";
 import { el, replace, say, set, to } from "../dom.js";
 import { ago, block, count, line, many, moment } from "../format.js";
 import { name } from "../grid.js";
-import { PURGEABLE, Queue, STATES, keyOf } from "../model/queue.js";
+import { PURGEABLE, Queue, STATES, gist, keyOf } from "../model/queue.js";
 import { Reader } from "../reader.js";
 import { Table, Trouble, action, badge, cell, choice, facts, field } from "./parts.js";
 
@@ -38,13 +38,22 @@ export class QueueView {
     this.pause = action(app, "Pause the queue", "job_retry.pause", () => this.hold());
     this.resume = action(app, "Resume the queue", "job_retry.resume", () => this.do("resume", {}, () => "The queue goes on."));
     this.purge = action(app, "Purge…", "job_retry.purge", () => this.forget(), "danger");
-    this.table = new Table("Entries", ["Entry", "State", "Why it waits", "Next try", "Tries", "Owed since", ""], (item) => item.key, (item) => (item.entries ? this.groupRow(item) : this.row(item)), 200);
+    /** Groups whose entries are shown, and entries that are chosen, by their keys. */
+    this.opened = new Set();
+    this.chosen = new Set();
+    const chosen = () => [...this.chosen].map((key) => this.queue.rows.get(key)).filter(Boolean);
+    this.chosenNote = cell();
+    this.retryChosen = action(app, "Retry the chosen…", "job_retry.retry", () => this.each("retry", chosen().filter(canRetry)));
+    this.cancelChosen = action(app, "Cancel the chosen…", "job_retry.cancel", () => this.each("cancel", chosen().filter(canCancel)), "danger");
+    this.noneChosen = el("button", { type: "button", onclick: () => { this.chosen.clear(); app.draw(); } }, "Choose none");
+    this.bulk = el("div", { class: "row filter", role: "group", "aria-label": "What is chosen" }, this.chosenNote.node, this.retryChosen.node, this.cancelChosen.node, this.noneChosen);
+    this.table = new Table("Entries", ["Choose", "Entry", "State", "Why it waits", "Next try", "Tries", "Owed since", ""], (item) => item.key, (item) => (item.entries ? this.groupRow(item) : this.row(item)), 200);
     this.node = el("section", {}, this.trouble.node, this.head, this.pausedNote,
       el("div", { class: "row actions" }, this.pause.node, this.resume.node, this.purge.node),
       el("div", { class: "row filter" }, this.chips.map((chip) => chip.node)),
       el("div", { class: "row filter" },
         field("by", "Group by", this.by), field("of-minion", "Minion", this.ofMinion), field("of-job", "Job", this.ofJob)),
-      this.noList.node, this.table.node);
+      this.noList.node, this.bulk, this.table.node);
   }
 
   // -- reading --------------------------------------------------------------------------------------------------------
@@ -114,29 +123,62 @@ export class QueueView {
     this.resume.set(Boolean(stats?.paused));
     this.purge.set(PURGEABLE.some((state) => found[state] > 0));
     const rows = [];
-    for (const { key, entries } of queue.grouped(this.by.value)) {
+    const by = this.by.value;
+    for (const { key, entries } of queue.grouped(by)) {
       const shown = this.states.size ? entries.filter((entry) => this.states.has(entry.state)) : entries;
       if (!shown.length) continue;
-      rows.push({ key: `${this.by.value} ${key}`, name: key, by: this.by.value, entries: shown });
-      rows.push(...shown.map((entry) => ({ key: `${this.by.value} ${keyOf(entry)}`, by: this.by.value, entry })));
+      // A group of one is that entry, in one row.
+      if (shown.length > 1) rows.push({ key: `${by} ${key}`, name: key, by, entries: shown });
+      if (shown.length === 1 || this.opened.has(`${by} ${key}`)) rows.push(...shown.map((entry) => ({ key: `${by} ${keyOf(entry)}`, by, entry, alone: shown.length === 1 })));
     }
+    for (const key of this.chosen) if (!queue.rows.has(key)) this.chosen.delete(key);
+    const chosen = [...this.chosen].map((key) => queue.rows.get(key));
+    this.bulk.hidden = !chosen.length;
+    this.chosenNote.set(`${many(chosen.length, "entry", "entries")} chosen`);
+    this.retryChosen.set(chosen.some(canRetry));
+    this.cancelChosen.set(chosen.some(canCancel));
     this.table.draw(rows, queue.read && !this.tooMany ? "No entry is like that: nothing is owed." : "");
+  }
+
+  /** A box that chooses entries. */
+  box(label, entries) {
+    const node = el("input", { type: "checkbox", "aria-label": label });
+    node.addEventListener("change", () => {
+      for (const entry of entries()) {
+        if (node.checked) this.chosen.add(keyOf(entry));
+        else this.chosen.delete(keyOf(entry));
+      }
+      this.app.draw();
+    });
+    return { node, set: (all) => { node.checked = all.length > 0 && all.every((entry) => this.chosen.has(keyOf(entry))); } };
   }
 
   groupRow(group) {
     const { app } = this;
     const byMinion = group.by === "minion";
-    const title = cell("strong", { class: byMinion ? "id" : "jid" });
-    const summary = cell();
+    const title = cell("span", { class: byMinion ? "id" : "jid" });
+    const [states, why, tries, since] = [cell(), cell(), cell(), cell("time")];
+    let shown = group;
+    const box = this.box(`Choose all of ${group.name}`, () => shown.entries);
+    const open = el("button", { type: "button", class: "plain", onclick: () => { if (!this.opened.delete(group.key)) this.opened.add(group.key); app.draw(); } });
     const of = () => ({ ...this.of, [group.by]: group.name }); // what the list is narrowed to, and no more
     const replay = action(app, "Replay now", "job_retry.replay", () => this.replay(group.name, this.groupOf(group)));
     const cancel = action(app, "Cancel all…", "job_retry.cancel", () => this.cancel(of(), this.groupOf(group)), "danger");
     const retry = action(app, "Retry all…", "job_retry.retry", () => this.retry(of(), this.groupOf(group)));
     return {
-      cells: [title.node, "", summary.node, "", "", "", el("div", { class: "row" }, byMinion && replay.node, retry.node, cancel.node)],
+      cells: [box.node, [title.node, " ", open], states.node, why.node, "", tries.node, since.node, el("div", { class: "row" }, byMinion && replay.node, retry.node, cancel.node)],
       set: (now) => {
-        title.set(byMinion ? now.name : `${now.name} ${line(now.entries[0].fun, 60)}`);
-        summary.set(many(now.entries.length, "entry", "entries"));
+        shown = now;
+        const told = gist(now.entries);
+        box.set(now.entries);
+        title.set(byMinion ? now.name : `${line(now.entries[0].fun, 60)} ${now.name}`);
+        const opened = this.opened.has(group.key);
+        say(open, opened ? "hide them" : many(now.entries.length, byMinion ? "job" : "minion"));
+        set(open, "aria-expanded", String(opened));
+        states.set(told.states.map(([state, size]) => `${count(size)} ${name(state)}`).join(", "));
+        why.set(`${line(told.reason, 160)}${told.others ? `, and ${many(told.others, "other reason")}` : ""}`);
+        tries.set(count(told.attempts));
+        since.set(ago(told.since, app.api.now()));
         replay.set(!this.stats?.paused);
         retry.set(now.entries.some(canRetry));
         cancel.set(now.entries.some(canCancel));
@@ -151,20 +193,25 @@ export class QueueView {
   row(item) {
     const { app } = this;
     const of = { minion: item.entry.minion, jid: item.entry.jid };
-    const now = () => this.queue.rows.get(keyOf(of));
+    const now = () => [this.queue.rows.get(keyOf(of))].filter(Boolean);
     const [state, title, why, next, tries, since] = [badge(), cell("button", { type: "button", class: "plain link" }), cell(), cell(), cell(), cell("time")];
     title.node.addEventListener("click", () => this.show(of));
-    const retry = action(app, "Retry…", "job_retry.retry", () => this.retry(of, [now()].filter(Boolean)));
-    const cancel = action(app, "Cancel…", "job_retry.cancel", () => this.cancel(of, [now()].filter(Boolean)), "danger");
+    const box = this.box(`Choose ${of.minion}, job ${of.jid}`, now);
+    const replay = action(app, "Replay now", "job_retry.replay", () => this.replay(of.minion, now()));
+    const retry = action(app, "Retry…", "job_retry.retry", () => this.retry(of, now()));
+    const cancel = action(app, "Cancel…", "job_retry.cancel", () => this.cancel(of, now()), "danger");
     return {
-      cells: [title.node, state.node, why.node, next.node, tries.node, since.node, el("div", { class: "row" }, retry.node, cancel.node)],
-      set: ({ entry, by }) => {
-        title.set(by === "minion" ? `${line(entry.fun, 60)} ${entry.jid}` : entry.minion);
+      cells: [box.node, title.node, state.node, why.node, next.node, tries.node, since.node, el("div", { class: "row" }, replay.node, retry.node, cancel.node)],
+      set: ({ entry, by, alone }) => {
+        const job = `${line(entry.fun, 60)} ${entry.jid}`;
+        title.set(alone ? `${entry.minion}: ${job}` : by === "minion" ? job : entry.minion);
+        box.set([entry]);
         state.set(entry.state);
         why.set(line(entry.reason, 200));
         next.set(nextTry(entry, app.api.now(), this.stats?.paused));
         tries.set(count(entry.attempts));
         since.set(ago(entry.queued_at, app.api.now()));
+        replay.set(alone && by === "minion" && !this.stats?.paused);
         retry.set(canRetry(entry));
         cancel.set(canCancel(entry));
       },
@@ -225,6 +272,26 @@ export class QueueView {
     const says = [`${words(of)}: ${many(entries.filter(canCancel).length, "entry", "entries")} will not be delivered.`];
     if (under) says.push(`${many(under, "of them is", "of them are")} under way: the minion may have the job already, and it is not killed there.`);
     if (await confirm("Cancel?", says, "Do not deliver")) await this.do("cancel", of, (value) => `${many(value, "entry is", "entries are")} cancelled.`);
+  }
+
+  /** Do one thing with each of some entries, and say once how it went. */
+  async each(verb, entries) {
+    const retries = verb === "retry";
+    const says = [`${many(entries.length, "entry", "entries")} ${retries ? "may be delivered again" : "will not be delivered"}.`];
+    if (retries) says.push("A held job may have been begun, and nobody knows how far it got. Look at the minions before you have it run again.");
+    if (!(await confirm(retries ? "Try these again?" : "Cancel these?", says, retries ? "Try again" : "Do not deliver"))) return;
+    let done = 0;
+    for (const { minion, jid } of entries) {
+      const { error } = await this.app.read(`job_retry.${verb}`, { minion, jid });
+      if (error) {
+        warn(`${minion}, job ${jid}: ${error.message}`);
+        break;
+      }
+      done += 1;
+      this.chosen.delete(keyOf({ minion, jid }));
+    }
+    tell(`${count(done)} of ${many(entries.length, "entry is", "entries are")} ${retries ? "tried again" : "cancelled"}.`);
+    await this.load();
   }
 
   async forget() {

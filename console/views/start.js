@@ -3,6 +3,9 @@
 import { warn } from "../dialog.js";
 import { el, replace, say, set, to } from "../dom.js";
 import { count, line, many, typed } from "../format.js";
+import { command } from "../model/batches.js";
+import { FIELDS, kept } from "../model/draft.js";
+import { keepDraft, keptDraft } from "../session.js";
 import { Trouble, action, choice, field } from "./parts.js";
 
 const TYPES = ["glob", "list", "grain", "compound", "nodegroup", "pcre", "grain_pcre", "pillar", "pillar_pcre", "pillar_exact", "ipcidr", "range"].map((one) => [one, one]);
@@ -42,29 +45,51 @@ export class StartView {
     this.start = action(app, "Start the batch", "batch.start", () => this.begin(), "primary");
     // Enter in a field is a click on the button that submits.
     set(this.preview.node, "type", "submit");
-    this.node = el("form", { onsubmit: (event) => event.preventDefault(), oninput: () => this.forget(), onchange: () => this.forget() },
-      el("div", { class: "fields" },
+    const part = (title, ...fields) => el("fieldset", {}, el("legend", {}, title), el("div", { class: "fields" }, fields));
+    this.node = el("form", { onsubmit: (event) => event.preventDefault(), oninput: () => this.typing(), onchange: () => this.typing() },
+      part("What",
+        field("fun", "Function", inputs.fun),
+        field("arg", "Arguments, one a line", inputs.arg, "Numbers, true, false, null, and lists and mappings as JSON are taken as such, all else as text."),
+        field("kwarg", "Keyword arguments, name=value, one a line", inputs.kwarg)),
+      part("Where",
         field("tgt", "Target", inputs.tgt),
         field("tgt_type", "Kind of target", inputs.tgt_type, "A list is written with commas."),
-        field("fun", "Function", inputs.fun),
+        field("offline", "Minions that do not answer", inputs.offline),
+        field("presence", "Ask first who is there", inputs.presence)),
+      part("How fast, and when to stop",
         field("batch", "Minions at a time", inputs.batch, "A count (10), a percentage (25%) or a ramp (1,10%,50%)."),
-        field("arg", "Arguments, one a line", inputs.arg, "Numbers, true, false, null, and lists and mappings as JSON are taken as such, all else as text."),
-        field("kwarg", "Keyword arguments, name=value, one a line", inputs.kwarg),
+        field("by", "One group after the other, by", inputs.by, "A grain, a pillar key or nodegroups."),
+        field("check", "Check between stages", inputs.check, "A function, runner:…, or approve; made after each stage of a ramp and each group but the last."),
         field("max_failures", "Stop after more failures than", inputs.max_failures, "A count or a percentage."),
+        field("max_runtime", "Longest run on a minion", inputs.max_runtime),
         field("failhard", "Stop at the first failure", inputs.failhard)),
-      el("details", {}, el("summary", {}, "Groups, checks, windows, minions that are away"),
-        el("div", { class: "fields" },
-          field("by", "One group after the other, by", inputs.by, "A grain, a pillar key or nodegroups."),
-          field("check", "Check between stages", inputs.check, "A function, runner:…, or approve; made after each stage of a ramp and each group but the last."),
-          field("window", "Send only within", inputs.window),
-          field("timezone", "Zone of the window and the beginning", inputs.timezone, "The master's, unless another is named."),
-          field("start_at", "Begin at", inputs.start_at),
-          field("max_runtime", "Longest run on a minion", inputs.max_runtime),
-          field("offline", "Minions that do not answer", inputs.offline),
-          field("presence", "Ask first who is there", inputs.presence))),
+      part("When",
+        field("start_at", "Begin at", inputs.start_at),
+        field("window", "Send only within", inputs.window),
+        field("timezone", "Zone of the window and the beginning", inputs.timezone, "The master's, unless another is named.")),
       this.trouble.node,
-      el("div", { class: "row actions" }, this.preview.node, this.start.node),
+      el("div", { class: "row actions" }, this.preview.node, this.start.node, el("button", { type: "button", onclick: () => this.clear() }, "Clear the form")),
       this.matched);
+    this.fill(kept(keptDraft()));
+  }
+
+  fill(draft) {
+    for (const name of FIELDS) {
+      const input = this.inputs[name];
+      if (input.type === "checkbox") input.checked = draft[name] === true;
+      else input.value = draft[name] ?? (name === "tgt_type" ? "glob" : "");
+    }
+  }
+
+  clear() {
+    this.fill({});
+    this.typing();
+  }
+
+  /** Something is typed: it outlives a reload of the page, and what was shown does not hold for it. */
+  typing() {
+    keepDraft(kept(Object.fromEntries(FIELDS.map((name) => [name, this.inputs[name].type === "checkbox" ? this.inputs[name].checked : this.inputs[name].value]))));
+    this.forget();
   }
 
   /** What is typed, as batch.start takes it. */
@@ -111,7 +136,7 @@ export class StartView {
     const names = found.minions.slice(0, MOST);
     replace(this.matched,
       el("h2", {}, `${many(found.total, "minion matches", "minions match")}`),
-      el("p", {}, `${line(found.fun)} would run on ${this.sizes(found)} at a time.`),
+      el("p", {}, `${line(command(found), 300)} would run on ${this.sizes(found)} at a time.`),
       found.check && el("p", { class: "remark" }, `${found.check === "approve" ? "Somebody has to approve" : `${line(found.check)} has to hold`} after minion ${found.check_after.slice(0, 20).map(count).join(", ")}${found.check_after.length > 20 ? ", …" : ""}.`),
       found.groups && el("p", {}, "Groups, in this order: ", found.groups.map(([group, size]) => `${line(group, 40)} (${count(size)})`).join(", ")),
       unsure.size > 0 && el("p", { class: "remark" }, `Of ${many(unsure.size, "minion")} the master does not know whether the target matches; they decide for themselves.`),
@@ -141,6 +166,7 @@ export class StartView {
     const started = await this.app.act("batch.start", wanted, (value) => `Batch ${value.jid} is started on ${many(value.total, "minion")}.`);
     // The target is matched anew: a minion may have been accepted or removed since.
     if (started && started.total !== this.total) warn(`${many(this.total, "minion")} matched when they were shown, and ${count(started.total)} when the batch was started.`);
+    if (started) keepDraft({});
     if (started && started.jid) location.hash = to("batches", started.jid);
   }
 

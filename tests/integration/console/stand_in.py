@@ -49,6 +49,8 @@ class StandIn:
             "batch.list": _nothing,
             "job_retry.list": _nothing,
             "job_retry.stats": lambda: {"entries": 0, "states": {}, "engine": True, "paused": False},
+            "batch.failures": lambda **_: {"groups": []},
+            "job_cache.outcome": lambda **_: {"groups": []},
             "job_cache.search": lambda **_: {"jobs": [], "next": None},
             **{f"{name}.doctor": lambda: found for name in ("batch", "job_retry", "job_cache", "job_recorder")},
             **{f"{name}.history": _nothing for name in ("batch", "job_retry", "job_recorder")},

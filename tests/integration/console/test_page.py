@@ -475,9 +475,11 @@ def test_the_queue_shows_why_each_entry_waits_and_follows_its_events(page, api):
     page.go("queue")
     page.wait_text("it may have been begun")
     page.wait_text("when its window opens")
+    assert "1 held, 1 pending" in page.text("tbody")
+    page.click("2 jobs", "tbody")
     page.wait_text("at a sign of life")
     page.choose("#by", "jid")
-    page.wait_text(f"{JID} state.apply")
+    page.wait_text(f"state.apply {JID}")
     data = {"minion": "web2", "jid": JID, "fun": "state.apply", "attempts": 1, "reason": "it has returned"}
     api.fire(f"salt/job_retry/web2/{JID}/done", data)
     page.wait_text("2 entries", ".large")
@@ -499,7 +501,7 @@ def test_what_is_done_to_the_queue_is_asked_about_and_done_to_what_is_shown(page
     page.wait_text("nobody knows how far it got", "dialog")
     page.click("Try again", "dialog")
     wait_for(lambda: asked, what="it is tried again")
-    page.click("Cancel all…")
+    page.click("Cancel…")
     page.wait_text("1 entry will not be delivered", "dialog")
     page.click("Do not deliver", "dialog")
     page.click("Replay now")
@@ -511,31 +513,54 @@ def test_what_is_done_to_the_queue_is_asked_about_and_done_to_what_is_shown(page
     wait_for(lambda: len(asked) == 5, what=lambda: f"all is done: {asked}")
     assert asked == [
         ("retry", {"minion": "web1", "jid": JID}),
-        ("cancel", {"minion": "web1"}),
+        ("cancel", {"minion": "web1", "jid": JID}),
         ("replay", {"minion": "web1"}),
         ("purge", {"state": ["expired", "cancelled", "dead"]}),
         ("pause", {}),
     ]
 
 
-def test_what_is_done_to_a_group_is_done_to_what_the_list_is_narrowed_to(page, api):
+def test_what_is_done_to_a_group_is_done_to_all_of_it(page, api):
     asked = []
     api.runners |= {
-        "job_retry.list": lambda minion=None: [entry(name) for name in ("web1", "web2") if minion in (None, name)],
-        "job_retry.cancel": lambda **of: asked.append(of) or 1,
+        "job_retry.list": lambda **_: [entry(name) for name in ("web1", "web2")],
+        "job_retry.cancel": lambda **of: asked.append(of) or 2,
     }
     page.enter(api.login())
     page.go("queue")
     page.wait_text("2 entries", ".large")
     page.choose("#by", "jid")
-    page.fill("#of-minion", "web1")
-    page.choose("#of-minion", "web1")
-    wait_for(lambda: "web2" not in page.text("tbody"), what="the list is narrowed")
+    assert len(page.all("tbody tr")) == 1
     page.click("Cancel all…")
-    page.wait_text("1 entry will not be delivered", "dialog")
+    page.wait_text("2 entries will not be delivered", "dialog")
     page.click("Do not deliver", "dialog")
     wait_for(lambda: asked, what="it is cancelled")
-    assert asked == [{"minion": "web1", "jid": JID}]
+    assert asked == [{"jid": JID}]
+
+
+def test_entries_are_chosen_and_dealt_with_together(page, api):
+    asked = []
+    api.runners |= {
+        "job_retry.list": lambda **_: [
+            entry(f"web{n}", state="held", reason="it may have been begun") for n in range(4)
+        ],
+        "job_retry.retry": lambda **of: asked.append(of) or 1,
+    }
+    page.enter(api.login())
+    page.go("queue")
+    page.wait_text("4 entries", ".large")
+    assert page.find("Retry the chosen…") is None
+    for box in page.all("tbody input")[:3]:
+        box.click()
+    page.wait_text("3 entries chosen")
+    page.all("tbody input")[0].click()
+    page.wait_text("2 entries chosen")
+    page.click("Retry the chosen…")
+    page.wait_text("2 entries may be delivered again", "dialog")
+    page.click("Try again", "dialog")
+    page.wait_text("2 of 2 entries are tried again", ".messages")
+    assert asked == [{"minion": name, "jid": JID} for name in ("web1", "web2")]
+    wait_for(lambda: page.find("Retry the chosen…") is None, what="nothing is chosen any more")
 
 
 def test_what_would_go_out_although_its_window_is_shut_is_asked_about(page, api):
@@ -593,6 +618,67 @@ def test_the_keyboard_stays_in_a_row_when_one_before_it_goes(page, api):
     page.wait_text("2 entries", ".large")
     wait_for(lambda: "web1" not in page.text("tbody"), what="its row is gone")
     assert page.chrome.switch_to.active_element.text.startswith("Cancel")
+
+
+def test_a_batch_page_says_what_it_runs_why_it_failed_and_when_it_ended(page, api):
+    options = {"batch": "1,100%", "max_failures": "25%", "failhard": False, "window": None}
+    batch = summary(completed=2, failed=2, state="halted", halted_reason="more than 25% failures", stage=2, stages=2)
+    batch |= {"options": options, "arguments": ["nginx", "test=True"], "finished": time.time() - 30}
+    has_batch(api, batch, minions_of({"a": "completed", "b": "failed", "c": "completed", "d": "failed"}))
+    groups = [{"count": 2, "state": "failed", "retcode": 1, "text": "no space left on /var", "minions": ["b", "d"]}]
+    api.runners["batch.failures"] = lambda jid: {"groups": groups}
+    page.enter(api.login(), f"batches/{JID}")
+    page.wait_text("no space left on /var", ".failures")
+    assert "2 minions, failed, exit code 1" in page.text(".failures")
+    facts = page.text(".facts")
+    assert "state.apply nginx test=True" in facts and "2 of 25%" in facts and "Took\n30 s" in facts
+    assert page.text(".stages") == "Stage 1 (1): done\nStage 2 (100%): ended here"
+    assert page.text("tbody tr td").startswith(("b", "d"))
+
+
+def test_a_batch_is_copied_into_the_form_which_survives_a_reload(page, api):
+    options = {"batch": "1,100%", "max_failures": "25%", "failhard": True}
+    batch = summary(completed=2, state="complete", success=True, options=options, arguments=["nginx", "test=True"])
+    has_batch(api, batch, minions_of({"a": "completed", "b": "completed"}))
+    page.enter(api.login(), f"batches/{JID}")
+    page.click("Copy to a new batch")
+    wait_for(lambda: page.text("h1") == "Start a batch", what="the form is shown")
+    page.fill("#batch", "50%")
+    page.chrome.refresh()
+    wait_for(lambda: page.exists("#fun"), what="the form is there again")
+    script = (
+        "return ['fun', 'tgt', 'arg', 'kwarg', 'batch', 'max_failures'].map(id => document.getElementById(id).value)"
+    )
+    assert page.chrome.execute_script(script) == ["state.apply", "web*", "nginx", "test=True", "50%", "25%"]
+    assert page.chrome.execute_script("return document.getElementById('failhard').checked")
+    page.click("Clear the form")
+    assert page.chrome.execute_script(script) == [""] * 6
+
+
+def test_the_retry_dialog_hides_nothing_and_retries_what_is_chosen(page, api):
+    batch = summary(completed=2, failed=2, lost=1, state="complete")
+    has_batch(api, batch, minions_of({"a": "failed"}))
+    asked = []
+    api.runners["batch.retry"] = lambda **how: asked.append(how) or summary(total=1)
+    page.enter(api.login(), f"batches/{JID}")
+    page.click("Retry…")
+    page.wait_text("failed (2)", "dialog")
+    page.all("#which-lost")[0].click()
+    page.click("Start the new batch", "dialog")
+    wait_for(lambda: asked, what="it is retried")
+    assert asked == [{"jid": JID, "which": "lost"}]
+
+
+def test_a_search_for_jobs_is_in_the_address_and_noise_is_shown_on_demand(page, api):
+    page.enter(api.login(), "jobs?search_function=state.*&user=anna")
+    page.wait_text("No job is like that")
+    assert api.calls[-1] == ("job_cache.search", {"limit": 50, "search_function": "state.*", "user": "anna"})
+    page.all("#noise")[0].click()
+    wait_for(lambda: api.calls[-1][1].get("kind") == "all", what="all kinds are searched")
+    assert page.chrome.execute_script("return location.hash") == "#/jobs?search_function=state.*&user=anna&kind=all"
+    page.chrome.refresh()
+    wait_for(lambda: page.exists("#noise"), what="the page is there again")
+    assert page.chrome.execute_script("return document.getElementById('noise').checked")
 
 
 # -- hostile ----------------------------------------------------------------------------------------------------------
@@ -861,7 +947,9 @@ def furnish(api):
     now = time.time()
     names = {f"web{number}": STATES[min(number % 23, 7)] if number % 23 < 8 else "completed" for number in range(240)}
     counts = {state: sum(one == state for one in names.values()) for state in STATES}
-    running = summary(JID, **counts, stage=2, stages=3, batch_size=24, created=now - 300)
+    options = {"batch": "1,10%,100%", "max_failures": "10%", "failhard": False, "window": "Mon-Fri 08:00-18:00"}
+    of_job = {"arguments": ["nginx", "test=True"], "options": options}
+    running = summary(JID, **counts, **of_job, stage=2, stages=3, batch_size=24, created=now - 300)
     done = summary(
         "20260516091112131415", completed=40, state="complete", success=True, fun="test.version", created=now - 4000
     )
@@ -873,7 +961,13 @@ def furnish(api):
         state="halted",
         halted_reason="more than 2 failures",
         created=now - 90_000,
+        finished=now - 89_000,
     )
+    why = "nginx (pkg.installed): The following packages failed to install/update: nginx"
+    groups = [
+        {"count": 9, "state": "failed", "retcode": 2, "text": why, "minions": [f"web{n}" for n in range(9)]},
+        {"count": 2, "state": "timed_out", "retcode": None, "text": "", "minions": ["web31", "web54"]},
+    ]
     history = [
         [
             now - 60 * minute,
@@ -917,6 +1011,8 @@ def furnish(api):
         "job_cache.search": lambda **_: {"jobs": [row], "next": None},
         "jobs.list_job": lambda jid: {**job, "jid": JID, "Minions": list(names)[:21], "Result": result},
         "batch.history": lambda: history,
+        "batch.failures": lambda jid: {"groups": groups},
+        "job_cache.outcome": lambda jid: {"groups": groups},
         "job_retry.doctor": lambda: {
             "findings": ["the disk of /var/cache/salt/master has 3 % left: make room, or entries cannot be stored"]
         },
@@ -952,13 +1048,13 @@ def looks(page):
         for scheme in ("light", "dark"):
             features = [{"name": "prefers-color-scheme", "value": scheme}]
             page.chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-            for width in (1280, 360):
+            for width in (1440, 390, 320):
                 metrics = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
                 page.chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
                 wide = page.chrome.execute_script("return document.documentElement.scrollWidth - innerWidth")
                 found = [*page.faults(), *page.axe(), *([f"{wide} pixels too wide"] if wide > 0 else [])]
                 wrong += [f"{name}, {scheme}, {width}: {one}" for one in found]
-                if scheme == "light":
+                if scheme == "light" and width != 320:
                     page.shot(name if width > 500 else f"{name}-phone")
         return wrong
 
@@ -1029,9 +1125,10 @@ def test_names_of_250_characters_make_no_view_wider_than_the_screen(page, api):
             page.click("Show which minions match")
         page.wait_text(long[:15], "main")
         if view == "queue":
+            page.click("2 jobs", "tbody")
             page.click("w", "tbody")
             page.wait_text(long, "dialog")
-        for width in (1280, 360):
+        for width in (1280, 320):
             metrics = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
             page.chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
             wide = page.chrome.execute_script("return document.documentElement.scrollWidth - innerWidth")

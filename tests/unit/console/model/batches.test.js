@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { Batches, apply, counted, done, isHeld, isOver, isScheduled, pace, word } from "../../../../console/model/batches.js";
+import { Batches, apply, budget, command, counted, done, isHeld, isOver, isScheduled, optionsOf, pace, stagesOf, word } from "../../../../console/model/batches.js";
 
 const NONE = { completed: 0, active: 0, pending: 0, failed: 0, timed_out: 0, lost: 0, offline: 0, killed: 0 };
 const JID = "20260516120000000000";
@@ -109,4 +109,25 @@ test("the counts of a batch are those of its minions, where all of them are know
   const counts = { ...NONE, completed: 3, active: 1 };
   assert.deepEqual(counted(batch(), { names: ["a", "b", "c", "d"], counts }), { ...batch(), ...counts });
   for (const names of [[], ["a", "b"]]) assert.deepEqual(counted(batch(), { names, counts }), batch());
+});
+
+test("what a batch runs is shown with its arguments, and with the options that it has", () => {
+  assert.equal(command({ fun: "state.apply", arguments: ["nginx", "pillar={'a': 1}", 5] }), "state.apply nginx pillar={'a': 1} 5");
+  assert.equal(command({ fun: "test.ping" }), "test.ping");
+  assert.deepEqual(optionsOf({ options: { batch: "10%", failhard: false, window: "Sat", by: null, max_runtime: 0, offline: "skip" } }), [["window", "Sat"], ["offline", "skip"]]);
+  assert.deepEqual(optionsOf({}), []);
+});
+
+test("the budget is what counts against it, of what is allowed", () => {
+  assert.equal(budget(batch({ failed: 1, lost: 1, timed_out: 1, offline: 5, options: { max_failures: "10%" } })), "3 of 10%");
+  assert.equal(budget(batch({ failed: 1, options: { failhard: true } })), "1 of 0");
+  for (const options of [undefined, { max_failures: null }]) assert.equal(budget(batch({ failed: 1, options })), null);
+});
+
+test("stages have the sizes that were asked for, and the one in which a batch failed is told", () => {
+  const ramp = { stages: 3, stage: 2, options: { batch: "1,10%,50%" } };
+  assert.deepEqual(stagesOf(batch(ramp)).map(({ size, state }) => `${size} ${state}`), ["1 completed", "10% active", "50% pending"]);
+  assert.equal(stagesOf(batch({ ...ramp, state: "halted" }))[1].state, "failed");
+  assert.deepEqual(stagesOf(batch({ ...ramp, stage: 3, state: "complete", success: true })).map(({ state }) => state), ["completed", "completed", "completed"]);
+  assert.deepEqual(stagesOf(batch({ stages: 2, stage: 1 })).map(({ size }) => size), ["", ""]);
 });

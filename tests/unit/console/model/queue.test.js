@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { Queue, STATES, keyOf } from "../../../../console/model/queue.js";
+import { gist, keyOf, Queue, STATES } from "../../../../console/model/queue.js";
 
 function entry(minion, jid, state, more) {
   return { minion, jid, state, ...more };
@@ -50,4 +50,9 @@ test("groups stand first that need somebody, and their entries likewise", () => 
   assert.deepEqual(queue.grouped("minion").map(({ key, entries }) => [key, entries.map(({ jid }) => jid)]), [["c", ["1"]], ["a", ["3", "1"]], ["b", ["2"]]]);
   assert.deepEqual(queue.grouped("jid").map(({ key }) => key), ["1", "3", "2"]);
   assert.equal(keyOf(entry("a", "1")), "1 a");
+});
+
+test("a group says in one line what its worst entries wait for", () => {
+  const entries = [["held", "a", 5, 1], ["held", "b", 9, 2], ["held", "b", 7, 0], ["pending", "c", 1, 0]].map(([state, reason, queued_at, attempts]) => ({ state, reason, queued_at, attempts }));
+  assert.deepEqual(gist(entries), { states: [["held", 3], ["pending", 1]], reason: "b", others: 1, since: 1, attempts: 2 });
 });

@@ -1,0 +1,34 @@
+// What stands in the form for a new batch: as it is kept over a reload, and as another batch fills it. Pure.
+
+/** Fields of the form, each a text; `failhard` is true or missing. */
+export const FIELDS = ["tgt", "tgt_type", "fun", "arg", "kwarg", "batch", "max_failures", "failhard", "by", "check", "window", "timezone", "start_at", "max_runtime", "offline", "presence"];
+const OF_OPTIONS = ["max_failures", "by", "check", "window", "timezone", "max_runtime", "offline", "presence"];
+/** A keyword argument, as a runner writes it among the words of a job. */
+const KEYWORD = /^[A-Za-z_]\w*=/;
+
+/** The form, filled as for a batch that there was; when it began is left out, since that has passed. */
+export function draftOf(batch) {
+  const words = Array.isArray(batch.arguments) ? batch.arguments.map((one) => (typeof one === "string" ? one : JSON.stringify(one))) : [];
+  const options = batch.options && typeof batch.options === "object" ? batch.options : {};
+  const draft = {
+    tgt: Array.isArray(batch.tgt) ? batch.tgt.join(",") : text(batch.tgt),
+    tgt_type: text(batch.tgt_type) || "glob",
+    fun: text(batch.fun),
+    arg: words.filter((word) => !KEYWORD.test(word)).join("\n"),
+    kwarg: words.filter((word) => KEYWORD.test(word)).join("\n"),
+    batch: text(options.batch ?? batch.batch_size),
+    ...Object.fromEntries(OF_OPTIONS.map((name) => [name, text(options[name])])),
+  };
+  if (options.failhard === true) draft.failhard = true;
+  return kept(draft);
+}
+
+/** What of a value may be filled into the form: a draft that was kept may be anything. */
+export function kept(found) {
+  const given = found && typeof found === "object" ? found : {};
+  return Object.fromEntries(FIELDS.filter((name) => given[name] && (name === "failhard" ? given[name] === true : typeof given[name] === "string")).map((name) => [name, given[name]]));
+}
+
+function text(value) {
+  return value === null || value === undefined || value === 0 ? "" : String(value);
+}

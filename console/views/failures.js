@@ -1,0 +1,51 @@
+// Why minions failed: those that say the same together, the largest group first.
+
+import { el, replace, say } from "../dom.js";
+import { count, line, many } from "../format.js";
+import { name } from "../grid.js";
+import { Trouble } from "./parts.js";
+
+/** Most groups, names of a group, and characters of a text that are shown. */
+const GROUPS = 20;
+const NAMES = 30;
+const MOST = 4000;
+
+export class Failures {
+  /** @param {string} fun the runner that tells */
+  constructor(app, fun, jid) {
+    Object.assign(this, { app, fun, jid, known: null });
+    this.trouble = new Trouble();
+    this.again = el("button", { type: "button", onclick: () => this.read() }, "Read again");
+    this.list = el("div");
+    this.head = el("h2", {}, "Why it failed");
+    this.node = el("section", { class: "failures" }, this.head, this.trouble.node, this.list, this.again);
+    this.node.hidden = true;
+  }
+
+  /** @param {number} wrong how many minions it is about; `over`: whether no more come. */
+  async want(wrong, over) {
+    this.node.hidden = !wrong;
+    const about = `${wrong} ${over}`;
+    if (!wrong || this.known === about || (this.known && !over)) return;
+    this.known = about;
+    await this.read();
+  }
+
+  async read() {
+    const { value, error } = await this.app.read(this.fun, { jid: this.jid });
+    this.trouble.show(error);
+    const groups = Array.isArray(value?.groups) ? value.groups : [];
+    replace(this.list, groups.slice(0, GROUPS).map(group), groups.length > GROUPS && el("p", { class: "quiet" }, `${many(groups.length - GROUPS, "more group")} not shown: salt-run ${this.fun} ${this.jid}`));
+  }
+}
+
+function group({ count: size, state, retcode, text, minions }) {
+  const names = Array.isArray(minions) ? minions.map(String) : [];
+  const code = Number.isInteger(retcode) ? `, exit code ${retcode}` : "";
+  const node = el("pre", { tabindex: 0, role: "region", "aria-label": "What they say" });
+  say(node, typeof text === "string" ? text.slice(0, MOST) : line(text));
+  return el("article", { class: "reason" },
+    el("h3", {}, `${many(size, "minion")}, ${name(state)}${code}`),
+    node,
+    el("p", { class: "id" }, names.slice(0, NAMES).join(", "), names.length > NAMES && ` and ${count(names.length - NAMES)} more`));
+}

@@ -1,0 +1,21 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import { draftOf, kept } from "../../../../console/model/draft.js";
+
+test("a batch fills the form with what it ran, where and how fast, and not with when", () => {
+  const options = { batch: "1,10%", max_failures: 3, failhard: true, by: null, window: "Sat", start_at: 5, max_runtime: 0, offline: "fail", check: "approve" };
+  const batch = { fun: "state.apply", arguments: ["nginx", "test=True", 5], tgt: ["web1", "web2"], tgt_type: "list", options };
+  assert.deepEqual(draftOf(batch), {
+    tgt: "web1,web2", tgt_type: "list", fun: "state.apply", arg: "nginx\n5", kwarg: "test=True", batch: "1,10%", max_failures: "3", failhard: true, check: "approve", window: "Sat", offline: "fail",
+  });
+});
+
+test("a batch of which less is known fills what it can", () => {
+  assert.deepEqual(draftOf({ fun: "test.ping", tgt: "*", batch_size: 2 }), { tgt: "*", tgt_type: "glob", fun: "test.ping", batch: "2" });
+});
+
+test("of what was kept, only what fits the form is used", () => {
+  assert.deepEqual(kept({ tgt: "*", fun: 5, failhard: "yes", other: "x", arg: null }), { tgt: "*" });
+  for (const nothing of [null, 5, "x", undefined]) assert.deepEqual(kept(nothing), {});
+});
