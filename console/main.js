@@ -159,7 +159,7 @@ export class App {
     const now = Date.now() / 1000;
     set(this.status, "data-state", this.lost ? "lost" : this.stream.open ? "live" : "waiting");
     if (this.lost) {
-      const of = this.view?.readAt ? `What is shown is of ${moment(Math.max(this.view.readAt, this.lost.since))}, ${ago(Math.max(this.view.readAt, this.lost.since), now)}.` : "Nothing has been read.";
+      const of = this.view?.readAt ? `This page shows the state of ${moment(Math.max(this.view.readAt, this.lost.since))}, ${ago(Math.max(this.view.readAt, this.lost.since), now)}.` : "Nothing has been read.";
       say(this.told, `No connection: ${this.lost.reason}.`);
       say(this.age, `${of} It is tried again.`);
     } else if (!this.stream.open) {

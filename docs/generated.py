@@ -40,30 +40,28 @@ SECTIONS: dict[str, type] = {
 _WRITTEN = {("returner.pgjsonb_bulk", "password"): "pass"}
 #: Since when a section is there, where its options come from an older one.
 _SINCE = {"postgresql": "0.3.0"}
+_HEAD = ("| option | default | meaning |", "|---|---|---|")
 _FIELD = re.compile(r" {4}(\w+): .+ = option\(")
 _OUTSIDE = re.compile(r"\]\((\.\./[^)#\s]+)")
 _EVENT = re.compile(r"^(``salt/\S.*)\n((?: {4}.+\n)+)", re.MULTILINE)
 
 
 def options() -> str:
-    """All options of the master's configuration that stand in a section, and apart from them those that are deprecated."""
-    rows = ["| section | option | accepts | default | since | meaning |", "|---|---|---|---|---|---|"]
-    old = ["Deprecated: accepted with a warning, and taken away in a later minor version.", "", *rows]
+    """All options of the master's configuration, a table for each section, and in a last one those that are deprecated."""
+    parts, old = [], list(_HEAD)
     for section, kind in SECTIONS.items():
-        about = meanings(kind)
+        about, rows = meanings(kind), list(_HEAD)
         for field in dataclasses.fields(kind):
             instead = field.metadata["instead"]
             name = _WRITTEN.get((section, field.name), field.name)
-            cells = (
-                f"`{section}`",
-                f"`{name}`",
-                field.metadata["check"].accepts,
-                shown(field.default),
-                max(field.metadata["since"], _SINCE.get(section, "")),
-                f"{about.get(field.name, '')} Instead: {instead}." if instead else about.get(field.name, ""),
-            )
+            since = max(field.metadata["since"], _SINCE.get(section, ""))
+            meaning = f"{about.get(field.name, '')} Accepted: {field.metadata['check'].accepts}. Since {since}."
+            cells = (f"`{section}: {name}`" if instead else f"`{name}`", shown(field.default))
+            cells = (*cells, f"{meaning} Instead: {instead}." if instead else meaning)
             (old if instead else rows).append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
-    return "\n".join([*rows, "", *old])
+        parts.append("\n".join([f"## {section}", "", *rows]))
+    told = "Accepted with a warning, and taken away in a later minor version."
+    return "\n\n".join([*parts, "\n".join(["## Deprecated", "", told, "", *old])])
 
 
 def meanings(kind: type) -> dict[str, str]:

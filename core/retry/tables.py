@@ -113,7 +113,7 @@ def entry(found: Mapping[str, Any], page: Page) -> None:
         "expires": page.when(found["expires_at"]),
         "last sent": page.when(found["last_sent_at"]) if found.get("last_sent_at") else None,
         "not before": page.when(found["not_before"]) if found.get("not_before") else None,
-        "tries": f"{found['attempts']}, and {found.get('unreceived_tries')} that met no sign of receipt",
+        "tries": f"{found['attempts']}; {found.get('unreceived_tries')} more that the minion did not confirm",
         "returner": found.get("ret") or None,
         "metadata": found.get("metadata") or None,
     }

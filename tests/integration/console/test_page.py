@@ -238,7 +238,7 @@ def test_an_outage_is_told_with_the_age_of_what_is_shown_and_ends_in_one_read(pa
     api.down = True
     api.drop()
     page.wait_text("No connection", ".status")
-    page.wait_text("What is shown is of", ".status")
+    page.wait_text("This page shows the state of", ".status")
     page.wait_text("ago", ".status")
     assert "2 of 10" in page.text("tbody")
     has_batch(api, summary(completed=9, pending=1), {})

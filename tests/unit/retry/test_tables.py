@@ -107,7 +107,7 @@ def test_one_entry_has_all_that_is_known_of_it():
         "  published: 2026-05-17 06:35:00 (5 min ago) by root, from m_master",
         "  queued: 2026-05-17 06:35:00 (5 min ago) by anna",
         "  expires: 2026-05-17 08:40:00 (in 2 h)",
-        "  tries: 1, and 0 that met no sign of receipt",
+        "  tries: 1; 0 more that the minion did not confirm",
         "",
         "AT                   STATE    REASON",
         "2026-05-17 06:35:00  pending  missed",
