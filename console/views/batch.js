@@ -135,7 +135,7 @@ export class BatchView {
       ["User", line(batch.user)],
       ["At a time", count(batch.batch_size)],
       ["In flight", count(batch.active)],
-      ["Failures of the budget", budget(batch)],
+      ["Failures, of those allowed", budget(batch)],
       ["Options", options.length ? options.map(([one, value]) => `${name(one)}: ${line(value, 80)}`).join("; ") : null],
       ["Pace", rate === null ? "–" : `${tempo(rate)} minions a minute`],
       ["Left", eta === null ? null : duration(eta)],

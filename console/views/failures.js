@@ -44,6 +44,7 @@ function group({ count: size, state, retcode, text, minions }) {
   const code = Number.isInteger(retcode) ? `, exit code ${retcode}` : "";
   const node = el("pre", { tabindex: 0, role: "region", "aria-label": "What they say" });
   say(node, typeof text === "string" ? text.slice(0, MOST) : line(text));
+  node.hidden = !text;
   return el("article", { class: "reason" },
     el("h3", {}, `${many(size, "minion")}, ${name(state)}${code}`),
     node,

@@ -24,7 +24,7 @@ export class JobView {
     this.search = el("input", { type: "search", id: "return-search", spellcheck: "false", oninput: () => app.draw() });
     this.table = new Table("Returns", ["Minion", "State", "Return"], (item) => item.minion, () => this.row(), 50);
     this.node = el("section", {},
-      el("p", {}, el("a", { href: "#/jobs" }, "← Jobs"), " · ", el("a", { href: to("batches", jid) }, "This job as a batch")),
+      el("p", {}, el("a", { href: app.searched ?? "#/jobs" }, "← Jobs"), " · ", el("a", { href: to("batches", jid) }, "This job as a batch")),
       this.trouble.node, this.head, this.facts, this.failures.node,
       el("h2", {}, "Returns"),
       el("div", { class: "row filter" }, el("label", { for: "return-search" }, "Find a minion"), this.search, this.chips.map((chip) => chip.node)),

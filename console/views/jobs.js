@@ -30,6 +30,7 @@ export class JobsView {
     const { inputs } = this;
     this.noise = el("input", { type: "checkbox", name: "noise" });
     const given = new URLSearchParams(asked);
+    app.searched = `#/jobs${asked ? `?${given}` : ""}`;
     for (const [name, input] of Object.entries(inputs)) input.value = given.get(name) ?? "";
     this.noise.checked = given.get("kind") === "all";
     this.noise.addEventListener("change", () => this.search());
@@ -43,7 +44,7 @@ export class JobsView {
           field("search_function", "Function", inputs.search_function), field("minion", "Minion", inputs.minion), field("search_target", "Target", inputs.search_target),
           field("search_user", "User", inputs.user), field("start_time", "Since", inputs.start_time, "-2h, -7d, or a date and time of the master."), field("end_time", "Until", inputs.end_time),
           field("outcome", "Outcome", inputs.outcome),
-          field("noise", "What the engines, the console and runners read too", this.noise)),
+          field("noise", "Show reads of engines and runners too", this.noise)),
         el("button", { type: "submit", class: "primary" }, "Search")),
       this.trouble.node, this.fresh, this.table.node, this.older);
   }
@@ -59,7 +60,8 @@ export class JobsView {
   search() {
     const { limit, ...wanted } = this.wanted();
     const asked = new URLSearchParams(wanted).toString();
-    history.replaceState(null, "", `#/jobs${asked ? `?${asked}` : ""}`);
+    this.app.searched = `#/jobs${asked ? `?${asked}` : ""}`; // where the page of a job leads back to
+    history.replaceState(null, "", this.app.searched);
     return this.load();
   }
 

@@ -46,11 +46,11 @@ export class StartView {
     // Enter in a field is a click on the button that submits.
     set(this.preview.node, "type", "submit");
     const part = (title, ...fields) => el("fieldset", {}, el("legend", {}, title), el("div", { class: "fields" }, fields));
-    this.node = el("form", { onsubmit: (event) => event.preventDefault(), oninput: () => this.typing(), onchange: () => this.typing() },
+    this.node = el("form", { class: "start", onsubmit: (event) => event.preventDefault(), oninput: () => this.typing(), onchange: () => this.typing() },
       part("What",
         field("fun", "Function", inputs.fun),
         field("arg", "Arguments, one a line", inputs.arg, "Numbers, true, false, null, and lists and mappings as JSON are taken as such, all else as text."),
-        field("kwarg", "Keyword arguments, name=value, one a line", inputs.kwarg)),
+        field("kwarg", "Keyword arguments, one a line", inputs.kwarg, "name=value")),
       part("Where",
         field("tgt", "Target", inputs.tgt),
         field("tgt_type", "Kind of target", inputs.tgt_type, "A list is written with commas."),
@@ -66,10 +66,8 @@ export class StartView {
       part("When",
         field("start_at", "Begin at", inputs.start_at),
         field("window", "Send only within", inputs.window),
-        field("timezone", "Zone of the window and the beginning", inputs.timezone, "The master's, unless another is named.")),
-      this.trouble.node,
-      el("div", { class: "row actions" }, this.preview.node, this.start.node, el("button", { type: "button", onclick: () => this.clear() }, "Clear the form")),
-      this.matched);
+        field("timezone", "Time zone of these", inputs.timezone, "The master's, unless another is named.")),
+      el("div", { class: "whole" }, this.trouble.node, el("div", { class: "row actions" }, this.preview.node, this.start.node, el("button", { type: "button", onclick: () => this.clear() }, "Clear the form")), this.matched));
     this.fill(kept(keptDraft()));
   }
 

@@ -441,7 +441,7 @@ def test_an_approval_is_for_the_stage_that_is_shown(page, api):
     page.click("Approve")
     page.wait_text("Stage 1 is approved", ".messages")
     assert approved == [{"jid": JID, "stage": 0}]
-    assert page.text(".stages [aria-current]") == "Stage 2"
+    assert page.text(".stages [aria-current]") == "Stage 2: now"
 
 
 def test_only_what_waits_for_somebody_can_be_resumed(page, api):
