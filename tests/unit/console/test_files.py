@@ -64,4 +64,4 @@ def test_the_page_about_it_lets_whoever_looks_call_all_that_is_read():
     access = yaml.safe_load(re.search(r"^external_auth:\n(?: .+\n)+", text, re.MULTILINE)[0])["external_auth"]["pam"]
     (watching,) = access["watcher"]
     acts = {"start", "preview", "pause", "resume", "approve", "stop", "retry", "cancel", "replay", "purge", "adopt"}
-    assert set(watching["@runner"]) == {name for name in called if name.partition(".")[2] not in acts}
+    assert {name for name in called if name.partition(".")[2] not in acts} <= set(watching["@runner"])
