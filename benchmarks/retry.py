@@ -35,8 +35,7 @@ from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.master.stream import Stream
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Entry, Job
-from saltext.jobs.core.retry.ports import Ports
-from saltext.jobs.core.retry.reader import JobReader
+from saltext.jobs.core.retry.ports import ports_of
 from saltext.jobs.core.retry.shell import RetryShell
 from saltext.jobs.core.retry.store import Changes, RetryStore
 from saltext.jobs.core.settings import RetrySettings
@@ -207,15 +206,14 @@ class Stage:
         """Make the engine, a shell of this kind; its bus and its publisher lead to the fleet."""
         self.publisher, cache = Publisher(self.to_fleet), JobCache(self.opts)
         self.bus = Bus(self.loop, self.opts)
-        ports = Ports(
+        ports = ports_of(
+            self.opts,
+            self.loop,
+            cache,
             bus=self.bus,
             publisher=self.publisher,
             questions=Questions(self.loop, self.publisher),
-            cache=cache,
-            reader=JobReader(self.opts, cache, trust=False),
-            store=RetryStore(self.opts),
             clock=self.clock,
-            acks=compat.HAS_START_EVENT,
         )
         self.shell = kind(self.opts, self.settings, self.loop, ports)
         return self.shell

@@ -14,9 +14,8 @@ controlled with the ``job_retry`` runner.
 This file only wires: policy is in ``core/retry/machine.py``, input and output in ``core/retry/shell.py``.
 """
 
-from saltext.jobs.core import compat, lines
+from saltext.jobs.core import lines
 from saltext.jobs.core.engine import process as engine
-from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import SettingsError, StateError
 from saltext.jobs.core.log.reader import Reader
@@ -25,11 +24,9 @@ from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import OURS, JobCache
 from saltext.jobs.core.master.publisher import Publisher
 from saltext.jobs.core.master.questions import Questions
-from saltext.jobs.core.retry.ports import Ports
+from saltext.jobs.core.retry.ports import ports_of
 from saltext.jobs.core.retry.premises import doubts_about, settings_of
-from saltext.jobs.core.retry.reader import JobReader
 from saltext.jobs.core.retry.shell import RetryShell
-from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.settings import RetrySettings
 
 log = lines.logger(__name__)
@@ -71,16 +68,15 @@ def start(**options):
 
 
 def _ports(settings, loop):
-    publisher, cache = Publisher(__opts__, loop, JOB_RETRY), JobCache(__opts__)
-    return Ports(
+    publisher = Publisher(__opts__, loop, JOB_RETRY)
+    return ports_of(
+        __opts__,
+        loop,
+        JobCache(__opts__),
+        settings.trust_job_cache,
         bus=Bus(__opts__, loop, JOB_RETRY),
         publisher=publisher,
         questions=Questions(loop, publisher),
-        cache=cache,
-        reader=JobReader(__opts__, cache, settings.trust_job_cache),
-        store=RetryStore(__opts__),
-        clock=Clock(),
-        acks=compat.HAS_START_EVENT,
         log=_log if __opts__.get("master_job_cache") == OURS else None,
     )
 

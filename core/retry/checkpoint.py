@@ -54,26 +54,35 @@ class Checkpoint:
 
     :param path: the file.
     :param log_folder: where the log is.
-    :param now: the present, which is the checkpoint where there is none.
     """
 
-    def __init__(self, path: pathlib.Path, log_folder: pathlib.Path, now: float) -> None:
+    def __init__(self, path: pathlib.Path, log_folder: pathlib.Path) -> None:
         self._path, self._log_folder = path, log_folder
-        self.at = now
+        self.at = 0.0
         self.position: Position | None = None
         self.open: dict[str, OpenJob] = {}
 
-    def read(self) -> None:
+    def load(self) -> Mapping[str, Any] | None:
+        """Return what is kept. Raises as ``read_checkpoint``."""
+        return read_checkpoint(self._path)
+
+    def save(self, record: Mapping[str, Any], position: Position | None) -> None:
+        """Keep a record, and the log from ``position`` on. :raises OSError: when it cannot be written."""
+        files.write_msgpack(self._path, record)
+        if position is not None:
+            checkpoints.write(self._log_folder, JOB_RETRY, position)
+
+    def read(self, now: float) -> None:
         """
-        Take up what the file says. Where there is none, it is written: from now on nothing is missed.
+        Take up what is kept. Where there is nothing, the present is noted: from now on nothing is missed.
 
         :raises LaterVersion: when a later version has written it: this one would write over it what is not so.
         """
-        now = self.at
+        self.at = now
         try:
-            found = read_checkpoint(self._path)
+            found = self.load()
             if found is None:
-                self.write(self.at, None, {})
+                self.write(now, None, {})
                 return
         except LaterVersion:
             raise
@@ -91,7 +100,7 @@ class Checkpoint:
             self.position = Position.from_record(found.get("position"))
 
     def write(self, at: float, position: Position | None, open_jobs: Mapping[str, OpenJob]) -> None:
-        """Advance. What cannot be written is logged, and was not done. The log keeps what comes after ``position``."""
+        """Advance. What cannot be written is logged, and was not done."""
         record = {
             formats.FIELD: FORMAT,
             "at": at,
@@ -100,9 +109,7 @@ class Checkpoint:
             "closed": {},  # 0.2.0 needs it
         }
         try:
-            files.write_msgpack(self._path, record)
-            if position is not None:
-                checkpoints.write(self._log_folder, JOB_RETRY, position)
+            self.save(record, position)
         except OSError as exc:
             log.warning("The checkpoint cannot be written: %s", exc)
         else:

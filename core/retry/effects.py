@@ -13,7 +13,6 @@ from typing import Any
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.engine.answers import KeptAnswers
-from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import JobCacheError, LaterVersion, NoMinionMatched, PublishFailed
 from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.questions import Found
@@ -51,8 +50,6 @@ class Context:
     machine: Retry
     loads: dict[str, dict[str, Any]]
     writer: Writer
-    cache_worker: Worker
-    store_worker: Worker
     owner: str
     shared: bool
     compound: bool
@@ -70,7 +67,7 @@ class Effects:
         self._keys_asked = False
         cache = context.ports.cache
         # An answer that is not the minion's own could end what the minion is owed, or have it run a job twice.
-        self._kept = None if cache.unproven else KeptAnswers(cache, context.cache_worker)
+        self._kept = None if cache.unproven else KeptAnswers(cache, context.ports.cache_worker)
 
     def perform(self, effect: facts.Effect) -> None:
         """Begin what is to be done. What cannot even be begun is logged, and does not keep the next from being done."""
@@ -118,7 +115,7 @@ class Effects:
         async def read() -> None:
             try:
                 reader = self._with.ports.reader
-                fact, load = await self._with.cache_worker.call(reader.read, effect.jid, effect.publishes)
+                fact, load = await self._with.ports.cache_worker.call(reader.read, effect.jid, effect.publishes)
                 if await self._is_others(effect.jid):
                     fact = facts.JobRead(effect.jid, None)
             except Exception as exc:
@@ -140,7 +137,7 @@ class Effects:
         if not self._with.shared:
             return False
         try:
-            snapshot = await self._with.store_worker.call(self._with.ports.store.snapshot, jid)
+            snapshot = await self._with.ports.store_worker.call(self._with.ports.store.snapshot, jid)
         except LaterVersion:
             return True  # whoever has written it keeps it
         return bool(snapshot) and snapshot.get("owner") != self._with.owner
@@ -150,9 +147,9 @@ class Effects:
             try:
                 reader, jid, minions = self._with.ports.reader, effect.jid, effect.minions
                 if effect.only_returns:
-                    fact = await self._with.cache_worker.call(reader.look_for_returns, jid, minions)
+                    fact = await self._with.ports.cache_worker.call(reader.look_for_returns, jid, minions)
                 else:
-                    fact = await self._with.cache_worker.call(
+                    fact = await self._with.ports.cache_worker.call(
                         reader.look_up, jid, minions, self._with.loads[jid], effect.publish, effect.askers
                     )
             except Exception as exc:
@@ -256,7 +253,7 @@ class Effects:
             return frozenset()
         try:
             load = self._with.loads[jid]
-            return await self._with.cache_worker.call(self._with.ports.reader.store_returns, jid, load, returns)
+            return await self._with.ports.cache_worker.call(self._with.ports.reader.store_returns, jid, load, returns)
         except (JobCacheError, KeyError) as exc:
             _complain(exc)
             return frozenset()
@@ -314,7 +311,7 @@ class Effects:
             return
         minions = self._with.machine.minions_of(jid)
         try:
-            await self._with.cache_worker.call(self._with.ports.cache.keep_load, jid, load, minions)
+            await self._with.ports.cache_worker.call(self._with.ports.cache.keep_load, jid, load, minions)
         except JobCacheError as exc:
             log.warning("The job cache shows the replay of job %s and not the job itself: %s", jid, exc)
 
@@ -354,7 +351,7 @@ class Effects:
 
         async def find() -> None:
             try:
-                fact = await self._with.cache_worker.call(look, self._with.ports.reader)
+                fact = await self._with.ports.cache_worker.call(look, self._with.ports.reader)
             except Exception as exc:
                 log.warning("The keys cannot be read now: %s", exc)
             else:

@@ -1,21 +1,29 @@
 """
-What the engine reaches the world through. engines/job_retry.py wires the real ones; a test or a benchmark brings its own.
+What the engine reaches the world through. ``ports_of`` has those of a master; tests and benchmarks bring their own.
 """
 
 from __future__ import annotations
 
+import pathlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from saltext.jobs.core import compat
+from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.engine.names import JOB_RETRY
+from saltext.jobs.core.engine.requests import Inbox, engine_dir
+from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.log.checkpoints import Position
 from saltext.jobs.core.log.reader import Reader
+from saltext.jobs.core.log.segments import folder_of
 from saltext.jobs.core.master.bus import Listener
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.publisher import Publisher
 from saltext.jobs.core.master.questions import Questions
+from saltext.jobs.core.retry.checkpoint import CHECKPOINT, Checkpoint
 from saltext.jobs.core.retry.reader import JobReader
 from saltext.jobs.core.retry.store import RetryStore
 
@@ -42,9 +50,11 @@ class EventBus(Protocol):
 @dataclass(frozen=True)
 class Ports:
     """
-    ``cache`` and ``reader`` block and are used in one thread, ``store`` in another.
+    ``cache`` and ``reader`` block and are used in ``cache_worker`` only, ``store`` in ``store_worker`` only.
 
-    ``acks``: whether minions say when they begin a job. ``wall``: Unix time as the clock on the wall has it.
+    ``acks``: whether minions say when they begin a job. ``log``: a reader of this master's log from a place in it on, or
+    from its end; None where its job cache keeps none. ``paused``: the file whose presence pauses the replays. ``wall``: Unix
+    time as the clock on the wall has it.
     """
 
     bus: EventBus
@@ -53,8 +63,43 @@ class Ports:
     cache: JobCache
     reader: JobReader
     store: RetryStore
+    cache_worker: Worker
+    store_worker: Worker
     clock: Clock
     acks: bool
-    #: A reader of this master's log from a place in it on, or from its end; None where its job cache keeps none.
+    inbox: Inbox
+    checkpoint: Checkpoint
+    paused: pathlib.Path
     log: Callable[[Position | None], Reader] | None = None
     wall: Callable[[], float] = time.time
+
+    def close(self) -> None:
+        """Release sockets and threads."""
+        self.bus.close()
+        self.publisher.close()
+        self.cache_worker.close()
+        self.store_worker.close()
+
+
+def ports_of(opts: Mapping[str, Any], loop: Any, cache: JobCache, trust: bool = False, **others: Any) -> Ports:
+    """
+    Return the ports of an engine whose state is in its folder, and whose threads are real.
+
+    :param others: bus, publisher and questions, and whatever is not to be as it is in a master.
+    :raises LaterVersion: when a later version of this extension has driven the queue so far.
+    """
+    folder, clock = engine_dir(opts, JOB_RETRY), others.pop("clock", None) or Clock()
+    files.private_dir(folder)
+    made = {
+        "cache": cache,
+        "reader": JobReader(opts, cache, trust),
+        "store": RetryStore(opts),
+        "cache_worker": Worker(loop),
+        "store_worker": Worker(loop),
+        "clock": clock,
+        "acks": compat.HAS_START_EVENT,
+        "inbox": Inbox(opts, JOB_RETRY),
+        "checkpoint": Checkpoint(folder / CHECKPOINT, folder_of(opts["cachedir"], opts["id"])),
+        "paused": folder / "paused",
+    }
+    return Ports(**{**made, **others})

@@ -9,7 +9,7 @@ master published, and to whom: an accepted minion can add others to the job cach
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from saltext.jobs.core import compat, lines
@@ -38,12 +38,21 @@ class JobReader:
     :param opts: the master's options.
     :param cache: its job cache.
     :param trust: whether a job cache other than ours is believed.
+    :param access: who may publish what, by default as ``opts`` say.
+    :param wall: Unix time as records of the job cache have it.
     """
 
-    def __init__(self, opts: Mapping[str, Any], cache: JobCache, trust: bool) -> None:
-        self._opts, self._cache = dict(opts), cache
+    def __init__(
+        self,
+        opts: Mapping[str, Any],
+        cache: JobCache,
+        trust: bool,
+        access: Access | None = None,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._opts, self._cache, self._wall = dict(opts), cache, wall
         self._believes_all = trust and cache.master_name != OURS
-        self._access = Access(self._opts)
+        self._access = access or Access(self._opts)
         self._warned = False
         self._keys: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
         self._keys_at = 0.0
@@ -56,7 +65,7 @@ class JobReader:
         :param publishes: what the log has under its jid: the digest of what each publish runs, and its minions.
         :raises JobCacheError: when it cannot be read.
         """
-        now = time.time()
+        now = self._wall()
         # Where a job cache does not tell of publishes, each look may be after a new one.
         publication = Publication(jid_time(jid) or now, frozenset(), now)
         if not self._believes_all:
@@ -77,11 +86,11 @@ class JobReader:
             load.pop(WHO, None)  # whoever publishes can write there what they like, where it is not our own job cache
         since = publication.at if self._believes_all else publication.last
         if kills := kills_of(load, self._permitted(jid, load, minions - publication.added)):
-            return JobRead(jid, None, age=time.time() - since, kills=kills), {}
+            return JobRead(jid, None, age=self._wall() - since, kills=kills), {}
         returned = self._cache.have_returned(jid, minions)
         missing = self._of_the_job(jid, minions - returned, publication.added)
         job = job_of(jid, load, publication.at)
-        age = time.time() - since  # now: on a busy disk the returns of a large fleet take a while
+        age = self._wall() - since  # now: on a busy disk the returns of a large fleet take a while
         return JobRead(jid, job, missing, age, returned=returned), load
 
     def _permitted(self, jid: str, load: Mapping[str, Any], minions: frozenset[str]) -> frozenset[str]:
@@ -181,7 +190,7 @@ class JobReader:
 
         :raises OSError: when keys cannot be read.
         """
-        self._keys_at, now = 0.0, time.time()
+        self._keys_at, now = 0.0, self._wall()
         accepted, there = self.keys()
         gone = frozenset(minions) - there
         back = [minion for minion in self._gone_at if minion in there]

@@ -11,27 +11,22 @@ from __future__ import annotations
 
 import collections
 import math
-import time
 from collections.abc import Mapping
 from typing import Any
 
 from saltext.jobs.core import compat, lines
-from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine.alarm import Alarm
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.proof import Proof
-from saltext.jobs.core.engine.requests import Inbox, engine_dir
 from saltext.jobs.core.engine.service import Service
-from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import JobCacheError, StateError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.log.records import Record, Returned
-from saltext.jobs.core.log.segments import folder_of
 from saltext.jobs.core.master import events
 from saltext.jobs.core.metrics import History, Metric, figures_of, of_bus, of_publisher
 from saltext.jobs.core.retry import doings, facts
 from saltext.jobs.core.retry.capture import LATEST
-from saltext.jobs.core.retry.checkpoint import CHECKPOINT, MARGIN, Checkpoint
+from saltext.jobs.core.retry.checkpoint import MARGIN
 from saltext.jobs.core.retry.effects import Context, Effects
 from saltext.jobs.core.retry.entry import ENDED, Entry
 from saltext.jobs.core.retry.machine import Retry
@@ -72,21 +67,19 @@ class RetryShell:
     ) -> None:
         self._loop, self._ports, self._latest = loop, ports, latest
         self._owner = str(opts["id"])
-        folder = engine_dir(opts, JOB_RETRY)
-        files.private_dir(folder)
-        paused, answers = folder / "paused", float(opts.get("gather_job_timeout", 10))
+        answers = float(opts.get("gather_job_timeout", 10))
         patience = float(opts.get("timeout", 5)) + answers
-        self.machine = Retry(settings, patience, paused=paused.exists(), acks=ports.acks)
+        self.machine = Retry(settings, patience, paused=ports.paused.exists(), acks=ports.acks)
         self.restored = False  # the queue has been taken up
         self._is_searched = False  # and all that was published before that is known
         # Who has begun jobs of which the engine does not know yet: the log tells of a publish a little later than the bus.
         self._early: list[tuple[str, str]] = []
         self._loads: dict[str, dict[str, Any]] = {}
-        self._cache_worker, self._store_worker = Worker(loop), Worker(loop)
+        self._cache_worker, self._store_worker = ports.cache_worker, ports.store_worker
         self.writer = Writer(loop, self._store_worker, ports.store, self._record_of, self._refused)
         self._alarm = Alarm(loop, ports.clock, self._tick)
-        self._checkpoint = Checkpoint(folder / CHECKPOINT, folder_of(opts["cachedir"], self._owner), ports.clock.now())
-        self._checkpoint.read()
+        self._checkpoint = ports.checkpoint
+        self._checkpoint.read(ports.clock.now())
         self._proof = Proof(
             loop, ports.clock, ports.cache, self._cache_worker, ports.log and ports.log(self._checkpoint.position), self
         )
@@ -98,8 +91,6 @@ class RetryShell:
             machine=self.machine,
             loads=self._loads,
             writer=self.writer,
-            cache_worker=self._cache_worker,
-            store_worker=self._store_worker,
             owner=self._owner,
             shared=opts.get("cache") not in (None, "localfs", "mmap_cache") or bool(opts.get("cluster_id")),
             # Without cached data of minions Salt 3008 matches nobody with a compound target, and earlier releases everybody.
@@ -108,14 +99,14 @@ class RetryShell:
             step=self.step,
         )
         self._effects = Effects(context)
-        verbs = Verbs(self._owner, ports, self._cache_worker, self._store_worker, self._loads, paused, self._request)
+        verbs = Verbs(self._owner, ports, self._loads, self.request)
         self.history = History()
         table = {
             **verbs.table(),
             "metrics": lambda request: figures_of(self.metrics()),
             "history": lambda request: self.history.told(),
         }
-        self._service = Service(loop, Inbox(opts, JOB_RETRY), table)
+        self._service = Service(loop, ports.inbox, table)
         self._told: collections.Counter[str] = collections.Counter()
 
     def start(self) -> None:
@@ -133,12 +124,9 @@ class RetryShell:
 
     def close(self) -> None:
         """Release everything. What matters is in the store, or is found in the job cache from the checkpoint on."""
-        self._ports.bus.close()
         self._proof.close()
         self._alarm.close()
-        self._ports.publisher.close()
-        self._cache_worker.close()
-        self._store_worker.close()
+        self._ports.close()
 
     async def _begin(self) -> None:
         """Take up what the store holds, then what was published since the last checkpoint, then requests."""
@@ -331,8 +319,8 @@ class RetryShell:
     def _tick(self) -> None:
         self.step(facts.Tick())
 
-    def _request(self, fact: facts.Fact) -> Any:
-        """Take a request; its answer comes once all that it changes is stored."""
+    def request(self, fact: facts.Fact) -> Any:
+        """Take what an operator asks for. Returns a future of the answer, which comes once all that it changes is stored."""
         # What an operator removes must not be found again by an engine that starts from an older checkpoint.
         self._write_checkpoint()
         durable: Any = compat.Future()
@@ -349,7 +337,7 @@ class RetryShell:
     def _maintain(self) -> None:
         self._loop.call_later(MAINTENANCE, self._maintain)
         self._take_requests()
-        self._service.sweep(time.time())
+        self._service.sweep(self._ports.wall())
         self._write_checkpoint()
         self._loop.spawn_callback(self._beat)
         # What has ended counts for little, and the store may have refused it.
@@ -359,7 +347,7 @@ class RetryShell:
 
     async def _beat(self) -> None:
         try:
-            await self._store_worker.call(self._ports.store.beat, self._owner, time.time())
+            await self._store_worker.call(self._ports.store.beat, self._owner, self._ports.wall())
         except StateError as exc:
             log.debug("No heartbeat: %s", exc)
 
@@ -403,7 +391,7 @@ class RetryShell:
             return
         self._reconciling = True
         # Records have the system's time, which may have been set since this engine started.
-        ahead = self._ports.clock.now() - time.time()
+        ahead = self._ports.clock.now() - self._ports.wall()
         try:
             while self._since < math.inf:
                 since, self._since = self._since, math.inf

@@ -33,7 +33,7 @@ import contextlib
 import hashlib
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,10 +97,13 @@ class RetryStore:
     """
     :param opts: the master's options.
     :param read_only: whether nothing may be written: what cannot be used is then left where it is.
+    :param open_banks: opens what it is kept in; by default that is what ``cache`` names.
     """
 
-    def __init__(self, opts: Mapping[str, Any], read_only: bool = False) -> None:
-        self._opts = dict(opts)
+    def __init__(
+        self, opts: Mapping[str, Any], read_only: bool = False, open_banks: Callable[[], Any] | None = None
+    ) -> None:
+        self._opts, self._open = dict(opts), open_banks or self._open_driver
         self._read_only = read_only
         self._opened: Any = None
         named = self._opts.get("cache") or "localfs"
@@ -335,7 +338,7 @@ class RetryStore:
             return True
         return False
 
-    def _open(self) -> Any:
+    def _open_driver(self) -> Any:
         if self._driver == "localfs":
             return LocalBanks(self._opts["cachedir"])
         if self._driver == "sqlite":

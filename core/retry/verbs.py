@@ -6,15 +6,12 @@ It must never let a request overtake one that was made before: what an operator 
 
 from __future__ import annotations
 
-import pathlib
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine.service import Verb
-from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import LaterVersion
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.master.identity import WHO
@@ -33,9 +30,7 @@ class Verbs:
     """
     :param owner: this master's id.
     :param ports: what is read.
-    :param cache_worker: where the job cache is used; ``store_worker`` likewise.
     :param loads: the loads of the jobs that the machine knows, by jid.
-    :param paused: the file whose presence pauses the replays.
     :param take: gives the machine a fact, and returns a future of the answer, which comes once all changes are durable.
     """
 
@@ -43,14 +38,10 @@ class Verbs:
         self,
         owner: str,
         ports: Ports,
-        cache_worker: Worker,
-        store_worker: Worker,
         loads: dict[str, dict[str, Any]],
-        paused: pathlib.Path,
         take: Callable[[facts.Fact], Any],
     ) -> None:
-        self._owner, self._ports, self._loads, self._paused, self._take = owner, ports, loads, paused, take
-        self._cache_worker, self._store_worker = cache_worker, store_worker
+        self._owner, self._ports, self._loads, self._take = owner, ports, loads, take
         self._last: Any = None  # resolves when the request before has been taken
 
     def table(self) -> dict[str, Verb]:
@@ -102,24 +93,24 @@ class Verbs:
         return facts.PurgeRequested(tuple(request["states"]))
 
     async def _pause(self, request: Request) -> facts.Fact:
-        files.write_atomic(self._paused, b"")
+        files.write_atomic(self._ports.paused, b"")
         return facts.PauseRequested()
 
     async def _resume(self, request: Request) -> facts.Fact:
-        self._paused.unlink(missing_ok=True)
+        self._ports.paused.unlink(missing_ok=True)
         return facts.ResumeRequested()
 
     async def _enqueue(self, request: Request) -> facts.Fact:
         jid, named = str(request.get("jid")), request.get("minions")
         if not is_plain(jid) or (named is not None and not all(is_plain(minion) for minion in named)):
             raise ValueError(f"{jid!r} with {named!r} names no job and minions")
-        reader, ask = self._ports.reader, self._cache_worker.call
+        reader, ask = self._ports.reader, self._ports.cache_worker.call
         read, load = await ask(reader.read, jid)
         if read.job is None:
             raise ValueError(f"Job {jid} is not in the job cache as one that this master has published")
         if (load.get("kwargs") or {}).get("nocache"):
             raise ValueError(f"Job {jid} stores no returns, so nobody could tell who has run it")
-        owner = (await self._store_worker.call(self._ports.store.snapshot, jid)).get("owner", self._owner)
+        owner = (await self._ports.store_worker.call(self._ports.store.snapshot, jid)).get("owner", self._owner)
         if owner != self._owner:
             raise ValueError(f"Job {jid} is in the queue of the master {owner}")
         minions = sorted(read.missing) if named is None else list(named)
@@ -144,14 +135,14 @@ class Verbs:
         owner = str(request.get("owner"))
         if owner == self._owner:
             raise ValueError(f"{owner} is this master")
-        age = time.time() - await self._store_worker.call(self._ports.store.last_beat, owner)
+        age = self._ports.wall() - await self._ports.store_worker.call(self._ports.store.last_beat, owner)
         if age < OWNER_GONE:
             raise ValueError(f"The master {owner} was alive {age:.0f} s ago; its entries are its own")
-        jobs, entries = await self._store_worker.call(read_queue, self._ports, owner)
+        jobs, entries = await self._ports.store_worker.call(read_queue, self._ports, owner)
         if not jobs:
             raise ValueError(f"The master {owner} has no entries")
         # A job is taken over whole: one of whose minions this master does not know stays where it is.
-        accepted = (await self._cache_worker.call(self._ports.reader.keys))[0]
+        accepted = (await self._ports.cache_worker.call(self._ports.reader.keys))[0]
         foreign = {entry.jid for entry in entries if entry.minion not in accepted}
         jobs = {jid: job for jid, job in jobs.items() if jid not in foreign}
         if not jobs:
@@ -162,7 +153,7 @@ class Verbs:
 
     async def _take_up(self, request: Request) -> facts.Fact:
         """Take up what the store holds of this master's own queue and is not known: job_cache.recover brought it back."""
-        jobs, entries = await self._store_worker.call(read_queue, self._ports, self._owner, False)
+        jobs, entries = await self._ports.store_worker.call(read_queue, self._ports, self._owner, False)
         for jid, (_, load) in jobs.items():
             self._loads.setdefault(jid, load)
         return facts.Adopted(tuple(job for job, _ in jobs.values()), tuple(entries))

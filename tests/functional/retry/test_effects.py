@@ -42,13 +42,13 @@ def perform(opts, job_cache, effect, load, **others):
         cache=job_cache,
         reader=JobReader(opts, job_cache, trust=False),
         clock=types.SimpleNamespace(now=lambda: 1060.0),
+        cache_worker=types.SimpleNamespace(call=_called),
         **others,
     )
     capture = types.SimpleNamespace(ttl_of=lambda job: 3600.0)
     machine = types.SimpleNamespace(queue=types.SimpleNamespace(jobs={JID: job}), capture=capture)
     loop = types.SimpleNamespace(spawn_callback=lambda call, *args: calls.append(call(*args)))
-    worker = types.SimpleNamespace(call=_called)
-    with_ = Context(loop, ports, machine, {JID: load}, None, worker, worker, "m", False, True, 1.0, told.append)
+    with_ = Context(loop, ports, machine, {JID: load}, None, "m", False, True, 1.0, told.append)
     effects = Effects(with_)
     effects.perform(effect)
     asyncio.run(calls.pop())

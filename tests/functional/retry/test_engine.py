@@ -121,16 +121,16 @@ def test_effects_and_facts_are_performed_and_handled_without_exception():
 
 
 def test_an_engine_that_dies_in_its_first_second_leaves_behind_from_when_on_jobs_are_looked_for(tmp_path):
-    first = Checkpoint(tmp_path / "checkpoint", tmp_path / "log", 1000.0)
-    first.read()
-    second = Checkpoint(tmp_path / "checkpoint", tmp_path / "log", 2000.0)
-    second.read()
+    first = Checkpoint(tmp_path / "checkpoint", tmp_path / "log")
+    first.read(1000.0)
+    second = Checkpoint(tmp_path / "checkpoint", tmp_path / "log")
+    second.read(2000.0)
     assert (first.at, second.at) == (1000.0, 1000.0)
 
 
 def test_a_checkpoint_that_is_damaged_is_the_present_and_says_so(tmp_path, caplog):
     (tmp_path / "checkpoint").write_bytes(b"\xc1 rubbish")
-    checkpoint = Checkpoint(tmp_path / "checkpoint", tmp_path / "log", 1000.0)
-    checkpoint.read()
+    checkpoint = Checkpoint(tmp_path / "checkpoint", tmp_path / "log")
+    checkpoint.read(1000.0)
     assert checkpoint.at == 1000.0
     assert "jobs of the past are not looked at" in caplog.text

@@ -23,8 +23,7 @@ from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import Stage as Standing
 from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.note import Note
-from saltext.jobs.core.retry.ports import Ports
-from saltext.jobs.core.retry.reader import JobReader
+from saltext.jobs.core.retry.ports import ports_of
 from saltext.jobs.core.retry.shell import RetryShell
 from saltext.jobs.core.retry.store import FORMAT, Changes, RetryStore
 from saltext.jobs.core.settings import RetrySettings
@@ -85,13 +84,13 @@ class Stage:
         self.log_folder = folder_of(opts["cachedir"], opts["id"])
         self.loop, self.publisher, self.cache = compat.new_loop(), Publisher(), job_cache
         self.bus, self.clock = Bus(self.loop), clock or Clock()
-        ports = Ports(
+        ports = ports_of(
+            self.opts,
+            self.loop,
+            job_cache,
             bus=self.bus,
             publisher=self.publisher,
             questions=Questions(self.loop, self.publisher),
-            cache=job_cache,
-            reader=JobReader(self.opts, job_cache, trust=False),
-            store=RetryStore(self.opts),
             clock=self.clock,
             acks=True,
             log=(lambda position: Reader(self.log_folder, position)) if has_log else None,
