@@ -62,13 +62,13 @@ def start(**options):
     engine.run(
         __opts__,
         BATCH_MANAGER,
-        lambda loop: BatchShell(_ports(loop, dict(__opts__), settings), settings),
+        lambda loop, lease: BatchShell(_ports(loop, lease, dict(__opts__), settings), settings),
         settings.metrics_dir,
     )
 
 
-def _ports(loop, opts, settings):
-    publisher = Publisher(opts, loop, BATCH_MANAGER)
+def _ports(loop, lease, opts, settings):
+    publisher = Publisher(opts, loop, BATCH_MANAGER, lease.check)
     return Ports(
         loop=loop,
         clock=Clock(),
@@ -78,8 +78,8 @@ def _ports(loop, opts, settings):
         questions=Questions(loop, publisher),
         cache=JobCache(opts),
         log=Reader(folder_of(opts["cachedir"], opts["id"])) if opts.get("master_job_cache") == OURS else None,
-        store=BatchStore(opts),
-        inbox=requests.Inbox(opts, BATCH_MANAGER),
+        store=BatchStore(opts, lease.check),
+        inbox=requests.Inbox(opts, BATCH_MANAGER, lease.check),
         cache_worker=Worker(loop),
         disk_worker=Worker(loop),
         runner=RunnerCalls(opts, loop),
@@ -92,4 +92,5 @@ def _ports(loop, opts, settings):
         restarted=lambda since: may_have_started(opts, since),
         acks=compat.HAS_START_EVENT,
         keep=float(salt.utils.job.get_keep_jobs_seconds(opts) or 0),
+        is_takeover=lease.is_takeover,
     )

@@ -60,13 +60,15 @@ def start(**options):
         engine.wait_for_the_end()
         return
     try:
-        engine.run(__opts__, JOB_RECORDER, lambda loop: _wired(__opts__, settings, loop), settings.metrics_dir)
+        engine.run(
+            __opts__, JOB_RECORDER, lambda loop, lease: _wired(__opts__, settings, loop, lease), settings.metrics_dir
+        )
     except StateError as exc:
         log.critical("The job_recorder engine does not start: %s", exc)
         engine.wait_for_the_end()
 
 
-def _wired(opts, settings, loop):
+def _wired(opts, settings, loop, lease):
     clock, disk = Clock(), Worker(loop)
     folder = engine_dir(opts, JOB_RECORDER)
     carry_over(folder)
@@ -89,6 +91,6 @@ def _wired(opts, settings, loop):
         )
         for choice in settings.returners
     ]
-    bus, inbox = Bus(opts, loop, JOB_RECORDER), Inbox(opts, JOB_RECORDER)
+    bus, inbox = Bus(opts, loop, JOB_RECORDER), Inbox(opts, JOB_RECORDER, lease.check)
     ports = Ports(loop, clock, bus, inbox, disk, spool, seen, intake, catch_up, consumers)
     return RecorderShell(ports, settings)

@@ -59,7 +59,7 @@ def start(**options):
         engine.run(
             __opts__,
             JOB_RETRY,
-            lambda loop: RetryShell(__opts__, settings, loop, _ports(settings, loop)),
+            lambda loop, lease: RetryShell(__opts__, settings, loop, _ports(settings, loop, lease)),
             settings.metrics_dir,
         )
     except StateError as exc:
@@ -67,8 +67,8 @@ def start(**options):
         engine.wait_for_the_end()
 
 
-def _ports(settings, loop):
-    publisher = Publisher(__opts__, loop, JOB_RETRY)
+def _ports(settings, loop, lease):
+    publisher = Publisher(__opts__, loop, JOB_RETRY, lease.check)
     return ports_of(
         __opts__,
         loop,

@@ -213,11 +213,14 @@ class Recovered:
 
     ``boot`` and ``offset`` say by which clock the engine goes: during one run of the machine the difference between two
     offsets tells by how much the clock was set between two starts. ``boot`` is empty where that cannot be told.
+
+    ``taken_over``: another master drove the batch before, or may have, and may have ended with its engine.
     """
 
     settled_at: float = 0.0
     boot: str = ""
     offset: float = 0.0
+    taken_over: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

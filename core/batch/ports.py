@@ -32,6 +32,7 @@ class Ports:
     ``permission`` is used in ``rights_worker`` only. ``master_age``: for how many seconds the master has been running.
     ``restarted`` returns those of ``{minion: Unix time}`` whose processes may have started since; it blocks.
     ``acks``: whether minions say when they begin a job. ``keep``: seconds for which ended batches are kept, 0 for ever.
+    ``is_takeover``: whether the engine before this one was another master's, or may have been, which may have ended with it.
     """
 
     loop: Any
@@ -56,6 +57,7 @@ class Ports:
     restarted: Callable[[Mapping[str, float]], Collection[str]]
     acks: bool
     keep: float
+    is_takeover: bool = True
 
     def close(self) -> None:
         """Release sockets and threads."""

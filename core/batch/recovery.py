@@ -11,7 +11,8 @@ from saltext.jobs.core.batch.facts import Announce, Close, Effect, LookUp, Queue
 from saltext.jobs.core.batch.pending import Pending
 from saltext.jobs.core.batch.state import POLICY, State
 
-#: Seconds before the end of an engine of which it is doubtful whether a publish has left a master that ended with it.
+#: Seconds before the end of an engine of which it is doubtful whether a publish has left a master that ended with it. What
+#: goes on may be the same master, started anew, or another one.
 DOUBTFUL = 5.0
 
 
@@ -21,7 +22,7 @@ def recover(batch: State, fact: Recovered, now: float) -> list[Effect]:
         return []
     if batch.finished:
         return [Announce("halted" if batch.halted else "complete"), Close()]
-    young, ended = fact.settled_at > now, batch.stepped_at
+    doubts, ended = fact.taken_over or fact.settled_at > now, batch.stepped_at
     passed = _follow_clock(batch, fact, now)
     batch.pace.recover(now)
     batch.publish_window.begin_anew()
@@ -37,7 +38,7 @@ def recover(batch: State, fact: Recovered, now: float) -> list[Effect]:
         effects += holding.begin_check(batch, now)
     elif batch.checks.under_way:
         batch.checks.end()  # it begins once it is known whether its owner still may
-    to_look_for, last = batch.inflight.recover(now, ended + passed - DOUBTFUL if young else None)
+    to_look_for, last = batch.inflight.recover(now, ended + passed - DOUBTFUL if doubts else None)
     given_up = tuple(minion for minion in batch.unsettled() if minion not in batch.inflight)
     batch.catching_up = {*to_look_for, *last, *given_up}
     return effects + [LookUp(minions) for minions in (to_look_for + given_up, last) if minions]

@@ -289,7 +289,7 @@ class BatchShell:
             spec = self._completed(spec)
             batch = Batch(spec, ports.clock.now())
             batch.go_by(boot(), ports.clock.offset)
-            known = self._take_in(batch, Journal(ports.store.journal_path(spec.jid)))
+            known = self._take_in(batch, ports.store.new_journal(spec.jid))
             try:
                 await known.rewrite()
             except OSError as exc:
@@ -358,7 +358,7 @@ class BatchShell:
         """What the start of this engine is to a batch. Minions take a while to connect to a master that has just started."""
         left = YOUNG - self._ports.master_age()
         clock = self._ports.clock
-        return facts.Recovered(clock.now() + left if left > 0 else 0.0, boot(), clock.offset)
+        return facts.Recovered(clock.now() + left if left > 0 else 0.0, boot(), clock.offset, self._ports.is_takeover)
 
     def _attempt(self, what: str, function: Callable[..., T], *args: Any) -> T | None:
         """Do something; an error is logged, and it is tried again in the next pass."""

@@ -20,7 +20,7 @@ import itertools
 import math
 import os
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import salt.utils.jid
@@ -32,6 +32,7 @@ from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.state import FORMAT
 from saltext.jobs.core.batch.summary import DRIVER, native_view, summary
 from saltext.jobs.core.disk import files, journal
+from saltext.jobs.core.disk.lease import no_fence
 from saltext.jobs.core.errors import LaterVersion, StateError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.store.needed import BATCHES, ENDED, OPEN
@@ -66,10 +67,11 @@ def fold(content: journal.Content, path: pathlib.Path) -> Batch:
 class BatchStore:
     """
     :param opts: the master's options.
+    :param fence: as that of a Journal; a runner, which writes nothing, has none.
     """
 
-    def __init__(self, opts: Mapping[str, Any]) -> None:
-        self._opts = opts
+    def __init__(self, opts: Mapping[str, Any], fence: Callable[[], None] = no_fence) -> None:
+        self._opts, self._fence = opts, fence
         self.folder = pathlib.Path(opts["cachedir"], *BATCHES)
 
     # -- journals -----------------------------------------------------------------------------------------------------
@@ -97,9 +99,14 @@ class BatchStore:
             return fold(content, path)
         return None
 
+    def new_journal(self, jid: str) -> journal.Journal:
+        """Return the journal of a batch that begins."""
+        return journal.Journal(self.journal_path(jid), self._fence)
+
     def open(self, jid: str) -> tuple[Batch, journal.Journal]:
         """
-        Return a batch that is not closed, with its journal to go on with.
+        Return a batch that is not closed, with its journal to go on with: a copy, so that what a former engine that wakes
+        appends to the one that it has open reaches no journal. Before the first one ``sweep`` must have been called.
 
         :raises StateError: when its journal is damaged.
         :raises LaterVersion: when a later version has written it: it must not be touched.
@@ -108,14 +115,23 @@ class BatchStore:
         path = self.journal_path(jid)
         content = journal.read(path)
         batch = fold(content, path)
-        opened = journal.Journal(path)
-        opened.open(content)
+        opened = self.new_journal(jid)
+        opened.copy(content)
         return batch, opened
 
     def end(self, jid: str) -> None:
-        """Mark a batch as closed, durably. Blocks. :raises OSError:"""
-        os.replace(self.journal_path(jid), self.journal_path(jid, ended=True))
-        files.sync_directory(self.folder)
+        """
+        Mark a batch as closed, durably. Blocks. :raises OSError:
+
+        Its journal is copied, as in ``open``: under its name there may be that of another engine in a moment.
+        """
+        path, ended = self.journal_path(jid), self.journal_path(jid, ended=True)
+        try:
+            files.write_atomic(ended, path.read_bytes(), durable=True, fence=self._fence)
+        except FileNotFoundError:
+            if not ended.exists():  # a former engine came to this just before it lost the lead
+                raise
+        path.unlink(missing_ok=True)
 
     def append_to_ended(self, jid: str, records: Iterable[Any]) -> None:
         """Add records to the journal of a closed batch, durably. Blocks. :raises StateError, OSError:"""
@@ -171,7 +187,7 @@ class BatchStore:
         """Remove the unfinished files that an engine has left which was killed. :raises OSError:"""
         for name in os.listdir(self.folder) if self.folder.exists() else ():
             if name.startswith("."):
-                (self.folder / name).unlink()
+                (self.folder / name).unlink(missing_ok=True)
 
     def open_jids(self) -> list[str]:
         """Return the jids of batches that are not closed, oldest first."""

@@ -15,7 +15,7 @@ import os
 import pathlib
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import salt.payload
@@ -80,12 +80,19 @@ def new_private(path: pathlib.Path, flags: int = 0) -> int:
     return handle
 
 
-def write_atomic(path: pathlib.Path, data: bytes, durable: bool = False, mode: int = 0o600) -> None:
+def write_atomic(
+    path: pathlib.Path,
+    data: bytes,
+    durable: bool = False,
+    mode: int = 0o600,
+    fence: Callable[[], None] = lambda: None,
+) -> None:
     """
     Replace a file: a reader sees the old content or the new, and nobody but its owner may read it.
 
     :param mode: other permissions, for what others are meant to read.
     :param durable: whether content and name must survive a power cut when this returns.
+    :param fence: called before the file gets its name; what it raises is raised.
     :raises OSError: with the old content left as it was, unless it is the sync of the name that failed: then either may be
         there after a power cut.
     """
@@ -98,6 +105,7 @@ def write_atomic(path: pathlib.Path, data: bytes, durable: bool = False, mode: i
                 os.fchmod(stream.fileno(), mode)
             if durable:
                 os.fsync(stream.fileno())
+        fence()
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -146,7 +154,12 @@ def set_aside(path: pathlib.Path) -> pathlib.Path:
     return target
 
 
-def _open_lock(path: pathlib.Path) -> int:
+def open_lock(path: pathlib.Path) -> int:
+    """
+    Open a lock file, make it where there is none, and return its descriptor.
+
+    :raises StateError: when there is something else in its place. :raises OSError:
+    """
     private_dir(path.parent)
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
@@ -173,7 +186,7 @@ def single_holder(path: pathlib.Path) -> Iterator[bool]:
 
     :raises StateError: when there is something else in its place.
     """
-    handle = _open_lock(path)
+    handle = open_lock(path)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -21,11 +21,13 @@ import re
 import struct
 import threading
 import zlib
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgpack
 
 from saltext.jobs.core.disk import files
+from saltext.jobs.core.disk.lease import no_fence
 from saltext.jobs.core.errors import StateError
 
 _HEAD = struct.Struct("<II")
@@ -116,11 +118,17 @@ class Journal:
     """
     An open journal.
 
+    Another process may take over while this one is frozen. It says so first, then removes what ``rewrite`` has made that has
+    not got its name yet, and then puts a copy in the place of each journal. ``fence`` is called after a file was made, or
+    synced, and before that is made use of: so nothing of this process appears afterwards, and what ``sync`` has confirmed
+    is in the copy.
+
     :param path: its file; ``rewrite`` or ``open`` it before anything is appended.
+    :param fence: raises OSError where another process has taken over, or it is not known whether one has.
     """
 
-    def __init__(self, path: pathlib.Path) -> None:
-        self.path = path
+    def __init__(self, path: pathlib.Path, fence: Callable[[], None] = no_fence) -> None:
+        self.path, self._fence = path, fence
         self._lock = threading.Lock()  # over which files are open
         self._file: _File | None = None
         self._lacks = False  # the file did not take a record: nothing is appended before it is rewritten
@@ -133,6 +141,17 @@ class Journal:
         """Go on with an existing file that holds ``content``, cutting off what is torn. :raises OSError:"""
         self._file = _File(os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW), content.length, content.begin)
         os.ftruncate(self._file.handle, content.length)
+
+    def copy(self, content: Content) -> None:
+        """
+        Go on with a copy of the file that holds ``content``, in its place: what has the file open writes to no journal then.
+
+        :raises OSError: with the file kept, and none open.
+        """
+        self.begin_rewrite(content.snapshot)
+        for record in content.records:
+            self.append(record)
+        self.finish_rewrite()
 
     @property
     def whole(self) -> bool:
@@ -216,6 +235,7 @@ class Journal:
             if self._failure is not None:
                 raise self._failure
             os.fsync(fresh.handle)
+            self._fence()
             os.replace(self._temporary, self.path)
         except OSError:
             with self._lock:
@@ -243,11 +263,12 @@ class Journal:
         self.finish_rewrite()
 
     def sync(self) -> None:
-        """Make all records durable. :raises OSError: when that is not certain."""
+        """Make all records durable. :raises OSError: when that is not certain, or as ``fence``."""
         # What is in the new file as well, during a rewrite, is made durable before it takes the old one's place.
         if self._file is None or not self.whole:
             raise OSError(f"{self.path} lacks a record" if self._lacks else f"{self.path} is not open")
         os.fdatasync(self._file.handle)
+        self._fence()
 
     def close(self) -> None:
         """Release the file."""

@@ -1,5 +1,5 @@
 """
-What every engine process does around its work: hold its lock, make its loop, and wait instead of ending.
+What every engine process does around its work: take the lead, make its loop, and wait instead of ending.
 
 Salt's master starts an engine anew as soon as its start() returns, so an engine that has nothing to do must wait.
 """
@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import psutil
 
 from saltext.jobs.core import compat, lines
-from saltext.jobs.core.disk import files
+from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.report import Report, folder_of
 from saltext.jobs.core.metrics import History, Metric
@@ -65,19 +65,21 @@ def master_age() -> float:
         return math.inf  # it has just ended, and so will this process
 
 
-def run(opts: Mapping[str, Any], name: str, build: Callable[[Any], App], metrics_dir: str = "") -> None:
+def run(opts: Mapping[str, Any], name: str, build: Callable[[Any, Lease], App], metrics_dir: str = "") -> None:
     """
-    Run an engine until its process is stopped.
+    Run an engine until its process is stopped, or another one has taken over.
 
     :param opts: the master's options.
     :param name: the engine's name.
-    :param build: makes the engine's App for a loop.
+    :param build: makes the engine's App for a loop and a Lease, which this process then has.
     :param metrics_dir: where the engine's figures are written for Prometheus; empty for nowhere.
     """
     with contextlib.ExitStack() as stack:
-        _hold_lock(stack, opts, name)
+        lease = _lead(opts, name)
+        stack.callback(lease.release)
         loop = compat.new_loop()
-        app = build(loop)
+        lease.on_lost = lambda: loop.add_callback(loop.stop)
+        app = build(loop, lease)
         stack.callback(app.close)
         loop.add_callback(app.start)
         folder = folder_of(metrics_dir)
@@ -86,9 +88,11 @@ def run(opts: Mapping[str, Any], name: str, build: Callable[[Any], App], metrics
             stack.callback(report.close)
             loop.add_callback(report.start)
         loop.add_callback(_remember, loop, app)
-        loop.add_callback(_beat, loop, opts, name)
+        loop.add_callback(_beat, loop, lease)
         log.info("The %s engine runs", name)
         loop.start()
+    # Nothing else ends the loop. Salt starts the engine anew, and it waits for its turn.
+    log.error("The %s engine ends: while it was frozen or cut off, another one has taken over", name)
 
 
 def _remember(loop: Any, app: App) -> None:
@@ -97,25 +101,41 @@ def _remember(loop: Any, app: App) -> None:
     app.history.take(time.time(), app.metrics())
 
 
-def _beat(loop: Any, opts: Mapping[str, Any], name: str) -> None:
+def _beat(loop: Any, lease: Lease) -> None:
     """Say now, and again and again, that the engine's loop turns; ends with the loop."""
-    loop.call_later(requests.BEAT, _beat, loop, opts, name)
+    loop.call_later(requests.BEAT, _beat, loop, lease)
     with contextlib.suppress(OSError):  # then it looks as if it hung, and the log says what is wrong with the disk
-        requests.beat(opts, name)
+        lease.beat()
 
 
-def _hold_lock(stack: contextlib.ExitStack, opts: Mapping[str, Any], name: str) -> None:
+def _lead(opts: Mapping[str, Any], name: str) -> Lease:
+    """Wait until nobody else works as this engine, and return the lead."""
     path = requests.lock_path(opts, name)
-    told = False
+    lease, told = Lease(path, str(opts["id"]), _run_of_master()), ""
     while True:
-        attempt = contextlib.ExitStack()
-        if attempt.enter_context(files.single_holder(path)):
-            stack.push(attempt)
-            with contextlib.suppress(OSError, KeyError):  # a full disk, or a user without a name: then it stays unknown
-                requests.tell_process(opts, name)
-            return
-        attempt.close()
-        if not told:
-            log.warning("Another %s engine holds %s: waiting for it to end", name, path)
-            told = True
+        try:
+            if lease.take():
+                return lease
+            why = _why_it_waits(opts, name)
+        except OSError as exc:
+            why = f"{path} cannot be written: {exc}"
+        if why != told:
+            log.warning("The %s engine waits for its turn: %s", name, why)
+            told = why
         time.sleep(_RETRY)
+
+
+def _why_it_waits(opts: Mapping[str, Any], name: str) -> str:
+    leader, silent = requests.process_of(opts, name), requests.silent_for(opts, name)
+    which = f"process {leader}" if leader is not None else "another process"
+    if silent:
+        return f"{which} has the lead and shows no sign of life: see whether it hangs; if so, end it"
+    return f"{which} has the lead"
+
+
+def _run_of_master() -> str:
+    """Return what tells the master, which is the parent of an engine's process, from what it was before a restart."""
+    try:
+        return f"{os.getppid()}-{psutil.Process(os.getppid()).create_time():.2f}"
+    except psutil.Error:
+        return ""  # it has just ended, and so will this process

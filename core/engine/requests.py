@@ -16,18 +16,17 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
-import pwd
-import socket
 import time
 import uuid
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import salt.utils.event
 from salt.exceptions import CommandExecutionError
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.disk import files
+from saltext.jobs.core.disk.lease import Leader, leader_in, no_fence
 from saltext.jobs.core.engine.names import OF_EACH_MASTER
 from saltext.jobs.core.errors import EngineAbsent, StateError
 from saltext.jobs.core.master import events
@@ -37,8 +36,6 @@ log = lines.logger(__name__)
 
 #: Seconds between two times that an engine says that it is alive, and after how many without it does not look so.
 BEAT, SILENT = 10.0, 35.0
-#: Stands for a version that is not known.
-_UNKNOWN = "-"
 #: Seconds that a runner waits for an engine.
 PATIENCE = 10.0
 #: Seconds after which an answer that nobody fetched is removed.
@@ -60,36 +57,6 @@ def lock_path(opts: Mapping[str, Any], engine: str) -> pathlib.Path:
 def is_running(opts: Mapping[str, Any], engine: str) -> bool:
     """Tell whether an engine of this master is alive."""
     return files.is_held(lock_path(opts, engine))
-
-
-class Process(NamedTuple):
-    """
-    The process of an engine: of a cluster's masters, one runs the engine for all.
-
-    ``version`` is that of the extension, empty where it is not known; ``tells_version`` whether such a process tells it, as
-    those up to version 0.2.0 do not.
-    """
-
-    pid: int
-    user: str
-    host: str
-    version: str = ""
-    tells_version: bool = True
-
-    def __str__(self) -> str:
-        return f"{self.pid} of {self.user} on {self.host}"
-
-
-def tell_process(opts: Mapping[str, Any], engine: str) -> None:
-    """Write this process, which holds the engine's lock, into the lock's file, for ``process_of``."""
-    process = Process(os.getpid(), pwd.getpwuid(os.geteuid()).pw_name, socket.gethostname())
-    told = f"{process.pid} {process.user} {process.host} {VERSION or _UNKNOWN}\n"
-    lock_path(opts, engine).write_text(told, encoding="utf-8")
-
-
-def beat(opts: Mapping[str, Any], engine: str) -> None:
-    """Say that the engine, whose lock this process holds, is alive. :raises OSError: where that cannot be said."""
-    os.utime(lock_path(opts, engine))
 
 
 def silent_for(opts: Mapping[str, Any], engine: str) -> float:
@@ -117,15 +84,13 @@ def other_version(opts: Mapping[str, Any], engine: str) -> str:
     return f"the {engine} engine runs {theirs} of saltext-jobs, and this is {VERSION}: restart the master"
 
 
-def process_of(opts: Mapping[str, Any], engine: str) -> Process | None:
+def process_of(opts: Mapping[str, Any], engine: str) -> Leader | None:
     """Return the process of an engine that runs; None where none does, or where it has not said."""
     if not is_running(opts, engine):
         return None
     try:
-        pid, user, host, *more = lock_path(opts, engine).read_text(encoding="utf-8").split()
-        version = more[0] if more and more[0] != _UNKNOWN else ""
-        return Process(int(pid), user, host, version, bool(more))
-    except (OSError, ValueError):
+        return leader_in(lock_path(opts, engine))
+    except OSError:
         return None
 
 
@@ -135,10 +100,11 @@ class Inbox:
 
     :param opts: the master's options.
     :param engine: the engine's name.
+    :param fence: raises OSError where this process must not act any more, or it is not known whether it may.
     """
 
-    def __init__(self, opts: Mapping[str, Any], engine: str) -> None:
-        self.engine = engine
+    def __init__(self, opts: Mapping[str, Any], engine: str, fence: Callable[[], None] = no_fence) -> None:
+        self.engine, self._fence = engine, fence
         self._dir = engine_dir(opts, engine) / "requests"
         files.private_dir(self._dir)
         self._underway: set[str] = set()  # taken by this process, and not answered
@@ -148,8 +114,9 @@ class Inbox:
         Yield (id, request) of each request that is waiting, oldest first, after taking it.
 
         What an earlier engine took comes first, with a key ``again``: it may have been carried out already, and only the
-        answer be missing. One that is damaged is set aside.
+        answer be missing. One that is damaged is set aside. :raises OSError: as ``fence``.
         """
+        self._fence()
         for path in self._named(".taken", ".request"):
             if path.stem in self._underway:
                 continue
@@ -194,8 +161,9 @@ class Inbox:
             log.error("It cannot even be renamed, which is tried again: %s", exc)
 
     def _finish(self, request_id: str, reply: dict[str, Any]) -> None:
-        # If the answer cannot be written, the request is taken again.
+        # If the answer cannot be written, the request is taken again. One that has taken over meanwhile answers it anew.
         self._underway.discard(request_id)
+        self._fence()
         files.write_msgpack(self._dir / f"{request_id}.reply", reply)
         with contextlib.suppress(FileNotFoundError):
             (self._dir / f"{request_id}.taken").unlink()

@@ -14,6 +14,7 @@ from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.surroundings import about_clock, about_sqlite
 from saltext.jobs.core.engine import findings, requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RECORDER
+from tests.leading import leading
 from tests.user import OTHER, USER
 
 
@@ -21,6 +22,14 @@ from tests.user import OTHER, USER
 def opts(tmp_path):
     made = {"cachedir": str(tmp_path), "id": "m", "user": USER}
     with files.single_holder(requests.lock_path(made, JOB_RECORDER)):
+        yield made
+
+
+@pytest.fixture
+def told(tmp_path):
+    """The options of a master whose engine leads, and says so."""
+    made = {"cachedir": str(tmp_path), "id": "m", "user": USER}
+    with leading(made, JOB_RECORDER):
         yield made
 
 
@@ -107,11 +116,14 @@ def test_beats_that_a_database_of_events_would_store_are_told_with_the_line_that
     assert [("event_return_blacklist: ['saltext/jobs/*/beat/*']" in finding) for finding in found] == [True] * stored
 
 
-def test_whose_process_the_engine_is_can_be_told(opts):
-    assert requests.process_of(opts, JOB_RECORDER) is None  # one that has not said
-    requests.tell_process(opts, JOB_RECORDER)
-    assert str(requests.process_of(opts, JOB_RECORDER)) == f"{os.getpid()} of {opts['user']} on {socket.gethostname()}"
-    assert around(opts) == []
+def test_one_that_has_not_said_whose_process_it_is_is_nobodys(opts):
+    assert requests.process_of(opts, JOB_RECORDER) is None
+
+
+def test_whose_process_the_engine_is_can_be_told(told):
+    process = str(requests.process_of(told, JOB_RECORDER))
+    assert process == f"{os.getpid()} of {told['user']} on {socket.gethostname()}, master m"
+    assert around(told) == []
 
 
 def test_an_engine_that_runs_as_somebody_else_is_named(opts):
@@ -121,8 +133,7 @@ def test_an_engine_that_runs_as_somebody_else_is_named(opts):
 
 
 def test_an_engine_that_has_ended_has_no_process(opts):
-    with files.single_holder(requests.lock_path(opts, BATCH_MANAGER)):
-        requests.tell_process(opts, BATCH_MANAGER)
+    with leading(opts, BATCH_MANAGER):
         assert requests.process_of(opts, BATCH_MANAGER).pid == os.getpid()
     assert requests.process_of(opts, BATCH_MANAGER) is None
 
@@ -152,14 +163,13 @@ def test_one_in_which_that_is_mended_is_not(version):
     assert about_sqlite(version) == []
 
 
-def test_an_engine_that_hangs_and_one_of_another_version_are_named(opts):
-    path = requests.lock_path(opts, JOB_RECORDER)
-    requests.tell_process(opts, JOB_RECORDER)
+def test_an_engine_that_hangs_and_one_of_another_version_are_named(told):
+    path = requests.lock_path(told, JOB_RECORDER)
     os.utime(path, (time.time() - 80,) * 2)
-    (finding,) = around(opts)
+    (finding,) = around(told)
     assert finding.startswith("the job_recorder engine has not answered for 8")
     path.write_text("77 root here 0.0.1\n", encoding="utf-8")
-    assert around({**opts, "user": "root"})[0].endswith("restart the master")
+    assert around({**told, "user": "root"})[0].endswith("restart the master")
 
 
 @pytest.mark.parametrize(

@@ -18,13 +18,14 @@ from saltext.jobs.core.errors import EngineAbsent, StateError
 from saltext.jobs.core.version import VERSION
 from tests.faults import full_disk
 from tests.interrupted import FORK, interrupted
+from tests.leading import leading
 
 ENGINE = "batch_manager"
 
 
 @pytest.fixture
 def opts(tmp_path):
-    return {"cachedir": str(tmp_path / "cache"), "sock_dir": str(tmp_path)}
+    return {"cachedir": str(tmp_path / "cache"), "sock_dir": str(tmp_path), "id": "m"}
 
 
 @pytest.fixture
@@ -305,13 +306,20 @@ def aged(path, seconds):
     os.utime(path, (then, then))
 
 
-def test_an_engine_that_shows_no_sign_of_life_is_silent_until_it_does(opts, held):
-    requests.tell_process(opts, ENGINE)
+@pytest.fixture
+def lease(opts):
+    """What an engine that runs, and says so, has."""
+    with leading(opts, ENGINE) as lease:
+        yield lease
+
+
+def test_an_engine_that_shows_no_sign_of_life_is_silent_until_it_does(opts, lease):
+    held = requests.lock_path(opts, ENGINE)
     aged(held, 30)
     assert requests.silent_for(opts, ENGINE) == 0
     aged(held, 80)
     assert 79 < requests.silent_for(opts, ENGINE) < 90
-    requests.beat(opts, ENGINE)
+    lease.beat()
     assert requests.silent_for(opts, ENGINE) == 0
 
 
@@ -323,14 +331,13 @@ def test_of_an_engine_of_an_earlier_version_it_is_not_known_whether_it_is_silent
 
 
 def test_an_engine_that_does_not_run_is_not_silent(opts):
-    with files.single_holder(requests.lock_path(opts, ENGINE)):
-        requests.tell_process(opts, ENGINE)
+    with leading(opts, ENGINE):
         aged(requests.lock_path(opts, ENGINE), 80)
     assert requests.silent_for(opts, ENGINE) == 0
 
 
-def test_who_waits_for_a_silent_engine_in_vain_is_told_for_how_long_and_not_of_the_configuration(opts, held):
-    requests.tell_process(opts, ENGINE)
+def test_who_waits_for_a_silent_engine_in_vain_is_told_for_how_long_and_not_of_the_configuration(opts, lease):
+    held = requests.lock_path(opts, ENGINE)
     aged(held, 80)
     opts["sock_dir"] = str(held.parent)
     with pytest.raises(EngineAbsent, match=r"has not answered for 8\d s \(process \d+ of .* on .*\)") as caught:

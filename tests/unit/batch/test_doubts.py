@@ -82,10 +82,13 @@ def test_a_minion_that_is_to_get_the_job_again_and_says_that_it_has_begun_is_in_
     assert published(bench.returns("a")) == ["b"]
 
 
-def test_a_publish_that_a_dying_master_may_not_have_sent_is_doubted():
+@pytest.mark.parametrize("start", [{"settled_at": 60}, {"taken_over": True}], ids=["anew", "elsewhere"])
+def test_a_publish_that_a_dying_master_may_not_have_sent_is_doubted_by_it_and_by_another_one(start):
     bench = Bench("ab", "1", acks=True)
     bench.sent()
-    bench.looked(bench.tell(facts.Recovered(settled_at=bench.now + 60), after=1))
+    if "settled_at" in start:
+        start = {"settled_at": bench.now + start["settled_at"]}
+    bench.looked(bench.tell(facts.Recovered(**start), after=1))
     assert published(bench.gone("a")) == ["a"]
 
 

@@ -7,6 +7,7 @@ import os
 import struct
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -316,3 +317,44 @@ def test_it_is_overgrown_when_its_records_take_more_than_twice_its_snapshot(path
         opened.append(["y" * 1000])
         size += 1010
     assert 200_000 < size < 300_000
+
+
+# -- another process takes over -----------------------------------------------------------------------------------------
+
+
+class Takeover:
+    """A fence that lets pass until its ``at``-th call; then another process takes over, before the first one goes on."""
+
+    def __init__(self, path, at):
+        self.path, self.left, self.successor = path, at, None
+
+    def __call__(self):
+        if self.successor is not None:
+            raise OSError("another process leads")
+        self.left -= 1
+        if self.left:
+            return
+        for unnamed in self.path.parent.glob(".*"):
+            unnamed.unlink()
+        self.successor = Journal(self.path)
+        if self.path.exists():
+            self.successor.copy(journal.read(self.path))
+
+
+@pytest.mark.parametrize(
+    ("at", "found"), [(1, None), (2, (1, [[1]])), (3, (1, [[1]])), (4, (2, [[2]])), (5, (2, [[2]]))]
+)
+def test_what_a_former_holder_has_made_sure_of_is_there_and_nothing_that_it_writes_after_it_was_frozen(path, at, found):
+    takeover = Takeover(path, at)
+    former = Journal(path, takeover)
+    for number in (1, 2, 3):
+        for write in (partial(former.rewrite, number), partial(former.append, [number]), former.sync):
+            with contextlib.suppress(OSError):
+                write()
+    if found is None:
+        assert not path.exists()
+    else:
+        assert journal.read(path)[:2] == found
+        takeover.successor.append(["more"])
+        assert journal.read(path).records == [*found[1], ["more"]]
+    assert not list(path.parent.glob(".*"))

@@ -1,0 +1,195 @@
+"""
+Who leads: which process works as an engine, of all masters that share the directory.
+
+The engine holds a lock on a file, and the file says who it is and in which epoch. The kernel, or the server of the disk,
+releases the lock when the process ends. It may also release it while the process is frozen, or cut off. So a leader makes
+durable what it is about to do, then looks whether the file still names it (``check``), and then does it. Whoever takes over
+names itself there first, and so finds all that was begun.
+
+It must never go by a clock, other than to name an epoch.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pathlib
+import pwd
+import socket
+import time
+import urllib.parse
+from collections.abc import Callable
+from typing import NamedTuple
+
+from saltext.jobs.core.disk import files
+from saltext.jobs.core.version import VERSION
+
+#: Stands for a version that is not known.
+_UNKNOWN = "-"
+#: Bytes of the longest line that is read.
+_LONGEST = 4096
+
+
+class Superseded(OSError):
+    """Another process leads now: this one must do nothing any more."""
+
+
+class Leader(NamedTuple):
+    """
+    The process of an engine: of masters that share their cachedir, one runs the engine for all.
+
+    * ``version``: that of the extension, empty where it is not known; ``tells_version``: whether such a process tells it, as
+      those up to version 0.2.0 do not.
+    * ``epoch``: rises with each process that takes over; it is the time of that, in Unix milliseconds. 0 where it is not told.
+    * ``master``: its master's id; ``run``: what tells that master's processes from those that it had before a restart.
+    """
+
+    pid: int
+    user: str
+    host: str
+    version: str = ""
+    tells_version: bool = True
+    epoch: int = 0
+    master: str = ""
+    run: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.pid} of {self.user} on {self.host}{self.master and f', master {self.master}'}"
+
+    def is_of(self, other: Leader) -> bool:
+        """Tell whether it is known to be of the same master as another, which was not started anew in between."""
+        return bool(self.run) and (self.host, self.master, self.run) == (other.host, other.master, other.run)
+
+    def as_line(self) -> bytes:
+        """Return what the file says of it."""
+        words = (
+            self.pid,
+            self.user,
+            self.host,
+            self.version or _UNKNOWN,
+            self.epoch,
+            self.master,
+            self.run or _UNKNOWN,
+        )
+        return (" ".join(urllib.parse.quote(str(word), safe="@:+~") or _UNKNOWN for word in words) + "\n").encode()
+
+
+def leader_in(path: pathlib.Path) -> Leader | None:
+    """Return who took the lead last, whether or not it still has it; None where nobody has said. :raises OSError:"""
+    try:
+        return _leader_of(path.read_bytes()[:_LONGEST])
+    except FileNotFoundError:
+        return None
+
+
+def _leader_of(line: bytes) -> Leader | None:
+    try:
+        pid, user, host, *more = (urllib.parse.unquote(word) for word in line.decode("utf-8").split())
+        version, epoch, master, run = (*more, *("", "0", "", "")[len(more) :])[:4]
+        told = [word if word != _UNKNOWN else "" for word in (version, master, run)]
+        return Leader(int(pid), user, host, told[0], bool(more), int(epoch), told[1], told[2])
+    except ValueError:
+        return None
+
+
+class Lease:
+    """
+    :param path: the file.
+    :param master: the id of the master.
+    :param run: what tells its processes from those that it had before a restart; empty where that is not known.
+    """
+
+    def __init__(self, path: pathlib.Path, master: str, run: str = "") -> None:
+        self._path, self._master, self._run = path, master, run
+        self._handle, self._line = -1, b""
+        #: Who led before; None where nobody has said.
+        self.predecessor: Leader | None = None
+        self.leader: Leader | None = None
+        #: Called once it is noticed that another process leads, in whatever thread.
+        self.on_lost: Callable[[], None] = lambda: None
+
+    @property
+    def epoch(self) -> int:
+        """That of this process, 0 before it leads."""
+        return self.leader.epoch if self.leader is not None else 0
+
+    @property
+    def is_takeover(self) -> bool:
+        """Whether another master led before, or may have: it may have ended in the middle of anything."""
+        return self.leader is None or self.predecessor is None or not self.leader.is_of(self.predecessor)
+
+    def take(self) -> bool:
+        """
+        Take the lead if nobody has it, and tell whether this process has it now.
+
+        :raises StateError: when something else is in the place of the file. :raises OSError: when it cannot be written.
+        """
+        handle = files.open_lock(self._path)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Somebody may have removed the file, and another one holds the new one.
+            is_there = os.path.exists(self._path) and os.path.samestat(os.fstat(handle), os.stat(self._path))
+            if is_there:
+                self._sign(handle)
+        except BlockingIOError:
+            is_there = False
+        except BaseException:
+            os.close(handle)
+            raise
+        if not is_there:
+            os.close(handle)
+            return False
+        self._handle = handle
+        return True
+
+    def _sign(self, handle: int) -> None:
+        self.predecessor = _leader_of(os.pread(handle, _LONGEST, 0))
+        before = self.predecessor.epoch if self.predecessor is not None else 0
+        epoch = max(before + 1, int(time.time() * 1000))
+        user = _name_of(os.geteuid())
+        self.leader = Leader(
+            os.getpid(), user, socket.gethostname(), VERSION or "", True, epoch, self._master, self._run
+        )
+        self._line = self.leader.as_line()
+        os.pwrite(handle, self._line, 0)
+        os.ftruncate(handle, len(self._line))
+        os.fsync(handle)
+
+    def check(self) -> None:
+        """
+        Make sure that this process still leads.
+
+        :raises Superseded: when it does not; then ``on_lost`` was called.
+        :raises OSError: when nobody can tell now.
+        """
+        try:
+            # Opened anew: a disk of the network shows then what others have written.
+            line = self._path.read_bytes()[:_LONGEST]
+        except FileNotFoundError:
+            line = b""
+        if line != self._line:
+            self.on_lost()
+            leader = _leader_of(line)
+            raise Superseded(f"another process leads: {leader or 'who it is is not known'}")
+
+    def beat(self) -> None:
+        """Say that this process, which leads, is alive. :raises OSError: as ``check``, and where that cannot be said."""
+        self.check()
+        os.utime(self._path)
+
+    def release(self) -> None:
+        """Let another process lead."""
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+
+def _name_of(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return str(user)
+
+
+def no_fence() -> None:
+    """What is made sure of where nobody else can write: nothing."""

@@ -1,0 +1,88 @@
+"""Who leads: one process of all masters that share a directory, and what one does that has lost the lead."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from saltext.jobs.core.disk.lease import Lease, Superseded, leader_in
+
+RUN = "7-1.00"
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "engine" / "lock"
+
+
+def taken(path, master="one", run=RUN):
+    lease = Lease(path, master, run)
+    assert lease.take()
+    return lease
+
+
+def test_one_leads_and_the_next_one_does_when_it_has_ended(path):
+    first, second = taken(path), Lease(path, "two", RUN)
+    assert not second.take()
+    first.check()
+    assert leader_in(path) == first.leader
+    first.release()
+    assert second.take()
+    assert second.epoch > first.epoch
+    assert second.predecessor == first.leader
+    assert leader_in(path).master == "two"
+
+
+@pytest.mark.parametrize("how", ["released", "removed"])
+def test_whoever_has_lost_the_lead_notices_it_before_it_does_anything(path, how):
+    first, told = taken(path), []
+    first.on_lost = lambda: told.append(how)
+    if how == "removed":
+        path.unlink()  # the server of the disk has released the lock, or somebody has
+    else:
+        first.release()
+    second = taken(path, "two")
+    for act in (first.check, first.beat):
+        with pytest.raises(Superseded, match=r"another process leads: .*, master two"):
+            act()
+    second.check()
+    assert told == [how, how]
+    assert second.epoch > first.epoch
+
+
+def test_whoever_holds_a_file_that_was_removed_does_not_lead(path):
+    first = taken(path)
+    path.unlink()
+    with pytest.raises(Superseded, match="who it is is not known"):
+        first.check()
+
+
+def test_a_beat_is_seen_by_the_time_of_the_file(path):
+    lease = taken(path)
+    os.utime(path, (1.0, 1.0))
+    lease.beat()
+    assert path.stat().st_mtime > 1.0
+
+
+@pytest.mark.parametrize(
+    ("master", "run", "is_takeover"),
+    [("one", RUN, False), ("two", RUN, True), ("one", "8-2.00", True), ("one", "", True)],
+)
+def test_it_is_a_takeover_unless_the_same_run_of_the_same_master_is_known_to_have_led(path, master, run, is_takeover):
+    taken(path).release()
+    assert taken(path, master, run).is_takeover is is_takeover
+
+
+@pytest.mark.parametrize("line", [b"", b"\x00\xff", b"17 root here", b"17 root here 0.2.0", b"17 root here - x\n"])
+def test_what_an_earlier_version_or_a_power_cut_has_left_makes_it_a_takeover(path, line):
+    path.parent.mkdir()
+    path.write_bytes(line)
+    assert taken(path).is_takeover
+
+
+def test_a_master_may_have_any_name(path):
+    assert leader_in(path) is None
+    lease = taken(path, "a b/ü")
+    assert leader_in(path) == lease.leader
+    assert leader_in(path).master == "a b/ü"

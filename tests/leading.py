@@ -1,0 +1,19 @@
+"""An engine's process that leads, as the runners and other engines see it."""
+
+from __future__ import annotations
+
+import contextlib
+
+from saltext.jobs.core.disk.lease import Lease
+from saltext.jobs.core.engine import requests
+
+
+@contextlib.contextmanager
+def leading(opts, engine, run="1-1.00"):
+    """Have this process lead an engine while the block runs; yields the lease."""
+    lease = Lease(requests.lock_path(opts, engine), str(opts["id"]), run)
+    assert lease.take()
+    try:
+        yield lease
+    finally:
+        lease.release()
