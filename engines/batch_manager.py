@@ -29,8 +29,7 @@ from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import SettingsError
-from saltext.jobs.core.log.reader import Reader
-from saltext.jobs.core.log.segments import folder_of
+from saltext.jobs.core.log.masters import LogOfAll
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import OURS, JobCache
 from saltext.jobs.core.master.publisher import Publisher
@@ -77,7 +76,7 @@ def _ports(loop, lease, opts, settings):
         publisher=publisher,
         questions=Questions(loop, publisher),
         cache=JobCache(opts),
-        log=Reader(folder_of(opts["cachedir"], opts["id"])) if opts.get("master_job_cache") == OURS else None,
+        log=LogOfAll(opts["cachedir"], opts["id"]) if opts.get("master_job_cache") == OURS else None,
         store=BatchStore(opts, lease.check),
         inbox=requests.Inbox(opts, BATCH_MANAGER, lease.check),
         cache_worker=Worker(loop),

@@ -18,8 +18,7 @@ from saltext.jobs.core import lines
 from saltext.jobs.core.engine import process as engine
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import SettingsError, StateError
-from saltext.jobs.core.log.reader import Reader
-from saltext.jobs.core.log.segments import folder_of
+from saltext.jobs.core.log.masters import LogOfAll
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import OURS, JobCache
 from saltext.jobs.core.master.publisher import Publisher
@@ -74,6 +73,7 @@ def _ports(settings, loop, lease):
         loop,
         JobCache(__opts__),
         settings.trust_job_cache,
+        lease.check,
         bus=Bus(__opts__, loop, JOB_RETRY),
         publisher=publisher,
         questions=Questions(loop, publisher),
@@ -81,8 +81,8 @@ def _ports(settings, loop, lease):
     )
 
 
-def _log(position):
-    return Reader(folder_of(__opts__["cachedir"], __opts__["id"]), position)
+def _log(positions):
+    return LogOfAll(__opts__["cachedir"], __opts__["id"], positions)
 
 
 def _settings(switch, options):

@@ -109,6 +109,7 @@ SHELLS = {
         "doctor",
         "doings",
         "effects",
+        "owner",
         "ports",
         "premises",
         "reader",

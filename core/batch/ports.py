@@ -15,7 +15,7 @@ from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.engine.worker import Worker
-from saltext.jobs.core.log.reader import Reader
+from saltext.jobs.core.log.masters import LogOfAll
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.publisher import Publisher
@@ -26,7 +26,7 @@ from saltext.jobs.core.master.questions import Questions
 class Ports:
     """
     ``loop``: the engine's tornado loop. ``clock``: the time by which deadlines go; ``wall``: Unix time as files have it.
-    ``log``: reads this master's log; None where its job cache keeps none. ``cache`` is used in ``cache_worker`` only.
+    ``log``: reads the logs of the masters; None where its job cache keeps none. ``cache`` is used in ``cache_worker`` only.
     ``runner``: calls a runner function, as ``RunnerCalls``. ``queue``: asks the retry queue's engine for something, used in
     ``queue_worker`` only; returns its answer or raises CommandExecutionError; ``can_queue`` tells whether that engine runs.
     ``permission`` is used in ``rights_worker`` only. ``master_age``: for how many seconds the master has been running.
@@ -42,7 +42,7 @@ class Ports:
     publisher: Publisher
     questions: Questions
     cache: JobCache
-    log: Reader | None
+    log: LogOfAll | None
     store: BatchStore
     inbox: Inbox
     cache_worker: Worker

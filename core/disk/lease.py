@@ -40,7 +40,7 @@ class Leader(NamedTuple):
 
     * ``version``: that of the extension, empty where it is not known; ``tells_version``: whether such a process tells it, as
       those up to version 0.2.0 do not.
-    * ``epoch``: rises with each process that takes over; it is the time of that, in Unix milliseconds. 0 where it is not told.
+    * ``epoch``: rises with each process that takes over; the Unix time of that in milliseconds. 0 where it is not told.
     * ``master``: its master's id; ``run``: what tells that master's processes from those that it had before a restart.
     """
 

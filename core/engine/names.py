@@ -6,7 +6,3 @@ BATCH_MANAGER = "batch_manager"
 JOB_RETRY = "job_retry"
 JOB_RECORDER = "job_recorder"
 JOB_NOTICES = "job_notices"
-
-#: Engines of which every master of a cluster runs its own, although the masters share their cachedir. Of the others one
-#: works for all, and those of the other masters wait for its end.
-OF_EACH_MASTER = frozenset({JOB_RETRY})

@@ -1,8 +1,8 @@
 """
-What this master has done, and returns that are waited for, until they are proven. An event proves nothing: every accepted
-minion can fire one in another's name.
+What is done by the masters that share this one's cachedir, and returns that are waited for, until they are proven. An event
+proves nothing: every accepted minion can fire one in another's name.
 
-With our own job cache the log of this master proves them: it has each publish, and each return that the master has stored.
+With our own job cache the log of each master proves them: it has each publish, and each return that the master has stored.
 Nothing that the bus tells, or fails to tell, matters then; an event has the log read a little sooner. With any other job
 cache, and as long as there is no log, a return of which the bus tells is looked for there, for many minions at once;
 ``core/master/hearsay.py`` says when. Where the job cache is no better evidence than the event, that counts as it is.
@@ -20,7 +20,8 @@ from saltext.jobs.core.engine.alarm import Alarm, Clock
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.log.checkpoints import Position
-from saltext.jobs.core.log.reader import News, Reader
+from saltext.jobs.core.log.masters import LogOfAll
+from saltext.jobs.core.log.reader import News
 from saltext.jobs.core.log.records import Record
 from saltext.jobs.core.master.hearsay import STORED, Hearsay
 from saltext.jobs.core.master.job_cache import JobCache
@@ -60,12 +61,12 @@ class Proof:
     :param loop: the engine's tornado loop.
     :param clock: the time by which deadlines go.
     :param cache: the job cache; used in ``worker`` only.
-    :param tail: reads this master's log; None where there is none.
+    :param tail: reads the logs of this master and of those that share its cachedir; None where there is none.
     :param listener: who waits for returns.
     """
 
     def __init__(
-        self, loop: Any, clock: Clock, cache: JobCache, worker: Worker, tail: Reader | None, listener: Listener
+        self, loop: Any, clock: Clock, cache: JobCache, worker: Worker, tail: LogOfAll | None, listener: Listener
     ) -> None:
         self._loop, self._clock, self._cache, self._worker = loop, clock, cache, worker
         self._tail = None if cache.unproven else tail
@@ -82,9 +83,9 @@ class Proof:
         return self._tail is not None and self._tail.there
 
     @property
-    def position(self) -> Position | None:
-        """Before which place of the log all has been told; None where there is no log."""
-        return self._tail.position if self._tail is not None else None
+    def positions(self) -> Mapping[str, Position]:
+        """Before which place of each master's log all has been told, by its folder's name; none where there is no log."""
+        return self._tail.positions if self._tail is not None else {}
 
     def start(self) -> str:
         """

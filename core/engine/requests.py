@@ -27,7 +27,6 @@ from salt.exceptions import CommandExecutionError
 from saltext.jobs.core import lines
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.lease import Leader, leader_in, no_fence
-from saltext.jobs.core.engine.names import OF_EACH_MASTER
 from saltext.jobs.core.errors import EngineAbsent, StateError
 from saltext.jobs.core.master import events
 from saltext.jobs.core.version import VERSION
@@ -45,8 +44,7 @@ _POLL = 0.02
 
 def engine_dir(opts: Mapping[str, Any], engine: str) -> pathlib.Path:
     """Return the directory of an engine's own files."""
-    folder = pathlib.Path(opts["cachedir"]) / "saltext_jobs" / engine
-    return folder / str(opts["id"]) if opts.get("cluster_id") and engine in OF_EACH_MASTER else folder
+    return pathlib.Path(opts["cachedir"]) / "saltext_jobs" / engine
 
 
 def lock_path(opts: Mapping[str, Any], engine: str) -> pathlib.Path:

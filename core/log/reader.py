@@ -17,13 +17,13 @@ from saltext.jobs.core import lines
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.log import framing, records, segments
 from saltext.jobs.core.log.checkpoints import Position
+from saltext.jobs.core.log.segments import boot
 from saltext.jobs.core.quiet import Quiet
 
 log = lines.logger(__name__)
 
 #: Bytes that are read at once.
 PART = 256 << 10
-_BOOT = pathlib.Path("/proc/sys/kernel/random/boot_id")
 
 
 class News(NamedTuple):
@@ -37,24 +37,19 @@ class News(NamedTuple):
     more: bool
 
 
-def boot() -> str:
-    """Return which boot of the machine this is; what was written before it and not synced may be gone."""
-    try:
-        return _BOOT.read_text().strip()
-    except OSError:
-        return ""
-
-
 class Reader:
     """
     :param folder: where the log is.
     :param position: from where on; None for the end. Where that cannot be, there is a gap, and it goes on from the end.
     :param part: bytes that are read at once.
+    :param is_own: whether it is the log of this machine's master. Another machine may be started anew while it is read.
     """
 
-    def __init__(self, folder: pathlib.Path, position: Position | None = None, part: int = PART) -> None:
-        self._folder, self._part, self._wished = folder, part, part
-        self._begin, self._boot = position, boot()
+    def __init__(
+        self, folder: pathlib.Path, position: Position | None = None, part: int = PART, is_own: bool = True
+    ) -> None:
+        self._folder, self._part, self._wished, self._is_own = folder, part, part, is_own
+        self._begin, self._boot = position, self._boots()
         self._handle = -1
         self._known: segments.Identity | None = None
         self._inode = self._gaps = self._number = self._offset = 0
@@ -95,6 +90,10 @@ class Reader:
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
+
+    def _boots(self) -> str:
+        """Return which boots this reading goes by: that of this machine, and of the one that writes."""
+        return f"{boot()}/{segments.boot_of_writer(self._folder)}"
 
     # -- where to begin -----------------------------------------------------------------------------------------------
 
@@ -196,6 +195,9 @@ class Reader:
             return True  # it is looked at again the next time
         if status.st_ino != self._inode:
             return False
+        if (boots := self._boots()) != self._boot:
+            self._boot = boots
+            self._gap = self._gap if self._is_own else "the machine that writes it was started anew"
         if status.st_mtime_ns != self._gaps:
             self._gap, self._gaps = "a record could not be written", status.st_mtime_ns
         return bool(os.fstat(self._handle).st_nlink) or os.path.exists(self._next)

@@ -38,6 +38,9 @@ LENGTH = 4 << 20
 NAME = "log"
 #: How often, and after how many seconds each, it is tried to find a log that another process is about to make.
 _TRIES, _PAUSE = 100, 0.01
+#: The file that says in which boot of its machine the log was written last.
+_BOOT_OF_WRITER = "boot"
+_BOOT = pathlib.Path("/proc/sys/kernel/random/boot_id")
 _SEGMENT = re.compile(r"([0-9]{12})\.segment")
 
 
@@ -53,6 +56,28 @@ def folder_of(cachedir: str | os.PathLike[str], master: Any) -> pathlib.Path:
     name = str(master or "")
     usable = name and "/" not in name and "\0" not in name and name not in (".", "..")
     return pathlib.Path(cachedir) / "saltext_jobs" / "log" / (name if usable else "_")
+
+
+def boot() -> str:
+    """Return which boot of the machine this is; what was written before it and not synced may be gone."""
+    try:
+        return _BOOT.read_text().strip()
+    except OSError:
+        return ""
+
+
+def boot_of_writer(folder: pathlib.Path) -> str:
+    """Return in which boot of its machine a log was written last; empty where that is not known."""
+    try:
+        return (folder / _BOOT_OF_WRITER).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return ""
+
+
+def tell_boot(folder: pathlib.Path) -> None:
+    """Have those who read the log on other machines know when this one was started anew. :raises OSError:"""
+    if boot_of_writer(folder) != boot():
+        files.write_atomic(folder / _BOOT_OF_WRITER, boot().encode())
 
 
 def path_of(folder: pathlib.Path, number: int) -> pathlib.Path:

@@ -25,6 +25,7 @@ from saltext.jobs.core import lines
 from saltext.jobs.core.banks import NOCACHE, PUBLISHED, RETURNS
 from saltext.jobs.core.errors import JobCacheError, LaterVersion
 from saltext.jobs.core.ids import TIME_ZONES, is_plain, jid_time
+from saltext.jobs.core.log.masters import shares
 from saltext.jobs.core.master.events import retcode_of
 from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.store import records
@@ -188,7 +189,8 @@ class JobCache:
 
     def publication(self, jid: str) -> Publication | None:
         """
-        Return how this master published ``jid``, or None if it did not. Only our own job cache knows.
+        Return how this master, or one that shares its cachedir, published ``jid``; None where none did. Only our own job
+        cache knows.
 
         :raises JobCacheError: when the cache cannot be read.
         """
@@ -203,7 +205,10 @@ class JobCache:
                 "publication", "The record that this master published job %s cannot be used: %s", jid, exc
             )
             return None
-        return found if found and found.by == self._opts["id"] else None
+        return found if found and self._is_ours(found.by) else None
+
+    def _is_ours(self, master: str) -> bool:
+        return master == self._opts["id"] or shares(self._opts["cachedir"], master)
 
     def has_publication(self, jid: str) -> bool:
         """
@@ -224,8 +229,8 @@ class JobCache:
 
     def published_since(self, since: float) -> dict[str, float]:
         """
-        Return ``{jid: Unix time of its newest publish}`` of the jobs that this master published at or after ``since``. A
-        record that cannot be read is passed over.
+        Return ``{jid: Unix time of its newest publish}`` of the jobs that this master, or one that shares its cachedir,
+        published at or after ``since``. A record that cannot be read is passed over.
 
         With another job cache than ours these are the jobs that it lists, with the time that their jid carries.
 

@@ -49,28 +49,28 @@ def read_checkpoint(path: pathlib.Path) -> Mapping[str, Any] | None:
 
 class Checkpoint:
     """
-    ``at``: Unix time in seconds; all that was published before is settled, or in ``open``. ``position``: the same as a place
-    in the log; None where the log does not tell of all that came since.
+    ``at``: Unix time in seconds; all that was published before is settled, or in ``open``. ``positions``: the same as places
+    in the masters' logs; none where the logs do not tell of all that came since.
 
     :param path: the file.
-    :param log_folder: where the log is.
+    :param logs: the folder with the logs.
     """
 
-    def __init__(self, path: pathlib.Path, log_folder: pathlib.Path) -> None:
-        self._path, self._log_folder = path, log_folder
+    def __init__(self, path: pathlib.Path, logs: pathlib.Path) -> None:
+        self._path, self._logs = path, logs
         self.at = 0.0
-        self.position: Position | None = None
+        self.positions: dict[str, Position] = {}
         self.open: dict[str, OpenJob] = {}
 
     def load(self) -> Mapping[str, Any] | None:
         """Return what is kept. Raises as ``read_checkpoint``."""
         return read_checkpoint(self._path)
 
-    def save(self, record: Mapping[str, Any], position: Position | None) -> None:
-        """Keep a record, and the log from ``position`` on. :raises OSError: when it cannot be written."""
+    def save(self, record: Mapping[str, Any], positions: Mapping[str, Position]) -> None:
+        """Keep a record, and the logs from ``positions`` on. :raises OSError: when it cannot be written."""
         files.write_msgpack(self._path, record)
-        if position is not None:
-            checkpoints.write(self._log_folder, JOB_RETRY, position)
+        for name, position in positions.items():
+            checkpoints.write(self._logs / name, JOB_RETRY, position)
 
     def read(self, now: float) -> None:
         """
@@ -82,7 +82,7 @@ class Checkpoint:
         try:
             found = self.load()
             if found is None:
-                self.write(now, None, {})
+                self.write(now, {}, {})
                 return
         except LaterVersion:
             raise
@@ -96,20 +96,22 @@ class Checkpoint:
         for jid, record in found["open"].items():
             with contextlib.suppress(ValueError):
                 self.open[jid] = OpenJob.from_record(record, now)
-        with contextlib.suppress(ValueError):
-            self.position = Position.from_record(found.get("position"))
+        positions = found.get("positions")
+        for name, record in positions.items() if isinstance(positions, Mapping) else ():
+            with contextlib.suppress(ValueError):
+                self.positions[str(name)] = Position.from_record(record)
 
-    def write(self, at: float, position: Position | None, open_jobs: Mapping[str, OpenJob]) -> None:
-        """Advance. What cannot be written is logged, and was not done."""
+    def write(self, at: float, positions: Mapping[str, Position], open_jobs: Mapping[str, OpenJob]) -> None:
+        """Advance. What cannot be written is logged, and was not done. The logs keep what comes after ``positions``."""
         record = {
             formats.FIELD: FORMAT,
             "at": at,
             "open": {jid: job.as_record() for jid, job in open_jobs.items()},
-            "position": None if position is None else position._asdict(),
+            "positions": {name: position._asdict() for name, position in positions.items()},
             "closed": {},  # 0.2.0 needs it
         }
         try:
-            self.save(record, position)
+            self.save(record, positions)
         except OSError as exc:
             log.warning("The checkpoint cannot be written: %s", exc)
         else:

@@ -18,6 +18,7 @@ from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import JobCacheError, LaterVersion, SettingsError, StateError
 from saltext.jobs.core.master.job_cache import OURS, JobCache
 from saltext.jobs.core.retry.checkpoint import CHECKPOINT, read_checkpoint
+from saltext.jobs.core.retry.owner import owner_of
 from saltext.jobs.core.retry.premises import doubts_about, settings_of
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.settings import engine_options
@@ -43,7 +44,7 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
     found = [*_about_options(opts), *around(opts, JOB_RETRY), *about_folders(opts, banks)]
     try:
         aside, refused = store.set_aside(), store.refused()
-        silent_for = time.time() - store.last_beat(str(opts["id"]))
+        silent_for = time.time() - store.last_beat(owner_of(opts))
         if runs and silent_for > _SILENT and not requests.silent_for(opts, JOB_RETRY):
             found.append(
                 f"the engine runs, and has shown no sign of life for {silent_for:.0f} s: look in the master's log"
@@ -80,7 +81,7 @@ def _about_later_versions(opts: Mapping[str, Any], store: RetryStore) -> list[st
     except (StateError, OSError):
         pass  # of which the engine's log tells
     with contextlib.suppress(StateError):  # told already
-        later = store.find_later(str(opts["id"]))
+        later = store.find_later(owner_of(opts))
         if later:
             some = ", ".join(sorted(later)[:5])
             found.append(

@@ -12,12 +12,13 @@ from typing import Any, Protocol
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.disk import files
+from saltext.jobs.core.disk.lease import no_fence
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.requests import Inbox, engine_dir
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.log.checkpoints import Position
-from saltext.jobs.core.log.reader import Reader
+from saltext.jobs.core.log.masters import LogOfAll
 from saltext.jobs.core.log.segments import folder_of
 from saltext.jobs.core.master.bus import Listener
 from saltext.jobs.core.master.job_cache import JobCache
@@ -52,9 +53,9 @@ class Ports:
     """
     ``cache`` and ``reader`` block and are used in ``cache_worker`` only, ``store`` in ``store_worker`` only.
 
-    ``acks``: whether minions say when they begin a job. ``log``: a reader of this master's log from a place in it on, or
-    from its end; None where its job cache keeps none. ``paused``: the file whose presence pauses the replays. ``wall``: Unix
-    time as the clock on the wall has it.
+    ``acks``: whether minions say when they begin a job. ``log``: a reader of the masters' logs from places in them on, or
+    from their ends; None where the job cache keeps none. ``paused``: the file whose presence pauses the replays. ``wall``:
+    Unix time as the clock on the wall has it.
     """
 
     bus: EventBus
@@ -70,7 +71,7 @@ class Ports:
     inbox: Inbox
     checkpoint: Checkpoint
     paused: pathlib.Path
-    log: Callable[[Position | None], Reader] | None = None
+    log: Callable[[Mapping[str, Position]], LogOfAll] | None = None
     wall: Callable[[], float] = time.time
 
     def close(self) -> None:
@@ -81,10 +82,18 @@ class Ports:
         self.store_worker.close()
 
 
-def ports_of(opts: Mapping[str, Any], loop: Any, cache: JobCache, trust: bool = False, **others: Any) -> Ports:
+def ports_of(
+    opts: Mapping[str, Any],
+    loop: Any,
+    cache: JobCache,
+    trust: bool = False,
+    fence: Callable[[], None] = no_fence,
+    **others: Any,
+) -> Ports:
     """
     Return the ports of an engine whose state is in its folder, and whose threads are real.
 
+    :param fence: raises OSError where this process must not act any more, or it is not known whether it may.
     :param others: bus, publisher and questions, and whatever is not to be as it is in a master.
     :raises LaterVersion: when a later version of this extension has driven the queue so far.
     """
@@ -93,13 +102,13 @@ def ports_of(opts: Mapping[str, Any], loop: Any, cache: JobCache, trust: bool = 
     made = {
         "cache": cache,
         "reader": JobReader(opts, cache, trust),
-        "store": RetryStore(opts),
+        "store": RetryStore(opts, fence=fence),
         "cache_worker": Worker(loop),
         "store_worker": Worker(loop),
         "clock": clock,
         "acks": compat.HAS_START_EVENT,
-        "inbox": Inbox(opts, JOB_RETRY),
-        "checkpoint": Checkpoint(folder / CHECKPOINT, folder_of(opts["cachedir"], opts["id"])),
+        "inbox": Inbox(opts, JOB_RETRY, fence),
+        "checkpoint": Checkpoint(folder / CHECKPOINT, folder_of(opts["cachedir"], opts["id"]).parent),
         "paused": folder / "paused",
     }
     return Ports(**{**made, **others})

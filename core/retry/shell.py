@@ -10,14 +10,16 @@ long.
 from __future__ import annotations
 
 import collections
+import functools
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.alarm import Alarm
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.proof import Proof
+from saltext.jobs.core.engine.requests import engine_dir
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import JobCacheError, StateError
 from saltext.jobs.core.ids import is_plain
@@ -33,6 +35,7 @@ from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.metrics import metrics_of
 from saltext.jobs.core.retry.note import Note
 from saltext.jobs.core.retry.open_job import Source
+from saltext.jobs.core.retry.owner import earlier_queues, retire, settle_owner
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.verbs import Verbs, read_queue
 from saltext.jobs.core.retry.writer import Writer
@@ -48,6 +51,8 @@ CACHE_PAUSE = 2.0
 _MOST_EARLY = 200_000
 #: Most entries that are taken up at a stretch when the store has been read.
 _PART = 10_000
+
+T = TypeVar("T")
 
 
 class RetryShell:
@@ -66,7 +71,8 @@ class RetryShell:
         self, opts: Mapping[str, Any], settings: RetrySettings, loop: Any, ports: Ports, latest: float = LATEST
     ) -> None:
         self._loop, self._ports, self._latest = loop, ports, latest
-        self._owner = str(opts["id"])
+        self._opts, self._owner = opts, settle_owner(opts)
+        self._is_alone = bool(opts.get("cluster_isolated_filesystem"))
         answers = float(opts.get("gather_job_timeout", 10))
         patience = float(opts.get("timeout", 5)) + answers
         self.machine = Retry(settings, patience, paused=ports.paused.exists(), acks=ports.acks)
@@ -81,7 +87,12 @@ class RetryShell:
         self._checkpoint = ports.checkpoint
         self._checkpoint.read(ports.clock.now())
         self._proof = Proof(
-            loop, ports.clock, ports.cache, self._cache_worker, ports.log and ports.log(self._checkpoint.position), self
+            loop,
+            ports.clock,
+            ports.cache,
+            self._cache_worker,
+            ports.log and ports.log(self._checkpoint.positions),
+            self,
         )
         self._read_at = -math.inf  # when the log had been read to its end last
         self._reconciling, self._since, self._searches = False, math.inf, 0
@@ -130,14 +141,8 @@ class RetryShell:
 
     async def _begin(self) -> None:
         """Take up what the store holds, then what was published since the last checkpoint, then requests."""
-        while True:
-            try:
-                jobs, entries = await self._store_worker.call(read_queue, self._ports, self._owner)
-                notes = await self._store_worker.call(self._ports.store.notes, self._owner)
-                break
-            except StateError as exc:
-                log.error("The retry queue waits for its store: %s", exc)
-                await compat.sleep(CACHE_PAUSE)
+        jobs, entries = await self._of_store(read_queue, self._ports, self._owner)
+        notes = await self._of_store(self._ports.store.notes, self._owner)
         self._loads.update({jid: load for jid, (_, load) in jobs.items()})
         restored = tuple(job for job, _ in jobs.values())
         while len(entries) > _PART:
@@ -146,15 +151,39 @@ class RetryShell:
             await compat.sleep(0)
         self.step(facts.Restored(restored, tuple(entries), notes, self._checkpoint.open))
         self.restored = True
+        since = await self._take_over()
         gap = self._proof.start()
-        if gap:
-            log.info("The job cache is searched for jobs, since the log does not tell of all: %s", gap)
-            await self._search(min(self._checkpoint.at, self._ports.clock.now() - MARGIN))
+        if gap or since < self._checkpoint.at:
+            log.info(
+                "The job cache is searched for jobs, since the log does not tell of all: %s", gap or "it is another's"
+            )
+            await self._search(min(since, self._ports.clock.now() - MARGIN))
         self._is_searched = True
         if not self._proof.reads_log:
             self._place_early()
         log.info("The retry queue holds %d entries of %d jobs", self.machine.total, len(self.machine.jobs))
         self._maintain()
+
+    async def _of_store(self, read: Callable[..., T], *args: Any) -> T:
+        while True:
+            try:
+                return await self._store_worker.call(read, *args)
+            except StateError as exc:
+                log.error("The retry queue waits for its store: %s", exc)
+                await compat.sleep(CACHE_PAUSE)
+
+    async def _take_over(self) -> float:
+        """Take in the queues that masters of a cluster had of their own; return since when published jobs are looked for."""
+        folder, since = engine_dir(self._opts, JOB_RETRY), self._checkpoint.at
+        for queue in earlier_queues(folder):
+            jobs, entries = await self._of_store(read_queue, self._ports, queue.owner)
+            if queue.owner != self._owner:
+                self._loads.update({jid: load for jid, (_, load) in jobs.items()})
+                self.step(facts.Adopted(tuple(job for job, _ in jobs.values()), tuple(entries)))
+            log.info("The %d entries of the master %s are taken over", len(entries), queue.owner)
+            self.writer.when_durable(functools.partial(retire, queue, folder))
+            since = min(since, queue.at)
+        return since
 
     # -- facts in -----------------------------------------------------------------------------------------------------
 
@@ -196,8 +225,8 @@ class RetryShell:
             return
         if not isinstance(fact, events.JobPublished):
             self._tell(tag, fact, data)
-        # What another master of a cluster published is that master's to keep.
-        elif not data.get("__peer_id") and not self._ports.questions.wants(fact.jid):
+        # What another master of a cluster published is that master's to keep, unless they share their queue.
+        elif not (data.get("__peer_id") and self._is_alone) and not self._ports.questions.wants(fact.jid):
             for published in doings.of_event(fact.jid, fact.fun, self._ports.clock.now()):
                 self.step(published)
 
@@ -372,8 +401,8 @@ class RetryShell:
         if not self._reconciling:
             at = self._ports.clock.now() - MARGIN
             # As long as something may still be found that the log lacks, an engine that starts has to search, too.
-            position, jobs = None if self._searches else self._proof.position, dict(self.machine.capture.open)
-            self.writer.when_durable(lambda: self._checkpoint.write(at, position, jobs))
+            positions, jobs = {} if self._searches else self._proof.positions, dict(self.machine.capture.open)
+            self.writer.when_durable(lambda: self._checkpoint.write(at, positions, jobs))
 
     async def _search(self, since: float) -> None:
         """Find the jobs that were published since, and once more those that the master has stored late."""

@@ -41,6 +41,7 @@ import salt.cache
 import salt.payload
 
 from saltext.jobs.core import formats, lines
+from saltext.jobs.core.disk.lease import no_fence
 from saltext.jobs.core.disk.local_banks import LocalBanks
 from saltext.jobs.core.errors import LaterVersion, StateError
 from saltext.jobs.core.ids import is_plain
@@ -98,12 +99,17 @@ class RetryStore:
     :param opts: the master's options.
     :param read_only: whether nothing may be written: what cannot be used is then left where it is.
     :param open_banks: opens what it is kept in; by default that is what ``cache`` names.
+    :param fence: raises OSError where this process must not write any more, or it is not known whether it may.
     """
 
     def __init__(
-        self, opts: Mapping[str, Any], read_only: bool = False, open_banks: Callable[[], Any] | None = None
+        self,
+        opts: Mapping[str, Any],
+        read_only: bool = False,
+        open_banks: Callable[[], Any] | None = None,
+        fence: Callable[[], None] = no_fence,
     ) -> None:
-        self._opts, self._open = dict(opts), open_banks or self._open_driver
+        self._opts, self._open, self._fence = dict(opts), open_banks or self._open_driver, fence
         self._read_only = read_only
         self._opened: Any = None
         named = self._opts.get("cache") or "localfs"
@@ -125,8 +131,12 @@ class RetryStore:
         Store changes, and return ``{jid: reason}`` of the jobs of which the driver refuses something. Writing them again
         does no harm.
 
-        :raises StateError: when nothing can be written now.
+        :raises StateError: when nothing can be written now, or by this process.
         """
+        try:
+            self._fence()
+        except OSError as exc:
+            raise StateError(str(exc)) from exc
         refused = {jid: self.later[jid] for jid in self.later.keys() & changes.jids()}
         changes = changes.without(refused)
         for jid, snapshot in changes.jobs.items():

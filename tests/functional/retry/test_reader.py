@@ -11,6 +11,7 @@ import salt.cache
 import salt.config
 import salt.loader
 
+from saltext.jobs.core.log.segments import folder_of
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry.entry import Limits
 from saltext.jobs.core.retry.facts import KeysRead, Kill
@@ -46,10 +47,18 @@ def test_a_job_that_another_master_published_into_the_same_cache_is_not_this_mas
     there = {**opts, "id": "there_master"}
     assert not JobReader(opts, job_cache, trust=False).read(JID)[0].recorded
     publish(JobCache(there), ["a"])
+    shutil.rmtree(folder_of(opts["cachedir"], "there_master"))  # it shares the job cache and has a cachedir of its own
     read, _ = JobReader(opts, job_cache, trust=False).read(JID)
     assert (read.job, read.recorded) == (None, True)
     assert job_cache.published_since(0) == {}
     assert list(JobCache(there).published_since(0)) == [JID]
+
+
+def test_a_job_that_another_master_published_whose_log_is_beside_this_one_s_is_this_one_s_as_well(opts, job_cache):
+    accept(opts, "a")
+    publish(JobCache({**opts, "id": "there_master"}), ["a"])
+    assert JobReader(opts, job_cache, trust=False).read(JID)[0].missing == {"a"}
+    assert list(job_cache.published_since(0)) == [JID]
 
 
 def test_a_minion_that_was_added_to_a_job_from_outside_is_not_owed_it(opts, job_cache, caplog):

@@ -14,7 +14,7 @@ from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import LaterVersion
-from saltext.jobs.core.log.reader import Reader
+from saltext.jobs.core.log.masters import LogOfAll
 from saltext.jobs.core.log.segments import folder_of
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.job_cache import JobCache
@@ -93,7 +93,7 @@ class Stage:
             questions=Questions(self.loop, self.publisher),
             clock=self.clock,
             acks=True,
-            log=(lambda position: Reader(self.log_folder, position)) if has_log else None,
+            log=(lambda positions: LogOfAll(opts["cachedir"], opts["id"], positions)) if has_log else None,
         )
         self.shell = RetryShell(self.opts, RetrySettings(**settings), self.loop, ports, latest=0.5)
 

@@ -14,7 +14,7 @@ from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.engine.requests import engine_dir
 from saltext.jobs.core.errors import EngineAbsent, JobCacheError, NoMinionMatched
-from saltext.jobs.core.log.reader import Reader
+from saltext.jobs.core.log.masters import LogOfAll
 from saltext.jobs.core.log.records import Returned
 from saltext.jobs.core.log.segments import folder_of
 from saltext.jobs.core.log.writer import Writer
@@ -348,7 +348,7 @@ class ShellBench:
             publisher=self.master,
             questions=Questions(loop, self.master, self.virtual.steady),
             cache=self.master.cache,
-            log=Reader(self.log_folder) if self.logged else None,
+            log=LogOfAll(self.log_folder.parents[2], "bench_master") if self.logged else None,
             store=self.store,
             inbox=self.inbox,
             cache_worker=FakeWorker(),

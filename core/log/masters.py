@@ -1,0 +1,103 @@
+"""
+Reads the logs of all masters that share a cachedir, as one: each in its own order, and among each other by their clocks.
+
+A master is one whose log lies there. Of a log that appears, or goes away, it must never conclude that there was nothing in
+it: then it tells of a gap.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+from collections.abc import Mapping
+
+from saltext.jobs.core import lines
+from saltext.jobs.core.log.checkpoints import Position
+from saltext.jobs.core.log.reader import News, Reader
+from saltext.jobs.core.log.records import Record
+from saltext.jobs.core.log.segments import NAME, folder_of
+from saltext.jobs.core.quiet import Quiet
+
+log = lines.logger(__name__)
+
+
+def shares(cachedir: str | os.PathLike[str], master: str) -> bool:
+    """Tell whether a master, by its id, writes its log into this cachedir."""
+    return bool(master) and (folder_of(cachedir, master) / NAME).exists()
+
+
+class LogOfAll:
+    """
+    Behaves as a Reader.
+
+    :param cachedir: where the logs are.
+    :param master: the id of the master whose engine reads.
+    :param positions: from where on, by the names of the logs' folders. Another one is read from its end on, after a gap.
+    """
+
+    def __init__(
+        self, cachedir: str | os.PathLike[str], master: str, positions: Mapping[str, Position] | None = None
+    ) -> None:
+        self._own = folder_of(cachedir, master)
+        self._root = self._own.parent
+        self._begin = dict(positions or {})
+        self._readers = {self._own.name: Reader(self._own, self._begin.pop(self._own.name, None))}
+        self._listed_at = 0
+        self._quiet = Quiet(log)
+
+    @property
+    def there(self) -> bool:
+        """Whether there was a log at the last look."""
+        return any(reader.there for reader in self._readers.values())
+
+    @property
+    def positions(self) -> dict[str, Position]:
+        """Before which place of each log all has been handed out; none where there is no log."""
+        found = {name: reader.position for name, reader in self._readers.items()}
+        return {name: position for name, position in found.items() if position is not None}
+
+    def read(self) -> News:
+        """Return what was appended since, or a part of it. :raises OSError: when no log can be read at this moment."""
+        self._look_for_logs()
+        found: list[list[Record]] = []
+        gaps, more, trouble = [], False, list[OSError]()
+        for name, reader in list(self._readers.items()):
+            try:
+                news = reader.read()
+            except OSError as exc:
+                trouble.append(exc)
+                self._quiet.error(name, "The log of the master %s cannot be read now, trying again: %s", name, exc)
+                continue
+            found.append(news.records)
+            gaps += [f"of {name}: {news.gap}"] if news.gap else []
+            more = more or news.more
+            if not reader.there and name != self._own.name:
+                self._readers.pop(name).close()
+        if trouble and not found:
+            raise trouble[0]
+        records = found[0] if len(found) == 1 else list(heapq.merge(*found, key=lambda record: record.at))
+        return News(records, "; ".join(gaps), more)
+
+    def close(self) -> None:
+        """Release the files."""
+        for reader in self._readers.values():
+            reader.close()
+
+    def _look_for_logs(self) -> None:
+        """Take in the logs that are new. Each one's folder is made before anything is in it."""
+        try:
+            changed_at = os.stat(self._root).st_mtime_ns
+            if changed_at == self._listed_at:
+                return
+            names = [name for name in os.listdir(self._root) if not name.startswith(".")]
+        except OSError:
+            return  # there is none yet, or it is looked at again the next time
+        is_whole = True
+        for name in names:
+            if name in self._readers:
+                continue
+            if (self._root / name / NAME).exists():
+                self._readers[name] = Reader(self._root / name, self._begin.pop(name, None), is_own=False)
+            else:
+                is_whole = False  # it is about to be made
+        self._listed_at = changed_at if is_whole else 0

@@ -1,0 +1,90 @@
+"""One retry queue for the masters that share a cachedir: what the next one to lead takes over."""
+
+from __future__ import annotations
+
+import pytest
+
+from saltext.jobs.core.disk import files
+from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.names import JOB_RETRY
+from saltext.jobs.core.retry.entry import State
+from saltext.jobs.core.retry.owner import owner_of
+from saltext.jobs.core.retry.store import FORMAT, Changes, RetryStore
+from tests.functional.retry.records import JID, accept, record_of, snapshot_of
+from tests.functional.retry.test_shell import Stage
+from tests.functional.retry.test_shell_log import Master
+
+
+@pytest.fixture
+def masters(opts, job_cache):
+    """Two masters; ``lead`` has the engine of one of them lead."""
+    opts["master_job_cache"] = "salt_cache"
+    accept(opts, "a", "b")
+    made = Masters(opts, job_cache)
+    yield made
+    for stage in made.stages:
+        stage.close()
+
+
+class Masters:
+    def __init__(self, opts, job_cache):
+        self.opts = {name: {**opts, "id": name} for name in ("one", "two")}
+        self.job_cache, self.stages = job_cache, []
+
+    def publish(self, name, jid, *minions):
+        Master(self.opts[name]).publish(jid, *minions)
+
+    def lead(self, name):
+        for stage in self.stages:
+            stage.until(lambda stage=stage: stage.shell.writer.idle)
+            stage.close()
+        stage = Stage(self.opts[name], self.job_cache, has_log=True)
+        self.stages = [stage]
+        stage.start()
+        return stage
+
+
+def test_the_one_that_leads_owes_what_any_of_them_has_published(masters):
+    masters.publish("two", "20260516000000000000", "nobody")
+    stage = masters.lead("one")
+    masters.publish("two", JID, "a")
+    stage.until(lambda: stage.state("a") is State.PENDING)
+
+
+def test_the_next_one_has_what_was_queued_and_what_was_published_while_nobody_led(masters):
+    stage = masters.lead("one")
+    masters.publish("one", JID, "a")
+    stage.until(lambda: stage.state("a") is State.PENDING)
+    stage.until(lambda: stage.shell.writer.idle)
+    stage.close()
+    later = str(int(JID) + 1000000)
+    masters.publish("two", later, "b")
+    masters.stages = []
+    stage = masters.lead("two")
+    assert stage.state("a") is State.PENDING
+    stage.until(lambda: stage.state("b", later) is State.PENDING)
+    assert {owner_of(opts) for opts in masters.opts.values()} == {"one"}, "the queue keeps its name"
+
+
+def test_what_masters_of_a_cluster_had_of_their_own_is_taken_over(masters, opts):
+    folder = requests.engine_dir(opts, JOB_RETRY)
+    for name, minion in (("one", "a"), ("two", "b")):
+        files.write_msgpack(folder / name / "checkpoint", {"format": FORMAT, "at": 1.0, "open": {}})
+        jid = JID if minion == "a" else str(int(JID) + 1)
+        snapshot = {**snapshot_of(minion), "owner": name}
+        snapshot["load"] = {**snapshot["load"], "jid": jid}
+        RetryStore(opts).write(Changes({jid: snapshot}, {(minion, jid): {**record_of(minion), "jid": jid}}))
+    stage = masters.lead("two")
+    stage.until(lambda: stage.state("a") is not None)
+    assert stage.state("b", str(int(JID) + 1)) is State.PENDING
+    stage.until(lambda: not list(folder.glob("*/checkpoint")))
+    assert {snapshot["owner"] for _, snapshot in RetryStore(opts).snapshots()} == {"two"}
+
+
+def test_the_queue_of_an_engine_of_an_earlier_version_is_left_to_it(masters, opts, caplog):
+    folder = requests.engine_dir(opts, JOB_RETRY)
+    files.write_msgpack(folder / "one" / "checkpoint", {"format": FORMAT, "at": 1.0, "open": {}})
+    with files.single_holder(folder / "one" / "lock"):
+        masters.lead("two").run(0.3)
+    assert (folder / "one" / "checkpoint").exists()
+    assert "The queue of one is left to its engine" in caplog.text
