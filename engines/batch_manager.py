@@ -67,7 +67,7 @@ def start(**options):
 
 
 def _ports(loop, lease, opts, settings):
-    publisher = Publisher(opts, loop, BATCH_MANAGER, lease.check)
+    publisher = Publisher(opts, loop, BATCH_MANAGER, lease)
     return Ports(
         loop=loop,
         clock=Clock(),

@@ -67,7 +67,7 @@ def start(**options):
 
 
 def _ports(settings, loop, lease):
-    publisher = Publisher(__opts__, loop, JOB_RETRY, lease.check)
+    publisher = Publisher(__opts__, loop, JOB_RETRY, lease)
     return ports_of(
         __opts__,
         loop,

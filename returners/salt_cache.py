@@ -57,15 +57,16 @@ def prep_jid(nocache=False, passed_jid=None, recurse_count=0):
     passed_jid
         A jid, or the pass of an engine for one (``core/master/passes.py``).
 
-    Returns None where ``passed_jid`` is refused: it is no jid, or belongs to a batch. Salt then publishes nothing, and
-    answers "Master failed to assign jid". Salt also asks for the jid of each return, and ignores the answer.
+    Returns None where ``passed_jid`` is refused: it is no jid, belongs to a batch, or is of an engine that has lost the
+    lead. Salt then publishes nothing, and answers "Master failed to assign jid". Salt also asks for the jid of each return,
+    and ignores the answer.
     Raises SaltCacheError when five new tries all collided, or the driver fails.
     """
     store = store_of(__opts__)
     if passed_jid:
         named, origin = passes.redeem(__opts__, passed_jid)
         if named is None:
-            _tell_of_refusal(store, passed_jid)
+            _tell_of_refusal(store, passed_jid, origin)
         key = None if named is None else store.key(named, "jid")
         jid = None if key is None else plain(named)
         store.publishes_for(jid, origin)  # Salt goes on to `save_load` before it does anything else in this thread
@@ -76,7 +77,14 @@ def prep_jid(nocache=False, passed_jid=None, recurse_count=0):
     return jid
 
 
-def _tell_of_refusal(store, passed):
+def _tell_of_refusal(store, passed, origin):
+    if origin:
+        store.quiet.error(
+            ("refused", origin),
+            "Refused a publish of the %s engine, since another one has taken over; nothing was sent",
+            origin,
+        )
+        return
     who = identity.of_publish()  # nobody where the jid is that of a return
     if who is not None:
         store.quiet.warning(

@@ -26,7 +26,7 @@ from salt.exceptions import CommandExecutionError
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.disk import files
-from saltext.jobs.core.disk.lease import Leader, leader_in, no_fence
+from saltext.jobs.core.disk.lease import Leader, leader_in, no_fence, path_of
 from saltext.jobs.core.errors import EngineAbsent, StateError
 from saltext.jobs.core.master import events
 from saltext.jobs.core.version import VERSION
@@ -44,12 +44,12 @@ _POLL = 0.02
 
 def engine_dir(opts: Mapping[str, Any], engine: str) -> pathlib.Path:
     """Return the directory of an engine's own files."""
-    return pathlib.Path(opts["cachedir"]) / "saltext_jobs" / engine
+    return lock_path(opts, engine).parent
 
 
 def lock_path(opts: Mapping[str, Any], engine: str) -> pathlib.Path:
     """Return the lock file that an engine holds as long as it lives."""
-    return engine_dir(opts, engine) / "lock"
+    return path_of(opts["cachedir"], engine)
 
 
 def is_running(opts: Mapping[str, Any], engine: str) -> bool:

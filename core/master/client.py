@@ -28,13 +28,14 @@ class KeepingClient(salt.client.LocalClient):  # type: ignore[misc]
     A ``LocalClient`` for ``run_job_async`` on one loop.
 
     :param origin: the engine that publishes.
+    :param epoch: the one in which it leads; 0 where nobody else can.
     :param kwargs: as for ``LocalClient``.
     """
 
-    def __init__(self, origin: str, **kwargs: Any) -> None:
+    def __init__(self, origin: str, epoch: int = 0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.key: Any
-        self._origin = origin
+        self._origin, self._epoch = origin, epoch
         self._made_with = kwargs
         self._kept: list[tuple[Any, float]] = []  # the channel and when it was used last, oldest first
 
@@ -60,7 +61,8 @@ class KeepingClient(salt.client.LocalClient):  # type: ignore[misc]
         wait = timeout if timeout is not None else self.opts.get("publish_timeout", 30)
         if self.opts.get("ipc_mode") != "tcp" and not os.path.exists(f"{self.opts['sock_dir']}/publish_pull.ipc"):
             raise salt.exceptions.SaltClientError(f"no publisher listens in {self.opts['sock_dir']}")
-        request = self._prep_pub(tgt, fun, arg, tgt_type, ret, pass_for(self.opts, jid, self._origin), wait, **kwargs)
+        named = pass_for(self.opts, jid, self._origin, self._epoch)
+        request = self._prep_pub(tgt, fun, arg, tgt_type, ret, named, wait, **kwargs)
         answer = await self._ask(request, io_loop, wait)
         if not answer and self._has_new_key():
             answer = await self._ask({**request, "key": self.key}, io_loop, wait)

@@ -3,9 +3,10 @@ The jids of batches belong to their engine: who may publish under one, and how t
 
 Whoever may publish anything, if only ``saltutil.find_job``, may name any jid. A minion runs a jid once, and ignores what
 comes second: a borrowed jid would keep a batch's job from running. An engine therefore names a *pass* in place of the jid:
-the jid, which engine it is, until when the pass is valid, and a seal. Only root and the master's own user can make the
-seal, since only they can read Salt's key for local clients. ``salt_cache.prep_jid`` redeems the pass in the master's
-worker, just before Salt sends anything. It refuses a batch's jid without a pass, and Salt then sends nothing.
+the jid, which engine it is and in which epoch it leads, until when the pass is valid, and a seal. Only root and the master's
+own user can make the seal, since only they can read Salt's key for local clients. ``salt_cache.prep_jid`` redeems the pass
+in the master's worker, just before Salt sends anything. It refuses a batch's jid without a pass, and the pass of an engine
+that has lost the lead; Salt then sends nothing.
 
 Where Salt refuses a publish, it may show the pass on the bus. So a pass is valid for a short time only.
 """
@@ -20,19 +21,21 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from saltext.jobs.core.disk.lease import leader_in, path_of
 from saltext.jobs.core.store.keys import plain
 from saltext.jobs.core.store.needed import ENDED, OPEN, is_batch
 
 #: Seconds for which a pass is valid: a busy master's worker takes a while to come to it.
 VALID = 300.0
-_PASS = re.compile(r"(.+)~([a-z_]*)~([0-9]{1,12})~([0-9a-f]{64})", re.DOTALL)
+_PASS = re.compile(r"(.+)~([a-z_]*)~([0-9]{1,18})~([0-9]{1,12})~([0-9a-f]{64})", re.DOTALL)
 
 
-def pass_for(opts: Mapping[str, Any], jid: str, origin: str, now: float | None = None) -> str:
+def pass_for(opts: Mapping[str, Any], jid: str, origin: str, epoch: int = 0, now: float | None = None) -> str:
     """
     Return what an engine names in place of ``jid`` when it publishes.
 
     :param origin: the engine.
+    :param epoch: the one in which it leads; 0 where nobody else can.
     :param now: the time, where it is not that of the clock which all processes of the machine share, and which nobody sets.
 
     This is the jid itself where the master's job cache is another one than ours, which knows no passes.
@@ -42,30 +45,35 @@ def pass_for(opts: Mapping[str, Any], jid: str, origin: str, now: float | None =
     if opts.get("master_job_cache") != "salt_cache":
         return jid
     until = f"{(time.monotonic() if now is None else now) + VALID:.0f}"
-    return f"{jid}~{origin}~{until}~{_seal(opts, jid, origin, until)}"
+    return f"{jid}~{origin}~{epoch}~{until}~{_seal(opts, jid, origin, str(epoch), until)}"
 
 
 def redeem(opts: Mapping[str, Any], named: Any) -> tuple[Any, str]:
     """
     Return the jid under which somebody may publish who has named ``named``, and which engine that is, if it is one.
 
-    The jid is None where it is an invalid pass, or the jid of a batch without one. What is no text is returned as it is.
+    The jid is None where it is an invalid pass, or the jid of a batch without one; an engine is named with it where that has
+    lost the lead. What is no text is returned as it is.
     """
     if not isinstance(named, str):
         return named, ""
     parts = _PASS.fullmatch(named)
     if parts is None:
         return None if plain(named) and is_batch(opts["cachedir"], named, OPEN, ENDED) else named, ""
-    jid, origin, until, seal = parts.groups()
+    jid, origin, epoch, until, seal = parts.groups()
     try:
-        is_genuine = hmac.compare_digest(seal, _seal(opts, jid, origin, until))
+        is_genuine = hmac.compare_digest(seal, _seal(opts, jid, origin, epoch, until))
+        leader = leader_in(path_of(opts["cachedir"], origin)) if is_genuine and int(epoch) else None
     except OSError:
         return None, ""
-    return (jid, origin) if is_genuine and float(until) >= time.monotonic() else (None, "")
+    if not is_genuine or float(until) < time.monotonic():
+        return None, ""
+    leads = not int(epoch) or (leader is not None and leader.epoch == int(epoch))
+    return (jid if leads else None), origin
 
 
-def _seal(opts: Mapping[str, Any], jid: str, origin: str, until: str) -> str:
+def _seal(opts: Mapping[str, Any], jid: str, origin: str, epoch: str, until: str) -> str:
     user = str(opts.get("user", "root"))
     with open(os.path.join(opts["cachedir"], f".{user}_key"), "rb") as stream:
         key = stream.read()
-    return hmac.new(key, f"saltext.jobs {jid} {origin} {until}".encode(), hashlib.sha256).hexdigest()
+    return hmac.new(key, f"saltext.jobs {jid} {origin} {epoch} {until}".encode(), hashlib.sha256).hexdigest()

@@ -6,14 +6,14 @@ It holds no policy: no retry, no backoff. It must never publish twice on its own
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import salt.exceptions
 import salt.utils.jid
 
 from saltext.jobs.core import compat, lines
-from saltext.jobs.core.disk.lease import no_fence
+from saltext.jobs.core.disk.lease import Lease, no_fence
 from saltext.jobs.core.errors import NoMinionMatched, PublishFailed
 from saltext.jobs.core.master.client import KeepingClient
 
@@ -35,14 +35,13 @@ class Publisher:
     :param opts: the master's options.
     :param loop: the engine's tornado loop.
     :param origin: the engine, which the log of this master names with each publish.
-    :param fence: raises OSError where this process must not publish any more, or it is not known whether it may.
+    :param lease: by which it leads; None where nobody else can.
     """
 
-    def __init__(
-        self, opts: Mapping[str, Any], loop: Any, origin: str = "", fence: Callable[[], None] = no_fence
-    ) -> None:
-        self._opts, self._loop, self._fence = opts, loop, fence
-        self._client = KeepingClient(origin, mopts=dict(opts), io_loop=loop, keep_loop=True)
+    def __init__(self, opts: Mapping[str, Any], loop: Any, origin: str = "", lease: Lease | None = None) -> None:
+        self._opts, self._loop, self._fence = opts, loop, lease.check if lease is not None else no_fence
+        epoch = lease.epoch if lease is not None else 0
+        self._client = KeepingClient(origin, epoch, mopts=dict(opts), io_loop=loop, keep_loop=True)
         self._own_user = self._client.salt_user
         #: Publishes that the master took since the start, questions included; those that failed; and the questions.
         self.published = self.failed = self.questions = 0

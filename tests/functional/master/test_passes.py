@@ -6,8 +6,10 @@ import time
 
 import pytest
 
+from saltext.jobs.core.engine import requests
 from saltext.jobs.core.master.passes import VALID, pass_for, redeem
 from saltext.jobs.core.store.needed import BATCHES, ENDED, OPEN
+from tests.leading import leading
 
 JID = "20260516120000000000"
 REFUSED = (None, "")
@@ -16,7 +18,7 @@ REFUSED = (None, "")
 @pytest.fixture
 def opts(tmp_path):
     (tmp_path / ".root_key").write_text("the key of this start of the master")
-    return {"cachedir": str(tmp_path), "user": "root", "master_job_cache": "salt_cache"}
+    return {"cachedir": str(tmp_path), "user": "root", "master_job_cache": "salt_cache", "id": "m"}
 
 
 @pytest.fixture(params=[OPEN, ENDED])
@@ -41,16 +43,17 @@ def test_under_the_jid_of_a_batch_only_who_has_a_pass_publishes(opts, batch):
 
 def test_nobody_makes_a_pass_without_the_master_s_key(opts, batch, tmp_path):
     passed = pass_for(opts, JID, "job_retry")
-    jid, origin, until, seal = passed.split("~")
+    jid, origin, epoch, until, seal = passed.split("~")
     forged = [
-        f"{jid}~{origin}~{until}~{'0' * 64}",
-        f"{jid}~{origin}~{int(until) + 1}~{seal}",
-        f"{jid}~batch_manager~{until}~{seal}",
-        f"20260516120000000001~{origin}~{until}~{seal}",
+        f"{jid}~{origin}~{epoch}~{until}~{'0' * 64}",
+        f"{jid}~{origin}~{epoch}~{int(until) + 1}~{seal}",
+        f"{jid}~batch_manager~{epoch}~{until}~{seal}",
+        f"20260516120000000001~{origin}~{epoch}~{until}~{seal}",
+        f"{jid}~{origin}~{int(epoch) + 1}~{until}~{seal}",
         passed.upper(),
         passed + "0",
     ]
-    assert [redeem(opts, each) for each in forged[:4]] == [REFUSED] * 4
+    assert [redeem(opts, each) for each in forged[:5]] == [REFUSED] * 5
     assert JID not in [redeem(opts, each)[0] for each in forged]
     (tmp_path / ".root_key").write_text("that of the next start")
     assert redeem(opts, passed) == REFUSED
@@ -61,9 +64,25 @@ def test_nobody_makes_a_pass_without_the_master_s_key(opts, batch, tmp_path):
 def test_a_pass_is_valid_for_a_short_time(opts, batch, tmp_path):
     """One that shows on the bus is of no use later: the time is under the seal."""
     soon = f"{time.monotonic() + VALID:.0f}"
-    assert abs(int(pass_for(opts, JID, "job_retry").split("~")[2]) - int(soon)) <= 1
+    assert abs(int(pass_for(opts, JID, "job_retry").split("~")[3]) - int(soon)) <= 1
     assert redeem(opts, pass_for(opts, JID, "job_retry", now=time.monotonic() - VALID - 2)) == REFUSED
 
 
 def test_another_job_cache_gets_the_jid_itself(opts):
     assert pass_for({**opts, "master_job_cache": "local_cache"}, JID, "job_retry") == JID
+
+
+def test_an_engine_publishes_as_long_as_it_leads(opts):
+    with leading(opts, "batch_manager") as lease:
+        passed = pass_for(opts, JID, "batch_manager", lease.epoch)
+        assert redeem(opts, passed) == (JID, "batch_manager")
+    assert redeem(opts, passed) == (JID, "batch_manager"), "nobody has taken over"
+    with leading({**opts, "id": "another"}, "batch_manager"):
+        assert redeem(opts, passed) == (None, "batch_manager")
+
+
+def test_one_whose_lock_was_removed_publishes_nothing(opts):
+    with leading(opts, "job_retry") as lease:
+        passed = pass_for(opts, JID, "job_retry", lease.epoch)
+        requests.lock_path(opts, "job_retry").unlink()
+        assert redeem(opts, passed) == (None, "job_retry")
