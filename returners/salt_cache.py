@@ -23,7 +23,7 @@ from saltext.jobs.core.banks import ENDTIMES, LOADS
 
 # Those of the loader that calls. What a loader writes into this file is for all loaders of a process, the last one's.
 from saltext.jobs.core.compat import loader_opts as __opts__
-from saltext.jobs.core.master import doings, identity, passes
+from saltext.jobs.core.master import doings, identity, passes, peers
 from saltext.jobs.core.master.job_cache import BATCH_MARK, OwnLoad
 from saltext.jobs.core.master.secrets import without_secrets
 from saltext.jobs.core.store import listing, records, retention
@@ -115,7 +115,11 @@ def returner(load):
         replaced, in ``load``, by a new one.
 
     Returns None; False where the minion has returned already, has run something else under the jid, or an id is refused.
+    What the event of a peer tells of that stores it itself, in the same place, is not stored here.
     """
+    peer = peers.told_by(__opts__)
+    if peer and peers.stores_itself(__opts__, peer):
+        return None
     if load["jid"] == "req":
         load["jid"] = prep_jid(nocache=load.get("nocache", False))
     store = store_of(__opts__)
@@ -123,11 +127,13 @@ def returner(load):
     minion = store.key(load.get("id"), "minion id")
     if jid is None or minion is None:
         return False
+    if peer:
+        peers.note_mirrored(__opts__, peer)
     expected = records.expects(store, jid, load)
     if not expected:
         return expected
     is_first = records.add_return(store, jid, minion, load)
-    if store.log:
+    if store.log and not peer:  # which an event proves not to be genuine, nor to be forged
         store.log.append(doings.return_of(store.decode(jid), store.decode(minion), load, is_first))
     return None if is_first else False
 

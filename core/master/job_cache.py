@@ -27,6 +27,7 @@ from saltext.jobs.core.errors import JobCacheError, LaterVersion
 from saltext.jobs.core.ids import TIME_ZONES, is_plain, jid_time
 from saltext.jobs.core.log.masters import shares
 from saltext.jobs.core.master.events import retcode_of
+from saltext.jobs.core.master.peers import mirrored_from
 from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.store import records
 from saltext.jobs.core.store.calling import Undecodable
@@ -87,9 +88,15 @@ class JobCache:
             return "job_cache is False: no return is stored"
         if self.master_name not in EXACT:
             return f"master_job_cache is {self.master_name!r}, which gives all returns of a job or none"
-        if self._opts.get("cluster_id"):
-            return "cluster_id is set: the masters of a cluster store what each other's events tell of"
-        return ""
+        if not self._opts.get("cluster_id"):
+            return ""
+        if self.master_name != OURS:
+            return "cluster_id is set, and the masters of a cluster store what each other's events tell of"
+        peer = mirrored_from(self._opts)
+        return (
+            peer
+            and f"cluster_id is set, {peer} does not share this cachedir, and what its events tell of is stored here"
+        )
 
     def load(self, jid: str) -> dict[str, Any]:
         """Return the load of a job, ``{}`` where there is none. :raises JobCacheError: when it cannot be read."""

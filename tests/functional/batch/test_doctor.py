@@ -23,7 +23,7 @@ UNPROVEN = [
     {"ext_job_cache": "redis"},
     {"job_cache": False},
     {"master_job_cache": "mysql"},
-    {"cluster_id": "one"},
+    {"cluster_id": "one", "master_job_cache": "local_cache"},
 ]
 SIGNED = {"require_minion_sign_messages": True, "drop_messages_signature_fail": True}
 
@@ -45,6 +45,10 @@ def test_where_forged_returns_count_it_says_so(opts, unproven):
     found = doctor.examine({**opts, **unproven})
     assert found["returns_proven"] is False
     assert any("forges" in finding and next(iter(unproven)) in finding for finding in found["findings"])
+
+
+def test_in_a_cluster_whose_masters_share_their_cachedir_none_counts(opts):
+    assert doctor.examine({**opts, "cluster_id": "one"})["returns_proven"] is True
 
 
 def test_salt_s_own_job_cache_proves_returns_too(opts):

@@ -1,0 +1,62 @@
+"""What a master of a cluster stores of the returns that a peer's events tell of. Salt's own process does it here."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import salt.loader
+import salt.master
+import salt.utils.event
+import salt.version
+
+from saltext.jobs.core.log.masters import LogOfAll
+from saltext.jobs.core.log.records import Returned
+from saltext.jobs.core.log.segments import folder_of
+from saltext.jobs.core.log.writer import Writer
+from saltext.jobs.core.master.job_cache import JobCache
+from tests.functional.options import options_in
+
+if salt.version.__saltstack_version__.major < 3008:
+    pytest.skip("earlier releases store nothing of what a peer's events tell", allow_module_level=True)
+
+JID = "20261123000000000000"
+
+
+@pytest.fixture
+def opts(tmp_path):
+    return options_in(tmp_path, master_job_cache="salt_cache", cache="localfs", cluster_id="both")
+
+
+def tell(opts, minion, peer="there_master"):
+    """Have the master hear of a return on its bus, from a peer."""
+    monitor = salt.master.EventMonitor(opts, None)
+    load = {"jid": JID, "id": minion, "fun": "test.ping", "return": True, "retcode": 0, "__peer_id": peer}
+    event = salt.utils.event.SaltEvent.pack(f"salt/job/{JID}/ret/{minion}", load)
+    asyncio.run(monitor.handle_event(event))
+
+
+def test_what_a_peer_tells_that_writes_its_log_here_it_stores_itself(opts):
+    Writer(folder_of(opts["cachedir"], "there_master")).append(Returned("1", "x", "test.ping", 0, True, 0.0))
+    tell(opts, "forged")
+    cache = JobCache(opts)
+    assert cache.have_returned(JID, ["forged"]) == frozenset()
+    assert cache.unproven == ""
+
+
+def test_what_another_one_tells_is_stored_and_proves_nothing(opts):
+    tail = LogOfAll(opts["cachedir"], opts["id"])
+    tail.read()
+    tell(opts, "a")
+    cache = JobCache(opts)
+    assert cache.have_returned(JID, ["a"]) == {"a"}
+    assert "there_master does not share this cachedir" in cache.unproven
+    assert tail.read().records == []
+
+
+def test_what_a_minion_has_brought_is_proven(opts):
+    utils = salt.loader.utils(opts)
+    returners = salt.loader.returners(opts, salt.loader.minion_mods(opts, utils=utils))
+    returners["salt_cache.returner"]({"jid": JID, "id": "a", "fun": "test.ping", "return": True, "retcode": 0})
+    cache = JobCache(opts)
+    assert (cache.have_returned(JID, ["a"]), cache.unproven) == ({"a"}, "")
