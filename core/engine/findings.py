@@ -13,8 +13,10 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.advice import Advice
 from saltext.jobs.core.disk.surroundings import READABLE, about_clock, about_disk, about_files
 from saltext.jobs.core.engine import requests
+from saltext.jobs.core.log.masters import masters_of
 from saltext.jobs.core.master.events import beat_tag
 from saltext.jobs.core.master.job_cache import JobCache
+from saltext.jobs.core.master.peers import mirrored_from
 from saltext.jobs.core.settings import is_configured
 
 #: Clients of salt-api that publish, and its front ends.
@@ -32,6 +34,7 @@ def around(opts: Mapping[str, Any], engine: str) -> list[str]:
         *about_folders(opts, folder),
         *about_disk(folder),
         *about_clock(folder),
+        *about_peers(opts),
         *_about_beats(opts, engine),
         *_about_clients(opts),
         *map(Advice, compat.untested()),
@@ -77,6 +80,28 @@ def _about_process(opts: Mapping[str, Any], engine: str) -> list[str]:
     return [
         f"the {engine} engine (process {process.pid}) runs as {process.user}, and the master as {user}, who cannot read "
         f"what it writes: end that process, and have {requests.engine_dir(opts, engine)} belong to {user}"
+    ]
+
+
+def about_peers(opts: Mapping[str, Any]) -> list[str]:
+    """Return whether masters of a cluster, which are to share their cachedir, do not."""
+    if not opts.get("cluster_id") or opts.get("cluster_isolated_filesystem"):
+        return []
+    what = (
+        f"no other master goes on with what this one has begun: have them share {opts['cachedir']}, as a disk of all, or "
+        "set cluster_isolated_filesystem where they are not to"
+    )
+    stranger = mirrored_from(opts)
+    if stranger:
+        return [f"the master {stranger} of this cluster does not share the cachedir of this one, so {what}"]
+    masters, peers = masters_of(opts["cachedir"]), opts.get("cluster_peers") or ()
+    if len(masters) > len(peers):
+        return []
+    return [
+        Advice(
+            f"of the {len(peers) + 1} masters of this cluster, {len(masters)} have written to {opts['cachedir']} so far; if "
+            f"it is not one directory for all of them, {what}"
+        )
     ]
 
 

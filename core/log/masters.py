@@ -26,6 +26,11 @@ def shares(cachedir: str | os.PathLike[str], master: str) -> bool:
     return bool(master) and (folder_of(cachedir, master) / NAME).exists()
 
 
+def masters_of(cachedir: str | os.PathLike[str]) -> list[str]:
+    """Return the names of the folders of the masters that write their logs into this cachedir."""
+    return sorted(path.parent.name for path in folder_of(cachedir, "").parent.glob(f"*/{NAME}"))
+
+
 class LogOfAll:
     """
     Behaves as a Reader.

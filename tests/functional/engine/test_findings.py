@@ -14,6 +14,10 @@ from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.surroundings import about_clock, about_sqlite
 from saltext.jobs.core.engine import findings, requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RECORDER
+from saltext.jobs.core.log.records import Returned
+from saltext.jobs.core.log.segments import folder_of
+from saltext.jobs.core.log.writer import Writer
+from saltext.jobs.core.master.peers import note_mirrored
 from tests.leading import leading
 from tests.user import OTHER, USER
 
@@ -187,3 +191,19 @@ def test_an_engine_that_does_not_run_is_trouble_only_where_it_is_to(opts, engine
     (finding,) = findings.about_engine({**opts, "engines": engines}, BATCH_MANAGER)
     assert finding.startswith("no batch_manager engine runs")
     assert isinstance(finding, Advice) is not trouble
+
+
+def test_a_cluster_whose_masters_do_not_share_their_cachedir_is_told_of(opts):
+    cluster = {**opts, "cluster_id": "one", "cluster_peers": ["there", "elsewhere"]}
+    assert findings.about_peers(opts) == []
+    assert findings.about_peers({**cluster, "cluster_isolated_filesystem": True}) == []
+    for name in ("m", "there"):
+        Writer(folder_of(opts["cachedir"], name)).append(Returned("1", "a", "test.ping", 0, True, 0.0))
+    (advice,) = findings.about_peers(cluster)
+    assert isinstance(advice, Advice) and advice.startswith("of the 3 masters of this cluster, 2 have written to ")
+    note_mirrored(cluster, "elsewhere")
+    (finding,) = findings.about_peers(cluster)
+    assert finding.startswith("the master elsewhere of this cluster does not share the cachedir of this one")
+    (folder_of(opts["cachedir"], "m") / "mirrored").unlink()
+    Writer(folder_of(opts["cachedir"], "elsewhere")).append(Returned("1", "a", "test.ping", 0, True, 0.0))
+    assert findings.about_peers(cluster) == []

@@ -1,5 +1,5 @@
 """
-Job retry with two masters, on one redis and in a cluster, with redis going away, and with Salt's own default job cache.
+Job retry with two masters on one redis, with redis going away, and with Salt's own default job cache.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ import shutil
 
 import pytest
 import salt.cache
-import salt.version
 
 from saltext.jobs.core.errors import Refused
-from tests.functional.cache_servers import free_port, redis_server
+from tests.functional.cache_servers import redis_server
 from tests.integration.conftest import make_minion
 from tests.integration.job_retry.desk import OPTIONS, Desk, kill, lines, make_retry_master
 from tests.user import USER
@@ -94,55 +93,6 @@ def test_masters_that_share_a_redis_keep_to_their_own_jobs_until_one_adopts_the_
         for desk in desks:
             desk.close()
         stop(carl, dora, one, two)
-
-
-@pytest.fixture
-def cluster(salt_factories, tmp_path):
-    """Two masters of a cluster. They have their cache directory in common, as Salt's documentation wants it."""
-    addresses = ("127.0.0.1", "127.0.0.2")
-    (tmp_path / "keys").mkdir()
-    common = {"cluster_id": "both", "cluster_pki_dir": str(tmp_path / "keys"), "cluster_pool_port": free_port()}
-    masters = []
-    for address in addresses:
-        peers = [other for other in addresses if other != address]
-        daemon = make_retry_master(salt_factories, address, interface=address, cluster_peers=peers, **common)
-        cachedir = pathlib.Path(daemon.config["cachedir"])
-        if masters:
-            shutil.rmtree(cachedir, ignore_errors=True)
-            cachedir.symlink_to(masters[0].config["cachedir"])
-        daemon.start()
-        masters.append(daemon)
-        common |= {name: daemon.config[name] for name in ("ret_port", "publish_port")}
-    yield masters
-    stop(*masters)
-
-
-@pytest.mark.skipif(salt.version.__saltstack_version__.major < 3007, reason="clusters came with Salt 3007")
-def test_each_master_of_a_cluster_delivers_what_it_has_published_itself(cluster, tmp_path):
-    carl = start_minion(cluster[0], "carl")
-    desks = [Desk(master, alone=False) for master in cluster]
-    try:
-        for desk in desks:
-            wait_for(lambda desk=desk: desk.ask("carl", "test.ping"), what="the minion hears each master")
-            desk.await_engine()
-        kill(carl)
-        ran = tmp_path / "ran"
-        jids = [desk.publish("cmd.run", f"echo {n} >> {ran}", tgt="carl") for n, desk in enumerate(desks)]
-        for desk, jid in zip(desks, jids, strict=True):
-            desk.await_state("carl", jid, "pending")
-        owners = {row["jid"]: row["owner"] for row in desks[0].run("job_retry.list")}
-        assert owners == {jid: master.config["id"] for jid, master in zip(jids, cluster, strict=True)}
-        with pytest.raises(Refused, match="can be cancelled"):
-            desks[0].run("job_retry.cancel", jid=jids[1])
-        carl.start()
-        for desk, jid in zip(desks, jids, strict=True):
-            desk.await_return("carl", jid)
-        wait_for(lambda: not desks[0].queue(), what="the entries are gone")
-        assert sorted(ran.read_text().split()) == ["0", "1"]
-    finally:
-        for desk in desks:
-            desk.close()
-        stop(carl)
 
 
 def test_another_job_cache_is_believed_where_that_is_wanted_and_shows_the_job_as_it_was(salt_factories, tmp_path):
