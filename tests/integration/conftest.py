@@ -53,7 +53,7 @@ def make_master(factories, name=None, **overrides):
     )
 
 
-def make_minion(master, name, **overrides):
+def make_minion(master, name, /, **overrides):
     """A minion daemon of ``master``, not started."""
     options = {**_quiet("minion"), **_FEW_MODULES, **overrides}
     return master.salt_minion_daemon(name, overrides=_patient(options), defaults={"log_level": "info"})

@@ -1,0 +1,232 @@
+"""
+Masters that share their cachedir: two of a cluster, and an active and a passive one. The one whose engines lead is killed,
+or frozen; what it has begun goes on, and nothing runs twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import re
+import shutil
+import signal
+
+import psutil
+import pytest
+import salt.version
+
+from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
+from tests.functional.cache_servers import free_port
+from tests.integration.conftest import make_minion
+from tests.integration.job_retry.desk import Desk, kill, lines, make_retry_master
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.slow
+
+ENGINES = (BATCH_MANAGER, JOB_RETRY)
+SETTINGS = {"engines": [{name: {}} for name in ENGINES]}
+MINIONS = [f"take{number}" for number in range(3)]
+
+
+def leader(master, engine=BATCH_MANAGER):
+    process = requests.process_of(master.config, engine)
+    return process.master if process is not None else None
+
+
+def await_leader(seen_by, master):
+    for engine in ENGINES:
+        wait_for(lambda e=engine: leader(seen_by, e) == master.config["id"], what=f"{master.id} leads {engine}")
+
+
+def share(factories, name, first=None, **options):
+    """A master, not started, that has its cachedir in common with another one."""
+    daemon = make_retry_master(factories, name, **{**SETTINGS, **options})
+    cachedir = pathlib.Path(daemon.config["cachedir"])
+    if first is not None:
+        shutil.rmtree(cachedir, ignore_errors=True)
+        cachedir.symlink_to(first.config["cachedir"])
+    return daemon
+
+
+@pytest.fixture
+def cluster(salt_factories, tmp_path):
+    """Two masters of a cluster; the engines of the first one lead."""
+    (tmp_path / "keys").mkdir()
+    common = {"cluster_id": "both", "cluster_pki_dir": str(tmp_path / "keys"), "cluster_pool_port": free_port()}
+    addresses, masters = ("127.0.0.1", "127.0.0.2"), []
+    for address in addresses:
+        peers = [other for other in addresses if other != address]
+        options = {"interface": address, "cluster_peers": peers, **common}
+        daemon = share(salt_factories, address, masters[0] if masters else None, **options)
+        daemon.start()
+        masters.append(daemon)
+        await_leader(daemon, masters[0])
+        common |= {name: daemon.config[name] for name in ("ret_port", "publish_port")}
+    yield masters
+    for daemon in masters:
+        kill(daemon) if daemon.is_running() else daemon.terminate()
+
+
+in_a_cluster = pytest.mark.skipif(
+    salt.version.__saltstack_version__.major < 3007, reason="clusters came with Salt 3007"
+)
+
+
+@contextlib.contextmanager
+def there(master, *desks):
+    """Minions of a master, which each of the masters can reach."""
+    daemons = {name: make_minion(master, name, master=master.config["interface"]) for name in MINIONS}
+    try:
+        for name, daemon in daemons.items():
+            daemon.start()
+            for desk in desks:
+                wait_for(lambda desk=desk, name=name: desk.ask(name, "test.ping"), what=f"{name} hears the masters")
+        yield daemons
+    finally:
+        for daemon in daemons.values():
+            kill(daemon) if daemon.is_running() else daemon.terminate()
+
+
+def has_begun(trace, many):
+    wait_for(lambda: lines(trace) >= many, what=f"{many} minions have begun")
+
+
+def job(trace, seconds=2):
+    return f"echo $(hostname) >> {trace}; sleep {seconds}"
+
+
+def ended(master, jid):
+    store = BatchStore(master.config)
+    batch = wait_for(lambda: (found := store.read(jid)) and found.finished and found, what="the batch has ended")
+    return {minion: outcome.value for minion, (outcome, *_) in batch.outcomes.items()}
+
+
+def start(desk, trace, size="1"):
+    return desk.run("batch.start", "take*", "cmd.run", job(trace), f"batch={size}", "presence=none", "timeout=15")[
+        "jid"
+    ]
+
+
+def engine_of(master, name):
+    """The process of the engine that leads."""
+    process = requests.process_of(master.config, name)
+    assert process.master == master.config["id"]
+    return psutil.Process(process.pid)
+
+
+@in_a_cluster
+def test_a_cluster_goes_on_when_the_master_dies_whose_engines_lead(cluster, tmp_path):
+    one, two = cluster
+    desks = [Desk(master, alone=False) for master in cluster]
+    try:
+        with there(two, *desks) as minions:
+            assert desks[1].run("batch.doctor")["returns_proven"] is True
+            kill(minions["take2"])
+            owed = [
+                desk.publish("cmd.run", f"echo x >> {tmp_path / str(n)}", tgt="take2") for n, desk in enumerate(desks)
+            ]
+            for jid in owed:
+                desks[1].await_state("take2", jid, "pending")
+            trace = tmp_path / "trace"
+            jid = desks[1].run(
+                "batch.start", ",".join(MINIONS[:2]), "cmd.run", job(trace), "batch=1", "tgt_type=list", "presence=none"
+            )["jid"]
+            has_begun(trace, 1)
+            late = desks[0].publish("cmd.run", f"echo x >> {tmp_path / 'late'}", tgt="take2")
+            kill(one)
+            await_leader(two, two)
+            assert ended(two, jid) == dict.fromkeys(MINIONS[:2], "completed")
+            assert lines(trace) == 2
+            minions["take2"].start()
+            for each in (*owed, late):
+                desks[1].await_return("take2", each)
+            wait_for(lambda: not desks[1].queue(), what="the queue is empty")
+            assert [lines(tmp_path / name) for name in ("0", "1", "late")] == [1, 1, 1]
+    finally:
+        for desk in desks:
+            desk.close()
+
+
+@in_a_cluster
+def test_an_engine_that_was_frozen_and_has_lost_the_lead_publishes_nothing_when_it_wakes(cluster, tmp_path):
+    one, two = cluster
+    desks = [Desk(master, alone=False) for master in cluster]
+    try:
+        with there(two, *desks):
+            trace = tmp_path / "trace"
+            jid = start(desks[1], trace)
+            has_begun(trace, 1)
+            frozen = engine_of(one, BATCH_MANAGER)
+            frozen.send_signal(signal.SIGSTOP)
+            # As the server of a disk does that does not hear of a machine any more.
+            requests.lock_path(one.config, BATCH_MANAGER).unlink()
+            wait_for(lambda: leader(two) == two.config["id"], what="the other one leads")
+            has_begun(trace, 2)
+            frozen.send_signal(signal.SIGCONT)
+            wait_for(lambda: not frozen.is_running(), what="the former engine ends")
+            assert ended(two, jid) == dict.fromkeys(MINIONS, "completed")
+            assert lines(trace) == len(MINIONS)
+            assert leader(one) == two.config["id"]
+            log = pathlib.Path(one.config["log_file"]).read_text(errors="replace")
+            assert re.search("The batch_manager engine ends: while it was frozen", log)
+    finally:
+        for desk in desks:
+            desk.close()
+
+
+@in_a_cluster
+def test_a_frozen_leader_is_told_of_at_every_master(cluster):
+    one, two = cluster
+    desk = Desk(two, alone=False)
+    frozen = engine_of(one, BATCH_MANAGER)
+    try:
+        frozen.send_signal(signal.SIGSTOP)
+        path = requests.lock_path(one.config, BATCH_MANAGER)
+        os.utime(path, (path.stat().st_mtime - 60,) * 2)  # instead of a wait
+        (finding,) = [each for each in desk.run("batch.doctor")["findings"] if "has not answered" in each]
+        assert "the batch_manager engine has not answered for" in finding
+        assert f"master {one.config['id']}" in str(desk.run("batch.doctor")["process"])
+        waiting = pathlib.Path(two.config["log_file"])
+        wait_for(lambda: "shows no sign of life" in waiting.read_text(errors="replace"), what="the other one says so")
+    finally:
+        frozen.send_signal(signal.SIGCONT)
+        desk.close()
+
+
+def test_a_passive_master_with_another_id_goes_on_with_what_is_on_the_same_disk(salt_factories, tmp_path):
+    active = share(salt_factories, "active", interface="127.0.0.1")
+    active.start()
+    ports = {name: active.config[name] for name in ("ret_port", "publish_port")}
+    passive = share(salt_factories, "passive", active, interface="127.0.0.1", **ports)
+    shutil.rmtree(passive.config["pki_dir"])
+    pathlib.Path(passive.config["pki_dir"]).symlink_to(active.config["pki_dir"])
+    desk = Desk(active, alone=False)
+    try:
+        with there(active, desk) as minions:
+            await_leader(active, active)
+            kill(minions["take2"])
+            owed = desk.publish("cmd.run", f"echo x >> {tmp_path / 'owed'}", tgt="take2")
+            desk.await_state("take2", owed, "pending")
+            trace = tmp_path / "trace"
+            jid = desk.run(
+                "batch.start", ",".join(MINIONS[:2]), "cmd.run", job(trace), "batch=1", "tgt_type=list", "presence=none"
+            )["jid"]
+            has_begun(trace, 1)
+            kill(active)
+            desk.close()
+            passive.start()
+            desk = Desk(passive, alone=False)
+            await_leader(passive, passive)
+            assert ended(passive, jid) == dict.fromkeys(MINIONS[:2], "completed")
+            assert lines(trace) == 2
+            minions["take2"].start()
+            desk.await_return("take2", owed)
+            wait_for(lambda: not desk.queue(), what="the queue is empty")
+            assert lines(tmp_path / "owed") == 1
+    finally:
+        desk.close()
+        for daemon in (active, passive):
+            kill(daemon) if daemon.is_running() else daemon.terminate()
