@@ -31,7 +31,7 @@ log = lines.logger(__name__)
 
 #: Seconds before a job cache that failed is asked again.
 RETRY_PAUSE = 5.0
-#: Longest pause in seconds between two looks at the log: each that finds nothing doubles it.
+#: Longest pause in seconds between two looks at the log.
 POLL = 0.5
 #: Seconds between two times at which the job cache is read because of gaps in the log.
 GAP_PAUSE = 5.0
@@ -63,14 +63,22 @@ class Proof:
     :param cache: the job cache; used in ``worker`` only.
     :param tail: reads the logs of this master and of those that share its cachedir; None where there is none.
     :param listener: who waits for returns.
+    :param poll: longest pause in seconds between two looks at the log: each that finds nothing doubles it.
     """
 
     def __init__(
-        self, loop: Any, clock: Clock, cache: JobCache, worker: Worker, tail: LogOfAll | None, listener: Listener
+        self,
+        loop: Any,
+        clock: Clock,
+        cache: JobCache,
+        worker: Worker,
+        tail: LogOfAll | None,
+        listener: Listener,
+        poll: float = POLL,
     ) -> None:
         self._loop, self._clock, self._cache, self._worker = loop, clock, cache, worker
         self._tail = None if cache.unproven else tail
-        self._listener = listener
+        self._listener, self._poll = listener, poll
         self._of: dict[str, tuple[Hearsay, Alarm]] = {}  # by jid: what is looked for in the job cache
         self._next_read, self._pause = Alarm(loop, clock, self._read), STORED
         self._after_gap = Alarm(loop, clock, self._make_good)
@@ -119,7 +127,7 @@ class Proof:
 
     def _read(self) -> None:
         news = self._next_of_log()
-        self._pause = POLL if news is None else STORED if news.records else min(2 * self._pause, POLL)
+        self._pause = self._poll if news is None else STORED if news.records else min(2 * self._pause, self._poll)
         self._tell(news)
         if news is not None and news.gap:
             self._lose(news.gap)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from saltext.jobs.core.retry.capture import AGAIN, GRACE
 from saltext.jobs.core.retry.entry import Entry, State
@@ -211,7 +211,7 @@ def _published(known: Knowledge, permits: Permits, terms: Terms, now: float) -> 
         return _not_sent(known, f"the publish was refused: {known.why}", terms)
     if known.last is Evidence.FORBIDDEN:
         reason = f"the master does not let it be published: {known.why}"
-        return Decision(state=State.HELD, reason=reason, received=False, unsent=True)
+        return Decision(state=State.HELD, reason=reason, received=False, **_unsent(known))
     if known.last is Evidence.MISSED:
         missed = _not_received(known.entry, "the master does not know the minion", terms)
         return _in_vain(known.entry, missed, permits)
@@ -315,8 +315,12 @@ def _interrupted(known: Knowledge, terms: Terms) -> Decision:
 
 
 def _not_sent(known: Knowledge, reason: str, terms: Terms) -> Decision:
-    """Nothing was published after a claim: that the minion begins the job cannot be said of it."""
-    return _not_received(known.entry, reason, terms, alive=True)._replace(unsent=True)
+    """Nothing was published after a claim: that the minion begins the job can be said of an earlier publish only."""
+    return _not_received(known.entry, reason, terms, alive=True)._replace(**_unsent(known))
+
+
+def _unsent(known: Knowledge) -> dict[str, Any]:
+    return {"unsent": True, "forget": known.sent_before is None}
 
 
 def _not_received(

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.alarm import Alarm
 from saltext.jobs.core.engine.names import JOB_RETRY
-from saltext.jobs.core.engine.proof import Proof
+from saltext.jobs.core.engine.proof import POLL, Proof
 from saltext.jobs.core.engine.requests import engine_dir
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import JobCacheError, StateError
@@ -64,11 +64,18 @@ class RetryShell:
     :param loop: the engine's tornado loop.
     :param ports: what it reaches the world through; closed with it.
     :param latest: seconds after which publishes that were not heard of are looked for once more.
+    :param poll: longest pause in seconds between two looks at the log.
     :raises LaterVersion: when a later version of this extension has driven the queue so far.
     """
 
     def __init__(
-        self, opts: Mapping[str, Any], settings: RetrySettings, loop: Any, ports: Ports, latest: float = LATEST
+        self,
+        opts: Mapping[str, Any],
+        settings: RetrySettings,
+        loop: Any,
+        ports: Ports,
+        latest: float = LATEST,
+        poll: float = POLL,
     ) -> None:
         self._loop, self._ports, self._latest = loop, ports, latest
         self._opts, self._owner = opts, settle_owner(opts)
@@ -86,14 +93,8 @@ class RetryShell:
         self._alarm = Alarm(loop, ports.clock, self._tick)
         self._checkpoint = ports.checkpoint
         self._checkpoint.read(ports.clock.now())
-        self._proof = Proof(
-            loop,
-            ports.clock,
-            ports.cache,
-            self._cache_worker,
-            ports.log and ports.log(self._checkpoint.positions),
-            self,
-        )
+        tail = ports.log and ports.log(self._checkpoint.positions)
+        self._proof = Proof(loop, ports.clock, ports.cache, self._cache_worker, tail, self, poll)
         self._read_at = -math.inf  # when the log had been read to its end last
         self._reconciling, self._since, self._searches = False, math.inf, 0
         context = Context(

@@ -12,10 +12,11 @@ import collections
 import datetime
 import random
 
+from saltext.jobs.core.log import records
+from saltext.jobs.core.master import events
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import LATEST
-from saltext.jobs.core.retry.entry import Asker, Limits, State
-from saltext.jobs.core.retry.open_job import Source
+from saltext.jobs.core.retry.entry import ENDED, Asker, Limits, State
 from saltext.jobs.core.retry.steps import Step
 from saltext.jobs.core.windows import is_open, parse_windows
 from tests.unit.retry.world import World, is_sent
@@ -28,6 +29,8 @@ STORED_LATE = LATEST + 10.0
 RIGHT_NOTED = 30.0
 #: A window that is open for half of the time.
 HALF_HOURS = "; ".join(f"{hour:02}:10-{hour:02}:40" for hour in range(24))
+#: Where entries stay.
+SETTLED = ENDED | {State.HELD}
 #: Those who enqueue by hand.
 USERS = ("ann", "bob")
 
@@ -109,11 +112,11 @@ class Adversary(World):
         limits = self.published[jid][0].limits
         window = self.settings.window if limits.window is None else limits.window
         shut = window and not is_open(parse_windows(window), self.now, datetime.timezone.utc)
-        assert not shut or jid in self.urged.get(minion, ()), f"{minion} gets {jid} outside its window"
+        self.must(not shut or jid in self.urged.get(minion, ()), f"{minion} gets {jid} outside its window")
         asker = self.machine.entry(minion, jid).asker
         for user in ("publisher", asker.user if asker else "publisher"):
             late = self.now > self.revoked.get(user, float("inf")) + RIGHT_NOTED
-            assert not late or user not in self.denied, f"{minion} gets {jid}, and {user} has lost the right"
+            self.must(not late or user not in self.denied, f"{minion} gets {jid}, and {user} has lost the right")
 
     def do_revoke(self):
         """A user loses a right, or gets it back; or it cannot be known for a while."""
@@ -135,36 +138,49 @@ class Adversary(World):
 
     # -- misfortunes --------------------------------------------------------------------------------------------------
 
-    def tell(self, fact):
-        """Give the machine a fact; the engine may die between any two effects."""
-        if self.machine is None or self._is_lost(fact):
-            return
-        if isinstance(fact, facts.Published) and fact.source is not Source.CACHE:
-            self.heard.add((fact.jid, fact.at))
-        self._note(fact)
-        for effect in self.machine.step(fact, self.now):
-            if self._die_at is not None:
-                self._die_at -= 1
-                if self._die_at < 0:
-                    self._die_at = None
-                    self.crash()
-                    self.later(self.random.uniform(0.1, 30.0), self._reboot, engine=False)
-                    return
-            self.log.append(effect)
-            getattr(self, "on_" + type(effect).__name__.lower())(effect)
-        self._check()
-
-    def _is_lost(self, fact):
-        if isinstance(fact, facts.Published) and fact.source is not Source.BUS:
-            return False  # that is no event
-        heard = (facts.Acknowledged, facts.Published, facts.SignOfLife)
-        lost = isinstance(fact, heard) and self.random.random() < self.lossy
-        if lost:
+    def fire(self, tag, data):
+        """Put an event on the bus, unless it is lost."""
+        if self.shell is not None and self.random.random() < self.lossy:
             self.later(self.random.uniform(0.1, 6.0), self.notice)  # by a beat that does not come back
-        return lost
+            return
+        if tag.endswith("/new") and not self.has_log:
+            self.heard.add((data["jid"], self.now))
+        super().fire(tag, data)
+
+    def reads(self, found):
+        self.heard.update((record.jid, record.at) for record in found if isinstance(record, records.Published))
+
+    def touched(self):
+        """The engine may die between any two things that it has done."""
+        if self._die_at is not None:
+            self._die_at -= 1
+            if self._die_at < 0:
+                self._die_at = None
+                self.crash()
+                self.later(self.random.uniform(0.1, 30.0), self._reboot, engine=False)
+
+    def takes(self, fact):
+        """Remember what this engine process knows, and what operators want of it."""
+        self._note(fact)
+        if isinstance(fact, facts.CancelRequested):
+            self.gone |= {(name, fact.jid) for name in self.minions}
+        elif isinstance(fact, facts.ReplayRequested):
+            self.urged.setdefault(fact.minion, set()).update(self.published)
+        elif isinstance(fact, facts.EnqueueRequested):
+            self._is_wanted({(name, fact.job.jid) for name in fact.minions})
+        elif isinstance(fact, facts.RetryRequested):
+            ended = [e for e in self.machine.entries() if e.jid == fact.jid and e.state in (State.HELD, State.DEAD)]
+            self._is_wanted({(entry.minion, entry.jid) for entry in ended})
+
+    def _is_wanted(self, keys):
+        """An operator wants jobs run by minions, whatever has become of them."""
+        self.again |= keys
+        self.gone -= keys
+        for key in keys:
+            self.killed_at.pop(key, None)
 
     def _note(self, fact):
-        """Remember what this engine process knows, as a minion that speaks the truth has told it."""
+        """Remember what a minion that speaks the truth has told."""
         if isinstance(fact, facts.Asked):
             self.begun |= {(minion, fact.jid) for minion in fact.running}
         elif isinstance(fact, facts.Surveyed):
@@ -174,7 +190,12 @@ class Adversary(World):
             entry, job = self.machine.entry(fact.minion, fact.jid), self.machine.capture.open.get(fact.jid)
             # Of a publish that it has not heard of it does not know whom it reached.
             at, recorded_at = self.parts[fact.minion, fact.jid]
-            recorded = recorded_at <= self.now and job is not None and job.heard > self.last[fact.jid] - 1.0
+            recorded = (
+                fact.jid in self.recorded
+                and recorded_at <= self.now
+                and job is not None
+                and job.heard > self.recorded[fact.jid][1] - 1.0
+            )
             heard = job is not None and (fact.jid, at) in self.heard
             if (
                 heard or (recorded and self.has_log)
@@ -201,18 +222,17 @@ class Adversary(World):
         self.up_since = self.now + (STORED_LATE if self.kills_are_late else 0.0)
         super().boot()
 
-    def on_publish(self, effect):
-        for minion in effect.minions:
-            key = minion, effect.jid
+    def wants_publish(self, jid, names):
+        for key in ((name, jid) for name in sorted(names)):
             late = self.now > max(self.killed_at.get(key, float("inf")), self.up_since) + KILL_NOTED
-            assert not late, f"{key} is published although an operator killed it"
+            self.must(not late, f"{key} is published although an operator killed it")
             if key in self.again:  # an operator wants it, whatever was known then
                 self.again.discard(key)
                 self.known.discard(key)
                 self.begun.discard(key)
-            assert key not in self.begun, f"{key} is published although it is known to have begun"
+            self.must(key not in self.begun, f"{key} is published although it is known to have begun")
             self._forbid(*key)
-        super().on_publish(effect)
+        super().wants_publish(jid, names)
 
     # -- what happens -------------------------------------------------------------------------------------------------
 
@@ -313,55 +333,40 @@ class Adversary(World):
 
     def do_cancel(self):
         jid = self._job()
-        if jid and self.machine:
-            self.gone |= {(name, jid) for name in self.minions}
-            self.tell(facts.CancelRequested(jid=jid))
-            if self.machine and self.random.random() < 0.5:
-                self.tell(facts.PurgeRequested(("cancelled",)))
+        if jid:
+            self.request("cancel", minion=None, jid=jid)
+            if self.random.random() < 0.5:
+                self.request("purge", states=["cancelled"])
 
     def do_enqueue(self):
-        """An operator queues a job by hand for those that have neither returned nor run it, as the engine's shell checks."""
+        """An operator queues a job by hand for those that have not returned it."""
         jid = self._job()
-        if not jid or not self.machine:
-            return
-        job, targets, _ = self.published[jid]
-        owed = tuple(name for name in targets if (name, jid) not in self.returned)
-        self.again |= {(name, jid) for name in owed}
-        self.gone -= {(name, jid) for name in owed}
-        for name in owed:
-            self.killed_at.pop((name, jid), None)
-        self.tell(facts.EnqueueRequested(job, owed, "by an operator", asker=self._asker()))
+        if jid:
+            owed = [name for name in self.published[jid][1] if (name, jid) not in self.returned]
+            self.enqueue(jid, owed, self._asker(), named=self.random.random() < 0.5)
 
     def _asker(self):
         return Asker(self.random.choice(USERS), "pam", limited=True)
 
     def do_retry(self):
         """An operator wants held and dead entries of a job tried again, whatever is known of them."""
-        jid = self._job()
-        if jid and self.machine:
-            wanted = {
-                (e.minion, jid) for e in self.machine.entries() if e.jid == jid and e.state in (State.HELD, State.DEAD)
-            }
-            self.again |= wanted
-            for key in wanted:
-                self.killed_at.pop(key, None)
-            self.tell(facts.RetryRequested(jid=jid, asker=self._asker()))
+        jid, asker = self._job(), self._asker()
+        if jid:
+            self.request("retry", minion=None, jid=jid, asker=[asker.user, asker.eauth, asker.limited])
 
     def do_urge(self):
-        if self.machine:
-            name = self.random.choice(sorted(self.minions))
-            self.urged.setdefault(name, set()).update(self.published)
-            self.tell(facts.ReplayRequested(name))
+        self.request("replay", minion=self.random.choice(sorted(self.minions)))
 
     def do_forge(self):
         """Events of an accepted minion that lies about others; of what it can say about a beginning, see ``docs``."""
         name, jid = self.random.choice(sorted(self.minions)), self._job() or "j0"
+        forged = f"forged{self.now}"
         lies = [
             lambda: self.hear_return(name, jid),
-            lambda: self.has_log or self.tell(facts.Published(jid, self.now)),
-            lambda: self.has_log or self.tell(facts.Published(f"forged{self.now}", self.now, signal=True)),
-            lambda: self.tell(facts.SignOfLife((name,), facts.Sign.START)),
-            lambda: self.tell(facts.SignOfLife((name,), facts.Sign.PRESENCE)),
+            lambda: World.fire(self, f"salt/job/{jid}/new", {"jid": jid, "fun": "state.apply"}),
+            lambda: World.fire(self, f"salt/job/{forged}/new", {"jid": forged, "fun": "saltutil.kill_job"}),
+            lambda: self.fire(f"salt/minion/{name}/start", {"id": name}),
+            lambda: self.fire(events.PRESENCE, {"new": [name], "lost": []}),
         ]
         self.random.choice(lies)()
 
@@ -398,13 +403,22 @@ class Adversary(World):
         self._die_at, self.lossy, self.windows_known = None, 0.0, True
         if self.machine is None:
             self.boot()
+        self.publishing = []
+        self.run(1.0)
         self.notice()
         for name, minion in self.minions.items():
             if not minion.up:
                 self.start(name)
-        self.run(6 * 3600)
-        if any(entry.state is State.CLAIMED for entry in self.machine.entries()):
-            self.run(60)  # what is sent to a minion that drops it is sent again every hour, and may be on its way
+        self.run(2000)
+        self.run(5 * 3600, self._is_over)
+        # What is sent to a minion that drops it is sent again every hour, and may be on its way.
+        self.run(
+            60, lambda: self.shell.writer.idle and not any(e.state is State.CLAIMED for e in self.machine.entries())
+        )
+
+    def _is_over(self):
+        """Nothing more happens of itself."""
+        return not self.machine.capture.open and all(entry.state in SETTLED for entry in self.machine.entries())
 
     def judge(self):
         """Assert that nothing is lost, and nothing was run that must not have been."""
@@ -458,14 +472,10 @@ class CutOff(Adversary):
     def do_forbid(self):
         jid = self._job()
         if jid:
-            self.forbid(jid)
+            self.forbidden.add(jid)
 
     def do_miss(self):
-        self.refuse(
-            self.random.randint(1, 5),
-            lambda effect: facts.Sent(effect.jid, effect.minions, missed=frozenset(effect.minions)),
-            after=0.1,
-        )
+        self.miss(self.random.randint(1, 5))
 
     def judge(self):
         super().judge()

@@ -7,13 +7,9 @@ from __future__ import annotations
 
 import heapq
 import random
+from typing import ClassVar
 
-from saltext.jobs.core.master.handed_on import HandedOn
-from saltext.jobs.core.retry import facts
-from tests.unit.retry.world import World
-
-#: Seconds from a return's being stored, or heard of, until an answer counts; and what a question has.
-LOOK, TIMEOUT = 0.3, 10.0
+from tests.unit.retry.world import OPTS, World
 
 
 class Busy(World):
@@ -23,11 +19,11 @@ class Busy(World):
     :param uneven: whether that is only the mean, and some take much longer than others.
     """
 
+    opts: ClassVar = {**OPTS, "gather_job_timeout": 10.0}
+
     def __init__(self, count, cost, workers=2, uneven=False, **options):
         self.cost, self._free = cost, [0.0] * workers
         self._random = random.Random(1) if uneven else None
-        self.busy = 0.0  # seconds of all workers
-        self.handed_on = HandedOn()
         self.begun_at = {}  # (minion, jid) -> when it began
         self.asked = {}  # minion -> how often it was asked
         super().__init__(minions=tuple(f"m{n:05d}" for n in range(count)), duration=0.0, **options)
@@ -37,83 +33,20 @@ class Busy(World):
         cost = self._random.expovariate(1.0 / self.cost) if self._random else self.cost
         at = max(self.now, self._free[0]) + cost
         heapq.heapreplace(self._free, at)
-        self.busy += cost
         self.later(at - self.now, call, engine)
 
     def stand_still(self, seconds):
         """The workers get to nothing more for so long."""
         self._free = sorted(max(at, self.now) + seconds for at in self._free)
 
-    # -- minions ------------------------------------------------------------------------------------------------------
-
-    def revive(self, name):
-        minion = self.minions[name]
-        minion.up, minion.seen = True, set()
-        self.send(lambda: self.tell(facts.SignOfLife((name,), facts.Sign.START)))
-
     def deliver(self, jid, names):
         for name in names:
-            minion = self.minions[name]
-            if minion.up and jid not in minion.seen:
-                minion.seen.add(jid)
-                self.runs[name, jid] += 1
+            if self.minions[name].up and jid not in self.minions[name].seen:
                 self.begun_at[name, jid] = self.now
-                if self.acks:
-                    self.send(lambda name=name: self._receipt(facts.Acknowledged(name, jid)))
-                self.send(lambda name=name: self._return(name, jid))
+        super().deliver(jid, names)
 
-    def _receipt(self, fact):
-        since = self.machine.receipt_awaited_since(fact.minion, fact.jid)
-        if since is not None:
-            self.handed_on.note(since, self.now)
-        self.tell(fact)
-
-    def _return(self, name, jid):
-        self.store_return(name, jid)
-        self._receipt(facts.Acknowledged(name, jid))
-        self.tell(facts.SignOfLife((name,), facts.Sign.ACTIVITY))
-
-    # -- questions ----------------------------------------------------------------------------------------------------
-
-    def on_ask(self, effect):
-        published, left = self.now, set(effect.minions)
-        for name in effect.minions:
-            self.asked[name] = self.asked.get(name, 0) + 1
-        stored, looking = [], []
-
-        def ask():
-            for name in effect.minions:
-                if self.minions[name].up:
-                    self.send(lambda name=name: answer(name))
-
-        def answer(name):
-            if name not in left:  # the question is over
-                self.tell(facts.SignOfLife((name,), facts.Sign.ACTIVITY))
-                return
-            if not looking:
-                looking.append(True)
-                self.later(LOOK, look)
-            stored.append(name)
-
-        def look():
-            looking.clear()
-            names = frozenset(stored) & left
-            stored.clear()
-            if names:
-                left.difference_update(names)
-                self.handed_on.note(published, self.now)
-                self.tell(facts.Asked(effect.jid, idle=names, free=names, more=bool(left)))
-
-        def end():
-            until = self.handed_on.end_of(published, published + TIMEOUT, TIMEOUT)
-            if left and self.now < until:
-                self.later(until - self.now, end)
-            elif stored:  # one more look
-                self.later(LOOK, end)
-            elif left:
-                silent = frozenset(left)
-                left.clear()
-                self.tell(facts.Asked(effect.jid, silent=silent))
-
-        self.later(0.1, ask)
-        self.later(TIMEOUT, end)
+    def ask(self, fun, arg, question, names, kept):
+        if isinstance(fun, list):  # whether they run a job
+            for name in names:
+                self.asked[name] = self.asked.get(name, 0) + 1
+        super().ask(fun, arg, question, names, kept)

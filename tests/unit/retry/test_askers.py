@@ -18,8 +18,7 @@ def enqueued(asker=ANN):
     world.publish("j1")
     world.run(PATIENCE + 10)
     assert world.machine.total == 0
-    job = world.published["j1"][0]
-    world.tell(facts.EnqueueRequested(job, ("b",), "by an operator", asker=asker))
+    world.enqueue("j1", ["b"], asker)
     world.run(30)
     return world
 
@@ -81,7 +80,7 @@ def test_who_enqueues_an_entry_that_has_ended_takes_the_place_of_who_did_before(
     world = enqueued()
     world.denied.add("ann")
     back(world)
-    world.tell(facts.EnqueueRequested(world.published["j1"][0], ("b",), "by an operator", asker=ROOT))
+    world.enqueue("j1", ["b"], ROOT)
     world.run(60)
     assert world.runs["b", "j1"] == 1
 
@@ -91,7 +90,7 @@ def test_whoever_enqueues_what_is_owed_already_changes_nothing():
     world.stop("b")
     world.publish("j1")
     world.run(PATIENCE + 10)
-    world.tell(facts.EnqueueRequested(world.published["j1"][0], ("b",), "by an operator", asker=ANN))
+    world.enqueue("j1", ["b"], ANN)
     world.denied.add("ann")
     back(world)
     assert world.answers == [0]

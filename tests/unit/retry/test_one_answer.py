@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.entry import Job, State
+from saltext.jobs.core.retry.entry import Limits, State
 from saltext.jobs.core.retry.knowledge import BELIEVED
 from tests.unit.retry.world import PATIENCE, World
 
@@ -114,9 +114,10 @@ def test_a_job_that_is_queued_after_the_answer_is_asked_about():
     world = owed()
     world.start("b")
     world.run_until(lambda: world.runs["b", "j1"])
-    job = Job("j4", ("state.apply",), world.now, by_id=True)
-    world.published["j4"] = job, ("b",), world.now
-    world.tell(facts.EnqueueRequested(job, ("b",), "by an operator"))
+    deliver_, world.deliver = world.deliver, lambda jid, names: None  # it does not reach the minion
+    world.publish("j4", targets=("b",), limits=Limits(off=True))
+    world.deliver = deliver_
+    world.enqueue("j4", ["b"])
     deliver(world)
     assert questions(world) == ["j1", "j4"]
 

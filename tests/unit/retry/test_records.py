@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from saltext.jobs.core.errors import NoMinionMatched
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.knowledge import Said
@@ -194,19 +195,14 @@ def test_a_job_that_takes_its_own_minion_down_runs_once_more_for_each_time_that_
     assert world.state("b", "j1") is (State.DEAD if again else State.HELD)
 
 
-def missed(effect):
-    """The master has published to nobody of those that it should have."""
-    return facts.Sent(effect.jid, effect.minions, missed=frozenset(effect.minions))
-
-
-@pytest.mark.parametrize("answers", [{}, {"answer": missed}])
+@pytest.mark.parametrize("error", [None, NoMinionMatched("the master does not know the minion")])
 @pytest.mark.parametrize("refused", [1, 3])
-def test_a_job_that_somebody_wants_again_runs_also_where_the_master_refuses_it_at_first(refused, answers):
+def test_a_job_that_somebody_wants_again_runs_also_where_the_master_refuses_it_at_first(refused, error):
     world = keeper()
     world.minions["b"].begun.add("j1")
     world.start("b")
     world.run_until(lambda: world.state("b", "j1") is State.HELD)
-    world.refuse(refused, **answers)
+    world.refuse(refused, error)
     world.tell(facts.RetryRequested("b", "j1", asker=ROOT))
     for _ in range(refused):  # where the master does not know a minion, its next sign of life is waited for
         world.run(60)

@@ -1,38 +1,58 @@
 """
-A small world for the retry machine: a master's job cache and log, a store, a bus and minions, in memory and on one clock.
+A small world around the real engine of job retry: a master with its job cache and log, a store, a bus and minions, in memory
+and in made-up time.
 
-Minions behave as Salt's do: they ignore a jid that they have seen, and forget what they have seen when they start. What
-the machine wants done takes time, and a crash of the engine falls between any two of its parts.
+Minions behave as Salt's do: they ignore a jid that they have seen, and forget what they have seen when they start. Whatever
+the engine asks of the world takes time, and it may be killed while it waits. Here stands what has really happened; of the
+engine nothing is asked but its entries.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
-import heapq
+import dataclasses
 import itertools
-import math
+import logging
+import pathlib
+import re
 
+from saltext.jobs.core import compat
+from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
+from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFailed
 from saltext.jobs.core.log import records
-from saltext.jobs.core.retry import doings, facts
-from saltext.jobs.core.retry.capture import LATEST
-from saltext.jobs.core.retry.checkpoint import MARGIN
-from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, Job, State
-from saltext.jobs.core.retry.knowledge import Said
-from saltext.jobs.core.retry.machine import Retry
-from saltext.jobs.core.retry.note import Note
-from saltext.jobs.core.retry.open_job import OpenJob, Source
-from saltext.jobs.core.retry.store import count_claim
+from saltext.jobs.core.log.checkpoints import Position
+from saltext.jobs.core.log.reader import News
+from saltext.jobs.core.master import events, once
+from saltext.jobs.core.master.access import Standing
+from saltext.jobs.core.master.job_cache import OURS, Publication
+from saltext.jobs.core.master.questions import Questions
+from saltext.jobs.core.retry import facts
+from saltext.jobs.core.retry.checkpoint import Checkpoint
+from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
+from saltext.jobs.core.retry.ports import Ports
+from saltext.jobs.core.retry.reader import JobReader, job_of
+from saltext.jobs.core.retry.shell import RetryShell
+from saltext.jobs.core.retry.store import CLAIMS, NOTES, QUEUE, RetryStore, count_claim
 from saltext.jobs.core.settings import RetrySettings
-from saltext.jobs.core.windows import next_opening
+from saltext.jobs.core.store.records import work_of
+from tests.virtual_loop import VirtualLoop
 
 #: Unix time at which a world begins: 1,000 seconds into a Thursday of these years.
 START = 2976 * 7 * 86400.0 + 1000.0
-#: Seconds from a publish to its deadline, in this world.
-PATIENCE = 10.0
-#: Seconds for which a question waits, and until its answers are in the job cache.
-ANSWERS, PROOF = 5.0, 0.3
+#: Seconds from a publish to its deadline, and those for which a question waits.
+PATIENCE, ANSWERS = 10.0, 5.0
+#: Seconds that a thread takes for what it is given, that something takes from engine to master or from there to a minion,
+#: and longest pause between two looks at the log: of what is heard it is looked at sooner.
+DISK, LATENCY, POLL = 0.02, 0.05, 5.0
+OPTS = {"id": "here_master", "timeout": PATIENCE - ANSWERS, "gather_job_timeout": ANSWERS}
+#: Why an entry waits whose job is to be run again, or was not published at all.
+AGAIN = ("an operator", "it was begun", "the publish was refused")
+REQUESTS = (
+    *(facts.EnqueueRequested, facts.ReplayRequested, facts.RetryRequested, facts.CancelRequested),
+    *(facts.PurgeRequested, facts.PauseRequested, facts.ResumeRequested, facts.Adopted),
+)
 
 
 def is_sent(entry):
@@ -53,473 +73,584 @@ class Minion:
         self.late = None  # what was published while it was frozen, which it gets when it wakes
         self.keeps, self.full, self.begun = False, False, set()
 
-    def says(self, jid):
-        """What its records say of a job that it does not run."""
-        if self.full:
-            return Said.NOT_SURE
-        return Said.INTERRUPTED if jid in self.begun else Said.NEVER
+    def has_kept(self, jid):
+        """What it answers to ``saltutil.find_cached_job``."""
+        found = {}
+        if (self.cache_jobs or self.keeps) and jid in self.ran and jid not in self.running:
+            found = {"jid": jid, "return": True, "retcode": 0}
+        if self.keeps:
+            state = "interrupted" if jid in self.begun else "never"
+            state = "begun" if jid in self.running else "ended" if found else "unknown" if self.full else state
+            found[once.NAME] = {"state": state, "recorded_for": 1e9}
+        return found or ({} if self.cache_jobs else "you may need to enable cache_jobs")
+
+
+class Life:
+    """The loop as one process of the engine has it: what it wanted done later is not, once it was killed."""
+
+    def __init__(self, world):
+        self.world, self.loop, self.alive = world, world.virtual.loop, True
+
+    def call_later(self, delay, call, *args):
+        return self.loop.call_later(delay, self._call, call, *args)
+
+    def add_callback(self, call, *args):
+        self.loop.add_callback(self._call, call, *args)
+
+    def spawn_callback(self, call, *args):
+        self.loop.spawn_callback(self._call, call, *args)
+
+    def remove_timeout(self, timer):
+        self.loop.remove_timeout(timer)
+
+    def _call(self, call, *args):
+        return call(*args) if self.alive else None
+
+    async def wait(self, seconds):
+        """Let some time pass; without end for one that is killed meanwhile."""
+        over = compat.Future()
+        self.call_later(seconds, over.set_result, None)
+        await over
+        self.world.touched()
+        if not self.alive:
+            await compat.Future()
+
+
+class Worker:
+    """A thread: what it is given is done in order, and takes a moment."""
+
+    def __init__(self, life):
+        self._life = life
+
+    async def call(self, function, *args):
+        await self._life.wait(DISK)
+        return function(*args)
+
+    def close(self):
+        pass
+
+
+class Bus:
+    """The master's event bus, as far as one engine hears it."""
+
+    gaps = 0
+    lag = 0.0
+
+    def __init__(self, life):
+        self._life, self.listener = life, None
+
+    def listen(self, listener, on_ready):
+        self.listener = listener
+        self._life.add_callback(on_ready)
+
+    def fire(self, tag, data):
+        pass
+
+    def close(self):
+        self.listener = None
+
+
+class Publisher:
+    """What the engine publishes through: the master gets it a moment later, and answers a moment after that."""
+
+    def __init__(self, life):
+        self._life, self._world = life, life.world
+
+    def new_jid(self):
+        return f"question-{next(self._world.count)}"
+
+    async def publish(
+        self, fun, arg, tgt, tgt_type="list", *, jid, question=False, kept=False, once=None, natively=True, **_
+    ):
+        named = re.findall(r"L@(\S+)", tgt) if tgt_type == "compound" else tgt
+        names = frozenset(name for several in named for name in several.split(","))
+        if not question:
+            self._world.wants_publish(jid, names)
+        await self._life.wait(LATENCY)
+        if question:
+            self._world.ask(fun, arg, jid, names, kept)
+            return names
+        found = await self._world.take_publish(self._life, jid, names, once or {})
+        await self._life.wait(3 * LATENCY)
+        return found
+
+    async def ping(self, tgt, tgt_type, *, ping_jid, kept=False, **_):
+        return await self.publish("test.ping", [], tgt, jid=ping_jid, question=True, kept=kept)
+
+    def close(self):
+        pass
+
+
+class JobCache:
+    """The master's job cache, in memory."""
+
+    name = master_name = OURS
+    keeps_first_load = True
+    unproven = ""
+
+    def __init__(self, world):
+        self._world = world
+
+    def _there(self):
+        if not self._world.cache_up:
+            raise JobCacheError("the job cache is down")
+        return self._world
+
+    def publication(self, jid):
+        at, last = self._there().recorded.get(jid, (None, None))
+        return None if at is None else Publication(at, frozenset(), last, OPTS["id"])
+
+    def has_publication(self, jid):
+        return jid in self._there().recorded
+
+    def published_load(self, jid):
+        world = self._there()
+        return {**world.loads[jid], "Minions": sorted(world.named[jid])} if jid in world.recorded else {}
+
+    def published_since(self, since):
+        world = self._there()
+        return {jid: last for jid, (_, last) in world.recorded.items() if since <= last <= world.wall()}
+
+    def have_returned(self, jid, minions):
+        world = self._there()
+        answered = world.answered.get(jid, ())
+        return frozenset(name for name in minions if (name, jid) in world.returned or name in answered)
+
+    def returned(self, jid, minions):
+        return dict.fromkeys(self.have_returned(jid, minions), 0)
+
+    def answers(self, jid, minions):
+        answered = self._there().answered.get(jid, {})
+        return {name: (answered[name], 0) for name in minions if name in answered}
+
+    def forget(self, jid):
+        self._there().answered.pop(jid, None)
+
+    def store_return(self, load):
+        self._there().store_return(load["id"], load["jid"])
+
+
+class Banks:
+    """What the store is kept in."""
+
+    def __init__(self, world):
+        self._world = world
+
+    def _bank(self, bank):
+        if not self._world.store_up:
+            raise ConnectionError("the store is down")
+        return self._world.banks[bank]
+
+    def store(self, bank, key, value, *_durably):
+        self._bank(bank)[key] = value
+        if bank.startswith(f"{QUEUE}/"):
+            self._world.has_stored(bank[len(QUEUE) + 1 :], key, value)
+
+    def fetch(self, bank, key):
+        return self._bank(bank).get(key, {})
+
+    def list(self, bank):
+        return list(self._bank(bank))
+
+    def contains(self, bank, key):
+        return key in self._bank(bank)
+
+    def flush(self, bank, key=None):
+        self._bank(bank).clear() if key is None else self._bank(bank).pop(key, None)
+
+
+class Reader(JobReader):
+    """Which minions have a key, and which of them are ``renewed``, the world says."""
+
+    def __init__(self, world):
+        super().__init__(OPTS, JobCache(world), False, access=world, wall=world.wall)
+        self._world = world
+
+    def keys(self):
+        names = frozenset(self._world.minions)
+        return names - self._world.barred, names
+
+    def check_keys(self, minions):
+        return facts.KeysRead(frozenset(minions) - self.keys()[1], frozenset(self._world.renewed))
+
+
+class Tail:
+    """Reads the master's log from a place on, or from its end."""
+
+    there = True
+
+    def __init__(self, world, begin):
+        self._world = world
+        self._gap = "" if begin is not None and begin.log == world.log_name else "it is another one"
+        self._log, self._offset = world.log_name, len(world.doings) if self._gap else begin.offset
+
+    @property
+    def position(self):
+        return Position(self._log, 1, self._offset, 0, "boot")
+
+    def read(self):
+        if self._log != self._world.log_name:
+            self._log, self._offset, self._gap = self._world.log_name, 0, "it was removed"
+        found, self._offset = self._world.doings[self._offset :], len(self._world.doings)
+        gap, self._gap = self._gap, ""
+        self._world.reads(found)
+        return News(found, gap, False)
+
+    def close(self):
+        pass
+
+
+class Kept(Checkpoint):
+    """A checkpoint that lies in the world."""
+
+    def __init__(self, world):
+        super().__init__(pathlib.Path(), pathlib.Path())
+        self._world = world
+
+    def load(self):
+        return self._world.checkpoint
+
+    def save(self, record, position):
+        self._world.checkpoint = record
+
+
+class Inbox:
+    """Requests in memory; what an engine that was killed has not answered is taken again."""
+
+    engine = JOB_RETRY
+
+    def __init__(self, world):
+        self._world, self._taken = world, set()
+
+    def take(self):
+        for number in sorted(self._world.requests.keys() - self._taken):
+            self._taken.add(number)
+            yield number, self._world.requests[number]
+
+    def answer(self, number, value):
+        del self._world.requests[number]
+        self._world.answers.append(value)
+
+    def refuse(self, number, message):
+        self.answer(number, message)
+
+    def sweep(self, now):
+        pass
+
+
+class Errors(logging.Handler):
+    """What the engine logs with a traceback, nobody has foreseen."""
+
+    def __init__(self, world):
+        super().__init__(logging.ERROR)
+        self._world = world
+
+    def emit(self, record):
+        if record.exc_info:
+            self._world.broken.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
+
+
+#: The worlds that were made last: the loops of older ones are closed.
+LIVING = collections.deque()
 
 
 class World:
-    """The machine under test, and everything around it."""
+    """The engine under test, and everything around it."""
+
+    opts = OPTS
 
     def __init__(self, minions=("a", "b", "c"), acks=True, duration=1.0, has_log=True, **options):
+        self.virtual = VirtualLoop()
+        self.clock = Clock(START, self.virtual.steady)
         self.settings = RetrySettings(**{"triggers": ("start",), "sweep": 600.0, **options})
-        self.now = START
-        self.acks, self.duration = acks, duration
+        self.acks, self.duration, self.has_log = acks, duration, has_log
         self.minions = {name: Minion() for name in minions}
+        self.count = itertools.count()
+        # What the master does, and has.
         self.published = {}  # jid -> (Job, targets, time of its first publish)
-        self.last = {}  # jid -> time of its newest publish
+        self.loads, self.named, self.recorded = {}, collections.defaultdict(set), {}
         self.lag = 0.0  # seconds from a publish until the master has stored it
-        self.recorded_at = {}  # jid -> when the first one of its publishes is recorded, or was
-        self.kills = {}  # jid -> what it signals
-        self.returned = set()
-        self.barred = set()  # minions whose key is not accepted now
+        self.returned, self.answered = set(), {}  # (minion, jid); jid of a question -> {minion: answer}
+        self.keeps_returns = True  # the job cache: not while the master's disk is full, though the bus tells of them
+        self.doings, self.log_name = [], "the first log"  # the log: what the master has done
+        self.publishing = []  # what becomes of the next publishes of jobs: an error, or minions that it does not match
+        self.forbidden = set()  # jids that the master lets nobody publish
+        self.barred, self.renewed = set(), set()  # minions whose key is not accepted now; with a new one
+        self.denied, self.unsure = set(), set()  # users without a right any more, and those of whom nobody can tell
         self.by_id = True  # the targets of jobs go by ids
         self.unmatched = set()  # (minion, jid) whose target does not match the minion
+        self.cache_up = self.store_up = self.windows_known = True
+        self.clock_ahead = 0.0  # seconds by which somebody has set the clock on the wall
+        # What has happened.
         self.killed = set()  # (minion, jid) whose process was killed
         self.delivered = set()  # (minion, jid) that the operator's own publish has reached
         self.runs, self.refused = collections.Counter(), collections.Counter()
-        self.store_up = self.cache_up = self.windows_known = True
-        self.keeps_returns = True  # the job cache: not while the master's disk is full, though the bus tells of them
-        self.denied, self.unsure = set(), set()  # users without a right any more, and those of whom nobody can tell
-        self.clock_ahead = 0.0  # seconds by which somebody has set the clock on the wall
-        self.published_at = []  # times of publishes
-        self.stored = {}
-        self.claims = {}
-        self.notes = {}
-        self.has_log = has_log
-        self.doings = []  # the log: what the master has done
-        self.open, self.position = {}, 0  # of the checkpoint
-        self._read_to, self._early, self._gap = 0, [], False
+        self.published_at = []  # times of publishes of the engine
         self.known = set()  # (minion, jid) that the store knows to have begun
-        self.checkpoint = self.now
+        # What the engine keeps, and wants.
+        self.banks, self.checkpoint = collections.defaultdict(dict), None
+        self.requests, self.answers = {}, []
         self.log = []  # every effect
-        self.answers = []
-        self._unsaved, self._unsaved_notes = {}, {}
-        self._waiting = []
-        self._write_due = None  # when the store is next written to, if that is due
-        self._write_pause = 0.0  # after it has failed
-        self._events = []
-        self._count = itertools.count()
-        self._reconciling, self._since, self._searches = False, math.inf, 0
-        self._epoch = 0
-        self.machine = None
+        self.broken = []
+        self.life = self.bus = self.shell = None
+        self._is_running = False
+        self._errors = Errors(self)
+        for name in ("saltext.jobs.core", "tornado.application", "asyncio"):
+            logging.getLogger(name).addHandler(self._errors)
+        LIVING.append(self)
+        while len(LIVING) > 4:
+            LIVING[0].close()
         self.boot()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        """Release the loop."""
+        if self in LIVING:
+            LIVING.remove(self)
+            for name in ("saltext.jobs.core", "tornado.application", "asyncio"):
+                logging.getLogger(name).removeHandler(self._errors)
+            self.virtual.close()
 
     # -- the clock ----------------------------------------------------------------------------------------------------
 
+    @property
+    def now(self):
+        return self.clock.now()
+
+    def wall(self):
+        """What the clock on the wall shows."""
+        return self.now + self.clock_ahead
+
     def later(self, delay, call, engine=True):
         """Call after ``delay`` seconds; what belongs to the engine dies with it."""
-        epoch = self._epoch if engine else None
-        heapq.heappush(self._events, (self.now + delay, next(self._count), epoch, call))
+        loop = self.life if engine and self.life else self.virtual.loop
+        loop.call_later(delay, self._safely, call)
 
-    def run(self, seconds):
-        """Let time pass."""
-        end = self.now + seconds
-        while True:
-            due = self.machine.next_due if self.machine else None
-            if self._events and (due is None or self._events[0][0] <= due):
-                at, _, epoch, call = self._events[0]
-                if at > end:
-                    break
-                heapq.heappop(self._events)
-                if epoch is None or epoch == self._epoch:
-                    self.now = max(self.now, at)
-                    call()
-            elif due is not None and due <= end:
-                self.now = max(self.now, due)
-                self.tell(facts.Tick())
-            else:
-                break
-        self.now = end
+    def _safely(self, call):
+        try:
+            call()
+        except Exception as exc:
+            self.broken.append(repr(exc))
+
+    def run(self, seconds, until=lambda: False):
+        """Let time pass, or less if ``until`` comes true; tells whether it did."""
+        self._is_running = True
+        try:
+            found = self.virtual.run(seconds, lambda: bool(self.broken) or until())
+        finally:
+            self._is_running = False
+        assert not self.broken, self.broken[0]
+        return found
 
     def run_until(self, condition):
         """Let time pass until ``condition`` is true; fail after an hour."""
-        end = self.now + 3600.0
-        while not condition():
-            assert self.now < end, "it did not come to that"
-            self.run(0.1)
+        assert condition() or self.run(3600.0, condition), "it did not come to that"
 
     # -- the engine ---------------------------------------------------------------------------------------------------
 
+    @property
+    def machine(self):
+        return self.shell.machine if self.shell else None
+
     def boot(self):
-        """Start the engine from what is stored."""
-        self.machine = Retry(self.settings, PATIENCE, acks=self.acks)
-        entries = tuple(Entry.from_record(minion, jid, record) for (minion, jid), record in sorted(self.stored.items()))
+        """Start the engine from what is stored, and wait until it has read that."""
+        self.life = life = Life(self)
+        publisher, self.bus = Publisher(life), Bus(life)
+        ports = Ports(
+            bus=self.bus,
+            publisher=publisher,
+            questions=Questions(life, publisher, self.virtual.steady),
+            cache=JobCache(self),
+            reader=Reader(self),
+            store=RetryStore(OPTS, open_banks=lambda: Banks(self)),
+            cache_worker=Worker(life),
+            store_worker=Worker(life),
+            clock=self.clock,
+            acks=self.acks,
+            inbox=Inbox(self),
+            checkpoint=Kept(self),
+            paused=pathlib.Path("/nobody/has/paused"),
+            log=(lambda position: Tail(self, position)) if self.has_log else None,
+            wall=self.wall,
+        )
+        entries = [Entry.from_record(*key, record) for key, record in self.stored.items()]
         for entry in entries:
             count_claim(entry, self.claims.get(entry.jid, {}).get(entry.minion))
         self.found_sent = collections.Counter(entry.minion for entry in entries if is_sent(entry))
-        jobs = tuple(self.published[jid][0] for jid in sorted({entry.jid for entry in entries}))
-        notes = {jid: Note.from_record(record) for jid, record in self.notes.items()}
-        opened = {jid: OpenJob.from_record(record, self.now) for jid, record in self.open.items()}
-        self.tell(facts.Restored(jobs, entries, notes, opened))
-        if self.machine is None:
-            return
-        is_known, self._gap = self.has_log and self.position is not None and not self._gap, False
-        self._read_to = self.position if is_known else len(self.doings)
-        self._read_log()
-        if not is_known:
-            self.search()
+        self.shell = RetryShell(self.opts, self.settings, life, ports, poll=POLL)
+        step = self.machine.step
 
-    def _do(self, record):
-        """The master does something: its log has it, or the bus tells of it."""
-        self.doings.append(record)
-        if self.has_log:
-            self.later(0.1, self._read_log, engine=False)
-        elif isinstance(record, records.Published) and not record.origin:
-            for fact in doings.of_event(record.jid, record.functions, self.now):
-                self.tell(fact)
+        def recorded(fact, now):
+            if isinstance(fact, facts.OpeningFound) and not self.windows_known:
+                fact = dataclasses.replace(fact, opens=None, closes=None)
+            self.takes(fact)
+            effects = step(fact, now)
+            self.log += effects
+            self._check()
+            return effects
 
-    def _log_publish(self, jid, fun, minions, user="root", ends=(), work="", origin=""):
-        self._do(records.published(jid, fun, user, origin, minions, ends, work or jid, True, self.now))
+        self.machine.step = recorded
+        self.shell.start()
+        if not self._is_running:
+            self.run(5.0, lambda: self.shell is None or self.shell.restored)
 
-    def _read_log(self):
-        """The engine reads what the log has; who has begun what is remembered until then."""
-        while self.machine is not None and self.has_log and self._read_to < len(self.doings):
-            record = self.doings[self._read_to]
-            self._read_to += 1
-            if isinstance(record, records.Returned):
-                self.tell(facts.Returned(record.jid, frozenset([record.minion])))
-                continue
-            for fact in doings.of_record(record, record.at):
-                self.tell(fact)
-        early, self._early = self._early, []
-        for fact in early:
-            self.tell(fact)
+    def takes(self, fact):
+        """The engine takes a fact."""
 
-    def lose_log(self):
-        """The log is lost, of which the engine is told."""
-        self.doings, self._read_to, self._gap = [], 0, self.machine is None
-        self.position = None
-        if self.machine is not None:
-            self.tell(facts.Gap())
-            self.search()
+    def reads(self, found):
+        """The engine reads these records of the log."""
 
-    def _begun(self, name, jid):
-        """The bus tells that a minion has begun a job, or returned it."""
-        fact = facts.Acknowledged(name, jid)
-        if self.machine is not None and not self.machine.knows(jid) and self.has_log:
-            self._early.append(fact)
-        else:
-            self.tell(fact)
+    def touched(self):
+        """The engine has had something done outside of it."""
 
-    def search(self):
-        """Find the jobs that were published while nobody listened, and once more those that were stored late."""
-        since = self.checkpoint
-        self._searches += 1
-        self._look_for_publishes(since)
-        self.later(LATEST, lambda: self._look_once_more(since))
+    def _check(self):
+        total = 0
+        for name, backlog in self.machine.backlogs.items():
+            total += len(backlog.entries)
+            sent = sum(is_sent(entry) for entry in backlog.entries.values())
+            # A claim is stored before what else has become of the minion's jobs, which a crash may lose.
+            self.must(sent <= 1 or sent <= self.found_sent[name], f"{name} has {sent} jobs under way")
+        self.must(total == self.machine.total, "the number of entries is wrong")
 
-    def _look_once_more(self, since):
-        self._look_for_publishes(since)
-        self._searches -= 1
-
-    def _look_for_publishes(self, since):
-        self._since = min(since, self._since)
-        if not self._reconciling:
-            self._try_to_look()
-
-    def _try_to_look(self):
-        """Look as soon as the job cache can be read; until then the checkpoint stays."""
-        self._reconciling = not self.cache_up
-        if self._reconciling:
-            self.later(2.0, self._try_to_look)
-            return
-        since, self._since = self._since, math.inf
-        for jid, at in sorted(self.last.items(), key=lambda item: item[1]):
-            if since <= at <= self.now:
-                self.tell(facts.Published(jid, at, Source.CACHE))
-
-    @contextlib.contextmanager
-    def deaf(self):
-        """While the bus loses what it has for the engine."""
-        machine, self.machine = self.machine, None
-        yield
-        self.machine = machine
-
-    def notice(self):
-        """The engine learns that events were lost, and looks for what they were about."""
-        self.tell(facts.Gap())
-        if not self.has_log:
-            self.search()
+    def must(self, is_so, else_told):
+        """What is broken is told when time has passed: the engine survives whatever is raised in it."""
+        if not is_so:
+            self.broken.append(else_told)
 
     def crash(self):
         """kill -9: what was not stored is gone, and nobody waits for an outcome."""
-        self._epoch += 1
-        self.machine = None
-        self._unsaved, self._unsaved_notes, self._waiting = {}, {}, []
-        self._write_due, self._write_pause = None, 0.0
-        self._reconciling, self._since, self._searches, self._early = False, math.inf, 0, []
+        if self.life is not None:
+            self.life.alive = False
+        self.life = self.bus = self.shell = None
 
     def restart(self):
         self.crash()
         self.boot()
 
     def tell(self, fact):
-        """Give the machine a fact and begin what it wants."""
-        if self.machine is None:
+        """Give the engine a fact, or a request."""
+        if self.shell is None or not self.shell.restored:
             return
-        for effect in self.machine.step(fact, self.now):
-            self.log.append(effect)
-            getattr(self, "on_" + type(effect).__name__.lower())(effect)
-        self._check()
-
-    def _check(self):
-        total = 0
-        for name, backlog in self.machine.backlogs.items():
-            total += len(backlog.entries)
-            sent = 0
-            for entry in backlog.entries.values():
-                sent += is_sent(entry)
-            # A claim is stored before what else has become of the minion's jobs, which a crash may lose.
-            assert sent <= 1 or sent <= self.found_sent[name], f"{name} has {sent} jobs under way"
-        assert total == self.machine.total
-
-    def on_save(self, effect):
-        for key in effect.entries:
-            entry = self.machine.entry(*key)
-            self._unsaved[key] = entry.as_record() if entry else None
-        self._write_within(1.0)
-
-    def on_savenote(self, effect):
-        note = self.machine.notes.get(effect.jid)
-        self._unsaved_notes[effect.jid] = note.as_record() if note else None
-        self._write_within(1.0)
-
-    def _write_within(self, seconds):
-        """Write in so many seconds at the latest, all that has changed by then."""
-        due = self.now + seconds
-        if self._write_due is None or due < self._write_due:
-            self._write_due = due
-            self.later(seconds, lambda: due == self._write_due and self._write())
-
-    def _write(self):
-        self._write_due = None
-        if not self.store_up:
-            self._write_pause = min(2 * self._write_pause or 1.0, 15.0)
-            self._write_within(self._write_pause)
+        if not isinstance(fact, REQUESTS):
+            self.shell.step(fact)
             return
-        self._write_pause = 0.0
-        for (minion, jid), record in self._unsaved.items():
-            if record is None:
-                self.stored.pop((minion, jid), None)
-                continue
-            self.stored[minion, jid] = record
-            if record["state"] in ("running", "held") or record["acknowledged"]:
-                self.known.add((minion, jid))
-            elif any(why.startswith(("an operator", "it was begun")) for _, _, why in record["history"][-2:]):
-                self.known.discard((minion, jid))  # it is to be run again
-        self._unsaved = {}
-        for jid, record in self._unsaved_notes.items():
-            self.notes.pop(jid, None) if record is None else self.notes.__setitem__(jid, record)
-        self._unsaved_notes = {}
-        if self.machine and not self._reconciling:
-            self.checkpoint = self.now - MARGIN
-            self.open = {jid: job.as_record() for jid, job in self.machine.capture.open.items()}
-            self.position = None if self._searches else self._read_to
-        waiting, self._waiting = self._waiting, []
-        for call in waiting:
-            call()
+        self.life.spawn_callback(self._ask_for, fact)
+        if not self._is_running:
+            self.run(0.0)
 
-    def _when_durable(self, call):
-        self._waiting.append(call)
-        self._write_within(0.01)
+    async def _ask_for(self, fact):
+        self.answers.append(await self.shell.request(fact))
 
-    def on_claim(self, effect):
-        claims = self.machine.claims_of(effect.jid)
+    def enqueue(self, jid, minions, asker=None, named=True):
+        """An operator queues a job by hand."""
+        user = None if asker is None else [asker.user, asker.eauth, asker.limited]
+        self.request("enqueue", jid=jid, minions=list(minions) if named else None, asker=user)
 
-        def write():
-            if not self.store_up:
-                self.later(1.0, write)
-                return
-            self.claims[effect.jid] = claims
-            self.tell(facts.Claimed(effect.jid, effect.minions))
+    def request(self, do, **more):
+        """Ask the engine for something, as a runner does."""
+        self.requests[next(self.count)] = {"do": do, **more}
+        self.fire(events.wake_tag(JOB_RETRY), {})
 
-        self.later(0.05, write)
+    @contextlib.contextmanager
+    def deaf(self):
+        """While the bus loses what it has for the engine."""
+        bus, self.bus = self.bus, None
+        yield
+        self.bus = bus
 
-    def on_answer(self, effect):
-        self._when_durable(lambda: self.answers.append(effect.value))
+    def notice(self):
+        """The engine learns that events were lost, and looks for what they were about."""
+        if self.shell is not None:
+            self.shell.on_gap()
 
-    def on_read(self, effect):
-        def read():
-            if not self.cache_up:
-                self.tell(facts.Unreadable(effect.jid))
-                return
-            if self.recorded_at.get(effect.jid, 0.0) > self.now:
-                self.tell(facts.JobRead(effect.jid, None, recorded=False))
-                return
-            job, targets, _ = self.published.get(effect.jid, (None, (), 0))
-            targets = set(targets).union(*(named for work, named in effect.publishes if job and work == job.digest))
-            returned = frozenset(minion for minion in targets if (minion, effect.jid) in self.returned)
-            missing = frozenset(targets) - returned - self.barred
-            last, kills = self.last.get(effect.jid, 0.0), self.kills.get(effect.jid, ())
-            told = {"recorded": bool(job or kills), "returned": returned}
-            self.tell(facts.JobRead(effect.jid, job, missing, self.now - last, kills, **told))
+    def lose_log(self):
+        """The log is lost."""
+        self.doings, self.log_name = [], f"log {next(self.count)}"
 
-        self.later(0.05, read)
+    @property
+    def stored(self):
+        """What the store has: ``{(minion, jid): record}``."""
+        queues = [(bank, found) for bank, found in self.banks.items() if bank.startswith(f"{QUEUE}/")]
+        return {
+            (bank[len(QUEUE) + 1 :], jid): record for bank, found in sorted(queues) for jid, record in found.items()
+        }
 
-    def on_lookup(self, effect):
-        def look():
-            if not self.cache_up:
-                self.tell(facts.Unreadable(effect.jid, effect.minions))
-                return
-            returned = frozenset(minion for minion in effect.minions if (minion, effect.jid) in self.returned)
-            last = self.last.get(effect.jid) if effect.publish else None
-            told = {"denied": {}, "unsure": {}, "barred": self.barred.intersection(effect.minions)}
-            for name in () if effect.only_returns else effect.minions:
-                asker = effect.askers[name].user if name in effect.askers else None
-                users = [(user, "denied") for user in ("publisher", asker) if user in self.denied]
-                # Who asked by hand vouches for a publisher of whom nobody can tell.
-                users += [(user, "unsure") for user in (asker or "publisher",) if user in self.unsure]
-                for user, which in users[:1]:
-                    told[which][name] = f"{user} is {which}"
-            self.tell(
-                facts.LookedUp(
-                    effect.jid, effect.minions, returned, only_returns=effect.only_returns, last=last, **told
-                )
-            )
+    @property
+    def claims(self):
+        return self.banks[CLAIMS]
 
-        self.later(0.05, look)
+    @property
+    def notes(self):
+        return self.banks[f"{NOTES}/{OPTS['id']}"]
 
-    def on_ask(self, effect):
-        running, ran, idle, free = set(), set(), set(), set()
+    def has_stored(self, minion, jid, record):
+        """An entry is on the disk: what does that know of its beginning?"""
+        if record["state"] in ("running", "held") or record["acknowledged"]:
+            self.known.add((minion, jid))
+        elif any(
+            why.startswith(("an operator", "it was begun", "the publish was refused"))
+            for _, _, why in record["history"][-2:]
+        ):
+            self.known.discard((minion, jid))  # it is to be run again
 
-        def asked():
-            for name in effect.minions:
-                minion = self.minions[name]
-                if minion.up:
-                    if not (minion.running or minion.cache_jobs or minion.keeps):
-                        free.add(name)
-                    kept = (minion.cache_jobs or minion.keeps) and effect.jid in minion.ran
-                    (running if effect.jid in minion.running else ran if kept else idle).add(name)
+    # -- the master ---------------------------------------------------------------------------------------------------
 
-        def answered():
-            self.returned |= {(name, effect.jid) for name in ran}
-            silent = frozenset(effect.minions) - running - ran - idle
-            sets = [frozenset(names) for names in (running, ran, idle)]
-            unmatched = frozenset(name for name in idle if (name, effect.jid) in self.unmatched)
-            said = {name: self.minions[name].says(effect.jid) for name in idle if self.minions[name].keeps}
-            told = {"unmatched": unmatched, "said": said, "free": frozenset(free & idle), "more": bool(silent)}
-            self.later(PROOF + 0.1, lambda: self.tell(facts.Asked(effect.jid, *sets, **told)))
-            if silent:
-                self.later(PROOF + ANSWERS, lambda: self.tell(facts.Asked(effect.jid, silent=silent)))
+    def fire(self, tag, data):
+        """Put an event on the bus."""
+        listener = self.bus and self.bus.listener
+        if listener and listener.wants(tag):
+            listener.handle(tag, data)
 
-        self.later(0.1, asked)
-        self.later(0.15, answered)
+    def of_publisher(self, load, minions):
+        return self._standing("publisher", minions)
 
-    def on_inquire(self, effect):
-        running = {}
+    def of_asker(self, user, eauth, load, minions):
+        return self._standing(user, minions)
 
-        def asked():
-            there = [name for name in effect.minions if self.minions[name].up]
-            running.update({name: frozenset(self.minions[name].running) for name in there})
+    def _standing(self, user, minions):
+        told = [
+            dict.fromkeys(minions, f"{user} is {what}") for what in ("denied", "unsure") if user in getattr(self, what)
+        ]
+        return Standing(*(told if user in self.denied else ({}, *told)))
 
-        def answered():
-            wait = PROOF + (ANSWERS if set(effect.minions) - running.keys() else 0.1)
-            self.later(wait, lambda: self.tell(facts.Surveyed(effect.number, running)))
+    def send(self, call, engine=False):
+        """A minion sends something: call when the master has got to it."""
+        self.later(LATENCY, call, engine)
 
-        self.later(0.1, asked)
-        self.later(0.15, answered)
-
-    def on_publish(self, effect):
-        for minion in effect.minions:
-            assert minion in self.claims[effect.jid], "published without a durable claim"
-            known = (minion, effect.jid) in self.known and not self.minions[minion].keeps
-            assert not known, "published although it is known to have begun"
-
-        self.published_at.append(self.now)
+    def take_load(self, load, names, origin="", ends=()):
+        """The master publishes: its log has that at once, the bus tells of it, and the job cache has it a while later."""
+        jid, fun, at = load["jid"], events.function_of(load), self.wall()
+        if self.has_log:
+            work, user = work_of(load), load["user"]
+            self.doings.append(records.published(jid, fun, user, origin, sorted(names), ends, work, True, at))
+        self.fire(f"salt/job/{jid}/new", {"jid": jid, "fun": load["fun"], "minions": sorted(names)})
 
         def record():
-            self.last[effect.jid] = max(self.now, self.last.get(effect.jid, 0.0))
+            self.loads.setdefault(jid, load)
+            self.named[jid].update(names)
+            self.recorded[jid] = self.recorded.get(jid, (self.wall(),))[0], self.wall()
 
-        def reach_master():
-            self._log_publish(effect.jid, "state.apply", effect.minions, origin=JOB_RETRY)
-            self.later(self.lag, record, engine=False)
-            if effect.rerun:
-                for minion in effect.minions:
-                    self.minions[minion].begun.discard(effect.jid)
-            self.deliver(effect.jid, effect.minions)
-
-        self.later(0.05, reach_master, engine=False)
-        self.later(0.2, lambda: self.tell(facts.Sent(effect.jid, effect.minions)))
-
-    def on_ping(self, effect):
-        def pong():
-            there = tuple(name for name in effect.minions if self.minions[name].up)
-            self.tell(facts.SignOfLife(there, facts.Sign.ANSWER))
-
-        self.later(0.2, pong)
-
-    def on_findopening(self, effect):
-        ahead, times = self.clock_ahead, (None,)
-        if self.windows_known:
-            found = next_opening(None, effect.window, effect.timezone or "UTC", self.now + ahead)
-            times = found.opens - ahead, None if found.closes is None else found.closes - ahead
-        fact = facts.OpeningFound(effect.window, effect.timezone, *times)
-        self.later(0.0, lambda: self.tell(fact))
-
-    def on_checkkeys(self, effect):
-        pass
-
-    def on_vet(self, effect):
-        strangers = frozenset(effect.minions) - self.minions.keys()
-        self.later(0.1, lambda: self.tell(facts.Vetted(effect.jid, strangers)))
-
-    def on_announce(self, effect):
-        pass
-
-    def on_warn(self, effect):
-        pass
-
-    # -- minions ------------------------------------------------------------------------------------------------------
+        self.later(self.lag, record, engine=False) if self.lag else record()
 
     def publish(self, jid, targets=None, fun="state.apply", digest="", limits=None):
         """What an operator does with ``salt``; with a jid that there is, another part of the minions gets the job."""
         targets = tuple(self.minions if targets is None else targets)
-        extra = {} if limits is None else {"limits": limits}
-        new = Job(jid, (fun,), self.now, digest or jid, by_id=self.by_id, **extra), (), self.now
-        self.published.setdefault(jid, new)
-        self.recorded_at[jid] = min(self.now + self.lag, self.recorded_at.get(jid, math.inf))
-
-        def record():
-            job, earlier, at = self.published[jid]
-            self.published[jid] = job, tuple(dict.fromkeys((*earlier, *targets))), at
-            self.last[jid] = max(self.now, self.last.get(jid, 0.0))
-
-        self._log_publish(jid, fun, targets, work=digest)
-        if self.lag:
-            self.later(self.lag, record, engine=False)
-        else:
-            record()
+        tgt = ("*", "glob") if self.by_id else (f"job:{jid}", "grain")
+        load = {"jid": jid, "fun": fun, "arg": [digest or jid], "tgt": tgt[0], "tgt_type": tgt[1], "user": "root"}
+        if limits is not None:
+            wishes = {name: value for name, value in dataclasses.asdict(limits).items() if value is not None}
+            given = wishes.pop("given") and not wishes.pop("off")
+            load["kwargs"] = {"metadata": {"job_retry": wishes if given and wishes else given}}
+        job, earlier, at = self.published.get(jid, (job_of(jid, load, self.now), (), self.now))
+        self.published[jid] = job, tuple(dict.fromkeys((*earlier, *targets))), at
+        self.take_load(load, targets)
         self.delivered |= {(name, jid) for name in targets if self.minions[name].up}
         self.deliver(jid, targets)
-
-    def refuse(
-        self, times, answer=lambda effect: facts.SendFailed(effect.jid, effect.minions, "no", certain=True), after=0.0
-    ):
-        """Have the master give this answer, after so many seconds, to so many publishes, of which nothing is sent then."""
-        publish, left = self.on_publish, [times]
-
-        def refuse(effect):
-            if left[0]:
-                left[0] -= 1
-                told = answer(effect)
-                self.later(after, lambda: self.tell(told)) if after else self.tell(told)
-            else:
-                publish(effect)
-
-        self.on_publish = refuse
-
-    def forbid(self, jid):
-        """Have the master refuse each publish of a job for good: its function has been blacklisted."""
-        publish = self.on_publish
-
-        def refuse(effect):
-            no = facts.SendFailed(effect.jid, effect.minions, "no", certain=True, forbidden=True)
-            self.later(0.1, lambda: self.tell(no)) if effect.jid == jid else publish(effect)
-
-        self.on_publish = refuse
 
     def kill(self, jid, targets=None, user="root", fun="saltutil.kill_job", signal=None):
         """
@@ -527,22 +658,97 @@ class World:
         one that there is, another part of the minions gets it.
         """
         targets = tuple(self.minions if targets is None else targets)
-        signal = signal or f"kill-{jid}-{next(self._count)}"
-
-        def record():
-            earlier = self.kills[signal][0].minions if signal in self.kills else frozenset()
-            self.kills[signal] = (facts.Kill(jid, earlier.union(targets), user),)
-            self.last[signal] = max(self.now, self.last.get(signal, 0.0))
-
-        self._log_publish(signal, fun, targets, user, ends=[jid or records.EVERY_JOB])
-        if self.lag:
-            self.later(self.lag, record, engine=False)
-        else:
-            record()
+        signal = signal or f"kill-{jid}-{next(self.count)}"
+        funs = fun.split(",") if jid else ["saltutil.kill_all_jobs"]
+        args = [[jid] if "kill" in name and jid else [] for name in funs]
+        several = len(funs) > 1
+        load = {"jid": signal, "fun": funs if several else funs[0], "arg": args if several else args[0], "user": user}
+        self.take_load({**load, "tgt": "*", "tgt_type": "glob"}, targets, ends=[jid or records.EVERY_JOB])
         for name in targets:
             if self.minions[name].up and self.minions[name].running.pop(jid, None):
                 self.killed.add((name, jid))
         return signal
+
+    def wants_publish(self, jid, names):
+        """The engine is about to publish a job."""
+        for name in sorted(names):
+            self.must(name in self.claims.get(jid, ()), "published without a durable claim")
+            known = (name, jid) in self.known and not self.minions[name].keeps
+            self.must(not known, "published although it is known to have begun")
+
+    async def take_publish(self, life, jid, names, once):
+        """The engine publishes a job. Returns the minions that the master matches."""
+        self.published_at.append(self.now)
+        becomes = PublishFailed("no", True, True) if jid in self.forbidden else None
+        becomes = becomes or (self.publishing.pop(0) if self.publishing else None)
+        if becomes is not None and getattr(becomes, "certain", True):
+            await life.wait(LATENCY)
+            raise becomes
+        self.take_load(self.loads[jid], names, origin=JOB_RETRY)
+        if once.get("rerun"):
+            for name in names:
+                self.minions[name].begun.discard(jid)
+        self.deliver(jid, sorted(names))
+        if becomes is not None:
+            raise becomes
+        return names
+
+    def refuse(self, times, error=None):
+        """Have the master give this answer to so many publishes, of which nothing is sent then if that is certain."""
+        self.publishing += [error or PublishFailed("no", certain=True)] * times
+
+    def miss(self, times):
+        """Have the master match no minion so many times."""
+        self.refuse(times, NoMinionMatched("nobody"))
+
+    def store_return(self, name, jid):
+        """The master stores a return."""
+        is_first = (name, jid) not in self.returned
+        self.returned.add((name, jid))
+        if self.has_log:
+            fun = events.function_of(self.loads[jid]) if jid in self.loads else "state.apply"
+            self.doings.append(records.Returned(jid, name, fun, 0, is_first, self.wall()))
+
+    def hear_return(self, name, jid):
+        """The bus tells of a return."""
+        data = {"id": name, "jid": jid, "fun": "state.apply", "return": True, "retcode": 0}
+        self.fire(f"salt/job/{jid}/ret/{name}", data)
+
+    # -- minions ------------------------------------------------------------------------------------------------------
+
+    def ask(self, fun, arg, question, names, kept):
+        """The master publishes a question; minions that are there answer."""
+        if kept:
+            self.answered[question] = {}
+
+        def ask(name):
+            if self.minions[name].up:
+                value = self.answer(name, fun, arg)
+                self.send(lambda: self.take_answer(name, question, fun, value))
+
+        for name in sorted(names):
+            self.later(LATENCY, lambda name=name: ask(name), engine=False)
+
+    def answer(self, name, fun, arg):
+        """What a minion says."""
+        minion = self.minions[name]
+        if isinstance(fun, list):
+            return {each: self.answer(name, each, given) for each, given in zip(fun, arg, strict=True)}
+        jid = arg[0] if arg else ""
+        if fun == "saltutil.find_job":
+            return {"jid": jid} if jid in minion.running else {}
+        if fun == "saltutil.find_cached_job":
+            return minion.has_kept(jid)
+        if fun == "match.compound":
+            return (name, jid.partition(":")[2]) not in self.unmatched
+        return [{"jid": each} for each in minion.running] if fun == "saltutil.running" else True
+
+    def take_answer(self, name, question, fun, value):
+        """The master takes an answer."""
+        if question in self.answered:
+            self.answered[question][name] = value
+        data = {"id": name, "jid": question, "fun": fun, "return": value, "retcode": 0}
+        self.fire(f"salt/job/{question}/ret/{name}", data)
 
     def deliver(self, jid, names):
         for name in names:
@@ -551,8 +757,8 @@ class World:
                 minion.late.append(jid)
             if not minion.up or jid in minion.seen:
                 continue
-            assert (name, jid) not in self.returned, "run again although the job cache has its return"
-            assert jid not in minion.running, "begun although an earlier life of the minion still runs it"
+            self.must((name, jid) not in self.returned, "run again although the job cache has its return")
+            self.must(jid not in minion.running, "begun although an earlier life of the minion still runs it")
             minion.seen.add(jid)
             if minion.keeps and jid in minion.begun:
                 self.refused[name, jid] += 1
@@ -563,8 +769,12 @@ class World:
             minion.running[jid] = True
             life = minion.life
             if self.acks:
-                self.later(0.1, lambda name=name: self._begun(name, jid), engine=False)
+                self.send(lambda name=name: self.acknowledge(name, jid))
             self.later(self.duration, lambda name=name, life=life: self.finish(name, jid, life), engine=False)
+
+    def acknowledge(self, name, jid):
+        """The bus tells that a minion has begun a job."""
+        self.fire(f"salt/job/{jid}/start/{name}", {"id": name, "jid": jid})
 
     def finish(self, name, jid, life):
         minion = self.minions[name]
@@ -572,28 +782,13 @@ class World:
             return
         minion.running.pop(jid, None)
         minion.ran.add(jid)
+        self.send(lambda: self.take_return(name, jid))
+
+    def take_return(self, name, jid):
+        """The master takes a return."""
         if self.keeps_returns:
             self.store_return(name, jid)
-        self.later(0.05, lambda: self.hear_return(name, jid), engine=False)
-
-    def store_return(self, name, jid):
-        """The master stores a return."""
-        self.returned.add((name, jid))
-        if self.has_log:
-            self._do(records.Returned(jid, name, "state.apply", 0, True, self.now))
-
-    def hear_return(self, name, jid):
-        """The bus tells of a return."""
-        self._begun(name, jid)
-        if not self.has_log:
-            self.later(0.3, lambda: self._look_for_return(name, jid, 5))
-
-    def _look_for_return(self, name, jid, times):
-        """The engine looks a few times for a return that it has heard of."""
-        if (name, jid) in self.returned:
-            self.tell(facts.Returned(jid, frozenset([name])))
-        elif times:
-            self.later(2.0, lambda: self._look_for_return(name, jid, times - 1))
+        self.hear_return(name, jid)
 
     def stop(self, name):
         """kill -9 of a minion."""
@@ -610,7 +805,7 @@ class World:
         """Start a minion whose jobs live on without it (systemd's ``KillMode=process``)."""
         minion = self.minions[name]
         minion.up, minion.seen, minion.late = True, set(), None
-        self.later(0.1, lambda: self.tell(facts.SignOfLife((name,), facts.Sign.START)), engine=False)
+        self.send(lambda: self.fire(f"salt/minion/{name}/start", {"id": name}))
 
     def freeze(self, name):
         """A minion stops for a while: it answers nothing."""
