@@ -29,15 +29,13 @@ from saltext.jobs.core.retry.facts import (
     Kill,
     Published,
     Read,
-    SaveNote,
     Surveyed,
     Unreadable,
     Vet,
     Vetted,
     Warn,
 )
-from saltext.jobs.core.retry.note import Note
-from saltext.jobs.core.retry.notes import Notes
+from saltext.jobs.core.retry.notes import Note, Notes
 from saltext.jobs.core.retry.open_job import OpenJob, Source, Stage
 from saltext.jobs.core.retry.timers import Timers
 
@@ -79,7 +77,7 @@ class Survey:
 
 
 #: What follows from a fact. A Kill is for the entries that the queue has.
-Outcome = Read | SaveNote | Vet | Warn | Survey | Owed | Kill
+Outcome = Read | Vet | Warn | Survey | Owed | Kill
 
 
 class Capture:
@@ -134,9 +132,9 @@ class Capture:
         if fact.jid in self.open:
             self.open[fact.jid].forget(fact.strangers)
 
-    def settled(self, job: Job, minion: str) -> list[Outcome]:
+    def settled(self, job: Job, minion: str) -> None:
         """Note that a minion is not owed a job any more: its entry is removed, and no return will come."""
-        return [*self.notes.add(job.jid, self._end_of(job), settled=(minion,))]
+        self.notes.add(job.jid, self._end_of(job), settled=(minion,))
 
     def recheck(self, now: float) -> None:
         """Look again at the jobs that minions had begun: what has become of them?"""
@@ -202,8 +200,8 @@ class Capture:
             self._later(fact.jid, now)
             return []
         if fact.kills:
-            self._close(fact.jid)
-            outcomes: list[Outcome] = [*self.notes.drop(fact.jid)]  # of those who have killed the kill
+            self._drop(fact.jid)  # with the note of those who have killed the kill
+            outcomes: list[Outcome] = []
             # One of which somebody tells again, or that was itself killed, was taken long ago.
             is_new = now - fact.age > job.heard - AGAIN if job.heard else job.at > -math.inf
             for kill in fact.kills if is_new else ():
@@ -214,19 +212,21 @@ class Capture:
             return []
         job.signal = False
         if fact.job is None or not self.wants(fact.job):
-            return self._drop(fact.jid)
+            self._drop(fact.jid)
+            return []
         # The record's time is that of another process, whose clock may have been set.
         job.job = dataclasses.replace(fact.job, published_at=min(fact.job.published_at, job.since))
         if now >= self._end_of(job.job):
-            return self._drop(fact.jid)
-        outcomes = [*self.notes.spare(fact.jid, job.spared(fact.job.digest))]
+            self._drop(fact.jid)
+            return []
+        self.notes.spare(fact.jid, job.spared(fact.job.digest))
         job.recorded = now - fact.age
         if job.heard:
             job.published(job.recorded)
         if now < job.at + self._patience - _SLACK:
             self._later(fact.jid, job.at + self._patience)
-            return outcomes
-        return outcomes + self._judge(job, fact, known, now)
+            return []
+        return self._judge(job, fact, known, now)
 
     def _may_follow(self, since: float, now: float) -> bool:
         """Tell whether the record of a publish of which one has known since then may still follow in the job cache."""
@@ -243,18 +243,18 @@ class Capture:
         note = self.notes.get(fact.jid)
         missing = fact.missing.difference(known, note.settled)
         # One that is neither may have a key that is not accepted now, and be missing again when it is.
-        outcomes: list[Outcome] = [*self.notes.strike(fact.jid, fact.returned.union(known))]
+        self.notes.strike(fact.jid, fact.returned.union(known))
         if unasked := missing - job.surveyed:  # also one of a further publish whose deadline has passed unseen
-            outcomes += self.notes.add(fact.jid, self._end_of(job.job), job.begun & unasked)
+            self.notes.add(fact.jid, self._end_of(job.job), job.begun & unasked)
             job.stage, job.asking = Stage.TO_ASK, set(unasked)
-            return [*outcomes, Survey()]
+            return [Survey()]
         # Some may have said so only after they were asked, in answer to another question. They are asked about it before it
         # is held: what was heard can be forged, and one that keeps records knows whether it has begun.
         there, begun = missing & job.idle, missing & job.idle & (note.begun | job.begun)
-        outcomes += self._explain(job, begun, State.RUNNING, "it has begun the job, and no longer runs it", alive=True)
+        outcomes = self._explain(job, begun, State.RUNNING, "it has begun the job, and no longer runs it", alive=True)
         reason = "it is there, but has neither run nor returned the job"
         outcomes += self._explain(job, there - begun, State.PENDING, reason, alive=True)
-        outcomes += self.notes.strike(fact.jid, there)
+        self.notes.strike(fact.jid, there)
         self._settle(fact.jid, now)
         return outcomes
 
@@ -287,7 +287,7 @@ class Capture:
         outcomes: list[Outcome] = [kill]
         for jid in jids:
             # This is stored before the signal counts as settled; the look sorts out those who have returned the job.
-            outcomes += self.notes.kill(jid, now + self._settings.ttl, kill.minions, kill.user)
+            self.notes.kill(jid, now + self._settings.ttl, kill.minions, kill.user)
             if jid in self.open:
                 self.open[jid].killed_at = place
             self._look_now(jid, now)
@@ -325,12 +325,12 @@ class Capture:
         running = {minion for minion in asked if jid in fact.running.get(minion, ())}
         silent = asked - fact.running.keys()
         job.idle |= asked - running - silent
-        outcomes: list[Outcome] = [*self.notes.add(jid, self._end_of(job.job), running)]
+        self.notes.add(jid, self._end_of(job.job), running)
         begun = silent & (self.notes.get(jid).begun | job.begun)
         reason = "it did not return the job and does not answer"
-        outcomes += self._explain(job, silent - begun, State.PENDING, reason)
+        outcomes = self._explain(job, silent - begun, State.PENDING, reason)
         outcomes += self._explain(job, begun, State.RUNNING, "it has begun the job, and does not answer")
-        outcomes += self.notes.strike(jid, silent)
+        self.notes.strike(jid, silent)
         if job.idle:
             self._later(jid, now + GRACE)
         else:
@@ -354,10 +354,10 @@ class Capture:
         self.open[jid].stage = Stage.WAITING
         self._timers.set(("open", jid), at)
 
-    def _drop(self, jid: str) -> list[Outcome]:
+    def _drop(self, jid: str) -> None:
         """Close a job that nobody can be owed."""
         self._close(jid)
-        return [*self.notes.drop(jid)]
+        self.notes.drop(jid)
 
     def _settle(self, jid: str, now: float) -> None:
         """Close a job, but look again where one has heard of a publish that is not recorded: it may have been forged."""

@@ -89,17 +89,15 @@ class Effects:
                 self._with.writer.put_job(jid, self._snapshot(job))
         if effect.entries:
             self._with.writer.put_entries(effect.entries)
-
-    def _save_note(self, effect: facts.SaveNote) -> None:
-        note = self._with.machine.notes.get(effect.jid)
-        self._with.writer.put_note(self._with.owner, effect.jid, None if note is None else note.as_record())
+        for jid in effect.notes:
+            note = self._with.machine.notes.get(jid)
+            self._with.writer.put_note(self._with.owner, jid, None if note is None else note.as_record())
 
     def save_all(self) -> None:
         """Store all that the machine knows once more."""
         machine = self._with.machine
-        self._save(facts.Save(tuple((entry.minion, entry.jid) for entry in machine.entries()), tuple(machine.jobs)))
-        for jid in machine.notes:
-            self._save_note(facts.SaveNote(jid))
+        entries = tuple((entry.minion, entry.jid) for entry in machine.entries())
+        self._save(facts.Save(entries, tuple(machine.jobs), tuple(machine.notes)))
 
     def _snapshot(self, job: Job) -> dict[str, Any]:
         return {
@@ -408,7 +406,6 @@ def _complain(exc: BaseException) -> None:
 
 PERFORM: dict[type, Callable[[Effects, Any], None]] = {
     facts.Save: Effects._save,
-    facts.SaveNote: Effects._save_note,
     facts.Read: Effects._read,
     facts.LookUp: Effects._look_up,
     facts.Ask: Effects._ask,

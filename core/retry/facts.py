@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from saltext.jobs.core.retry.entry import Asker, Entry, Job
 from saltext.jobs.core.retry.knowledge import Said
-from saltext.jobs.core.retry.note import Note
+from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.retry.open_job import OpenJob, Source
 
 
@@ -351,18 +351,13 @@ class Tick(Fact):
 class Save(Effect):
     """
     Store what the queue now holds under these keys (minion, jid), and remove what it does not hold any more. Likewise
-    the snapshots of ``jobs``: stored before their first entry, removed after their last. It may take a second.
+    the snapshots of ``jobs``: stored before their first entry, removed after their last; and the ``notes`` about jobs. It
+    may take a second.
     """
 
     entries: tuple[tuple[str, str], ...]
     jobs: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class SaveNote(Effect):
-    """Store the note about a job, or remove it where there is none any more."""
-
-    jid: str
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ The parts, which are as pure, return what follows; this file passes it on:
 
     capture.py     who has missed a job                open_job.py  a job of which that is not known yet
     notes.py       what is known without an entry
-    owing.py       entries come, end and go            requests.py  what operators ask for
+    owing.py       entries come, end and go
     queue.py       what is owed, and what is stored    entry.py     the states of an entry
     turns.py       who is there, when a replay begins  openings.py  which jobs may be replayed now
     knowledge.py   what is known of minion and job     decision.py  what is done about it
@@ -36,7 +36,6 @@ from saltext.jobs.core.retry.outbox import Kind, Outbox, Turn
 from saltext.jobs.core.retry.owing import Owing
 from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.replay import GATHERINGS, Replays
-from saltext.jobs.core.retry.requests import Requests
 from saltext.jobs.core.retry.timers import Timers
 from saltext.jobs.core.retry.turns import Presence, Turns
 
@@ -72,7 +71,6 @@ class Retry:
         self.capture = Capture(settings, patience, self._timers)
         self.presence = Presence(settings, self.queue, self.turns, self.outbox)
         self.owing = Owing(self.queue, self.capture, self._timers, self.turns, self.replays, self.presence)
-        self.requests = Requests(self.queue, self.capture, self.turns, self.replays, self.owing, self.presence)
         self._out: list[facts.Effect] = []  # of the present step
         # What is still to be looked at, since events may have been missed.
         self._jobs_left, self._minions_left = deque[str](), deque[str]()
@@ -133,7 +131,7 @@ class Retry:
             TIMERS[key[0]](self, *key[1:])
         for turn in self.outbox.release(self.queue.now):
             self._publish(turn)
-        return [*self.queue.take_due(), *self._out]
+        return [*self.queue.take_due(self.capture.notes), *self._out]
 
     def _publish(self, turn: Turn) -> None:
         if turn.kind is Kind.JOB:
@@ -148,6 +146,9 @@ class Retry:
 
     def _do(self, *effects: facts.Effect) -> None:
         self._out += effects
+
+    def _warn(self, message: str) -> None:
+        self._do(*([facts.Warn(message)] if message else ()))
 
     def _answer(self, value: int | bool) -> None:
         self._do(facts.Answer(value))
@@ -252,7 +253,7 @@ class Retry:
         self.queue.now = max(now, self.queue.now)
         self.owing.take_up(part)
         # What was read needs no writing.
-        self.queue.take_changes()
+        self.queue.take_changes(self.capture.notes)
 
     def _restored(self, fact: facts.Restored) -> None:
         self.take_up(fact, self.queue.now)
@@ -263,11 +264,6 @@ class Retry:
         self._answer(self.owing.take_up(fact))
         self._timers.set(("sweep",), self.queue.now)
 
-    def _purge(self, fact: facts.PurgeRequested) -> None:
-        count, outcomes = self.requests.purge(fact)
-        self._follow(outcomes)
-        self._answer(count)
-
     def _end_due(self, minion: str) -> None:
         following = math.inf
         for entry in self.queue.of(minion, None):
@@ -275,7 +271,7 @@ class Retry:
             if end > self.queue.now:
                 following = min(following, end)
             elif entry.state in ENDED:
-                self._follow(self.owing.remove(entry))
+                self.owing.remove(entry)
             else:
                 # It expires if the job cache has no return of it, once that can be read.
                 self._do(self.replays.look_for_returns(entry.jid, (minion,)))
@@ -299,26 +295,26 @@ HANDLERS: dict[type, Callable[[Retry, Any], None]] = {
     facts.Sent: lambda it, fact: it.replays.sent(fact),
     facts.SendFailed: lambda it, fact: it.replays.sent(fact),
     facts.Unreadable: Retry._unreadable,
-    facts.KeysRead: lambda it, fact: it._follow(it.owing.keys_read(fact)),
+    facts.KeysRead: lambda it, fact: it._warn(it.owing.keys_read(fact)),
     facts.Vetted: lambda it, fact: it.capture.vetted(fact),
     facts.Refused: lambda it, fact: it.owing.refused(fact),
     facts.OpeningFound: Retry._opening_found,
     facts.Restored: Retry._restored,
     facts.Adopted: Retry._adopted,
-    facts.EnqueueRequested: lambda it, fact: it._answer(it.requests.enqueue(fact)),
-    facts.ReplayRequested: lambda it, fact: it._answer(it.requests.replay(fact)),
-    facts.RetryRequested: lambda it, fact: it._answer(it.requests.retry(fact)),
-    facts.CancelRequested: lambda it, fact: it._answer(it.requests.cancel(fact)),
-    facts.PurgeRequested: Retry._purge,
-    facts.PauseRequested: lambda it, _fact: it._answer(it.requests.pause()),
-    facts.ResumeRequested: lambda it, _fact: it._answer(it.requests.resume()),
+    facts.EnqueueRequested: lambda it, fact: it._answer(it.owing.enqueue(fact)),
+    facts.ReplayRequested: lambda it, fact: it._answer(it.owing.replay(fact)),
+    facts.RetryRequested: lambda it, fact: it._answer(it.owing.retry(fact)),
+    facts.CancelRequested: lambda it, fact: it._answer(it.owing.cancel(fact)),
+    facts.PurgeRequested: lambda it, fact: it._answer(it.owing.purge(fact)),
+    facts.PauseRequested: lambda it, _fact: it._answer(it.owing.pause()),
+    facts.ResumeRequested: lambda it, _fact: it._answer(it.owing.resume()),
     facts.Tick: lambda it, _fact: None,  # what is due is done after every fact
 }
 
 TIMERS: dict[str, Callable[..., None]] = {
     **{name: lambda it, jid, name=name: it._do(*it.replays.due(name, jid)) for name in GATHERINGS},
     "open": lambda it, jid: it._follow(it.capture.due(jid)),
-    "note": lambda it, jid: it._follow(it.capture.notes.due(jid)),
+    "note": lambda it, jid: it._warn(it.capture.notes.due(jid)),
     "keys": lambda it: it._check_keys() if it.owing.keyless else None,
     "opening": lambda it, *hours: it._do(it.openings.due(*hours, it.queue.now)),
     "end": Retry._end_due,

@@ -1,26 +1,75 @@
 """
-The notes about jobs, by jid: how they come, are kept, and go. Part of the retry machine, and as pure as it.
+What is known of minions and jobs beside the entries of the queue: who has begun a job, for whom an operator has killed it,
+and whose entry was removed without a return. A later look at the job must not owe it to those anew. Part of the retry
+machine, and as pure as it.
 
-It must never change a note without returning that it is to be stored.
+There is one note for each job, however many minions it names: a job that 10,000 minions run for an hour costs one record.
+It must never change a note without noting that it is to be stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from saltext.jobs.core.retry.facts import SaveNote, Warn
-from saltext.jobs.core.retry.note import Note
 from saltext.jobs.core.retry.timers import Timers
+
+
+class Note:
+    """
+    ``until`` is the Unix time at which nobody can be owed the job any more; ``killed`` is ``{minion: who killed it}``.
+    """
+
+    __slots__ = ("begun", "killed", "settled", "until")
+
+    def __init__(
+        self,
+        until: float,
+        begun: Iterable[str] = (),
+        settled: Iterable[str] = (),
+        killed: Mapping[str, str] | None = None,
+    ) -> None:
+        self.until, self.begun, self.settled = until, set(begun), set(settled)
+        self.killed = dict(killed or {})
+
+    def __bool__(self) -> bool:
+        return bool(self.begun or self.settled or self.killed)
+
+    def as_record(self) -> dict[str, Any]:
+        """Return the form that is stored."""
+        return {
+            "until": self.until,
+            "begun": sorted(self.begun),
+            "settled": sorted(self.settled),
+            "killed": dict(self.killed),
+        }
+
+    @classmethod
+    def from_record(cls, record: Any) -> Note:
+        """Return the note that a stored record describes. :raises ValueError: when it describes none."""
+        try:
+            until, begun, settled = float(record["until"]), list(record["begun"]), list(record["settled"])
+            killed = dict(record["killed"])
+        except (KeyError, TypeError) as exc:
+            raise ValueError(f"{type(exc).__name__}: {exc}") from exc
+        names = (*begun, *settled, *killed, *killed.values())
+        if not math.isfinite(until) or not all(isinstance(name, str) for name in names):
+            raise ValueError("it is no note about a job")
+        return cls(until, begun, settled, killed)
 
 
 class Notes:
     """
+    ``changed`` are the jobs whose note is to be stored, or removed where there is none any more.
+
     :param timers: the machine's; the keys ``("note", jid)`` are used here.
     """
 
     def __init__(self, timers: Timers) -> None:
         self._timers = timers
         self.by_jid: dict[str, Note] = {}
+        self.changed: dict[str, None] = {}
 
     def get(self, jid: str) -> Note:
         """Return the note about a job; an empty one where there is none."""
@@ -31,7 +80,7 @@ class Notes:
         self.by_jid[jid] = note
         self._timers.set(("note", jid), note.until)
 
-    def add(self, jid: str, until: float, begun: Iterable[str] = (), settled: Iterable[str] = ()) -> list[SaveNote]:
+    def add(self, jid: str, until: float, begun: Iterable[str] = (), settled: Iterable[str] = ()) -> None:
         """
         Note minions that have begun a job, and those that are not owed it any more although no return will come.
 
@@ -42,51 +91,50 @@ class Notes:
         known = len(note.begun) + len(note.settled)
         note.begun.update(begun)
         note.settled.update(settled)
-        if len(note.begun) + len(note.settled) == known:
-            return []
-        self.restore(jid, note)
-        return [SaveNote(jid)]
+        if len(note.begun) + len(note.settled) > known:
+            self._keep(jid, note)
 
-    def kill(self, jid: str, until: float, minions: Iterable[str], user: str) -> list[SaveNote]:
+    def kill(self, jid: str, until: float, minions: Iterable[str], user: str) -> None:
         """Note for which minions an operator has killed a job; ``until`` as above."""
         note = self.by_jid.get(jid) or Note(until)
         note.until = max(note.until, until)
         note.killed.update(dict.fromkeys(sorted(minions), user))
-        self.restore(jid, note)
-        return [SaveNote(jid)]
+        self._keep(jid, note)
 
-    def spare(self, jid: str, minions: Iterable[str]) -> list[SaveNote]:
+    def spare(self, jid: str, minions: Iterable[str]) -> None:
         """Forget that a job was killed for these minions: it was published to them again since."""
-        note = self.by_jid.get(jid)
-        spared = note.killed.keys() & set(minions) if note else set()
-        if note is None or not spared:
-            return []
-        note.killed = {minion: user for minion, user in note.killed.items() if minion not in spared}
-        return [SaveNote(jid)] if note else self.drop(jid)
+        self._strike(jid, set(), self.get(jid).killed.keys() & set(minions))
 
-    def strike(self, jid: str, minions: Iterable[str]) -> list[SaveNote]:
+    def strike(self, jid: str, minions: Iterable[str]) -> None:
         """Strike minions off the note about a job: they have returned it, or have an entry."""
-        note = self.by_jid.get(jid)
-        gone = (note.begun | note.killed.keys()).intersection(minions) if note else set()
-        if note is None or not gone:
-            return []
-        note.begun -= gone
-        note.killed = {minion: user for minion, user in note.killed.items() if minion not in gone}
-        return [SaveNote(jid)] if note else self.drop(jid)
+        gone, note = set(minions), self.get(jid)
+        self._strike(jid, note.begun & gone, note.killed.keys() & gone)
 
-    def drop(self, jid: str) -> list[SaveNote]:
+    def _strike(self, jid: str, begun: set[str], killed: set[str]) -> None:
+        if not begun and not killed:
+            return
+        note = self.by_jid[jid]
+        note.begun -= begun
+        note.killed = {minion: user for minion, user in note.killed.items() if minion not in killed}
+        if note:
+            self.changed[jid] = None
+        else:
+            self.drop(jid)
+
+    def _keep(self, jid: str, note: Note) -> None:
+        self.restore(jid, note)
+        self.changed[jid] = None
+
+    def drop(self, jid: str) -> None:
         """Drop the note about a job, if there is one."""
-        if self.by_jid.pop(jid, None) is None:
-            return []
-        self._timers.cancel(("note", jid))
-        return [SaveNote(jid)]
+        if self.by_jid.pop(jid, None) is not None:
+            self._timers.cancel(("note", jid))
+            self.changed[jid] = None
 
-    def due(self, jid: str) -> list[SaveNote | Warn]:
-        """Drop a note about a job that nobody can be owed any more."""
+    def due(self, jid: str) -> str:
+        """Drop a note about a job that nobody can be owed any more. Returns what an operator is to be told, if anything."""
         begun = sorted(self.get(jid).begun)
-        effects: list[SaveNote | Warn] = [*self.drop(jid)]
-        if begun:
-            some = ", ".join(begun[:5])
-            message = f"{len(begun)} minions have begun job {jid} and not returned it in its time to live: {some}"
-            effects.append(Warn(message))
-        return effects
+        self.drop(jid)
+        some = ", ".join(begun[:5])
+        told = f"{len(begun)} minions have begun job {jid} and not returned it in its time to live: {some}"
+        return told if begun else ""

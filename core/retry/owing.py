@@ -1,17 +1,30 @@
 """
-Who is owed a job from now on, and who no longer is, with what follows from that for their replays. Part of the retry
-machine, and as pure as it.
+Who is owed a job from now on, and who no longer is, because of what became of the job or because an operator asks for that,
+with what follows for their replays. Each request is answered with what has come of it; ``facts.py`` says with what. Part of
+the retry machine, and as pure as it.
 
-It must never let a job be owed anew to a minion whose entry an operator has removed.
+It must never let a job be owed anew to a minion whose entry an operator has removed, nor send anything: what an operator
+asks for goes the way of all replays, with every look and question.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from saltext.jobs.core.retry.capture import Capture, Outcome, Owed
+from saltext.jobs.core.retry.capture import Capture, Owed
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, State
-from saltext.jobs.core.retry.facts import Adopted, KeysRead, Kill, Refused, Restored, Warn
+from saltext.jobs.core.retry.facts import (
+    Adopted,
+    CancelRequested,
+    EnqueueRequested,
+    KeysRead,
+    Kill,
+    PurgeRequested,
+    Refused,
+    ReplayRequested,
+    Restored,
+    RetryRequested,
+)
 from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.replay import Replays
 from saltext.jobs.core.retry.timers import Timers
@@ -92,35 +105,99 @@ class Owing:
             if entry is not None and entry.state not in ENDED:
                 self._replays.end(entry, State.DEAD, fact.reason)
 
-    def remove(self, entry: Entry) -> list[Outcome]:
+    def remove(self, entry: Entry) -> None:
         """Forget an entry that was not returned: it must not be queued again when its job is looked at."""
         job = self._queue.jobs[entry.jid]
         self._replays.remove(entry)
         if self._queue.now < job.published_at + self._capture.ttl_of(job):
-            return self._capture.settled(job, entry.minion)
-        return []
+            self._capture.settled(job, entry.minion)
 
     def alive(self, minions: Iterable[str]) -> None:
         """Minions seem to be there: those whose key was not found may have a new one, and are not to get what is owed."""
         if self.keyless and not self.keyless.isdisjoint(minions):
             self._timers.no_later(("keys",), self._queue.now + _KEYS_SOON)
 
-    def keys_read(self, fact: KeysRead) -> list[Outcome]:
+    def keys_read(self, fact: KeysRead) -> str:
         """
         A key is gone when it is not found twice, or when there is a new one then: who has that is another machine. That no
-        minion has any says that they could not be read.
+        minion has any says that they could not be read. Returns what an operator is to be told, if anything.
         """
         known = self._queue.backlogs.keys()
         gone = fact.gone & known
         if fact.none and len(known) > 1 and gone == known:
-            return [Warn(f"None of the {len(known)} minions with a queue has a key: that is not believed")]
+            return f"None of the {len(known)} minions with a queue has a key: that is not believed"
         suspects, self.keyless = self.keyless, set(gone)
-        outcomes: list[Outcome] = []
         for minion in sorted((gone | fact.renewed) & suspects & known):
             for entry in self._queue.of(minion, None):
                 if entry.state not in ENDED:
                     self._replays.end(entry, State.CANCELLED, "the minion's key was deleted")
-                outcomes += self.remove(entry)
+                self.remove(entry)
         if self.keyless - suspects:
             self._timers.set(("keys",), self._queue.now + _KEYS_AGAIN)
-        return outcomes
+        return ""
+
+    # -- what operators ask for ---------------------------------------------------------------------------------------
+
+    def enqueue(self, fact: EnqueueRequested) -> int:
+        """Queue a job for minions; those whose entry has ended get it anew."""
+        ttl = self._capture.ttl_of(fact.job)
+        job = self._queue.jobs.get(fact.job.jid, fact.job)
+        minions = list(dict.fromkeys(fact.minions))
+        again = [entry for minion in minions if (entry := self._queue.entry(minion, job.jid)) and entry.state in ENDED]
+        for entry in again:
+            self._queue.renew(entry, self._queue.now + ttl, fact.reason)
+        new = [minion for minion in minions if not self._queue.has(minion, job.jid)]
+        queued = self.add(job, new, fact.reason, self._queue.now + ttl)
+        for entry in (*again, *queued):
+            entry.named, entry.asker = fact.named, fact.asker
+        self._presence.ping(minion for minion in minions if minion in self._queue.backlogs)
+        return len(queued) + len(again)
+
+    def replay(self, fact: ReplayRequested) -> int:
+        """Let a minion have what it is owed now, whatever window or wait there is."""
+        pending = [entry for entry in self._queue.of(fact.minion, None) if entry.state is State.PENDING]
+        for entry in pending:
+            entry.next_at = 0.0
+        if pending:
+            backlog = self._queue.backlogs[fact.minion]
+            backlog.not_before, backlog.urged = 0.0, self._queue.now
+            backlog.at_any_time.update(entry.jid for entry in pending)
+            self._turns.wake(fact.minion, self._queue.now)
+        return len(pending)
+
+    def retry(self, fact: RetryRequested) -> int:
+        """Make entries pending again that are held or were given up."""
+        found = [entry for entry in self._queue.of(fact.minion, fact.jid) if entry.state in (State.HELD, State.DEAD)]
+        for entry in found:
+            ttl = self._capture.ttl_of(self._queue.jobs[entry.jid])
+            entry.asker = fact.asker or entry.asker
+            self._queue.renew(entry, self._queue.now + ttl, "an operator wants it tried again")
+        self._presence.ping(entry.minion for entry in found)
+        return len(found)
+
+    def cancel(self, fact: CancelRequested) -> int:
+        """Cancel entries that have not ended."""
+        found = [entry for entry in self._queue.of(fact.minion, fact.jid) if entry.state not in ENDED]
+        for entry in found:
+            late = "; it may have been delivered" if entry.state in UNDER_WAY else ""
+            self._replays.end(entry, State.CANCELLED, f"by an operator{late}")
+        return len(found)
+
+    def purge(self, fact: PurgeRequested) -> int:
+        """Forget entries of some states."""
+        found = [entry for entry in self._queue.of(None, None) if entry.state.value in fact.states]
+        for entry in found:
+            self.remove(entry)
+        return len(found)
+
+    def pause(self) -> bool:
+        """Let nothing be replayed for now."""
+        is_new = not self._turns.paused
+        self._replays.pause()
+        return is_new
+
+    def resume(self) -> bool:
+        """Let replays go on, and find out who is there for them."""
+        is_new, self._turns.paused = self._turns.paused, False
+        self._presence.ping_without_replay(self._queue.backlogs)
+        return is_new

@@ -18,6 +18,7 @@ from saltext.jobs.core.retry.decision import Terms
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, State
 from saltext.jobs.core.retry.facts import Announce, Effect, Save, Warn
 from saltext.jobs.core.retry.knowledge import Signs
+from saltext.jobs.core.retry.notes import Notes
 from saltext.jobs.core.retry.openings import Openings
 from saltext.jobs.core.retry.steps import Replay, Step
 from saltext.jobs.core.retry.timers import Timers
@@ -232,18 +233,18 @@ class Queue:
 
     # -- what is to be done because of that ---------------------------------------------------------------------------
 
-    def take_due(self) -> list[Effect]:
+    def take_due(self, notes: Notes) -> list[Effect]:
         """Return what is to be stored and told of the changes since the last call; the Save comes first."""
         due, self._told = self._told, []
-        changes = self.take_changes()
+        changes = self.take_changes(notes)
         return [changes, *due] if changes else due
 
-    def take_changes(self) -> Save | None:
-        """Return what is to be stored of the changes since the last call, if there are any."""
-        if not self._dirty and not self._dirty_jobs:
+    def take_changes(self, notes: Notes) -> Save | None:
+        """Return what is to be stored of the changes since the last call, also of the notes, if there are any."""
+        if not self._dirty and not self._dirty_jobs and not notes.changed:
             return None
-        changes = Save(tuple(self._dirty), tuple(self._dirty_jobs))
-        self._dirty, self._dirty_jobs = {}, {}
+        changes = Save(tuple(self._dirty), tuple(self._dirty_jobs), tuple(notes.changed))
+        self._dirty, self._dirty_jobs, notes.changed = {}, {}, {}
         return changes
 
     # -- what holds for a job -----------------------------------------------------------------------------------------

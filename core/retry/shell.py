@@ -33,7 +33,7 @@ from saltext.jobs.core.retry.effects import Context, Effects
 from saltext.jobs.core.retry.entry import ENDED, Entry
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.metrics import metrics_of
-from saltext.jobs.core.retry.note import Note
+from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.retry.open_job import Source
 from saltext.jobs.core.retry.owner import earlier_queues, retire, settle_owner
 from saltext.jobs.core.retry.ports import Ports

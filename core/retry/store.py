@@ -8,7 +8,7 @@ bank                       key       value
 ``job_retry/jobs``         jid       the snapshot: owner, published_at, the load without secrets, the minions that
                                      have, or had, an entry
 ``job_retry/claims``       jid       ``{minion: Unix time}``: claims that may be newer than what the entries say
-``job_retry/notes/<id>``   jid       what one master knows of minions without an entry (core/retry/note.py)
+``job_retry/notes/<id>``   jid       what one master knows of minions without an entry (core/retry/notes.py)
 ``job_retry/owners``       owner     Unix time at which that master was last seen alive
 ``job_retry/corrupt``      name      what could not be used, and what the driver has refused
 =========================  ========  ===========================================================================
@@ -46,7 +46,7 @@ from saltext.jobs.core.disk.local_banks import LocalBanks
 from saltext.jobs.core.errors import LaterVersion, StateError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.retry.entry import Entry, State
-from saltext.jobs.core.retry.note import Note
+from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.retry.refusals import is_of_the_record
 from saltext.jobs.core.store.keys import Keys
 from saltext.jobs.core.store.needed import OWED

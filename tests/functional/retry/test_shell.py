@@ -22,7 +22,7 @@ from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import Stage as Standing
 from saltext.jobs.core.retry.entry import State
-from saltext.jobs.core.retry.note import Note
+from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.retry.ports import ports_of
 from saltext.jobs.core.retry.shell import RetryShell
 from saltext.jobs.core.retry.store import FORMAT, Changes, RetryStore

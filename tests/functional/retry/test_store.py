@@ -15,7 +15,7 @@ import salt.loader
 
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.retry.entry import Entry, State
-from saltext.jobs.core.retry.note import Note
+from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.retry.store import CLAIMS, FORMAT, JOBS, NOTES, QUEUE, Changes, RetryStore
 from saltext.jobs.core.retry.verbs import read_queue
 from tests.faults import full_disk
