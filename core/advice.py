@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Advice(str):
-    """A finding that may be left as it is: all works without the change."""
+    """A finding that is only advice: everything works without the change."""
 
 
 def examined(standing: Mapping[str, Any], findings: Iterable[str]) -> dict[str, Any]:
@@ -16,8 +16,8 @@ def examined(standing: Mapping[str, Any], findings: Iterable[str]) -> dict[str, 
 
     :param standing: how things stand, by name.
     :param findings: a sentence for each thing that an operator may want to change.
-    :return: ``standing`` with ``findings``, and ``retcode``, with which ``salt-run`` ends: 1 where a finding is more than
-        advice.
+    :return: ``standing`` with ``findings``, and ``retcode``, the exit status of ``salt-run``: 1 if a finding is more
+        than advice.
     """
     found = list(findings)
     trouble = any(not isinstance(finding, Advice) for finding in found)

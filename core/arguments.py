@@ -1,6 +1,6 @@
 """
-What operators type, checked: how each kind of value is read, for all runners. What only batches have (sizes, groups, checks)
-is read in ``core/batch/``.
+Checks what operators type: one function for each kind of value, for all runners. What only batches have (sizes, groups,
+checks) is read in ``core/batch/``.
 
 Each function takes the option's name and its value as Salt handed it over, returns the value to use, and raises ``Refused``
 with the name, the value and what is accepted. The command line reads everything as YAML, so a jid, a minion id or a target
@@ -23,12 +23,12 @@ TARGETS = (
     *("glob", "list", "grain", "compound", "nodegroup", "pcre", "grain_pcre", "pillar", "pillar_pcre", "pillar_exact"),
     *("compound_pillar_exact", "ipcidr", "range"),
 )
-#: How alike two names must be for one to be taken for a slip of the other.
+#: How similar two names must be for one to count as a misspelling of the other.
 _ALIKE = 0.8
 
 
 def seconds(name: str, value: Any, above: float | None = None) -> float:
-    """Return seconds from a number or a duration such as ``15m``; more than ``above`` where that is given."""
+    """Return seconds from a number or a duration such as ``15m``; more than ``above``, if given."""
     try:
         result = duration(value)
         if above is not None and result <= above:
@@ -63,7 +63,7 @@ def moment(name: str, value: Any, now: float) -> float | None:
 
 
 def flag(name: str, value: Any) -> bool:
-    """Return True or False; nothing else is taken for either."""
+    """Return True or False; nothing else is accepted."""
     if not isinstance(value, bool):
         raise Refused(f"{name} is {value!r}; accepted is True or False")
     return value
@@ -139,7 +139,7 @@ def minions(value: Any) -> tuple[str, ...]:
 
 
 def plain(name: str, value: Any) -> str:
-    """Return what may become part of a path or a key, such as a master's id or a returner's name."""
+    """Return a name that may become part of a path or a key, such as a master's id or a returner's name."""
     return _plain(name, value, "a plain name")
 
 
@@ -169,7 +169,7 @@ def function(value: Any) -> str:
 
 
 def accepted(read: Any, *values: Any) -> Any:
-    """Return what ``read`` makes of some values. Its ValueError or SettingsError, which names the value, is the refusal."""
+    """Return ``read(*values)``. Its ValueError or SettingsError, which names the value, becomes the refusal."""
     try:
         return read(*values)
     except (ValueError, SettingsError) as exc:
@@ -177,7 +177,7 @@ def accepted(read: Any, *values: Any) -> Any:
 
 
 def slip_of(name: str, known: Iterable[str]) -> str | None:
-    """Return which of the ``known`` names somebody must have meant by ``name``, or None."""
+    """Return the one of the ``known`` names that ``name`` is a misspelling of, or None."""
     return next(iter(difflib.get_close_matches(name.lower(), list(known), 1, _ALIKE)), None)
 
 

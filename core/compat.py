@@ -1,6 +1,6 @@
 """
-What differs between the Salt releases that this extension supports. Other modules ask for a fact from here, and never which
-release it is.
+What differs between the Salt releases that this extension supports. Other modules use the facts of this module and
+never check the release.
 
 It must never hold policy: each name here is one fact about one or more releases.
 """
@@ -61,11 +61,11 @@ HAS_START_EVENT = _MAJOR >= 3008
 HAS_NATIVE_BATCHES = _MAJOR >= 3008
 
 
-#: With ``minion_data_cache: False`` a compound target goes to the minions, which know themselves whether it matches. The
-#: master of Salt 3008 fails over it (``CkMinions._check_compound_minions``), and says that it matches no minion.
+#: With ``minion_data_cache: False`` a compound target goes to the minions, which match it themselves. The master of
+#: Salt 3008 fails on it (``CkMinions._check_compound_minions``), and says that it matches no minion.
 SENDS_COMPOUND_WITHOUT_DATA = _MAJOR < 3008
 
-#: The event bus is a stream of msgpack frames on the publisher's socket. That of Salt 3006 changed its form between patch
+#: The event bus is a stream of msgpack frames on the publisher's socket. Salt 3006 changed its form between patch
 #: releases, and its own client is fast.
 HAS_PLAIN_BUS = _MAJOR >= 3007
 
@@ -75,7 +75,7 @@ _TESTED, _TESTED_PYTHON = range(3006, 3009), range(10, 15)
 
 
 def untested() -> list[str]:
-    """Return a sentence for each of Salt and Python that is of a release on which this extension is not tested."""
+    """Return a sentence each for Salt and Python, if this extension is not tested on their release."""
     found = []
     if _MAJOR not in _TESTED:
         found.append(
@@ -94,8 +94,8 @@ def new_loop() -> Any:
     """
     Return a fresh tornado loop, current for this thread.
 
-    An engine process is forked from the master and may have inherited a loop that belongs to its parent. Its timers go by
-    a clock that nobody can set; the tornado of Salt 3006 would take the system's.
+    An engine process is forked from the master and may have inherited a loop that belongs to its parent. Its timers use
+    a clock that cannot be set; the tornado of Salt 3006 would use the system's.
     """
     if _MAJOR < 3007:
         loop = IOLoop(time_func=time.monotonic)
@@ -121,7 +121,7 @@ async def close_channel(channel: Any) -> None:
 
 def minion_data(cache: Any, minion: str) -> tuple[Any, Any]:
     """
-    Return the grains and the pillar that the master has cached of a minion; empty or None where it has not. Blocks.
+    Return the grains and the pillar that the master has cached of a minion; empty or None if it has none. Blocks.
 
     :param cache: a ``salt.cache.Cache``. Salt 3008 has a bank for each of the two, earlier releases one for each minion.
     """
@@ -132,7 +132,7 @@ def minion_data(cache: Any, minion: str) -> tuple[Any, Any]:
 
 
 def minion_data_written(cache: Any, minion: str) -> float | None:
-    """Return when the master has last cached the grains of a minion, in Unix time; None where it has not. Blocks."""
+    """Return the Unix time at which the master last cached a minion's grains, or None. Blocks."""
     place = ("grains", minion) if _MAJOR >= 3008 else (f"minions/{minion}", "data")
     written = cache.updated(*place) if cache.contains(*place) else None
     return None if written is None else float(written)
@@ -140,12 +140,12 @@ def minion_data_written(cache: Any, minion: str) -> float | None:
 
 def minion_keys(opts: Any) -> tuple[frozenset[str], frozenset[str]]:
     """
-    Return the minions whose key is accepted, and those that have a key in whatever state. Blocks.
+    Return the minions whose key is accepted, and the minions that have a key in any state. Blocks.
 
-    Salt 3008 can keep keys in another place than its directories. The directories are listed without its class, which takes
-    one that cannot be read for an empty one, and opens each key.
+    Salt 3008 can keep keys elsewhere. Directories are listed without Salt's class, which takes an unreadable one for an
+    empty one, and opens each key.
 
-    :raises OSError: where a directory of keys cannot be read.
+    :raises OSError: if a directory of keys cannot be read.
     """
     if not _has_key_folders(opts):
         import salt.key
@@ -162,7 +162,7 @@ def minion_keys(opts: Any) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def key_changed_at(opts: Any, minion: str) -> float:
-    """Return the Unix time at which a minion's key was put where it is; 0 where that is not known. Blocks."""
+    """Return the Unix time at which a minion's key was put in its place; 0 if that is not known. Blocks."""
     if not _has_key_folders(opts):
         return 0.0
     times = [0.0]
@@ -190,6 +190,6 @@ def _files_in(folder: str) -> frozenset[str]:
 
 
 def plain_opts(opts: Any) -> dict[str, Any]:
-    """Return the options that ``__opts__`` of a loaded module stands for: on some releases it is a proxy for them."""
+    """Return the options behind the ``__opts__`` of a loaded module, which on some releases is a proxy."""
     value: dict[str, Any] = opts.value() if hasattr(opts, "value") else opts
     return value

@@ -1,4 +1,4 @@
-"""The errors of this extension: one tree under Salt's own, so that callers of Salt catch them as ever."""
+"""The errors of this extension: one tree under Salt's own, so that callers of Salt catch them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = [
 
 
 class JobsError(SaltException):  # type: ignore[misc]
-    """Whatever this extension itself raises."""
+    """The base of all errors that this extension raises."""
 
 
 class SettingsError(JobsError):
@@ -42,8 +42,8 @@ class PublishFailed(JobsError):
     The master did not confirm a publish.
 
     ``certain`` is True when the master refused it, so that no minion has it, and False when nothing is known, as after
-    a time-out: the minions may have received it. ``forbidden`` is True when it will refuse the same again: who publishes may
-    not, or nobody may (``publisher_acl_blacklist``).
+    a time-out: the minions may have received it. ``forbidden`` is True when it will refuse the same again: the user may
+    not publish it, or no user may (``publisher_acl_blacklist``).
     """
 
     def __init__(self, message: str, certain: bool = False, forbidden: bool = False) -> None:
@@ -52,7 +52,7 @@ class PublishFailed(JobsError):
 
 
 class NoMinionMatched(PublishFailed):
-    """The master published nothing, since it knows none of the minions that were named."""
+    """The master published nothing, because it knows none of the named minions."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, certain=True)
@@ -64,9 +64,10 @@ class EngineAbsent(JobsError, CommandExecutionError):  # type: ignore[misc]
 
 class Refused(JobsError, CommandExecutionError, NotImplemented):  # type: ignore[misc]
     """
-    A runner does not do what it was asked for. The message is one line that names the value and what to do.
+    A runner refuses a request. The message is one line that names the value and what to do.
 
-    It is one of Salt's NotImplemented, of which alone Salt shows the message and no traceback: see ``core.runner``.
+    It is a subclass of Salt's NotImplemented: only for that does Salt show the message without a traceback. See
+    ``core.runner``.
     """
 
     def __init__(self, message: str) -> None:

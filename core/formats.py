@@ -1,10 +1,10 @@
 """
-Versions of the forms in which this extension keeps things on the disk and in the job cache.
+Versions of this extension's formats on the disk and in the job cache.
 
-A form's number rises when a version that knows the lower one only would misread what is written, not where a field comes
-in that may be missing. The latest number stands where the form is defined (``FORMAT``). Version 0.1.0 wrote no numbers: what
-has none is 1. What has a later number than is known is left as it is, whoever meets it: not acted upon, not set aside, not
-written over. With the version that wrote it, it goes on.
+The number of a format (``FORMAT``, where the format is defined) rises when a version that only knows the lower one
+would misread the data. A new field that may be missing does not raise it. Version 0.1.0 wrote no numbers: data without
+one is 1. Data of a later format is left as it is: not acted upon, not set aside, not overwritten. The version that
+wrote it goes on with it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 
 from saltext.jobs.core.errors import LaterVersion
 
-#: Under which name a record has its number.
+#: The key under which a record has its number.
 FIELD = "format"
 
 _FIRST = 1
 
 
 def number_of(record: Any) -> Any:
-    """Return the number that a record has, as it was read; that of version 0.1.0 where it has none."""
+    """Return the number of a record, as it was read; if it has none, that of version 0.1.0."""
     return record.get(FIELD, _FIRST) if isinstance(record, Mapping) else _FIRST
 
 
@@ -32,9 +32,9 @@ def check(what: object, number: Any, known: int, until: str) -> None:
     :param what: the file or record.
     :param number: as it was read.
     :param known: the latest that is known here.
-    :param until: what does not happen as long as that is so.
-    :raises LaterVersion: when it is a later one.
-    :raises ValueError: when it is no such number.
+    :param until: what stands still until then.
+    :raises LaterVersion: when the number is later than ``known``.
+    :raises ValueError: when it is not a valid number.
     """
     if type(number) is not int or number < _FIRST:
         raise ValueError(f"{what} says that it is of format {number!r}, which is none")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-#: Signals to other jobs: what they end is not delivered any more.
+#: Signals to other jobs: a job that they end is not delivered any more.
 KILLS = frozenset(
     {
         "saltutil.kill_job",

@@ -9,9 +9,9 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
-#: Longest name that file systems and cache drivers take, in bytes.
+#: Longest name that file systems and cache drivers accept, in bytes.
 _LONGEST = 255
-#: Seconds by which the time that a jid carries may differ from the true one: it may be that of any time zone.
+#: Seconds by which the time in a jid may differ from the true one: it may be in any time zone.
 TIME_ZONES = 15 * 3600.0
 
 
@@ -26,7 +26,7 @@ def is_plain(name: Any) -> bool:
         return False
     if name.isascii():
         return len(name) <= _LONGEST
-    # A lone surrogate cannot be encoded; such a name comes from a broken or hostile sender only.
+    # A lone surrogate cannot be encoded; only a broken or hostile sender sends such a name.
     return len(name.encode("utf-8", "replace")) <= _LONGEST and _is_encodable(name)
 
 
@@ -40,7 +40,7 @@ def _is_encodable(name: str) -> bool:
 
 def jid_time(jid: str) -> float | None:
     """
-    Return the Unix time that a jid of Salt's own making carries, in seconds, or None for another jid.
+    Return the Unix time in a jid that Salt has made, in seconds, or None for another jid.
 
     The first 20 characters are year to microsecond in UTC (``salt.utils.jid.gen_jid``).
     """

@@ -1,9 +1,9 @@
 """
-The loggers of this extension: each line that they log is one line, and of a bounded length, whatever a minion, a user or a
-server has put into it.
+The loggers of this extension: each message is one line of bounded length, whatever a minion, a user or a server has put
+into it.
 
-What is logged carries ids, functions, reasons and the errors of others. A line feed in one of them would begin a line of its
-own in the master's log, and a megabyte would fill it. So nothing in this extension logs with a logger from elsewhere.
+Messages contain ids, functions, reasons and errors of others. A line feed in one of them would forge a line of the
+master's log, and a megabyte would fill it. So all code of this extension uses these loggers.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 import logging
 import re
 
-#: Characters of a line, and lines of a traceback: its first and its last ones.
+#: Most characters of a line, and most lines of a traceback (its first and its last ones).
 LONGEST, TRACED = 2000, 60
-#: What would end a line, or act on the terminal on which it is read.
+#: Characters that would end a line, or act on a reader's terminal.
 _ODD = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
@@ -26,10 +26,12 @@ def logger(name: str) -> logging.Logger:
 
 
 def bounded(record: logging.LogRecord) -> bool:
-    """Cut what is too long in a record, and write out what is no plain character; a filter that lets all pass."""
+    """
+    Shorten a record that is too long, and escape its special characters. It is a filter that lets all records pass.
+    """
     try:
         message = record.getMessage()
-    except Exception:  # an argument that cannot be made text: logging itself tells of it
+    except Exception:  # an argument has no text form: logging itself reports it
         return True
     if len(message) > LONGEST or _ODD.search(message):
         record.msg, record.args = one_line(message), ()
@@ -39,7 +41,9 @@ def bounded(record: logging.LogRecord) -> bool:
 
 
 def one_line(text: str) -> str:
-    """Return a text as one line of at most ``LONGEST`` characters, and the number of those that are left out."""
+    """
+    Return a text as one line of at most ``LONGEST`` characters; a longer one ends with the number of those left out.
+    """
     shown = _ODD.sub(lambda found: ascii(found[0])[1:-1], text[:LONGEST])
     left = len(text) - LONGEST
     return shown if left <= 0 else f"{shown}… ({left} characters more)"

@@ -1,7 +1,7 @@
 """
 Tells Salt's loader where this extension's modules are.
 
-Named by the ``salt.loader`` entry point; Salt calls it whenever it looks for modules of a kind.
+The ``salt.loader`` entry point names it; Salt calls it when it looks for modules of a kind.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ def module_dirs() -> dict[str, list[str]]:
     """
     Return ``{kind: [directory]}`` for each kind of Salt module in this extension.
 
-    They lie beside ``core``, in a checkout as where a wheel was installed.
+    They are beside ``core``, in a checkout as in an installed wheel.
     """
     folder = pathlib.Path(__file__).absolute().parents[1]
     return {kind: [str(folder / kind)] for kind in _KINDS}

@@ -1,8 +1,8 @@
 """
 An engine's figures: in the text format of Prometheus, and for a runner.
 
-Labels are names of states, outcomes and returners, never of minions, jobs or users: their number must not grow with a fleet,
-and the file may be read by everybody. Pure: stdlib only.
+Labels are names of states, outcomes and returners, never of minions, jobs or users: their number must not grow with a
+fleet, and everyone may read the file. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Metric:
     """
     One figure, or one for each value of a label.
 
-    ``name`` as Prometheus has it, with its unit; ``kind``: counter (since the engine's start) or gauge. ``label`` is empty
-    where there is one sample only, which is then under "".
+    ``name`` as Prometheus has it, with its unit; ``kind``: counter (since the engine's start) or gauge. ``label`` is
+    empty if there is only one sample, whose key is then "".
     """
 
     name: str
@@ -66,9 +66,9 @@ def _number(value: float) -> str:
 
 def figures_of(metrics: Iterable[Metric]) -> dict[str, Any]:
     """
-    Return ``{name: figure}``, or where there is one for each value of a label ``{name: {value: figure}}``.
+    Return ``{name: figure}``, or ``{name: {value: figure}}`` for a metric with a label.
 
-    A figure that is infinite is None: JSON has no word for it, and an answer of the API that has one cannot be read at all.
+    An infinite figure becomes None: JSON has no infinity, and clients could not parse an API answer that contains one.
     """
     return {
         metric.name: {value: _finite(number) for value, number in metric.samples.items()}
@@ -83,7 +83,7 @@ def _finite(value: float) -> float | None:
 
 
 class History:
-    """The figures of the last hour, one set a minute, for whoever begins to look at them."""
+    """The figures of the last hour, one set a minute, for runners and the console."""
 
     #: Seconds between two sets.
     INTERVAL = 60.0
@@ -101,7 +101,7 @@ class History:
 
 
 class Health(Protocol):
-    """What is known of the engine's subscription: see ``master.bus.Bus``."""
+    """The state of the engine's subscription: see ``master.bus.Bus``."""
 
     gaps: int
 
@@ -110,7 +110,7 @@ class Health(Protocol):
 
 
 class Work(Protocol):
-    """What was published: see ``master.publisher.Publisher``."""
+    """Counts of publishes: see ``master.publisher.Publisher``."""
 
     published: int
     failed: int

@@ -1,5 +1,5 @@
 """
-How an option is declared, and what it can accept: each kind of value once, with the words in which an error names it.
+How options are declared, and what they accept: each kind of value once, with its words for errors.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def option(default: Any, check: Check, since: str = "0.1.0", instead: str = "") 
     """
     Declare an option of a settings class.
 
-    :param since: the version of this extension that it came with.
-    :param instead: what to do in place of setting it, where it is deprecated.
+    :param since: the version of this extension that added it.
+    :param instead: what to do instead, if it is deprecated.
     """
     return dataclasses.field(default=default, metadata={"check": check, "since": since, "instead": instead})
 
@@ -41,7 +41,7 @@ def duration(value: Any) -> float:
     """
     Return seconds from a number of seconds or from ``90s``, ``15m``, ``12h``, ``7d``.
 
-    :raises ValueError: for anything else, and for what is negative or not finite.
+    :raises ValueError: for anything else, and for a negative or infinite number.
     """
     if isinstance(value, str):
         match = _DURATION.fullmatch(value.strip())
@@ -138,7 +138,7 @@ def _timezone(value: Any) -> str:
     return str(value)
 
 
-#: Accepts windows of time as core/windows.py has them, or nothing; likewise a time zone.
+#: Accepts windows of time as core/windows.py has them, or an empty text; below, a time zone.
 WINDOW = Check(
     _window,
     "such as '02:00-05:00' or 'Sat,Sun 02:00-05:00; Mon-Fri 22:00-06:00', or '' for any time (seconds for which minions are "
@@ -176,7 +176,7 @@ GLOBS = Check(_globs, "a list of globs over function names, such as ['state.*', 
 
 
 def some_of(*names: str) -> Check:
-    """Accept a list with some of ``names``, or one of them alone."""
+    """Accept one of ``names``, or a list of some of them."""
 
     def read(value: Any) -> tuple[str, ...]:
         chosen = _globs(value)
@@ -194,5 +194,5 @@ def _rate(value: Any) -> tuple[int, float]:
     return int(match[1]), duration(match[2])
 
 
-#: Accepts a rate, which is read as ``(count, seconds)``.
+#: Accepts a rate and returns it as ``(count, seconds)``.
 RATE = Check(_rate, "a count and a time with / between them, such as 10/1h or 3/10m")

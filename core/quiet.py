@@ -1,5 +1,5 @@
 """
-Logs the same thing once a minute, however often it happens: for what anybody on the bus can cause at will.
+Logs the same thing once a minute, however often it happens: for lines that anyone on the bus can trigger at will.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 
 #: Seconds between two lines about the same subject.
 PAUSE = 60.0
-#: Subjects that are told apart in that time. Whoever makes up names gets one line for all the others together.
+#: Subjects with lines of their own in that time. All others share one line, so that made-up names cannot fill the log.
 _SUBJECTS = 20
 
 
@@ -29,7 +29,7 @@ class Quiet:
         self._silent: dict[Hashable, int] = {}  # subject -> how often it happened in this minute after its line
 
     def warning(self, subject: Hashable, message: str, *args: object) -> None:
-        """Log a warning, unless ``subject`` had a line in this minute; then it is counted, and the count told later."""
+        """Log a warning, unless ``subject`` had a line in this minute; then count it, and log the count later."""
         self._log(logging.WARNING, subject, message, args)
 
     def error(self, subject: Hashable, message: str, *args: object, exc_info: BaseException | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What a return says of itself, whatever its fields hold: which function, and whether it has failed. Pure."""
+"""Reads a return whose fields may hold anything: its function, and whether it has failed. Pure."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 #: Retcodes are 32 bits wide, as exit codes are; all state of the engines can hold that. Anything else is a failure.
 _LOWEST, _HIGHEST = -(2**31), 2**31 - 1
 _NUMBER = re.compile(r"-?[0-9]{1,10}")
-#: Longest name of a function, or of several of one job, that is taken for one.
+#: Longest name of a function, or of several of one job, that counts as a name.
 LONGEST_NAME = 1000
 
 
 def retcode_of(ret: Mapping[str, Any]) -> int:
     """
-    Return the one exit code that a return stands for, whatever its fields hold: 0 for success, at most 32 bits.
+    Return the exit code of a return whose fields may hold anything: 0 for success, at most 32 bits.
 
-    ``retcode`` may be missing (then success decides), a number, or a dict with one for each of several functions, of
-    which the worst counts. ``success: False`` with a retcode of 0 is a failure too: that is how a minion reports a
-    function it could not run. What is no exit code is a failure, and counts as 1.
+    ``retcode`` may be missing (then success decides), a number, or a dict with one for each of several functions (then
+    the worst counts). ``success: False`` with a retcode of 0 is a failure too: that is how a minion reports a function
+    it could not run. Anything else is a failure, and counts as 1.
     """
     code = ret.get("retcode")
     if isinstance(code, Mapping):
@@ -41,7 +41,7 @@ def _number(value: Any) -> int:
 
 
 def function_of(data: Mapping[str, Any]) -> str:
-    """Return the name of the function of a job or return, of several joined by commas; empty where it is no name."""
+    """Return the name of the function of a job or return; several are joined by commas. Empty if it is not a name."""
     fun = data.get("fun")
     if isinstance(fun, (list, tuple)) and len(fun) <= LONGEST_NAME and all(isinstance(name, str) for name in fun):
         fun = ",".join(fun)
@@ -49,5 +49,5 @@ def function_of(data: Mapping[str, Any]) -> str:
 
 
 def name_of(value: Any, default: str) -> str:
-    """Return a name as it is; ``default`` for what is none."""
+    """Return ``value`` if it is a name, else ``default``."""
     return value if isinstance(value, str) and len(value) <= LONGEST_NAME else default

@@ -1,17 +1,17 @@
 """
-What every function of a runner is wrapped in: its arguments are bound here, whatever is refused leaves as one line, and
-``salt-run`` shows what is returned as a table.
+The wrapper around every function of a runner: it binds the arguments, makes each refusal one line, and has ``salt-run``
+show the result as a table.
 
-Left to itself, Salt answers a wrong call in four ways, on every release: an option that does not exist, and whatever raises
-a TypeError (SaltInvocationError is one), prints a page of documentation and ends with status 0; any other exception prints
-its traceback; over the API an unknown option is dropped in silence. Only for a ``salt.exceptions.NotImplemented`` does
-Salt keep the message alone, with ``success`` False and status 1, on the command line, in an orchestration and over the API
-alike (``salt.client.mixins.SyncClientMixin.low``). So all that is refused here is raised as one: ``errors.Refused``.
+Salt itself answers a wrong call in one of these ways, on every release: an unknown option, or any TypeError
+(SaltInvocationError is one), prints a page of documentation and ends with status 0; any other exception prints its
+traceback; over the API an unknown option is dropped silently. Only for a ``salt.exceptions.NotImplemented`` does Salt
+show just the message, with ``success`` False and status 1, on the command line, in an orchestration and over the API
+alike (``salt.client.mixins.SyncClientMixin.low``). So every refusal is raised as ``errors.Refused``, a subclass of it.
 
-Salt's own runners name their outputter in what they return: ``{"outputter": …, "data": …}``. Orchestrations, the API, the
-event of the job and its record in the job cache then have that around the data, and Salt takes what is under ``data`` for
-results of states (``low`` again). Ours return plain data to everybody. Their outputter is put around it behind all these,
-where it goes to the terminal: in the function with which Salt prints the events of the job.
+Salt's own runners name their outputter in what they return: ``{"outputter": …, "data": …}``. Orchestrations, the API,
+the event of the job and its record in the job cache then have that around the data, and Salt takes ``data`` for results
+of states (``low`` again). Ours return plain data to every caller. The outputter is added only where the data goes to
+the terminal: in the function with which Salt prints the events of the job.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OUTPUTTER = "jobs_table"
 
 def verb(function: Callable[..., Any]) -> Callable[..., Any]:
     """
-    Make a function what an operator calls: it takes whatever it is given, and refuses what it does not know.
+    Wrap a function that operators call: the wrapper takes any arguments, and refuses unknown ones.
 
     Its errors become ``Refused``. On the command line that is one line on standard error, with nothing on standard output.
     """
@@ -47,8 +47,8 @@ def verb(function: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         return call(function, signature, args, kwargs)
 
-    # Salt writes __user__, __jid_event__ and more into the globals of what it calls: those have to be the runner's own. And
-    # it must not see what is wrapped (no __wrapped__), or it would check the arguments by that, in its own way.
+    # Salt writes __user__, __jid_event__ and more into the globals of the called function: these must be the runner's
+    # own. There is no __wrapped__, because Salt would check the arguments by it, in its own way.
     exposed = types.FunctionType(wrapper.__code__, function.__globals__, function.__name__, None, wrapper.__closure__)
     exposed.__doc__, exposed.__module__, exposed.__qualname__ = (
         function.__doc__,
@@ -60,14 +60,14 @@ def verb(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def say(text: str) -> None:
-    """Tell whoever waits at the terminal something that is no result, on one line."""
+    """Print a note, which is not part of the result, on one line of the terminal."""
     sys.stderr.write(f"{clean(text, terminal.encoding_of(sys.stderr))}\n")
     sys.stderr.flush()
 
 
 def note(module: Mapping[str, Any], text: str) -> None:
     """
-    Say something that is no result to whoever called the runner on the command line.
+    Print a note, which is not part of the result, if the runner was called on the command line.
 
     :param module: the globals of the runner's module.
     """
@@ -77,7 +77,7 @@ def note(module: Mapping[str, Any], text: str) -> None:
 
 def progress(module: Mapping[str, Any], text: str) -> None:
     """
-    Tell how far something has come: on standard error at a terminal, and in an event of the runner's job.
+    Show progress: on standard error at a terminal, and in an event of the runner's job.
 
     :param module: the globals of the runner's module.
     """
@@ -95,7 +95,7 @@ def progress(module: Mapping[str, Any], text: str) -> None:
 
 def _event_of(module: Mapping[str, Any]) -> Any:
     """
-    Return what fires the events of the runner's job, or None where no such job calls it.
+    Return the object that fires the events of the runner's job, or None outside of such a job.
 
     Salt leaves a weak reference in the module; after the job has ended it refers to nothing.
     """
@@ -110,7 +110,7 @@ def _call(
     function: Callable[..., Any], signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
     name = _name_of(function)
-    # Salt adds names of its own, such as __pub_user, which anybody who may call the API can add as well.
+    # Salt adds names of its own, such as __pub_user; users of the API can add them too.
     given = {option: value for option, value in kwargs.items() if not option.startswith("__")}
     try:
         _check_call(name, signature, args, given)
@@ -121,7 +121,7 @@ def _call(
         refusal = exc
     except SaltException as exc:
         refusal = Refused(str(exc))
-    except (KeyboardInterrupt, SystemExit):  # Salt makes the one of the other, with status 0
+    except (KeyboardInterrupt, SystemExit):  # Salt turns SystemExit into KeyboardInterrupt, with status 0
         refusal = Refused(f"{name} was interrupted")
     except Exception as exc:
         log.error("%s failed", name, exc_info=True)
@@ -137,7 +137,7 @@ def _name_of(function: Callable[..., Any]) -> str:
 
 
 def _check_call(name: str, signature: inspect.Signature, args: tuple[Any, ...], given: Mapping[str, Any]) -> None:
-    """:raises Refused: saying what of a call does not fit the function."""
+    """:raises Refused: saying which part of a call does not fit the function."""
     kinds = {parameter.kind for parameter in signature.parameters.values()}
     named = [item for item in signature.parameters.values() if item.kind is not item.VAR_KEYWORD]
     options = [item.name for item in named if item.kind is not item.VAR_POSITIONAL]
@@ -168,9 +168,9 @@ def _unknown(name: str, option: str, options: list[str]) -> str:
 
 def _show(module: Mapping[str, Any], name: str) -> None:
     """
-    Have ``salt-run``, where it called this very function, show what that returns with our outputter.
+    If ``salt-run`` called this very function, have it show the result with our outputter.
 
-    Salt goes by ``--out``, or ``output:`` in its configuration, where there is one.
+    ``--out``, or ``output:`` in Salt's configuration, overrides it.
     """
     event = _called_by_salt_run(module, name)
     if event is None:
@@ -187,9 +187,9 @@ def _show(module: Mapping[str, Any], name: str) -> None:
 
 def _show_refusal(module: Mapping[str, Any], name: str, refusal: Refused) -> None:
     """
-    Write a refusal to standard error where ``salt-run`` called this very function, and have Salt print nothing.
+    If ``salt-run`` called this very function, write the refusal to standard error, and have Salt print nothing.
 
-    Elsewhere (an orchestration, the API, another runner) the exception is all.
+    Other callers (an orchestration, the API, another runner) just get the exception.
     """
     event = _called_by_salt_run(module, name)
     if event is not None:
@@ -198,7 +198,9 @@ def _show_refusal(module: Mapping[str, Any], name: str, refusal: Refused) -> Non
 
 
 def _called_by_salt_run(module: Mapping[str, Any], name: str) -> Any:
-    """Return what fires and prints the events of the job where ``salt-run`` was given this function; else None."""
+    """
+    Return the object that fires and prints the events of the job if ``salt-run`` was given this function; else None.
+    """
     event = _event_of(module)
     if module.get("__opts__", {}).get("fun") != name or getattr(event, "print_func", None) is None:
         return None

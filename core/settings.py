@@ -1,9 +1,9 @@
 """
 The options of this extension, validated where they are read.
 
-Each option stands once, in its class, with default, unit and what is accepted. An option that does not exist or has a
-value that is not accepted raises SettingsError, whose message names the option, the value and what is accepted: nothing
-is silently ignored or bent into shape.
+Each option is defined once, in its class, with default, unit and what is accepted. An unknown option, or a value that
+is not accepted, raises SettingsError, whose message names the option, the value and what is accepted. Nothing is
+silently ignored or adjusted.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class BatchSettings:
     probe_attempts: int = option(3, whole(1))
     #: How often kill_job is sent to a minion that still runs the job.
     kill_attempts: int = option(5, whole(1), instead=_LEAVE_OUT)
-    #: Whether who asks for a batch must be allowed to publish its function to its minions.
+    #: Whether a user who starts a batch must be allowed to publish its function to its minions.
     check_acl: bool = option(True, FLAG)
-    #: Minions that may start and control batches where ``peer_run`` lets them: they run what they like, where they like.
+    #: Minions that may start and control batches if ``peer_run`` lets them: they may run anything on any minion.
     allow_peers: tuple[str, ...] = option((), IDS, "0.2.0")
-    #: Grains and pillar keys that are no secret, such as ``grains:rack``: whoever may start a batch may group it by them
-    #: (``by``), and their values are shown as names of groups. Groups by any other key are shown by number.
+    #: Grains and pillar keys that are not secret, such as ``grains:rack``: users who may start a batch may group it by
+    #: them (``by``), and their values are shown as names of groups. Groups by any other key are shown by number.
     show_groups_of: tuple[str, ...] = option((), GLOBS, "0.3.0")
     #: Directory into which the engine's figures are written for Prometheus, every 15 seconds.
     metrics_dir: str = option("", FOLDER, "0.2.0")
@@ -71,26 +71,26 @@ class BatchSettings:
 class RetrySettings:
     """Options under ``job_retry:`` in the master's configuration."""
 
-    #: Seconds for which a job is owed to a minion, counted from its publish; a job may carry its own.
+    #: Seconds for which a job is owed to a minion, counted from its publish; a job may set its own.
     ttl: float = option(86400.0, seconds(1))
-    #: How often a job may be begun on a minion; a job may carry its own.
+    #: How often a job may be begun on a minion; a job may set its own.
     max_attempts: int = option(3, whole(1))
     #: Seconds before a job that met no sign of receipt is sent again; each further try waits twice as long, up to an
     #: hour. A start of the minion ends the wait.
     backoff: float = option(60.0, seconds(1, 86400))
-    #: Shortest time between two tries for one minion after one that ended without a return, in seconds.
+    #: Shortest time between two tries for one minion after a try that ended without a return, in seconds.
     cooldown: float = option(30.0, seconds(0, 86400), instead=f"{_LEAVE_OUT}, and set backoff")
     #: Seconds between a sign of life and the replay; up to as much again is added, different for each minion.
     settle: float = option(1.0, seconds(0, 3600), instead=f"{_LEAVE_OUT}, and set gather")
     #: Seconds for which minions that are owed the same job are gathered into one publish.
     gather: float = option(2.0, seconds(0, 3600), "0.2.0")
-    #: When jobs are replayed; a job may carry its own.
+    #: When jobs are replayed; a job may set its own.
     window: str = option("", WINDOW, "0.2.0")
-    #: The zone whose clock decides when a window is open; a job may carry its own.
+    #: The zone whose clock decides when a window is open; a job may set its own.
     timezone: str = option("", TIMEZONE, "0.2.0")
     #: Functions that are kept for absent minions.
     include: tuple[str, ...] = option(("*",), GLOBS)
-    #: Functions that are not; replaces the default.
+    #: Functions that are not kept; replaces the default.
     exclude: tuple[str, ...] = option(
         (
             "saltutil.*",
@@ -108,7 +108,7 @@ class RetrySettings:
         ),
         GLOBS,
     )
-    #: Functions of which a newer job with the same arguments replaces the older one in the queue.
+    #: A newer job of one of these functions with the same arguments replaces the older one in the queue.
     supersede: tuple[str, ...] = option((), GLOBS)
     #: What counts as a sign of life: ``start`` (the minion's start event), ``presence`` (``salt/presence/change``, with
     #: ``presence_events``), ``any`` (both, and every return or beacon of the minion).
@@ -123,9 +123,9 @@ class RetrySettings:
     max_queue: int = option(200_000, whole(1))
     #: Seconds for which an entry that has expired, was cancelled or was given up stays in the list.
     keep: float = option(86400.0, seconds(0))
-    #: Whether a job cache other than salt_cache is believed, which any accepted minion can write to.
+    #: Whether to believe a job cache other than salt_cache, to which any accepted minion can write.
     trust_job_cache: bool = option(False, FLAG)
-    #: Whether a job that had begun and was interrupted is run again, up to ``max_attempts``.
+    #: Whether a job that began and was interrupted is run again, up to ``max_attempts``.
     retry_interrupted: bool = option(False, FLAG)
     #: Directory into which the engine's figures are written for Prometheus, every 15 seconds.
     metrics_dir: str = option("", FOLDER, "0.2.0")
@@ -181,15 +181,16 @@ class RecorderSettings:
     )
     #: Functions whose jobs are recorded.
     include: tuple[str, ...] = option(("*",), GLOBS)
-    #: Functions whose jobs are not; replaces the default, which leaves out the questions of the engines and presence pings.
+    #: Functions whose jobs are not recorded; replaces the default, which leaves out the questions of the engines and
+    #: presence pings.
     exclude: tuple[str, ...] = option(
         ("saltutil.find_job", "saltutil.find_cached_job", "saltutil.running", "match.compound", "test.ping"), GLOBS
     )
-    #: Events that are recorded as well, by their tags.
+    #: Events that are recorded too, by their tags.
     events: tuple[str, ...] = option(
         (), Check(GLOBS.read, "a list of globs over tags of events, such as ['salt/auth']"), "0.2.0"
     )
-    #: Records that are written or delivered in one go; as many are held in memory for each returner.
+    #: Records that are written or delivered at once; as many are held in memory for each returner.
     max_batch: int = option(1000, whole(1))
     #: How often a returner may refuse a record before it is set aside.
     max_attempts: int = option(5, whole(1), "0.2.0")
@@ -247,7 +248,9 @@ class NoticesSettings:
 
 @dataclasses.dataclass(frozen=True)
 class ReactorSettings:
-    """Options under ``saltext_jobs_reactor:``: how often each file may do something, in any so many seconds."""
+    """
+    Options under ``saltext_jobs_reactor:``: how often each file may act, as a count in any period of so many seconds.
+    """
 
     #: Batches that events start through start_batch.sls.
     start_batch: tuple[int, float] = option((10, 3600.0), RATE, "0.2.0")
@@ -268,7 +271,7 @@ def engine_options(opts: Mapping[str, Any], engine: str) -> tuple[Any, Any]:
     """
     Return what the master's configuration says of an engine: its section, and its entry under ``engines:``, which wins.
 
-    An engine is handed its entry when it starts; a runner looks here, so that both go by the same options.
+    An engine gets its entry when it starts; a runner looks here, so both use the same options.
     """
     entries = opts.get("engines") or ()
     entries = [entries] if isinstance(entries, Mapping) else entries

@@ -1,5 +1,5 @@
 """
-Which version of the extension this process runs: the one that was installed when it began, whatever is installed by now.
+The version of the extension that this process runs: the one that was installed when the process began.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import importlib.metadata
 def _installed() -> str:
     try:
         return importlib.metadata.version("saltext-jobs")
-    except importlib.metadata.PackageNotFoundError:  # a checkout that is in module_dirs, and nothing else
+    except importlib.metadata.PackageNotFoundError:  # only a checkout in module_dirs
         return ""
 
 
-#: Empty where it is not known.
+#: Empty if it is not known.
 VERSION = _installed()

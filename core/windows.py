@@ -1,9 +1,8 @@
 """
 Times at which work may begin: weekly windows and a first moment, as a clock on the wall shows them.
 
-A window is open whenever the clock of its zone shows a time within it. So where clocks are put forward, the hour that they
-skip is missing from it, and where they are put back, the hour that they repeat counts twice. At no time that lies outside
-by the clock is a window open.
+A window is open exactly when the clock of its zone shows a time within it. So a window loses an hour that is skipped
+when clocks are put forward, and has an hour twice that is repeated when they are put back.
 
 No clock of its own: the time is an argument, in Unix seconds, and so is the zone. ``tz=None`` is the zone of this machine.
 """
@@ -31,7 +30,7 @@ _ACCEPTED = "accepted is such as '02:00-05:00', 'Sat,Sun 02:00-05:00' or 'Mon-Fr
 _DAY = 24 * 60  # minutes
 #: Longest step in seconds when looking for a change: within it a zone's offset changes at most once.
 _STEP = 6 * 3600
-#: Seconds after which what has not changed never will: a window that is skipped one week is there in the next.
+#: Seconds within which every window opens or closes: one that is skipped in one week is there in the next.
 _HORIZON = 22 * 86400
 
 
@@ -40,7 +39,7 @@ class Window:
     """
     A time of the week: from ``opens`` to ``closes``, in minutes after midnight, on days that begin on ``days``.
 
-    ``days`` are numbers, 0 for Monday. Where ``closes`` is not later than ``opens`` it is a time of the next day.
+    ``days`` are numbers, 0 for Monday. If ``closes`` is not later than ``opens``, it is on the next day.
     """
 
     days: frozenset[int]
@@ -56,7 +55,7 @@ class Window:
 
 @dataclasses.dataclass(frozen=True)
 class Period:
-    """A time, in Unix seconds, in which windows are open; ``closes`` is None where they always are."""
+    """A time, in Unix seconds, in which windows are open; ``closes`` is None if they never close."""
 
     opens: float
     closes: float | None
@@ -79,7 +78,7 @@ def parse_windows(value: Any) -> tuple[Window, ...]:
     return tuple(_window(part.strip()) for text in texts for part in text.split(";"))
 
 
-@functools.lru_cache(maxsize=256)  # whoever asks when a window opens has it read again each time
+@functools.lru_cache(maxsize=256)  # each question about an opening parses the text again
 def _window(text: str) -> Window:
     match = _WINDOW.fullmatch(text)
     if not match:
@@ -120,8 +119,8 @@ def parse_moment(text: str, tz: datetime.tzinfo | None) -> float:
     """
     Return the Unix time of a date and time such as ``2026-11-28 02:00``, ``2026-11-28T02:00:30Z`` or ``… +01:00``.
 
-    Without an offset it is the first moment at which the clock of ``tz`` shows that time, or, where clocks are put forward
-    over it, a later one.
+    Without an offset it is the first moment at which the clock of ``tz`` shows that time; if clocks skip that time, a
+    later moment.
 
     :raises ValueError: naming what is malformed, and what is accepted.
     """
@@ -168,7 +167,7 @@ def next_period(windows: Sequence[Window], after: float, tz: datetime.tzinfo | N
     """
     Return the next time in which windows are open without a break, or the present one.
 
-    :param after: Unix time; it is the period's beginning where a window is open then.
+    :param after: Unix time; if a window is open then, the period begins there.
     :param tz: the zone whose clock counts.
     """
     opens: float | None = after
@@ -180,10 +179,10 @@ def next_period(windows: Sequence[Window], after: float, tz: datetime.tzinfo | N
 
 
 def longest_break(windows: Sequence[Window]) -> float:
-    """Return for how many seconds in a row no window is open at most, by a clock that is not put forward or back."""
+    """Return the most seconds in a row without an open window, by a clock that is not put forward or back."""
     week = [any(window.includes(day, minute) for window in windows) for day in range(7) for minute in range(_DAY)]
     longest = since = 0
-    for is_there in week * 2:  # a break may go over the end of the week
+    for is_there in week * 2:  # a break may span the end of the week
         since = 0 if is_there else since + 1
         longest = max(longest, since)
     return 60.0 * longest
@@ -196,7 +195,7 @@ def next_opening(start_at: float | None, window: str, timezone: str, now: float)
     :param start_at: not before that Unix time; None for at once.
     :param window: as ``parse_windows`` takes it; empty for any time.
     :param timezone: as ``find_zone`` takes it; empty for this machine's.
-    :raises ValueError: when a window or a zone is not, or no longer, to be understood.
+    :raises ValueError: when a window or a zone cannot be understood (any more).
     """
     after = max(now, start_at or now)
     return (
@@ -207,7 +206,7 @@ def next_opening(start_at: float | None, window: str, timezone: str, now: float)
 
 
 def _next_change(windows: Sequence[Window], now: float, tz: datetime.tzinfo | None) -> float | None:
-    """Return the next Unix time at which windows open or close; None where they never do."""
+    """Return the next Unix time at which windows open or close; None if they never do."""
     before, at = is_open(windows, now, tz), math.floor(now)
     end = at + _HORIZON
     while at < end:
@@ -250,7 +249,7 @@ def _transition(low: int, high: int, tz: datetime.tzinfo | None) -> int:
 
 
 def _first_showing(wall: datetime.datetime, tz: datetime.tzinfo | None) -> float:
-    # Of a time that the clock shows twice, fold=0 is the first. One that it skips lies between the two readings.
+    # fold=0 is the first of two equal readings of the clock. A skipped time lies between its two interpretations.
     moment = wall.replace(tzinfo=tz, fold=0).timestamp()
     if _clock(moment, tz) == wall:
         return moment
