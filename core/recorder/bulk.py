@@ -1,8 +1,8 @@
 """
-How many records are handed over at once, to a returner that takes all of a call or none.
+Splits records into calls, for a returner that takes all records of a call or none.
 
-Pure: stdlib only, no clock, no I/O. It must never let one record hold the others: when a call fails, it finds out whether it
-is the returner, by one record alone, and if not, which record it is, by halves.
+Pure: stdlib only, no clock, no I/O. It must never let one record hold up the others. When a call fails, one record
+alone shows whether the returner is down; if not, halving finds the bad record.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from saltext.jobs.core.recorder.pipeline import STOP_AFTER, Attempt, Failure
 
-#: Hands records over. Returns why none of them was taken, or which were not and why.
+#: Hands records over. Returns why none of them was taken, or ``{record: why}`` of those that were not.
 Take = Callable[[Sequence[int]], "Failure | Mapping[int, Failure]"]
 
 
 def attempts_in_bulk(numbers: Sequence[int], take: Take) -> Iterator[Attempt]:
     """
-    Hand records over in as few calls as can be, and yield what came of each as soon as it is known.
+    Hand records over in as few calls as possible, and yield the outcome of each as soon as it is known.
 
-    After STOP_AFTER records in a row that failed alone, without being to blame, the returner is down: the others were not
-    tried, and are left out.
+    After STOP_AFTER records in a row that failed alone, without being to blame, the returner is down: the remaining
+    records are not tried, and left out.
     """
     pieces: deque[Sequence[int]] = deque([numbers] if numbers else [])
     failed_alone = 0
     while pieces and failed_alone < STOP_AFTER:
         piece = pieces.popleft()
         if failed_alone and len(piece) > 1:
-            # The returner may be down: a whole piece would only take longer to tell.
+            # The returner may be down: a whole piece would only take longer to show it.
             pieces.appendleft(piece[1:])
             piece = piece[:1]
         found = take(piece)

@@ -1,10 +1,10 @@
 """
-Brings what version 0.1.0 left in the spool over into the form of today, once, before anything else is opened; refuses what a
-later version has left.
+Converts a spool of version 0.1.0 to the current format, once, before anything else is opened; refuses the spool of a
+later version.
 
 That version's segments end in ``.log`` and have frames of length, checksum and payload; its progress files have plain
-numbers. It must never remove an old segment before all that was in it is on the disk anew: a crash at any moment means that
-it is done again.
+numbers. It must never remove an old segment before its records are on the disk in the new format: after a crash the
+conversion is done again.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from saltext.jobs.core.recorder.record import summary_of
 
 log = lines.logger(__name__)
 
-#: Of all that is in the recorder's folder, as a file there says: see ``core/formats.py``. Where there is none, version 0.1.0
-#: may have written it.
+#: The format of everything in the recorder's folder, noted in a file there: see ``core/formats.py``. Without that file,
+#: version 0.1.0 may have written it.
 FORMAT = 2
 _FORMAT_FILE = "format"
 
@@ -36,11 +36,11 @@ _OLD_NUMBER = struct.Struct(">Q")
 
 def carry_over(folder: pathlib.Path) -> None:
     """
-    Carry over the spool in the recorder's folder, if there is an old one, and note in which format it is from now on.
+    Convert the spool in the recorder's folder, if it is an old one, and note the current format.
 
-    :raises LaterVersion: when a later version of this extension has written what is in the folder; nothing is touched then.
-    :raises StateError: when old and new segments lie beside each other, which no upgrade leaves behind.
-    :raises OSError: when it can't be read or written; then nothing is lost.
+    :raises LaterVersion: when a later version of this extension has written to the folder; nothing is touched then.
+    :raises StateError: when there are old and new segments, which no upgrade leaves behind.
+    :raises OSError: when it cannot be read or written; nothing is lost then.
     """
     number = check_format(folder)
     old = _segments(folder / "spool", _OLD_SUFFIX)
@@ -55,10 +55,10 @@ def carry_over(folder: pathlib.Path) -> None:
 
 def check_format(folder: pathlib.Path) -> int:
     """
-    Return the format of what is in the recorder's folder, 0 where it is not noted.
+    Return the format of the recorder's folder, 0 if it is not noted.
 
     :raises LaterVersion: when it is from a later version of this extension.
-    :raises StateError: when it is none.
+    :raises StateError: when the note is not a valid number.
     :raises OSError: when it cannot be read.
     """
     path = folder / _FORMAT_FILE
@@ -77,7 +77,7 @@ def check_format(folder: pathlib.Path) -> int:
 
 
 def _carry_all(folder: pathlib.Path, old: dict[int, pathlib.Path]) -> None:
-    # Below the oldest that is left are those that were carried over before a crash.
+    # Records below the oldest old segment were converted before a crash.
     if newer := [first for first in _segments(folder / "spool", SUFFIX).keys() - old.keys() if first > min(old)]:
         raise StateError(
             f"{folder / 'spool'} has segments of version 0.1.0 (*{_OLD_SUFFIX}) beside newer ones, from record {min(newer)} "
@@ -110,7 +110,7 @@ def _carry_segment(path: pathlib.Path, first: int) -> int:
 
 
 def _old_payloads(data: bytes) -> Iterator[bytes]:
-    """Yield payloads up to the first frame that is damaged: nothing marks where the next one begins."""
+    """Yield payloads up to the first damaged frame: nothing marks where the next one begins."""
     at = 0
     while at + _OLD_FRAME.size <= len(data):
         length, checksum = _OLD_FRAME.unpack_from(data, at)
@@ -123,11 +123,11 @@ def _old_payloads(data: bytes) -> Iterator[bytes]:
 
 
 def _carry_aside(path: pathlib.Path) -> None:
-    """Bring a record that was set aside into the form of today: that version's file is one mapping, the record in it."""
+    """Convert a record that was set aside: the file of version 0.1.0 is one mapping that contains the record."""
     try:
         found = files.read_msgpack(path)
     except StateError:
-        return  # it has that form already
+        return  # it is converted already
     payload = found.get("payload") if isinstance(found, dict) else None
     if isinstance(payload, str):  # its bytes happen to be text
         payload = payload.encode()
@@ -140,7 +140,7 @@ def _carry_aside(path: pathlib.Path) -> None:
 def _carry_progress(path: pathlib.Path) -> None:
     data = path.read_bytes()
     numbers = [number for (number,) in _OLD_NUMBER.iter_unpack(data[: len(data) - len(data) % _OLD_NUMBER.size])]
-    # The first number is the lowest. One that was carried over before a crash has a checksum behind it.
+    # The first number is the lowest. A file that was converted before a crash has a checksum after it.
     if not numbers or data.startswith(marked(numbers[0])) or min(numbers) < numbers[0]:
         return
     files.write_atomic(path, b"".join(map(marked, numbers)), durable=True)

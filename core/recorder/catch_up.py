@@ -1,9 +1,9 @@
 """
-Looks in the job cache for loads and returns that were not recorded: after a start, when the bus lost events, and where two
-events say different things about one return.
+Looks in the job cache for loads and returns that were not recorded: after a start, when the bus lost events, and when
+two events differ about one return.
 
-It must never hurry: what comes live goes first, so each job is one step, and none begins while the intake is full. Nor may
-one job that can't be read keep it from the others.
+It must never hurry: live events go first, so each job is one step, and no step begins while the intake is full. One job
+that cannot be read must not hold up the others.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ log = lines.logger(__name__)
 
 #: Seconds before the next attempt after the job cache failed.
 _RETRY = 30.0
-#: Jobs in a row that can't be read, after which it is the job cache that can't.
+#: Jobs in a row that cannot be read, after which the job cache itself counts as unreadable.
 _GIVE_UP = 20
 #: Seconds between two looks at whether the intake has room.
 _WAIT = 0.1
-#: Seconds after which a return that is in dispute is in the job cache, and those after which it is with a busy master; the
-#: latter also between two looks at the same job.
+#: Seconds after which a disputed return is in the job cache, normally and with a busy master. The second one is also
+#: the time between two looks at the same job.
 _DISPUTE, AGAIN = 1.0, 60.0
-#: Jobs of which it is remembered that they are, or were, in dispute.
+#: Most jobs that are remembered as disputed, now or earlier.
 _DISPUTES = 20_000
 
 
 class Jobs(Protocol):
-    """The job cache, as ``master.returner.ReturnerModule`` has it. Whatever goes wrong is raised."""
+    """The job cache, as ``ReturnerModule`` has it. All errors are raised."""
 
     def jids_since(self, since: float) -> dict[str, str]: ...
 
@@ -50,7 +50,7 @@ class Jobs(Protocol):
 @dataclasses.dataclass
 class _Dispute:
     at: float  # when the job is looked at next
-    until: float  # until then a look is not the last one
+    until: float  # a look before this time is not the last one
 
 
 class CatchUp:
@@ -61,9 +61,9 @@ class CatchUp:
     :param seen: what was recorded before.
     :param disk: the Worker that uses ``seen``.
     :param job_cache: where to look; used by this class alone.
-    :param is_exact: whether the job cache gives returns back as they were stored, so that two versions can be compared.
+    :param is_exact: whether the job cache returns exactly what was stored, so that two versions can be compared.
     :param look_back: seconds; jobs that were published earlier are not looked at.
-    :param again: seconds after which a job in dispute is looked at once more.
+    :param again: seconds after which a disputed job is looked at once more.
     """
 
     def __init__(
@@ -86,18 +86,18 @@ class CatchUp:
         self._again = again
         self._disputed: dict[str, _Dispute] = {}
         self._looked: dict[str, float] = {}
-        #: Returns that were found so since the start.
+        #: Returns found in this way since the start.
         self.found = 0
 
     def begin(self) -> None:
-        """Look for all jobs that are not too old to be looked for, now or after the look that is under way."""
+        """Look at all jobs that are young enough, now or after the look that is under way."""
         self._is_wanted = self._look_back > 0
         self._go()
 
     def settle(self, jids: Iterable[str]) -> None:
         """
-        Look soon what the job cache has of these jobs, where two events said different things, and once more when a busy
-        master has stored it as well. Each once a minute at most.
+        Look soon at what the job cache has of these jobs, whose events differ, and once more when even a busy master
+        has stored it. Each at most once a minute.
         """
         if not self._is_exact:
             return
@@ -137,9 +137,9 @@ class CatchUp:
 
     async def _look(self) -> None:
         before = self.found
-        # What this process took in is in the intake's own memory, unless that is long ago.
+        # The intake itself remembers what this process has taken in recently.
         self._intake.known = await self._disk.call(self._seen.load)
-        # A jid carries the wall's time, so it alone counts here.
+        # A jid contains the wall clock's time, so only that clock counts here.
         jobs = await self._worker.call(self._cache.jids_since, time.time() - self._look_back)
         failed = 0
         for jid, fun in jobs.items():
@@ -185,11 +185,14 @@ class CatchUp:
         self._intake.announce(jid)
         for minion, data in missing.items():
             if self._is_recorded(jid, minion, data):
-                continue  # the bus has brought it while the job cache was read
+                continue  # it came over the bus while the job cache was read
             self.found += self._intake.reconcile(jid, minion, rebuilt(jid, minion, data, load))
 
     def _read(self, jid: str) -> tuple[dict[str, Any], dict[str, Mapping[str, Any]]]:
-        """Return a job's load, if it is needed, and ``{minion: return}`` of what is not recorded; in the Worker's thread."""
+        """
+        Return a job's load, if it is needed, and ``{minion: return}`` of the returns that are not recorded; in the
+        Worker's thread.
+        """
         missing = {
             minion: data
             for minion, data in self._cache.returns(jid).items()
@@ -201,13 +204,13 @@ class CatchUp:
         try:
             has_said_so = self._intake.has_content(jid, minion, data)
             return has_said_so or (not self._is_exact and self._intake.has(jid, minion))
-        except Exception as exc:  # Salt and msgpack raise many kinds for what can't be packed.
+        except Exception as exc:  # Salt and msgpack raise many kinds for data that cannot be packed.
             self._quiet.error(minion, "The return of job %s by %s cannot be recorded: %s", jid, minion, exc)
             return True
 
 
 def rebuilt(jid: str, minion: str, data: Mapping[str, Any], load: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a return in the form in which its event carried it, from what a job cache keeps of it and its load."""
+    """Rebuild the data of a return's event from the return in the job cache and the job's load."""
     return {
         "cmd": "_return",
         "fun": load.get("fun", ""),

@@ -12,13 +12,13 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-#: How the functions of jobs begin that run in the master itself. Their arguments and returns are the operators' own, and
-#: may be a pillar: they are recorded only for an ``include`` that names them.
+#: Prefixes of the functions of jobs that run in the master itself. Their arguments and returns may contain a pillar:
+#: they are recorded only if ``include`` names them.
 _OF_THE_MASTER = ("runner.", "wheel.", "_system")
 
 
 def is_wanted(fun: Any, include: Iterable[str], exclude: Iterable[str]) -> bool:
-    """Tell whether jobs of a function are recorded. Of several functions one suffices."""
+    """Tell whether jobs of a function are recorded. For several functions one is enough."""
     names = fun if isinstance(fun, (list, tuple)) else [fun]
     include, exclude = tuple(include), tuple(exclude)
     return any(isinstance(name, str) and _is_wanted(name, include, exclude) for name in names)
@@ -33,8 +33,8 @@ def _is_wanted(name: str, include: tuple[str, ...], exclude: tuple[str, ...]) ->
 
 def digest(jid: str, minion: str = "", content: bytes = b"") -> int:
     """
-    Return 64 bits that stand for a minion's return of a job, or without a minion for the job's load; with ``content`` for
-    that return with what it says.
+    Return a 64-bit digest of a minion's return of a job, or without a minion of the job's load; with ``content``, a
+    digest that includes what the return says.
     """
     named = f"{jid}\0{minion}".encode("utf-8", "replace")
     data = named + b"\0" + content if content else named
@@ -42,7 +42,7 @@ def digest(jid: str, minion: str = "", content: bytes = b"") -> int:
 
 
 def any_of(globs: Iterable[str]) -> Callable[[str], bool]:
-    """Return what tells whether a tag matches one of ``globs``. It is called for every event on the bus."""
+    """Return a function that tells whether a tag matches one of ``globs``. It is called for every event on the bus."""
     pattern = "|".join(fnmatch.translate(glob) for glob in globs)
     if not pattern:
         return lambda tag: False
@@ -52,7 +52,7 @@ def any_of(globs: Iterable[str]) -> Callable[[str], bool]:
 
 class Recent:
     """
-    A bounded memory of digests: of the last ``size`` that were added at least, of twice as many at most.
+    A bounded memory of digests: at least the last ``size`` that were added, at most twice as many.
     """
 
     def __init__(self, size: int) -> None:

@@ -1,10 +1,10 @@
 """
 One returner's side of the recorder: reads the spool, delivers, notes what is done, sets aside what is refused.
 
-All of it happens in a Worker of its own, so that a returner that hangs holds up itself alone. It must never note a record
-as done that the returner did not take, and note nothing late: between the delivery and the note lies the one moment in
-which a crash makes a record come twice. After a restart a returner that can be read (``get_jid``) is asked first; one that
-takes many at once (``store_many``) takes what it has already without effect.
+It works in a Worker of its own, so a returner that hangs only holds up itself. It must never note a record as done that
+the returner did not take, and must note deliveries at once: a crash between the delivery and the note makes a record
+come twice. After a restart a returner that can be read (``get_jid``) is asked first; one that takes many at once
+(``store_many``) ignores records that it has.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from saltext.jobs.core.settings import RecorderSettings
 
 log = lines.logger(__name__)
 
-#: Bytes of records that wait in memory for one returner, at least one record.
+#: Bytes of records that wait in memory for one returner; at least one record waits.
 _HELD = 8 << 20
-#: Records that are done above the base, after which the base is noted anew.
+#: So many records done above the base make it time to note the base anew.
 _REBASE = 1000
 #: Seconds between two notes of the base while there is little to do.
 _REST = 5.0
-#: Records that are set aside at a time, up to which each is synced on its own.
+#: Up to so many records set aside at once, each is synced on its own.
 _ONE_BY_ONE = 8
 #: Seconds between two messages about the same trouble.
 _QUIET = 60.0
 
 
 class Target(Protocol):
-    """A returner, as ``master.returner.ReturnerModule`` has it. Whatever goes wrong is raised."""
+    """A returner, as ``ReturnerModule`` has it. All errors are raised."""
 
     def store_return(self, ret: Mapping[str, Any]) -> None: ...
 
@@ -62,7 +62,7 @@ class Consumer:
     """
     :param loop: the engine's tornado loop.
     :param clock: the engine's clock.
-    :param name: what the returner is called in statistics and on disk.
+    :param name: the returner's name in statistics and on disk.
     :param module: the returner.
     :param spool: what it reads.
     :param folder: where its own files are.
@@ -114,14 +114,14 @@ class Consumer:
             await self._rest()
 
     def kick(self) -> None:
-        """There is something new in the spool."""
+        """Wake up: there is something new in the spool."""
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
     def close(self) -> None:
         self._is_closed = True
         self.kick()
-        # It may be in the middle of a delivery, which it still has to note: its files close with the process.
+        # A delivery may be under way, and must still be noted: the files close with the process.
         self._worker.close()
 
     @property
@@ -146,11 +146,11 @@ class Consumer:
 
     @property
     def dropped(self) -> int:
-        """Records that this returner lost since the start: to the bounds of the spool, or to damage."""
+        """Records that this returner lost since the start, to the bounds of the spool or to damage."""
         return self._reader.lost + max(0, self._spool.first - self._reader.next) + self._aside_dropped
 
     def tell_drops(self, now: float) -> None:
-        """Say so in the log when records were dropped, once a minute at most."""
+        """Log dropped records, at most once a minute."""
         dropped = self.dropped
         if dropped > self._told_dropped and now - self._last_drop_told >= _QUIET:
             self._last_drop_told, before, self._told_dropped = now, self._told_dropped, dropped
@@ -163,7 +163,7 @@ class Consumer:
             )
 
     async def set_aside(self, newest: int | None = None) -> list[dict[str, Any]]:
-        """Return what is known about the records that were set aside, oldest first; of the ``newest`` only."""
+        """Describe the records that were set aside, oldest first; with ``newest``, only so many of the newest."""
         return await self._worker.call(self._about_aside, newest)
 
     async def aside_names(self) -> list[str]:
@@ -185,7 +185,7 @@ class Consumer:
             return
         self._wake = compat.Future()
         timer = self._loop.call_later(due - now, self.kick) if due is not None else None
-        # What was stored since the question above was asked has not kicked.
+        # Records stored since the check above did not wake us up.
         if self._is_closed or self._has_more():
             self.kick()
         await self._wake
@@ -237,21 +237,21 @@ class Consumer:
     def _takes_many(self) -> bool:
         try:
             return self._module.takes_many
-        except Exception:  # One that cannot be loaded says so when it is handed a record.
+        except Exception:  # A returner that cannot be loaded fails when it gets a record.
             return False
 
     def _deliver_many(self, numbers: Sequence[int]) -> list[Attempt]:
         return list(attempts_in_bulk(numbers, self._hand_over_many))
 
     def _hand_over_many(self, numbers: Sequence[int]) -> Failure | Mapping[int, Failure]:
-        """Hand over records in one call, and note at once those that were taken."""
+        """Hand over records in one call, and note the taken ones at once."""
         refused: dict[int, Failure] = {}
         given: list[int] = []
         entries: list[dict[str, Any]] = []
         for number in numbers:
             try:
                 record = unpacked(self._payloads[number])
-            except Exception as exc:  # Salt and msgpack raise many kinds for what is no record.
+            except Exception as exc:  # Salt and msgpack raise many kinds for an invalid record.
                 refused[number] = Failure(f"it cannot be read: {exc}"[:1000], is_fault=True)
                 continue
             if record.to in ("", self.name):
@@ -292,7 +292,7 @@ class Consumer:
             self._module.store_return(record.body)
 
     def _has(self, record: Record, holders: dict[str, frozenset[str]]) -> bool:
-        """Whether the returner has the record; False where it can't tell."""
+        """Whether the returner has the record; False if it cannot tell."""
         if record.kind != RETURN or record.is_correction or not self._module.has("get_jid"):
             return False
         if record.jid not in holders:
@@ -300,7 +300,7 @@ class Consumer:
         return record.minion in holders[record.jid]
 
     def _put_all_aside(self, refused: Sequence[Refused]) -> None:
-        # A flood of bad records would wait for the disk twice for each.
+        # A flood of bad records must not wait for the disk twice for each.
         one_by_one = len(refused) <= _ONE_BY_ONE
         kept = [one for one in refused if self._put_aside(one, one_by_one)]
         if not one_by_one:

@@ -16,18 +16,18 @@ from saltext.jobs.core.recorder.carry_over import check_format
 from saltext.jobs.core.recorder.usable import check
 from saltext.jobs.core.settings import RecorderSettings, engine_options, read_settings
 
-#: Seconds that a returner may be behind before it is mentioned.
+#: Seconds that a returner may be behind before the doctor mentions it.
 _BEHIND = 60.0
 
 
 def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
     """
-    Return how things stand.
+    Return the state of the recorder and its surroundings.
 
     :param opts: the master's options.
-    :return: engine (whether it runs), process (which one it is, of whom and where; None where that is not known), returners
-        (those that are recorded to), findings: a sentence for each thing that an operator may want to change, and retcode:
-        1 where one is more than advice.
+    :return: engine (whether it runs), process (its id, user and host; None if not known), returners (those in use),
+        findings: a sentence for each thing that an operator may want to change, and retcode: 1 if one is more than
+        advice.
     """
     runs, found, returners = requests.is_running(opts, JOB_RECORDER), around(opts, JOB_RECORDER), list[str]()
     try:

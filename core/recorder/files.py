@@ -1,8 +1,8 @@
 """
-What the recorder keeps on disk beside its spool: where each returner stands, what has been recorded, what was set aside.
+The recorder's files beside its spool: the position of each returner, what has been recorded, what was set aside.
 
-What a power cut or damage takes of these files means that a record is delivered again, or asked for again, never that one
-is lost. It must never grow without bound: each class says what bounds it.
+If a power cut or damage takes some of these files, records are delivered or looked up again, and none is lost. It must
+never grow without bound: each class says what bounds it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = lines.logger(__name__)
 _NUMBER = struct.Struct(">Q")
 _MARKED = struct.Struct(">QI")
 _LENGTH = struct.Struct(">I")
-#: Bytes that what is known about a record that was set aside may take.
+#: Most bytes of the description of a record that was set aside.
 _LONGEST_HEAD = 64 << 10
 
 T = TypeVar("T")
@@ -38,11 +38,11 @@ T = TypeVar("T")
 
 class Progress:
     """
-    Where one returner stands: every record below ``base`` is done, and so are those in ``done``.
+    The position of one returner: every record below ``base`` is done, and so are those in ``done``.
 
-    The file is the base, and then one number for each record that is done since, each with a checksum. Bounded by rebasing
-    it. A returner is new when its folder is: then it begins at the end of the spool. Where the folder is there and the file
-    is not, or can't be read, nobody knows what was delivered, so it begins with the oldest record.
+    The file is the base, and then one number for each record that is done since, each with a checksum. Rebasing bounds
+    its size. A returner without a folder is new, and begins at the end of the spool. If the folder exists and the file
+    is missing or unreadable, it is unknown what was delivered, so the returner begins with the oldest record.
 
     :param path: the file, in the returner's own folder.
     :param oldest: the number of the oldest record in the spool.
@@ -51,10 +51,10 @@ class Progress:
 
     def __init__(self, path: pathlib.Path, oldest: int, end: int) -> None:
         self._path, self._quiet = path, Quiet(log)
-        #: Whether the returner was not there before.
+        #: Whether the returner is new.
         self.is_new = not path.parent.exists()
         numbers = self._read()
-        #: Whether it was, and nobody knows any more where it stands.
+        #: Whether the returner existed, and its position is lost.
         self.is_lost = not numbers and not self.is_new
         if self.is_lost:
             log.error("%s is lost or damaged, so all records in the spool are delivered once more", path)
@@ -64,12 +64,12 @@ class Progress:
         self.rebase(self.base, self.done)
 
     def mark(self, *numbers: int) -> None:
-        """Note that records are done, before anything else is."""
+        """Note that records are done, before anything else is done."""
         self.done.update(numbers)
         self._guarded(lambda: self._append(numbers))
 
     def rebase(self, base: int, done: Iterable[int] = ()) -> None:
-        """Start anew at ``base``; of the records above it, those in ``done`` are done."""
+        """Start anew at ``base``; of the records above it, only those in ``done`` are done."""
         self.base, self.done = base, {number for number in done if number >= base}
         self._guarded(self._rewrite)
 
@@ -91,7 +91,7 @@ class Progress:
             number, checksum = _MARKED.unpack_from(data, at)
             if checksum != zlib.crc32(_NUMBER.pack(number)):
                 if not numbers:
-                    return []  # without a base the others say nothing
+                    return []  # without a base the other numbers are useless
                 continue
             numbers.append(number)
         return numbers
@@ -112,25 +112,25 @@ class Progress:
         try:
             write()
         except OSError as exc:
-            # The next write starts with a whole new file. Until then a restart would deliver these records again.
+            # The next write begins a new file. Until then a restart would deliver these records again.
             self.close()
             self._quiet.error("progress", "%s cannot be written: %s", self._path, exc)
 
 
 def marked(number: int) -> bytes:
-    """Return a number as it stands in a progress file."""
+    """Return a number as it is written in a progress file."""
     return _MARKED.pack(number, zlib.crc32(_NUMBER.pack(number)))
 
 
 class Seen:
     """
-    The digests of what has been recorded, for as long as the recorder may look back.
+    The digests of recorded loads and returns, for as long as the recorder may look back.
 
-    Files of 8-byte digests, each named by the time at which it was begun. Bounded by ``keep``: eight bytes for each load,
-    and sixteen for each return, of that time.
+    Files of 8-byte digests, each named by the time at which it was begun. ``keep`` bounds their size: eight bytes for
+    each load of that time, and sixteen for each return.
 
     :param folder: where the files are.
-    :param keep: seconds for which a digest is remembered at least.
+    :param keep: seconds for which a digest is at least remembered.
     """
 
     def __init__(self, folder: pathlib.Path, keep: float) -> None:
@@ -160,7 +160,7 @@ class Seen:
         return Known(items)
 
     def forget_old(self, now: float) -> None:
-        """Remove the files all of whose digests are older than ``keep``."""
+        """Remove the files that contain only digests older than ``keep``."""
         paths = self._paths()
         for path, following in itertools.pairwise(paths):
             if int(following.stem) < now - self._keep:
@@ -175,7 +175,7 @@ class Seen:
         self.close()
         path = self._folder / f"{now:012d}.ids"
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
-        # A torn digest would shift all that follow it.
+        # A torn digest would shift all later ones.
         os.ftruncate(handle, os.fstat(handle).st_size // _NUMBER.size * _NUMBER.size)
         self._stream, self._begun = io.FileIO(handle, "a"), now
 
@@ -203,17 +203,17 @@ class Known:
 
 
 def aside_form(about: Mapping[str, Any], payload: bytes) -> bytes:
-    """Return what the file of a record holds that was set aside."""
+    """Return the file content of a record that was set aside."""
     head: bytes = salt.payload.dumps(dict(about), use_bin_type=True)
     return _LENGTH.pack(len(head)) + head + payload
 
 
 class Aside:
     """
-    Records that a returner refused, one file each: the reason, and behind it the record.
+    Records that a returner refused, one file each: the reason, and then the record.
 
     :param folder: where the files are.
-    :param max_bytes: what they may take on the disk together; beyond it the oldest go.
+    :param max_bytes: what all files together may take on the disk; beyond it the oldest go.
     """
 
     def __init__(self, folder: pathlib.Path, max_bytes: int) -> None:
@@ -227,12 +227,12 @@ class Aside:
 
     def add(self, number: int, about: Mapping[str, Any], payload: bytes, durable: bool = True) -> int:
         """
-        Keep a record with what is to be known about it, and return how many old ones had to go for it.
+        Keep a record with its description, and return how many old records had to go for it.
 
-        :param durable: whether it must survive a power cut when this returns; if not, the caller owes a ``sync``.
+        :param durable: whether it must survive a power cut when this returns; if not, the caller must call ``sync``.
         :raises OSError: when it can't be written.
         """
-        # The letter keeps YAML on a command line from taking it for a number.
+        # The letter keeps YAML on a command line from reading it as a number.
         path = self._folder / f"r{number:020d}.p"
         files.write_atomic(path, aside_form(about, payload), durable)
         self._forget(path.stem)
@@ -246,7 +246,7 @@ class Aside:
 
     @staticmethod
     def sync() -> None:
-        """Have everything that was added survive a power cut: many files at once, and whatever else waits for the disk."""
+        """Make everything that was added durable: many files at once, and everything else that waits for the disk."""
         os.sync()
 
     def names(self) -> list[str]:
@@ -254,7 +254,9 @@ class Aside:
         return sorted(self._sizes)
 
     def about(self, name: str) -> dict[str, Any] | None:
-        """Return what is known about a record, without reading the record; None, and an error in the log, if it is lost."""
+        """
+        Return the description of a record without reading the record; None, and an error in the log, if it is lost.
+        """
         return self._read(name, lambda head, stream: head)
 
     def payload(self, name: str) -> bytes | None:

@@ -2,8 +2,8 @@
 What comes from the bus and from the job cache, on its way into the recorder's spool.
 
 The loop's thread takes a record in: check, strip, pack. A Worker of its own looks up the loads and writes the spool, a
-batch at a time (``spool_writer.py``). It must never wait for a returner, and never hold more than LIMIT bytes: what comes
-beyond that, because the disk takes nothing, is not kept but looked for in the job cache once the disk works again.
+batch at a time (``spool_writer.py``). It must never wait for a returner, and never hold more than LIMIT bytes: records
+beyond that, while the disk takes nothing, are dropped, and looked for in the job cache once the disk works again.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ LIMIT = 64 << 20
 _BATCH_BYTES = 4 << 20
 #: Digests remembered in memory at least, two for each return.
 _RECENT = 100_000
-#: Jobs of which it is remembered at least whether they are recorded.
+#: At least so many jobs are remembered as recorded or not.
 _JOBS = 20_000
-#: Seconds that an announced job's load may take to appear in the job cache.
+#: Seconds within which the load of an announced job must appear in the job cache.
 _LOAD_PATIENCE = 1.0
-#: Loads that may be owed at a time, and bytes that their events may take.
+#: Most loads that may be awaited at a time, and bytes of their events.
 _OWED, _OWED_BYTES = 20_000, 16 << 20
-#: Jobs of which a return may be in dispute at a time.
+#: Most jobs with disputed returns at a time.
 _DISPUTED = 1000
 #: Seconds between two messages about the same trouble.
 _QUIET = 60.0
@@ -58,12 +58,15 @@ _RETRY = 1.0
 @dataclasses.dataclass(frozen=True)
 class _Owed:
     since: float
-    event: bytes  # the packed event that announced the job, or nothing
+    event: bytes  # the packed event that announced the job, or empty
 
 
 @dataclasses.dataclass(frozen=True)
 class Flushed:
-    """What came of a flush: whether the spool has new records, and whether some were let go that the job cache may have."""
+    """
+    The outcome of a flush: whether the spool has new records, and whether some were dropped that the job cache may
+    have.
+    """
 
     stored: bool = False
     missed: bool = False
@@ -92,7 +95,7 @@ class Intake:
         self._owed: dict[str, _Owed] = {}
         self._owed_bytes = 0
         self._jobs: dict[str, bool] = {}
-        #: Jobs of which two returns of one minion say different things: the job cache knows which is true.
+        #: Jobs with two different returns of one minion: the job cache has the true one.
         self.disputed: set[str] = set()
         self._retry_at = 0.0
         self._has_overflowed = self._is_busy = False
@@ -132,7 +135,7 @@ class Intake:
         return self._is_known(digest(jid, minion, content_of(data)))
 
     def announce(self, jid: str, event: Mapping[str, Any] | None = None) -> None:
-        """Record a job's load soon: from the job cache, or from its event where the job cache hasn't got it."""
+        """Record a job's load soon: from the job cache, or from its event if the job cache does not have it."""
         if jid in self._owed or self._jobs.get(jid) is False or self.has(jid):
             return
         data = b"" if event is None else salt.payload.dumps(load_in(event), use_bin_type=True)
@@ -142,7 +145,7 @@ class Intake:
             self._forget_owed(next(iter(self._owed)))
 
     def accept(self, jid: str, minion: str, data: Mapping[str, Any]) -> None:
-        """Record what an event says that a minion returned, unless the minion's return was recorded before."""
+        """Record a return from its event, unless the minion's return was recorded before."""
         if self._jobs.get(jid) is False:
             return
         item, content = digest(jid, minion), digest(jid, minion, content_of(data))
@@ -154,9 +157,9 @@ class Intake:
 
     def reconcile(self, jid: str, minion: str, data: Mapping[str, Any]) -> bool:
         """
-        Record what the job cache has of a minion's return. Returns whether there was room for it.
+        Record a minion's return from the job cache. Returns whether there was room for it.
 
-        Where an event said something else before, the record says that it replaces that.
+        If an earlier event differed, the record says that it replaces that event.
         """
         item, content = digest(jid, minion), digest(jid, minion, content_of(data))
         body = secrets.return_for_history(data)
@@ -172,15 +175,15 @@ class Intake:
 
     def accept_event(self, tag: str, data: Mapping[str, Any]) -> None:
         """
-        Record an event as it came. What is lost of these is nowhere else, so that they are only counted.
+        Record an event as it came. Lost events are nowhere else, so they are only counted.
 
-        They take no more than half of the spool: whoever can fire events must not be able to crowd returns out.
+        Events take at most half of the spool: a sender of many events must not crowd out returns.
         """
         if self._bytes >= LIMIT // 2 or self._spool.size > self._settings.spool_max_bytes // 2:
             self.events_dropped += 1
             self._quiet.error("events", "The spool is half full, so that events are dropped (returns are not)")
             return
-        # No two have the same time: by that a returner tells an event that comes twice from another one.
+        # Each event has a time of its own, so that a returner recognises an event that comes twice.
         self._last_event = max(self._clock.now(), self._last_event + 2e-6)
         body = {"tag": tag, "data": secrets.event_for_history(data)}
         payload = packed(Record(EVENT, "", "", body), self._last_event)
@@ -217,7 +220,7 @@ class Intake:
         """
         Write what waits into the spool, now, in this thread: the engine ends, and its Worker has ended.
 
-        The job cache is not asked any more; loads that are owed are found in it at the next start.
+        The job cache is not asked any more; missing loads are found in it at the next start.
         """
         batch, self._waiting, self._bytes = self._waiting, [], 0
         announced = {jid: event_in(owed.event).get("fun") for jid, owed in self._owed.items() if owed.event}
@@ -257,7 +260,7 @@ class Intake:
             self._owed_bytes -= len(owed.event)
 
     def _due_jobs(self, now: float) -> dict[str, Due]:
-        """Return the jobs to look up: those with returns that nothing is known of, and those whose load is owed."""
+        """Return the jobs to look up: unknown ones with returns, and those whose load is awaited."""
         with_returns = {item.jid for item in self._waiting if item.jid}
         due = {jid: Due(b"", is_new=False) for jid in with_returns if jid not in self._jobs}
         for jid, owed in self._owed.items():

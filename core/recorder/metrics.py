@@ -9,7 +9,7 @@ from typing import Any
 
 from saltext.jobs.core.metrics import Metric, counter, gauge
 
-#: Name and kind of a figure of each returner, what it is, and where it stands in its statistics.
+#: For each figure of a returner: name, kind, description, and its key in the statistics.
 _OF_RETURNERS = (
     (counter, "delivered_total", "Records that it has got.", "delivered"),
     (counter, "dropped_total", "Records lost to the bounds of the spool or to damage.", "dropped"),

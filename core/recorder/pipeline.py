@@ -1,21 +1,21 @@
 """
-What one returner gets next, and when a record is given up on.
+What one returner gets next, and when a record is given up.
 
-Pure: stdlib only, no clock (time is an argument), no I/O. It must never decide that a record is lost: it is delivered, or
-set aside with a reason, or it waits.
+Pure: stdlib only, no clock (time is an argument), no I/O. It must never lose a record: each is delivered, set aside
+with a reason, or waits.
 
-How a record that a returner refuses (poison) is told from a returner that is down:
+How to tell a record that the returner refuses (poison) from a returner that is down:
 
-* A record counts as refused when *another* one, tried after it in the same round, was taken: the returner works, so it is
-  the record.
+* A record counts as refused when *another* one, tried after it in the same round, was taken: the returner works, so the
+  record is at fault.
 * It also counts as refused when the error itself blames the data (``DataError``, ``TypeError``, …). Otherwise many bad
   records in a row would look like a returner that is down, for ever.
-* Any other failure says nothing about the record. After a few in a row the round ends, and the next one tries a few records
-  only, other ones each time, so that one bad record can't hide that the returner is back. If none of a round was taken, the
-  next one comes after a pause.
+* Any other failure says nothing about the record. After a few in a row the round ends. The next round tries only a few
+  records, others each time, so that one bad record cannot hide that the returner is back. If none of a round was taken,
+  the next one comes after a pause.
 
-A record that was refused is parked: it takes no place from those that wait, and is tried again in longer and longer
-intervals, a few in a round. It is set aside after ``tries`` refusals, or at once when no more can be parked.
+A refused record is parked: it takes no room from those that wait, and is tried again in growing intervals, a few in a
+round. It is set aside after ``tries`` refusals, or at once when no more can be parked.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _FAULTS = frozenset(
 )
 #: Failures in a row after which a round ends, and records tried in a round while the returner seems to be down.
 STOP_AFTER = 3
-#: Parked records that are tried in a round: fewer than STOP_AFTER, so that they alone can't end it.
+#: Parked records that are tried in a round: fewer than STOP_AFTER, so that they alone cannot end it.
 _PARKED_IN_A_ROUND = STOP_AFTER - 1
-#: Bytes of parked records that are held.
+#: Most bytes of parked records.
 PARKED_BYTES = 4 << 20
 #: Seconds before the second round after a failure; each further one waits twice as long, up to the longest.
 _PAUSE = 1.0
@@ -59,14 +59,14 @@ class Failure:
 def failure_of(error: BaseException) -> Failure:
     """Return what an exception of a returner means."""
     names = {kind.__name__ for kind in type(error).__mro__}
-    # An OSError is about the world, though some of its kin (UnsupportedOperation) are ValueErrors too.
+    # An OSError is about the world, although some subclasses (UnsupportedOperation) are ValueErrors too.
     is_fault = bool(names & _FAULTS) and "OSError" not in names
     return Failure(f"{type(error).__name__}: {str(error).strip()}"[:1000], is_fault)
 
 
 @dataclasses.dataclass(frozen=True)
 class Attempt:
-    """What came of trying a record; ``failure`` is None when it was taken."""
+    """The outcome of one try; ``failure`` is None when the record was taken."""
 
     number: int
     failure: Failure | None = None
@@ -74,7 +74,7 @@ class Attempt:
 
 @dataclasses.dataclass(frozen=True)
 class Refused:
-    """Set this record aside, with the reason. After this it is no longer the pipeline's."""
+    """Set this record aside, with the reason. It has left the pipeline."""
 
     number: int
     reason: str
@@ -86,15 +86,15 @@ class _Pending:
     size: int
     tries: int = 0
     in_doubt: bool = False
-    has_failed: bool = False  # in a way that says nothing about it
+    has_failed: bool = False  # without being to blame
     not_before: float = 0.0
 
 
 class Pipeline:
     """
-    One returner's way through the records, which have rising numbers. It holds the few that are at hand.
+    One returner's way through the records, which have rising numbers. It holds only the next few.
 
-    :param size: records that wait at most, and as many that are parked.
+    :param size: most records that wait, and most that are parked.
     :param tries: how often a record may be refused before it is set aside.
     """
 
@@ -116,7 +116,7 @@ class Pipeline:
 
     @property
     def pending(self) -> tuple[int, ...]:
-        """The records at hand, oldest first."""
+        """The records that it holds, oldest first."""
         return tuple(sorted((*self._parked, *self._waiting))) if self._parked else tuple(self._waiting)
 
     @property
@@ -125,19 +125,19 @@ class Pipeline:
         return len(self._parked)
 
     def is_in_doubt(self, number: int) -> bool:
-        """Whether the returner may have the record already: ask it, if it can tell, before it is tried again."""
+        """Whether the returner may have the record already: ask the returner, if it can tell, before the next try."""
         return (self._waiting.get(number) or self._parked[number]).in_doubt
 
     def take(self, number: int, size: int = 0, in_doubt: bool = False) -> None:
         """
         Add a record of ``size`` bytes.
 
-        :param in_doubt: nobody knows whether it was delivered, as after a restart.
+        :param in_doubt: it is unknown whether it was delivered, as after a restart.
         """
         self._waiting[number] = _Pending(size, in_doubt=in_doubt)
 
     def due(self) -> float | None:
-        """Return the time of the next round, or None where there is nothing to deliver."""
+        """Return the time of the next round, or None if there is nothing to deliver."""
         if self._waiting:
             return self._not_before
         if not self._parked:
@@ -162,9 +162,10 @@ class Pipeline:
 
     def _in_turn(self, ready: list[int]) -> tuple[int, ...]:
         """
-        Return records in the order in which they are tried: each that has failed before has one beside it that has not.
+        Return records in the order of their tries: after each record that has failed before comes one that has not.
 
-        So those that fail again can't end a round by themselves, and one that is taken behind them shows whose fault it is.
+        So records that fail again cannot end a round by themselves, and a record that is taken after them shows that
+        they are at fault.
         """
         failed = [number for number in ready if number in self._parked or self._waiting[number].has_failed]
         if not failed:
@@ -176,7 +177,7 @@ class Pipeline:
         return (*mixed, *fresh[len(failed) :])
 
     def settle(self, attempts: Iterable[Attempt], now: float) -> tuple[Refused, ...]:
-        """Take what came of a round. Returns the records to set aside."""
+        """Take the outcomes of a round. Returns the records to set aside."""
         attempts = list(attempts)
         last_taken = max((index for index, attempt in enumerate(attempts) if attempt.failure is None), default=-1)
         refused: list[Refused] = []
@@ -197,13 +198,13 @@ class Pipeline:
     def _count(self, number: int, failure: Failure, others_taken: bool, now: float) -> list[Refused]:
         is_refusal = others_taken or failure.is_fault
         if number in self._waiting and not is_refusal:
-            # A connection that broke may have broken after the record was stored.
+            # The connection may have broken after the record was stored.
             self._waiting[number].in_doubt = self._waiting[number].has_failed = True
             return []
         record = self._remove(number)
         record.in_doubt = record.in_doubt or not failure.is_fault
         record.tries += is_refusal
-        # Behind the other parked ones, so that all get their turn.
+        # After the other parked ones, so that all get their turn.
         record.not_before = now + _pause(max(0, record.tries - 1))
         has_place = len(self._parked) < self._size and self._parked_bytes + record.size <= PARKED_BYTES
         if record.tries >= self._tries or not has_place:

@@ -13,7 +13,7 @@ import salt.payload
 from saltext.jobs.core.master.events import retcode_of
 
 LOAD, RETURN, EVENT = "load", "ret", "event"
-#: Field of a return of which an event, recorded before, said something else than the job cache does.
+#: Field of a return from the job cache that replaces an earlier record from a different event.
 REPLACES = "replaces"
 
 _TIME = struct.Struct(">d")
@@ -22,7 +22,8 @@ _TIME = struct.Struct(">d")
 @dataclasses.dataclass(frozen=True)
 class Record:
     """
-    What goes to a returner: a load (``minion`` is empty), a return, or an event (both are; ``body`` has tag and data).
+    What goes to a returner: a load (``minion`` is empty), a return, or an event (``jid`` and ``minion`` are empty;
+    ``body`` has tag and data).
 
     ``to`` names the one returner that it is for; empty when it is for all.
     """
@@ -35,12 +36,12 @@ class Record:
 
     @property
     def is_correction(self) -> bool:
-        """Whether a return of the same minion was recorded before, from an event that was not genuine."""
+        """Whether a different return of the same minion was recorded before, from an event."""
         return REPLACES in self.body
 
 
 def packed(record: Record, now: float) -> bytes:
-    """Return a record in the form in which the spool holds it, with the time at which it was taken in."""
+    """Return a record as the spool holds it, with the time at which it was taken in."""
     fields = (record.kind, record.jid, record.minion, record.body, record.to)
     return _TIME.pack(now) + bytes(salt.payload.dumps(fields, use_bin_type=True))
 
@@ -51,7 +52,7 @@ def taken_at(payload: bytes) -> float:
 
 
 def unpacked(payload: bytes) -> Record:
-    """Return the record. :raises Exception: when it is none."""
+    """Return the record. :raises Exception: when it is not a record."""
     record = Record(*salt.payload.loads(payload[_TIME.size :], encoding="utf-8"))
     if not isinstance(record.jid, str) or not isinstance(record.minion, str) or not isinstance(record.body, dict):
         raise ValueError("it is no record")
@@ -59,10 +60,10 @@ def unpacked(payload: bytes) -> Record:
 
 
 def summary_of(payload: bytes) -> dict[str, Any]:
-    """Return what is shown of a record: of what job and minion it is, and nothing of what it says."""
+    """Return what may be shown of a record: job and minion, without its content."""
     try:
         record = unpacked(payload)
-    except Exception as exc:  # Salt and msgpack raise many kinds for what is no record.
+    except Exception as exc:  # Salt and msgpack raise many kinds for an invalid record.
         return {"kind": f"unreadable: {str(exc)[:200]}"}
     if record.kind == EVENT:
         return {"kind": record.kind, "tag": record.body.get("tag")}
@@ -91,9 +92,9 @@ def entry_of(record: Record, at: float) -> dict[str, Any]:
 
 def content_of(data: Mapping[str, Any]) -> bytes:
     """
-    Return 8 bytes that stand for what a return says, the same for its event and for what a job cache keeps of it.
+    Return an 8-byte digest of what a return says, the same for its event and for its record in a job cache.
 
-    Text and bytes are not told apart, since some job caches don't.
+    Text and bytes count as equal, because some job caches do not tell them apart.
     """
     said = salt.payload.dumps((data.get("return"), retcode_of(data)))
     return hashlib.blake2b(said, digest_size=8).digest()

@@ -1,7 +1,7 @@
 """
-One returner as Salt's loader gives it, with errors that can be relied on: what goes wrong is raised.
+One returner from Salt's loader, with reliable errors: every failure is raised.
 
-It blocks: use it in one Worker of its own. It must never let a returner's failure pass for a success. Many of Salt's
+It blocks: use it in one Worker of its own. It must never take a returner's failure for a success. Many of Salt's
 returners (pgjsonb, mysql, …) catch the errors of their database, log them and return as if nothing had happened; so an
 error that a returner logs while it stores counts as raised.
 """
@@ -35,11 +35,11 @@ _RAWFILE = "rawfile_json"
 
 
 class ReturnerAbsent(JobsError):
-    """The loader has no such returner, or not this function of it."""
+    """The loader has no such returner, or the returner lacks this function."""
 
 
 class Complained(JobsError):
-    """A returner logged an error instead of raising it. ``cause`` is what it caught, if anything."""
+    """A returner logged an error instead of raising it. ``cause`` is the exception that it caught, if any."""
 
 
 class ReturnerModule:
@@ -59,7 +59,7 @@ class ReturnerModule:
         """
         Hand one return to the returner.
 
-        :raises Exception: whatever the returner raises, or ``Complained``.
+        :raises Exception: anything that the returner raises, or ``Complained``.
         """
         data = dict(ret)
         if self._ret_config:
@@ -70,8 +70,8 @@ class ReturnerModule:
         """
         Hand a job's load to the returner, if it takes loads.
 
-        The minions are not handed over: a job cache takes them as a sign that this master published the job, and the
-        recorder can't vouch for that. Raises as ``store_return``.
+        The minions are left out: a job cache takes them as proof that this master published the job, and the recorder
+        cannot vouch for that. Raises as ``store_return``.
         """
         if self.has("save_load"):
             self._store("save_load", jid, dict(load))
@@ -93,8 +93,8 @@ class ReturnerModule:
 
         :param records: dicts with ``kind`` (``load``, ``return``, ``event``), ``time`` (Unix time), ``data``, and ``jid``,
             ``minion``, ``replaces`` or ``tag`` as far as the kind has them.
-        :return: ``{position: reason}`` of those that it can't store; all others are stored.
-        :raises Exception: when none is stored, or nobody knows. Records that are stored already may be given again.
+        :return: ``{position: reason}`` of those that it cannot store; all others are stored.
+        :raises Exception: when none is stored, or that is unknown. Records that are stored already may be passed again.
         """
         found = self._store("store_many", list(records))
         if not isinstance(found, Mapping):
@@ -108,7 +108,7 @@ class ReturnerModule:
         return f"{self.name}.{function}" in self._modules()
 
     def load(self, jid: str) -> dict[str, Any]:
-        """Return the load of a job, ``{}`` where there is none."""
+        """Return the load of a job, or ``{}``."""
         found = self._function("get_load")(jid)
         return dict(found) if isinstance(found, Mapping) else {}
 
@@ -121,14 +121,14 @@ class ReturnerModule:
         """
         Return ``{jid: function}`` of the jobs that were published after ``since`` (Unix time), oldest first.
 
-        A jid's own time decides. One that has none, or one of the future, says nothing and is left out.
+        The time in a jid decides. A jid without a time, or with a time in the future, is left out.
         """
         found = self._newest(since) if self.name != "local_cache" and self.has("get_jids_filter") else self._all()
         times = {jid: _published(jid) for jid in found}
         return {jid: found[jid] for jid, at in sorted(times.items()) if at is not None and at >= since}
 
     def _all(self) -> dict[str, str]:
-        # local_cache reads every load for either function: then this is the cheaper one.
+        # local_cache reads every load for either function: for it, this one is cheaper.
         jobs = self._function("get_jids")() or {}
         return {str(jid): str(job.get("Function", "")) for jid, job in jobs.items() if isinstance(job, Mapping)}
 
@@ -141,14 +141,14 @@ class ReturnerModule:
                 for job in jobs
                 if isinstance(job, Mapping)
             }
-            # Anybody who returns something can make up a jid; of those that tell no time it doesn't matter how many.
+            # Any minion that returns something can make up a jid; jids without a time are dropped, however many.
             times = [at for at in map(_published, found) if at is not None]
             if len(jobs) < count or min(times, default=since) < since:
                 return found
             count *= 4
 
     def _store_whole(self, function: str, line: Mapping[str, Any], argument: Any) -> None:
-        """Store what ``rawfile_json`` makes one line of."""
+        """Store what ``rawfile_json`` writes as one line."""
         if self._lines is None:
             self._store(function, argument)
             return
@@ -176,7 +176,7 @@ class ReturnerModule:
 
     def _modules(self) -> Any:
         if self._loaded is None:
-            # Loaders of one process share a module under its name, and with it the options of the last one to load it.
+            # Loaders of one process share a module by its name, and with it the options of the last loader.
             base = f"saltext_jobs.returner{next(_COUNT)}"
             utils = salt.loader.utils(self._opts, loaded_base_name=base)
             functions = salt.loader.minion_mods(self._opts, utils=utils, loaded_base_name=base)
@@ -195,9 +195,9 @@ def _published(jid: str) -> float | None:
 
 def promoted(opts: Mapping[str, Any], ret_config: str) -> dict[str, Any]:
     """
-    Return options in which an alternative configuration (``<ret_config>.<option>``) has taken the place of the usual one.
+    Return options in which an alternative configuration (``<ret_config>.<option>``) replaces the usual one.
 
-    A return can name its configuration, but a load can't: ``save_load`` and ``get_jid`` always use the usual one.
+    A return can name its configuration, a load cannot: ``save_load`` and ``get_jid`` always use the usual one.
     """
     result = dict(opts)
     if not ret_config:
@@ -221,9 +221,9 @@ def _promote(opts: dict[str, Any], name: str, value: Any) -> None:
 @contextlib.contextmanager
 def _heard(logger: logging.Logger) -> Iterator[list[tuple[str, BaseException | None]]]:
     """
-    Yield a list of the errors, as (message, exception), that ``logger`` is given by this thread while the block runs.
+    Yield a list of the errors, as (message, exception), that this thread logs with ``logger`` while the block runs.
 
-    They go no further: a returner that says it drops a return is wrong, since the recorder keeps it.
+    They are not logged: a returner's message that a return is dropped is wrong, because the recorder keeps it.
     """
     complaints: list[tuple[str, BaseException | None]] = []
     thread = threading.get_ident()
@@ -249,22 +249,22 @@ class WholeLines:
     """
     Keeps what ``rawfile_json`` writes in whole lines.
 
-    That returner writes a return piece by piece. One that is no JSON, or a disk that gets full, leaves the beginning of a
-    line behind, and the next return, a good one, would be written to the end of that line.
+    That returner writes a return piece by piece. Data that is not JSON, or a full disk, leaves an unfinished line, and
+    the next return would be appended to that line.
 
     :param opts: the master's options.
     """
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
         self._opts = opts
-        #: Whether the file may end in the beginning of a line.
+        #: Whether the file may end in an unfinished line.
         self.may_be_torn = True
 
     def prepare(self, ret: Mapping[str, Any]) -> None:
         """
-        Make sure that ``ret`` can be written, and will begin a line.
+        Make sure that ``ret`` can be written, and will begin a new line.
 
-        :raises Exception: when it is no JSON, or the file can't be used.
+        :raises Exception: when it is not JSON, or the file cannot be used.
         """
         json.dumps(ret, ensure_ascii=False).encode()
         if self.may_be_torn:

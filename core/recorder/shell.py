@@ -2,13 +2,14 @@
 The job_recorder engine's work: what comes from the bus goes into the intake, what is stored to the returners, and requests
 of runners are answered.
 
-Why nothing is lost: whatever is taken in goes to the spool, on the disk, before any returner sees it (at most
-``flush_interval`` later), and leaves it when all returners have it. A crash can take what was in memory in that moment, and
-what was on the bus while nobody listened; both are in the job cache, and looked for there at every start and whenever the
-bus lost events. One spool serves all returners, so that a record is written once however many there are, and a returner
-that is down costs disk and no memory.
+Why nothing is lost: every record goes to the spool on the disk (at most ``flush_interval`` later) before any returner
+sees it, and leaves it when all returners have it. A crash can take what was in memory, and what came over the bus while
+the engine was down. Both are in the job cache, and are looked for there at every start and whenever the bus lost
+events. One spool serves all returners, so a record is written once however many there are, and a returner that is down
+costs disk and no memory.
 
-It must never wait for a returner, and never record to the master's own job cache: what it reads there it would write back.
+It must never wait for a returner, and never record to the master's own job cache: it would write back what it reads
+there.
 """
 
 from __future__ import annotations
@@ -86,14 +87,14 @@ class RecorderShell:
         self._quiet = Quiet(log)
 
     def start(self) -> None:
-        # First of all, and in this thread, since it decides what is a duplicate.
+        # First, and in this thread, because it decides what is a duplicate.
         try:
             self._intake.known = self._intake.what_was_recorded()
         except Exception as exc:
             log.error("What was recorded before cannot be read, so some of it may be recorded again: %s", exc)
         for consumer in self._consumers.values():
             self._ports.loop.spawn_callback(consumer.run)
-        # What came while nobody listened is looked for once somebody does.
+        # Look for what came before the engine listened, once it listens.
         self._ports.bus.listen(self, self._catch_up.begin)
         self._flush()
         self._tick()
@@ -104,7 +105,7 @@ class RecorderShell:
         return [*metrics_of(self._stats({})), *of_bus(JOB_RECORDER, self._ports.bus)]
 
     def close(self) -> None:
-        """End. What is in memory goes to the spool first: with ``job_cache: False`` it is nowhere else."""
+        """End. Records in memory go to the spool first: with ``job_cache: False`` they are nowhere else."""
         self._ports.bus.close()
         self._catch_up.close()
         for consumer in self._consumers.values():
@@ -153,7 +154,9 @@ class RecorderShell:
             self._intake.disputed.clear()
 
     def _next_audit(self) -> None:
-        """Look into the job cache now and then: a return can be lost before it is an event, or in an unnoticed gap."""
+        """
+        Search the job cache now and then: a return can be lost before it becomes an event, or in an unnoticed gap.
+        """
         if self._audit_interval:
             self._ports.loop.call_later(self._audit_interval, self._audit)
 
@@ -210,7 +213,7 @@ class RecorderShell:
         return {consumer.name: await consumer.set_aside(newest) for consumer in self._chosen(request)}
 
     async def _redeliver(self, request: Mapping[str, Any]) -> dict[str, int]:
-        """Put what was set aside into the spool again, for the returner that refused it."""
+        """Put records that were set aside back into the spool, for the returner that refused them."""
         wanted = frozenset(request.get("names") or ())
         return {consumer.name: await self._put_back(consumer, wanted) for consumer in self._chosen(request)}
 
@@ -225,7 +228,7 @@ class RecorderShell:
                 some = names[start : start + _REDELIVERED]
                 found = [(name, await consumer.aside_payload(name)) for name in some]
                 there = [(name, payload) for name, payload in found if payload is not None]
-                # Into the spool first: a crash between the two makes a record come twice, and not never.
+                # Write to the spool first: a crash in between then makes a record come twice, instead of losing it.
                 await self._intake.put_back([payload for _, payload in there], consumer.name)
                 await consumer.forget_aside(*(name for name, _ in there))
                 count += len(there)

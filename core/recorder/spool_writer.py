@@ -1,10 +1,11 @@
 """
-The way of records from memory onto the disk: the loads of jobs are looked up, and the spool is written.
+Moves records from memory to the disk: looks up the loads of jobs, and writes the spool.
 
-It must never be used in two threads at a time, nor in the loop's while that runs: it waits for the disk and the job cache.
+It must never be used in two threads at a time, nor in the loop's thread while the loop runs: it waits for the disk and
+the job cache.
 
-Whether a job is recorded is said by its published load, as the job cache has it. What a return or an event says about its
-job is believed only where the job cache has no load.
+The published load in the job cache decides whether a job is recorded. What a return or an event says about its job
+counts only if the job cache has no load.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ _CACHE_REST = 10.0
 
 
 class Loads(Protocol):
-    """Where loads are looked up, as ``master.returner.ReturnerModule`` does it."""
+    """Looks loads up, as ``ReturnerModule`` does."""
 
     def load(self, jid: str) -> dict[str, Any]:
-        """Return the load of a job, ``{}`` where there is none."""
+        """Return the load of a job, or ``{}``."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Waiting:
-    """A packed record that is not in the spool yet, with what it is remembered by; an event has no jid."""
+    """A packed record that is not in the spool yet, with its digests; an event has no jid."""
 
     jid: str
     digests: tuple[int, ...]
@@ -51,7 +52,7 @@ class Waiting:
 @dataclasses.dataclass(frozen=True)
 class Due:
     """
-    A job that is to be looked up. ``event``: the packed event that announced it, or nothing. ``is_new``: its load has not
+    A job that is to be looked up. ``event``: the packed event that announced it, or empty. ``is_new``: its load has not
     been recorded before.
     """
 
@@ -61,7 +62,7 @@ class Due:
 
 @dataclasses.dataclass
 class Verdicts:
-    """What the job cache said about jobs: whether each is recorded, and which need not be asked about any more."""
+    """What the job cache said about jobs: whether each is recorded, and which are settled."""
 
     wanted: dict[str, bool] = dataclasses.field(default_factory=dict)
     settled: set[str] = dataclasses.field(default_factory=set)
@@ -89,13 +90,13 @@ class SpoolWriter:
             if found is None:
                 continue
             load = found or event_in(job.event)
-            # A job of which nobody knows what it is, is recorded.
+            # An unknown job is recorded.
             verdicts.wanted[jid] = wanted = not load or self.wants(load.get("fun"))
             verdicts.settled.add(jid)
             if load and wanted and job.is_new:
                 body = load if found else {**load, "source": "event"}
                 loads.append(Record(LOAD, jid, "", secrets.load_for_history(body)))
-        # While the job cache can't be asked about a job, its returns are recorded.
+        # While the job cache cannot be asked about a job, its returns are recorded.
         self.write(loads, [item for item in batch if verdicts.wanted.get(item.jid, True)], now)
         return verdicts
 
@@ -119,9 +120,9 @@ class SpoolWriter:
 
     def what_was_recorded(self, now: float) -> Known:
         """
-        Return what is remembered; before anything is recorded.
+        Return what is remembered. Call it before anything is recorded.
 
-        What a crash kept from being remembered is in the spool's last segment.
+        What a crash kept from the memory on disk is in the spool's last segment.
 
         :raises OSError: when it can't be read.
         """
@@ -138,11 +139,11 @@ class SpoolWriter:
             self._seen.add(digests, now)
             self._seen.forget_old(now)
         except OSError as exc:
-            # The records themselves are safe. After a restart some might be taken from the job cache once more.
+            # The records are safe. After a restart some may be taken from the job cache once more.
             self._quiet.error("seen", "What was recorded cannot be remembered: %s", exc)
 
     def _look_up(self, jid: str, now: float) -> dict[str, Any] | None:
-        """Return the load, ``{}`` where there is none, and None where it is to be tried again."""
+        """Return the load, ``{}`` if there is none, or None if it must be tried again."""
         if now < self._rest_until:
             return None
         try:
@@ -154,12 +155,12 @@ class SpoolWriter:
 
 
 def load_in(event: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the event of a publish says about the job; its minions are as many as a fleet has, and not needed."""
+    """Return what the event of a publish says about the job, without its minions, which are many and not needed."""
     return {name: value for name, value in event.items() if name not in ("minions", "missing")}
 
 
 def event_in(packed_event: bytes) -> dict[str, Any]:
-    """Return the event of a publish, as ``load_in`` made it, from its packed form; ``{}`` where there is none."""
+    """Unpack the event of a publish, as ``load_in`` made it; ``{}`` if there is none."""
     return dict(salt.payload.loads(packed_event, encoding="utf-8")) if packed_event else {}
 
 

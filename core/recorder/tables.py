@@ -1,7 +1,7 @@
 """
-What ``salt-run job_recorder.*`` shows to people: a line a returner, a line a record that was set aside.
+What ``salt-run job_recorder.*`` shows to people: a line for each returner, or for each record that was set aside.
 
-It draws what the runner returns, which stays as it is for programs. Pure: the time is the page's.
+It draws what the runner returns; programs get that unchanged. Pure: the time is the page's.
 """
 
 from __future__ import annotations

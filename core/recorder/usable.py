@@ -1,4 +1,4 @@
-"""Whether the returners that ``returners:`` names can be recorded to on this master."""
+"""Checks that the recorder can use the returners in ``returners:`` on this master."""
 
 from __future__ import annotations
 
