@@ -8,7 +8,10 @@ from saltext.jobs.core.errors import StateError
 
 
 def plain_bank(bank: Any) -> str:
-    """Return the one name of a bank. :raises StateError: for what is none, or would lead out of the cache."""
+    """
+    Return the normal form of a bank's name. :raises StateError: for an invalid name, and one that would lead out of the
+    cache.
+    """
     if not isinstance(bank, str):
         raise StateError(f"the bank is {bank!r}; accepted is a text")
     if "//" not in bank and "." not in bank and bank and bank[0] != "/" != bank[-1]:
@@ -20,5 +23,5 @@ def plain_bank(bank: Any) -> str:
 
 
 def below(name: str) -> tuple[str, str]:
-    """Return between which names those of the banks in a bank are."""
+    """Return the two names between which the names of a bank's sub-banks sort."""
     return f"{name}/", f"{name}0"  # 0 comes after the slash

@@ -1,9 +1,9 @@
 """
-Files of the master's user that are replaced as a whole, and locks: what is here is private and atomic.
+Files of the master's user that are replaced as a whole, and locks. All are private, and replaced atomically.
 
-What is appended to has its own modules beside this one. What root makes below a directory belongs to that directory's
-owner: the master may run as another user, and must be able to read and replace it. That user may have put a link there, so
-root must never follow one, nor give away a file that it has not made.
+Files that are appended to have modules of their own. What root makes in a directory belongs to that directory's owner:
+the master may run as another user, and must be able to read and replace it. That user may have put a link there, so
+root must never follow a link, nor give away a file that it has not made.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from saltext.jobs.core.errors import StateError
 
 
 def private_dir(path: pathlib.Path) -> None:
-    """Make a directory, with those above it, that nobody but its owner may enter. :raises OSError:"""
+    """Make a directory, with its parents, that only its owner may enter. :raises OSError:"""
     missing = []
     while not path.exists():
         missing.append(path)
@@ -50,7 +50,7 @@ def new_temporary(path: pathlib.Path) -> tuple[int, str]:
     """
     Make an empty private file beside ``path``, to be renamed to it, and return (descriptor, name).
 
-    Its name begins with a dot; one that a crash has left can be told by that. :raises OSError:
+    Its name begins with a dot, which identifies files that a crash has left. :raises OSError:
     """
     private_dir(path.parent)
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -67,7 +67,7 @@ def new_private(path: pathlib.Path, flags: int = 0) -> int:
     """
     Make a private file to write to, whose name must be free, and return its descriptor.
 
-    :param flags: further ones for ``os.open``.
+    :param flags: further flags for ``os.open``.
     :raises FileExistsError: when there is something of that name.
     :raises OSError:
     """
@@ -88,7 +88,7 @@ def write_atomic(
     fence: Callable[[], None] = lambda: None,
 ) -> None:
     """
-    Replace a file: a reader sees the old content or the new, and nobody but its owner may read it.
+    Replace a file: a reader sees the old content or the new one. Only its owner may read it.
 
     :param mode: other permissions, for what others are meant to read.
     :param durable: whether content and name must survive a power cut when this returns.
@@ -126,7 +126,7 @@ def sync_directory(path: pathlib.Path) -> None:
 
 def read_msgpack(path: pathlib.Path) -> Any:
     """
-    Return what a msgpack file holds, or None where there is no file.
+    Return the content of a msgpack file, or None if there is no file.
 
     :raises StateError: when it is damaged.
     :raises OSError: when it cannot be read at this moment; it may be whole.
@@ -199,7 +199,7 @@ def single_holder(path: pathlib.Path) -> Iterator[bool]:
 
 
 def is_held(path: pathlib.Path) -> bool:
-    """Tell whether somebody holds the lock file."""
+    """Tell whether a process holds the lock file."""
     if not os.path.lexists(path):
         return False
     with single_holder(path) as free:

@@ -1,5 +1,5 @@
 """
-What of a load and of a return is kept beside it by a storage in which jobs are found and listed without reading them. Pure.
+The fields that a storage keeps beside loads and returns, to find and list jobs without reading these. Pure.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import salt.utils.jid
 
 from saltext.jobs.core.disk import packed
 
-#: Whether Salt shows the time of a jid. With ``unique_jid`` there is the number of a process after it.
+#: Matches jids whose time Salt shows. With ``unique_jid`` the number of a process follows.
 _is_regular = re.compile("[0-9]{8}(?:[01][0-9]|2[0-3])[0-5][0-9][0-5][0-9][0-9]{6}(?:_.+)?", re.DOTALL).fullmatch
 #: What Salt shows of a job besides its time; the last one only where there is some.
 _SHOWN = ["Function", "Arguments", "Target", "Target-type", "User", "Metadata"]
@@ -32,7 +32,7 @@ def has_failed(record: Any) -> bool:
 
 
 def job_marks(load: Any) -> tuple[str, str]:
-    """Return the function and the user of a load; of several functions their names with commas between them."""
+    """Return the function and the user of a load; several functions are joined by commas."""
     if not isinstance(load, Mapping):
         return "", ""
     fun, user = load.get("fun"), load.get("user")
@@ -48,8 +48,8 @@ def shown_mark(fun: str, user: str) -> tuple[str, str]:
 
 def shown_of(jid: str, mark: tuple[str, str], load: Any) -> bytes | None:
     """
-    Return what is shown of a load besides what its mark and its jid tell: a list of the arguments, the target and its type
-    and, where there are some, the metadata. None where only a look at the load itself can tell.
+    Return what is shown of a load beside its mark and its jid: a list of the arguments, the target, its type and any
+    metadata. None if that takes the load itself.
     """
     if not isinstance(load, dict) or not load or not _is_regular(jid):
         return None
@@ -59,13 +59,13 @@ def shown_of(jid: str, mark: tuple[str, str], load: Any) -> bytes | None:
         if (function, user) != shown_mark(*mark) or found.keys() - _SHOWN[5:]:
             return None
         data: bytes = salt.payload.dumps([*middle, *found.values()], use_bin_type=True)
-    except Exception:  # a load holds whatever it holds
+    except Exception:  # a load may hold anything
         return None
     return data
 
 
 def decoded(values: Sequence[bytes | None]) -> list[Any]:
-    """Decode what is shown of jobs; None for what is damaged. All as one list: to begin costs more than most of them."""
+    """Decode what is shown of jobs; None for a damaged one. All at once: each call costs more than most values."""
     some = [value for value in values if value is not None]
     try:
         found = packed.loads(msgpack.Packer().pack_array_header(len(some)) + b"".join(some))

@@ -2,13 +2,13 @@
 A batch on disk: one append-only file that begins with a snapshot and goes on with the facts since.
 
 It holds no policy, and must never lose a record that ``sync`` has confirmed. Each record is a length, a checksum and
-msgpack, so that a tail torn by a crash is told from damage. A tail is torn when no whole record follows the bad place (cut
-off, or filled with zeros by a power cut); it is cut off, since nothing was done on its account: the intent to publish is
-synced before the publish. Whole records behind the bad place mean damage, which raises StateError: to cut them off would be
-to forget what was published.
+msgpack, which tells a torn tail from damage. If no whole record follows the bad place (cut off, or filled with zeros by
+a power cut), the tail is torn. It is cut off, because nothing was done yet on its account: the intent to publish is
+synced before the publish. If whole records follow, the file is damaged and StateError is raised: cutting them off would
+forget what was published.
 
-One thread appends and never waits for the disk. What waits (``sync``, ``finish_rewrite``, ``close``) may be called in one
-other thread. While the file is rewritten, records go into the old file and the new one, so that either is complete.
+One thread appends and never waits for the disk. The calls that wait (``sync``, ``finish_rewrite``, ``close``) may be
+made in one other thread. During a rewrite, records go into the old file and the new one, so both are complete.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from saltext.jobs.core.errors import StateError
 _HEAD = struct.Struct("<II")
 #: How the msgpack of a record begins: it is an array.
 _RECORD = re.compile(rb"[\x90-\x9f\xdc\xdd]")
-#: A journal is rewritten when the records take more than this many times its snapshot …
+#: A journal is rewritten when its records are larger than its snapshot by this factor …
 _GROWTH = 2
 #: … but not below this many bytes.
 _LEAST = 256 << 10
 
 
 class Content(NamedTuple):
-    """What a journal holds; ``length`` is up to which byte it is whole, ``begin`` where the records begin."""
+    """The content of a journal. ``length``: of its intact part, in bytes; ``begin``: where the records begin."""
 
     snapshot: Any
     records: list[Any]
@@ -54,12 +54,12 @@ def _frame(value: Any) -> bytes:
 
 
 def _body(data: bytes, position: int) -> bytes | None:
-    """Return the body of the whole record that begins at ``position``, or None where there is none."""
+    """Return the body of the whole record that begins at ``position``, or None."""
     if len(data) - position < _HEAD.size:
         return None
     length, checksum = _HEAD.unpack_from(data, position)
     begin = position + _HEAD.size
-    # A length of 0 is what zeros look like, whose checksum would be right.
+    # Zeros read as a record of length 0, with a valid checksum.
     if not 0 < length <= len(data) - begin:
         return None
     body = data[begin : begin + length]
@@ -74,7 +74,7 @@ def _is_torn(data: bytes, position: int) -> bool:
 
 def read(path: pathlib.Path) -> Content:
     """
-    Return what a journal holds.
+    Return the content of a journal.
 
     :raises FileNotFoundError: when there is none.
     :raises OSError: when it cannot be read at this moment; it may be whole.
@@ -97,7 +97,7 @@ def read(path: pathlib.Path) -> Content:
 
 
 class _File:
-    """An open file, up to which byte it is whole, and where its records begin."""
+    """An open file, the length of its intact part, and where its records begin."""
 
     def __init__(self, handle: int, length: int = 0, begin: int = 0) -> None:
         self.handle, self.length, self.begin = handle, length, begin
@@ -131,8 +131,8 @@ class Journal:
         self.path, self._fence = path, fence
         self._lock = threading.Lock()  # over which files are open
         self._file: _File | None = None
-        self._lacks = False  # the file did not take a record: nothing is appended before it is rewritten
-        # The file that is to take its place, under this name until then, and why it cannot.
+        self._lacks = False  # the file lacks a record: nothing is appended before it is rewritten
+        # The file that will replace it, its name until then, and why it cannot replace it.
         self._next: _File | None = None
         self._temporary = ""
         self._failure: OSError | None = None
@@ -155,7 +155,7 @@ class Journal:
 
     @property
     def whole(self) -> bool:
-        """Whether it has all records. If not, every further one is refused until a rewrite has begun."""
+        """Whether it has all records. If not, further ones are refused until a rewrite has begun."""
         return self._file is not None and not self._lacks
 
     @property
@@ -173,10 +173,10 @@ class Journal:
 
     def append(self, record: Any) -> None:
         """
-        Add a record; it survives this process, and after ``sync`` a power cut.
+        Add a record. It survives this process, and after ``sync`` a power cut.
 
-        :raises OSError: when it is written nowhere. From then on every one is refused, until a rewrite has begun: a journal
-            must not lack what came before.
+        :raises OSError: when it is written nowhere. All further records are then refused until a rewrite has begun: a
+            journal must not have gaps.
         """
         data = _frame(record)
         with self._lock:
@@ -225,8 +225,8 @@ class Journal:
         """
         Put the new file in the old one's place, durably.
 
-        :raises OSError: with the old file kept; or, where the new one lacks a record or may not outlive a power cut, with a
-            journal that is not ``whole``. Records that only the new file has taken are lost.
+        :raises OSError: and the old file stays. If the new file lacks a record or may not outlive a power cut, the
+            journal is not ``whole``, and records that only the new file has are lost.
         """
         fresh = self._next
         if fresh is None:

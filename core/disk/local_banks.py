@@ -2,9 +2,9 @@
 The localfs cache driver's layout, read and written without the driver: a directory for each bank, a msgpack file
 ``<key>.p`` for each key.
 
-The driver itself takes 0.4 ms of CPU to write a value, and a fleet that comes back writes tens of thousands. Whatever is
-written here can be read through salt.cache, and the other way round. It must never be used with ids that were not
-checked: they become paths.
+The driver itself takes 0.4 ms of CPU to write a value, and a fleet that comes back writes tens of thousands. What is
+written here can be read through salt.cache, and the other way round. It must never be used with unchecked ids: they
+become paths.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import salt.payload
 from saltext.jobs.core.disk import packed
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-#: Seconds by which the time of a file may be behind.
+#: Seconds by which the time stamp of a file may be behind.
 _COARSE = 10.0
-#: Tries for a draft: its directory goes whenever somebody removes the last key in it.
+#: Tries to write a draft: another process may remove its directory with the last key in it.
 _TRIES = 10
 
 
@@ -31,7 +31,7 @@ class LocalBanks:
     Behaves as ``salt.cache.Cache`` does with localfs. Files belong to the owner of the cache directory.
 
     :param cachedir: the master's cache directory.
-    :param readable: whether others may read them, as far as the umask lets them. Nobody else may ever write them.
+    :param readable: whether other users may read them, if the umask allows it. Other users may never write them.
     """
 
     def __init__(self, cachedir: str, readable: bool = False) -> None:
@@ -45,7 +45,7 @@ class LocalBanks:
         Replace a value. A reader sees the old one or the new.
 
         :param durable: whether it must survive a power cut when this returns.
-        :raises OSError: and leaves the old one, and no draft of the new.
+        :raises OSError: and the old value stays, without a draft of the new one.
         """
         folder = os.path.join(self._root, bank)
         draft = os.path.join(folder, f".{self._pid}-{threading.get_ident()}")
@@ -72,7 +72,7 @@ class LocalBanks:
         for _ in range(_TRIES):
             try:
                 return os.open(draft, _NEW_FILE, self._file_mode)
-            except FileNotFoundError:  # the bank's first value, or somebody has removed the directory
+            except FileNotFoundError:  # the bank's first value, or the directory was removed
                 make_folder(folder, self._owner, self._folder_mode)
             except FileExistsError:  # left by a process that was killed, with the same number
                 os.unlink(draft)
@@ -80,9 +80,9 @@ class LocalBanks:
 
     def fetch(self, bank: str, key: str, default: Any = None) -> Any:
         """
-        Return a value; where there is none ``default``, or ``{}``.
+        Return a value; if there is none, ``default`` or ``{}``.
 
-        :raises Exception: whatever msgpack raises for a broken file.
+        :raises Exception: anything that msgpack raises for a broken file.
         """
         try:
             with open(os.path.join(self._root, bank, f"{key}.p"), "rb", buffering=0) as stream:
@@ -96,7 +96,7 @@ class LocalBanks:
         return os.path.isfile(os.path.join(self._root, bank, f"{key}.p"))
 
     def updated(self, bank: str, key: str) -> float | None:
-        """Return the Unix time of the last write, None where there is no value."""
+        """Return the Unix time of the last write, or None if there is no value."""
         try:
             return os.stat(os.path.join(self._root, bank, f"{key}.p")).st_mtime
         except (FileNotFoundError, NotADirectoryError):
@@ -116,14 +116,14 @@ class LocalBanks:
         return found
 
     def bank_updated(self, bank: str) -> float | None:
-        """Return the Unix time at which a key was last written or removed, None where there is no bank."""
+        """Return the Unix time at which a key was last written or removed, or None if there is no bank."""
         try:
             return os.stat(os.path.join(self._root, bank)).st_mtime
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def names(self, bank: str) -> list[str]:
-        """Return the names of what is in a bank's directory: keys with ``.p``, sub-banks, half-written files."""
+        """Return all names in a bank's directory: keys with ``.p``, sub-banks, half-written files."""
         try:
             return os.listdir(os.path.join(self._root, bank))
         except (FileNotFoundError, NotADirectoryError):
@@ -134,7 +134,7 @@ class LocalBanks:
         return [name[:-2] for name in self.names(bank) if name.endswith(".p")]
 
     def set_aside(self, bank: str, key: str) -> None:
-        """Move a record that is of no use to ``salt_cache.corrupt`` in the cache directory. :raises OSError:"""
+        """Move an unusable record to ``salt_cache.corrupt`` in the cache directory. :raises OSError:"""
         folder = os.path.join(self._root, "salt_cache.corrupt")
         make_folder(folder, self._owner, 0o700)
         os.rename(
@@ -150,7 +150,7 @@ class LocalBanks:
             os.rmdir(folder)
         except (FileNotFoundError, NotADirectoryError):
             pass
-        except OSError:  # there are banks in it, or somebody writes
+        except OSError:  # there are banks in it, or another process writes to it
             shutil.rmtree(folder)
 
     def unlink(self, bank: str, key: str) -> None:
@@ -176,9 +176,9 @@ def _sync_folder(folder: str) -> None:
 
 def owner_for_root(cachedir: str) -> tuple[int, int] | None:
     """
-    Return the user and group to whom this process gives what it makes below ``cachedir``; None for itself.
+    Return the user and group that own what this process makes below ``cachedir``; None for its own.
 
-    What root makes would be closed to a master that runs as another user.
+    A master that runs as another user could not use root's files.
     """
     try:
         found = os.stat(cachedir)
@@ -197,6 +197,6 @@ def make_folder(folder: str, owner: tuple[int, int] | None, mode: int = 0o700) -
         try:
             os.mkdir(folder, mode)
         except FileExistsError:
-            continue  # somebody else was faster
+            continue  # another process was faster
         if owner:
             os.chown(folder, *owner, follow_symlinks=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-#: File systems over a network: there is no memory that processes of several machines share.
+#: Network file systems: processes of several machines share no memory.
 _REMOTE = frozenset(
     (
         "9p",
@@ -25,7 +25,7 @@ _REMOTE = frozenset(
 
 def remote_file_system(folder: str, mounts: str) -> str | None:
     """
-    Return the kind of the network file system that a directory is on; None for a local one.
+    Return the type of the network file system that a directory is on; None for a local one.
 
     :param folder: its real path.
     :param mounts: as in ``/proc/self/mounts``.
@@ -42,7 +42,7 @@ def remote_file_system(folder: str, mounts: str) -> str | None:
 
 
 def mounts() -> str:
-    """Return what is mounted where, as the kernel tells; nothing where it does not."""
+    """Return the kernel's list of mounts; empty if there is none."""
     try:
         with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as stream:
             return stream.read()

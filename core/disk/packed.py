@@ -1,4 +1,4 @@
-"""Reads what Salt's serializer has written: the same values as ``salt.payload.loads``, in a fifth of its time."""
+"""Reads data of Salt's serializer: the same values as ``salt.payload.loads``, in a fifth of its time."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Any
 import msgpack
 import salt.payload
 
-# How msgpack begins bytes and types of Salt's own. Where one stands in the data, in whatever place, Salt reads it.
+# The first bytes of msgpack's byte strings and of Salt's own types. Data with one of them anywhere goes to Salt.
 _BYTES = (b"\xc4", b"\xc5", b"\xc6")
 
 
 class _Other(Exception):
-    """There is a type of Salt's own in it."""
+    """The data contains one of Salt's own types."""
 
 
 def loads(data: bytes) -> Any:
     """
     Return the value.
 
-    Salt's own takes all texts for bytes first, and then goes through the value to decode them.
+    Salt first reads all texts as bytes, and then walks through the value to decode them.
 
-    :raises Exception: whatever Salt raises for what is broken.
+    :raises Exception: anything that Salt raises for broken data.
     """
     if not any(mark in data for mark in _BYTES):
         try:

@@ -4,12 +4,12 @@ The recorder's spool: one append-only log of records on disk, read by every retu
 A record has a number, which rises by one. The log is a row of segment files, each named by the number of its first
 record; a record is a frame of mark, number, length, checksum and payload. What survives what:
 
-* kill -9 at any moment: everything whose append had begun to return. A torn frame at the end is cut off.
-* A power cut: everything whose append had returned, since an append ends with the data on the disk.
+* kill -9 at any moment: everything that append has written. A torn frame at the end is cut off.
+* A power cut: everything whose append had returned; it returns with the data on the disk.
 * A full disk: an append that fails leaves the log as it was.
-* Damage: everything but the records that it hit. Reading goes on with the next intact frame, and the numbers of the frames
-  tell how many are lost. What a minion has returned may look like a frame: a frame that is found so counts only with a
-  number for which the damage leaves room.
+* Damage: everything but the records that it hit. Reading goes on with the next intact frame, and the numbers of the
+  frames tell how many are lost. A minion's return may look like a frame, so a frame that follows damage counts only if
+  its number fits into the damaged space.
 
 One thread appends and trims; any thread may read. It must never read a whole segment into memory.
 """
@@ -32,27 +32,27 @@ from saltext.jobs.core.disk import files
 
 log = lines.logger(__name__)
 
-#: What a frame begins with, so that the next one is found behind damage.
+#: The first bytes of a frame, by which the next one is found after damage.
 _MARK = b"\xa5SjR"
 #: Mark, number, length, checksum of the three and of the payload.
 _FRAME = struct.Struct(">4sQII")
 _CHECKED = struct.Struct(">QI")
-#: How the name of a segment ends, after the number of its first record.
+#: The ending of a segment's name, after the number of its first record.
 SUFFIX = ".spool"
-#: What a file takes on a disk is a multiple of this.
+#: A file takes a multiple of this on a disk.
 _BLOCK = 4096
 #: Bytes that are searched at a time for the next intact frame.
 _SEARCHED = 1 << 20
-#: A segment is closed at this size, or at an eighth of the log's bound where that is less.
+#: A segment is closed at this size, or at an eighth of the log's bound if that is less.
 _SEGMENT_BYTES = 8 << 20
-#: No record is longer; a frame that says so is damaged.
+#: The longest record; a frame that claims more is damaged.
 LONGEST = 1 << 30
 
 
 class Spool:
     """
     :param folder: where the segments are.
-    :param max_bytes: what they may take together; beyond it ``drop_oldest`` makes room.
+    :param max_bytes: what they may take together in bytes; beyond it ``drop_oldest`` makes room.
     """
 
     def __init__(self, folder: pathlib.Path, max_bytes: int) -> None:
@@ -69,13 +69,13 @@ class Spool:
 
     @property
     def first(self) -> int:
-        """The number of the oldest record that is there, or of the next one."""
+        """The number of the oldest record, or of the next one if there is none."""
         with self._lock:
             return next(iter(self._sizes), self.next)
 
     @property
     def size(self) -> int:
-        """What the log takes on disk."""
+        """The bytes of the log on disk."""
         with self._lock:
             return sum(self._sizes.values())
 
@@ -88,7 +88,7 @@ class Spool:
         """
         Add records; when this returns they are on the disk.
 
-        :raises OSError: when they can't be written; then none is there.
+        :raises OSError: when they cannot be written; then none is there.
         """
         if not payloads:
             return
@@ -106,7 +106,7 @@ class Spool:
             self.next += len(payloads)
 
     def skip_to(self, number: int) -> None:
-        """Give the next record at least this number: a returner has seen the lower ones, so their file was lost."""
+        """Give the next record at least this number: a returner has seen the lower ones, whose file was lost."""
         if number > self.next:
             log.error("The spool %s lacks the records from %d to %d", self._folder, self.next, number - 1)
             self.next = number
@@ -152,7 +152,7 @@ class Spool:
             return next((other for other in self._sizes if other > first), None)
 
     def bytes_before(self, first: int) -> int:
-        """Return what the segments before the one that begins with ``first`` take."""
+        """Return the bytes of the segments before the one that begins with ``first``."""
         with self._lock:
             return sum(size for other, size in self._sizes.items() if other < first)
 
@@ -174,7 +174,7 @@ class Spool:
             self.next = self._cut_torn_end(last)
 
     def _cut_torn_end(self, first: int) -> int:
-        """Return the number after the last record of a segment, and remove what comes behind that record."""
+        """Return the number after the last record of a segment, and cut off what follows that record."""
         following, end = first, 0
         with self.path(first).open("r+b") as stream:
             for number, _ in _frames(stream, first):
@@ -200,7 +200,7 @@ class Spool:
     def _open_tail(self, first: int, size: int) -> io.FileIO:
         handle = os.open(self.path(first), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
         try:
-            # What a failed append may have left behind.
+            # A failed append may have left data.
             os.ftruncate(handle, size)
             files.sync_directory(self._folder)
         except OSError:
@@ -211,7 +211,7 @@ class Spool:
     def _undo(self, tail: io.FileIO, size: int) -> None:
         with contextlib.suppress(OSError):
             os.ftruncate(tail.fileno(), size)
-        # The next append opens the segment anew and cuts it to size, should that have failed now.
+        # If that failed, the next append opens the segment anew and cuts it to size.
         self.close()
 
     def _remove(self, first: int) -> None:
@@ -230,18 +230,18 @@ class Reader:
         self._spool = spool
         #: The number of the next record to be read.
         self.next = start
-        #: Records that were gone before they could be read.
+        #: Records that were dropped before they could be read.
         self.lost = 0
         self._first: int | None = None
         self._stream: BinaryIO | None = None
         self._offset = 0
-        self._following = 0  # the number of the record that stands there
+        self._following = 0  # the number of the record at that place
 
     def read(self, count: int, max_bytes: int) -> list[tuple[int, bytes]]:
         """
         Return the next (number, payload), up to ``count`` of them and up to about ``max_bytes``.
 
-        Numbers that are missing from the result were dropped, or stood where the file is damaged.
+        Numbers that are missing from the result were dropped, or damaged.
         """
         found: list[tuple[int, bytes]] = []
         size = 0
@@ -299,16 +299,16 @@ class Reader:
         return True
 
     def _skip(self, end: int) -> None:
-        """Go on with the segment after the one that cannot be read further; ``end`` is the end of the log."""
+        """Go on with the next segment, because this one cannot be read further; ``end`` is the end of the log."""
         following = self._spool.after(self._first if self._first is not None else self.next - 1)
         self.close()
-        # All below the end are on the disk, so what has not been found there by now is lost.
+        # All records below the end are on the disk, so those not found there by now are lost.
         self._go_to(end if following is None else following)
 
     def _go_to(self, number: int) -> None:
         if number <= self.next:
             return
-        if self.next >= self._spool.first:  # else they were dropped, which the figures tell
+        if self.next >= self._spool.first:  # else they were dropped, which the figures show
             log.error("The spool is damaged: the records from %d to %d are lost", self.next, number - 1)
         self.lost += number - self.next
         self.next = number
@@ -319,20 +319,20 @@ def _is_number(name: str) -> bool:
 
 
 def framed(number: int, payload: bytes) -> bytes:
-    """Return a record as it stands in a segment."""
+    """Return a record as it is written in a segment."""
     checksum = zlib.crc32(payload, zlib.crc32(_CHECKED.pack(number, len(payload))))
     return _FRAME.pack(_MARK, number, len(payload), checksum) + payload
 
 
 def _frames(stream: BinaryIO, following: int) -> Iterator[tuple[int, bytes]]:
     """
-    Yield (number, payload) of each intact frame from here on; the stream then stands behind that frame.
+    Yield (number, payload) of each intact frame from here on; the stream is then at the end of that frame.
 
-    :param following: the number of the first one, should it be intact.
+    :param following: the number of the first frame, if it is intact.
     """
     intact = start = stream.tell()
     while True:
-        room = (start - intact) // (_FRAME.size + 1)  # for records, in what is damaged
+        room = (start - intact) // (_FRAME.size + 1)  # how many records fit into the damaged space
         frame = _frame(stream, range(following, following + room + 1))
         if frame is None:
             start = _next_start(stream, start, following)
@@ -346,7 +346,7 @@ def _frames(stream: BinaryIO, following: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _frame(stream: BinaryIO, numbers: range) -> tuple[int, bytes] | None:
-    """Return the frame that begins here and has one of these numbers, or None where none does."""
+    """Return the frame that begins here and has one of these numbers, or None."""
     header = stream.read(_FRAME.size)
     if len(header) < _FRAME.size:
         return None
@@ -360,14 +360,14 @@ def _frame(stream: BinaryIO, numbers: range) -> tuple[int, bytes] | None:
 
 
 def _next_start(stream: BinaryIO, start: int, following: int) -> int:
-    """Return where the next frame may begin, after ``start``, where a damaged one stands, or -1."""
+    """Return where the next frame may begin after the damaged one at ``start``, or -1."""
     stream.seek(start)
     header = stream.read(_FRAME.size)
     if len(header) == _FRAME.size:
         mark, number, length, _ = _FRAME.unpack(header)
         behind: int = start + _FRAME.size + length
         if mark == _MARK and number == following:
-            # If its length is right it is the payload that is damaged, and that is not to be searched.
+            # If the length is right, the payload is damaged, and must not be searched.
             if behind == stream.seek(0, io.SEEK_END):
                 return -1
             stream.seek(behind)

@@ -1,4 +1,4 @@
-"""What an operator may want to change about a directory of the master: a sentence for each thing. It changes nothing."""
+"""Findings about a directory of the master: a sentence for each thing to change. It changes nothing."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import tempfile
 import time
 from collections.abc import Callable
 
-#: Bytes on the disk of the master's files below which it is time to see to it, and the part of its inodes.
+#: Free bytes, and the free share of inodes, below which the disk is worth a finding.
 LEAST_BYTES, LEAST_INODES = 1 << 30, 0.05
-#: Permissions of others: none at all, or none to write.
+#: Permissions that others must not have: any, or to write.
 FOR_OWNER, READABLE = 0o077, 0o022
-#: Seconds by which the clock of a file system may differ from that of the machine.
+#: Seconds by which a file system's clock may differ from that of the machine.
 _APART = 5.0
 
 
 def about_files(user: str, folder: pathlib.Path, most: int | None = None, closed: int = FOR_OWNER) -> list[str]:
     """
-    Return what in a directory, or below, is not the master's, and what others may do with it.
+    Return findings about files in or below a directory that are not the master's, or that others may use.
 
-    :param user: whom the master runs as.
-    :param most: how many files and directories are looked at; all of them, where it is not given.
-    :param closed: the permissions that nobody else may have: ``FOR_OWNER`` or ``READABLE``.
+    :param user: the user that the master runs as.
+    :param most: how many files and directories to look at; by default all.
+    :param closed: the permissions that others must not have: ``FOR_OWNER`` or ``READABLE``.
     """
     try:
         owner = pwd.getpwnam(user).pw_uid
@@ -36,7 +36,7 @@ def about_files(user: str, folder: pathlib.Path, most: int | None = None, closed
         try:
             status = path.lstat()
         except FileNotFoundError:
-            continue  # there is none, or it has been replaced meanwhile
+            continue  # it does not exist, or was replaced meanwhile
         if status.st_uid != owner:
             return [f"{path} does not belong to the master's user {user}: chown -R {user} {folder}"]
         if status.st_mode & closed and not stat.S_ISLNK(status.st_mode):
@@ -48,7 +48,7 @@ def about_files(user: str, folder: pathlib.Path, most: int | None = None, closed
 
 
 def about_disk(folder: pathlib.Path) -> list[str]:
-    """Return what is scarce on the disk of a directory, or on that on which it would be made."""
+    """Return what is scarce on the disk of a directory that may not exist yet."""
     folder = _existing(folder)
     disk, found = os.statvfs(folder), []
     free = disk.f_bavail * disk.f_frsize
@@ -66,8 +66,8 @@ def about_disk(folder: pathlib.Path) -> list[str]:
 
 def about_clock(folder: pathlib.Path, clock: Callable[[], float] = time.time) -> list[str]:
     """
-    Return whether no file can be made in a directory, or where it would be made, and whether files there get another time
-    than this machine's. It makes one that has no name and is gone at once.
+    Return a finding if no file can be made in a directory that may not exist yet, or if files there get another time
+    than this machine's. It makes a file without a name, which is gone at once.
 
     :param clock: returns Unix time.
     """
@@ -95,7 +95,7 @@ def _existing(folder: pathlib.Path) -> pathlib.Path:
 
 
 def about_sqlite(version: tuple[int, int, int]) -> list[str]:
-    """Return whether a version of SQLite has the defect by which a write is lost once in a great while (3.7.0 to 3.51.2)."""
+    """Return a finding if a version of SQLite has the defect that very rarely loses a write (3.7.0 to 3.51.2)."""
     mended = {(3, 44): 6, (3, 50): 7}
     if not (3, 7, 0) <= version < (3, 51, 3) or version[2] >= mended.get(version[:2], version[2] + 1):
         return []

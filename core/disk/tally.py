@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 
 class Tally(NamedTuple):
-    """How many minions a job was for (0 where that is not known), have returned, have failed, and are missing."""
+    """How many minions a job was for (0 if not known), have returned, have failed, and are missing."""
 
     minions: int
     returned: int
     failed: int
     missing: int
-    #: What of ``returned``, ``failed`` and ``missing`` one minion is that was asked for; nothing, where it is not for it.
+    #: For the minion that was asked for: ``returned``, ``failed`` or ``missing``; empty if the job was not for it.
     of_minion: frozenset[str] = frozenset()

@@ -1,5 +1,5 @@
 """
-Pages for what no table is made for: figures by name, one below the other; and what every doctor says. Pure.
+Pages for results without a table of their own: figures by name, one below the other; and the doctors. Pure.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import Any
 from saltext.jobs.core.display.page import Page
 from saltext.jobs.core.display.text import counted
 
-#: Lines that one value may take, those of a page, and the values of one list or mapping.
+#: Most lines of one value, most lines of a page, and most values of one list or mapping.
 _MOST, _PAGE, _VALUES = 12, 120, 100
 
 
 def facts(data: Any, page: Page) -> None:
-    """Show whatever a runner returns: the values of a mapping by name, those of a list one below the other."""
+    """Show any result of a runner: the values of a mapping by name, those of a list one below the other."""
     if isinstance(data, str):
         for line in data.split("\n"):
             page.line(line)
@@ -49,7 +49,7 @@ def _plain(value: Any) -> str:
     return str(value)
 
 
-#: What of the facts of a doctor is told in words: those where it holds, and where it does not.
+#: Facts of a doctor that are shown in words: for True, and for False.
 _WORDS = {
     "engine": ("engine: runs", "engine: does not run"),
     "usable": ("driver: answers", "driver: does not answer"),
@@ -59,7 +59,7 @@ _WORDS = {
 
 
 def doctor(data: Mapping[str, Any], page: Page) -> None:
-    """Show what a doctor has found: how things stand in a line, and each finding."""
+    """Show the result of a doctor: the state in one line, and each finding."""
     findings = data["findings"]
     told = [_WORDS[name][0 if value else 1] for name, value in data.items() if name in _WORDS]
     rest = {name: value for name, value in data.items() if name not in (*_WORDS, "findings", "retcode")}

@@ -9,9 +9,9 @@ import datetime
 import math
 from typing import Any
 
-#: Seconds of a unit, and how many of it are told before the next one is used.
+#: Seconds of a unit, and how many of it are shown before the next unit is used.
 _UNITS = ((1, 60, "s"), (60, 60, "min"), (3600, 48, "h"), (86400, math.inf, "d"))
-#: Of what is not known.
+#: Shown for an unknown time.
 UNKNOWN = "-"
 
 

@@ -1,7 +1,7 @@
 """
 What one command prints: lines, tables and a last line that names the next commands, none wider than the terminal.
 
-Every text goes through ``clean`` here, so that what draws a page need not think of it. Pure: the time is an argument.
+Every text goes through ``clean`` here, so that the code that draws a page need not care. Pure: the time is an argument.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 from saltext.jobs.core.display import moments
 from saltext.jobs.core.display.text import ELLIPSIS, clean, counted, cut, pad, width_of, wrap
 
-#: Rows that a table shows where nobody has said how many; those that need attention come first.
+#: Rows that a table shows by default; those that need attention come first.
 ROWS = 40
 _GAP = "  "
-#: Columns below which nothing is drawn narrower.
+#: The narrowest page, in columns.
 _NARROWEST = 8
 _RED, _YELLOW, _GREEN = "\x1b[31m", "\x1b[33m", "\x1b[32m"
 _END = "\x1b[0m"
-#: How a state is coloured, where there are colours.
+#: The colours of states, if the terminal has colours.
 _COLOURS = {
     **dict.fromkeys(("failed", "lost", "timed_out", "killed", "halted", "held", "dead", "unsuccessful"), _RED),
     **dict.fromkeys(("offline", "paused", "waiting", "stopping", "expired"), _YELLOW),
@@ -36,10 +36,10 @@ class Column:
     A column of a table.
 
     :param title: its head.
-    :param least: columns of the terminal to which it may shrink; 0 where it may not.
+    :param least: columns of the terminal to which it may shrink; 0 for not at all.
     :param right: aligned on the right, as numbers are.
-    :param rank: the column with the highest goes first where there is no room for all; those with 0 stay.
-    :param names: what is too long loses its middle, and not its end.
+    :param rank: if there is no room for all columns, the one with the highest rank goes first; those with 0 stay.
+    :param names: a text that is too long loses its middle, not its end.
     """
 
     title: str
@@ -53,11 +53,11 @@ class Page:
     """
     :param width: columns of the terminal.
     :param now: Unix time.
-    :param tz: the zone in which times are told; None for that of this machine.
+    :param tz: the zone in which times are shown; None for that of this machine.
     :param jid_tz: the zone in which jids are made; None likewise.
     :param colours: whether states are coloured.
     :param encoding: that of the terminal.
-    :param jid: the job that the command was given; ``JID`` stands for it where none was.
+    :param jid: the job that the command was called with; else ``JID`` stands for it.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Page:
         Add a text, on as many lines as it takes.
 
         :param indent: blanks with which all lines but the first begin.
-        :param most: lines at the most; what is left out is marked.
+        :param most: at most so many lines; omissions are marked.
         """
         cleaned = self.clean(text)
         if most is not None:
@@ -108,7 +108,7 @@ class Page:
 
     def names(self, head: str, names: Sequence[str], most: int, indent: str = "    ") -> None:
         """
-        Add names after a head, on at most so many lines, and how many are left out.
+        Add names after a head, on at most so many lines, and the number of those left out.
 
         :param most: lines.
         """
@@ -130,7 +130,7 @@ class Page:
         self.line(told(fits), indent)
 
     def table(self, columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> None:
-        """Add a table with a head; columns that have no room are left out, the others shrink."""
+        """Add a table with a head; columns without room are left out, the others shrink."""
         cells = [[self.clean(value) for value in row] for row in rows]
         natural = [
             max(width_of(column.title), *(width_of(row[at]) for row in cells), 1) for at, column in enumerate(columns)
@@ -144,12 +144,12 @@ class Page:
             self._lines.append(self._row(row, columns, widths))
 
     def folded(self, rows: int, shown: int, what: str = "") -> None:
-        """Say how many of the rows are left out; nothing where none are."""
+        """Say how many of the rows are left out, if any."""
         if rows > shown:
             self.line(f"{ELLIPSIS} and {rows - shown:,} more{what}; --out=json shows all")
 
     def fold(self, most: int) -> None:
-        """Leave out the lines that are more than so many, and say how many they are."""
+        """Keep at most so many lines, and say how many are left out."""
         left = len(self._lines) - most
         if left > 0:
             del self._lines[most:]
@@ -159,7 +159,7 @@ class Page:
         """
         Add the last line: what to call next.
 
-        :param others: what may be called instead; that of the same runner is told without its name.
+        :param others: what may be called instead; functions of the same runner are shown without its name.
         """
         runner = command.partition(".")[0]
         more = f" (or {', '.join(other.removeprefix(f'{runner}.') for other in others)})" if others else ""
@@ -192,10 +192,10 @@ def _needed(widths: Sequence[int], shown: Sequence[int]) -> int:
 
 
 def _shared(natural: Sequence[int], least: Sequence[int], shown: Sequence[int], width: int) -> dict[int, int]:
-    """Return the width of each column that is shown: each grows from its least towards what it needs, all alike."""
+    """Return the width of each column that is shown: all grow alike from their least towards what they need."""
     widths = {at: least[at] for at in shown}
     room = width - len(_GAP) * (len(shown) - 1)
-    while sum(widths.values()) > room:  # even the columns that may not shrink do
+    while sum(widths.values()) > room:  # columns that must not shrink do so too
         widest = max(widths, key=lambda at: widths[at])
         if widths[widest] == 1:
             del widths[max(widths)]
@@ -214,7 +214,7 @@ def _shared(natural: Sequence[int], least: Sequence[int], shown: Sequence[int], 
 
 
 def by_state(states: Iterable[str], order: Sequence[str]) -> str:
-    """Return ``2 failed, 90 completed``: how many there are in each state, in this order."""
+    """Return ``2 failed, 90 completed``: the number in each state, in this order."""
     found = collections.Counter(states)
     named = [*(state for state in order if found[state]), *sorted(found.keys() - set(order))]
     return ", ".join(f"{found[state]:,} {state}" for state in named)

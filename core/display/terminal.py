@@ -1,19 +1,19 @@
-"""How wide the terminal is that a stream leads to, and which characters it has."""
+"""The width and the encoding of the terminal that a stream leads to."""
 
 from __future__ import annotations
 
 import os
 from typing import Any
 
-#: Columns where nobody can tell, such as in a pipe.
+#: Columns if the width is unknown, as in a pipe.
 DEFAULT_WIDTH = 80
 
 
 def is_terminal(stream: Any) -> bool:
-    """Tell whether a stream leads to a terminal on which a line can be drawn anew."""
+    """Tell whether a stream leads to a terminal that can redraw a line."""
     try:
         return bool(stream.isatty()) and os.environ.get("TERM") != "dumb"
-    except (AttributeError, ValueError):  # closed, or none
+    except (AttributeError, ValueError):  # closed, or not a stream
         return False
 
 

@@ -1,9 +1,9 @@
 """
 Text from anywhere, made fit for a terminal: nothing in it acts on the terminal, and its width in columns is known.
 
-Minion ids, functions, targets and reasons are written by others. Whatever Python calls not printable (control characters and
-escape sequences, marks that turn the direction of writing, invisible and unassigned characters) is shown as its escape, such
-as ``\\x1b``. Pure: stdlib only.
+Minion ids, functions, targets and reasons are written by others. Characters that Python calls not printable (control
+characters and escape sequences, marks that turn the direction of writing, invisible and unassigned characters) are
+shown as escapes, such as ``\\x1b``. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-#: Stands for what was left out.
+#: Marks an omission.
 ELLIPSIS = "…"
 #: Combining marks that one character may bear; more are shown as escapes, so that no text grows without getting wider.
 _MARKS = 4
@@ -22,7 +22,7 @@ _MARKS = 4
 _SELECTORS = (range(0xFE00, 0xFE10), range(0xE0100, 0xE01F0))
 #: Korean vowels and finals, which join the character before them.
 _JOINING = range(0x1160, 0x1200)
-#: What is not parted from the word after it; longer ones are jids.
+#: A number that stays with the next word; longer ones are jids.
 _NUMBER = re.compile(r"\(?[0-9][0-9,.]{0,8}", re.ASCII)
 
 
@@ -30,12 +30,12 @@ def clean(value: Any, encoding: str = "utf-8") -> str:
     """
     Return a value as one line of text without anything that is not printable.
 
-    :param encoding: that of the terminal; what it does not have is shown as an escape too.
+    :param encoding: that of the terminal; characters that it lacks are shown as escapes too.
     """
     text = value if isinstance(value, str) else str(value)
     if text.isascii() and text.isprintable():
         return text
-    parts, marks = list[str](), _MARKS  # a mark at the beginning would sit on whatever stands before this text
+    parts, marks = list[str](), _MARKS  # a mark at the beginning would combine with the character before this text
     for char in text:
         if not _is_shown(char, encoding):
             parts.append("..." if char == ELLIPSIS else char.encode("unicode_escape").decode())
@@ -76,8 +76,8 @@ def cut(text: str, width: int, mark: str = ELLIPSIS, middle: bool = True) -> str
     """
     Return a clean text that takes ``width`` columns at the most.
 
-    :param mark: stands where something was left out.
-    :param middle: leave out the middle, since the ends are what tells names apart; else the end.
+    :param mark: marks the omission.
+    :param middle: leave out the middle, because names differ at their ends; else the end.
     """
     if width_of(text) <= width:
         return text
@@ -91,14 +91,14 @@ def cut(text: str, width: int, mark: str = ELLIPSIS, middle: bool = True) -> str
 
 
 def pad(text: str, width: int, right: bool = False) -> str:
-    """Return a clean text filled with blanks to ``width`` columns; those on the left where it is ``right`` aligned."""
+    """Return a clean text filled with blanks to ``width`` columns; on the left if ``right``."""
     blanks = " " * (width - width_of(text))
     return blanks + text if right else text + blanks
 
 
 def wrap(text: str, width: int, indent: str = "") -> list[str]:
     """
-    Return a clean text as lines of at most ``width`` columns, divided between words where they are not too long.
+    Return a clean text as lines of at most ``width`` columns, divided between words, unless a word is too long.
 
     :param indent: blanks with which all lines but the first begin.
     """

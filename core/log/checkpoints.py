@@ -1,5 +1,5 @@
 """
-Up to where each reader has read the log and need not read it again, on disk: beside the segments, which stay that long.
+The position of each reader of the log, on disk beside the segments. Segments that a reader still needs stay.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _SUFFIX = ".reader"
 
 class Position(NamedTuple):
     """
-    A place in a log. ``log``: which one; ``segment``, ``offset``: where; ``gaps``: the time of the last gap that is known,
-    in nanoseconds; ``boot``: the boot of the machine, after which what was not synced may be gone.
+    A place in a log. ``log``: which log; ``segment``, ``offset``: where in it; ``gaps``: the time of the last known
+    gap, in nanoseconds; ``boot``: the machine's boot: after another one, unsynced data may be gone.
     """
 
     log: str
@@ -29,7 +29,7 @@ class Position(NamedTuple):
 
     @classmethod
     def from_record(cls, record: Any) -> Position:
-        """Return the place that a record describes. :raises ValueError: when it describes none."""
+        """Return the place in a record. :raises ValueError: when the record is not valid."""
         try:
             position = cls(**{name: record[name] for name in cls._fields})
         except (KeyError, TypeError) as exc:
@@ -40,14 +40,13 @@ class Position(NamedTuple):
 
 
 def write(folder: pathlib.Path, reader: str, position: Position) -> None:
-    """Note that a reader is done with all before ``position``. :raises OSError:"""
+    """Note that a reader is done with everything before ``position``. :raises OSError:"""
     files.write_msgpack(folder / f"{reader}{_SUFFIX}", {formats.FIELD: framing.FORMAT, **position._asdict()})
 
 
 def oldest_needed(folder: pathlib.Path, log: str) -> int | None:
     """
-    Return the oldest segment that a reader still needs; None where no reader needs any. One whose place cannot be read may
-    need all.
+    Return the oldest segment that a reader still needs, or None. A reader whose place cannot be read may need all.
 
     :raises OSError: when the folder cannot be read.
     """

@@ -1,9 +1,9 @@
 """
-How records lie in a segment of the log: a marker, the format's number, a length, a checksum and the body. Pure.
+The form of records in a segment of the log: a marker, the format's number, a length, a checksum and the body. Pure.
 
-The body is msgpack whose text is UTF-8, which has no byte 0xC1; nor has msgpack itself. So whatever a minion or user has
-written into a record, no part of its text looks like the beginning of another one: after damage, what is taken up again is
-a true record. For this, all that comes from outside is packed as text.
+The body is msgpack with texts in UTF-8. Neither UTF-8 nor msgpack itself has a byte 0xC1. So no text of a minion or
+user looks like the beginning of a record, and reading after damage goes on with a true record. For this, everything
+from outside is packed as text.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-#: Of the frame and of what is in it: see ``core/formats.py``. A record that has more fields at its end needs no new number.
+#: The format of the frame and its body: see ``core/formats.py``. New fields at the end of a record need no new number.
 FORMAT = 1
 MARKER = b"\xc1\xc1\xc1"
 _HEAD = struct.Struct("<3sBII")
-#: Bytes of the longest body.
+#: Most bytes of a body.
 LONGEST = 16 << 20
 
 
 class Framed(NamedTuple):
-    """A record as it was found: where it begins and ends, and what it holds; ``body`` is None in a later format."""
+    """A record as it was found: where it begins and ends, and its body; ``body`` is None in a later format."""
 
     begin: int
     end: int
@@ -32,7 +32,8 @@ class Framed(NamedTuple):
 
 class Piece(NamedTuple):
     """
-    What a part of a segment holds. ``end``: up to where it is read. ``damaged``: how many bytes of that are no records.
+    The content of a part of a segment. ``end``: up to where it was read. ``damaged``: how many of these bytes are not
+    records.
     """
 
     records: list[Framed]
@@ -47,7 +48,7 @@ def pack(fields: list[Any]) -> bytes:
 
 
 def unpack(body: bytes) -> Any:
-    """Return the fields in a body. :raises Exception: of many kinds, where they cannot be read."""
+    """Return the fields in a body. :raises Exception: of many kinds, if they cannot be read."""
     return msgpack.unpackb(body, raw=False, strict_map_key=False, unicode_errors="surrogatepass")
 
 
@@ -55,9 +56,9 @@ def scan(data: bytes, final: bool = False) -> Piece:
     """
     Return the records in ``data``.
 
-    What is no whole record may still be being written. It counts as damage once a whole record follows it.
+    An incomplete record may still be being written. It counts as damage once a whole record follows it.
 
-    :param final: nothing is added behind ``data`` any more, so that what is not whole is damage.
+    :param final: nothing is appended to ``data`` any more, so an incomplete record is damage.
     """
     records: list[Framed] = []
     position = damaged = 0

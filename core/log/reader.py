@@ -1,9 +1,8 @@
 """
-Reads what was appended to the log, in its order and each record once, from a place in it on.
+Reads the log from a position on, in order and each record once.
 
-It believes nothing but the files, so it may be called whenever somebody likes. It must never be silent about what it could
-not read: then it tells of a gap, and who reads has to look at the job cache instead, once. It blocks for the disk only, and
-reads a part at a time.
+It depends only on the files, so it may be called at any time. It must never hide what it could not read: it reports a
+gap, and the caller has to look at the job cache instead, once. It blocks only for the disk, and reads a part at a time.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ PART = 256 << 10
 
 class News(NamedTuple):
     """
-    What was read. ``gap``: why records may be missing before the end of it; empty where none is. ``more``: whether there is
-    more to be read at once.
+    What was read. ``gap``: why records may be missing in it, or empty. ``more``: whether more can be read at once.
     """
 
     records: list[records.Record]
@@ -40,7 +38,7 @@ class News(NamedTuple):
 class Reader:
     """
     :param folder: where the log is.
-    :param position: from where on; None for the end. Where that cannot be, there is a gap, and it goes on from the end.
+    :param position: where to begin; None for the end. If that is impossible, it reports a gap and begins at the end.
     :param part: bytes that are read at once.
     :param is_own: whether it is the log of this machine's master. Another machine may be started anew while it is read.
     """
@@ -55,8 +53,8 @@ class Reader:
         self._inode = self._gaps = self._number = self._offset = 0
         self._next = ""  # the file of the next segment
         self._why = "it is not known up to where it was read"
-        self._gap = ""  # what is to be told
-        self._is_absent = False  # and that was told
+        self._gap = ""  # the gap to report
+        self._is_absent = False  # and that was reported
         self._quiet = Quiet(log)
 
     @property
@@ -66,18 +64,18 @@ class Reader:
 
     @property
     def position(self) -> Position | None:
-        """Before which place all has been handed out; None where there is no log."""
+        """The place before which everything has been returned; None if there is no log."""
         if self._known is None or not self.there:
             return None
         return Position(self._known.log, self._number, self._offset, self._gaps, self._boot)
 
     def read(self) -> News:
-        """Return what was appended since, or a part of it. :raises OSError: when it cannot be read at this moment."""
+        """Return what was appended since, or a part of that. :raises OSError: when it cannot be read at this moment."""
         found: list[records.Record] = []
         more = False
         if self.there or self._open():
             found, more = self._read_on()
-            # After the records: one that is missing among them was marked before a later one was written.
+            # After the records: a missing one was marked as a gap before a later one was written.
             if not self._is_same():
                 self.close()
                 self._why = "it was removed before it was read"
@@ -98,7 +96,7 @@ class Reader:
     # -- where to begin -----------------------------------------------------------------------------------------------
 
     def _open(self) -> bool:
-        """Begin where it was wished, or at the end; tells whether there is a log."""
+        """Begin at the requested place, or at the end. Returns whether there is a log."""
         try:
             self._known = segments.identity(self._folder)
             there = segments.numbers(self._folder) if self._known else []
@@ -123,7 +121,7 @@ class Reader:
         return True
 
     def _refusal(self, begin: Position | None) -> str:
-        """Return why it cannot begin there, or nothing."""
+        """Return why it cannot begin there, or an empty text."""
         if begin is None:
             return self._why
         if self._known is None or begin.log != self._known.log:
@@ -186,13 +184,13 @@ class Reader:
         return found
 
     def _is_same(self) -> bool:
-        """Tell whether what is read is still that log, all of it; also look whether a record could not be written."""
+        """Tell whether the files are still that whole log; also check whether a record could not be written."""
         try:
             status = os.stat(self._folder / segments.NAME)
         except FileNotFoundError:
             return False
         except OSError:
-            return True  # it is looked at again the next time
+            return True  # it is checked again the next time
         if status.st_ino != self._inode:
             return False
         if (boots := self._boots()) != self._boot:

@@ -1,8 +1,8 @@
 """
-What the log tells of: publishes of this master, and returns that it has stored. Pure.
+The records of the log: publishes of this master, and returns that it has stored. Pure.
 
-It must never hold more than is needed to know what was done: neither arguments nor what a minion returned. What comes from
-outside is packed as text (``core/log/framing.py`` says why).
+They must never hold more than is needed to know what was done: neither arguments nor what a minion returned. Everything
+from outside is packed as text (``core/log/framing.py`` says why).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 from saltext.jobs.core.log import framing
 
 _PUBLISHED, _RETURNED = "p", "r"
-#: A publish for more minions than have ids of this many bytes refers to the bank ``jobs/minions``.
+#: If the ids of its minions take more bytes, a publish refers to the bank ``jobs/minions``.
 _MOST = 64 << 10
-#: Characters of the longest name of a user.
+#: Most characters of a user's name.
 _LONGEST_USER = 256
-#: In place of a jid: all jobs.
+#: Stands for all jobs, in place of a jid.
 EVERY_JOB = "*"
 
 
@@ -27,12 +27,13 @@ class Published(NamedTuple):
     This master was about to publish a job. It is in the log before the job cache has anything of it.
 
     * ``functions``: joined by commas.
-    * ``origin``: which engine of ours has published it; empty for everybody else.
-    * ``minions``: those it is for, ``total`` in number; None where they are too many. Then they are in the bank
-      ``jobs/minions``: those of this publish alone if ``whole`` is their ``list_digest``, else others too.
+    * ``origin``: which engine of ours has published it; empty for all other publishers.
+    * ``minions``: those that it is for, ``total`` in number; None if they are too many. Then they are in the bank
+      ``jobs/minions``. If ``whole`` is the ``list_digest`` of that list, it has only the minions of this publish, else
+      others too.
     * ``ends``: the jobs that it ends by a signal, ``EVERY_JOB`` for all that a minion runs.
     * ``work``: the digest of its functions and arguments.
-    * ``sent``: False where a load was only stored, and nothing published.
+    * ``sent``: False if a load was only stored, and nothing published.
     * ``at``: Unix time.
     """
 
@@ -55,8 +56,8 @@ class Published(NamedTuple):
 
 class Returned(NamedTuple):
     """
-    This master has stored a return. ``functions``: as the minion named them. ``retcode``: as it was checked, 0 for success.
-    ``first``: whether it was the first one of the minion for this job, which is kept.
+    This master has stored a return. ``functions``: as the minion named them. ``retcode``: as it was checked, 0 for
+    success. ``first``: whether it was the minion's first return of this job, which is kept.
     """
 
     jid: str
@@ -85,7 +86,7 @@ def published(
     sent: bool,
     at: float,
 ) -> Published:
-    """Return the record of a publish: it refers to its minions where they are many."""
+    """Return the record of a publish. If its minions are many, it refers to the bank."""
     named: tuple[str, ...] | None = tuple(minions)
     whole = ""
     if sum(map(len, minions)) > _MOST:
@@ -102,9 +103,9 @@ def list_digest(minions: Collection[str]) -> str:
 
 def read(body: bytes) -> Record | None:
     """
-    Return what a record says; None for a kind that a later version has added.
+    Return a record; None for a kind that a later version has added.
 
-    :raises Exception: of many kinds, where it is none.
+    :raises Exception: of many kinds, if it is not a record.
     """
     fields: Any = framing.unpack(body)
     kind = fields[0]

@@ -1,17 +1,18 @@
 """
-The files of a log, and the rules by which writers and readers find the same records in them without a lock.
+The files of a log, and the rules by which writers and readers agree on its records without a lock.
 
-A folder has a file ``log``, which says which log it is and how long a segment is, and the segments, numbered from 1. Writers
-append to the newest one, each record with one ``write``:
+A folder has a file ``log``, with the log's name and the length of a segment, and the segments, numbered from 1. Writers
+append to the newest segment, each record with one ``write``:
 
-* **A record counts if it begins before the segment's length.** A writer that finds its record beyond that writes it again in
-  the next segment, which it makes if nobody has. So a record counts once, however late its writer was: where it lies
-  decides, and not when it was written.
-* **When there is a next segment, all records that count in this one are written, or never will be.** Whoever made the next
-  one had written beyond the length before, and the system carries out appends to a file one after the other.
+* **A record counts if it begins before the segment's length.** A writer whose record begins later writes it again in
+  the next segment, which it makes if needed. So a record counts once, however late its writer was: its place decides,
+  not its time.
+* **When there is a next segment, all records that count in this one are written, or never will be.** The process that
+  made the next one had written beyond the length before, and the system carries out appends to a file one after the
+  other.
 
-When a record could not be written, the time of the file ``log`` is changed: a full disk lets that be done. It must never be
-concluded that nothing was done from there being no record of it, before that time was compared.
+When a record could not be written, the time of the file ``log`` is changed, which works on a full disk too. Before that
+time was compared, a missing record must never be taken to mean that nothing was done.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from saltext.jobs.core.log import framing
 
 log = lines.logger(__name__)
 
-#: Bytes of a segment, at which the next one is begun.
+#: Bytes of a segment, after which the next one is begun.
 LENGTH = 4 << 20
-#: The file that says what log it is.
+#: The file that identifies the log.
 NAME = "log"
-#: How often, and after how many seconds each, it is tried to find a log that another process is about to make.
+#: How often, and after how many seconds each, to look for a log that another process is about to make.
 _TRIES, _PAUSE = 100, 0.01
 #: The file that says in which boot of its machine the log was written last.
 _BOOT_OF_WRITER = "boot"
@@ -45,7 +46,7 @@ _SEGMENT = re.compile(r"([0-9]{12})\.segment")
 
 
 class Identity(NamedTuple):
-    """Which log a folder holds: a name that no other one has, and the length of its segments in bytes."""
+    """Identifies a log: its unique name, and the length of its segments in bytes."""
 
     log: str
     length: int
@@ -86,7 +87,7 @@ def path_of(folder: pathlib.Path, number: int) -> pathlib.Path:
 
 
 def numbers(folder: pathlib.Path) -> list[int]:
-    """Return the numbers of the segments, the oldest first; none where there is no folder. :raises OSError:"""
+    """Return the numbers of the segments, the oldest first; none if there is no folder. :raises OSError:"""
     try:
         names = os.listdir(folder)
     except FileNotFoundError:
@@ -96,10 +97,10 @@ def numbers(folder: pathlib.Path) -> list[int]:
 
 def identity(folder: pathlib.Path) -> Identity | None:
     """
-    Return which log a folder holds; None where there is none.
+    Return the identity of a folder's log, or None.
 
     :raises LaterVersion: when a later version of this extension writes it.
-    :raises StateError: when that is damaged.
+    :raises StateError: when the file is damaged.
     :raises OSError: when it cannot be read at this moment.
     """
     found = files.read_msgpack(folder / NAME)
@@ -119,7 +120,7 @@ def identity(folder: pathlib.Path) -> Identity | None:
 
 def found(folder: pathlib.Path, length: int = LENGTH) -> Identity:
     """
-    Return which log a folder holds, and have it hold one if it does not.
+    Return the identity of a folder's log, and make a log if there is none.
 
     :raises LaterVersion: as ``identity``.
     :raises OSError: when it cannot be read or made.
@@ -152,12 +153,12 @@ def _make(folder: pathlib.Path, length: int) -> None:
         log.error("The log of this master begins anew: %s", exc)
     record: dict[str, Any] = {formats.FIELD: framing.FORMAT, "log": secrets.token_hex(8), "length": length}
     for number in numbers(folder):
-        path_of(folder, number).unlink(missing_ok=True)  # of another log
+        path_of(folder, number).unlink(missing_ok=True)  # segments of another log
     files.write_msgpack(folder / NAME, record)
 
 
 def mark_gap(folder: pathlib.Path) -> None:
-    """Have readers know that a record is missing. :raises OSError:"""
+    """Tell readers that a record is missing. :raises OSError:"""
     path = folder / NAME
     at = max(path.stat().st_mtime_ns + 1, time.time_ns())
     os.utime(path, ns=(at, at))
@@ -167,16 +168,16 @@ def open_newest(folder: pathlib.Path, known: Identity, beyond: int) -> tuple[int
     """
     Return (number, descriptor, whether it was made) of the newest segment, to append to.
 
-    :param known: the log that the folder is known to hold.
-    :param beyond: the last segment that is known to be full; if no newer one is there, it is made.
+    :param known: the log that the folder is expected to hold.
+    :param beyond: the last segment that is known to be full; if there is no newer one, it is made.
     :raises OSError: also when the folder holds another log.
-    :raises StateError: when nobody can tell which log it holds.
+    :raises StateError: when it cannot be found out which log it holds.
     """
     while True:
         if identity(folder) != known:
             raise FileNotFoundError(errno.ENOENT, "the log is another one now", str(folder))
         newest = max(numbers(folder), default=0)
-        # Another process may be faster: make the same one, or remove what has become old.
+        # Another process may be faster: make the same segment, or remove it as an old one.
         with contextlib.suppress(FileExistsError, FileNotFoundError):
             if newest > beyond:
                 return newest, os.open(path_of(folder, newest), os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW), False

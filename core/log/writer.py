@@ -1,8 +1,8 @@
 """
 Appends to the log, in each of the master's processes: one ``write`` a record, without waiting for the others or the disk.
 
-It must never keep a publish or a return from being carried out: what cannot be written is marked as a gap. How it keeps out
-of the way of the others, ``core/log/segments.py`` says.
+It must never prevent a publish or a return: a record that cannot be written is marked as a gap.
+``core/log/segments.py`` says how processes stay out of each other's way.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from saltext.jobs.core.quiet import Quiet
 
 log = lines.logger(__name__)
 
-#: Bytes of all segments, if nothing else is wished.
+#: Bytes of all segments by default.
 SIZE = 128 << 20
-#: Segments that stay in any case: a reader may be this far behind without having said so.
+#: Segments that always stay: a reader may be this far behind its noted position.
 _LEAST = 4
 
 
 class Writer:
     """
     :param folder: where the log is.
-    :param size: bytes of all segments above which the oldest go, whoever needs them.
-    :param length: bytes of a segment, where no log is there yet.
+    :param size: bytes of all segments; beyond it the oldest go, even if a reader needs them.
+    :param length: bytes of a segment of a new log.
     """
 
     def __init__(self, folder: pathlib.Path, size: int = SIZE, length: int = segments.LENGTH) -> None:
@@ -40,11 +40,11 @@ class Writer:
         self._known = segments.Identity("", 0)
         self._number = 0
         self._handle = -1
-        self._unmarked = False  # a record is missing, and nobody who reads the log can know
+        self._unmarked = False  # a record is missing, and readers could not be told
         self._quiet = Quiet(log)
 
     def append(self, record: Record) -> bool:
-        """Append a record, and tell whether that was done; if not, the log says that one is missing."""
+        """Append a record. Returns whether that succeeded; if not, the log has a gap."""
         with self._lock:
             try:
                 if self._unmarked:
@@ -73,7 +73,7 @@ class Writer:
         self._close()
 
     def _mark(self) -> None:
-        with contextlib.suppress(FileNotFoundError):  # the next one is another log
+        with contextlib.suppress(FileNotFoundError):  # the next one belongs to another log
             segments.mark_gap(self._folder)
         self._unmarked = False
 
@@ -99,7 +99,7 @@ class Writer:
         """The segment is full."""
         try:
             self._take(self._number)
-        except FileNotFoundError:  # somebody has removed the log: what has been written is gone with it
+        except FileNotFoundError:  # the log was removed, with everything in it
             self._open()
 
     def _take(self, beyond: int) -> None:
@@ -115,7 +115,7 @@ class Writer:
             self._handle = -1
 
     def _remove_old(self) -> None:
-        """Remove the segments that all readers are past, and the oldest of those that are too many."""
+        """Remove the segments that all readers are past, and the oldest ones beyond ``size``."""
         try:
             there = segments.numbers(self._folder)
             needed = oldest_needed(self._folder, self._known.log)
