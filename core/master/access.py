@@ -2,8 +2,8 @@
 Whether the user of a job may still publish it to these minions. Blocks: use it in a Worker.
 
 Asks Salt's own checks with the access lists as they are now. It must never grant more than a publish by that user would
-get today: all to root, to the master's own user and to whom sudo_acl does not restrict; to others what the lists say. That
-a list is not known here, since it takes the user's password to learn it, is neither a grant nor a denial.
+get today: everything to root, to the master's own user and to users whom sudo_acl does not restrict; to others what the
+lists say. If a list is known only with the user's password, that is neither a grant nor a denial.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ import salt.utils.minions
 from saltext.jobs.core.master.identity import KEY, MASTER, PASSWORD, PEER, SUDO, TOKEN, WHO, Identity
 from saltext.jobs.core.master.job_cache import BATCH_MARK
 
-#: How ``salt`` names a user who came by sudo.
+#: The prefix by which ``salt`` names a user who came by sudo.
 _SUDO = "sudo_"
-#: Who starts a batch from the master's own reactor; in the load of a job that no batch has stored it is any user's name.
+#: The user of batches that the master's own reactor starts. In the load of any other job it may be anyone's name.
 _REACTOR = "Reactor"
-#: Functions that are named where a job has several, and characters of each.
+#: How many of several functions are named, and most characters of each.
 _MOST, _LONGEST = 5, 100
 #: In place of an eauth backend: the lists of publisher_acl.
 LOCAL = "publisher_acl"
-#: Likewise: a token of which it is not known whose it is.
+#: Likewise: a token of an unknown backend.
 NOT_KNOWN = "?"
 
 
 def calls_of(load: Mapping[str, Any]) -> list[tuple[Any, Any]]:
     """
-    Return each function of a job with its arguments, as they came; None where there are none for it.
+    Return each function of a job with its arguments, as they came; None if it has none.
 
-    Salt's own check ends at the first of several functions that is permitted, on every release, and asks for no right to the
-    others (``CkMinions.auth_check``). So each is asked for alone.
+    Salt's own check ends at the first permitted one of several functions, on every release (``CkMinions.auth_check``).
+    So each is checked alone.
     """
     fun, arg = load.get("fun"), load.get("arg") or []
     if not isinstance(fun, (list, tuple)):
@@ -55,8 +55,8 @@ def shown(load: Mapping[str, Any]) -> str:
 @dataclasses.dataclass(frozen=True)
 class Standing:
     """
-    ``denied``: ``{minion: reason}`` of those to which a job may not be published; ``unsure``: of those of which nobody can
-    tell.
+    ``denied``: ``{minion: reason}`` of those to which a job may not be published; ``unsure``: of those for which that
+    cannot be determined.
     """
 
     denied: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -66,20 +66,20 @@ class Standing:
 def _fails(function: Any, user: str) -> bool:
     try:
         function(user)
-    except Exception:  # A module raises whatever its client library raises.
+    except Exception:  # A module raises anything that its client library raises.
         return True
     return False
 
 
 class _Checks(salt.utils.minions.CkMinions):  # type: ignore[misc]
-    """Salt's own checks, which find out once, and not for each minion, whom an entry of an access list covers."""
+    """Salt's own checks, which match an entry of an access list once, and not for each minion."""
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
         super().__init__(opts)
         self._covered: dict[str, frozenset[str]] = {}
 
     def forget(self) -> None:
-        """Ask anew: keys and grains may have changed."""
+        """Match anew: keys and grains may have changed."""
         self._covered.clear()
 
     def validate_tgt(self, valid: str, expr: Any, tgt_type: str, minions: Any = None, expr_form: Any = None) -> bool:
@@ -104,20 +104,20 @@ class Access:
 
     def of_publisher(self, load: Mapping[str, Any], minions: Iterable[str]) -> Standing:
         """
-        Return to which of ``minions`` the user of a job may not publish it any more.
+        Return the ``minions`` to which the user of a job may not publish it any more.
 
-        It goes by whom Salt had authenticated, where that was kept with the load; by the user's name in one of an earlier
-        version, and of another job cache than ours.
+        If the load records whom Salt had authenticated, that decides. In loads of an earlier version, and of another
+        job cache, the user's name does.
 
-        :param load: the job's load; of its secrets none is needed.
-        :raises Exception: whatever an eauth module raises where it cannot tell now.
+        :param load: the job's load; its secrets are not needed.
+        :raises Exception: anything that an eauth module raises if it cannot tell now.
         """
         who = Identity.from_record(load.get(WHO))
         if who is not None:
             return self.of_identity(who, load, minions)
         user, options = str(load.get("user") or ""), load.get("kwargs") or {}
         if self._access_lists(user, options) is None or (user == _REACTOR and load.get(BATCH_MARK)):
-            # By `peer` the master publishes for a minion, which it names here.
+            # By `peer` the master publishes for a minion, whose id it stores as the user.
             peer = options.get("id")
             return (
                 self._standing(f"minion {peer}", self._of_peer(str(peer)), "", [], load, minions)
@@ -131,7 +131,7 @@ class Access:
 
     def of_identity(self, who: Identity, load: Mapping[str, Any], minions: Iterable[str]) -> Standing:
         """
-        Return to which of ``minions`` somebody whom Salt has authenticated may not publish a job now.
+        Return the ``minions`` to which an authenticated user may not publish a job now.
 
         :raises Exception: as ``of_publisher``.
         """
@@ -141,7 +141,7 @@ class Access:
         if who.kind == MASTER or (who.kind == SUDO and self.sudo_grants(_SUDO + who.name) is None):
             return Standing()
         if who.kind in (TOKEN, PASSWORD) and who.backends:
-            # Of several it is not known which one it was: each of them must grant it.
+            # If there are several, each of them must grant it: which one it was is not known.
             for system in who.backends:
                 standing = self._standing(who.name, self._external(system, who.name), who.name, [system], load, wanted)
                 denied.update(standing.denied)
@@ -156,7 +156,7 @@ class Access:
 
     def lists_of(self, who: Identity) -> list[Any] | None:
         """
-        Return the access list of somebody whom Salt has authenticated, as it is now; None where it is not known.
+        Return the current access list of an authenticated user; None if it is not known.
 
         :raises Exception: as ``of_publisher``.
         """
@@ -175,11 +175,11 @@ class Access:
 
     def of_asker(self, user: str, eauth: str, load: Mapping[str, Any], minions: Iterable[str]) -> Standing:
         """
-        Return to which of ``minions`` one who has asked for it by hand, with limited rights, may not publish a job now.
+        Return the ``minions`` to which a limited user who asked for a job by hand may not publish it now.
 
-        :param user: as Salt's lists have the user.
-        :param eauth: the backend with these lists, or ``LOCAL`` for publisher_acl; several with commas between them where a
-            token may be of any, or ``NOT_KNOWN``; empty in a request of before that was told apart.
+        :param user: the name in Salt's lists.
+        :param eauth: the backend with these lists, or ``LOCAL`` for publisher_acl; several, joined by commas, if a
+            token may be of any; or ``NOT_KNOWN``. Empty in requests of versions that did not record it.
         :raises Exception: as ``of_publisher``.
         """
         if "," in eauth or eauth == NOT_KNOWN:
@@ -205,7 +205,7 @@ class Access:
         what = shown(load)
         never = denied
         if doubt:
-            # Even with all groups that the configuration knows it may be too little, and then nobody needs to ask.
+            # If even all configured groups would not suffice, the exact list does not matter.
             most = [self._at_most(system, known_as) for system in systems]
             known = [grant for grants in most if grants is not None for grant in grants]
             never = self.denied(known, load, denied) if None not in most else []
@@ -224,7 +224,7 @@ class Access:
         ]
 
     def _at_most(self, system: str, user: str) -> list[Any] | None:
-        """Return what a backend grants a user who is in every group that its configuration names; None for anything."""
+        """Return what a backend grants a user who is in every configured group; None for everything."""
         config = (self._opts.get("external_auth") or {}).get(system) or {}
         loadauth = self._loaded()[0]
         if f"{self._opts.get('eauth_acl_module') or system}.acl" in loadauth.auth:
@@ -233,7 +233,7 @@ class Access:
         return list(loadauth.get_auth_list({}, token={"name": user, "eauth": system, "groups": groups}) or [])
 
     def _doubt(self, system: str, user: str) -> str:
-        """Return why what a backend grants a user can be known with the user's password only, or nothing if it is known."""
+        """Return why a backend's grants to a user take the user's password to know; empty if they are known."""
         config = (self._opts.get("external_auth") or {}).get(system)
         if config is None:
             return ""
@@ -244,36 +244,38 @@ class Access:
         if groups not in modules or not any(str(name).endswith("%") for name in config):
             return "" if f"{system}.auth" in modules else f"eauth {system} cannot be used here"
         if system == "ldap" and self._opts.get("auth.ldap.binddn") and self._opts.get("auth.ldap.bindpw"):
-            modules[groups](user)  # raises where the server cannot be asked now, which Salt takes for no groups
+            modules[groups](user)  # raises if the server cannot be asked now, which Salt takes for no groups
             return ""
         if system == "pam":
             return ""
         try:
             return "" if modules[groups](user) else needs
-        except Exception:  # It has no password, or no server: in either case nothing is known.
+        except Exception:  # It has no password, or no server: the grants are not known.
             return needs
 
     def denied(self, grants: Iterable[Any], load: Mapping[str, Any], minions: Iterable[str]) -> list[str]:
-        """Return those of ``minions`` to which these grants, an access list as Salt keeps them, do not let the job."""
+        """Return the ``minions`` for which these grants, an access list in Salt's form, do not permit the job."""
         lists, wanted = list(grants), list(minions)
         if self._tools is not None:
             self._tools[1].forget()
         if self._allows(lists, load, wanted):
             return []
-        # As a rule all are denied alike; else each is asked for.
+        # Usually all are denied alike; else each is checked.
         return [minion for minion in wanted if len(wanted) == 1 or not self._allows(lists, load, [minion])]
 
     def sudo_grants(self, user: str) -> list[Any] | None:
-        """Return what ``sudo_acl`` leaves of the rights of one who came by sudo; None for everything, and for others."""
+        """
+        Return the rights that ``sudo_acl`` leaves a user who came by sudo; None for all rights, and for other users.
+        """
         return self._access_lists(user, {}) if user.startswith(_SUDO) else None
 
     def may_run(self, grants: Iterable[Any], fun: str, arg: Iterable[Any], kwarg: Mapping[str, Any]) -> bool:
-        """Tell whether these grants let a runner function of this master be called with these arguments."""
+        """Tell whether these grants permit a runner function of this master with these arguments."""
         call = {"arg": list(arg), "kwarg": dict(kwarg)}
         return bool(self._loaded()[1].runner_check(list(grants), fun, call) is True)
 
     def _access_lists(self, user: str, options: Mapping[str, Any]) -> list[Any] | None:
-        """Return what ``user`` has been granted, or None for one who may publish everything."""
+        """Return the grants of ``user``, or None for a user who may publish everything."""
         publishers, external = self._opts.get("publisher_acl") or {}, self._opts.get("external_auth") or {}
         if options.get("eauth"):
             return self._external(str(options["eauth"]), str(options.get("username") or user))
@@ -284,7 +286,7 @@ class Access:
         if user in ("", "root", self._opts.get("user", "root")):
             return None
         granted = list(salt.utils.master.get_values_of_matching_keys(publishers, user))
-        # A job that came with a token names the user, and no longer by which system.
+        # A job that came with a token names the user, but not the backend.
         for system in external:
             granted += self._external(system, user)
         return granted

@@ -1,10 +1,10 @@
 """
-One question to minions, from its publish until it is over: which answers count, and how long they are waited for.
+One question to minions, from its publish to its end: which answers count, and how long to wait for them.
 
-Without a place where answers are kept under the names of those that sent them, they count as the bus tells of them. With
-one the bus tells hearsay: an answer counts once it is there, and one look serves for all that were heard of meanwhile. It
-must never guess: a minion that did not answer is silent, which is evidence of nothing, and it is not silent as long as the
-master is behind with what minions have sent.
+With a place that keeps answers under the names of their authenticated senders, an answer counts once it is there; the
+bus only says when to look, and one look serves all answers heard of meanwhile. Without such a place, answers on the bus
+count. It must never guess: a minion that did not answer is silent, which proves nothing, and while the master still has
+a backlog of messages, it is not even silent.
 """
 
 from __future__ import annotations
@@ -20,25 +20,24 @@ from saltext.jobs.core.master.hearsay import Hearsay
 
 log = lines.logger(__name__)
 
-#: What a function returned, and its retcode.
+#: A function's return value, and its retcode.
 Answer = tuple[Any, int]
-#: Gets ``{minion: what it answered}`` of answers that count from now on.
+#: Gets ``{minion: answer}`` of answers that count from now on.
 Told = Callable[[Mapping[str, Any]], None]
-#: Seconds before the last look for answers that the bus has told of, and before one more.
+#: Seconds before the last look for answers that were announced on the bus, and before one more.
 _LAST_LOOKS = (0.3, 2.0)
-#: Seconds before a place of answers that failed is looked at again.
+#: Seconds before another look after the place of answers failed.
 _PAUSE = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Answers:
     """
-    What came of a question.
+    The outcome of a question.
 
-    ``matched``: the minions that the master says the question went to. ``given``: ``{minion: return}`` of those that
-    answered; the return is whatever the function returned, and comes from the minion itself. ``failed``: ``{minion:
-    retcode}`` of those of them whose retcode is not 0. ``unproven``: those whose answer the bus has told of
-    and that is not where answers are kept.
+    ``matched``: the minions that the question went to, by the master's word. ``given``: ``{minion: return}`` of those
+    that answered; the return comes from the minion unchecked. ``failed``: ``{minion: retcode}`` of answers whose
+    retcode is not 0. ``unproven``: minions whose answer was announced on the bus, but is not where answers are kept.
     """
 
     matched: frozenset[str]
@@ -48,13 +47,13 @@ class Answers:
 
 
 class Kept(Protocol):
-    """Where answers are kept under the names of those that sent them."""
+    """A place that keeps answers under the names of their authenticated senders."""
 
     async def read(self, jid: str, minions: frozenset[str]) -> Mapping[str, Answer]:
         """Return the answers to the question ``jid`` of those of ``minions`` that have answered."""
 
     async def answered(self, jid: str, minions: frozenset[str]) -> frozenset[str]:
-        """Return those of ``minions`` that have answered the question ``jid``, whatever it was."""
+        """Return those of ``minions`` that have answered the question ``jid`` with anything."""
 
     async def forget(self, jid: str) -> None:
         """Remove the question ``jid`` and its answers. Raises nothing."""
@@ -64,9 +63,9 @@ class Question:
     """
     :param loop: the engine's tornado loop.
     :param steady: returns seconds that only ever rise.
-    :param read: returns the answers of some minions that are kept; None where those count that the bus tells of.
+    :param read: returns the kept answers of some minions; None if answers on the bus count.
     :param told: gets answers as soon as they count.
-    :param handed_on: what the master has handed on to the engine, whoever asked for it.
+    :param handed_on: what the master has forwarded to the engine, for all questions.
     """
 
     def __init__(
@@ -78,11 +77,11 @@ class Question:
         handed_on: HandedOn,
     ) -> None:
         self._loop, self._steady, self._read, self._told, self._handed_on = loop, steady, read, told, handed_on
-        self._published, self._earliest = 0.0, 0.0  # when it was, and when its time is over unless the master is behind
+        self._published, self._earliest = 0.0, 0.0  # when published; and when its time is over (no backlog)
         self._matched: frozenset[str] | None = None
         self._given: dict[str, Any] = {}
         self._failed: dict[str, int] = {}
-        self._heard: set[str] = set()  # minions of whose answer the bus has told
+        self._heard: set[str] = set()  # minions whose answers were announced on the bus
         self._over: Any = compat.Future()
         self._hearsay = Hearsay()
         self._closed = False
@@ -91,7 +90,7 @@ class Question:
         self._look_due: float | None = None
 
     def heard(self, minion: str, value: Any, retcode: int) -> None:
-        """The bus tells of an answer."""
+        """An answer was announced on the bus."""
         if self._read is None:
             self._take({minion: (value, retcode)})
         elif minion not in self._given and (self._matched is None or minion in self._matched):
@@ -101,10 +100,10 @@ class Question:
 
     async def ask(self, publish: Awaitable[frozenset[str]], timeout: float) -> Answers:
         """
-        Return what came of it, once all have answered or their time is over. Raises as ``publish`` and as ``read``. Later
-        answers are still told, until it is closed.
+        Return the outcome, once all have answered or the time is over. Raises as ``publish`` and as ``read``. Later
+        answers still go to ``told``, until ``close``.
 
-        :param publish: publishes the question, and returns for whom it is.
+        :param publish: publishes the question, and returns the minions that it is for.
         """
         self._published = self._steady()
         self._matched = await publish
@@ -117,7 +116,7 @@ class Question:
         return Answers(self._matched, dict(self._given), dict(self._failed), unproven)
 
     def close(self) -> None:
-        """Take no answer any more."""
+        """Take no more answers."""
         self._closed = True
         for timer in (self._timer, self._look_timer):
             if timer is not None:
@@ -143,7 +142,7 @@ class Question:
             self._over.set_result(None)
 
     def _end_when_quiet(self, timeout: float) -> None:
-        """End a question whose time is over, unless the master is behind."""
+        """End a question whose time is over, unless the master has a backlog."""
         wait = self._handed_on.end_of(self._published, self._earliest, timeout) - self._steady()
         if self._read is not None and wait > 0.0:
             self._timer = self._loop.call_later(wait, self._end_when_quiet, timeout)
@@ -167,7 +166,7 @@ class Question:
         self._loop.spawn_callback(self._look)
 
     async def _look(self) -> None:
-        """Look for answers of which the bus has told."""
+        """Look for answers that were announced on the bus."""
         began = self._steady()
         asked = self._hearsay.take(began)
         wanted = frozenset(asked) - self._given.keys()
@@ -187,7 +186,7 @@ class Question:
         self._take({minion: answer for minion, answer in found.items() if minion not in self._given})
 
     async def _look_for_the_rest(self) -> None:
-        """Take those answers too of which the bus has not told, or only now."""
+        """Also take answers that were not announced on the bus, or only now."""
         assert self._matched is not None
         left = self._matched - self._given.keys()
         if self._read is None or not left:

@@ -1,7 +1,7 @@
 """
 The beat by which an engine notices that the bus lost events: it numbers and signs its beats, and hears them come back.
 
-Whoever can fire events can fire this one too. It must never believe a beat that does not carry this process's signature.
+Anyone who can fire events can fire a beat. It must never believe a beat without this process's signature.
 """
 
 from __future__ import annotations

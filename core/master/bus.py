@@ -1,10 +1,10 @@
 """
 One engine's subscription to the master event bus, on the engine's own loop.
 
-Drops what is not wanted by its tag, before anything is decoded: every subscriber of Salt's bus gets every event. It must
-never block, and never fail silently: Salt 3008 cuts a listener that falls behind off without telling it, and on Salt 3006
-a subscription does not outlive the publisher. So the engine hears its own beat, and a beat that does not come back means
-that events were lost.
+Every subscriber of Salt's bus gets every event, so unwanted ones are dropped by their tag, before anything is decoded.
+It must never block, and never fail silently: Salt 3008 silently cuts off a listener that falls behind, and on Salt 3006
+a subscription does not outlive the publisher. So the engine listens for its own beat; if a beat does not come back,
+events were lost.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from saltext.jobs.core.quiet import Quiet
 log = lines.logger(__name__)
 
 #: Seconds between two beats. 3008 cuts a listener off at 10,000 queued events, which is five seconds of a very busy
-#: bus: whatever is lost then contains a beat.
+#: bus: the lost events then contain a beat.
 BEAT = 2.0
 #: Seconds between two beats until the first one is heard.
 FIRST_BEATS = 0.1
-#: Seconds between two beats after which this process must have stood still, and may have been cut off meanwhile.
+#: If two beats are so many seconds apart, this process has stood still, and may have been cut off meanwhile.
 STALL = 3 * BEAT
 #: Seconds without an echo of a beat after which the subscription is made anew.
 PATIENCE = 10 * BEAT
@@ -40,16 +40,16 @@ _TAG_END = b"\n\n"
 
 
 class Listener(Protocol):
-    """What an engine does with the bus, on the loop's thread. What it raises is logged and goes no further."""
+    """An engine's side of the bus, on the loop's thread. Its exceptions are logged and go no further."""
 
     def wants(self, tag: str) -> bool:
         """Whether an event is to be decoded and handled. Called for every event on the bus."""
 
     def handle(self, tag: str, data: Any) -> None:
-        """Take the payload of a wanted event. Whoever fired it is not known."""
+        """Take the payload of a wanted event. Its sender is not known."""
 
     def on_gap(self) -> None:
-        """Events may have been lost: look in the job cache for what they would have told."""
+        """Events may have been lost: search the job cache instead."""
 
 
 class Bus:
@@ -57,7 +57,7 @@ class Bus:
     :param opts: the master's options.
     :param loop: the engine's tornado loop.
     :param name: the engine's name, for its beat.
-    :param is_direct: whether to use the publisher's sockets, and Salt's own client only where nothing is heard so.
+    :param is_direct: whether to use the publisher's sockets, and Salt's own client only if nothing is heard there.
     :param patience: seconds of silence after which the subscription is made anew.
     """
 
@@ -73,7 +73,7 @@ class Bus:
         self._listener: Listener | None = None
         self._beat_tag = events.beat_tag(name, os.getpid())
         self._beat = Beat()
-        #: Whether the publisher's sockets are used.
+        #: Whether the publisher's sockets are in use.
         self.is_direct, self._patience = is_direct, patience
         self._beaten, self._pause = time.monotonic(), 0.0
         self._on_ready: Callable[[], None] | None = None
@@ -86,7 +86,7 @@ class Bus:
         self._delays: collections.deque[float] = collections.deque([0.0], maxlen=int(60 / BEAT))
 
     def listen(self, listener: Listener, on_ready: Callable[[], None] | None = None) -> None:
-        """Subscribe. Events may be missed until ``on_ready`` is called: then the bus has been heard."""
+        """Subscribe. Events may be missed until the bus is heard, which calls ``on_ready``."""
         self._listener, self._on_ready = listener, on_ready
         self._subscribe()
         self._next_beat()
@@ -98,7 +98,7 @@ class Bus:
 
     @property
     def lag(self) -> float:
-        """Seconds by which the loop was late at most within the last minute."""
+        """The longest delay of the loop within the last minute, in seconds."""
         return max(self._delays)
 
     def fire(self, tag: str, data: dict[str, Any]) -> None:
@@ -167,9 +167,9 @@ class Bus:
     def _reconnect(self) -> None:
         for handle in (self._subscription, self._publisher):
             handle.destroy()
-        # A release whose bus is not as compat knows it is read through Salt's own client.
+        # An unknown form of the bus is read through Salt's own client.
         self.is_direct = self.is_direct and self._beat.heard > 0
-        # Whatever was fired meanwhile is lost, even if no beat was.
+        # Events fired meanwhile are lost, even if no beat was.
         self._beat.skip()
         self._subscribe()
 

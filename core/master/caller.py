@@ -1,20 +1,20 @@
 """
-Who asks: what Salt itself has authenticated, never a bare user name.
+The caller of a runner: whom Salt itself has authenticated, never a bare user name.
 
-A runner is told the name of a user (``__user__``) and nothing else, on every release: not whether that is root at the
-command line, an API user who happens to be called root, or a minion. So the call itself is looked at. The master runs a
-runner below the method that has authenticated the request, in the same process or in a fork of it, so that method's frame is
-on the stack, with what the authentication gave: the name, and the grants that came with the password or the token.
+On every release a runner gets only the name of a user (``__user__``). That name does not tell root at the command line
+from an API user called root, or a minion. So this module looks at the call itself. The master runs a runner below the
+method that has authenticated the request, in the same process or in a fork of it. That method's frame is on the stack,
+with the result of the authentication: the name, and the grants that came with the password or the token.
 
-* ``ClearFuncs.runner``: a request with a password, a token or a key file. Its grants are the limit. The key files of the
-  master's own user alone give none, and no limit.
+* ``ClearFuncs.runner``: a request with a password, a token or a key file. Its grants are the limit. Only the key files
+  of the master's own user come without grants, and without limit.
 * ``RemoteFuncs.minion_runner``: a minion that ``peer_run`` lets call runners.
   Either may call others in threads (``salt.parallel_runners``); a process of the master serves one request at a time.
-* Neither, in the master: its own schedule, reactor or engines, which its configuration has set up. No limit.
-* A process in which an engine calls a runner for somebody (``core/batch/runner_call.py``): that one, with its grants.
+* Neither, in the master: its own schedule, reactor or engines, set up by its configuration. No limit.
+* A process in which an engine calls a runner for a user (``core/batch/runner_call.py``): that user, with their grants.
 * Outside the master: ``salt-run`` or Python of a user who may write the master's files. No limit but ``sudo_acl``.
 
-It must never take a call whose origin it cannot tell for one of the master's own: such a call is refused.
+It must never take a call of unknown origin for one of the master's own: such a call is refused.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from saltext.jobs.core.master import frames, identity
 from saltext.jobs.core.master.access import NOT_KNOWN, Access
 from saltext.jobs.core.master.identity import Identity
 
-#: Names that mean something to Salt, or here. A user of the API who has one is shown with the backend before it.
+#: Names with a meaning to Salt or this extension. An API user of such a name is shown with the backend before it.
 _RESERVED = ("", "root", "UNKNOWN", "Reactor")
 
 
@@ -43,10 +43,10 @@ class Caller:
     """
     Who asks.
 
-    ``grants`` is the access list that limits the caller, and None for one without limit; ``peer`` says that it is a minion.
-    ``account`` is the name under which Salt's lists have a user of the API, and ``eauth`` the backend that has them: several
-    with commas between them where a token may be of any, and ``NOT_KNOWN`` where that is not known. ``who`` is what is kept
-    of the caller, so that the rights can be looked at again.
+    ``grants`` is the access list that limits the caller; None for a caller without limit. ``peer`` says that it is a
+    minion. ``account`` is the API user's name in Salt's lists, and ``eauth`` their backend: several, joined by commas,
+    if a token may be of any, and ``NOT_KNOWN`` if it is not known. ``who`` is recorded, so that the rights can be
+    checked again.
     """
 
     name: str
@@ -57,11 +57,11 @@ class Caller:
     who: Identity | None = dataclasses.field(default=None, compare=False)
 
     def owner(self) -> dict[str, Any]:
-        """Return what is kept of the caller with a batch, in plain values; empty where Salt did not tell."""
+        """Return what a batch records of the caller, in plain values; empty if Salt did not tell."""
         return {} if self.who is None else self.who.as_record()
 
     def limits(self) -> dict[str, Any]:
-        """Return what ``act_for`` takes, in plain values; empty for a caller without limit."""
+        """Return the argument of ``act_for``, in plain values; empty for a caller without limit."""
         if self.grants is None:
             return {}
         names = {"name": self.name, "account": self.account, "eauth": self.eauth, "who": self.owner()}
@@ -69,24 +69,24 @@ class Caller:
 
 
 class _Process:
-    """Whom this process acts for, if for one alone."""
+    """The caller that this process acts for, if there is only one."""
 
     acts_for: Caller | None = None
 
 
 def act_for(limits: Mapping[str, Any]) -> None:
-    """Let whatever this process calls from now on count as called by one with these limits."""
+    """Apply these limits to everything that this process calls from now on."""
     who = Identity.from_record(limits.get("who"))
     _Process.acts_for = Caller(**{**limits, "grants": tuple(limits["grants"]), "who": who})
 
 
 def caller(opts: Mapping[str, Any], user: str | None) -> Caller:
     """
-    Return who has called the runner that asks.
+    Return the caller of the current runner.
 
     :param opts: the master's options.
-    :param user: what Salt has told the runner, if anything.
-    :raises Refused: when the master got the call from outside and nothing says from whom.
+    :param user: the user name that Salt gave the runner, if any.
+    :raises Refused: when the master got the call from outside and its origin is unknown.
     """
     if _Process.acts_for is not None:
         return _Process.acts_for
@@ -117,19 +117,19 @@ def require_right(
     whom: str = "all of these minions",
 ) -> None:
     """
-    Refuse what a caller may not publish: a right to call a runner is none on every function.
+    Refuse a job that the caller may not publish: the right to call a runner does not include it.
 
-    The refusal names no minion, and is the same where there is none: which minions there are, and what a target matches, is
-    nobody's business who may not publish to them.
+    The refusal names no minion, and is the same if none matches: a user who may not publish to minions must not learn
+    which exist, or what a target matches.
 
     :param load: the job: ``fun``, and ``arg`` as it is published, keyword arguments included.
-    :param minions: those that are to run it.
-    :param whom: what the caller has called them.
+    :param minions: the minions that would run it.
+    :param whom: the caller's words for them.
     :raises Refused: naming function and ``whom``.
     """
     if who.grants is None:
         return
-    # As at a publish of that user's; a user of the API publishes as salt-api's own user there.
+    # As for a publish by that user; for API users that would be salt-api's own user.
     barred = salt.acl.PublisherACL(opts.get("publisher_acl_blacklist") or {})
     if not who.account and barred.user_is_blacklisted(who.name):
         raise Refused(f"{who.name} may not publish anything: publisher_acl_blacklist names that user")
@@ -139,23 +139,23 @@ def require_right(
 
 
 def require_no_peer(who: Caller, allowed: Iterable[str] = (), hint: str = "") -> None:
-    """Refuse a minion, to which ``peer_run`` gives more than a look, unless it is one of ``allowed``."""
+    """Refuse a minion that came by ``peer_run`` and wants more than to look, unless it is one of ``allowed``."""
     if who.peer and who.name not in tuple(allowed):
         raise Refused(f"The minion {who.name} may look at this, and change nothing{hint}")
 
 
 def _authenticated(opts: Mapping[str, Any], found: Mapping[str, Any]) -> Caller:
-    """Return the caller whom ``ClearFuncs.runner`` has authenticated; ``found`` are its local names."""
+    """Return the caller that ``ClearFuncs.runner`` has authenticated; ``found`` are its local variables."""
     check, name = found["auth_check"], str(found["username"])
     if check.get("error"):
         raise Refused("It cannot be told who has asked for this, so it is not done")
     grants = tuple(check.get("auth_list") or ())
     if found["auth_type"] == "token" and "eauth" in found["clear_load"]:
-        # Salt may then have asked that backend, about whomever the call names, for the list.
+        # Salt may then have taken the list of that backend for any user named in the call.
         raise Refused("It cannot be told who has asked for this: the call shows a token and names an eauth besides")
     who = identity.of_runner(found, grants)
     if found["auth_type"] == "user":
-        # By key file. Salt gives the list of a user of publisher_acl, and none for the master's own user.
+        # By key file. Salt has a list for a user of publisher_acl, and none for the master's own user.
         return Caller(name, grants or None, who=who)
     account, eauth = name, ",".join(who.backends) or NOT_KNOWN
     if name in _RESERVED or name.startswith("sudo_") or name == opts.get("user"):
@@ -164,5 +164,5 @@ def _authenticated(opts: Mapping[str, Any], found: Mapping[str, Any]) -> Caller:
 
 
 def _in_master() -> bool:
-    """Whether this is a process of the master: only those hold the key that minions share with it."""
+    """Whether this is a process of the master: only these hold the key that it shares with minions."""
     return bool(getattr(getattr(sys.modules.get("salt.master"), "SMaster", None), "secrets", None))

@@ -2,7 +2,7 @@
 The client through which jobs are published. It keeps its connections to the master: Salt's own client opens one for each
 publish, which costs more CPU than the publish itself (a zmq context with two threads).
 
-It holds no policy. It must never use a connection again on which a request has failed: its answer may still come.
+It holds no policy. It must never reuse a connection on which a request failed: its answer may still come.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import salt.utils.network
 from saltext.jobs.core import compat
 from saltext.jobs.core.master.passes import pass_for
 
-#: Connections that are kept while nothing is published, and the seconds for which: what lies between may forget them.
+#: How many idle connections are kept, and for how many seconds: a firewall may drop them later.
 _KEPT, _KEPT_FOR = 4, 30.0
 
 
@@ -96,7 +96,7 @@ class KeepingClient(salt.client.LocalClient):  # type: ignore[misc]
         return salt.channel.client.AsyncReqChannel.factory(self.opts, io_loop=io_loop, crypt="clear", master_uri=uri)
 
     def _has_new_key(self) -> bool:
-        """Tell whether the master has made a new key for local clients, and take it."""
+        """Tell whether the master has made a new key for local clients, and use it."""
         fresh = salt.client.LocalClient(**self._made_with)
         try:
             known, self.key = self.key, fresh.key

@@ -1,7 +1,7 @@
 """
-What this master does, as records of its log: a publish from its load, a return from what a minion has sent.
+Makes records of the log: a publish from its load, a return from a minion's message.
 
-All fields are checked here. It must never fail for what is in a load: that would keep a publish from being carried out.
+All fields are checked here. It must never fail because of a load's content: that would prevent the publish.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ def publish_of(
     """
     Return the record of a publish.
 
-    :param minions: the usable ids of those that it is for.
+    :param minions: the usable ids of the minions that it is for.
     :param digest: that of the load, as ``jobs/published`` has it.
     :param work: the digest of its functions and arguments.
-    :param origin: the engine that publishes it; empty for everybody else.
-    :param sent: False where the load is only stored.
+    :param origin: the engine that publishes it; empty for all other publishers.
+    :param sent: False if the load is only stored.
     """
     user = load.get("user")
     return published(
@@ -43,12 +43,14 @@ def publish_of(
 
 
 def return_of(jid: str, minion: str, load: Mapping[str, Any], first: bool) -> Returned:
-    """Return the record of a return that was stored; ``first`` tells whether it is the one that is kept."""
+    """Return the record of a stored return; ``first`` says whether it is the one that is kept."""
     return Returned(jid, minion, function_of(load), retcode_of(load), first, time.time())
 
 
 def ended_by(load: Mapping[str, Any]) -> list[str]:
-    """Return the jobs that a load ends by a signal, ``EVERY_JOB`` for all that a minion runs; none where it is no signal."""
+    """
+    Return the jobs that a load ends by a signal, ``EVERY_JOB`` for all of a minion's jobs; none if it is not a signal.
+    """
     functions, arguments = load.get("fun"), load.get("arg")
     if not isinstance(functions, (list, tuple)):
         functions, arguments = [functions], [arguments]
@@ -66,7 +68,7 @@ def ended_by(load: Mapping[str, Any]) -> list[str]:
 
 
 def _jid_in(arg: Any) -> str:
-    """Return the jid among the arguments of one call: the first one, or the one that is named so, in each form of Salt's."""
+    """Return the jid among the arguments of one call: the first one, or the one named so, in each of Salt's forms."""
     values = list(arg) if isinstance(arg, (list, tuple)) else [arg]
     named = [value["jid"] for value in values if isinstance(value, Mapping) and "jid" in value]
     named += [value.partition("=")[2] for value in values if isinstance(value, str) and value.startswith("jid=")]

@@ -1,24 +1,24 @@
 """
-The tag vocabulary: a bus event becomes a typed fact, and what we announce becomes a tag.
+The tag vocabulary: makes typed facts of bus events, and tags of what we announce.
 
-Tags are spelled here (the executor and the reactor's files, which stand alone, spell their own), and the fields of an event
-or of a return are checked here, once and for all engines: whoever gets a fact from here may rely on the types of its fields.
-It must never trust an event: an id in a payload that does not match the id in the tag, or an id that could not be a path
-component, makes no fact.
+All tags are spelled here (only the executor and the reactor's files, which stand alone, spell their own). The fields of
+an event or of a return are checked here, once for all engines: the types of a fact's fields are reliable. It must never
+trust an event: if the id in the payload does not match the id in the tag, or could not be a path component, there is no
+fact.
 
-What we announce (payloads are flat dicts, whose fields are marked; ``_stamp`` is added by Salt):
+What we announce (payloads are flat dicts, whose fields are marked; Salt adds ``_stamp``):
 
 ``salt/batch/<jid>/*``
-    each of those below: ``jid``, ``fun``, ``user`` (whose batch it is), the counts of ``batch.status``: ``total``,
+    each of those below: ``jid``, ``fun``, ``user`` (the batch's owner), the counts of ``batch.status``: ``total``,
     ``completed``, ``active``, ``pending``, ``failed``, ``lost``, ``offline``, ``killed``, ``timed_out``; its state as
     ``status``, and ``group`` where the batch has groups
 ``salt/batch/<jid>/new``
     ``tgt``, ``tgt_type``, ``batch_size``
 ``salt/batch/<jid>/progress``
-    nothing besides. At most one a second for each batch, and one when the last minion of a halted batch has ended.
+    nothing more. At most one a second for each batch, and one when the last minion of a halted batch has ended.
 ``salt/batch/<jid>/paused``
-    ``reason``, ``paused_by`` (its code); ``opens_at`` where it waits for its window (Unix time, or None where nobody can
-    tell)
+    ``reason``, ``paused_by`` (its code); ``opens_at`` where it waits for its window (Unix time, or None if that is not
+    known)
 ``salt/batch/<jid>/resumed``
     ``reason`` where its window is open; or ``user`` is who has resumed it
 ``salt/batch/<jid>/check``, ``checked``
@@ -45,13 +45,13 @@ JOB = "salt/job/"
 MINION = "salt/minion/"
 BEACON = "salt/beacon/"
 PRESENCE = "salt/presence/change"
-#: The state of a minion's key changed: accepted, rejected, deleted.
+#: The state of a minion's key has changed: accepted, rejected, deleted.
 KEY = "salt/key"
 
 
 @dataclass(frozen=True)
 class JobPublished:
-    """The master published a job (``salt/job/<jid>/new``). ``minions`` includes minions that are away."""
+    """The master has published a job (``salt/job/<jid>/new``). ``minions`` includes minions that are away."""
 
     jid: str
     fun: str
@@ -63,7 +63,7 @@ class JobPublished:
 
 @dataclass(frozen=True)
 class JobReturned:
-    """A minion returned a job (``salt/job/<jid>/ret/<minion>``). What it returned is left out on purpose."""
+    """A minion has returned a job (``salt/job/<jid>/ret/<minion>``). The return itself is left out on purpose."""
 
     jid: str
     minion: str
@@ -73,7 +73,7 @@ class JobReturned:
 
 @dataclass(frozen=True)
 class JobStarted:
-    """A minion began a job that was published with ``start_event`` (``salt/job/<jid>/start/<minion>``)."""
+    """A minion has begun a job that was published with ``start_event`` (``salt/job/<jid>/start/<minion>``)."""
 
     jid: str
     minion: str
@@ -81,7 +81,7 @@ class JobStarted:
 
 @dataclass(frozen=True)
 class MinionStarted:
-    """A minion process started (``salt/minion/<id>/start``). It has forgotten which jids it has seen."""
+    """A minion process has started (``salt/minion/<id>/start``). It has forgotten the jids that it has seen."""
 
     minion: str
 
@@ -107,8 +107,8 @@ def job_of(tag: str) -> str | None:
 
 def parts_of_job(tag: str) -> tuple[str, str, str] | None:
     """
-    Return (jid, kind, minion) of a ``salt/job/<jid>/<kind>[/<minion>]`` tag, with empty strings for what it lacks, or None
-    for another tag.
+    Return (jid, kind, minion) of a ``salt/job/<jid>/<kind>[/<minion>]`` tag, with empty strings for missing parts, or
+    None for another tag.
     """
     if not tag.startswith(JOB):
         return None
@@ -143,7 +143,7 @@ def started_by(tag: str) -> str | None:
 
 def fact_of(tag: str, data: Any) -> BusFact | None:
     """
-    Return the fact that an event states, or None where it states none or is not to be believed.
+    Return the fact in an event, or None if there is none or the event is not consistent.
 
     :param tag: the event's tag.
     :param data: its decoded payload.
@@ -190,20 +190,20 @@ def _names(value: Any) -> tuple[str, ...]:
 
 
 def batch_tag(jid: str, kind: str) -> str:
-    """Return the tag of what a batch announces; ``kind`` is one of those in this module's docstring."""
+    """Return the tag of a batch's event; ``kind`` is one of those in this module's docstring."""
     return f"salt/batch/{jid}/{kind}"
 
 
 def retry_tag(minion: str, jid: str, kind: str) -> str:
-    """Return the tag of what the retry queue announces about one entry."""
+    """Return the tag of the retry queue's event about one entry."""
     return f"salt/job_retry/{minion}/{jid}/{kind}"
 
 
 def wake_tag(engine: str) -> str:
-    """Return the tag with which a runner wakes an engine. It carries nothing: the request is a file."""
+    """Return the tag with which a runner wakes an engine. The event is empty: the request is a file."""
     return f"saltext/jobs/{engine}/wake"
 
 
 def beat_tag(engine: str, process: int) -> str:
-    """Return the tag of an engine's own beat, by whose absence it notices that the bus lost events."""
+    """Return the tag of an engine's own beat; if a beat does not come back, the bus lost events."""
     return f"saltext/jobs/{engine}/beat/{process}"

@@ -1,8 +1,8 @@
 """
-What Salt is doing at this moment, by the functions of its own that are on the stack.
+Finds out what Salt is doing at this moment, from its functions on the stack.
 
-Salt hands less to a runner or a returner than it knows: who has been authenticated stands in the local names of the method
-that did it. It must never be taken from a frame that is not that very method.
+Salt does not pass on everything that it knows to a runner or a returner: only the local variables of the authenticating
+method say who was authenticated. They must never be taken from a frame of any other method.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ def of_this_call() -> Iterator[types.FrameType]:
 
 
 def of_all_threads() -> Iterator[types.FrameType]:
-    """Yield the frames of this call, and then those of all other threads: the one that has begun this is among them."""
+    """
+    Yield the frames of this call, and then those of all other threads, including the thread that started this one.
+    """
     yield from of_this_call()
     others = dict(sys._current_frames())
     others.pop(threading.get_ident(), None)
@@ -34,6 +36,6 @@ def of_all_threads() -> Iterator[types.FrameType]:
 
 
 def codes(module: str, owner: str, *methods: str) -> list[types.CodeType]:
-    """Return the code of methods; a module that nobody has loaded has not called us."""
+    """Return the code of methods; none if the module is not loaded, because it has not called us then."""
     found = getattr(sys.modules.get(module), owner, None)
     return [getattr(found, method).__code__ for method in methods if hasattr(found, method)]

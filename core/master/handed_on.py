@@ -1,39 +1,39 @@
 """
-Whether a master is behind with what minions have sent, as an engine can tell by what is handed on to it.
+Tells whether the master has a backlog of minions' messages, from the messages that it forwards to an engine.
 
-A busy master hands things on about in the order in which they were sent. As long as that is what minions sent because of a
-question, of an older one, or of a job that was published before it, the answers to that question may still be waiting there:
-a minion without one is not silent yet. What was sent because of something newer says that the master has got further.
+A busy master forwards messages roughly in order. While it still forwards replies to a question, or to an earlier
+question or job, more answers to that question may be queued there: a minion without an answer is not silent yet. A
+reply to something newer shows that the master has got further.
 
-Pure: stdlib only, the time is an argument. Nobody waits without end: minions can send things late on purpose.
+Pure: stdlib only, the time is an argument. Waiting is bounded: minions can send things late on purpose.
 """
 
 from __future__ import annotations
 
 import math
 
-#: Seconds without anything that was sent so early after which all of that has been handed on: a busy master may stand still
-#: for some. As many as the time of a question, within these limits.
+#: After so many seconds without such an early message all of them have been forwarded; a busy master may pause for some
+#: seconds. It is the time of a question, within these limits.
 LEAST_QUIET, QUIET = 2.0, 10.0
-#: How many times its time a question may take.
+#: A question may take so many times its regular time.
 LONGEST = 6.0
-#: Seconds by which causes are told apart: each receipt of a publish has a slightly different one.
+#: Publish times are rounded to so many seconds: receipts of one publish differ by less.
 _STEP = 0.1
 
 
 class HandedOn:
-    """What the master has handed on to an engine lately. All times are seconds by one clock that only rises."""
+    """What the master has forwarded to an engine lately. All times are seconds of one clock that only rises."""
 
     def __init__(self) -> None:
         self._most = 100
-        #: By the step in which minions were asked or sent something, when they were last heard of it.
+        #: For each (rounded) time of a publish, when minions were last heard about it.
         self._last: dict[int, float] = {}
 
     def __len__(self) -> int:
         return len(self._last)
 
     def note(self, cause: float, now: float) -> None:
-        """A minion is heard ``now`` about something that was published at ``cause``."""
+        """A message about something that was published at ``cause`` has come ``now``."""
         self._last[_step_of(cause)] = now
         if len(self._last) > self._most:
             self._last = {step: last for step, last in self._last.items() if last > now - QUIET}
@@ -41,11 +41,11 @@ class HandedOn:
 
     def end_of(self, published: float, earliest: float, timeout: float) -> float:
         """
-        Return when the minions that have not answered a question count as silent, as far as is known now.
+        Return when the minions that have not answered a question count as silent, as known now.
 
         :param published: when the question was published.
-        :param earliest: when its time is over where the master is not behind.
-        :param timeout: seconds that it has for that.
+        :param earliest: when its time is over if there is no backlog.
+        :param timeout: the seconds until then.
         """
         latest = _step_of(published)
         last = max((last for step, last in self._last.items() if step <= latest), default=-math.inf)

@@ -1,62 +1,62 @@
 """
-Returns that the event bus has told of, until the job cache has them.
+Returns that were announced on the event bus, until the job cache has them.
 
-An event is hearsay: every accepted minion can fire one in another's name. What the job cache has, the master has stored, and
-one look-up serves for all returns that were heard of meanwhile. This says when it is due, and for whom. Nothing of it is
-kept: after a crash all minions in flight are looked for. Pure: stdlib only.
+An event is hearsay: every accepted minion can fire one in another's name. Returns in the job cache were stored by the
+master. One look-up serves all returns that were announced meanwhile; this module says when it is due, and for which
+minions. Nothing of it is stored: after a crash all minions in flight are looked for. Pure: stdlib only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-#: Seconds after which the job cache should have a return. The master fires the event before it stores the return.
+#: Seconds after which the job cache should have a return: the master fires the event before it stores the return.
 STORED = 0.03
-#: Least seconds between two look-ups; and how many times as long as the last one took, so that a slow job cache is busy with
-#: them for a fifth of the time at most, up to the longest pause in seconds.
+#: The pause between two look-ups: at least so many seconds, and so many times as long as the last look-up took, up to
+#: the longest pause. So a slow job cache spends at most a fifth of its time on them.
 PAUSE = 0.03
 SPARING = 4.0
 LONGEST_PAUSE = 5.0
-#: Seconds before each further look for a return that the job cache did not have. After the last one the event is taken to be
-#: forged. The third look is for mmap_cache, which may hide what another process has stored for a quarter of a second.
+#: Seconds before each further look for a return that the job cache did not have. After the last one the event counts as
+#: forged. The third look is for mmap_cache, which may hide another process's write for a quarter of a second.
 AGAIN = (0.1, 0.15, 0.5, 1.0, 3.0)
-#: Seconds between two looks for a minion in whose name events were forged, while they keep coming.
+#: Seconds between two looks for a minion while forged events in its name keep coming.
 DOUBTED = 5.0
-#: Most minions in one look-up: so many returns are read one by one, more would have all returns of the job read.
+#: Most minions in one look-up: so many returns are read one by one; for more, all returns of the job would be read.
 MOST = 200
 
 
 class Hearsay:
-    """The returns of one job, or the answers to one question. At most one look-up is under way."""
+    """The announced returns of one job, or answers to one question. At most one look-up is under way."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, float] = {}  # minions whose returns are to be looked for, and from when on
-        self._in_vain: dict[str, int] = {}  # looks that found nothing, of minions that have not been found yet
+        self._waiting: dict[str, float] = {}  # minions whose returns must be looked for, and from when on
+        self._in_vain: dict[str, int] = {}  # vain looks, for minions whose return was not found yet
         self._first: float | None = None  # when the first look is due
         self._not_before = 0.0
         self._looking = False
 
     def heard(self, minion: str, now: float) -> None:
-        """The bus has told of a return of ``minion``."""
+        """A return of ``minion`` was announced on the bus."""
         if minion not in self._waiting:
             self._look_at(minion, now + (DOUBTED if minion in self._in_vain else STORED))
 
     @property
     def next_due(self) -> float | None:
-        """When the next look-up is due, by the clock of ``now``; None where none is, or one is under way."""
+        """When the next look-up is due, by the clock of ``now``; None if none is, or one is under way."""
         return None if self._looking or self._first is None else max(self._first, self._not_before)
 
     def take(self, now: float) -> tuple[str, ...]:
-        """Begin a look-up: return the minions to be looked for. After this you must call ``looked`` or ``failed``."""
+        """Begin a look-up: return the minions to look for. After this you must call ``looked`` or ``failed``."""
         due = [minion for minion, at in self._waiting.items() if at <= now]
         self._looking = True
         return tuple(due[:MOST])
 
     def looked(self, asked: Collection[str], found: Collection[str], now: float, took: float) -> list[str]:
         """
-        A look-up is over. Return the minions that are not looked for any more unless they are heard of again.
+        A look-up is over. Return the minions that are dropped until they are announced again.
 
-        :param found: those of ``asked`` that the job cache has, or that are not waited for any more.
+        :param found: those of ``asked`` whose return the job cache has, or is no longer needed.
         :param took: seconds that it took.
         """
         self._end(now + min(max(PAUSE, SPARING * took), LONGEST_PAUSE), asked)
@@ -79,7 +79,7 @@ class Hearsay:
             self._look_at(minion, again)
 
     def minions(self) -> list[str]:
-        """Return the minions that are still to be looked for."""
+        """Return the minions that must still be looked for."""
         return list(self._waiting)
 
     def _look_at(self, minion: str, at: float) -> None:

@@ -1,9 +1,9 @@
 """
-Whom Salt has authenticated, as it is kept with a job and with a batch, so that the rights can be looked at again later.
+The user whom Salt has authenticated, as jobs and batches record it, so that the rights can be checked again later.
 
-A name alone says nothing: a user of the API may be called root, and may say the name of another one beside a token. What
-stands here is what Salt has checked: by which kind of proof, against which backend, and the name that this gave. It must
-never be taken from what whoever asks says of themselves, nor from a record that anybody but this master could have written.
+A name alone proves nothing: a user of the API may be called root, and may name another user beside a token. The record
+has what Salt has checked: the kind of proof, the backend, and the name that they gave. It must never come from a
+request's own claims, nor from a record that anyone but this master could have written.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 
 from saltext.jobs.core.master import frames
 
-#: The field of a load in the job cache that holds it. What a load says there when it comes is dropped.
+#: The field of a load in the job cache that holds it. A value that comes with the load is dropped.
 WHO = "saltext_jobs_who"
 
-#: root or the user of the master, and what the master does of itself: its schedule, its reactor, its engines.
+#: root or the user of the master, and the master's own schedule, reactor and engines.
 MASTER = "master"
 #: The same by ``sudo``: limited as long as ``sudo_acl`` is set.
 SUDO = "sudo"
@@ -28,7 +28,7 @@ KEY = "key"
 TOKEN, PASSWORD = "token", "password"
 #: A minion, by ``peer`` (it had the master publish) and by ``peer_run`` (it called a runner).
 PEER, PEER_RUN = "peer", "peer_run"
-#: Somebody whom a master above this one has limited.
+#: A user of a master above this one, which limits them.
 ABOVE = "above"
 _KINDS = (MASTER, SUDO, KEY, TOKEN, PASSWORD, PEER, PEER_RUN, ABOVE)
 
@@ -38,8 +38,8 @@ class Identity:
     """
     Who it was.
 
-    ``kind`` is one of the above, ``name`` the one that Salt's lists have. ``backends``: of external_auth; empty where it is
-    not known which, and several where a token may be of any of them. ``at``: when Salt has checked it, in Unix time.
+    ``kind`` is one of the above, ``name`` the name in Salt's lists. ``backends``: of external_auth; empty if unknown,
+    and several if a token may be of any of them. ``at``: when Salt checked it, in Unix time.
     """
 
     kind: str
@@ -48,12 +48,12 @@ class Identity:
     at: float = 0.0
 
     def as_record(self) -> dict[str, Any]:
-        """Return the form in which it is stored."""
+        """Return its form on disk."""
         return {"kind": self.kind, "name": self.name, "backends": list(self.backends), "at": self.at}
 
     @classmethod
     def from_record(cls, record: Any) -> Identity | None:
-        """Return who a stored record names; None where there is none. :raises ValueError: when it is malformed."""
+        """Return the identity in a stored record, or None. :raises ValueError: when it is malformed."""
         if not record:
             return None
         try:
@@ -67,9 +67,9 @@ class Identity:
 
 def of_publish() -> Identity | None:
     """
-    Return who has had this master publish what it is about to store.
+    Return the user of the publish that this master is about to store.
 
-    None outside a publish, and where the master's own key has published in the name of somebody else.
+    None outside a publish, and if the master's own key has published in another's name.
     """
     wanted = frames.codes("salt.master", "ClearFuncs", "publish")
     found = next((frame.f_locals for frame in frames.of_this_call() if frame.f_code in wanted), None)
@@ -77,11 +77,11 @@ def of_publish() -> Identity | None:
 
 
 def _publisher(found: Mapping[str, Any]) -> Identity | None:
-    """:param found: the local names of ``ClearFuncs.publish``, once it has authorized the request."""
+    """:param found: the local variables of ``ClearFuncs.publish``, once it has authorized the request."""
     opts, extra, now = found["self"].opts, found["extra"], time.time()
     name = str(found["clear_load"].get("user") or "")
     if found["auth_type"] == "token":
-        # Whatever the request says of a backend beside its token is the user's own word.
+        # A backend that the request names beside its token is only the user's claim.
         return Identity(TOKEN, name, _backend_of_token(found["self"].loadauth, extra["token"]), now)
     if found["auth_type"] == "eauth":
         return Identity(PASSWORD, name, (str(extra["eauth"]),), now)
@@ -99,17 +99,17 @@ def _publisher(found: Mapping[str, Any]) -> Identity | None:
 def _backend_of_token(loadauth: Any, token: Any) -> tuple[str, ...]:
     try:
         return (str(loadauth.get_tok(token)["eauth"]),)
-    except Exception:  # It has just expired, or the store of tokens fails in whatever way its library has.
+    except Exception:  # It has just expired, or the store of tokens fails in its own way.
         return ()
 
 
 def _sudoer(name: str) -> str:
-    """Return who came by sudo, where a name of Salt says so."""
+    """Return the user who came by sudo, if Salt's name says so."""
     return name[len("sudo_") :] if name.startswith("sudo_") else ""
 
 
 def of_command_line(name: str) -> Identity:
-    """Return who has called a runner outside of the master: whoever may write its files, or has come by sudo."""
+    """Return who has called a runner outside of the master: a user who may write its files, or who came by sudo."""
     return Identity(SUDO if _sudoer(name) else MASTER, _sudoer(name) or name, (), time.time())
 
 
@@ -117,7 +117,7 @@ def of_runner(found: Mapping[str, Any], grants: Iterable[Any]) -> Identity:
     """
     Return who has called a runner.
 
-    :param found: the local names of ``ClearFuncs.runner``, once it has authorized the request.
+    :param found: the local variables of ``ClearFuncs.runner``, once it has authorized the request.
     :param grants: the access list that Salt has found.
     """
     load, loadauth, now = found["clear_load"], found["self"].loadauth, time.time()
@@ -134,9 +134,10 @@ def of_runner(found: Mapping[str, Any], grants: Iterable[Any]) -> Identity:
 
 def _backends_of_token(loadauth: Any, name: str, grants: list[Any]) -> tuple[str, ...]:
     """
-    Return the backends of which a user's token may be: Salt has dropped it by the time it calls a runner.
+    Return the backends that a user's token may belong to: Salt has dropped the token when it calls a runner.
 
-    The token is among those that Salt keeps. So it is of a backend of this user's that gives the list which Salt has found.
+    The token is among those that Salt keeps, so it belongs to a backend of this user that gives the list that Salt
+    found.
     """
     known = list(loadauth.opts.get("external_auth") or {})
     if len(known) == 1:
@@ -147,6 +148,6 @@ def _backends_of_token(loadauth: Any, name: str, grants: list[Any]) -> tuple[str
             may_be = token and token.get("name") == name and token.get("eauth") in known and token["eauth"] not in found
             if may_be and list(loadauth.get_auth_list({}, token=token) or ()) == grants:
                 found.add(str(token["eauth"]))
-    except Exception:  # The store of tokens fails in whatever way its library has.
+    except Exception:  # The store of tokens fails in its own way.
         return ()
     return tuple(sorted(found))

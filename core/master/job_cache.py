@@ -38,13 +38,13 @@ __all__ = ["BATCH_MARK", "KEEP_MINIONS", "OURS", "JobCache", "OwnLoad", "Publica
 
 log = lines.logger(__name__)
 
-#: Our own job cache, which keeps the load that was published first and knows what this master has published.
+#: Our own job cache, which keeps the first published load and knows what this master has published.
 OURS = "salt_cache"
 #: Job caches that give a return back as it was stored.
 EXACT = frozenset((OURS, "local_cache"))
-#: The job caches of Salt's releases that keep for which minions a job is.
+#: The job caches of Salt's releases that store the minions of a job.
 KEEP_MINIONS = frozenset({OURS, "local_cache", "couchbase"})
-#: Seconds within which a job may be published again under its jid.
+#: A job may be published again under its jid within so many seconds.
 _AGAIN_WITHIN = 2 * 86400.0
 #: Returns of a job that are read together where what is in them is wanted.
 _RETURNS_AT_ONCE = 5
@@ -53,12 +53,15 @@ BATCH_MARK = "batch"
 
 
 class OwnLoad(dict[str, Any]):
-    """A load that an engine of ours has made: what it says of itself is believed. None that came over the wire is one."""
+    """
+    A load made by an engine of ours, whose claims are believed. A load that came over the wire never has this type.
+    """
 
 
 class JobCache:
     """
-    :param opts: the master's options. Of ``ext_job_cache`` and ``master_job_cache`` the one that gets the returns is read.
+    :param opts: the master's options. It reads the one of ``ext_job_cache`` and ``master_job_cache`` that gets the
+        returns.
     """
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
@@ -76,11 +79,11 @@ class JobCache:
     @property
     def unproven(self) -> str:
         """
-        Why a return that the job cache has is no better evidence than the event that told of it; empty where it is better.
+        Why stored returns are no better evidence than events; empty if they are.
 
-        It is better where the master alone writes it, from what minions return (``salt.utils.job.store_job``): anybody can
-        fire an event, but a return is taken from the minion that has authenticated itself, or from a syndic. And it can be
-        asked only where a minion's return is read by itself: others read all returns of the job each time.
+        They are better if only the master writes them, from returns (``salt.utils.job.store_job``): anyone can fire an
+        event, but a return comes from an authenticated minion, or from a syndic. And the job cache must be able to read
+        one minion's return alone: others read all returns of the job each time.
         """
         if self._opts.get("ext_job_cache"):
             return f"ext_job_cache is {self._opts['ext_job_cache']!r}: minions write to it themselves"
@@ -99,13 +102,13 @@ class JobCache:
         )
 
     def load(self, jid: str) -> dict[str, Any]:
-        """Return the load of a job, ``{}`` where there is none. :raises JobCacheError: when it cannot be read."""
+        """Return the load of a job, or ``{}``. :raises JobCacheError: when it cannot be read."""
         return dict(self._mapping(f"The load of {jid}", self._call(self.name, "get_load", jid)))
 
     def published_load(self, jid: str) -> dict[str, Any]:
         """
-        Return the load of a job as this master's own job cache has it, ``{}`` where there is none. Minions may write to an
-        ``ext_job_cache``: what is published again is never read there.
+        Return the load of a job from this master's own job cache, or ``{}``. Minions may write to an ``ext_job_cache``,
+        so a load to publish again is never read there.
 
         :raises JobCacheError: when it cannot be read.
         """
@@ -115,7 +118,7 @@ class JobCache:
         """
         Return ``{minion: retcode}`` of those of ``minions`` that have returned ``jid``.
 
-        A return that cannot be read says nothing: its minion is left out, with a line in the log.
+        A minion whose return cannot be read is left out, with a line in the log.
 
         :raises JobCacheError: when the cache cannot be read.
         """
@@ -126,13 +129,13 @@ class JobCache:
             found = self._read_each(jid, wanted)
         else:
             found = self._mapping(f"What has returned {jid}", self._call(self.name, "get_jid", jid))
-        # A key that is missing fetches an empty mapping; a return that is there is never empty.
+        # A missing key fetches an empty mapping; a stored return is never empty.
         returns = {minion: self._mapping(f"{minion}'s return of {jid}", found.get(minion)) for minion in wanted}
         return {minion: retcode_of(data) for minion, data in returns.items() if data}
 
     def have_returned(self, jid: str, minions: Iterable[str]) -> frozenset[str]:
         """
-        Return those of ``minions`` that have returned ``jid``, without reading what they returned where that can be.
+        Return those of ``minions`` that have returned ``jid``, if possible without reading the returns.
 
         :raises JobCacheError: when the cache cannot be read.
         """
@@ -152,8 +155,8 @@ class JobCache:
 
     def answers(self, jid: str, minions: Iterable[str]) -> dict[str, tuple[Any, int]]:
         """
-        Return ``{minion: (what it returned, retcode)}`` of those of ``minions`` that have returned ``jid``, where the job
-        cache tells who sent a return: see ``unproven``.
+        Return ``{minion: (return, retcode)}`` of those of ``minions`` that have returned ``jid``, if the job cache
+        proves the sender: see ``unproven``.
 
         :raises JobCacheError: when the cache cannot be read.
         """
@@ -185,9 +188,12 @@ class JobCache:
                 yield minion, self._mapping(f"{minion}'s return of {jid}", found.get(minion)) or None
 
     def forget(self, jid: str) -> None:
-        """Remove all of a job of our own, where the cache is ours or local_cache. :raises JobCacheError: when that fails."""
+        """
+        Remove everything of one of our own jobs, if the cache is ours or local_cache. :raises JobCacheError: when that
+        fails.
+        """
         if self.name == "local_cache" and is_plain(jid):
-            # What is stored meanwhile Salt's maintenance removes in time.
+            # Salt's maintenance later removes what is stored meanwhile.
             shutil.rmtree(self._folder(jid), ignore_errors=True)
             return
         key = self._store.key_of(jid)
@@ -219,7 +225,7 @@ class JobCache:
 
     def has_publication(self, jid: str) -> bool:
         """
-        Tell whether any master's publish of ``jid`` is recorded, readable or not. Only our own job cache knows.
+        Tell whether a publish of ``jid`` by any master is recorded, readable or not. Only our own job cache knows.
 
         :raises JobCacheError: when the cache cannot be read.
         """
@@ -239,7 +245,7 @@ class JobCache:
         Return ``{jid: Unix time of its newest publish}`` of the jobs that this master, or one that shares its cachedir,
         published at or after ``since``. A record that cannot be read is passed over.
 
-        With another job cache than ours these are the jobs that it lists, with the time that their jid carries.
+        With another job cache these are the jobs that it lists, with the time in their jid.
 
         :raises JobCacheError: when the cache cannot be read.
         """
@@ -249,13 +255,14 @@ class JobCache:
             times = {jid: publication.last if publication else None for jid, publication in found.items()}
         else:
             times = {str(jid): jid_time(str(jid)) for jid in self._call(self.name, "get_jids") or ()}
-        # A jid of the future is nobody's but a forger's.
+        # Jids dated in the future are forged.
         latest = time.time() + TIME_ZONES
         return {jid: at for jid, at in times.items() if at is not None and since <= at <= latest}
 
     def lacks_publications(self) -> bool:
         """
-        Tell whether it has published jobs and no record of a publish, which ours alone makes. False where nobody can tell.
+        Tell whether there are published jobs and no record of a publish, which only our job cache makes. False if
+        unknown.
 
         :raises JobCacheError: when the cache cannot be read.
         """
@@ -267,7 +274,7 @@ class JobCache:
         try:
             return self.publication(jid)
         except JobCacheError as exc:
-            # It is the record, if the driver finds that there is no other one.
+            # If the driver can list the records, only this one is unreadable.
             self._guard(OURS, "probe", lambda: self._store.contains(NOCACHE, "probe"))
             self._quiet.error(
                 "publication", "The record that this master published job %s cannot be read: %s", jid, exc
@@ -289,7 +296,7 @@ class JobCache:
 
     def keep_load(self, jid: str, load: Mapping[str, Any], minions: Iterable[str]) -> None:
         """
-        Store the load that ``jid`` is to show, as publishing it would.
+        Store the load of ``jid``, as publishing it would.
 
         :param load: as the master gets it from a client: fun, arg, tgt, tgt_type, user, ret, kwargs, jid.
         :raises JobCacheError: when it cannot be stored.
@@ -298,7 +305,7 @@ class JobCache:
         self._guard(self.master_name, "save_load", lambda: call(jid, OwnLoad(load), minions=sorted(minions)))
 
     def store_return(self, load: Mapping[str, Any]) -> None:
-        """Store a return that did not come as one: ``load`` has jid, id, return, retcode, success, fun."""
+        """Store a return that came in another way: ``load`` has jid, id, return, retcode, success, fun."""
         self._call(self.name, "returner", dict(load))
 
     def _mapping(self, what: str, value: Any) -> Mapping[str, Any]:
@@ -327,7 +334,7 @@ class JobCache:
         return found
 
     def _read_each(self, jid: str, minions: list[str]) -> dict[str, Any]:
-        """Read the returns of some minions; local_cache itself would read those of all."""
+        """Read the returns of some minions; local_cache itself would read all returns."""
         folder = self._folder(jid)
         found = {}
         for minion in filter(is_plain, minions):
@@ -341,7 +348,7 @@ class JobCache:
             except Exception as exc:  # msgpack raises many kinds
                 self._quiet.error("record", "%s's return of %s is damaged and passed over: %s", minion, jid, exc)
                 continue
-            # Earlier releases have stored what was returned and nothing else.
+            # Earlier releases stored only the returned value.
             found[minion] = value if isinstance(value, Mapping) and "return" in value else {"return": value}
         return found
 
@@ -376,7 +383,7 @@ class JobCache:
     def _guard(name: str, what: str, call: Any) -> Any:
         try:
             return call()
-        except Exception as exc:  # A driver raises whatever its client library raises.
+        except Exception as exc:  # A driver raises anything that its client library raises.
             raise JobCacheError(f"The job cache {name!r} failed at {what}: {type(exc).__name__}: {exc}") from exc
 
 
@@ -397,7 +404,7 @@ def load_of(
     ret: str,
     options: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the load with which the job cache is to show a job, in the form in which a client would publish it."""
+    """Return the load of a job for the job cache, in the form in which a client would publish it."""
     return {
         "cmd": "publish",
         "jid": jid,

@@ -1,7 +1,7 @@
 """
-What a minion with the executor ``job_once`` says of a job (executors/job_once.py), checked.
+Checks the answers of minions with the executor ``job_once`` about a job (executors/job_once.py).
 
-It must never take what such a minion does not record for what it has not begun.
+It must never take an unrecorded job of such a minion for one that was not begun.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 
 #: The executor's name, and the key of its answers and options.
 NAME = "job_once"
-#: Functions that it lets pass without a record.
+#: Functions that the executor does not record.
 _PASS = ("saltutil.", "sys.", "job_once.")
-#: Seconds by which the clock that a publish was recorded with may be wrong.
+#: Seconds by which the clock of a recorded publish may be wrong.
 _SKEW = 5.0
 _STATES = frozenset({"never", "begun", "interrupted", "ended", "unknown"})
 
@@ -23,22 +23,25 @@ _STATES = frozenset({"never", "begun", "interrupted", "ended", "unknown"})
 @dataclass(frozen=True)
 class Record:
     """
-    What a minion has on its disk about a job.
+    A minion's record of a job.
 
-    ``state``: ``never``, ``begun``, ``interrupted``, ``ended``, or ``unknown`` where it cannot read its records.
-    ``complete_for``: for how many seconds it has recorded all that it has begun; 0 but where the state is ``never``.
+    ``state``: ``never``, ``begun``, ``interrupted``, ``ended``, or ``unknown`` if it cannot read its records.
+    ``complete_for``: for how many seconds it has recorded every job that it has begun; 0 unless the state is ``never``.
     """
 
     state: str
     complete_for: float = 0.0
 
     def about(self, age: float) -> str:
-        """Return the state of a job that was first published ``age`` seconds ago: ``unknown`` if that may be unrecorded."""
+        """
+        Return the state of a job that was first published ``age`` seconds ago: ``unknown`` if the records do not reach
+        back.
+        """
         return "unknown" if self.state == "never" and self.complete_for <= age + _SKEW else self.state
 
 
 def record_of(answer: Any) -> Record | None:
-    """Return what an answer of ``saltutil.find_cached_job`` says beside the return; None where the executor is missing."""
+    """Return the record in an answer of ``saltutil.find_cached_job``; None if the executor is missing."""
     told = answer.get(NAME) if isinstance(answer, Mapping) else None
     state = told.get("state") if isinstance(told, Mapping) else None
     if not isinstance(told, Mapping) or not isinstance(state, str) or state not in _STATES:
@@ -52,11 +55,11 @@ def is_recorded(funs: Iterable[str], options: Any) -> bool:
     """
     Tell whether a minion that has the executor records a job.
 
-    :param options: what travels with the job beside function and arguments.
+    :param options: the options that travel with the job beside function and arguments.
     """
     given = options if isinstance(options, Mapping) else {}
     executors = given.get("module_executors")
-    # Another one before it may run the function, and Salt puts ``sudo`` in the place of the last one (``sudo_user``).
+    # An executor before it may run the function, and Salt puts ``sudo`` in the place of the last one (``sudo_user``).
     if executors and not (isinstance(executors, (list, tuple)) and len(executors) > 1 and executors[0] == NAME):
         return False
     wishes = given.get("executor_opts")
@@ -68,14 +71,14 @@ def is_recorded(funs: Iterable[str], options: Any) -> bool:
 
 def is_return_of(fun: Any, kept: Mapping[str, Any]) -> bool:
     """
-    Tell whether what a minion has kept under a jid is what these functions returned: two masters may have used that jid.
+    Tell whether a minion's kept return under a jid is of these functions: two masters may have used that jid.
 
     :param fun: a job's function, or a list of several.
-    :param kept: as a minion answers.
+    :param kept: the minion's answer.
     """
     return "fun" not in kept or _named(kept["fun"]) == _named(fun)
 
 
 def _named(fun: Any) -> str:
-    """Return the functions of a job as the executor has them on record."""
+    """Return the functions of a job in the form of the executor's records."""
     return ",".join(map(str, fun)) if isinstance(fun, (list, tuple)) else str(fun)

@@ -1,5 +1,5 @@
 """
-The jids of batches belong to their engine: who may publish under one, and how the master's worker tells.
+Protects the jids of batches: only their engine may publish under one.
 
 Whoever may publish anything, if only ``saltutil.find_job``, may name any jid. A minion runs a jid once, and ignores what
 comes second: a borrowed jid would keep a batch's job from running. An engine therefore names a *pass* in place of the jid:
@@ -8,7 +8,7 @@ own user can make the seal, since only they can read Salt's key for local client
 in the master's worker, just before Salt sends anything. It refuses a batch's jid without a pass, and the pass of an engine
 that has lost the lead; Salt then sends nothing.
 
-Where Salt refuses a publish, it may show the pass on the bus. So a pass is valid for a short time only.
+If Salt refuses a publish, it may show the pass on the bus. So a pass is valid only for a short time.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from saltext.jobs.core.disk.lease import leader_in, path_of
 from saltext.jobs.core.store.keys import plain
 from saltext.jobs.core.store.needed import ENDED, OPEN, is_batch
 
-#: Seconds for which a pass is valid: a busy master's worker takes a while to come to it.
+#: Seconds for which a pass is valid: a busy master takes a while to process it.
 VALID = 300.0
 _PASS = re.compile(r"(.+)~([a-z_]*)~([0-9]{1,18})~([0-9]{1,12})~([0-9a-f]{64})", re.DOTALL)
 
 
 def pass_for(opts: Mapping[str, Any], jid: str, origin: str, epoch: int = 0, now: float | None = None) -> str:
     """
-    Return what an engine names in place of ``jid`` when it publishes.
+    Return the pass that an engine names in place of ``jid`` when it publishes.
 
     :param origin: the engine.
     :param epoch: the one in which it leads; 0 where nobody else can.
     :param now: the time, where it is not that of the clock which all processes of the machine share, and which nobody sets.
 
-    This is the jid itself where the master's job cache is another one than ours, which knows no passes.
+    With another job cache than ours, which knows no passes, it is the jid itself.
 
     :raises OSError: when Salt's key for local clients cannot be read.
     """
@@ -50,7 +50,7 @@ def pass_for(opts: Mapping[str, Any], jid: str, origin: str, epoch: int = 0, now
 
 def redeem(opts: Mapping[str, Any], named: Any) -> tuple[Any, str]:
     """
-    Return the jid under which somebody may publish who has named ``named``, and which engine that is, if it is one.
+    Return the jid that ``named`` permits to publish under, and the engine, if ``named`` is a pass.
 
     The jid is None where it is an invalid pass, or the jid of a batch without one; an engine is named with it where that has
     lost the lead. What is no text is returned as it is.

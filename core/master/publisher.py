@@ -19,10 +19,10 @@ from saltext.jobs.core.master.client import KeepingClient
 
 log = lines.logger(__name__)
 
-#: What of a job travels beside function and arguments (``salt.master.ClearFuncs._prep_pub``).
+#: Options that travel with a job beside function and arguments (``salt.master.ClearFuncs._prep_pub``).
 OPTIONS = ("metadata", "module_executors", "executor_opts", "ret_config", "ret_kwargs", "delimiter")
 
-#: Errors by which the master says that it published nothing.
+#: Errors of the master that mean that it published nothing.
 _REFUSALS = (
     salt.exceptions.AuthenticationError,
     salt.exceptions.AuthorizationError,
@@ -43,7 +43,7 @@ class Publisher:
         epoch = lease.epoch if lease is not None else 0
         self._client = KeepingClient(origin, epoch, mopts=dict(opts), io_loop=loop, keep_loop=True)
         self._own_user = self._client.salt_user
-        #: Publishes that the master took since the start, questions included; those that failed; and the questions.
+        #: Since the start: publishes that the master took, questions included; failed ones; and the questions.
         self.published = self.failed = self.questions = 0
 
     def close(self) -> None:
@@ -51,7 +51,7 @@ class Publisher:
         self._client.destroy()
 
     def new_jid(self) -> str:
-        """Return a jid that no job has had."""
+        """Return a fresh jid."""
         return str(salt.utils.jid.gen_jid(self._opts))
 
     async def publish(
@@ -73,19 +73,19 @@ class Publisher:
         natively: bool = True,
     ) -> frozenset[str]:
         """
-        Publish a job and return the minions that the master says it is for.
+        Publish a job and return the minions that it is for, by the master's answer.
 
         :param jid: the job's id, used as it is.
-        :param user: whom the job is published for. The master checks the access of users it knows.
-        :param options: of the names in OPTIONS, those that the job has.
+        :param user: the user to publish for. The master checks the access of users it knows.
+        :param options: the job's values for names in OPTIONS.
         :param timeout: seconds to wait for the master's answer.
-        :param question: the answers are read from the bus only: none is announced or kept in the job cache.
-        :param kept: it is a question whose answers are kept in the job cache all the same, which tells who sent them. The
-            retry queue delivers it to nobody who was away.
-        :param once: what minions with the executor ``job_once`` are told besides (``keep``, ``rerun``: see there).
-        :param natively: whether minions of Salt 3008 are to acknowledge it by themselves. That can keep one that has just
-            started from beginning for a minute; those that have the executor acknowledge it without waiting.
-        :raises PublishFailed: with ``certain`` where the master refused, and ``forbidden`` where it will do so again.
+        :param question: answers are read from the bus only: none is announced or kept in the job cache.
+        :param kept: it is a question whose answers are kept in the job cache, which proves their senders. The retry
+            queue does not deliver it later.
+        :param once: options for minions with the executor ``job_once`` (``keep``, ``rerun``: see there).
+        :param natively: whether minions of Salt 3008 acknowledge it by themselves. That can delay a minion that has
+            just started by a minute; the executor's acknowledgement does not wait.
+        :raises PublishFailed: with ``certain`` if the master refused, and ``forbidden`` if it will do so again.
         :raises NoMinionMatched: when none of the target has an accepted key.
         """
         extra: dict[str, Any] = {name: options[name] for name in OPTIONS if options and options.get(name) is not None}
@@ -129,7 +129,9 @@ class Publisher:
     async def ping(
         self, tgt: Any, tgt_type: str, *, ping_jid: str, user: str | None = None, kept: bool = False
     ) -> frozenset[str]:
-        """Ask a target who is there; the answers come under ``ping_jid``. Returns and raises as ``publish``."""
+        """
+        Ask which minions of a target are there; they answer under ``ping_jid``. Returns and raises as ``publish``.
+        """
         return await self.publish("test.ping", [], tgt, tgt_type, jid=ping_jid, user=user, question=True, kept=kept)
 
     async def find_job(self, jid: str, minions: Iterable[str], *, probe_jid: str, kept: bool = False) -> frozenset[str]:
@@ -152,7 +154,7 @@ class Publisher:
         Return the user to publish as.
 
         The master lets the key of root, and of a user called salt, publish for anyone, and any key for ``sudo_…``
-        (``salt.auth.LoadAuth.authenticate_key``). A master that runs as another user can publish as itself only.
+        (``salt.auth.LoadAuth.authenticate_key``). A master that runs as another user can publish only as itself.
         """
         if not user or user == self._own_user:
             return str(self._own_user)
@@ -164,19 +166,19 @@ class Publisher:
 
 def _with_wishes(given: Any, question: bool, once: Mapping[str, Any] | None) -> Any:
     """
-    Return a job's executor options with what minions that have the executor ``job_once`` are to know; others ignore it.
+    Return a job's executor options with those for the executor ``job_once``; other minions ignore them.
 
-    A question is not recorded there. A job is acknowledged, also where the master's release knows no acknowledgement.
+    The executor does not record questions, and acknowledges jobs even if the master's release has no acknowledgement.
     """
     if given is not None and not isinstance(given, Mapping):
-        return given  # what a job says of itself in a form of its own stays as it is
+        return given  # options in an unknown form stay as they are
     wishes = {"question": True} if question else {"ack": True, **(once or {})}
     return {**(given or {}), "job_once": wishes}
 
 
 def _refusal_in(exc: BaseException) -> BaseException | None:
-    """Return the error by which the master says that it published nothing, if that is what it says."""
-    # run_job_async wraps what it does not know in a SaltClientError whose argument is the original.
+    """Return the master's error if it means that nothing was published, else None."""
+    # run_job_async wraps unknown errors in a SaltClientError whose argument is the original.
     return next((found for found in (exc, *exc.args[:1]) if isinstance(found, _REFUSALS)), None)
 
 

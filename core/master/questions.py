@@ -1,9 +1,9 @@
 """
 Questions to minions and their answers: who is there, who runs a job, who has run it.
 
-Each question is one publish under a fresh jid (a minion ignores a jid that it has seen), and its answers are read from
-the bus, or from where they are kept (``asking.py``): then what the bus says is no more than a hint that it is time to look
-there. It must never guess: a minion that did not answer is silent, which is evidence of nothing.
+Each question is one publish under a fresh jid (a minion ignores a jid that it has seen). Its answers are read from the
+bus, or from a place that keeps them (``asking.py``); then an event only says that it is time to look there. It must
+never guess: a minion that did not answer is silent, which proves nothing.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from saltext.jobs.core.master.asking import Answer, Answers, Kept, Question, Tol
 from saltext.jobs.core.master.handed_on import HandedOn
 from saltext.jobs.core.master.publisher import Publisher
 
-#: For how many times its time a ping takes late answers: a minion that is slow is there all the same.
+#: A ping takes late answers for so many times its time: a slow minion is there too.
 _LINGER = 3.0
-#: What a minion without ``cache_jobs`` advises when it is asked for a return of old.
+#: The advice of a minion without ``cache_jobs`` when it is asked for an old return.
 _NO_RETURNS = "enable cache_jobs"
-#: What those with the executor ``job_once`` answer from their records.
+#: The key of the records in answers of minions with the executor ``job_once``.
 _RECORDED = "saltutil.find_cached_job"
 
 
 @dataclasses.dataclass(frozen=True)
 class Probed:
-    """Of the minions that were asked about a job: those that run it, those that don't, and those that said nothing."""
+    """The minions that were asked about a job: those that run it, those that do not, and silent ones."""
 
     running: frozenset[str]
     idle: frozenset[str]
@@ -38,11 +38,11 @@ class Probed:
 @dataclasses.dataclass(frozen=True)
 class Found:
     """
-    Of the minions that were asked about a job: those that run it, ``{minion: return data}`` of those that have run it and
-    keep its return (``cache_jobs``), those that know nothing of it, and those that said nothing. ``unmatched`` are those
-    that say that the target does not match them. ``unproven`` are those of the silent ones of whose answer
-    the bus has told. ``records``: what those say besides that have the executor ``job_once``. ``free`` are those of the
-    idle ones that run no job at all, and have no records nor returns of old: what they say holds for every other job too.
+    The minions that were asked about a job: those that run it, ``{minion: return data}`` of those that have run it and
+    keep its return (``cache_jobs``), those that do not know it, and silent ones. ``unmatched``: the target does not
+    match them, by their word. ``unproven``: silent ones whose answer was announced on the bus. ``records``: of minions
+    with the executor ``job_once``. ``free``: idle ones that run no job at all, and have neither records nor old
+    returns: their answer holds for every other job too.
     """
 
     running: frozenset[str]
@@ -56,14 +56,14 @@ class Found:
 
     @property
     def answered(self) -> frozenset[str]:
-        """Those that have said something of the job."""
+        """The minions that have answered about the job."""
         return self.running | self.ran.keys() | self.idle
 
 
 class Questions:
     """
     :param loop: the engine's tornado loop.
-    :param publisher: what publishes the questions.
+    :param publisher: publishes the questions.
     :param steady: returns seconds that only ever rise.
     """
 
@@ -83,7 +83,7 @@ class Questions:
             question.heard(minion, value, retcode)
 
     def handed_on(self, age: float) -> None:
-        """The master has handed on what a minion sent because of something that was published ``age`` seconds ago."""
+        """The master has forwarded a reply to something that was published ``age`` seconds ago."""
         now = self._steady()
         self._handed_on.note(now - age, now)
 
@@ -97,11 +97,11 @@ class Questions:
         kept: Kept | None = None,
     ) -> Answers:
         """
-        Ask who is there. Returns after ``timeout`` seconds, or once all have answered; with ``kept``, later answers are told
-        for a while. Raises as Publisher.publish, and whatever ``kept`` raises.
+        Ask which minions are there. Returns after ``timeout`` seconds, or once all have answered; with ``kept``, later
+        answers still go to ``told`` for a while. Raises as Publisher.publish and as ``kept``.
 
-        :param told: gets (minion, what it returned) of each answer as soon as it counts; with ``kept`` it is always True.
-        :param kept: where alone answers are believed; by default those of the bus are.
+        :param told: gets (minion, return) of each answer as soon as it counts; with ``kept`` the return is always True.
+        :param kept: the place whose answers alone are believed; by default answers on the bus are.
         """
 
         async def answered(place: Kept, jid: str, minions: frozenset[str]) -> Mapping[str, Answer]:
@@ -127,8 +127,8 @@ class Questions:
         kept: Kept | None = None,
     ) -> Answers:
         """
-        Have minions run a function, and wait for what it returns, which stays where answers are kept. Returns and raises as
-        ``ping``.
+        Have minions run a function, and wait for their returns, which stay where answers are kept. Returns and raises
+        as ``ping``.
         """
         asked, arg, stored = sorted(minions), list(arg), kept is not None
         publish = self._publisher.publish
@@ -200,13 +200,13 @@ class Questions:
         """
         Ask minions in one publish whether they run ``jid``, or have run it, and whether a compound target matches them.
 
-        Returns as ``ping``, and raises so and whatever ``kept`` raises.
+        Returns and raises as ``ping``.
 
-        :param doubted: of these minions those that run nothing and show no records are asked for them once more, alone: a
+        :param doubted: minions that are asked once more, for records alone, if they run nothing and show no records: a
             proxy runs several functions of a job without its executors (Salt's ``metaproxy``).
 
-        :param kept: where alone answers are believed; by default those of the bus are.
-        :param told: gets what minions say as soon as it counts; then only what was not told is returned.
+        :param kept: the place whose answers alone are believed; by default answers on the bus are.
+        :param told: gets answers as soon as they count; only the others are then returned.
         """
         asked, heard, in_doubt = frozenset(minions), set[str](), frozenset(doubted)
         functions, arguments = ["saltutil.find_job", _RECORDED, "saltutil.running"], [[jid], [jid], []]
@@ -261,11 +261,11 @@ class Questions:
         prompt: bool = True,
     ) -> Answers:
         """
-        :param prompt: whether minions answer at once. Where an answer takes as long as a function does, it tells nothing of
-            how far the master has got.
-        :param read: reads answers where they are kept, if not all of each is to be read.
-        :param forget: whether nothing of it is to stay there.
-        :param linger: for how many seconds after its end late answers are told.
+        :param prompt: whether minions answer at once. An answer that takes as long as a function says nothing about the
+            master's backlog.
+        :param read: reads kept answers, if only a part of each is needed.
+        :param forget: whether to remove the question and its answers from there.
+        :param linger: for how many seconds after the end late answers go to ``told``.
         """
         jid = self._publisher.new_jid()
 
@@ -296,7 +296,7 @@ class Questions:
 
 
 def _one_by_one(told: Callable[[str, Any], None] | None) -> Told | None:
-    """Return what hands answers on one by one to somebody who wants them so."""
+    """Return a function that passes answers to ``told`` one by one."""
     if told is None:
         return None
     tell = told
@@ -309,7 +309,7 @@ def _one_by_one(told: Callable[[str, Any], None] | None) -> Told | None:
 
 
 def _found_in(jid: str, functions: list[str], given: Mapping[str, Any]) -> Found:
-    """Return what minions say of a job, each as what these functions returned. Whatever is anything else is no evidence."""
+    """Return the minions' answers about a job, from the returns of these functions. Other values are no evidence."""
     # A minion with multifunc_ordered answers by position.
     told = {
         minion: (_part(value, functions[0], 0), _part(value, functions[1], 1))
@@ -326,7 +326,7 @@ def _found_in(jid: str, functions: list[str], given: Mapping[str, Any]) -> Found
         if minion not in running and isinstance(cached, dict) and cached.get("jid") == jid and "return" in cached
     }
     idle = frozenset(told) - running - ran.keys()
-    # Only False says no: a minion may lack the function.
+    # Only False means no: a minion may lack the function.
     matching = "match.compound" in functions
     unmatched = frozenset(m for m in idle if matching and _part(given[m], "match.compound", 3) is False)
     free = frozenset(m for m in idle if _keeps_nothing(told[m][1]) and _part(given[m], "saltutil.running", 2) == [])
@@ -334,7 +334,7 @@ def _found_in(jid: str, functions: list[str], given: Mapping[str, Any]) -> Found
 
 
 def _keeps_nothing(cached: Any) -> bool:
-    """Tell whether a minion says that it keeps no returns. One that has the executor ``job_once`` does not say so."""
+    """Tell whether a minion says that it keeps no returns. A minion with the executor ``job_once`` does not say so."""
     return isinstance(cached, str) and _NO_RETURNS in cached
 
 

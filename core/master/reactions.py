@@ -1,10 +1,9 @@
 """
-How often the files in ``reactor/`` do something, since every accepted minion can fire every event as often as it likes.
+Limits how often the files in ``reactor/`` act: every accepted minion can fire every event at any rate.
 
-Asked where the event is, in the process of Salt's reactor, so that an event too many costs no runner and no process. Who has
-fired an event cannot be told: a minion that does not want to be known is not. So the limits are those of a file, and of the
-minion or job that a tag names. They begin anew with the process.
-It must never let more happen in any period than the limits say.
+It runs in the process of Salt's reactor, so an event beyond the limit costs no runner and no process. The sender of an
+event is unknown, because a minion can hide it. So there is a limit for each file, and for the minion or job that a tag
+names. Counts begin anew with the process. It must never allow more in any period than the limits say.
 """
 
 from __future__ import annotations
@@ -23,24 +22,26 @@ log = lines.logger(__name__)
 
 #: The section of the master's configuration.
 SECTION = "saltext_jobs_reactor"
-#: Keys that are told apart; whoever makes up names has the oldest forgotten, and meets the limit of all.
+#: Most keys that are counted. Made-up names push out the oldest, and still meet the limit of all.
 _KEYS = 10_000
 
 
 class Limiter:
     """
-    Counts what is done.
+    Counts actions.
 
     :param steady: returns seconds that only ever rise.
     """
 
     def __init__(self, steady: Callable[[], float] = time.monotonic) -> None:
         self._steady = steady
-        #: When each thing was done, the latest last.
+        #: The times of each action, the latest last.
         self.done: collections.OrderedDict[Hashable, collections.deque[float]] = collections.OrderedDict()
 
     def allows(self, *limits: tuple[Hashable, tuple[int, float]]) -> bool:
-        """Tell whether one more may be done by all of these limits, ``(key, (count, seconds))`` each; if so it counts."""
+        """
+        Tell whether all of these limits, ``(key, (count, seconds))`` each, allow one more action; if so, count it.
+        """
         now, kept = self._steady(), []
         for key, (count, seconds) in limits:
             times = self.done.setdefault(key, collections.deque())
@@ -63,11 +64,11 @@ _QUIET = Quiet(log)
 
 def may_act(opts: Mapping[str, Any], name: str, key: str = "", limiter: Limiter | None = None) -> bool:
     """
-    Tell whether a file of ``reactor/`` may do its work for one more event; if not, that is logged once a minute.
+    Tell whether a file of ``reactor/`` may act on one more event; if not, that is logged once a minute.
 
     :param opts: the master's options.
     :param name: a field of ReactorSettings.
-    :param key: the minion or job that the event is about, where the file has a limit for each.
+    :param key: the minion or job of the event, if the file has a limit for each.
     """
     try:
         settings = read_settings(ReactorSettings, SECTION, opts.get(SECTION))
@@ -76,7 +77,7 @@ def may_act(opts: Mapping[str, Any], name: str, key: str = "", limiter: Limiter 
         return False
     limits: list[tuple[Hashable, tuple[int, float]]] = [((name, key), getattr(settings, name))]
     whole = getattr(settings, f"{name}_in_all", None)
-    # The limit of all comes first: a made-up key is not even remembered when that is reached.
+    # The limit of all comes first: once it is reached, a made-up key is not even remembered.
     limits[:0] = [(name, whole)] if whole else []
     if (limiter or _LIMITER).allows(*limits):
         return True
@@ -85,5 +86,5 @@ def may_act(opts: Mapping[str, Any], name: str, key: str = "", limiter: Limiter 
 
 
 def ignore(name: str, message: str, *args: object) -> None:
-    """Log why nothing is done for an event, once a minute for each file."""
+    """Log why an event is ignored, once a minute for each file."""
     _QUIET.warning(name, message, *args)

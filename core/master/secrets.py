@@ -1,7 +1,7 @@
 """
-What of a load or a return must not come to rest on disk, in a database or in a cache: the one list of it.
+The one list of fields of loads and returns that must never be stored on disk, in a database or in a cache.
 
-Each function returns a copy: Salt goes on using what it handed over. None of them looks into the *arguments* of a job: a
+Each function returns a copy, because Salt goes on using the original. None looks into the *arguments* of a job: a
 password that was typed as an argument is part of the job.
 """
 
@@ -12,10 +12,10 @@ from typing import Any
 
 from saltext.jobs.core.master.identity import WHO
 
-#: What proves who somebody is. ``password``, ``token``, ``eauth_token`` and ``key`` come from users, ``tok``, ``sig`` from
-#: minions with their returns.
+#: Credentials. ``password``, ``token``, ``eauth_token`` and ``key`` come from users, ``tok`` and ``sig`` from minions
+#: with their returns.
 SECRETS = frozenset(("token", "eauth_token", "password", "key", "tok", "sig"))
-#: What a return may not carry to a returner: it would choose the server to which the master's password is sent.
+#: Fields that a return must not carry to a returner: they would choose the server that gets the master's password.
 ROUTING = frozenset(("ret_config", "ret_kwargs"))
 _NOT_IN_HISTORY = SECRETS | {"eauth", WHO}
 _NOT_IN_RETURNS = _NOT_IN_HISTORY | ROUTING
@@ -23,7 +23,7 @@ _NOT_IN_RETURNS = _NOT_IN_HISTORY | ROUTING
 
 def without_secrets(load: Mapping[str, Any]) -> dict[str, Any]:
     """
-    Return a load as the job cache and the retry queue keep it.
+    Return a load as the job cache and the retry queue store it.
 
     ``eauth`` stays: before a replay the access of that backend's user is checked anew.
     """
@@ -31,17 +31,17 @@ def without_secrets(load: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load_for_history(load: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a load as it is recorded elsewhere. ``eauth`` goes as well: nobody checks an access there."""
+    """Return a load as the recorder stores it. ``eauth`` goes too: access is never checked there."""
     return _without(load, _NOT_IN_HISTORY)
 
 
 def return_for_history(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a return as it is recorded elsewhere, without what would redirect the returner."""
+    """Return a return as the recorder stores it, without the fields that would redirect the returner."""
     return {name: value for name, value in data.items() if name not in _NOT_IN_RETURNS}
 
 
 def event_for_history(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an event carries as it is recorded elsewhere: secrets go from all mappings in it, however deep."""
+    """Return an event's data as the recorder stores it: secrets are removed from all mappings in it, however deep."""
 
     def cleaned(value: Any) -> Any:
         if isinstance(value, Mapping):

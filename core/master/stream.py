@@ -1,9 +1,9 @@
 """
-The event bus by the publisher's own sockets: reads many events at a time, and puts events on it.
+The event bus through the publisher's own sockets: reads many events at a time, and fires events.
 
-Salt's own client takes a task, a lock and a read of 4 KiB for a handful of events, so that a listener that uses it on a
-busy bus falls behind and is cut off; to fire an event, it starts a thread and waits for it. None of this may ever wait, nor
-mix the bytes of two events, nor end silently: whoever listens is told when events may have been lost.
+Salt's own client takes a task, a lock and a read of 4 KiB for a handful of events, so its listener falls behind on a
+busy bus and is cut off. To fire an event, it starts a thread and waits for it. This module must never wait, never mix
+the bytes of two events, and never end silently: the listener hears when events may have been lost.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from saltext.jobs.core import compat, lines
 
 log = lines.logger(__name__)
 
-#: Bytes that are read at a time. Memory for more than 128 KiB comes from the kernel and goes back to it, on each read: that
+#: Bytes that are read at a time. For more than 128 KiB each read gets memory from the kernel and gives it back, which
 #: alone takes 18 us of CPU.
 _CHUNK = 64 << 10
-#: Chunks that are read before the loop gets on with something else.
+#: Chunks that are read before the loop may do other work.
 _CHUNKS = 16
-#: Seconds between two reads of a busy bus. To be woken for each event takes as much CPU as the event itself.
+#: Seconds between two reads of a busy bus. Waking up for each event takes as much CPU as the event itself.
 _PACE = 0.01
 #: Seconds between two attempts to connect.
 _RETRY = 0.2
@@ -67,7 +67,7 @@ class Stream:
             log.debug("The event bus is not there yet: %s", exc)
             self._timer = self._loop.call_later(_RETRY, self._connect)
             return
-        # A half event of the last connection is of no use for this one.
+        # Drop the half event of the last connection.
         self._unpacker = salt.utils.msgpack.Unpacker()
         self._wait_for_events()
 
@@ -89,7 +89,7 @@ class Stream:
         self._loop.remove_handler(self._socket.fileno())
 
     def _on_events(self, _fd: int, _events: int) -> None:
-        """The loop was woken: read what is there. On a busy bus, read at intervals from now on."""
+        """The loop was woken: read what is there. On a busy bus, read at intervals from then on."""
         last, self._woken = self._woken, self._loop.time()
         if self._read() and self._woken - last < _PACE:
             self._stop_waiting()
@@ -104,12 +104,12 @@ class Stream:
             self._wait_for_events()
 
     def _read(self) -> bool:
-        """Take the events that are there. Returns whether there were any, and the connection still stands."""
+        """Take the events that are there. Returns whether there were any and the connection is still open."""
         size = 0
         try:
             for _ in range(_CHUNKS):
                 if self._socket is None:
-                    return False  # what took the last event has ended this
+                    return False  # the handler of the last event has closed the stream
                 data = self._socket.recv(_CHUNK)
                 if not data:
                     raise ConnectionError("the publisher has closed it")
@@ -123,7 +123,7 @@ class Stream:
                     break
         except BlockingIOError:
             pass
-        except Exception as exc:  # msgpack raises many kinds for what is no frame.
+        except Exception as exc:  # msgpack raises many kinds for an invalid frame.
             log.debug("The connection to the event bus is made anew: %s: %s", type(exc).__name__, exc)
             self._disconnect()
             self._on_break()
@@ -134,9 +134,9 @@ class Stream:
 
 def connected(opts: Mapping[str, Any], side: str = "pub") -> socket.socket:
     """
-    Return a connection to the publisher that is never waited for.
+    Return a non-blocking connection to the publisher.
 
-    :param side: ``pub``, where it is heard, or ``pull``, where events are given to it.
+    :param side: ``pub`` to listen, or ``pull`` to fire events.
     :raises OSError: when it is not there.
     """
     if opts.get("ipc_mode") == "tcp":
@@ -153,7 +153,7 @@ def connected(opts: Mapping[str, Any], side: str = "pub") -> socket.socket:
     return made
 
 
-#: Bytes that wait for a publisher that does not read; an event beyond that is refused.
+#: Most bytes that wait for a publisher that does not read; events beyond that are refused.
 _MOST = 64 << 20
 
 
@@ -173,7 +173,7 @@ class Sender:
         """
         Put an event on the bus, now or as soon as the publisher takes it.
 
-        :raises OSError: when there is no publisher, or when it has not read for long.
+        :raises OSError: when there is no publisher, or when it has not read for a long time.
         """
         stamped = {**data, "_stamp": compat.stamp()}
         event = salt.utils.event.SaltEvent.pack(tag, stamped, max_size=self._opts.get("max_event_size"))
@@ -182,11 +182,11 @@ class Sender:
         frame = salt.transport.frame.frame_msg_ipc(event, raw_body=True)
         try:
             self._send(frame)
-        except ConnectionError:  # the publisher has been started anew
+        except ConnectionError:  # the publisher was restarted
             self._send(frame)
 
     def destroy(self) -> None:
-        """Disconnect. What waits is lost."""
+        """Disconnect. Waiting events are lost."""
         if self._socket is not None:
             if self._waits:
                 self._loop.remove_handler(self._socket.fileno())
