@@ -1,5 +1,5 @@
 """
-Everything that Salt keeps in ``cache:``, in one table of a PostgreSQL server: jobs, minion data, the mine, tokens.
+Keeps everything of Salt's ``cache:`` in one table of a PostgreSQL server: jobs, minion data, the mine, tokens.
 
 .. code-block:: yaml
 
@@ -9,10 +9,10 @@ Everything that Salt keeps in ``cache:``, in one table of a PostgreSQL server: j
     postgresql.password: …
     postgresql.db: salt
 
-Masters with the same server and database have one cache, whatever their ``cachedir``. Needs psycopg:
+Masters with the same server and database share one cache, whatever their ``cachedir``. Needs psycopg:
 ``pip install saltext-jobs[postgresql]``. All options are in ``docs/postgresql.md``.
 
-A short function each; the work is done in ``core/postgresql/banks.py``.
+These are short functions; ``core/postgresql/banks.py`` does the work.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import contextlib
 
 from salt.exceptions import SaltCacheError
 
-# Those of the loader that calls. What a loader writes into this file is for all loaders of a process, the last one's.
+# The values of the calling loader. Globals that loaders write into this file are shared by all loaders of a process.
 from saltext.jobs.core.compat import loader_opts as __opts__
 from saltext.jobs.core.disk import packed
 from saltext.jobs.core.errors import JobsError
@@ -42,36 +42,35 @@ def __virtual__():
 
 
 def init_kwargs(kwargs):
-    """The arguments that each function gets besides its own: none, the options tell where the server is."""
+    """The additional arguments of each function: none, because the options name the server."""
     return {}
 
 
 def store(bank, key, data, expires=None):
     """
-    Store ``data``, whatever Salt's serializer takes.
+    Store ``data``, anything that Salt's serializer takes.
 
-    expires
-        In how many seconds it counts as absent; for ever without it.
+    expires Seconds after which it counts as absent; by default it stays for ever.
     """
     with _errors("store", bank, key):
         _banks().store(bank, key, data, expires=expires or None)
 
 
 def fetch(bank, key):
-    """The value; ``{}`` where there is none."""
+    """The value; ``{}`` if there is none."""
     with _errors("fetch", bank, key):
         return _banks().fetch(bank, key)
 
 
 def updated(bank, key):
-    """The Unix time of the last write, in whole seconds; None where there is no value."""
+    """The Unix time of the last write, in whole seconds; None if there is no value."""
     with _errors("updated", bank, key):
         found = _banks().updated(bank, key)
     return None if found is None else int(found)
 
 
 def flush(bank, key=None):
-    """Remove a key; without one the bank, with all that is below it. Returns whether there was anything to remove."""
+    """Remove a key; without one, the bank with everything below it. Returns whether there was anything to remove."""
     with _errors("flush", bank, key):
         return _banks().flush(bank, key)
 
@@ -83,7 +82,7 @@ def list_(bank):
 
 
 def list_all(bank, include_data=False):
-    """``{key: value}`` of a bank; the values are there whatever ``include_data`` says."""
+    """``{key: value}`` of a bank; the values are always included."""
     with _errors("list", bank, None):
         return {key: packed.loads(value) for key, value in _banks().items(bank)}
 
@@ -95,7 +94,7 @@ def contains(bank, key=None):
 
 
 def clean_expired(bank):
-    """Remove from a bank what has expired."""
+    """Remove the expired values of a bank."""
     with _errors("clean", bank, None):
         _banks().clean_expired(bank)
 
@@ -109,5 +108,5 @@ def _errors(what, bank, key):
     try:
         yield
     except (JobsError, ValueError, TypeError, OverflowError) as exc:
-        # The retry queue looks at the cause: whether the record is refused for good.
+        # The retry queue checks the cause: whether the record is refused for good.
         raise SaltCacheError(f"The cache driver postgresql could not {what} bank={bank!r} key={key!r}: {exc}") from exc

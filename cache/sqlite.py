@@ -1,5 +1,5 @@
 """
-Everything that Salt keeps in ``cache:``, in one SQLite file: jobs, minion data, the mine, tokens.
+Keeps everything of Salt's ``cache:`` in one SQLite file: jobs, minion data, the mine, tokens.
 
 .. code-block:: yaml
 
@@ -7,10 +7,10 @@ Everything that Salt keeps in ``cache:``, in one SQLite file: jobs, minion data,
     # sqlite_cache_path: /var/cache/salt/master/cache.sqlite
     # sqlite_cache_synchronous: NORMAL    # or FULL: every write waits for the disk
 
-Nothing needs to be installed: SQLite is a part of Python. Several processes read and write at once; the file must be on a
-local disk. It is private to the user that the master runs as, since it holds pillars and tokens.
+Nothing needs to be installed: SQLite is a part of Python. Several processes read and write at once; the file must be on
+a local disk. It is private to the user that the master runs as, because it holds pillars and tokens.
 
-A short function each; the work is done in ``core/sqlite/banks.py``.
+These are short functions; ``core/sqlite/banks.py`` does the work.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import contextlib
 import salt.syspaths
 from salt.exceptions import SaltCacheError
 
-# Those of the loader that calls. What a loader writes into this file is for all loaders of a process, the last one's.
+# The values of the calling loader. Globals that loaders write into this file are shared by all loaders of a process.
 from saltext.jobs.core.compat import loader_opts as __opts__
 from saltext.jobs.core.disk import packed
 from saltext.jobs.core.errors import StateError
@@ -43,41 +43,40 @@ def __virtual__():
 
 
 def init_kwargs(kwargs):
-    """The arguments that each function gets besides its own."""
+    """The additional arguments of each function."""
     return {"cachedir": _cachedir(kwargs.get("cachedir"))}
 
 
 def get_storage_id(kwargs):
-    """What tells this storage from others, for the cache in memory."""
+    """Identifies this storage for the cache in memory."""
     return ("sqlite", _cachedir(kwargs.get("cachedir")))
 
 
 def store(bank, key, data, cachedir=None, expires=None):
     """
-    Store ``data``, whatever Salt's serializer takes.
+    Store ``data``, anything that Salt's serializer takes.
 
-    expires
-        In how many seconds it counts as absent; for ever without it.
+    expires Seconds after which it counts as absent; by default it stays for ever.
     """
     with _errors("store", bank, key):
         _banks(cachedir).store(bank, key, data, expires=expires or None)
 
 
 def fetch(bank, key, cachedir=None):
-    """The value; ``{}`` where there is none."""
+    """The value; ``{}`` if there is none."""
     with _errors("fetch", bank, key):
         return _banks(cachedir).fetch(bank, key)
 
 
 def updated(bank, key, cachedir=None):
-    """The Unix time of the last write, in whole seconds; None where there is no value."""
+    """The Unix time of the last write, in whole seconds; None if there is no value."""
     with _errors("updated", bank, key):
         found = _banks(cachedir).updated(bank, key)
     return None if found is None else int(found)
 
 
 def flush(bank, key=None, cachedir=None):
-    """Remove a key; without one the bank, with all that is below it. Returns whether there was anything to remove."""
+    """Remove a key; without one, the bank with everything below it. Returns whether there was anything to remove."""
     with _errors("flush", bank, key):
         return _banks(cachedir).flush(bank, key)
 
@@ -89,7 +88,7 @@ def list_(bank, cachedir=None):
 
 
 def list_all(bank, cachedir=None, include_data=False):
-    """``{key: value}`` of a bank. The values cost next to nothing, so they are there whatever ``include_data`` says."""
+    """``{key: value}`` of a bank. The values cost next to nothing, so they are always included."""
     with _errors("list", bank, None):
         return {key: packed.loads(value) for key, value in _banks(cachedir).items(bank)}
 
@@ -101,7 +100,7 @@ def contains(bank, key=None, cachedir=None):
 
 
 def clean_expired(bank, cachedir=None):
-    """Remove from a bank what has expired."""
+    """Remove the expired values of a bank."""
     with _errors("clean", bank, None):
         _banks(cachedir).clean_expired(bank)
 

@@ -1,13 +1,13 @@
 """
-Drive asynchronous batches: sub-publishes, their limit, and what became of each minion.
+Drive asynchronous batches: sub-publishes, their limit, and the outcome of each minion.
 
 .. code-block:: yaml
 
     engines:
       - batch_manager: {}
 
-Its options, all of which have defaults, stand under ``batch_manager:`` in the master's configuration; they are described
-in ``docs/batch.md``. Batches are started and watched with the ``batch`` runner.
+Its options are under ``batch_manager:`` in the master's configuration; all have defaults. ``docs/batch.md`` describes
+them. Batches are started and watched with the ``batch`` runner.
 
 This file only wires: policy is in ``core/batch/machine.py``, input and output in ``core/batch/shell.py``.
 """

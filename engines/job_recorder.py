@@ -11,8 +11,8 @@ Record job loads and returns, as they appear on the master event bus, into one o
         - pgjsonb
         - rawfile_json: {ret_config: audit}
 
-Its options stand under ``job_recorder:`` in the master's configuration and are described in ``docs/job_recorder.md``. What
-it does is shown by the ``job_recorder`` runner.
+Its options are under ``job_recorder:`` in the master's configuration; ``docs/job_recorder.md`` describes them. The
+``job_recorder`` runner shows what it does.
 
 This file only wires: policy is in ``core/recorder/pipeline.py``, input and output in ``core/recorder/shell.py``.
 """
@@ -76,7 +76,7 @@ def _wired(opts, settings, loop, lease):
     seen = Seen(folder / "seen", settings.catch_up)
     job_cache = opts.get("ext_job_cache") or opts.get("master_job_cache", "local_cache")
     intake = Intake(settings, clock, spool, seen, ReturnerModule(opts, job_cache), disk)
-    # A loaded returner is used by one thread: the look-back has its own.
+    # Only one thread may use a loaded returner: the look-back has its own.
     past = ReturnerModule(opts, job_cache)
     catch_up = CatchUp(loop, clock, intake, seen, disk, past, job_cache in EXACT, settings.catch_up)
     consumers = [

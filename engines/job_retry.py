@@ -8,8 +8,8 @@ Deliver a job to a minion that missed it, once, under the job's own jid, when th
     engines:
       - job_retry: {}
 
-``job_retry`` may be a mapping of options instead; they are described in ``docs/job_retry.md``. The queue is looked at and
-controlled with the ``job_retry`` runner.
+``job_retry`` may be a mapping of options instead; ``docs/job_retry.md`` describes them. The ``job_retry`` runner shows
+and controls the queue.
 
 This file only wires: policy is in ``core/retry/machine.py``, input and output in ``core/retry/shell.py``.
 """

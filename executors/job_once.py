@@ -1,18 +1,18 @@
 """
 Runs a job once on this minion, however often it arrives: ``module_executors: [job_once, direct_call]``.
 
-Before the function runs, the jid is on the disk; after it, what came of it. A jid that was begun here before is not run
-again: the minion returns what it returned then, or says that the job was interrupted. The minion can be asked about jobs,
-with ``job_once.seen``, and ``saltutil.find_cached_job`` answers from the same records.
+Before the function runs, the jid is on the disk; after it, the result. A jid that was begun here before is not run
+again: the minion returns what it returned then, or says that the job was interrupted. ``job_once.seen`` asks the minion
+about jobs, and ``saltutil.find_cached_job`` answers from the same records.
 
-This file stands alone, so that ``saltutil.sync_executors`` can bring it to a minion: it imports nothing but Salt. It must
-never let a job run of which the disk says that it was begun, nor keep one from running because the disk cannot be written,
+This file stands alone, so that ``saltutil.sync_executors`` can bring it to a minion: it imports nothing but Salt. It
+must never run a job again that is recorded as begun, and must never refuse a job because the disk cannot be written,
 unless ``job_once_strict`` says so.
 
-On the disk, below ``<cachedir>/job_once/<minion>``: one file for each run of a job. Its name is the jid, and ``~2``, ``~3``
-where an interrupted job was run again on purpose; a link puts it there as a whole, so that one of two deliveries loses. Each
-line is a checksum and JSON: first the run itself, then one line for each function that ended. A line that is torn is as good
-as none. The file ``.since`` tells by its time since when no job has been run here without a record.
+On the disk, below ``<cachedir>/job_once/<minion>``: one file for each run of a job. Its name is the jid, with ``~2``,
+``~3`` if an interrupted job was run again on purpose. A link puts the file there as a whole, so that one of two
+deliveries loses. Each line is a checksum and JSON: first the run itself, then one line for each function that ended. A
+torn line is ignored. The time of the file ``.since`` is that since which every job here has had a record.
 """
 
 from __future__ import annotations
@@ -57,25 +57,25 @@ MOST, MOST_BYTES = 20_000, 64 << 20
 LARGEST = 1 << 20
 #: Most characters that are kept of what a function has raised.
 LONGEST = 1 << 16
-#: Seconds between two sweeps of the records. One of so many jobs sweeps besides, so that a flood is bounded too.
+#: Seconds between two sweeps of the records. One job in so many also sweeps, so that a flood is bounded too.
 SWEEP, SWEEP_ONE_OF = 3600, 500
 #: Seconds from the beginning of a job to each repeat of its acknowledgement.
 REPEATS = (5, 20, 80, 320)
-#: Seconds for which the word that the master has it is waited for.
+#: Seconds to wait for the master's answer that it has the acknowledgement.
 ANSWER = 15
-#: Seconds for which an empty record counts as one that is being made, where the file system knows no links.
+#: Seconds for which an empty record counts as being made, on a file system without links.
 MAKING = 10
-#: What is never recorded: it is meant to be done as often as it is asked for, and it is what questions are made of.
+#: Functions that are never recorded: they may run as often as they are called, and questions consist of them.
 PASS = ("saltutil.", "sys.", "job_once.")
-#: The function that tells of a job of old, and those that are served here.
+#: The function that returns an earlier job, and those that are served here.
 CACHED = "saltutil.find_cached_job"
 SEEN, FORGET = "job_once.seen", "job_once.forget"
 SERVED = (SEEN, FORGET, CACHED)
-#: The name by which Salt tells a function that takes any (``**kwargs``) of its job's executor options.
+#: The keyword by which Salt passes a job's executor options to a function that takes ``**kwargs``.
 _PUBLISHED = "__pub_executor_opts"
-#: Salt's executors that run the function. The others return None, so that the next one of the list goes on.
+#: Salt's executors that run the function. The others return None, and the next one of the list goes on.
 RUNNERS = {"direct_call", "sudo", "docker", "transactional_update"}
-#: Exceptions that Salt turns into a return each in its own way: they are raised again by name.
+#: Exceptions that Salt handles in ways of their own: they are raised again by name.
 RAISED = {
     error.__name__: error
     for error in (
@@ -90,12 +90,12 @@ RAISED = {
 _ACKNOWLEDGES = 3008
 _RELEASE = int(re.split(r"[^0-9]", str(salt.version.__version__))[0])
 
-#: Of the records. What a later version of this extension has written counts as begun by somebody, and stays as it is.
+#: The format of the records. A record of a later version counts as begun, and stays as it is.
 FORMAT = 1
-#: What the first line of a record tells.
+#: The fields of a record's first line.
 _ABOUT = ("jid", "fun", "at", "parts", "pid", "birth", "ordered", "thread")
 
-#: The job that this thread is at: Salt calls the executor once for each function of a job, in one thread.
+#: The job that this thread works on: Salt calls the executor once for each function of a job, in one thread.
 _at = threading.local()
 
 
@@ -103,7 +103,7 @@ def execute(opts, data, func, args, kwargs):
     """
     Run a function, or return what it returned before. Called by the minion.
 
-    Returns None where the next executor of the list is to go on.
+    Returns None if the next executor of the list must go on.
     """
     name = func if isinstance(func, str) else getattr(func, "name", "")
     _take_out_options(kwargs)
@@ -128,7 +128,7 @@ def allow_missing_func(function):
 
 
 def _job_of(opts, data):
-    """Return the job that this thread is at, claimed with its first function. None where it is not recorded."""
+    """Return the job that this thread works on, claimed with its first function. None if it is not recorded."""
     if getattr(_at, "data", None) is not data:
         _at.data, _at.job = data, None
         if _options(data).get("question"):
@@ -153,7 +153,7 @@ def _claim(opts, data):
                 f"Job {data['jid']} was not run, since it cannot be recorded in {records.folder}: {exc}. Without "
                 "job_once_strict in the minion's configuration it would run all the same.",
             )
-        # The time of a file can be set on a disk that is full: what runs without a record must not count as never seen.
+        # The time of a file can be set on a full disk: a job that runs without a record must not count as never seen.
         records.begin_anew()
         log.warning("Job %r runs without a record in %s, and may run again: %s", data["jid"], records.folder, exc)
         job = Unrecorded(opts, data)
@@ -164,10 +164,10 @@ def _claim(opts, data):
 
 class Delivery:
     """
-    A delivery of a job, and how far Salt has come with its functions: ``passed`` are those that it has not called. ``over``
-    is set once it need not be said again that the job has begun.
+    A delivery of a job, and how far Salt has got with its functions; ``passed`` are those that it skipped. ``over`` is
+    set when the start need not be acknowledged again.
 
-    A function is looked up no sooner than Salt does, when all before it have ended: they may bring what it needs.
+    A function is looked up when Salt does so, after all earlier ones have ended: these may install what it needs.
     """
 
     def __init__(self, opts, data):
@@ -177,7 +177,7 @@ class Delivery:
         self._refusals = {}
 
     def take(self, name):
-        """Return the part that Salt calls now: of those that are left the first of this name that it should call."""
+        """Return the part that Salt calls now: the first remaining one of this name that it should call."""
         left = [part for part in range(self.next, len(self.names)) if self.names[part] == name] or [self.next]
         part = next((part for part in left if self.refusal(part) is None), left[0])
         self.passed.update(range(self.next, part))
@@ -185,18 +185,18 @@ class Delivery:
         return part
 
     def is_last(self, part):
-        """Tell whether Salt calls none after this one, which has ended."""
+        """Tell whether this part, which has ended, is the last one that Salt calls."""
         return all(self.refusal(later) is not None for later in range(part + 1, self.parts))
 
     def refusal(self, part):
-        """Return why Salt does not call this one of several functions, and goes on with the others; None where it does."""
+        """Return why Salt skips this one of several functions; None if it calls it."""
         if part not in self._refusals:
             self._refusals[part] = _refusal(self.opts, self.data, part) if self.parts > 1 else None
         return self._refusals[part]
 
 
 class Unrecorded(Delivery):
-    """One that cannot be recorded, and runs all the same. The master is told that it begins."""
+    """A job that runs without a record. The master is told that it begins."""
 
     runs = True
 
@@ -210,7 +210,7 @@ class Unrecorded(Delivery):
 
 
 class Refused(Delivery):
-    """One that does not run, and has nothing to return. None of its functions is tried again."""
+    """A job that does not run, and has nothing to return. Its functions are not tried again."""
 
     runs = False
 
@@ -225,7 +225,7 @@ class Refused(Delivery):
 
 class Job(Delivery):
     """
-    One with a record.
+    A job with a record.
 
     :param record: the newest record of the job.
     :param runs: whether this delivery is the one that runs it.
@@ -236,10 +236,10 @@ class Job(Delivery):
         self.records, self.record, self.runs = records, record, runs
 
     def run(self, part, func, call):
-        """Run one function of the job and record what came of it. Raises what the function raises."""
+        """Run one function of the job and record its result. Raises what the function raises."""
         before = self.record.ended.get(part)
         if before is not None and "refused" not in before:
-            return self.again(part, func)  # it has run, and another part was queued
+            return self.again(part, func)  # it has run already; another part was queued
         try:
             value = call()
         except Exception as exc:
@@ -257,7 +257,7 @@ class Job(Delivery):
         return value
 
     def queued(self, part, value):
-        """A state run waits in the minion's own queue, and the whole job will come again from there."""
+        """A state run waits in the minion's own queue; the whole job will be redelivered from there."""
         if len(_functions_of(self.data)) > 1:
             self.ended(part, {"queued": True})
             return value
@@ -266,7 +266,7 @@ class Job(Delivery):
         return value
 
     def outcome(self, value, func):
-        """Return the record of what a function has returned."""
+        """Return the record of a function's return."""
         context = _context(func)
         retcode = context.get("retcode") or 0
         if not retcode and isinstance(value, dict) and not all(value.get(name, True) for name in ("result", "success")):
@@ -281,7 +281,7 @@ class Job(Delivery):
         return {"retcode": retcode, "value": base64.b64encode(packed).decode()}
 
     def collected(self, part, func, values):
-        """Hand on what a generator yields, and record what Salt makes of all of it."""
+        """Pass on what a generator yields, and record the return that Salt makes of it."""
         whole = {}
         try:
             for value in values:
@@ -300,10 +300,10 @@ class Job(Delivery):
         self.ended(part, self.outcome(whole, func))
 
     def ended(self, part, outcome, is_dict=False):
-        """Record what came of one function. A disk that is full costs the record its end, and the job nothing."""
+        """Record the result of one function. On a full disk the record lacks its end; the job goes on."""
         line = {**outcome, "part": part, "at": time.time()}
         if part == 0 and not is_dict and _for_resources(self.data) and not self.data.get("pure_resource_target"):
-            line["last"] = True  # the minion's own state run has failed: Salt calls none for its resources then
+            line["last"] = True  # the minion's own state run has failed: Salt then calls none for its resources
         is_last = self.is_last(part) or "last" in line
         if is_last:
             self.over.set()
@@ -324,7 +324,7 @@ class Job(Delivery):
                 log.warning("Old records in %s could not be dropped: %s", self.records.folder, exc)
 
     def again(self, part, func):
-        """Return what one function of a job returned before. Raises what it raised."""
+        """Return what one function of a job returned before, or raise what it raised."""
         context = _context(func)
         context["retcode"] = 1
         if self.record.fun not in ("", _fun_of(self.data)):
@@ -341,7 +341,7 @@ class Job(Delivery):
         return _unpacked(found["value"]) if "value" in found else found["lost"]
 
     def another(self):
-        """Say that a jid was begun here with another function: of two masters, two jobs can have one jid."""
+        """Say that a jid was begun here with another function: jobs of two masters can share a jid."""
         return (
             f"Job {self.record.jid} was begun on this minion {_when(self.record.at)} and ran {self.record.fun}, so "
             f"{_fun_of(self.data)} is not run under this jid. Publish it anew, under a jid of its own."
@@ -358,7 +358,7 @@ class Job(Delivery):
 
 
 def _raised(exc):
-    """Return the record of a function that has raised."""
+    """Return the record of an exception."""
     text = str(exc)
     if len(text) > LONGEST:
         text = f"{text[:LONGEST]}… ({len(text)} characters)"
@@ -377,14 +377,14 @@ def _unpacked(text):
 
 
 def _options(data):
-    """Return what the master says to this executor about a job: ``ack``, ``keep`` (seconds), ``rerun``, ``question``."""
+    """Return the master's options for this executor: ``ack``, ``keep`` (seconds), ``rerun``, ``question``."""
     found = data.get("executor_opts")
     found = found.get(__virtualname__) if isinstance(found, dict) else None
     return found if isinstance(found, dict) else {}
 
 
 def _take_out_options(kwargs):
-    """Take what the master says to this executor out of what Salt tells a function of its job: a first publish has none."""
+    """Remove the master's options for this executor from the function's arguments: a first publish has none."""
     options = kwargs.get(_PUBLISHED)
     if isinstance(options, dict) and __virtualname__ in options:
         left = {name: value for name, value in options.items() if name != __virtualname__}
@@ -397,7 +397,7 @@ def _passes(opts, data):
     """Tell whether a job runs as if this executor were not there."""
     if not data.get("jid"):
         return True
-    if str(opts.get("__cli")).startswith("salt-call"):  # it has no jid; this one is an argument of the function
+    if str(opts.get("__cli")).startswith("salt-call"):  # it has no jid; the jid here is an argument of the function
         return True
     return all(function.startswith(PASS) for function in _functions_of(data))
 
@@ -408,12 +408,12 @@ def _functions_of(data):
 
 
 def _fun_of(data):
-    """Return the functions of a job as its record has them."""
+    """Return the functions of a job in the form of its record."""
     return ",".join(_functions_of(data))
 
 
 def _key_of(data):
-    """Return what tells a job from others here: its jid, and the resource of the minion that it is for, of Salt 3008."""
+    """Return the key of a job here: its jid, and on Salt 3008 the minion's resource that it is for."""
     resource = data.get("resource_target")
     if not isinstance(resource, dict):
         return str(data["jid"])
@@ -427,8 +427,8 @@ def _parts_of(data):
 
 def _refusal(opts, data, part):
     """
-    Return why Salt does not call one of several functions (``Minion._execute_job_function``), as in a blackout, or where it
-    does not take an argument; None where it does, as far as can be told.
+    Return why Salt skips one of several functions (``Minion._execute_job_function``), as in a blackout, or for an
+    argument that it does not take; None if it calls it, as far as can be told.
     """
     names, args = _functions_of(data), data.get("arg") or ()
     if part >= min(len(names), len(args)):
@@ -450,7 +450,7 @@ def _is_blacked_out(opts, name):
 
 
 def _for_resources(data):
-    """Return how many calls more than one a job has for resources of the minion, which Salt 3008 makes within one job."""
+    """Return how many further calls a job has for resources of the minion, which Salt 3008 makes within one job."""
     merged = getattr(salt.minion.Minion, "_MERGE_RESOURCE_FUNS", ())
     if data.get("resource_target") or not isinstance(data["fun"], str) or data["fun"] not in merged:
         return 0
@@ -462,9 +462,9 @@ def _for_resources(data):
 
 class Record:
     """
-    A run of a job, as its file tells it. ``at``: Unix time of its beginning; ``parts``: how many functions it has;
-    ``pid``, ``birth`` and ``thread``: who is at it, see ``_here``; ``ended``: ``{part: outcome}`` of those that have ended;
-    ``written``: bytes of them that were written here; ``in_making``: who is at it has just made the file.
+    A run of a job, as read from its file. ``at``: Unix time of its beginning; ``parts``: how many functions it has;
+    ``pid``, ``birth`` and ``thread``: its holder, see ``_here``; ``ended``: ``{part: outcome}`` of those that have
+    ended; ``written``: bytes of them that were written here; ``in_making``: its holder has just made the file.
     """
 
     in_making = False
@@ -478,8 +478,8 @@ class Record:
     @functools.cached_property
     def state(self):
         """
-        ``ended``, ``begun`` where who is at it is there, ``interrupted`` where that is gone, ``queued`` where what is left
-        waits in the minion's own queue of states.
+        ``ended``; ``begun`` if its holder is alive; ``interrupted`` if the holder is gone; ``queued`` if the rest waits
+        in the minion's own queue of states.
         """
         if all("interrupted" not in self.ended.get(part, ("interrupted",)) for part in range(self.parts)):
             return "queued" if any("queued" in outcome for outcome in self.ended.values()) else "ended"
@@ -502,10 +502,10 @@ class Records:
 
     def claim(self, data):
         """
-        Return the Job for a delivery: recorded as begun now, or with the record of the run that was before.
+        Return the Job for a delivery: recorded as begun now, or with the record of the earlier run.
 
-        Waits while that one runs, and then has what it returned. Raises OSError where it cannot be recorded, and
-        CommandExecutionError where it was begun before and nobody can tell more.
+        Waits while the earlier run goes on, and then has its return. Raises OSError if it cannot be recorded, and
+        CommandExecutionError if it was begun before and nothing else is known.
         """
         jid, key, options, pause = str(data["jid"]), _key_of(data), _options(data), 0.1
         while True:
@@ -520,7 +520,7 @@ class Records:
             elif found.state == "begun" and ((found.pid, found.birth) != _here() or _elsewhere(found.thread)):
                 time.sleep(pause)
                 pause = min(2 * pause, 5.0)
-            else:  # what this very thread has begun, it is not at any more
+            else:  # this very thread began it, and no longer works on it
                 with contextlib.suppress(OSError):
                     self._prepare(options.get("keep"))
                 log.info("Job %r was begun here before, %s; it is not run again", jid, _when(found.at))
@@ -528,16 +528,16 @@ class Records:
 
     def seen(self, jid):
         """
-        Return what is known of a job: a dict with ``state``.
+        Return the record of a job: a dict with ``state``.
 
-        ``never``: it was not begun here; ``recorded_for`` tells for how many seconds nothing has been begun here without a
-        record, since before that nobody knows. ``begun``: it runs. ``interrupted``: it was begun, and has no end. ``ended``:
-        with ``return`` (or a sentence that says why it was not kept), ``retcode``, ``success`` and ``ended_at``. All but
-        ``never`` have ``at`` (Unix time of the beginning, by this minion's clock) and ``fun``.
+        ``never``: it was not begun here; ``recorded_for``: for how many seconds every job here has had a record.
+        ``begun``: it runs. ``interrupted``: it was begun, and has no end. ``ended``: with ``return`` (or a sentence
+        that says why it was not kept), ``retcode``, ``success`` and ``ended_at``. All but ``never`` have ``at`` (Unix
+        time of the beginning, by this minion's clock) and ``fun``.
         """
         try:
             return self._seen(jid)
-        except Exception as exc:  # whatever is odd about one record keeps no other from being told of
+        except Exception as exc:  # one odd record must not hide the others
             return {"state": "unknown", "reason": str(exc)}
 
     def _seen(self, jid):
@@ -550,7 +550,7 @@ class Records:
         return told
 
     def _complete_since(self):
-        """Return since when (Unix time) nothing was begun here without a record. Now, where that could not be noted."""
+        """Return the Unix time since which every job here has had a record. Now, if that could not be noted."""
         since = os.stat(self._since).st_mtime
         try:
             self._open(self._since, os.O_WRONLY).close()
@@ -559,7 +559,7 @@ class Records:
         return since
 
     def append(self, record, line):
-        """Add a line to the record of a run, durably. :raises OSError: where that is not possible."""
+        """Add a line to the record of a run, durably. :raises OSError: if that is not possible."""
         with self._open(record.path, os.O_WRONLY | os.O_APPEND) as file:
             record.written += _write(file, line)
         record.ended[line["part"]] = line
@@ -575,13 +575,13 @@ class Records:
         return True
 
     def drop(self, record):
-        """Drop a run that was put off, and those before it: what comes then does not say again that it may run."""
+        """Drop a deferred run and its predecessors: the redelivery carries no ``rerun``."""
         name, _, number = os.path.basename(record.path).partition("~")
         with contextlib.suppress(OSError):
             self._remove(name, int(number or 1))
 
     def _remove(self, name, number):
-        """Remove the files of so many runs of a job, the newest first: after a crash what is left still tells of it."""
+        """Remove the files of so many runs of a job, the newest first: after a crash the rest still shows the job."""
         for each in range(number, 0, -1):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(_file_of(self.folder, name, each))
@@ -592,27 +592,30 @@ class Records:
             self._note_since(time.time())
 
     def _note_since(self, at):
-        """Note, durably, since when (Unix time) nothing was begun here without a record."""
-        os.utime(self._since, (at, at))  # first: this works also where the process has no file left to open
+        """Note, durably, the Unix time since which every job here has had a record."""
+        os.utime(self._since, (at, at))  # first: this works even if the process can open no more files
         with self._open(self._since, os.O_WRONLY) as file:
             os.fsync(file.fileno())
 
     def watch(self):
-        """Note that from now on nothing is begun here without a record."""
+        """Note that from now on every job here has a record."""
         with contextlib.suppress(OSError):
             self._prepare(None)
 
     def sweep(self, record):
-        """Drop what is old, or too much. Done once in a while; it reads only what it may have to drop."""
+        """
+        Drop old records, and those beyond the limits. It runs now and then, and reads only records that it may have to
+        drop.
+        """
         if not self._is_time_to_sweep(record.written):
             return
         jobs, clock = self._runs_of_jobs(), time.time()
         told = {jid: _published(jid, clock) for jid in jobs}
         newest = max(told.values(), default=0)
-        now = min(clock, newest + 86400) if newest else clock  # by a clock that has jumped ahead all would be old
+        now = min(clock, newest + 86400) if newest else clock  # a clock that has jumped ahead makes all look old
         old = now - self._keep()
         newest_run = {jid: max(runs) for jid, runs in jobs.items()}
-        # One that is old by its time may have begun while the clock was not set yet.
+        # A record that looks old may have begun before the clock was set.
         ages = {jid: at if at >= old else max(at, told[jid]) for jid, (at, _, _) in newest_run.items()}
         sizes = {jid: sum(size for _, size, _ in runs) for jid, runs in jobs.items()}
         count, size, drop = sum(map(len, jobs.values())), sum(sizes.values()), []
@@ -632,8 +635,8 @@ class Records:
 
     def _is_time_to_sweep(self, written):
         """
-        Tell so once in SWEEP seconds, and of some jobs besides, and note it. No process knows of the others' jobs, so chance
-        decides: for one job of SWEEP_ONE_OF, and about once for an eighth of the bytes that may be kept.
+        Return True once in SWEEP seconds, and note it; also for some jobs. Processes do not know each other's jobs, so
+        chance decides: for one job of SWEEP_ONE_OF, and about once for an eighth of the bytes that may be kept.
         """
         marker, now = os.path.join(self.folder, ".swept"), time.time()
         with contextlib.suppress(FileNotFoundError):
@@ -646,7 +649,7 @@ class Records:
         return True
 
     def _runs_of_jobs(self):
-        """Return ``{key of a job: [(Unix time, bytes, path) of each run]}``, and remove what died before it was a record."""
+        """Return ``{key of a job: [(Unix time, bytes, path) of each run]}``, and remove unfinished files."""
         jobs, now = {}, time.time()
         with os.scandir(self.folder) as entries:
             for entry in entries:
@@ -660,14 +663,16 @@ class Records:
         return jobs
 
     def _dropping(self, at, old):
-        """Note that records up to a time go: of older jobs without a record nobody knows whether they were begun."""
+        """Note that records up to a time go: older jobs without a record may have been begun."""
         if os.stat(self._since).st_mtime < at:
             self._note_since(at)
         if at >= old:
             log.warning("Records of jobs in %s were dropped early: there were more than are kept", self.folder)
 
     def _keep(self):
-        """Return for how many seconds a record is kept: as the minion's options say, or as long as the master has told."""
+        """
+        Return for how many seconds a record is kept: by the minion's options, or longer if the master asked for it.
+        """
         keep = self.opts.get("job_once_keep", KEEP)
         if isinstance(keep, bool) or not isinstance(keep, (int, float)) or keep < 0:
             log.error("job_once_keep is %r and must be a number of seconds; %d is used", keep, KEEP)
@@ -677,7 +682,7 @@ class Records:
         return keep
 
     def _prepare(self, keep):
-        """Make what the records need, and note for how long the master wants them kept."""
+        """Make the folder and files, and note for how long the master wants records kept."""
         if not os.path.exists(self._since):
             os.makedirs(os.path.dirname(self.folder), mode=0o755, exist_ok=True)
             os.makedirs(self.folder, mode=0o700, exist_ok=True)
@@ -690,7 +695,7 @@ class Records:
             os.replace(temporary, self._told)
 
     def _begun_before(self, jid, key):
-        """Return as ``_newest``. Nothing is written yet: what was begun does not run again because the disk is full."""
+        """Return as ``_newest``. Nothing is written: a full disk must not make a begun job run again."""
         try:
             return self._newest(key)
         except OSError as exc:
@@ -711,8 +716,8 @@ class Records:
 
     def _new(self, path, jid, data, done):
         """
-        Record that a job is begun now, durably, and what is ``done`` of it: lines of its run before. Returns None where
-        another delivery was faster.
+        Record durably that a job begins now, with the lines ``done`` of its earlier run. Returns None if another
+        delivery was faster.
         """
         number, birth = _here()
         about = {
@@ -726,7 +731,7 @@ class Records:
             "thread": threading.get_ident(),
         }
         lines = [{"format": FORMAT, **about}, *done]
-        # A name of its own: one that a killed process has left may be another record's second name.
+        # A unique name: a file that a killed process has left may be another record's second name.
         temporary = os.path.join(self.folder, f".{uuid.uuid4().hex}.new")
         try:
             with self._open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as file:
@@ -735,7 +740,7 @@ class Records:
             try:
                 os.link(temporary, path)
             except FileExistsError:
-                if os.stat(temporary).st_nlink < 2:  # NFS may say so of a link that was made, when its answer was lost
+                if os.stat(temporary).st_nlink < 2:  # NFS may say so of a link that was made, if the answer was lost
                     return None
             except OSError:  # a file system without links: a crash may leave an empty file, see MAKING
                 self._new_without_link(path, lines)
@@ -757,7 +762,7 @@ class Records:
                 raise
 
     def _sync_folder(self, path):
-        """Have the name of a new record on the disk. Raises OSError where that fails and job_once_strict is set."""
+        """Sync the name of a new record. Raises OSError if that fails and job_once_strict is set."""
         if not hasattr(os, "O_DIRECTORY"):  # Windows cannot
             return
         try:
@@ -767,11 +772,11 @@ class Records:
             finally:
                 os.close(folder)
         except OSError as exc:
-            if exc.errno == errno.EINVAL:  # a file system that syncs no folders, as vboxsf or 9p
+            if exc.errno == errno.EINVAL:  # a file system that cannot sync folders, such as vboxsf or 9p
                 return
             if self.opts.get("job_once_strict"):
                 with contextlib.suppress(OSError):
-                    os.unlink(path)  # it is not run: it must not look like one that was interrupted
+                    os.unlink(path)  # the job does not run: it must not look interrupted
                 raise
             log.warning("The record of a job may not outlive a power cut: %s: %s", path, exc)
 
@@ -783,7 +788,7 @@ class Records:
 
 
 def _told_of(record):
-    """Return what an ended job returned, in the form in which Salt returns it."""
+    """Return the return of an ended job, in Salt's form."""
     functions = record.fun.split(",")
     if len(functions) == 1:
         return _told_of_part(record.ended[0])
@@ -807,7 +812,7 @@ def _file_of(folder, name, number):
 
 
 def _plain(name):
-    """Return a name as a file's name, the same for the same name and for no other."""
+    """Return a file name that is unique to a name."""
     name = str(name)
     if re.fullmatch(r"[A-Za-z0-9_@-][A-Za-z0-9_.@-]{0,100}", name) and not name.endswith("."):
         return name
@@ -816,9 +821,9 @@ def _plain(name):
 
 def _published(jid, now):
     """
-    Return the Unix time that a jid of Salt's form tells, by the master's clock; 0 for another form, or for one of tomorrow.
+    Return the Unix time in a jid of Salt's form, by the master's clock; 0 for another form, or a time in the future.
 
-    It keeps what a minion has done whose own clock was not set yet. A master's zone may be another one: it is not exact.
+    It protects the records of a minion whose own clock was not set yet. The master's zone may differ: it is not exact.
     """
     try:
         parts = [int(jid[:4]), *(int(jid[at : at + 2]) for at in range(4, 14, 2))]
@@ -830,8 +835,7 @@ def _published(jid, now):
 
 def _write(file, line):
     """
-    Write a line that carries its checksum, have it on the disk, and return its length. It begins anew where the one before
-    was torn.
+    Write a line with its checksum durably, and return its length. After a torn line it begins a new one.
     """
     text = json.dumps(line, default=repr, skipkeys=True).encode()
     whole = b"\n%08x %s\n" % (zlib.crc32(text), text)
@@ -842,15 +846,15 @@ def _write(file, line):
 
 
 def _read(path):
-    """Return the record that a file holds, or None where there is no file."""
+    """Return the record in a file, or None if there is no file."""
     record = _parsed(path)
     if record is not None and record.state == "interrupted":
-        return _parsed(path)  # who was at it may have written the end after the reading, and gone before the look at it
+        return _parsed(path)  # the holder may have written the end after the reading, and ended before the check
     return record
 
 
 def _parsed(path):
-    """Return what a file holds now. One that tells nothing was begun by somebody."""
+    """Return the current record in a file. An unreadable one counts as begun."""
     try:
         with open(path, "rb") as file:
             whole, at = file.read(), os.fstat(file.fileno()).st_mtime
@@ -881,9 +885,9 @@ def _line(text):
 
 def _here():
     """
-    Return who is at a job here, its number and what tells it from a later one with that number.
+    Return the holder of a job here: its number, and a mark that tells it from a later one of that number.
 
-    That is this thread where Linux says when it has begun, since the process of one whose jobs are threads outlives them;
+    It is this thread if Linux says when the thread began, because a process whose jobs are threads outlives them;
     elsewhere this process.
     """
     number = getattr(threading, "get_native_id", int)()  # Solaris has none
@@ -893,7 +897,7 @@ def _here():
 
 
 def _elsewhere(thread):
-    """Tell whether another thread of this process, where those are not told apart by ``_here``, is there."""
+    """Tell whether another thread of this process is alive, if ``_here`` does not tell threads apart."""
     return thread != threading.get_ident() and any(thread == each.ident for each in threading.enumerate())
 
 
@@ -909,7 +913,7 @@ def _birth_of_thread(number):
 
 
 def _birth(pid):
-    """Return what tells a thread or process from a later one with its number, or an empty string where none lives."""
+    """Return a mark that tells a thread or process from a later one of its number; empty if none is alive."""
     if birth := _birth_of_thread(pid):
         return birth
     if psutil is not None:
@@ -925,10 +929,10 @@ def _birth(pid):
 
 def _serve(opts, name, args):
     """
-    Answer what a minion with this executor can be asked, besides what execution modules offer.
+    Answer the questions of this executor.
 
-    ``job_once.seen JID...``: ``{jid: what is known}``, see ``Records.seen``. ``job_once.forget JID...``: drops the records
-    of jobs that do not run, so that they may be run again; returns ``{jid: whether there was one}``.
+    ``job_once.seen JID...``: ``{jid: record}``, see ``Records.seen``. ``job_once.forget JID...``: drops the records of
+    jobs that do not run, so that they may be run again; returns ``{jid: whether there was one}``.
     """
     jids = [str(jid) for jid in args if not isinstance(jid, dict)]
     if not jids:
@@ -940,7 +944,7 @@ def _serve(opts, name, args):
 
 
 def _find_cached(records, followers, opts, data, func, args, kwargs):
-    """Answer ``saltutil.find_cached_job`` with what the records say, besides what ``cache_jobs`` has kept."""
+    """Answer ``saltutil.find_cached_job`` from the records and from what ``cache_jobs`` has kept."""
     jid = str(args[0])
     told = records.seen(jid)
     found = _follow(followers, opts, data, func, args, kwargs)
@@ -956,10 +960,10 @@ def _find_cached(records, followers, opts, data, func, args, kwargs):
 
 def _acknowledge(opts, data, ended):
     """
-    Tell the master that this minion begins a job, where it has asked for that, and again until it says that it has it.
+    If the master asked for it, tell it that this minion begins a job, and repeat that until it answers that it has it.
 
-    A minion of Salt 3008 does so itself, once, and a proxy of none; tag and payload are the same. The job does not wait for
-    any of this, and after its end the return tells the same.
+    A minion of Salt 3008 does so itself, once; a proxy of no release does. Tag and payload are the same. The job does
+    not wait for any of this, and after its end the return makes it needless.
     """
     natively = bool(data.get("start_event"))
     if not natively and not _options(data).get("ack"):
@@ -972,12 +976,12 @@ def _acknowledge(opts, data, ended):
     if not sent:
         _fire(opts, tag, payload)
     repeat = threading.Thread(target=_repeat, args=(opts, tag, payload, ended), daemon=True)
-    with contextlib.suppress(RuntimeError):  # no more threads: the first one must do
+    with contextlib.suppress(RuntimeError):  # no more threads: the first acknowledgement must do
         repeat.start()
 
 
 def _repeat(opts, tag, payload, ended):
-    """Send an event again, until the master is known to have it or the job has ended."""
+    """Repeat an event until the master is known to have it or the job has ended."""
     begun, arrived = time.monotonic(), False
     for after in REPEATS:
         if ended.wait(max(0.0, begun + after - time.monotonic())):
@@ -992,10 +996,10 @@ def _repeat(opts, tag, payload, ended):
 
 def _request(opts, tag, payload, ended):
     """
-    Send an event to the master as a request, and return whether it says that it has it; None where nobody says so.
+    Send an event to the master as a request, and return whether the master confirms it; None without an answer.
 
     A job's process sends requests through the minion's main process, and gets the answer from there
-    (``Minion._send_req_sync``). There are patch releases in which that is not so, or no answer comes: 3007.15 is one.
+    (``Minion._send_req_sync``). In some patch releases that differs, or no answer comes: 3007.15 is one.
     """
     number, answer = str(uuid.uuid4()), None
     load = {"id": opts["id"], "cmd": "_minion_event", "pretag": None, "tag": tag, "data": payload}
@@ -1015,7 +1019,7 @@ def _request(opts, tag, payload, ended):
 
 
 def _fire(opts, tag, payload):
-    """Hand an event to the minion's main process, which sends it to the master if it can."""
+    """Pass an event to the minion's main process, which sends it to the master if it can."""
     try:
         with salt.utils.event.MinionEvent(opts, listen=False) as bus:
             bus.fire_event({"data": payload, "tag": tag, "events": None, "pretag": None}, "fire_master")
@@ -1027,7 +1031,7 @@ def _fire(opts, tag, payload):
 
 
 def _call(name, followers, opts, data, func, args, kwargs):
-    """Run a function: one that is served here, or as the executors after this one would."""
+    """Run a function that is served here, or pass it to the executors after this one."""
     if name in (SEEN, FORGET):
         return _serve(opts, name, args)
     if name == CACHED and args and data.get("jid"):
@@ -1037,9 +1041,9 @@ def _call(name, followers, opts, data, func, args, kwargs):
 
 def _followers(opts, data):
     """
-    Return the names of the executors that come after this one for a job (``Minion._thread_return``).
+    Return the names of the executors after this one for a job (``Minion._thread_return``).
 
-    Returns None where one has been before it that runs the function: that has returned None, and is not to run again.
+    Returns None if an executor before this one runs the function: that returned None, and must not run again.
     """
     names = data.get("module_executors")
     if not names and opts.get("proxy"):
@@ -1070,8 +1074,8 @@ def _nothing(followers, args):
     """
     Return None for a function that has returned None, so that no executor after this one runs it again.
 
-    Salt asks the next executor whenever one returns None. So each of those that come next gets a guard, for this process,
-    which lets calls with these arguments pass it by: their list is the same object for all executors of one call.
+    Salt asks the next executor when one returns None. So each later executor gets a guard in this process that skips
+    calls with these arguments: their list is the same object for all executors of one call.
     """
     _at.done = args
     loader = __executors__.value() if hasattr(__executors__, "value") else __executors__
@@ -1093,6 +1097,6 @@ def _guarded(execute_next):
 
 
 def _context(func):
-    """Return the context of the loader that a function comes from, where Salt looks for its retcode."""
+    """Return the context of a function's loader, in which Salt looks for its retcode."""
     loader = getattr(func, "loader", None)
     return loader.pack["__context__"] if loader is not None else __context__

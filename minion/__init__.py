@@ -1,1 +1,1 @@
-"""What a minion gets from the master: the folder for ``file_roots``."""
+"""The folder for ``file_roots``, from which minions get the executor."""

@@ -1,5 +1,5 @@
 """
-Show what the runners of saltext-jobs return as tables that fit the terminal.
+Show the results of the runners of saltext-jobs as tables that fit the terminal.
 
 ``salt-run`` uses it by itself for ``batch.*``, ``job_retry.*``, ``job_cache.*``, ``job_recorder.*`` and ``job_notices.*``,
 unless ``--out`` or ``output:`` in the master's configuration names another one. What programs get stays the same:
@@ -9,8 +9,8 @@ unless ``--out`` or ``output:`` in the master's configuration names another one.
     salt-run batch.list
     salt-run --out=json batch.list
 
-With ``salt-run -a pam`` Salt chooses the outputter itself: name this one with ``--out=jobs_table``. What other functions
-return is shown as ``nested`` shows it.
+With ``salt-run -a pam`` Salt chooses the outputter itself: name this one with ``--out=jobs_table``. Results of other
+functions are shown as by ``nested``.
 
 .. versionadded:: 0.2.0
 """
@@ -33,7 +33,7 @@ log = lines.logger(__name__)
 
 __virtualname__ = "jobs_table"
 
-#: What shows the return of a function; ``facts`` that of the others.
+#: The function that draws each result; ``facts`` draws the others.
 _PAGES = {
     "batch.list": batches.listed,
     "batch.list_active": batches.active,
@@ -55,7 +55,7 @@ _PAGES = {
     "job_recorder.redeliver": recorder.redelivered,
     **dict.fromkeys(("batch.doctor", "job_retry.doctor", "job_cache.doctor", "job_recorder.doctor"), facts.doctor),
 }
-#: What can be nothing else than a jid among the words of a command.
+#: Matches a jid among the words of a command.
 _JID = re.compile(r"[0-9]{20}")
 _RUNNERS = ("batch", "job_retry", "job_cache", "job_recorder", "job_notices")
 
@@ -66,9 +66,9 @@ def __virtual__():
 
 def output(data, **kwargs):
     """
-    Return the text that people read.
+    Return the text for people.
 
-    :param data: what a runner has returned; which one, ``salt-run`` says in its options.
+    :param data: the result of a runner; ``salt-run`` names the function in its options.
 
     CLI Example:
 
@@ -79,7 +79,7 @@ def output(data, **kwargs):
     function = str(__opts__.get("fun"))
     if function.partition(".")[0] not in _RUNNERS:
         return __salt__["nested"](data, **kwargs)
-    # A refusal that came over the master (salt-run -a) is a text, whatever was called.
+    # A refusal that came over the master (salt-run -a) is a text, for every function.
     draw = facts.facts if isinstance(data, str) else _PAGES.get(function, facts.facts)
     try:
         return _drawn(draw, data)
@@ -91,7 +91,7 @@ def output(data, **kwargs):
 
 def _drawn(draw, data):
     to_file = bool(__opts__.get("output_file"))
-    # Salt knows of pipes and of --no-color; with --out-file it goes by the terminal all the same.
+    # Salt handles pipes and --no-color; with --out-file it still goes by the terminal.
     plain = to_file or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     colours = bool(__opts__.get("color")) and not plain
     page = Page(
@@ -107,5 +107,5 @@ def _drawn(draw, data):
 
 
 def _typed():
-    """Return the words that the command was given, those of ``jid=…`` without the name."""
+    """Return the command's words, ``jid=…`` without the name."""
     return [str(word).removeprefix("jid=") for word in __opts__.get("arg") or ()]

@@ -9,7 +9,7 @@ Loads, returns and events into the PostgreSQL tables of Salt's pgjsonb returner,
     returner.pgjsonb_bulk.host: db.example.com
     returner.pgjsonb_bulk.keep_days: 400
 
-It is for the ``job_recorder`` engine and described in ``docs/job_recorder.md``. An option that is not set is taken from
+It is for the ``job_recorder`` engine; ``docs/pgjsonb_bulk.md`` describes it. Options that are not set are taken from
 ``returner.pgjsonb``. Needs psycopg: ``pip install saltext-jobs[postgresql]``.
 """
 
@@ -34,14 +34,14 @@ def __virtual__():
 
 def store_many(records):
     """
-    Store records, all or none. A record that is there already changes nothing.
+    Store records, all or none. A known record changes nothing.
 
     :param records: a list of dicts: ``kind`` (``load``, ``return`` or ``event``), ``time`` (Unix time at which it was
         taken in), ``data`` (what the job cache or the bus had), and ``jid`` of a load and a return, ``minion`` and
-        ``replaces`` (True where it replaces what is there) of a return, ``tag`` of an event.
-    :return: ``{position in the list: reason}`` of the records that it can't store; all others are stored.
-    :raises Exception: when none is stored, or nobody knows. A class that is called DataError, IntegrityError or ValueError
-        says that one of them can't be stored: with fewer at a time it shows which.
+        ``replaces`` (True if it replaces an existing one) of a return, ``tag`` of an event.
+    :return: ``{position in the list: reason}`` of the records that it cannot store; all others are stored.
+    :raises Exception: when none is stored, or that is unknown. A class named DataError, IntegrityError or ValueError
+        says that one of the records cannot be stored; smaller calls show which.
     """
     return _sink().take(records)
 

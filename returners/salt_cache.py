@@ -5,8 +5,8 @@ Set ``master_job_cache: salt_cache`` and every job goes to the storage that ``ca
 default), sqlite, redis, mysql, etcd, consul, or mmap_cache on Salt 3008. The layout is that of Salt 3008's own
 ``salt_cache``; ``core/store/records.py`` describes it.
 
-This is what Salt calls, a short function each; the work is done in ``core/store``. Salt loads this file in many
-processes, also where it is never used: loading it must never touch the storage.
+Salt calls these short functions; ``core/store`` does the work. Salt loads this file in many processes, also in those
+that never use it: loading it must never touch the storage.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from salt.exceptions import SaltCacheError
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.banks import ENDTIMES, LOADS
 
-# Those of the loader that calls. What a loader writes into this file is for all loaders of a process, the last one's.
+# The values of the calling loader. Globals that loaders write into this file are shared by all loaders of a process.
 from saltext.jobs.core.compat import loader_opts as __opts__
 from saltext.jobs.core.master import doings, identity, passes, peers
 from saltext.jobs.core.master.job_cache import BATCH_MARK, OwnLoad
@@ -35,7 +35,7 @@ log = lines.logger(__name__)
 __virtualname__ = "salt_cache"
 
 JID_TRIES = 5  # new tries after a collision
-_ACCESS = {}  # this process's checks, and the options that they were made for
+_ACCESS = {}  # this process's checks, and their options
 
 
 def __virtual__():
@@ -69,7 +69,7 @@ def prep_jid(nocache=False, passed_jid=None, recurse_count=0):
             _tell_of_refusal(store, passed_jid, origin)
         key = None if named is None else store.key(named, "jid")
         jid = None if key is None else plain(named)
-        store.publishes_for(jid, origin)  # Salt goes on to `save_load` before it does anything else in this thread
+        store.publishes_for(jid, origin)  # in this thread Salt calls `save_load` next
     else:
         jid = key = _new_jid(store, recurse_count)
     if nocache and key is not None:
@@ -110,9 +110,8 @@ def returner(load):
     """
     Store the return of one minion. The first one is kept.
 
-    load
-        ``jid``, ``id`` and what there is of ``return``, ``retcode``, ``success`` and ``out``. The jid ``req`` is
-        replaced, in ``load``, by a new one.
+    load ``jid``, ``id`` and any of ``return``, ``retcode``, ``success`` and ``out``. The jid ``req`` is replaced, in
+        ``load``, by a new one.
 
     Returns None; False where the minion has returned already, has run something else under the jid, or an id is refused.
     What the event of a peer tells of that stores it itself, in the same place, is not stored here.
@@ -142,10 +141,9 @@ def save_load(jid, clear_load, minions=None, recurse_count=0):
     """
     Store the load of a job, without its secrets.
 
-    minions
-        The matched minions, where the caller is this master's publish. The first such load is kept as it is,
-        and later calls with ``minions`` only add theirs. A call without ``minions`` comes from a return, a
-        syndic, salt-ssh or a runner: it is kept only while the jid has no load yet.
+    minions The matched minions, if the caller is this master's publish. The first such load is kept as it is, and later
+        calls with ``minions`` only add theirs. A call without ``minions`` comes from a return, a syndic, salt-ssh or a
+        runner: it is kept only while the jid has no load yet.
     """
     store = store_of(__opts__)
     if recurse_count >= JID_TRIES:
@@ -166,7 +164,7 @@ def save_load(jid, clear_load, minions=None, recurse_count=0):
 
 
 def _publish(store, key, clear_load, minions):
-    """Have what this master publishes in its log and in the job cache."""
+    """Write what this master publishes to its log and to the job cache."""
     load, who = _as_published(clear_load)
     minions, digest, jid = store.plain_minions(key, minions), records.digest_of(load), store.decode(key)
     if store.log:  # first, so that the job cache never has what the log lacks
@@ -179,7 +177,7 @@ def _publish(store, key, clear_load, minions):
 
 
 def _look_at_several(store, load, minions):
-    """Tell of a publish that Salt has let through for one of its functions, though its user may not publish the others."""
+    """Log a publish that Salt has permitted for one of its functions, although its user may not publish the others."""
     from saltext.jobs.core.master.access import Access  # 0.1 s, in each process that loads this file
 
     opts = compat.plain_opts(__opts__)
@@ -188,7 +186,7 @@ def _look_at_several(store, load, minions):
         known = _ACCESS["access"] = opts, Access(opts)
     try:
         denied = known[1].of_publisher(load, [str(minion) for minion in minions]).denied
-    except Exception as exc:  # an eauth module raises whatever its client library raises
+    except Exception as exc:  # an eauth module raises anything that its client library raises
         store.quiet.warning(
             "several", "Whether each function of job %s is permitted cannot be told: %s", load.get("jid"), exc
         )
@@ -208,8 +206,8 @@ def _look_at_several(store, load, minions):
 
 def _as_published(load):
     """
-    Return a load without its secrets, and who has published it, which is kept with it: whom Salt has authenticated. What the
-    load says of that itself is dropped, and so is that it belongs to a batch, unless an engine of ours has made it.
+    Return a load without its secrets, and with the identity of its publisher, whom Salt has authenticated. The load's
+    own claims about that are dropped, and so is its claim to belong to a batch, unless an engine of ours has made it.
     """
     kept = without_secrets(load)
     if isinstance(load, OwnLoad):
@@ -221,22 +219,22 @@ def _as_published(load):
 
 
 def _is_nobody(_user):
-    """Of a user of external_auth, whatever the name: there are lists that limit what that one publishes."""
+    """For users of external_auth, whatever their name: access lists limit what they publish."""
     return False
 
 
 def _is_unlimited(user):
-    """Whether no access list limits what a user publishes who has come with the key of the master's user."""
+    """Whether a user who came with the key of the master's user may publish without limit."""
     if user.startswith("sudo_"):
         return not __opts__.get("sudo_acl")
     return user in ("", "root", __opts__.get("user", "root"))
 
 
 def _reported_minions(load):
-    """Whom a load that did not come from publish was meant for, as far as this master can know."""
+    """The minions of a load that did not come from publish, as far as this master can know."""
     if isinstance(load.get("Minions"), (list, tuple)):
         return load["Minions"]
-    # salt-ssh targets its roster, of which the accepted keys say nothing
+    # salt-ssh targets its roster, which is not among the accepted keys
     if not load.get("tgt") or ("argv" in __opts__ and "tgt" in __opts__):
         return []
     try:
@@ -273,14 +271,14 @@ def update_endtime(jid, the_time):
 
 
 def get_load(jid):
-    """The load of the job, with its minions as ``Minions``; ``{}`` where there is none."""
+    """The load of the job, with its minions as ``Minions``; ``{}`` if there is none."""
     store = store_of(__opts__)
     key = store.key(jid, "jid")
     return {} if key is None else records.load_of(store, key)
 
 
 def get_jid(jid):
-    """``{minion: {"return": …, "retcode": …, "success": …, "out": …}}`` of the job, with what there is."""
+    """``{minion: {"return": …, "retcode": …, "success": …, "out": …}}`` of the job; absent fields are left out."""
     store = store_of(__opts__)
     key = store.key(jid, "jid")
     return {} if key is None else records.returns_of(store, key)
@@ -302,7 +300,7 @@ def get_jids_filter(count, filter_find_job=True):
 
 
 def get_endtime(jid):
-    """When the job ended; None where it was not stored."""
+    """When the job ended; None if that was not stored."""
     store = store_of(__opts__)
     key = store.key(jid, "jid")
     return (store.fetch(ENDTIMES, key) or None) if key is not None else None
@@ -310,9 +308,9 @@ def get_endtime(jid):
 
 def clean_old_jobs():
     """
-    Remove the jobs older than ``keep_jobs_seconds`` (0 keeps all), and what is left of jobs without a load.
+    Remove the jobs older than ``keep_jobs_seconds`` (0 keeps all), and leftovers of jobs without a load.
 
-    Salt's maintenance process would die of an error, so a driver that fails is logged; the next sweep goes on.
+    An error would end Salt's maintenance process, so a failing driver is only logged; the next sweep goes on.
     """
     keep = salt.utils.job.get_keep_jobs_seconds(compat.plain_opts(__opts__))
     try:

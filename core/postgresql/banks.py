@@ -1,11 +1,11 @@
 """
 The banks of salt.cache in one table of PostgreSQL: ``cache: postgresql`` (cache/postgresql.py), the job cache and the queue.
 
-It behaves as the driver localfs does: a bank lists its keys and the banks in it; flushing a bank takes what is below it; a
-missing key fetches ``{}``. A bank is there as long as anything is in it. A value that has expired counts as absent, by the
-server's clock, which is the same for all masters. What is written in one call is written as a whole or not at all.
+It behaves as the driver localfs does: a bank lists its keys and the banks in it; flushing a bank takes what is below
+it; a missing key fetches ``{}``. A bank exists as long as anything is in it. An expired value counts as absent, by the
+server's clock, which is the same for all masters. Each call writes everything or nothing.
 
-It must never take what may work later for a refusal: ``core/postgresql/trouble.py`` tells the two apart.
+It must never take a temporary failure for a refusal: ``core/postgresql/trouble.py`` tells the two apart.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ Result = TypeVar("Result")
 Rows = list[tuple[Any, ...]]
 
 CHUNK = 500  # values asked for at a time
-#: Seconds for which the server may be away before the caller is told, and between two tries.
+#: Seconds for which the server may be away before the caller gets an error, and between two tries.
 PATIENCE, RETRY_SECONDS = 3.0, 0.2
-#: How often something is tried that clashes with what others do, and seconds before the next time.
+#: Tries for a statement that clashes with others, and seconds between them.
 _CLASHES, _PAUSE = 6, 0.02
 _MOST_SERVERS = 8
 _ALIVE = "(t.expires IS NULL OR t.expires > clock_timestamp())"
 _AT = "extract(epoch FROM {})::float8"
-#: What separates the minions of a list on their way: no id that Salt takes has it.
+#: The separator of the minions of a list in transit: no id that Salt accepts contains it.
 _BETWEEN = "/"
 
 _SERVERS: dict[CacheOptions, Banks] = {}
@@ -74,16 +74,16 @@ class Banks:
         """
         Store a value.
 
-        :param expires: in how many seconds it counts as absent.
-        :raises Away: where the server cannot do it now; nobody knows whether it was done.
-        :raises Rejected: where it never will.
+        :param expires: seconds after which it counts as absent.
+        :raises Away: if the server cannot do it now; it may have been done.
+        :raises Rejected: if it never will.
         """
         self.store_all([(bank, key, value)], expires)
 
     def store_all(self, items: Sequence[tuple[str, str, Any]], expires: float | None = None) -> None:
-        """As ``store``, (bank, key, value) triples as a whole; of the same place the last one counts."""
+        """Store (bank, key, value) triples as a whole; for the same bank and key the last one counts."""
         rows = {(row.bank, row.key): row for row in (_Row(*item, expires) for item in items)}
-        # In an order that all writers have, so that none waits for one that waits for it.
+        # In the same order as all writers, to avoid deadlocks.
         parts = [rows[place].insert(replace=True) for place in sorted(rows)]
         *first, (last, values) = parts
         before = ", ".join(f"p{number} AS ({part})" for number, (part, _) in enumerate(first))
@@ -92,10 +92,10 @@ class Banks:
 
     def store_new(self, bank: str, key: str, value: Any, is_again: bool = False) -> bool:
         """
-        Store a value where there is none, and tell whether that was so.
+        Store a value unless there is one. Returns whether it was stored.
 
-        :param is_again: whether this was tried before, and nobody knows what came of it: what is there counts as stored
-            then, if it is the same.
+        :param is_again: whether this was tried before with unknown outcome: an equal value that is there then counts as
+            stored.
         """
         row = _Row(bank, key, value, None)
         query, values = row.insert(replace=False)
@@ -112,9 +112,9 @@ class Banks:
 
     def fetch(self, bank: str, key: str, default: Any = None) -> Any:
         """
-        Return a value; where there is none ``default``, or ``{}``.
+        Return a value; if there is none, ``default`` or ``{}``.
 
-        :raises Exception: whatever msgpack raises for a broken value.
+        :raises Exception: anything that msgpack raises for a broken value.
         """
         name = plain_bank(bank)
         found = self.run(lambda connection: self._value(connection, name, str(key)))
@@ -130,7 +130,7 @@ class Banks:
         return bytes(found[0][0]) if found else None
 
     def read_all(self, items: Sequence[tuple[str, str]]) -> list[bytes | None]:
-        """Return the values of (bank, key) pairs as they are stored, None where there is none."""
+        """Return the stored bytes of (bank, key) pairs, None for a missing one."""
         banks, keys = [plain_bank(bank) for bank, _ in items], [str(key) for _, key in items]
         # One by one, by the index, whatever the server believes of how large the table is.
         query = f"""SELECT w.place, t.value FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS w (bank, key, place)
@@ -148,13 +148,13 @@ class Banks:
         return bool(self.rows(f"SELECT 1 FROM {TABLE} AS t WHERE {where} LIMIT 1", values))
 
     def updated(self, bank: str, key: str) -> float | None:
-        """Return the Unix time of the last write, None where there is no value."""
+        """Return the Unix time of the last write, or None if there is no value."""
         query = f"SELECT {_AT.format('t.updated')} FROM {TABLE} AS t WHERE t.bank = %s AND t.key = %s AND {_ALIVE}"
         found = self.rows(query, (plain_bank(bank), str(key)))
         return found[0][0] if found else None
 
     def flush(self, bank: str, key: str | None = None) -> bool:
-        """Remove a key; without one, the bank with all that is in it and below it. Returns whether there was anything."""
+        """Remove a key; without one, the bank with everything in and below it. Returns whether there was anything."""
         name = plain_bank(bank)
         if key is not None:
             return self._deleted("bank = %s AND key = %s", (name, str(key))) > 0
@@ -165,7 +165,7 @@ class Banks:
         return self.run(lambda connection: int(connection.execute(query, values).rowcount), seconds)
 
     def move(self, bank: str, key: str, to_bank: str, to_key: str) -> None:
-        """Give a value another place, whatever it holds, and replace what is there."""
+        """Move a value, without reading it, and replace the value at the new place."""
         place, other = (plain_bank(bank), str(key)), (plain_bank(to_bank), str(to_key))
 
         def work(connection: Patient) -> None:
@@ -190,7 +190,7 @@ class Banks:
         return self._banks_between(name, *below(name))
 
     def _banks_between(self, name: str, low: str, high: str) -> list[str]:
-        # From one bank to the next by the index: not by way of all the keys in it.
+        # From one bank to the next by the index, without passing all keys in it.
         query = f"""WITH RECURSIVE found AS (
                 (SELECT t.bank FROM {TABLE} AS t WHERE t.bank >= %s AND t.bank < %s ORDER BY t.bank LIMIT 1)
                 UNION ALL SELECT (SELECT t.bank FROM {TABLE} AS t WHERE t.bank > found.bank AND t.bank < %s
@@ -200,7 +200,7 @@ class Banks:
         return list(dict.fromkeys(str(row[0])[start:].partition("/")[0] for row in rows))
 
     def list(self, bank: str) -> list[str]:
-        """Return the names of what is in a bank: keys, and banks in it."""
+        """Return the names in a bank: keys and sub-banks."""
         return [*dict.fromkeys((*self.keys(bank), *self.banks(bank)))]
 
     def outside(self, bank: str, since: str, low: str, high: str) -> Iterable[str]:
@@ -222,7 +222,7 @@ class Banks:
         return [each for each in dict.fromkeys(found) if not low <= each <= high]
 
     def items(self, bank: str) -> Iterator[tuple[str, bytes]]:
-        """Yield the keys of a bank, in order, and their values as they are stored; what changes meanwhile may be there."""
+        """Yield the keys of a bank, in order, and their stored bytes; concurrent changes may show."""
         query = f"""SELECT t.key, t.value FROM {TABLE} AS t WHERE t.bank = %s AND t.key {{}} %s AND {_ALIVE}
             ORDER BY t.key LIMIT {CHUNK}"""
         name = plain_bank(bank)
@@ -232,7 +232,7 @@ class Banks:
             rows = self.rows(query.format(">"), (name, rows[-1][0]))
 
     def pick(self, bank: str, keys: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-        """Yield those of some keys that have a value, in the given order, with their values as they are stored."""
+        """Yield those of some keys that have a value, in the given order, with their stored bytes."""
         query = f"SELECT t.key, t.value FROM {TABLE} AS t WHERE t.bank = %s AND t.key = ANY(%s) AND {_ALIVE}"
         name = plain_bank(bank)
         for part in parts(list(keys)):
@@ -246,7 +246,9 @@ class Banks:
         return {row[0] for part in parts(list(keys)) for row in self.rows(query, (name, part))}
 
     def last_updated(self, items: Sequence[tuple[str, str]], bank: str) -> float | None:
-        """Return the Unix time of the last write of any of (bank, key) pairs, or in a bank; None for none of them."""
+        """
+        Return the Unix time of the last write of any of the (bank, key) pairs, or in a bank; None if there is no value.
+        """
         in_bank = f"(SELECT max(updated) FROM {TABLE} WHERE bank = %s)"
         query = f"""SELECT {_AT.format(f"greatest(max(t.updated), {in_bank})")}
             FROM unnest(%s::text[], %s::text[]) AS w (bank, key) CROSS JOIN LATERAL (
@@ -256,7 +258,7 @@ class Banks:
         return found
 
     def clean_expired(self, bank: str) -> int:
-        """Remove what has expired in a bank, and return how many that was."""
+        """Remove the expired values of a bank, and return their number."""
         return self._deleted("bank = %s AND expires <= clock_timestamp()", (plain_bank(bank),), LONG)
 
     def count(self, bank: str) -> int:
@@ -272,12 +274,13 @@ class Banks:
 
     def remove_older(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float) -> float | None:
         """
-        Remove the keys ``names`` of some banks, and the banks ``parent/name``, where nothing of a name was written since.
+        Remove the keys ``names`` of some banks, and the banks ``parent/name``, if nothing of that name was written
+        since ``than``.
 
-        All of one name goes at once.
+        Everything of one name goes at once.
 
         :param than: Unix time.
-        :return: a Unix time before which none of those that stay was last written; None where none stays.
+        :return: a Unix time that is not later than the last write of any that stay; None if none stays.
         """
         return self.run(lambda connection: _remove_older(connection, banks, parent, names, than), LONG)
 
@@ -289,10 +292,10 @@ class Banks:
 
     def run(self, work: Callable[[Patient], Result], seconds: float | None = None) -> Result:
         """
-        Do something with a connection. What clashes with what others do is done again; so is what met a connection that the
-        server has ended meanwhile, or a table that is gone. A server that is being restarted is waited for.
+        Call ``work`` with a connection. It is called again after a clash with others, on a connection that the server
+        has closed meanwhile, or if the table is gone. A server that is being restarted is waited for.
 
-        :param seconds: that each statement may take, where that is longer than usual.
+        :param seconds: that each statement may take, if longer than usual.
         :raises Away, Rejected: as ``store``.
         """
         clashes, is_lost, until = 0, False, time.monotonic() + PATIENCE
@@ -307,7 +310,7 @@ class Banks:
             except (psycopg.Error, UnicodeError) as exc:
                 kind = kind_of(exc)
                 if not is_lost and ((kind is Kind.LOST and was_used) or kind is Kind.NO_TABLE):
-                    is_lost = True  # to each new connection the table is made where there is none
+                    is_lost = True  # each new connection makes a missing table
                     continue
                 if kind is Kind.LOST and time.monotonic() < until:
                     time.sleep(RETRY_SECONDS)
@@ -320,7 +323,7 @@ class Banks:
 
 
 class _Row:
-    """What is written of one value, as :py:mod:`cache_tables` tells."""
+    """The row of one value, as :py:mod:`cache_tables` describes it."""
 
     def __init__(self, bank: str, key: str, value: Any, expires: float | None) -> None:
         self.bank, self.key = plain_bank(bank), str(key)
@@ -332,7 +335,7 @@ class _Row:
         }
         if self.bank == LOADS:
             fun, user = job_marks(value)
-            # Whoever lists a load that came after the mark of a publish looks whether it is the published one.
+            # A load that came after the mark of its publish is checked against that mark when it is listed.
             known = f"EXISTS (SELECT FROM {TABLE} WHERE bank = '{PUBLISHED}' AND key = %s)"
             marks = (_clean(fun), _clean(user))
             shown = shown_of(self.key, (fun, user), value) if marks == (fun, user) else None
@@ -346,7 +349,7 @@ class _Row:
         self._columns["expires"] = ("clock_timestamp() + %s * interval '1 second'", until)
 
     def insert(self, replace: bool) -> tuple[str, list[Any]]:
-        """Return the statement and its values; what is there is replaced, or only where it has expired."""
+        """Return the statement and its values. It replaces an existing row, or only an expired one."""
         names = ", ".join(self._columns)
         marks = ", ".join(mark for mark, _ in self._columns.values())
         values: list[Any] = []
@@ -366,7 +369,7 @@ def _remove_older(
 ) -> float | None:
     shared, own = list(banks), [f"{parent}/{name}" for name in names]
     with connection.transaction():
-        # Who writes one of them waits now; and what was written before is seen by the next statement.
+        # Other writers of these rows wait from here on, and the next statement sees all earlier writes.
         lock = f"SELECT 1 FROM {TABLE} WHERE bank = ANY(%s) AND key = ANY(%s) ORDER BY bank, key FOR UPDATE"
         _do(connection, lock, (shared, list(names)))
         last = f"""greatest((SELECT max(updated) FROM {TABLE} WHERE bank = ANY(%s) AND key = w.name),
@@ -387,7 +390,7 @@ def _do(connection: Patient, query: str, values: Sequence[Any] = ()) -> Rows:
 
 
 def _clean(text: str) -> str:
-    """Return a function or a user as a text that can be stored: what came from a minion may hold anything."""
+    """Return a function or a user as a text that can be stored: from a minion it may hold anything."""
     return text.replace("\0", "").encode("utf-8", "replace").decode()
 
 

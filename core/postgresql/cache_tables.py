@@ -1,8 +1,8 @@
 """
 The table that ``cache: postgresql`` keeps, and its version.
 
-One row is one value with its key and its bank; what jobs are found and listed by stands in the row of what it is about, so
-that both are always of one moment:
+One row is one value with its key and its bank. The fields by which jobs are found and listed are in the same row, so
+both always agree:
 
 =====================  =============================================================================================
 bank                   columns besides
@@ -27,12 +27,12 @@ from saltext.jobs.core.postgresql.connections import LONG, Patient
 
 log = lines.logger(__name__)
 
-#: Of the tables. See ``core/formats.py``.
+#: The format of the tables: see ``core/formats.py``.
 FORMAT = 1
 TABLE = "salt_cache"
-#: A number for the advisory lock under which the tables are made: several masters may begin at once.
+#: The number of the advisory lock under which the tables are made: several masters may start at once.
 _LOCK = 7305805922
-#: Jids that begin with no date.
+#: Jids that do not begin with a date.
 UNDATED = "key !~ '^[0-9]{8}'"
 
 _STATEMENTS = (
@@ -54,11 +54,11 @@ _LOOK = f"""SELECT number, current_setting('synchronous_commit'), current_settin
 
 def prepare(connection: Patient, keeps_commit: bool) -> None:
     """
-    Have the table there, and the session wait for the disk.
+    Make the table if it is missing, and have the session wait for the disk.
 
-    :param keeps_commit: whether somebody has chosen when a write counts as done.
-    :raises StateError: where the table is of a later version, or the database cannot hold what Salt stores.
-    :raises psycopg.Error: whatever goes wrong with the server.
+    :param keeps_commit: whether the configuration says when a write counts as done.
+    :raises StateError: if the table is of a later version, or the database cannot hold Salt's values.
+    :raises psycopg.Error: for errors of the server.
     """
     try:
         found = connection.execute(_LOOK.encode()).fetchone()
@@ -74,14 +74,14 @@ def prepare(connection: Patient, keeps_commit: bool) -> None:
             f"the database has the encoding {encoding}, which cannot hold every id; make one with ENCODING 'UTF8'"
         )
     if commit == "off" and not keeps_commit:
-        # What was answered would be lost with the server: a job that counts as claimed must not be claimed again.
+        # A crash of the server would lose answered writes: a claimed job must not be claimed again.
         connection.execute("SET synchronous_commit = on")
 
 
 def _make(connection: Patient) -> None:
     with connection.waiting(LONG), connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-        # A new statement sees what another master has made meanwhile.
+        # A new statement sees tables that another master has made meanwhile.
         row = connection.execute(f"SELECT to_regclass('{TABLE}'), to_regclass('{TABLE}_format')".encode()).fetchone()
         if row and row[0] is None and row[1] is not None:
             log.error(

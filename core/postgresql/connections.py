@@ -1,9 +1,8 @@
 """
 The connections of one process to one PostgreSQL server: a few for all of its threads, each lent to one at a time.
 
-None is ever used in a process that was forked from the one that opened it, nor closed there: the server would end the
-session of the other. None waits without end: a server that is frozen answers nothing, while its kernel goes on
-acknowledging.
+A connection is never used or closed in a forked child of the process that opened it: the server would end the parent's
+session. All waits end: a frozen server answers nothing, while its kernel goes on acknowledging.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ from saltext.jobs.core.postgresql.trouble import NoAnswer
 
 Result = TypeVar("Result")
 
-#: Those of a process from which this one was forked: kept, so that nobody closes them.
+#: Connections of a parent process: kept, so that they are never closed here.
 _LEFT: list[Any] = []
 _POOLS: weakref.WeakSet[Connections] = weakref.WeakSet()
-#: Seconds that a look at many rows, or their removal, may take.
+#: Seconds that reading or removing many rows may take.
 LONG = 60.0
 _SSL = ("sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl")
-#: What a generator of psycopg waits for (1: to read, 2: to write), as ``poll`` has it.
+#: The events for ``poll`` by what a generator of psycopg waits for (1: to read, 2: to write).
 _EVENTS = {1: select.POLLIN, 2: select.POLLOUT, 3: select.POLLIN | select.POLLOUT}
 
 
 def parameters(server: Server) -> dict[str, Any]:
-    """Return what psycopg connects with."""
+    """Return the parameters for psycopg."""
     found = {"host": server.host, "port": server.port, "user": server.user, "dbname": server.db}
     found.update({name: getattr(server, name) for name in _SSL if getattr(server, name)})
     if server.password:
@@ -47,12 +46,12 @@ def parameters(server: Server) -> dict[str, Any]:
 
 
 class Patient(psycopg.Connection[tuple[Any, ...]]):  # type: ignore[misc]
-    """A connection that is closed when the server has said nothing for ``patience`` seconds."""
+    """A connection that closes after ``patience`` seconds without an answer."""
 
     patience = 5.0
 
     def wait(self, gen: Generator[Any, Any, Result], *args: Any, **kwargs: Any) -> Result:
-        """As psycopg has it, but that it ends. :raises NoAnswer: when nothing came, or could be sent, for that long."""
+        """As in psycopg, but with an end. :raises NoAnswer: when nothing came, or could be sent, for that long."""
         try:
             wanted = next(gen)
             handle, poller = self.pgconn.socket, select.poll()
@@ -73,7 +72,7 @@ class Patient(psycopg.Connection[tuple[Any, ...]]):  # type: ignore[misc]
 
     @contextlib.contextmanager
     def waiting(self, seconds: float) -> Iterator[None]:
-        """Be this patient in the block."""
+        """Set ``patience`` for the block."""
         patience, self.patience = self.patience, max(seconds, self.patience)
         try:
             yield
@@ -84,7 +83,7 @@ class Patient(psycopg.Connection[tuple[Any, ...]]):  # type: ignore[misc]
 class Connections:
     """
     :param options: of the server.
-    :param prepare: does what is to be done with each new connection.
+    :param prepare: prepares each new connection.
     """
 
     def __init__(self, options: CacheOptions, prepare: Callable[[Patient], None]) -> None:
@@ -110,13 +109,13 @@ class Connections:
         found = parameters(options)
         try:
             found.update(psycopg.conninfo.conninfo_to_dict(options.dsn))
-        except psycopg.Error:  # what libpq says repeats what it was given, with the password in it
+        except psycopg.Error:  # libpq's message repeats its input, with the password in it
             raise SettingsError("postgresql.dsn is no connection string that libpq understands") from None
         settings = {
-            # Who is not waited for any more must not write later, over what came meanwhile.
+            # A statement that was given up must not write later, over newer data.
             "lock_timeout": int(options.timeout * 1000),
             "statement_timeout": int(max(options.timeout, LONG) * 1000),
-            # Whoever is frozen in a transaction holds nobody up for longer than this.
+            # A process that is frozen in a transaction holds up others for at most this long.
             "idle_in_transaction_session_timeout": int(options.timeout * 2000),
         }
         if options.synchronous_commit:
@@ -124,7 +123,7 @@ class Connections:
         own = " ".join(f"-c {name}={value}" for name, value in settings.items())
         found["options"] = f"{found.get('options', '')} {own}".strip()
         found.setdefault("application_name", "salt cache")
-        # What lies between may forget a connection that nobody uses for long, and tell neither end.
+        # A firewall may silently drop a connection that is idle for long.
         found.setdefault("keepalives_idle", 60)
         found.setdefault("tcp_user_timeout", int(options.timeout * 600))
         return found
@@ -132,10 +131,10 @@ class Connections:
     @contextlib.contextmanager
     def lend(self, anew: bool = False) -> Iterator[tuple[Patient, bool]]:
         """
-        Lend a connection, and tell whether it was used before: then the server may have ended it meanwhile.
+        Lend a connection, and say whether it was used before: then the server may have closed it meanwhile.
 
-        :param anew: whether it is to be a new one; what there is counts as ended.
-        :raises psycopg.Error: when none can be had.
+        :param anew: whether to open a new one; existing ones count as closed.
+        :raises psycopg.Error: when none is available.
         """
         if self._pid != os.getpid():
             _LEFT.extend(self._idle)
@@ -155,10 +154,10 @@ class Connections:
                 yield connection, is_used
                 is_whole = True
             except psycopg.Error:
-                is_whole = True  # it may go on; if not it is closed
+                is_whole = True  # it may be used again; if not, it is closed
                 raise
         finally:
-            # Whatever else has ended the block, the answer to what was asked may be still to come.
+            # After any other end of the block, an answer may still be under way.
             if connection is not None:
                 self._give_back(connection, is_whole)
             self._free.release()
@@ -189,12 +188,12 @@ class Connections:
             connection.close()
 
     def end(self) -> None:
-        """Close all of them, those that are in use as soon as they are not."""
+        """Close all connections; those in use when they are given back."""
         self._is_over = True
         self.close()
 
     def close(self) -> None:
-        """Close those that nobody uses now."""
+        """Close the connections that are not in use."""
         if self._pid != os.getpid():
             return
         with contextlib.suppress(IndexError):

@@ -1,4 +1,4 @@
-"""Finds and lists jobs by what stands beside their records in the table of ``cache: postgresql``."""
+"""Finds and lists jobs by the fields beside their records in the table of ``cache: postgresql``."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from saltext.jobs.core.postgresql.banks import Banks, parts
 from saltext.jobs.core.postgresql.cache_tables import TABLE, UNDATED
 from saltext.jobs.core.postgresql.connections import LONG
 
-#: Jobs asked for at first, and from then on; and jobs of which the server looks at a time whether they are for a minion.
+#: Jobs in the first query, and in later ones; and jobs that the server checks for a minion in one query.
 FEW, MANY, WINDOW = 40, 1000, 4000
 
 _DATED = re.compile("[0-9]{8}").match
-# Said in the statement and not handed over, so that the index for it is used.
+# In the statement and not a parameter, so that its index is used.
 _OF_LOADS = f"t.bank = '{LOADS}'"
 
 
@@ -31,19 +31,19 @@ class JobLookup:
         """
         Yield the jids of loads from ``high`` down to ``low``, both included, of those that begin with a date.
 
-        :param mark: their function and user, where not of all.
+        :param mark: only loads of this function and user.
         """
         more, values = (" AND t.fun = %s AND t.usr = %s", mark) if mark else ("", ())
         query = f"""SELECT t.key FROM {TABLE} AS t WHERE {_OF_LOADS}{more} AND t.key {{}} %s AND t.key >= %s
             ORDER BY t.key DESC LIMIT %s"""
-        # Who wants the newest wants few of them.
+        # A caller that wants the newest wants few of them.
         rows = self._banks.rows(query.format("<="), (*values, high, low, FEW))
         while rows:
             yield from (row[0] for row in rows if _DATED(row[0]))
             rows = self._banks.rows(query.format("<"), (*values, rows[-1][0], low, MANY))
 
     def jids_near(self, low: str, high: str, minion: str) -> Iterator[str]:
-        """As ``jids``, of the loads of jobs that are for a minion or that it has returned, or may be."""
+        """As ``jids``, for jobs that are (or may be) for a minion, or that it has returned."""
         # One by one, by the index, whatever the server believes of how large the table is.
         meant = f"""(SELECT coalesce(%s = ANY(m.minions), true) FROM {TABLE} AS m
                 WHERE m.bank = '{MINIONS}' AND m.key = w.key LIMIT 1)
@@ -61,7 +61,7 @@ class JobLookup:
             sign, high, size = "<", last, WINDOW
 
     def jids_failed(self, low: str, high: str) -> Iterator[str]:
-        """As ``jids``, of the jobs of which a return tells of a failure."""
+        """As ``jids``, for jobs with a failed return."""
         query = f"""SELECT DISTINCT t.bank FROM {TABLE} AS t WHERE t.failed AND t.bank {{}} %s AND t.bank >= %s
             ORDER BY t.bank DESC LIMIT %s"""
         before, low = f"{RETURNS}/{high}", f"{RETURNS}/{low}"
@@ -72,11 +72,11 @@ class JobLookup:
 
     def tallies(self, jids: Sequence[str], minion: str | None) -> dict[str, Tally]:
         """
-        Return the tallies of some jobs, without reading their returns. There is none where it is not known who a job is for.
+        Return the tallies of some jobs, without reading their returns. Jobs whose minions are not known have none.
 
-        :param minion: of whom ``of_minion`` tells.
+        :param minion: the minion for ``of_minion``.
         """
-        # Who has not returned is counted by the index of those who have.
+        # Missing minions are counted by the index of returns.
         query = f"""SELECT w.key, (SELECT count(DISTINCT name) FROM unnest(m.minions) AS n (name)), r.returned, r.failed,
                 (SELECT count(DISTINCT name) FROM unnest(m.minions) AS n (name) WHERE NOT EXISTS (
                     SELECT FROM {TABLE} AS t WHERE t.bank = w.bank AND t.key = n.name)),
@@ -98,8 +98,8 @@ class JobLookup:
         return found
 
     def marks(self) -> list[tuple[tuple[str, str], str, str]]:
-        """Return the pairs of function and user that loads have, each as one before it."""
-        # From one pair to the next by the index: not by way of all the jobs that have it.
+        """Return ``((function, user), function, user)`` for each pair of these that loads have."""
+        # From one pair to the next by the index, without passing all jobs that have it.
         query = f"""WITH RECURSIVE found AS (
                 (SELECT t.fun, t.usr FROM {TABLE} AS t WHERE {_OF_LOADS} ORDER BY t.fun, t.usr LIMIT 1)
                 UNION ALL SELECT n.fun, n.usr FROM found CROSS JOIN LATERAL (
@@ -122,10 +122,10 @@ class JobLookup:
 
     def shown(self) -> Iterator[tuple[Sequence[str], list[tuple[str, str]], list[list[Any] | None]]]:
         """
-        Yield what is shown of all loads, some at a time: their jids, in order; in the same order, their functions and users;
-        and lists of arguments, target, target type and, where there is some, metadata.
+        Yield what is shown of all loads, some at a time: their jids, in order; in the same order, their functions and
+        users; and lists of arguments, target, target type and any metadata.
 
-        None stands for a list where the load is to be read, also since the list is damaged.
+        None in place of a list means that the load must be read, also if the list is damaged.
         """
         query = f"""SELECT t.key, t.fun, t.usr, t.shown FROM {TABLE} AS t WHERE {_OF_LOADS} AND t.key > %s
             ORDER BY t.key LIMIT {MANY}"""

@@ -11,7 +11,7 @@ from saltext.jobs.core.options import FLAG, Check, option, seconds, whole
 from saltext.jobs.core.settings import read_settings
 
 NAME = "pgjsonb_bulk"
-#: Whose options hold where ours are not set, so that a master that used it goes on as it is.
+#: The returner whose options are the defaults of ours, so that a master that used it needs no change.
 _OF_SALT = "pgjsonb"
 #: The section of ``cache: postgresql``.
 CACHE = "postgresql"
@@ -66,9 +66,9 @@ _COMMIT = Check(_commit, f"empty, or one of {', '.join(_COMMITS)}")
 
 @dataclasses.dataclass(frozen=True)
 class Server:
-    """Where a server is, and who logs in to it: by the names that Salt's pgjsonb returner has."""
+    """The address of a server and the login, by the names of Salt's pgjsonb returner."""
 
-    #: The server, and who logs in to it.
+    #: The server, and the login.
     host: str = option("localhost", _TEXT, "0.2.0")
     port: int = option(5432, Check(_port, "a port number"), "0.2.0")
     user: str = option("salt", _TEXT, "0.2.0")
@@ -86,11 +86,11 @@ class Server:
 
 @dataclasses.dataclass(frozen=True)
 class Options(Server):
-    """What stands under ``returner.pgjsonb_bulk``, or else, for those of ``Server``, under ``returner.pgjsonb``."""
+    """Options under ``returner.pgjsonb_bulk``; those of ``Server`` default to ``returner.pgjsonb``."""
 
     #: Seconds for the server to take one batch; a server that takes longer counts as down.
     timeout: float = option(30.0, _SECONDS, "0.2.0")
-    #: Whether tables that are missing are made with a partition for each month.
+    #: Whether missing tables are made with a partition for each month.
     partitions: bool = option(True, FLAG, "0.2.0")
     #: Days for which records are kept; 0 for ever.
     keep_days: int = option(0, whole(), "0.2.0")
@@ -98,17 +98,17 @@ class Options(Server):
 
 @dataclasses.dataclass(frozen=True)
 class CacheOptions(Server):
-    """What stands under ``postgresql``, for ``cache: postgresql``."""
+    """Options under ``postgresql``, for ``cache: postgresql``."""
 
-    #: Empty where the server wants none, or where libpq finds it in the password file of the user that the master runs as.
+    #: Empty if the server needs none, or if libpq finds it in the password file of the user that the master runs as.
     password: str = option("", _SECRET, "0.3.0")
-    #: A connection string or URI for libpq; what it says counts before the options above.
+    #: A connection string or URI for libpq; it overrides the options above.
     dsn: str = option("", _SECRET, "0.3.0")
     #: Seconds without an answer after which the server counts as away.
     timeout: float = option(5.0, _SECONDS, "0.3.0")
-    #: Connections that one process of the master has at most.
+    #: Most connections of one process of the master.
     connections: int = option(4, whole(1), "0.3.0")
-    #: When a write counts as done. Empty: as the server has it, but no earlier than the server's own disk has it.
+    #: When a write counts as done. Empty: as the server says, but not before it is on the server's own disk.
     synchronous_commit: str = option("", _COMMIT, "0.3.0")
 
 
@@ -121,7 +121,7 @@ def read_options(opts: Mapping[str, Any]) -> Options:
 
 
 def read_cache_options(opts: Mapping[str, Any]) -> CacheOptions:
-    """:raises SettingsError: naming the option and what is accepted; and its value, unless that may be a password."""
+    """:raises SettingsError: naming the option and what is accepted, and the value unless it may be a password."""
     whole_section = opts.get(CACHE)
     if whole_section is not None and not isinstance(whole_section, Mapping):
         raise SettingsError(f"{CACHE} is no mapping of options; a connection string is the option {CACHE}.dsn")
@@ -139,7 +139,7 @@ def read_cache_options(opts: Mapping[str, Any]) -> CacheOptions:
 
 
 def _section(opts: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return what stands under ``returner.<name>``: a mapping, or options with that prefix, of which Salt knows two."""
+    """Return the options under ``returner.<name>``: as a mapping, or in one of Salt's two forms with that prefix."""
     found: dict[str, Any] = {}
     for prefix in (f"returner.{name}", name):
         whole_section = opts.get(prefix)

@@ -1,8 +1,8 @@
 """
-A partition for each month, made before the month begins, and what is too old removed.
+Makes a partition for each month before the month begins, and removes old rows.
 
-Only tables with a ``<table>_default`` partition are partitioned here, which those that we made have; of others rows are
-removed. It must never hold up whoever stores for longer than a few seconds: where a lock can't be had, it is for later.
+Only tables with a ``<table>_default`` partition, as we make them, are partitioned here; of other tables only rows are
+removed. It must never hold up writers for longer than a few seconds: if it cannot get a lock, it tries later.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import psycopg
 
 from saltext.jobs.core.postgresql.schema import LOCK, PARTITIONED_BY
 
-#: Rows that are removed in one statement, and statements in one go.
+#: Rows that one statement removes, and statements in one pass.
 _ROWS, _GOES = 5000, 20
-#: For how long a lock is waited for.
+#: How long to wait for a lock.
 _PATIENCE = "SET LOCAL lock_timeout = '3s'"
 
 _IS_OURS = """
@@ -37,9 +37,10 @@ def is_by_month(connection: psycopg.Connection[Any], table: str) -> bool:
 
 def make_months(connection: psycopg.Connection[Any], table: str, now: datetime.datetime) -> None:
     """
-    Make the partitions of this month and of the next one, where they are missing.
+    Make the missing partitions of this month and of the next one.
 
-    Rows of that month may have come before: a minion can make up a jid of any time. They move out of the default partition.
+    Rows of that month may exist already: a minion can make up a jid of any time. They move out of the default
+    partition.
     """
     there = set(_names(connection, table))
     for month in (_month(now), _after(_month(now))):
@@ -56,7 +57,7 @@ def _make(connection: psycopg.Connection[Any], table: str, name: str, month: dat
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
         if name in _names(connection, table):
             return  # another master has made it
-        # Nobody may add a row of that month in between.
+        # Keep others from adding a row of that month in between.
         _run(connection, f"LOCK TABLE {table}_default IN ACCESS EXCLUSIVE MODE")
         _run(connection, f"CREATE TABLE {name} (LIKE {table} INCLUDING DEFAULTS)")
         _run(
@@ -71,7 +72,7 @@ def remove_old(connection: psycopg.Connection[Any], table: str, before: datetime
     """
     Remove whole months that ended before a time, and rows that are in no partition of a month.
 
-    Returns whether all is gone; if not, go on soon.
+    Returns whether everything is gone; if not, call it again soon.
     """
     if not is_by_month(connection, table):
         return _remove_rows(connection, table, table, before)
@@ -85,7 +86,7 @@ def remove_old(connection: psycopg.Connection[Any], table: str, before: datetime
 
 
 def _remove_rows(connection: psycopg.Connection[Any], place: str, table: str, before: datetime.datetime) -> bool:
-    # By the jid too, for which there is an index; but in the default partition are the jids that tell no time.
+    # Also by the jid, which has an index; but the default partition has jids without a time.
     tests = []
     if PARTITIONED_BY[table] == "jid" and place == table:
         tests.append(f"jid < '{before:%Y%m%d%H%M%S}'")
@@ -131,5 +132,5 @@ def _bound(table: str, month: datetime.date) -> str:
 
 
 def _run(connection: psycopg.Connection[Any], statement: str) -> None:
-    """Run a statement that is made of names and times of ours alone."""
+    """Run a statement that consists only of our own names and times."""
     connection.execute(statement.encode())

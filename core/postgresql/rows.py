@@ -1,7 +1,7 @@
 """
-What goes into the tables, as JSON: built, and checked for what PostgreSQL can't hold, before anything is sent.
+Builds the JSON for the tables, and checks it for what PostgreSQL cannot hold, before anything is sent.
 
-Pure but for Salt's way to decode bytes. One record that is no JSON harms no other: it is left out, with the reason.
+Pure except for Salt's way to decode bytes. A record that is not JSON is left out, with the reason, and harms no other.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from saltext.jobs.core.returned import function_of, retcode_of
 
 LOAD, RETURN, EVENT = "load", "return", "event"
 
-#: An escaped NUL in JSON, which jsonb can't hold, and not a backslash before ``u0000``.
+#: An escaped NUL in JSON, which jsonb cannot hold; not an escaped backslash before ``u0000``.
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 @dataclasses.dataclass
 class Rows:
-    """JSON texts, one for each row; ``refused`` is ``{position: reason}`` of the records of which none was made."""
+    """JSON texts, one for each row; ``refused`` is ``{position: reason}`` of the records without a row."""
 
     loads: dict[str, str] = dataclasses.field(default_factory=dict)
     returns: list[str] = dataclasses.field(default_factory=list)
@@ -43,7 +43,7 @@ def rows_of(records: Sequence[Mapping[str, Any]]) -> Rows:
     for position, record in enumerate(records):
         try:
             _add(rows, record)
-        except Exception as exc:  # Whatever a minion sent; json raises several kinds for what is no JSON.
+        except Exception as exc:  # A minion may send anything; json raises several kinds for data that is not JSON.
             rows.refused[position] = f"{type(exc).__name__}: {exc}"[:1000]
     return rows
 
@@ -81,7 +81,7 @@ def _text(row: Mapping[str, Any]) -> str:
     try:
         text = json.dumps(row, ensure_ascii=False, allow_nan=False)
     except TypeError:
-        # Bytes, or keys that JSON has not got. Salt's pgjsonb decodes everything; that takes ten times as long.
+        # Bytes, or keys that JSON does not have. Salt's pgjsonb decodes everything, which takes ten times as long.
         text = json.dumps(salt.utils.data.decode(row, to_str=True), ensure_ascii=False, allow_nan=False)
     if "\\u0000" in text and _NUL.search(text):
         raise ValueError("PostgreSQL's jsonb can't hold a NUL character")

@@ -1,9 +1,8 @@
 """
-The tables: made where they are missing, as Salt's pgjsonb documents them, and made ready for records that come twice.
+The tables: missing ones are made, as Salt's pgjsonb documents them, and all are prepared for records that come twice.
 
-A record may come twice after a crash, so each table needs an index by which PostgreSQL can tell. It is made on tables that
-are there already; where that can't be done, nothing is stored until an operator has seen to it. It must never remove or
-change a row.
+A record may come twice after a crash, so each table needs a unique index. Existing tables get one; if that fails,
+nothing is stored until an operator fixes it. It must never remove or change a row.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ import psycopg
 
 from saltext.jobs.core.errors import JobsError
 
-#: What tells two rows of a table apart.
+#: The unique key of each table.
 KEYS = {"jids": ("jid",), "salt_returns": ("jid", "id"), "salt_events": ("alter_time", "tag", "master_id")}
 #: The column by which a table is partitioned. A jid begins with the time.
 PARTITIONED_BY = {"jids": "jid", "salt_returns": "jid", "salt_events": "alter_time"}
-#: Partitioned tables have what is needed of them since then.
+#: The version of PostgreSQL from which partitioned tables can do what is needed.
 _PARTITIONS_SINCE = 120000
 
-# jids compare byte by byte, so that months are ranges of them whatever the database's language.
+# jids compare byte by byte, so that months are ranges of jids in every locale of the database.
 _COLUMNS = {
     "jids": """
         jid varchar(255) COLLATE "C" NOT NULL, load jsonb NOT NULL""",
@@ -48,7 +47,7 @@ _MORE = {
 }
 _BEFORE = {"salt_events": "CREATE SEQUENCE IF NOT EXISTS seq_salt_events_id"}
 
-#: A number for the advisory lock under which tables are made: several masters may begin at once.
+#: The number of the advisory lock under which tables are made: several masters may start at once.
 LOCK = 7305805921
 
 _HAS_INDEX = """
@@ -61,16 +60,16 @@ _HAS_INDEX = """
 
 
 class SchemaProblem(JobsError):
-    """A table can't be used as it is. The message says what an operator is to do."""
+    """A table cannot be used as it is. The message says what an operator must do."""
 
 
 def prepare(connection: psycopg.Connection[Any], table: str, partitions: bool) -> None:
     """
-    Make a table ready: it exists, and has a unique index. Outside of a transaction; the connection commits by itself.
+    Prepare a table, so that it exists and has a unique index. Call it outside of a transaction, with autocommit.
 
-    :param partitions: whether a table that is missing is made with a partition for each month.
-    :raises SchemaProblem: when it can't be made ready.
-    :raises psycopg.Error: whatever else goes wrong with the server.
+    :param partitions: whether a missing table is made with a partition for each month.
+    :raises SchemaProblem: when it cannot be prepared.
+    :raises psycopg.Error: for other errors of the server.
     """
     try:
         if not _exists(connection, table):
@@ -96,15 +95,15 @@ def _has_index(connection: psycopg.Connection[Any], table: str) -> bool:
 def _create(connection: psycopg.Connection[Any], table: str, partitions: bool) -> None:
     is_partitioned = partitions and connection.info.server_version >= _PARTITIONS_SINCE
     by = f" PARTITION BY RANGE ({PARTITIONED_BY[table]})" if is_partitioned else ""
-    # A name that was looked for stays unknown to this session until its next transaction, so another master may have been
-    # first nevertheless.
+    # A name that was not found stays unknown to this session until its next transaction, so another master may have
+    # made the table.
     with contextlib.suppress(psycopg.errors.DuplicateTable), connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
         statements = [f"CREATE TABLE {table} ({_COLUMNS[table]}){by}"]
         if table in _BEFORE:
             statements.insert(0, _BEFORE[table])
         if is_partitioned:
-            # For jids that tell no time, or that of another month.
+            # For jids without a time, or of another month.
             statements.append(f"CREATE TABLE {table}_default PARTITION OF {table} DEFAULT")
         key = "PRIMARY KEY" if table == "jids" else "UNIQUE"
         statements.append(f"ALTER TABLE {table} ADD {key} ({', '.join(KEYS[table])})")
@@ -113,7 +112,7 @@ def _create(connection: psycopg.Connection[Any], table: str, partitions: bool) -
 
 
 def _add_index(connection: psycopg.Connection[Any], table: str) -> None:
-    # What an attempt that broke off has left is invalid, and in the way.
+    # An interrupted attempt leaves an invalid index, which is in the way.
     _run(connection, f"DROP INDEX IF EXISTS {_index_name(table)}")
     try:
         _run(connection, _index_of(table))
@@ -137,10 +136,10 @@ def _index_name(table: str) -> str:
 
 
 def _index_of(table: str) -> str:
-    # Concurrently, so that whoever else uses the table isn't held up.
+    # Concurrently, so that other users of the table are not held up.
     return f"CREATE UNIQUE INDEX CONCURRENTLY {_index_name(table)} ON {table} ({', '.join(KEYS[table])})"
 
 
 def _run(connection: psycopg.Connection[Any], statement: str) -> None:
-    """Run a statement that is made of names of ours alone."""
+    """Run a statement that consists only of our own names."""
     connection.execute(statement.encode())

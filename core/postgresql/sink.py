@@ -1,9 +1,8 @@
 """
 One connection to PostgreSQL that takes many records in one transaction.
 
-A record that it has already changes nothing, so whoever is not sure gives it again. All records of a call are stored or
-none is. It must never wait for a server without end: one that is frozen answers nothing, and its kernel goes on
-acknowledging.
+A known record changes nothing, so a caller that is not sure may pass it again. A call stores all its records or none.
+It must never wait for ever: a frozen server answers nothing, while its kernel goes on acknowledging.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ from saltext.jobs.core.postgresql.rows import Rows, rows_of
 
 log = lines.logger(__name__)
 
-#: Seconds for which an index on a large table may take.
+#: Seconds that an index on a large table may take.
 _INDEXING = 6 * 3600.0
-#: Seconds between two looks at partitions and at what is too old.
+#: Seconds between two checks of partitions and old rows.
 _UPKEEP = 600.0
-#: Classes of SQLSTATE that blame the data beside those for which psycopg raises DataError or IntegrityError.
+#: Classes of SQLSTATE that blame the data, beside those for which psycopg raises DataError or IntegrityError.
 _LIMIT_EXCEEDED = "54"
 
-# Each in the order of its key, but for events, whose key has the master in it: of two recorders that store the same rows,
-# none then waits for one that waits for it.
+# Each in the order of its key (except events, whose key contains the master), so that two recorders that store the same
+# rows do not deadlock.
 _LOADS = """
     INSERT INTO jids (jid, load)
     SELECT jid, body FROM jsonb_to_recordset(%s::jsonb) AS r (jid text, body jsonb) ORDER BY jid
@@ -50,7 +49,7 @@ _FROM_RETURNS = """
     ORDER BY jid, minion
 """
 _RETURNS = f"{_FROM_RETURNS} ON CONFLICT (jid, id) DO NOTHING"
-# What was there stays readable beside what replaces it.
+# The replaced return stays readable beside the new one.
 _CORRECTIONS = f"""{_FROM_RETURNS}
     ON CONFLICT (jid, id) DO UPDATE SET
         fun = EXCLUDED.fun, return = EXCLUDED.return, success = EXCLUDED.success, alter_time = EXCLUDED.alter_time,
@@ -63,19 +62,19 @@ _EVENTS = """
     FROM jsonb_to_recordset(%s::jsonb) AS r (tag text, time double precision, body jsonb)
     ON CONFLICT (alter_time, tag, master_id) DO NOTHING
 """
-# A server whose own setting is to answer before anything is on the disk would lose what was taken for delivered.
+# A server that answers before data is on the disk would lose records that count as delivered.
 _DURABLE = "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
 
 
 class NoAnswer(JobsError):
-    """The server did not answer in time, so that nobody knows what it stored."""
+    """The server did not answer in time: what it stored is unknown."""
 
 
 class Sink:
     """
-    :param options: where the server is, and how it is used.
-    :param master_id: whose events these are.
-    :param clock: tells the time, for the months.
+    :param options: the server's address, and how to use it.
+    :param master_id: the master of these events.
+    :param clock: returns the time, for the months.
     """
 
     def __init__(self, options: Options, master_id: str, clock: Callable[[], float] = time.time) -> None:
@@ -86,10 +85,10 @@ class Sink:
 
     def take(self, records: Sequence[Mapping[str, Any]]) -> dict[int, str]:
         """
-        Store records, all in one transaction, and return ``{position: reason}`` of those that are no JSON.
+        Store records in one transaction, and return ``{position: reason}`` of those that are not JSON.
 
         :param records: as ``store_many`` of the returner takes them.
-        :raises psycopg.Error: of which ``DataError`` and ``IntegrityError`` blame a record.
+        :raises psycopg.Error: ``DataError`` and ``IntegrityError`` blame a record.
         :raises ValueError: when PostgreSQL's limits are exceeded, which blames a record too.
         :raises JobsError: when the server does not answer, or a table needs an operator.
         """
@@ -111,7 +110,7 @@ class Sink:
         return rows.refused
 
     def close(self) -> None:
-        """Disconnect. The next records connect anew, and the tables are looked at again: it may be another server."""
+        """Disconnect. The next records connect anew and check the tables again: it may be another server."""
         self._ready.clear()
         if self._connection is not None:
             with contextlib.suppress(Exception):
@@ -120,7 +119,7 @@ class Sink:
 
     def _connected(self) -> psycopg.Connection[Any]:
         if self._connection is None or self._connection.closed:
-            # Nothing is prepared and nothing kept in the session, so that a pooler may stand between.
+            # Nothing is prepared or kept in the session, so a pooler may be in between.
             self._connection = psycopg.connect(
                 **parameters(self._options),
                 application_name="salt job_recorder",
@@ -142,7 +141,7 @@ class Sink:
             self._upkeep_of(connection, table)
 
     def _store(self, connection: psycopg.Connection[Any], rows: Rows) -> None:
-        # The server gives up too; else it would go on with what is sent again.
+        # The server must give up too; else it would go on while the same records are sent again.
         connection.execute(f"SET LOCAL statement_timeout = {int(self._options.timeout * 1000)}".encode())
         connection.execute(_DURABLE)
         if rows.loads:
@@ -162,7 +161,7 @@ class Sink:
         self._upkeep_at = now if left else now + _UPKEEP
 
     def _upkeep_of(self, connection: psycopg.Connection[Any], table: str) -> bool:
-        """Make partitions and remove what is old. Where the server refuses that, records are stored all the same."""
+        """Make partitions and remove old rows. If the server refuses that, records are still stored."""
         now = datetime.datetime.fromtimestamp(self._clock(), datetime.timezone.utc)
         try:
             with self._limited(connection, self._options.timeout):
@@ -179,7 +178,7 @@ class Sink:
 
     @contextlib.contextmanager
     def _limited(self, connection: psycopg.Connection[Any], seconds: float) -> Iterator[None]:
-        """Cut the connection if the block takes longer than ``seconds``. :raises NoAnswer: when it was."""
+        """Close the connection if the block takes longer than ``seconds``. :raises NoAnswer: when that happened."""
         cut = threading.Event()
         handle = os.dup(connection.fileno())
 
@@ -208,11 +207,11 @@ def _array(texts: Iterable[str]) -> str:
 
 
 def _blamed(exc: psycopg.Error) -> Exception:
-    """Return the error to raise: one that says by its kind whether the data is to blame."""
+    """Return the error to raise; its kind says whether the data is to blame."""
     if (exc.sqlstate or "").startswith(_LIMIT_EXCEEDED):
         return ValueError(str(exc).strip())
     if isinstance(exc, psycopg.errors.CheckViolation) and not exc.diag.constraint_name:
-        # A table whose partitions an operator makes has none for these rows.
+        # An operator makes this table's partitions, and there is none for these rows.
         return JobsError(str(exc).strip())
     error: Exception = exc
     return error

@@ -1,7 +1,7 @@
 """
-What an error of PostgreSQL means for whoever wants something stored: is the record at fault, or will another time do?
+Tells errors of PostgreSQL that blame the record from those that may pass.
 
-No message has a password in it: libpq puts none into its own, and none of ours tells what it was given to connect with.
+No message contains a password: libpq's messages have none, and ours do not repeat the connection's parameters.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from saltext.jobs.core.errors import StateError
 
 
 class Trouble(StateError):
-    """What was asked for was not done."""
+    """The request was not carried out."""
 
 
 class Away(Trouble):
-    """The server cannot do it now; the same may work later. What was sent may have been done all the same."""
+    """The server cannot do it now; the same may work later. It may also have been done."""
 
 
 class Rejected(Trouble):
-    """The server is there and will not take just this, however often it is asked."""
+    """The server is there and will never take this record."""
 
 
 class Kind(enum.Enum):
-    """What an error is about."""
+    """What caused an error."""
 
     LOST = enum.auto()  # the connection, or the server as a whole
-    CLASH = enum.auto()  # with what others do at the moment; at once it may work
-    NO_TABLE = enum.auto()  # somebody has removed it
+    CLASH = enum.auto()  # with other sessions; an immediate retry may work
+    NO_TABLE = enum.auto()  # it was removed
     FULL = enum.auto()  # the server's disk or memory
     BUSY = enum.auto()  # no answer in time, a lock that others hold, too many connections
-    SETUP = enum.auto()  # a password, a database, a right: an operator's
-    RECORD = enum.auto()  # what was handed over
+    SETUP = enum.auto()  # a password, a database, a right: for an operator to fix
+    RECORD = enum.auto()  # the record itself
 
 
 class NoAnswer(psycopg.OperationalError):  # type: ignore[misc]
-    """The server is connected and says nothing."""
+    """The server is connected and does not answer."""
 
 
 _BY_STATE = {
@@ -68,14 +68,14 @@ _ADVICE = {
 }
 
 
-#: Where it answers, and lets nobody in: libpq gives no code for that. In some languages the word is another one.
+#: The server answers and refuses logins: libpq has no code for that. In some languages the word differs.
 _CLOSED = (
     "see to the options postgresql.*, and on the server to the user, the database, pg_hba.conf and max_connections"
 )
 
 
 def kind_of(exc: BaseException) -> Kind:
-    """Return what an error is about."""
+    """Return the cause of an error."""
     if isinstance(exc, NoAnswer):
         return Kind.BUSY
     if isinstance(exc, psycopg.Error):
