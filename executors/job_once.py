@@ -1052,7 +1052,7 @@ def _followers(opts, data):
     names = [names] if isinstance(names, str) else list(names)
     at = names.index(__virtualname__) if __virtualname__ in names else len(names)
     if set(names[:at]) & RUNNERS:
-        log.error("module_executors is %r: nothing is recorded where %r does not come first", names, __virtualname__)
+        log.error("module_executors is %r: nothing is recorded unless %r comes first", names, __virtualname__)
         return None
     return [name for name in names[at + 1 :] if name != __virtualname__]
 

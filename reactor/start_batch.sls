@@ -49,7 +49,7 @@ def run():
         or fun not in allowed
     ):
         shown = {name: value[:100] if isinstance(value, str) else type(value).__name__ for name, value in fields.items()}
-        ignore("start_batch.sls", "No batch is started, since the event is not as start_batch.sls says: %.200r", shown)
+        ignore("start_batch.sls", "Starting no batch, because the event is not as start_batch.sls says: %.200r", shown)
         return {}
     if not may_act(__opts__, "start_batch"):
         return {}

@@ -155,7 +155,7 @@ def save_load(jid, clear_load, minions=None, recurse_count=0):
         return
     if not isinstance(clear_load, dict):
         store.quiet.warning(
-            key, "Refusing the load of jid %s: it is a %s and no dictionary", jid, type(clear_load).__name__
+            key, "Refusing the load of jid %s: it is a %s, not a dictionary", jid, type(clear_load).__name__
         )
     elif minions is not None:
         _publish(store, key, clear_load, minions)
@@ -188,15 +188,15 @@ def _look_at_several(store, load, minions):
         denied = known[1].of_publisher(load, [str(minion) for minion in minions]).denied
     except Exception as exc:  # an eauth module raises anything that its client library raises
         store.quiet.warning(
-            "several", "Whether each function of job %s is permitted cannot be told: %s", load.get("jid"), exc
+            "several", "Cannot check whether each function of job %s is permitted: %s", load.get("jid"), exc
         )
         return
     if denied:
         minion, why = next(iter(denied.items()))
         store.quiet.error(
             ("several", load.get("user")),
-            "Salt has published functions that nobody has permitted, since it asks for the right to one of several only: "
-            "of job %s, to %d minions such as %s: %s",
+            "Salt has published functions that the user may not publish, because it checks only one of several: job %s, "
+            "to %d minions such as %s: %s",
             load.get("jid"),
             len(denied),
             minion,
@@ -244,7 +244,7 @@ def _reported_minions(load):
         return found["minions"]
     except Exception as exc:
         store_of(__opts__).quiet.warning(
-            "target", "Cannot tell which minions the target %.200r means: %s", load["tgt"], exc
+            "target", "Cannot find out which minions the target %.200r matches: %s", load["tgt"], exc
         )
         return []
 

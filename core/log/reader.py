@@ -177,7 +177,7 @@ class Reader:
             self._gap = f"{damaged} bytes of it are damaged"
             self._quiet.warning(
                 "damage",
-                "In the log, %d bytes of segment %d are no record: they are passed over",
+                "Skipping %d bytes of segment %d of the log, which are not records",
                 damaged,
                 self._number,
             )

@@ -147,7 +147,7 @@ class Bus:
                 self._listener.handle(tag, salt.payload.loads(raw[end + 2 :], encoding="utf-8"))
         except Exception as exc:
             self._quiet.error(
-                type(exc).__name__, "An event could not be handled and is passed over: %.300r", tag, exc_info=exc
+                type(exc).__name__, "Skipping an event that could not be handled: %.300r", tag, exc_info=exc
             )
 
     def _next_beat(self) -> None:
@@ -176,7 +176,7 @@ class Bus:
     def _hear(self, payload: Any) -> None:
         is_first, lost = not self._beat.heard, self._beat.hear(payload)
         if lost is None:
-            self._quiet.warning("beat", "An event that is no beat of this engine has its tag; it is ignored")
+            self._quiet.warning("beat", "Ignoring an event with the tag of this engine's beat, which is not its beat")
         elif is_first:
             if self._on_ready is not None:
                 self._on_ready()

@@ -101,7 +101,7 @@ def caller(opts: Mapping[str, Any], user: str | None) -> Caller:
         remote = remote or code is salt.client.mixins.AsyncClientMixin._proc_function.__func__.__code__
     if remote and _in_master():
         # ClearFuncs.runner is not on the stack, as with master_async_mworker on Salt 3008.
-        raise Refused("It cannot be told who has asked for this, so it is not done")
+        raise Refused("Refused, because it is not known who asks")
     name = user if user not in (None, "", "UNKNOWN") else salt.utils.user.get_specific_user()
     if _in_master():
         return Caller(str(name), who=Identity(identity.MASTER, str(name), (), time.time()))
@@ -148,11 +148,11 @@ def _authenticated(opts: Mapping[str, Any], found: Mapping[str, Any]) -> Caller:
     """Return the caller that ``ClearFuncs.runner`` has authenticated; ``found`` are its local variables."""
     check, name = found["auth_check"], str(found["username"])
     if check.get("error"):
-        raise Refused("It cannot be told who has asked for this, so it is not done")
+        raise Refused("Refused, because it is not known who asks")
     grants = tuple(check.get("auth_list") or ())
     if found["auth_type"] == "token" and "eauth" in found["clear_load"]:
         # Salt may then have taken the list of that backend for any user named in the call.
-        raise Refused("It cannot be told who has asked for this: the call shows a token and names an eauth besides")
+        raise Refused("Refused, because it is not known who asks: the call has both a token and an eauth")
     who = identity.of_runner(found, grants)
     if found["auth_type"] == "user":
         # By key file. Salt has a list for a user of publisher_acl, and none for the master's own user.

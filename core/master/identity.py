@@ -59,9 +59,9 @@ class Identity:
         try:
             found = cls(record["kind"], record["name"], tuple(record["backends"]), float(record["at"]))
         except (TypeError, KeyError, ValueError) as exc:
-            raise ValueError(f"it names nobody: {record!r:.200}") from exc
+            raise ValueError(f"it is no identity: {record!r:.200}") from exc
         if found.kind not in _KINDS or not all(isinstance(text, str) for text in (found.name, *found.backends)):
-            raise ValueError(f"it names nobody: {record!r:.200}")
+            raise ValueError(f"it is no identity: {record!r:.200}")
         return found
 
 

@@ -310,7 +310,7 @@ class JobCache:
 
     def _mapping(self, what: str, value: Any) -> Mapping[str, Any]:
         if value and not isinstance(value, Mapping):
-            self._quiet.error("record", "%.200s is no mapping in the job cache, and is passed over", what)
+            self._quiet.error("record", "Skipping %.200s in the job cache, which is not a mapping", what)
         return value if isinstance(value, Mapping) else {}
 
     def _fetch_each(self, jid: str, minions: list[str]) -> dict[str, Any]:
@@ -324,9 +324,7 @@ class JobCache:
         for key, value in self._guard(OURS, f"fetch {bank}", lambda: list(store.driver.fetch_each(bank, keys))):
             minion = ids[key]
             if isinstance(value, Undecodable):
-                self._quiet.error(
-                    "record", "%s's return of %s cannot be read and is passed over: %s", minion, jid, value
-                )
+                self._quiet.error("record", "Skipping %s's return of %s, which cannot be read: %s", minion, jid, value)
             elif isinstance(value, SaltCacheError):
                 raise JobCacheError(f"{minion}'s return of {jid} cannot be read: {value}") from value
             else:
@@ -346,7 +344,7 @@ class JobCache:
             except OSError as exc:
                 raise JobCacheError(f"{minion}'s return of {jid} cannot be read: {exc}") from exc
             except Exception as exc:  # msgpack raises many kinds
-                self._quiet.error("record", "%s's return of %s is damaged and passed over: %s", minion, jid, exc)
+                self._quiet.error("record", "Skipping %s's return of %s, which is damaged: %s", minion, jid, exc)
                 continue
             # Earlier releases stored only the returned value.
             found[minion] = value if isinstance(value, Mapping) and "return" in value else {"return": value}

@@ -73,7 +73,7 @@ def may_act(opts: Mapping[str, Any], name: str, key: str = "", limiter: Limiter 
     try:
         settings = read_settings(ReactorSettings, SECTION, opts.get(SECTION))
     except SettingsError as exc:
-        _QUIET.error(name, "Nothing is done for an event, since its limit cannot be read: %s", exc)
+        _QUIET.error(name, "Ignoring an event, because its limit cannot be read: %s", exc)
         return False
     limits: list[tuple[Hashable, tuple[int, float]]] = [((name, key), getattr(settings, name))]
     whole = getattr(settings, f"{name}_in_all", None)
@@ -81,7 +81,7 @@ def may_act(opts: Mapping[str, Any], name: str, key: str = "", limiter: Limiter 
     limits[:0] = [(name, whole)] if whole else []
     if (limiter or _LIMITER).allows(*limits):
         return True
-    _QUIET.warning(name, "Events ask for %s more often than %s: lets them; nothing is done for this one", name, SECTION)
+    _QUIET.warning(name, "Ignoring an event: events ask for %s more often than %s: allows", name, SECTION)
     return False
 
 

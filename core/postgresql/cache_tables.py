@@ -84,9 +84,7 @@ def _make(connection: Patient) -> None:
         # A new statement sees tables that another master has made meanwhile.
         row = connection.execute(f"SELECT to_regclass('{TABLE}'), to_regclass('{TABLE}_format')".encode()).fetchone()
         if row and row[0] is None and row[1] is not None:
-            log.error(
-                "The table %s was removed by somebody, with all that was in it; it is made anew, and empty", TABLE
-            )
+            log.error("The table %s was removed with everything in it; a new, empty one is made", TABLE)
         if row and row[0] is not None and row[1] is not None:
             return
         if row and row[0] is not None:

@@ -61,7 +61,7 @@ _BY_STATE = {
 _ADVICE = {
     Kind.LOST: "see to it that it runs and that this machine may reach it",
     Kind.CLASH: "others change the same at the same time",
-    Kind.NO_TABLE: "somebody removes its tables",
+    Kind.NO_TABLE: "its tables are being removed",
     Kind.FULL: "make room on its disk",
     Kind.BUSY: "look at its load, its locks (pg_stat_activity) and max_connections",
     Kind.SETUP: "see to the options postgresql.* and to the rights that the user has there",

@@ -181,7 +181,7 @@ class Intake:
         """
         if self._bytes >= LIMIT // 2 or self._spool.size > self._settings.spool_max_bytes // 2:
             self.events_dropped += 1
-            self._quiet.error("events", "The spool is half full, so that events are dropped (returns are not)")
+            self._quiet.error("events", "The spool is half full, so events are dropped (returns are not)")
             return
         # Each event has a time of its own, so that a returner recognises an event that comes twice.
         self._last_event = max(self._clock.now(), self._last_event + 2e-6)
@@ -228,7 +228,9 @@ class Intake:
         try:
             self._writer.write([], kept, self._clock.now())
         except OSError as exc:
-            log.critical("The recorder's spool takes nothing, and %d records in memory are lost: %s", len(kept), exc)
+            log.critical(
+                "The recorder's spool cannot be written, and %d records in memory are lost: %s", len(kept), exc
+            )
 
     def what_was_recorded(self) -> Known:
         """
@@ -274,7 +276,9 @@ class Intake:
         self._retry_at = now + _RETRY
         if now - self._last_error >= _QUIET:
             self._last_error = now
-            log.critical("The recorder's spool takes nothing, %d records wait in memory: %s", len(self._waiting), exc)
+            log.critical(
+                "The recorder's spool cannot be written; %d records wait in memory: %s", len(self._waiting), exc
+            )
 
     def _settle(self, verdicts: Verdicts) -> Flushed:
         for jid in verdicts.settled:

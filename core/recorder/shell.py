@@ -91,7 +91,7 @@ class RecorderShell:
         try:
             self._intake.known = self._intake.what_was_recorded()
         except Exception as exc:
-            log.error("What was recorded before cannot be read, so some of it may be recorded again: %s", exc)
+            log.error("The digests of recorded returns cannot be read, so some returns may be recorded again: %s", exc)
         for consumer in self._consumers.values():
             self._ports.loop.spawn_callback(consumer.run)
         # Look for what came before the engine listened, once it listens.

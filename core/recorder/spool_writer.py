@@ -140,7 +140,7 @@ class SpoolWriter:
             self._seen.forget_old(now)
         except OSError as exc:
             # The records are safe. After a restart some may be taken from the job cache once more.
-            self._quiet.error("seen", "What was recorded cannot be remembered: %s", exc)
+            self._quiet.error("seen", "The digests of recorded returns cannot be written: %s", exc)
 
     def _look_up(self, jid: str, now: float) -> dict[str, Any] | None:
         """Return the load, ``{}`` if there is none, or None if it must be tried again."""

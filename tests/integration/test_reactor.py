@@ -204,7 +204,7 @@ def test_two_hundred_events_at_once_start_no_more_batches_than_the_limit_says(bu
     batches = ask_runner(master, "batch.list", "limit=1000")
     assert 1 <= len(batches) <= 8, batches
     log = pathlib.Path(master.config["log_file"]).read_text(encoding="utf-8")
-    assert log.count("Events ask for start_batch more often") == 1
+    assert log.count("events ask for start_batch more often") == 1
 
 
 # -- notify -----------------------------------------------------------------------------------------------------------

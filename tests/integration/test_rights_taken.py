@@ -247,5 +247,5 @@ def test_a_token_that_comes_with_the_name_of_somebody_else_is_refused(world):
     world.lists(other=RIGHTS)  # which Salt itself finds for the token of another one who says that name beside it
     low = {"client": "runner", "fun": "batch.start", "arg": ["a1", *world.job("lie")], "full_return": True}
     told = world.api.post("/", [{**low, "eauth": "listed", "username": "other"}], world.token("gone"))
-    assert "cannot be told who has asked" in told[0]["data"]["return"], told
+    assert "not known who asks" in told[0]["data"]["return"], told
     assert world.runs("lie") == 0

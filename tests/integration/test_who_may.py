@@ -360,5 +360,5 @@ def test_where_it_cannot_be_told_who_asks_nothing_is_done_and_all_may_be_looked_
     daemon.slow_stop = False
     with daemon.started():
         call = Python(salt.config.client_config(daemon.config_file)).call
-        assert is_refused(call("batch.start", "*", "test.ping", user="boss"), "cannot be told who has asked")
+        assert is_refused(call("batch.start", "*", "test.ping", user="boss"), "not known who asks")
         assert call("batch.list", user="boss")["return"] == []

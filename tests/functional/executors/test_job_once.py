@@ -88,7 +88,7 @@ def test_a_function_that_the_executor_before_has_run_is_not_run_again_and_the_or
     minion = Minion(tmp_path, module_executors=["direct_call", "job_once"])
     assert minion.deliver(new_jid(), "probe.give", str(minion.trace)) == (None, 0)
     assert (minion.runs(), minion.records()) == (1, [])
-    assert "where 'job_once' does not come first" in caplog.text
+    assert "unless 'job_once' comes first" in caplog.text
 
 
 def test_the_executors_of_the_job_itself_count(minion, trace, jid):

@@ -284,5 +284,5 @@ def test_what_no_group_of_the_configuration_allows_is_denied_without_the_passwor
 
 def test_a_record_that_names_nobody_is_an_error_and_not_somebody_without_limit(opts):
     for record in ({"kind": "boss"}, {"kind": "boss", "name": "a", "backends": [], "at": 1.0}, "root", [1]):
-        with pytest.raises(ValueError, match="names nobody"):
+        with pytest.raises(ValueError, match="is no identity"):
             Access(opts).of_publisher({**load_of(user="ann"), WHO: record}, ["a"])

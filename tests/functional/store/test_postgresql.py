@@ -206,7 +206,7 @@ class TestTheServerAndItsTables:
         cache.store("bank", "key", 2)
         assert cache.fetch("bank", "key") == 2
         told = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-        assert len([line for line in told if "was removed by somebody" in line]) == 1
+        assert len([line for line in told if "was removed with everything" in line]) == 1
         asked("DROP TABLE salt_cache, salt_cache_format")
         assert cache.list("bank") == []
 
