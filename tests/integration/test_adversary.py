@@ -126,9 +126,7 @@ def lines_of_ours(master):
         ]
 
 
-def test_an_accepted_minion_that_has_turned_controls_nothing_and_holds_nobody_up(
-    master, recorded, tmp_path, attack, capsys
-):
+def test_a_hostile_accepted_minion_controls_nothing_and_delays_no_other(master, recorded, tmp_path, attack, capsys):
     def run(*args):
         return ask_runner(master, *args)
 

@@ -237,7 +237,7 @@ def test_the_short_forms_of_grants_for_runners_are_none_for_jobs(site):
     assert "may not call the runner function salt.cmd" in refused(call("of_two", *checked, check="runner:salt.cmd x"))
 
 
-def test_a_group_in_publisher_acl_is_nobody_of_that_group(site):
+def test_a_group_in_publisher_acl_matches_no_user_of_that_group(site):
     key = pathlib.Path(site.daemon.config["cachedir"], f".{LOSES['pam']}_key")
     assert not key.exists()
     with pytest.raises(Exception, match=r"Authentication|Authorization"):

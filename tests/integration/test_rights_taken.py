@@ -199,7 +199,7 @@ def test_a_batch_of_a_user_who_still_may_goes_on(world, kind):
 
 @pytest.mark.parametrize("user", ["gone", "root"])
 @pytest.mark.parametrize("kind", ["timed", "asks", "paused"])
-def test_a_batch_of_a_user_who_may_not_any_more_waits_until_somebody_takes_it_over(world, kind, user):
+def test_a_batch_whose_owner_has_lost_the_right_waits_until_another_user_takes_it_over(world, kind, user):
     name = f"{kind}-{user}"
     before = 1 if kind == "asks" else 0
     if kind == "asks":
@@ -243,7 +243,7 @@ def test_rights_are_looked_at_again_at_each_stage(world):
 # -- a lie about the backend ------------------------------------------------------------------------------------------
 
 
-def test_a_token_that_comes_with_the_name_of_somebody_else_is_refused(world):
+def test_a_token_with_the_name_of_another_user_is_refused(world):
     world.lists(other=RIGHTS)  # which Salt itself finds for the token of another one who says that name beside it
     low = {"client": "runner", "fun": "batch.start", "arg": ["a1", *world.job("lie")], "full_return": True}
     told = world.api.post("/", [{**low, "eauth": "listed", "username": "other"}], world.token("gone"))

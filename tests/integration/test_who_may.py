@@ -282,7 +282,7 @@ def test_who_may_only_look_or_only_publish_may_not_call_the_other_verbs(api, job
                 api(verb, *arg, user=user, **kwarg)
 
 
-def test_an_orchestration_may_what_whoever_started_it_may(api, run):
+def test_an_orchestration_has_the_rights_of_its_user(api, run):
     assert api("state.orchestrate", "harmless", user="boss")["success"] is True
     answer = api("state.orchestrate", "forbidden", user="boss")
     assert answer["success"] is False
@@ -291,7 +291,7 @@ def test_an_orchestration_may_what_whoever_started_it_may(api, run):
     assert users_of(run)["cmd.run"] == {USER}
 
 
-def test_a_runner_function_of_a_check_may_what_whoever_started_the_batch_may(api, run):
+def test_a_runner_function_of_a_check_has_the_rights_of_the_batch_s_user(api, run):
     check = "runner:batch.start * cmd.run id"
     jid = api("batch.start", "a*", "test.ping", user="boss", batch="1,1", check=check)["return"]["jid"]
     ended = wait_for(lambda: (found := run("batch.status", jid))["finished"] and found, what="the batch has ended")

@@ -162,7 +162,7 @@ def test_a_step_runs_what_can_be_run_at_home():
     assert all(re.match(r"make [a-z-]+( |$)|bash \.ci/run$", line) for line in own), own
 
 
-def test_an_action_is_named_by_its_commit_so_that_nobody_can_put_another_in_its_place_and_by_the_version_that_this_is():
+def test_an_action_is_pinned_by_its_commit_and_a_comment_names_its_version():
     lines = [line for path in WORKFLOWS for line in re.findall(r"uses: (?!\./)(.+)", path.read_text())]
     assert len(lines) > 10
     assert [line for line in lines if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line)] == []

@@ -94,7 +94,7 @@ def test_an_argument_that_is_given_twice_is_refused(module):
     "error",
     [SaltInvocationError("so\nnot"), CommandExecutionError("so not"), JobCacheError("so  not"), Refused("so not")],
 )
-def test_every_refusal_is_one_line_of_which_salt_shows_the_message_alone(module, error):
+def test_every_refusal_is_one_line_and_salt_shows_only_its_message(module, error):
     with pytest.raises(Refused) as refused:
         module.fail(error)
     assert str(refused.value) == "so not"
@@ -116,7 +116,7 @@ def test_on_the_command_line_a_refusal_is_told_on_standard_error_and_salt_prints
 
 
 @pytest.mark.parametrize("opts", [{}, {"fun": "other.function"}])
-def test_a_function_that_another_one_calls_tells_nobody_but_its_caller(module, capsys, opts):
+def test_a_function_that_another_one_calls_prints_nothing(module, capsys, opts):
     module.__opts__ = opts
     refusal(module.status)
     assert capsys.readouterr() == ("", "")
@@ -152,7 +152,7 @@ def test_what_a_call_before_left_behind_is_no_event_of_this_one(module, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_salt_run_prints_the_return_with_our_outputter_and_whoever_called_gets_it_plain(module):
+def test_salt_run_prints_the_return_with_our_outputter_and_callers_get_plain_data(module):
     printed = []
     module.__opts__ = {"fun": "batch.status"}
     module.__jid_event__.print_func = lambda suffix, data: printed.append((suffix, data))

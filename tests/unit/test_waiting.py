@@ -42,7 +42,7 @@ def test_with_nine_processes_for_each_core_the_same_seconds_last_nine_times_as_l
     assert machine.pass_by(2, deadline)
 
 
-def test_load_that_begins_while_somebody_waits_stretches_what_is_left(machine):
+def test_load_that_begins_during_a_wait_stretches_the_rest_of_it(machine):
     deadline = machine.deadline(30)
     machine.pass_by(20, deadline)
     machine.busy = 4.0

@@ -594,7 +594,7 @@ def test_only_the_minions_user_can_read_what_was_returned(minion, trace, jid):
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
-def test_nobody_else_may_put_records_there_whatever_umask_the_minion_has(tmp_path, jid):
+def test_no_other_user_may_put_records_there_under_any_umask_of_the_minion(tmp_path, jid):
     before = os.umask(0)
     try:
         minion = Minion(tmp_path)

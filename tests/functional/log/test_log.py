@@ -253,7 +253,7 @@ def test_a_segment_that_is_cut_off_at_any_byte_gives_what_is_whole_and_a_gap(fol
         reader.close()
 
 
-def test_a_full_disk_keeps_nobody_waiting_and_the_reader_learns_of_it_once(folder, writer):
+def test_a_full_disk_delays_no_writer_and_the_reader_learns_of_it_once(folder, writer):
     reader = started(folder, writer)
     writer.append(returned(0))
     size = segments.path_of(folder, 1).stat().st_size
@@ -335,7 +335,7 @@ def test_after_a_power_cut_a_place_counts_no_more(folder, writer):
     assert all_of(Reader(folder, before)) == ([], ["the machine was started anew since it was read"])
 
 
-def test_a_power_cut_that_shortened_the_last_segments_keeps_nobody_from_going_on(folder, writer):
+def test_writers_go_on_after_a_power_cut_that_shortened_the_last_segments(folder, writer):
     reader = started(folder, writer)
     for number in range(300):
         writer.append(returned(number))

@@ -42,13 +42,13 @@ def in_the_master(monkeypatch):
     monkeypatch.setattr(salt.master.SMaster, "secrets", {"aes": "a key that only the master has"})
 
 
-def test_outside_the_master_it_is_whoever_runs_the_command():
+def test_outside_the_master_the_caller_is_the_user_who_runs_the_command():
     assert called_in_a_process_of_its_own("root") == Caller("root")
     assert called_in_a_process_of_its_own("sudo_anna") == Caller("sudo_anna")
 
 
 @pytest.mark.parametrize("user", ["root", "sudo_anna", "UNKNOWN", "Reactor", "anna"])
-def test_in_the_master_a_call_for_somebody_of_whom_nothing_is_known_is_refused(in_the_master, user):
+def test_in_the_master_a_call_of_unknown_origin_is_refused(in_the_master, user):
     with pytest.raises(Refused, match="not known who asks"):
         called_in_a_process_of_its_own(user)
 
@@ -69,7 +69,7 @@ def test_sudo_acl_limits_who_came_by_sudo():
     assert caller(opts, "root") == Caller("root")
 
 
-def test_whom_publisher_acl_blacklist_names_may_start_nothing_either(tmp_path):
+def test_a_user_in_publisher_acl_blacklist_may_start_nothing(tmp_path):
     opts = {
         **salt.config.master_config(None),
         "pki_dir": str(tmp_path),

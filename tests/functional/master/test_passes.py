@@ -41,7 +41,7 @@ def test_under_the_jid_of_a_batch_only_who_has_a_pass_publishes(opts, batch):
     assert redeem(opts, pass_for(opts, JID, "batch_manager")) == (JID, "batch_manager")
 
 
-def test_nobody_makes_a_pass_without_the_master_s_key(opts, batch, tmp_path):
+def test_a_pass_cannot_be_made_without_the_master_s_key(opts, batch, tmp_path):
     passed = pass_for(opts, JID, "job_retry")
     jid, origin, epoch, until, seal = passed.split("~")
     forged = [

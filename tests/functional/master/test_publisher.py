@@ -115,7 +115,7 @@ def test_publishes_one_after_the_other_go_over_one_connection(master, publish):
     assert len(set(master.connections)) == 1
 
 
-def test_a_question_whose_answers_are_kept_is_stored_and_owed_to_nobody_who_was_away(master, publish, loop):
+def test_a_question_whose_answers_are_kept_is_stored_and_not_owed_to_absent_minions(master, publish, loop):
     loads, answer = [], master.answer
     master.answer = lambda load: loads.append(load) or answer(load)
     for kept in (True, False):
@@ -161,7 +161,7 @@ def test_a_refusal_is_certain_and_leaves_the_connection_in_use(master, publish):
     assert len(set(master.connections)) == 1
 
 
-def test_a_publish_that_nobody_is_meant_by_matches_no_minion(master, publish):
+def test_a_publish_to_unknown_minions_matches_no_minion(master, publish):
     master.answer = lambda load: {"load": {"jid": load["jid"], "minions": []}}
     with pytest.raises(NoMinionMatched):
         publish()

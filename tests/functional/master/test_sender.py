@@ -70,7 +70,7 @@ def until(loop):
     return run
 
 
-def test_a_publisher_that_does_not_read_holds_nobody_up_and_gets_all_once_it_does(sender, publisher, until):
+def test_a_publisher_that_does_not_read_blocks_nothing_and_gets_all_once_it_reads(sender, publisher, until):
     begun = time.monotonic()
     for number in range(100):
         sender.fire_event({"number": number, "more": "x" * 50_000}, "tag")

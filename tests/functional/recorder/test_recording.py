@@ -88,7 +88,7 @@ def test_a_question_that_no_job_cache_keeps_goes_by_its_announcement(stage, jid)
     assert stage.returner.loads == []
 
 
-def test_a_job_of_which_nobody_knows_what_it_is_is_recorded(stage, jid):
+def test_an_unknown_job_is_recorded(stage, jid):
     stage.event(jid, "m1", "x", fun="test.ping")
     assert stage.until(lambda: stage.returns)
 
@@ -463,7 +463,7 @@ def test_a_disk_that_is_full_at_the_start_keeps_nothing_from_being_delivered(mak
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022])
-def test_every_file_is_the_masters_own_and_nobody_elses(make, jid, ask, umask):
+def test_only_the_master_s_user_may_use_any_file(make, jid, ask, umask):
     before = os.umask(umask)
     try:
         stage = make(max_attempts=1)

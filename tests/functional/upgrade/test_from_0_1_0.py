@@ -65,7 +65,7 @@ def test_a_batch_is_what_that_version_says_of_it(opts, jid):
     assert minions(batch).keys() == said["minions"].keys()
 
 
-def test_an_open_batch_is_gone_on_with_and_nobody_is_sent_to_again_who_may_have_the_job(opts):
+def test_an_open_batch_goes_on_and_sends_to_no_minion_that_may_have_the_job(opts):
     store = BatchStore(opts)
     assert store.open_jids() == sorted(jid for jid, said in SAID["batches"].items() if not said["summary"]["finished"])
     for jid in store.open_jids():

@@ -131,7 +131,7 @@ def test_no_secret_reaches_a_returner(load, postgresql):
     assert "ret_kwargs" not in full
 
 
-def test_a_job_that_nobody_returns_leaves_its_load(load, postgresql):
+def test_a_job_without_returns_leaves_its_load(load, postgresql):
     jid = load.publish(["m1"])
     ((stored,),) = wait_for(lambda: postgresql.execute("SELECT load FROM jids WHERE jid = %s", jid), what="a load")
     assert stored["user"] == "anna"
@@ -158,7 +158,7 @@ def test_a_return_that_comes_twice_is_recorded_once(load, postgresql, file):
 
 
 @pytest.mark.slow
-def test_a_postgresql_that_stops_under_load_loses_nothing_and_holds_up_nobody(
+def test_a_postgresql_that_stops_under_load_loses_nothing_and_delays_nothing_else(
     load, run, master, postgresql, redis, file
 ):
     seconds = 30

@@ -39,7 +39,7 @@ def test_it_holds_a_snapshot_and_the_records_since(path):
     assert length == path.stat().st_size
 
 
-def test_nobody_else_may_read_it(path):
+def test_only_its_owner_may_read_it(path):
     filled(path).close()
     assert path.stat().st_mode & 0o077 == 0
     assert path.parent.stat().st_mode & 0o077 == 0

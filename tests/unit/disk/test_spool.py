@@ -167,7 +167,7 @@ def test_what_is_behind_is_counted_in_bytes(folder):
     assert reader.behind == 0
 
 
-def test_nobody_else_may_read_the_files(folder):
+def test_only_their_owner_may_read_the_files(folder):
     filled(folder, 10)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE(only_segment(folder).stat().st_mode) == 0o600
@@ -420,7 +420,7 @@ def test_what_was_seen_is_known_after_a_restart(tmp_path):
     assert 4 not in known
 
 
-def test_what_was_seen_is_forgotten_when_nobody_can_ask_for_it_any_more_and_not_before(tmp_path):
+def test_a_digest_is_forgotten_when_it_can_no_longer_be_needed_and_not_before(tmp_path):
     seen = Seen(tmp_path, keep=800)
     for now in range(0, 10_000, 100):
         seen.add([now], now)

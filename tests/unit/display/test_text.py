@@ -58,7 +58,7 @@ def test_what_is_no_text_is_shown_as_python_writes_it():
     assert [clean(value) for value in (3, None, True, b"\x1b")] == ["3", "None", "True", "b'\\x1b'"]
 
 
-def test_a_mark_that_would_sit_on_somebody_elses_text_is_shown_as_its_escape():
+def test_a_mark_that_would_combine_with_another_text_is_shown_as_its_escape():
     assert clean("\u0301web") == "\\u0301web"
 
 

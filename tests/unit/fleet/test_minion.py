@@ -190,7 +190,7 @@ def test_the_executor_tells_what_it_has_recorded_and_since_when():
     assert found["return"]["result"] is True and found["job_once"]["state"] == "ended"
 
 
-def test_without_the_executor_nobody_answers_for_it():
+def test_without_the_executor_its_functions_are_not_answered():
     assert ask(started(), "job_once.seen", JID) == "'job_once.seen' is not available."
 
 

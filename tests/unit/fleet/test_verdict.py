@@ -195,7 +195,7 @@ def test_a_minion_that_was_there_all_the_time_must_be_reached(presence, good):
     assert verdict.reached(truth, JID, [M, "m2"], 1.0).good is good
 
 
-def test_of_which_run_a_return_is_the_job_cache_tells():
+def test_the_job_cache_tells_which_run_a_return_belongs_to():
     truth = truth_of(ran(stored=False), ran(begun=50.0, end=51.0, number=2, stored=False))
     truth.look_up({(M, JID): 2})
     assert [run.stored for run in truth.runs] == [False, True]
@@ -231,7 +231,7 @@ def test_what_is_owed_to_a_minion_that_is_there_must_not_wait(there, state, good
     assert all(owed(truth, entries=[{"minion": M, "jid": JID, "state": state}]).values()) is good
 
 
-def test_one_that_has_run_what_nobody_has_heard_of_waits_for_nothing():
+def test_a_minion_whose_unreported_run_is_over_waits_for_nothing():
     truth = truth_of(ran(delivered=False))
     truth.presence += [(0.0, M, True)]
     assert all(owed(truth, entries=[{"minion": M, "jid": JID, "state": "pending"}]).values())
@@ -244,7 +244,7 @@ def test_a_return_that_the_master_took_must_be_in_the_job_cache():
     assert list(owed(truth_of(unstored())).values()).count(False) == 1
 
 
-def test_nothing_is_kept_of_which_there_is_a_return():
+def test_no_entry_is_kept_for_a_job_with_a_return():
     entries = [{"minion": M, "jid": JID, "state": "sent"}]
     assert list(owed(truth_of(ran()), entries).values()).count(False) == 1
 
@@ -298,7 +298,7 @@ def ends_well(samples, spared):
     return check.good
 
 
-def test_an_engine_that_nobody_has_killed_must_not_end():
+def test_an_engine_must_not_end_unless_it_is_killed():
     ended = [sample(0), sample(5), sample(9, process=2)]
     assert ends_well([sample(0), sample(5)], [])
     assert ends_well(ended, [(7.0, 7.0)])

@@ -58,7 +58,7 @@ def test_a_forged_beat_changes_nothing(forged):
     assert beat.hear(beat.make()) == 1, "a gap is noticed as before"
 
 
-def test_a_beat_that_somebody_fires_again_or_changes_is_ignored():
+def test_a_repeated_or_changed_beat_is_ignored():
     beat = Beat()
     first = beat.make()
     beat.hear(first)

@@ -127,7 +127,7 @@ def test_forged_events_for_one_minion_delay_no_other():
     assert hearsay.next_due == ended + 0.1 + STORED
 
 
-def test_a_job_cache_that_fails_is_asked_again_later_and_nobody_is_forgotten():
+def test_a_job_cache_that_fails_is_asked_again_later_for_the_same_minions():
     hearsay = Hearsay()
     hearsay.heard("a", NOW)
     hearsay.failed(hearsay.take(NOW + STORED), NOW + 6)

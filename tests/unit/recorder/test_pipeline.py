@@ -168,7 +168,7 @@ def test_a_record_that_fails_while_others_succeed_is_set_aside_after_a_bounded_n
     assert returner.taken == list(range(1, 60))
 
 
-def test_a_bad_record_holds_up_nobody_behind_it():
+def test_a_bad_record_does_not_hold_up_the_records_after_it():
     returner = Returner(pipeline_with(10), refuses={0})
     returner.round()
     assert returner.taken == list(range(1, 10))
