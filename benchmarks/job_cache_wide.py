@@ -31,7 +31,7 @@ COLUMNS = ("local", "sqlite")
 #: How many jobs one figure is of, and at least how many returns; of jobs for ten all.
 JOBS = {10: 300, 1000: 100}
 FEW_JOBS, RETURNS = 20, 3000
-#: The disk whose bytes are counted, and the folder of which it has to have all.
+#: The disk whose bytes are counted, and the folder that must be completely on it.
 DISK = {}
 
 

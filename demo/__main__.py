@@ -1,5 +1,5 @@
 """
-Runs the demo, or with the word ``console`` its fleet and the console until somebody ends it.
+Runs the demo, or with the word ``console`` its fleet and the console until Ctrl-C.
 
 The demo exits with 0 only if every step held, with 1 and the tail of the right log if one did not, and with 128 and the
 signal's number when it is interrupted. In every case it first stops what it has started and removes its files.

@@ -129,10 +129,10 @@ class Fleet:
 
     def start_api(self, user: str, password: str) -> None:
         """
-        Start the master's salt-api and wait until somebody can log in.
+        Start the master's salt-api and wait until a user can log in.
 
         :param user: of the backend ``sharedsecret``.
-        :raises StepFailed: if nobody can: it does not run, or another program has taken its port meanwhile.
+        :raises StepFailed: if no user can: it does not run, or another program has taken its port meanwhile.
         """
         home = self.config("salt-api")
         home.mkdir()

@@ -15,7 +15,7 @@ FOLDERS = ("cache", "core", "engines", "executors", "output", "reactor", "return
 LEVELS = {"warning": "warning", "error": "error", "exception": "error", "critical": "critical"}
 #: What a logger is called -> which argument is the text; ``core/quiet.py`` takes first what is not to be repeated.
 _LOGGERS = {"log": 0, "quiet": 1}
-#: What has a warning logged by somebody else -> which argument is the text.
+#: Functions that log a warning for their caller -> the argument that is the text.
 _CALLS = {"Warn": 0, "ignore": 1}
 _FIELD = re.compile(r"%[-+#0 ]*\d*(?:\.\d+)?[srd]")
 

@@ -3,9 +3,9 @@ Records a batch as ``batch.watch`` shows it on a terminal, on a real master and 
 
     python -m docs.recording docs/quickstart.svg
 
-What is drawn is what the terminal gets, when it gets it; but nobody waits for longer than a second, and what Salt 3008
-complains of itself when a command ends ("unclosed Runner") is left out. The picture is an SVG that moves by itself, and
-stands still where somebody wants no motion.
+It draws what the terminal gets, when it gets it; but no pause is longer than a second, and what Salt 3008 complains of
+itself when a command ends ("unclosed Runner") is left out. The picture is an SVG that moves by itself, and stands still
+for viewers who prefer reduced motion.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def draw(frames: Iterable[tuple[float, tuple[str, ...]]], title: str) -> str:
 
 
 def _type(recording: Recording, at: float, words: Iterable[str]) -> float:
-    """Show a command as somebody types it; returns when it is entered."""
+    """Show a command as it is typed; returns when it is entered."""
     recording.show(at, "$ ")
     line = " ".join(f"'{word}'" if re.search(r"[\s*]", word) else word for word in words)
     for number in range(0, len(line), AT_ONCE):

@@ -17,11 +17,11 @@ from tests.waiting import Patience
 hypothesis.settings.register_profile("patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("patient")
 
-# ``cmd.run`` takes the shell of whoever started the minion: the plain one, wherever the tests run.
+# ``cmd.run`` takes the shell of the user who started the minion: use the plain one everywhere.
 os.environ["SHELL"] = "/bin/sh"
 
-# Salt opens the root logger to its finest level when it is imported, and pytest keeps every line. The loader alone writes
-# thousands, which nobody reads.
+# Salt opens the root logger to its finest level when it is imported, and pytest keeps every line. The loader alone
+# writes thousands, which are never read.
 logging.root.setLevel(logging.INFO)
 
 # A process that a test forks may find the stream of a log file locked for ever, by a thread of pytest that it does not have.

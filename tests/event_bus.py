@@ -46,7 +46,7 @@ def main(folder):
         salt.channel.server.MasterPubServerChannel.factory(opts).pre_fork(manager)
     else:  # Salt 3006; 3007 has this too, and does not use it
         manager.add_process(salt.utils.event.EventPublisher, args=(opts,))
-    # Until whoever started this ends, however that ends.
+    # Until the parent process ends, in any way.
     sys.stdin.read()
     os.killpg(0, signal.SIGKILL)
 

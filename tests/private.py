@@ -9,8 +9,9 @@ import stat
 
 def not_private(folder: pathlib.Path, owner: int | None = None) -> list[str]:
     """
-    Walk a folder, and say of each thing in it, and of itself, what is not as it should be: a directory, file or socket that
-    belongs to ``owner`` (by default the folder's parent's), that nobody else may touch, and that has no other name.
+    Walk a folder, and say of each thing in it, and of itself, what is not as it should be: a directory, file or socket
+    that belongs to ``owner`` (by default the folder's parent's), that other users may not touch, and that has no other
+    name.
     """
     owner = folder.parent.stat().st_uid if owner is None else owner
     found = [

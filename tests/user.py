@@ -1,4 +1,4 @@
-"""Who runs the tests: root in continuous integration, and anybody elsewhere."""
+"""The user who runs the tests: root in continuous integration, any user elsewhere."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import os
 import pwd
 
 USER = pwd.getpwuid(os.geteuid()).pw_name
-#: Somebody else, whom every machine has.
+#: Another user, which every machine has.
 OTHER = "nobody" if USER == "root" else "root"

@@ -1,9 +1,9 @@
 """
 Waiting for a condition, for as long as a busy machine needs.
 
-Seconds are those of a machine that has a core for each process that wants one. Where it has not, they pass more slowly:
-with three runnable processes for each core, a deadline of 30 s is over after 90 s. The load is read again and again while
-somebody waits, so that a deadline also stretches with what begins meanwhile.
+Seconds are those of a machine with a core for each runnable process. On a busier machine they pass more slowly: with
+three runnable processes for each core, a deadline of 30 s is over after 90 s. The load is read repeatedly during a
+wait, so a deadline also stretches with load that begins meanwhile.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ def wait_for(condition: Callable[[], T], seconds: float = SOON, what: str | Call
     A condition that raises AssertionError is not yet true. It is looked at once more when the time is over, since it may
     have come true while this process was waiting for a core.
 
-    :param what: what is waited for, for whoever reads the failure; or what says it, asked when the time is over.
+    :param what: what is waited for, for the failure message; or a function that returns it, called when the time is
+        over.
     :raises AssertionError: when the time is over.
     """
     deadline = Deadline(seconds)

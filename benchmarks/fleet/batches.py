@@ -37,7 +37,7 @@ def one(site: Site, args: Arguments) -> Story:
 
 
 def faulty(site: Site, args: Arguments) -> Story:
-    """A batch of which some minions are slow, fail, die in the middle of the job, or were never there."""
+    """A batch; some of its minions are slow, fail, die in the middle of the job, or were never there."""
     site.start([name for number, name in enumerate(site.names) if number % 20])
     site.script(seed=args.seed, **FAULTS)
     return a_batch(site, args)
@@ -58,7 +58,7 @@ def ten(site: Site, args: Arguments) -> Story:
 
 
 def canary(site: Site, args: Arguments) -> Story:
-    """A ramp of one minion, a tenth and then half of them, of which most fail: it must halt in the second wave."""
+    """A ramp of one minion, a tenth and then half of them. Most fail: it must halt in the second wave."""
     story = Story()
     site.start()
     site.script(seed=args.seed, failing=0.7)
@@ -114,7 +114,7 @@ def _in_order(truth: Truth, jid: str) -> Check:
 
 
 def _in_windows(truth: Truth, jid: str, first: float) -> Check:
-    """:param first: when the first of the windows opens, each of which is as long as the pauses between them: a minute."""
+    """:param first: when the first window opens. Windows, and the pauses between them, last a minute."""
     # What was published before a window closes begins when the minion has it.
     times = [run.begun - first for found in truth.of(jid).values() for run in found]
     late = [at for at in times if at < 0 or at % 120 > 62]

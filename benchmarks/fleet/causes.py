@@ -56,7 +56,9 @@ class Evidence:
         return min((until for since, until in answers if since >= at), default=math.inf) if answers else at
 
     def lived(self, engine: str, since: float, until: float) -> bool:
-        """Tell whether one process of an engine ran all the time between two. One that nobody looks at counts as such."""
+        """
+        Tell whether one process of an engine ran all the time between two moments. An unwatched engine counts as such.
+        """
         looks = self.lives.get(engine, ())
         first = max((at for at, _ in looks if at <= since), default=since)
         last = min((at for at, _ in looks if at >= until), default=until)
@@ -66,7 +68,7 @@ class Evidence:
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """``why``, in words that follow "it ran again: "; ``excused``: whether nobody could know better."""
+    """``why``, in words that follow "it ran again: "; ``excused``: whether the engine could not know better."""
 
     excused: bool
     why: str
@@ -85,7 +87,7 @@ def of_second_run(first: Run, second: Run, engine: str, evidence: Evidence) -> C
     if first.answered is not None:
         why = evidence.why_not_stored(first)
         if why is None:
-            return Cause(False, "the master took the return of the first run, could store it, and has not got it")
+            return Cause(False, "the master took the return of the first run, could store it, and does not have it")
         if evidence.lived(engine, first.answered, second.begun):
             return Cause(False, f"{engine} heard of the return of the first run, which was not stored since {why}")
         return Cause(True, f"the return of the first run was not stored since {why}, and {engine} ended after that")

@@ -134,7 +134,8 @@ class Crowd:
         """
         Take what was published.
 
-        :param by: the minion that has heard it; None where all have. ``first``: whether nobody has heard it before.
+        :param by: the minion that has heard it; None for all minions. ``first``: whether it was heard for the first
+            time.
         """
         fun, named, now = load["fun"], load["tgt"], time.monotonic()
         question = isinstance(fun, list) or fun.startswith(_QUESTIONS)

@@ -187,7 +187,7 @@ def _need_begun(site: Site, args: Arguments, jid: str) -> None:
 
 
 def flood(site: Site, args: Arguments) -> Story:
-    """A batch, and a power cut with three jobs, while 2,000 events a second that are nobody's come over the bus."""
+    """A batch, and a power cut with three jobs, while 2,000 events a second that belong to no job come over the bus."""
     story = Story()
     site.start()
     with flooded(site.opts, math.inf) as fired:
@@ -235,7 +235,7 @@ def _flood(opts, rate: float, fired) -> None:
 
 
 def _nobodys(number: int) -> bytes:
-    """A return of nobody's job, as the publisher's socket takes it."""
+    """A return of an unknown job, as the publisher's socket takes it."""
     minion = f"other{number % 500}"
     tag = f"salt/job/20200101000000{number % 1_000_000:06d}/ret/{minion}"
     data = {"id": minion, "return": "x" * 300, "retcode": 0}

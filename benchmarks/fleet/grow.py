@@ -5,8 +5,8 @@ How the cost grows with the fleet: CPU for each return, publishes, memory, and t
     python -m benchmarks.fleet.grow --data grow.json --alone 10000,50000      the engines alone, beyond what a master bears
     python -m benchmarks.fleet.grow --data grow.json --draw docs/scale.svg    the curves, of what the file holds
 
-On a real master that is the scenarios ``one`` and ``power`` (``python -m benchmarks.fleet``), of featherweight minions that
-send all that minions send. Alone, the engine has real files, and nobody else on the machine to wait for: a batch as in
+On a real master it runs the scenarios ``one`` and ``power`` (``python -m benchmarks.fleet``), with lightweight minions
+that send everything that minions send. For the engine alone, files are real, and nothing else delays it: a batch as in
 ``benchmarks/batch.py``, a power cut as in ``benchmarks/retry.py``.
 """
 
@@ -23,7 +23,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 
-#: What is drawn, and of which run it is read: ``{title: value}``.
+#: The values to draw, and the runs that they come from: ``{title: value}``.
 CURVES = (
     "CPU of the engine for each return, ms",
     "publishes, questions included",

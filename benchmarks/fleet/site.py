@@ -35,7 +35,7 @@ from saltext.jobs.core.master.job_cache import JobCache
 
 #: What of a batch's status changes as it goes on.
 _CHANGES = ("state", "active", "pending", "completed", "failed")
-#: The job that is published, of which nothing is run, and the target that is all minions but the one that listens.
+#: The published job, which is not run, and the target of all minions except the one that listens.
 JOB, ALL = ("state.apply", "featherweight"), "[abc]*"
 
 
@@ -159,8 +159,8 @@ class Site:
 
     def are_over(self, jids: Iterable[str]) -> bool:
         """
-        Tell whether batches have ended, and nobody runs them any more, as one that was halted does for a while. Where they
-        cannot be read now, they have not.
+        Tell whether batches have ended, and no minion runs them any more: after a halt some still do for a while.
+        Batches that cannot be read now count as running.
         """
         with contextlib.suppress(Exception):
             return all(_is_over(self.ask("batch.status", jid)) for jid in jids)

@@ -1,7 +1,7 @@
 """
 What really happened on the minions: every run of every job, noted where it happened, and what follows from that.
 
-Times are those of a clock that nobody sets, the same for all processes of the machine. Pure: stdlib only.
+Times are those of a clock that cannot be set, the same for all processes of the machine. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Truth:
         self.repeats: list[tuple[float, str, str]] = []
         #: Seconds by which the fleet was late at most in doing what was due.
         self.lag = 0.0
-        #: What the job cache has, once it was looked up: (minion, jid), and of which run.
+        #: The returns in the job cache, once looked up: (minion, jid), and the run that each belongs to.
         self.cached: dict[tuple[str, str], int] = {}
 
     def look_up(self, found: Mapping[tuple[str, str], int]) -> None:

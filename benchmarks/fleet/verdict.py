@@ -204,7 +204,7 @@ def responsive(
 
 def alive(samples: Sequence[Any], spared: Iterable[tuple[float, float]], engines: Iterable[str]) -> list[Check]:
     """
-    Judge whether engines ended that nobody killed.
+    Judge whether engines ended without being killed.
 
     :param spared: (since, until) of times in which they were killed, or could not be expected to run on.
     """

@@ -49,7 +49,7 @@ def accept(opts: Mapping[str, Any], minions: list[str]) -> pathlib.Path:
     return own
 
 
-#: Gets the load of a publish, the minion that has heard it (None: all), and whether nobody has heard it before.
+#: Gets the load of a publish, the minion that has heard it (None: all), and whether it was heard for the first time.
 Heard = Callable[[Mapping[str, Any], "str | None", bool], Awaitable[None]]
 
 
@@ -130,7 +130,7 @@ class Wire:
             channel.close()
 
     async def close(self) -> None:
-        """Release all connections that nobody uses in this moment."""
+        """Release all connections that are not in use."""
         for minion in list(self._subscriptions):
             self.unsubscribe(minion)
         self._channel.close()
@@ -204,7 +204,7 @@ class Wire:
 
     @contextlib.asynccontextmanager
     async def _connected(self, free: asyncio.Queue[Any]) -> AsyncIterator[Any]:
-        """A connection that nobody else uses meanwhile. One over which no answer came is replaced."""
+        """A connection for exclusive use. A connection without an answer is replaced."""
         connection = await free.get()
         try:
             yield connection
@@ -217,7 +217,7 @@ class Wire:
 
 class Subscription(salt.channel.client.AsyncPubChannel):
     """
-    What one minion hears over TCP. It says who it is, and tells nobody else that it is connected.
+    One minion's subscription over TCP. It sends its id, and does not announce its connection.
 
     ``loads``: what was read of publishes, for all minions.
     """
@@ -274,7 +274,7 @@ class Identity:
         return self._wire.token(clear)
 
     async def authenticate(self) -> None:
-        """Sign in anew; whoever asks meanwhile waits for the same."""
+        """Sign in anew; concurrent callers wait for the same sign-in."""
         if self._underway is None:
             self._underway = asyncio.ensure_future(self._authenticate())
             self._underway.add_done_callback(self._is_over)

@@ -169,7 +169,7 @@ class _Everything:
 
 
 class PostgresqlServer:
-    """As ``Server``; with a database of its own for whoever wants one."""
+    """As ``Server``; with a database of its own for each caller that wants one."""
 
     def __init__(self, server):
         self.server = server

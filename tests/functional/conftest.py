@@ -28,7 +28,7 @@ def until(loop):
 @pytest.fixture(scope="session")
 def sock_dir(salt_factories_default_root_dir):
     """
-    The sockets of a bus, at which nobody ever reads. A command of Salt that finds none tries for two seconds to connect, and
+    The sockets of a bus, without a reader. A command of Salt that finds none tries for two seconds to connect, and
     takes a core for it.
     """
     folder = salt_factories_default_root_dir / "bus"

@@ -30,7 +30,7 @@ _MODULES = (
 _FEW_MODULES = {"disable_modules": all_but(*_MODULES)}
 #: Seconds that a command may take.
 COMMAND = 90
-#: Salt's options that say for how many seconds it waits for somebody, who is slower on a busy machine.
+#: Salt's options for how many seconds to wait for an answer, which takes longer on a busy machine.
 _TIMEOUTS = ("timeout", "gather_job_timeout", "auth_timeout", "request_channel_timeout")
 
 

@@ -154,7 +154,7 @@ class Link:
         self.mend()
 
     def mend(self):
-        """Let whoever connects through."""
+        """Let connections through."""
         self._server = socket.create_server(("127.0.0.1", self.port))
         self.port = self._server.getsockname()[1]
         threading.Thread(target=self._accept, args=(self._server,), daemon=True).start()

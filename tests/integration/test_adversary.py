@@ -1,5 +1,5 @@
 """
-A minion that has turned, against a master with all three engines: it controls nothing, holds nobody up and fills nothing.
+A hostile minion against a master with all three engines: it controls nothing, delays no other and fills nothing.
 
 For as long as SALTEXT_JOBS_ADVERSARY says, in seconds; by default for a minute.
 """

@@ -36,7 +36,7 @@ def fleet(master):
 
 @pytest.fixture
 def salt(master, fleet):
-    """``salt`` as somebody types it; what came back, parsed."""
+    """``salt`` as typed at a prompt; its output, parsed."""
     return lambda target, *args: salt_cli(master, target, *args).data
 
 

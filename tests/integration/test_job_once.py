@@ -236,7 +236,7 @@ MOMENTS = 6 * (START, ASKED, SENT) + (SENT, SENT)
 @pytest.mark.slow
 def test_a_minion_that_flaps_twenty_times_in_a_minute_runs_no_job_twice(desk, anna, tmp_path):
     kill(anna)
-    # Of what was published while it had records for less than some seconds, nobody knows that it never began.
+    # A job that was published within some seconds of the first record may have begun unrecorded.
     os.utime(pathlib.Path(anna.config["cachedir"], "job_once", "anna", ".since"), (0, 0))
     jobs = {}
     for number in range(6):

@@ -1,4 +1,4 @@
-"""Nobody but the master's user can read or change what the engines keep."""
+"""Only the master's user can read or change what the engines keep."""
 
 from __future__ import annotations
 

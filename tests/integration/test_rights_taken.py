@@ -1,5 +1,6 @@
 """
-Rights that were taken away: a job that waits to be delivered, and a batch that waits for its time, an approval or somebody.
+Rights that were taken away: a job that waits to be delivered, and a batch that waits for its time, an approval or a
+resume.
 
 The rights of some are taken by a change of the master's configuration, while the master is down; those of others by a
 backend that has their lists and answers at any time.
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.story
 
 RIGHTS = ["test.*", "file.append", {"@runner": ["batch.*", "job_retry.*"]}]
 RUNNERS = [{"@runner": ["batch.*", "job_retry.*"]}]
-#: Of whom everything but the runners is taken: names that mean something to Salt among them.
+#: Users who lose every right except the runners: some of their names have a meaning to Salt.
 GONE = ["gone", "root", "sudo_anna", "Reactor", "liar"]
 #: A backend whose lists are in a file, and which tells them without a password.
 LISTED = """
@@ -210,7 +211,7 @@ def test_a_batch_whose_owner_has_lost_the_right_waits_until_another_user_takes_i
     assert world.runs(name) == before
 
     answer = world.api.call("batch.resume", world.jids[name], token=world.token(user))
-    assert answer["success"] is False, answer  # whoever has lost the rights cannot resume it
+    assert answer["success"] is False, answer  # the user who has lost the rights cannot resume it
     assert world.run("batch.resume", world.jids[name]) is True
     ended = world.await_end(name)
     assert ended["success"] is True

@@ -71,7 +71,7 @@ def minion(master, name):
 
 
 class Fleet:
-    """The minions, of which the last one may be away."""
+    """The minions; the last one may be away."""
 
     def __init__(self, master):
         self._master, self._minions = master, [minion(master, name) for name in RACKS]

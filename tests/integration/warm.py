@@ -48,7 +48,7 @@ def run(cli, *args, **options):
 
 def typed(words, environment, timeout):
     """
-    Run a command as somebody types it.
+    Run a command as typed at a prompt.
 
     :param words: its path and its arguments.
     :returns: its exit status, None when it was killed for taking longer than ``timeout`` seconds; and what it has printed.

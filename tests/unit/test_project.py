@@ -135,7 +135,7 @@ def test_a_warning_is_an_error_but_for_those_that_others_cause_each_named_with_w
     first, *others = re.findall(r"((?:^    # .+\n)*)^    \"(.+)\",$", block, re.MULTILINE)
     assert first == ("", "error")
     assert others[0][0]
-    # A kind of warning as a whole is nobody's.
+    # A whole category of warnings must not be ignored.
     assert [line for _, line in others if not re.fullmatch(r"ignore:\W{0,2}\w{2}.+:[\w.]+Warning", line)] == []
     with pytest.raises(DeprecationWarning):
         warnings.warn("somebody else", DeprecationWarning, stacklevel=100)

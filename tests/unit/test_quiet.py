@@ -1,4 +1,4 @@
-"""What anybody can cause as often as he likes makes a bounded number of lines in the log."""
+"""Lines that anyone can trigger at will are bounded in number."""
 
 from __future__ import annotations
 

@@ -659,7 +659,8 @@ def test_a_disk_that_fills_while_the_job_runs_costs_its_end_and_not_the_job(mini
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert returned == [("done", 0)]
     assert "could not be recorded" in caplog.text
-    # This process lives on, as that of a minion whose jobs are threads: nobody waits for what it is not at any more.
+    # This process lives on, as that of a minion whose jobs are threads: a second delivery must not wait for a thread
+    # that ended.
     text, retcode = minion.deliver(jid, "probe.fill", trace, "done")
     assert (retcode, minion.runs()) == (1, 1)
     assert "was interrupted" in text

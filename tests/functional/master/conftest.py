@@ -28,7 +28,7 @@ class PublisherSocket:
         self.server.setblocking(False)
 
     def has_peer(self):
-        """Whether somebody has connected since the start, or since ``peer`` was set to None."""
+        """Whether a client has connected since the start, or since ``peer`` was set to None."""
         if self.peer is None:
             with contextlib.suppress(BlockingIOError):
                 self.peer, _ = self.server.accept()

@@ -65,7 +65,7 @@ def test_what_is_wanted_is_heard_in_order(opts, loop, until, fire, is_direct):
 
 @pytest.mark.skipif(not compat.HAS_PLAIN_BUS, reason="this release's bus is never read directly")
 def test_a_bus_that_cannot_be_read_directly_is_heard_through_salts_own_client(opts, loop, until, fire):
-    # Nobody serves that socket: as a release would be whose publisher has it elsewhere, or speaks another language there.
+    # That socket is not served, as on a release whose publisher has it elsewhere, or uses another protocol there.
     path = pathlib.Path(opts["sock_dir"], "master_event_pub.ipc")
     hidden = path.rename(path.with_suffix(".hidden"))
     # From another thread: the client of Salt 3007 waits for the socket and holds the loop up.

@@ -31,7 +31,7 @@ class ParallelClient(Client):
 
 
 def called_in_a_process_of_its_own(user, client=Client):
-    """As the master calls a runner for somebody, and ``salt-run --async`` for whoever types it."""
+    """Calls as the master calls a runner for a user, and as ``salt-run --async`` does."""
     return AsyncClientMixin._proc_function(
         instance=client(), opts={}, fun="batch.start", low={}, user=user, tag="t", jid="1", daemonize=False
     )

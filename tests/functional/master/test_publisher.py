@@ -127,7 +127,7 @@ def test_a_question_whose_answers_are_kept_is_stored_and_not_owed_to_absent_mini
 
 
 def test_publishes_at_a_time_have_a_connection_each_and_do_not_wait_for_one_another(master, publish):
-    master.together = 6  # nobody gets an answer before all have asked
+    master.together = 6  # no caller gets an answer before all have asked
     assert publish(6, timeout=10.0) == [{"a"}] * 6
     assert len(set(master.connections)) == 6
     master.together = 1

@@ -18,7 +18,7 @@ from tests.waiting import comes_true
 
 
 class JobCache:
-    """What a job cache holds, and jobs of which it fails to tell."""
+    """The content of a job cache, and jobs that it fails to read."""
 
     def __init__(self):
         self.loads, self.stored, self.broken = {}, {}, set()

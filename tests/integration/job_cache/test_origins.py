@@ -21,7 +21,7 @@ def test_a_job_of_salt_ssh_is_listed_with_those_who_answered(salt_factories, tmp
         missing("ssh is not installed")
     master = make_master(salt_factories, engines=[])
     roster = tmp_path / "roster"
-    # Nobody listens on this port: that the box cannot be reached is an answer as well.
+    # Nothing listens on this port: an unreachable box is an answer too.
     roster.write_text("box:\n  host: 127.0.0.1\n  port: 1\n  user: nobody\n", encoding="utf-8")
     with master.started(), minions(master, "alpha"):
         salt_ssh = pathlib.Path(sys.executable).with_name("salt-ssh")

@@ -68,7 +68,7 @@ def bulk_returns(postgresql, jids):
 
 
 def bulk_minions(postgresql, tag):
-    """Of whom the database of pgjsonb_bulk has events with that tag."""
+    """The masters whose events with that tag are in the database of pgjsonb_bulk."""
     with contextlib.suppress(psycopg2.errors.UndefinedTable):
         query = "SELECT DISTINCT data->>'id' FROM salt_events WHERE tag = %s"
         return [minion for (minion,) in postgresql.execute(query, tag, database="bulk")]
@@ -294,7 +294,7 @@ def test_a_master_that_is_killed_loses_nothing_that_its_job_cache_has(load, mast
     for process in [*descendants(master.pid), master.pid]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
-    # What comes back while nobody listens is in the job cache only.
+    # What returns while the recorder is down is only in the job cache.
     jid = load.publish(["late-1", "late-2"], fires=False)
     load.give_back(jid, "late-1", fires=False)
     load.give_back(jid, "late-2", fires=False)

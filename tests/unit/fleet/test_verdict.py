@@ -118,13 +118,13 @@ def twice(first, evidence=NOTHING, lives=None):
         (ran(how=CUT, recorded=True), NOTHING, LIVES, "executor"),
         (ran(), NOTHING, LIVES, "the job cache has the return"),
         (ran(), FULL, ENDS, "the job cache has the return"),
-        (unstored(), NOTHING, ENDS, "could store it, and has not got it"),
+        (unstored(), NOTHING, ENDS, "could store it, and does not have it"),
         (unstored(), FULL, LIVES, "engine heard of the return"),
         (
             unstored(begun=30.0, end=31.0),
             FULL,
             ENDS,
-            "could store it, and has not got it",
+            "could store it, and does not have it",
         ),  # at about that time is not then
         (ran(how=CUT, told=True), NOTHING, LIVES, "engine heard that the first run began"),
         (

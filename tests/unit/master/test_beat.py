@@ -1,4 +1,4 @@
-"""A beat tells of lost events, and nobody but the process itself can make one."""
+"""A beat shows lost events, and only the process itself can make one."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ NOW = 1_000_000.0
 
 
 def look(hearsay, found=(), took=0.001):
-    """Let time pass until a look-up is due, and make it; returns (when it ended, whom it was for, who is doubted)."""
+    """Let time pass until a look-up is due, and make it; returns (its end, its minions, the minions given up)."""
     now = hearsay.next_due
     asked = hearsay.take(now)
     doubted = hearsay.looked(asked, [minion for minion in asked if minion in found], now + took, took)
