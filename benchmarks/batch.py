@@ -5,7 +5,7 @@ to write(2), publishes. Never wall time.
     .venv/bin/python -m benchmarks.batch [--quick]
 
 Both sides run their real code on real files in a temporary directory. Only the bus and the network are left out: events
-are handed to the function that Salt's loop calls with them, and a publish is answered by minions that return at once.
+go directly to the function that Salt's loop calls with them, and simulated minions return each publish at once.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ def return_event(jid: str, minion: str, payload: int = PAYLOAD) -> dict:
 
 
 def store_returns(opts, jid: str, minions, payload: int = PAYLOAD) -> None:
-    """Put into the job cache what the master's workers store: that is not what is measured."""
+    """Store what the master's workers would store in the job cache: this is not measured."""
     store = store_of(opts)
     for minion in minions:
         store.store(f"{records.RETURNS}/{jid}", minion, {"return": "x" * payload, "retcode": 0, "success": True}, False)
 
 
 def log_returns(opts, events) -> None:
-    """Put into the log what the master's workers append: that is not what is measured either."""
+    """Append what the master's workers would append to the log: this is not measured either."""
     writer = store_of(opts).log
     for event in events:
         data = event["data"]
@@ -96,7 +96,7 @@ class Meter:
         self.written = self._bytes() - self._written
 
     def leave_out(self, cpu, written):
-        """Count as if so much had not been spent since it was entered."""
+        """Leave so much out of the count."""
         self._cpu += cpu
         self._written += written
 
@@ -215,7 +215,9 @@ class Inbox(requests.Inbox):
 
 
 class Ours:
-    """The batch_manager engine without its sockets. With ``logged`` the master keeps a log; else returns are looked for."""
+    """
+    The batch_manager engine without its sockets. With ``logged`` the master keeps a log; else returns are looked up.
+    """
 
     def __init__(self, opts, logged=True):
         self.opts, self.logged, self.meter = opts, logged, Meter()
@@ -239,7 +241,7 @@ class Ours:
         self.settle()
 
     def settle(self):
-        """Let the loop do all that is due at once."""
+        """Let the loop do everything that is due."""
 
         async def until_published():
             while self.inbox.unanswered:
@@ -254,7 +256,9 @@ class Ours:
             self.bus.take(event)
 
     def sent(self, events):
-        """What the master's workers make of returns, which ``meter`` leaves out: records of the log, and events."""
+        """
+        What the master's workers make of returns (records of the log, and events), without counting it in ``meter``.
+        """
         with Meter() as workers:
             if self.logged:
                 log_returns(self.opts, [event for event in events if event["data"]["jid"] in self.shell.live])
@@ -292,7 +296,7 @@ class Ours:
 
 
 def per_return(fleet: int, native_samples: int, our_samples: int, payload: int = PAYLOAD, logged: bool = True):
-    """CPU and bytes of one return of a batch with one sub-batch of all minions."""
+    """CPU and bytes of one return, for a batch with one sub-batch of all minions."""
     minions = minions_of(fleet)
     with master_opts() as opts:
         native = Native(opts)

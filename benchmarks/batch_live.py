@@ -1,11 +1,11 @@
 """
-What a whole batch costs the engine when its events come over Salt 3008's own bus: CPU seconds of this process.
+The cost of a whole batch for the engine when its events come over Salt 3008's own bus: CPU seconds of this process.
 
     .venv/bin/python -m benchmarks.batch_live [MINIONS] [SIZE]
 
-The bus is Salt's. The master's publisher and the minions are one other process, which fires what they would: for each
-minion the answer to the presence ping, the sign that the job has begun, and the return. A real publish costs about half a
-millisecond of CPU more than one here; what the master's workers store costs the engine nothing.
+The bus is Salt's. Another process stands for the master's publisher and the minions, and fires their events: for each
+minion the answer to the presence ping, the start of the job, and the return. A real publish costs about half a
+millisecond of CPU more than one here; the master's workers cost the engine nothing.
 """
 
 from __future__ import annotations

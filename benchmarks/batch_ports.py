@@ -1,6 +1,6 @@
 """
-What benchmarks of the batch engine share: a batch, and the ports of an engine. All ports are real but for the bus, the
-publisher and the inbox, which are given.
+Shared by benchmarks of the batch engine: a batch, and the ports of an engine. All ports are real except the bus, the
+publisher and the inbox, which the caller passes.
 """
 
 from __future__ import annotations

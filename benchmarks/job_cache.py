@@ -5,10 +5,11 @@ What the job cache costs, side by side with Salt's own: CPU time of the calling 
     python benchmarks/job_cache.py --jobs 5000 --drivers localfs
     TMPDIR=/dev/shm python benchmarks/job_cache.py        the same without what the file system costs
 
-``native`` is the ``salt_cache`` of Salt 3008 and ``local`` Salt's ``local_cache``; the columns are there where Salt has
-them. ``sqlite`` is ours with ``cache: sqlite``, beside ours on localfs. Every returner gets jobs of its own in a directory
-of its own, written beforehand in the layout that it reads. Redis is started for the run, from ``redis-server`` on the PATH,
-and its own CPU time is not counted; how often it is asked is. Nothing here may read or write the job cache of a master.
+``native`` is the ``salt_cache`` of Salt 3008 and ``local`` Salt's ``local_cache``; these columns appear on releases
+that have them. ``sqlite`` is ours with ``cache: sqlite``, beside ours on localfs. Every returner gets jobs of its own
+in a directory of its own, written beforehand in the layout that it reads. Redis is started for the run, from
+``redis-server`` on the PATH; its CPU time is not counted, its round trips are. Nothing here may read or write the job
+cache of a master.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ MINIONS = ["web1", "web2"]
 LOAD = {"fun": "state.apply", "arg": ["web"], "tgt": "web*", "tgt_type": "glob", "user": "root", "ret": ""}
 LOAD["kwargs"] = {"delimiter": ":", "show_timeout": True, "metadata": {"ticket": "OPS-1"}}
 RETURN = {"return": {"changes": "x" * 400}, "retcode": 0, "success": True}
-# What the figure of each other column is at least to be, in times of ours.
+# The aims: each other column must cost at least so many times as much as ours.
 WANTED = {"save_load": 4, "returner": 4, "get_jid": 1, "get_jids": 1, "get_jids_filter(20)": 50}
 WANTED.update(
     {"first clean_old_jobs": "", "clean_old_jobs": 20, "removal": 1, "search by fun": "", "search by minion": ""}
@@ -63,7 +64,7 @@ def options(folder, **more):
     return {**salt.config.DEFAULT_MASTER_OPTS, **own, **more}
 
 
-# -- jobs that are there beforehand ---------------------------------------------------------------------------
+# -- existing jobs ---------------------------------------------------------------------------
 
 
 def fill_banks(folder, names, big, returns, published, age=0):
@@ -83,7 +84,7 @@ def fill_banks(folder, names, big, returns, published, age=0):
 
 
 def make_old(folder, age, names):
-    """Set the times of what is there of some jobs back by ``age`` seconds."""
+    """Set the file times of some jobs back by ``age`` seconds."""
     wanted, then = set(names), time.time() - age
     for parent, folders, files in os.walk(folder) if age else ():
         for name in (*folders, *files):
@@ -113,7 +114,7 @@ def fill_sqlite(opts, names, big, returns, age=0):
 
 
 def disk(folder):
-    """The bytes that files take, and how many files and directories there are, log and memory of SQLite left out."""
+    """The bytes of files, and the number of files and directories, without SQLite's log and shared memory."""
     taken = count = 0
     if os.path.exists(f"{folder}/cache.sqlite"):
         with contextlib.closing(sqlite3.connect(f"{folder}/cache.sqlite")) as sql:
@@ -185,7 +186,7 @@ class Trips:
 
 
 def measure(call, trips, repeat=1):
-    """Seconds of CPU, the better of two runs for what can be repeated, and round trips, of one call."""
+    """Seconds of CPU (the better of two runs, if it can be repeated) and round trips of one call."""
     best = None
     for _ in range(repeat):
         sent, began = trips.count, time.process_time()
@@ -214,9 +215,7 @@ def figures(module, new, big, trips, make_old_jobs):
         module.returner({"jid": new[1 + number // 15], "id": f"web{number % 15}", **RETURN})
 
     if module.__name__.endswith("local_cache"):
-        each(
-            lambda jid, number: module.prep_jid(passed_jid=jid)
-        )  # makes the directory, for which the others have no need
+        each(lambda jid, number: module.prep_jid(passed_jid=jid))  # makes the directory, which only this one needs
 
     def remove():
         module.clean_old_jobs()
@@ -234,7 +233,7 @@ def figures(module, new, big, trips, make_old_jobs):
     }
     removed = make_old_jobs()
     if hasattr(module, "store_of"):
-        # It need not look for old jobs among those that it has seen.
+        # It need not look for old jobs among those that it knows.
         module.store_of(module.__opts__).swept.clear()
         module.store_of(module.__opts__).young.clear()
     found["removal"] = measure(remove, trips)

@@ -5,8 +5,9 @@ What the job cache costs with each driver, those on servers too, beside Salt's o
     python -m benchmarks.job_cache_servers --jobs 5000 --columns postgresql,mysql
 
 For each call: milliseconds of CPU of the calling process and of the server, round trips, and kB on the wire in both
-directions, counted by a relay of its own between the two. The servers are started for the run; they do not wait for their
-disk (fsync=off), as that is no CPU time. Every column is filled by its own calls. Nothing here may touch another server.
+directions, counted by a relay of its own between the two. The servers are started for the run; they do not wait for
+their disk (fsync=off), because waiting is not CPU time. Every column is filled by its own calls. Nothing here may touch
+another server.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ LOOKUPS = 3  # by the runner, which loads all modules each time
 
 
 class Relay:
-    """Passes on what is said between a client and a server, in a process of its own, and counts it."""
+    """Relays and counts the traffic between a client and a server, in a process of its own."""
 
     def __init__(self, port):
         self.port = free_port()

@@ -5,10 +5,10 @@ What the job cache costs as it grows: CPU time at 1,000, 10,000, 100,000 and 1,0
     python -m benchmarks.job_cache_sizes --sizes 1000,10000 --columns sqlite,local --data sizes.json
     python -m benchmarks.job_cache_sizes --draw docs/job_cache.svg --data sizes.json         the curves, of what is there
 
-The columns are those of ``benchmarks/job_cache.py``. The jobs are spread over ten days, each for ten of a fleet of 2,000
-minions; one in 10,000 is of a function, and one in 10,000 for a minion, that no other job has. What is searched for is that
-function and that minion, over a day. Jobs that are there beforehand are written in bulk, in the layout that the returner
-reads, as no figure is taken of that; what is measured goes through the returner. Drawing needs the extra ``bench``.
+The columns are those of ``benchmarks/job_cache.py``. The jobs are spread over ten days, each for ten of a fleet of
+2,000 minions; one in 10,000 has a function, and one in 10,000 a minion, that no other job has. The searches look for
+that function and that minion, over a day. Existing jobs are written in bulk, in the layout that the returner reads,
+which is not measured; measured calls go through the returner. Drawing needs the extra ``bench``.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ ROWS = (
     "bytes, in times of msgpack and keys",
     "files and directories a job",
 )
-#: How others fare beside a removal, with sqlite.
+#: How a removal affects other processes, with sqlite.
 BESIDE = {
     "longest transaction of the removal": "ms of CPU",
     "transactions that a writer waited for, at most": "",
@@ -144,7 +144,7 @@ def fill_sqlite(own, found, age):
 
 
 def cpu(call, repeat=1):
-    """Milliseconds of CPU of a call; of several the best."""
+    """Milliseconds of CPU of a call; the best of several."""
     best = float("inf")
     for _ in range(repeat):
         began = time.process_time()
@@ -197,7 +197,7 @@ def figures(column, size, folder, file_returns):
 
 
 def removal(column, size, folder, own, module, file_returns):
-    """Remove as many old jobs as half of those that are there, up to 50,000."""
+    """Remove half as many old jobs as there are jobs, up to 50,000."""
     count = min(50_000, size // 2)
     old = ((*job[:2], job[2][-(RETURNS if column == "sqlite" else file_returns) :]) for job in jobs(count, 60, 5))
     fill(column, folder, own, old, age=55 * 86400)
@@ -226,7 +226,7 @@ def removal(column, size, folder, own, module, file_returns):
 
 def transactions_of(call):
     """
-    Return what a call took in ms of CPU and, of each of its transactions, for how many seconds of CPU it held the file, at
+    Return the ms of CPU of a call and, for each of its transactions, for how many seconds of CPU it held the file, at
     most, and when it ended.
     """
     held, began = [], []

@@ -1,16 +1,16 @@
 """
-What jobs for many minions cost, beside Salt's ``local_cache`` in the same run: CPU time and what is written, by how many
-minions a job is for, and over an hour of large jobs.
+The cost of jobs for many minions, beside Salt's ``local_cache`` in the same run: CPU time and bytes written, by the
+number of minions of a job, and over an hour of large jobs.
 
     python -m benchmarks.job_cache_wide                            10, 1,000, 10,000 and 50,000 minions, and the hour
     TMPDIR=/dev/shm python -m benchmarks.job_cache_wide --minions 10,1000
     python -m benchmarks.job_cache_wide --hour 360 --minions ''    the hour alone
     TMPDIR=/mnt python -m benchmarks.job_cache_wide --device loop0    what reaches a disk that nothing else uses
 
-Written is what the process hands to the system, in bytes: with local_cache the content of its files alone, and not what the
-file system writes for each of their names and directories. What sqlite writes when it moves its log into the file is in it.
-With ``--device`` it is what the disk of ``TMPDIR`` was given until all of it was there, of whatever kind.
-The hour is of a job every ten seconds; its jids tell so, and it takes no longer than the writing.
+Bytes written are those that the process hands to the system. For local_cache that is only the content of its files,
+without what the file system writes for names and directories. For sqlite it includes moving its log into the file. With
+``--device`` it is everything that the disk of ``TMPDIR`` got until all was on it. The hour has a job every ten seconds
+by its jids, and takes no longer than the writing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from saltext.jobs.core.store import search
 from saltext.jobs.core.store.store import store_of
 
 COLUMNS = ("local", "sqlite")
-#: How many jobs one figure is of, and at least how many returns; of jobs for ten all.
+#: Jobs for one figure, and the least number of returns; for jobs of ten minions all returns.
 JOBS = {10: 300, 1000: 100}
 FEW_JOBS, RETURNS = 20, 3000
 #: The disk whose bytes are counted, and the folder that must be completely on it.
@@ -71,9 +71,10 @@ def published(module, column, second, minions):
 
 def of_width(column, folder, width, is_mixed):
     """
-    Return what a publish, and what a return, takes.
+    Return the cost of a publish, and of a return.
 
-    :param is_mixed: whether each job is for other minions of a fleet that is twice as large; else all are for the same.
+    :param is_mixed: whether each job is for different minions, of a fleet that is twice as large; else all are for the
+        same.
     """
     module, _ = opened(column, folder)
     chance = random.Random(width)

@@ -1,12 +1,12 @@
 """
-What workers of a master cost that store jobs at one time, beside Salt's ``local_cache`` in the same run: the CPU time of
-all of them by what they stored, and the longest time that one of them waited.
+The cost of several workers of a master that store jobs at the same time, beside Salt's ``local_cache`` in the same run:
+their CPU time divided by what they stored, and the longest wait of one of them.
 
     python -m benchmarks.job_cache_workers                        1, 5 and 24 workers
     TMPDIR=/dev/shm python -m benchmarks.job_cache_workers --workers 24 --rounds 3
 
-Each worker publishes jobs for ten minions and stores what these return, as fast as it can. Of several rounds, in turns, the
-least of each figure counts.
+Each worker publishes jobs for ten minions and stores what these return, as fast as it can. The least of each figure of
+several rounds, in turns, counts.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """
-What the executor job_once costs a minion for each job: CPU and wall time, and the system calls where strace is there.
+What the executor job_once costs a minion for each job: CPU and wall time, and the system calls if strace is installed.
 
     python -m benchmarks.job_once [--jobs N] [--folder F]
 
-One process calls a function that does nothing through Salt's own ``Minion._execute_job_function``, without the executor and
-with it, on the disk of ``--folder`` (by default that of the temporary files). A real job forks a process besides.
+One process calls a function that does nothing through Salt's own ``Minion._execute_job_function``, without the executor
+and with it, on the disk of ``--folder`` (by default that of the temporary files). A real job also forks a process.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """
-What the log of the master's own doings costs: CPU time of the calling process, and bytes.
+The cost of the master's own log: CPU time of the calling process, and bytes.
 
     python -m benchmarks.log                       the figures
     TMPDIR=/dev/shm python -m benchmarks.log       the same without what the file system costs
 
-The job cache's ``save_load`` and ``returner`` are measured on localfs with and without the log, in turns and in one process,
-and the least of several turns counts: what else runs on the machine makes each dearer.
+The job cache's ``save_load`` and ``returner`` are measured on localfs with and without the log, in turns and in one
+process, and the least of several turns counts, because other work on the machine makes each dearer.
 """
 
 from __future__ import annotations

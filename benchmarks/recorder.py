@@ -1,17 +1,17 @@
 """
 What recording costs: python -m benchmarks.recorder [--returns N] [--outage SECONDS] [--postgresql | --bus]
 
-The recorder's own path (take in, spool, read, deliver) runs in this process against a returner that costs nothing, one after
-the other with what Salt does in a master worker for the same returns (``store_job`` with ``local_cache``), so that the
-figures can be compared. CPU time, not wall time. Then an outage of the returner at 200 returns a second, for its memory.
-With --postgresql, instead: a spool of N returns into a real server that this starts, by ``pgjsonb_bulk`` and, in the same
-run, by Salt's own ``pgjsonb``; the CPU time of the server counts too.
+The recorder's own path (take in, spool, read, deliver) runs in this process against a returner that costs nothing. For
+comparison it then runs what Salt does in a master worker for the same returns (``store_job`` with ``local_cache``). CPU
+time, not wall time. Then an outage of the returner at 200 returns a second, for its memory. With --postgresql, instead:
+a spool of N returns into a real server that this starts, by ``pgjsonb_bulk`` and, in the same run, by Salt's own
+``pgjsonb``; the CPU time of the server counts too.
 
-With --bus, instead: the whole way, from Salt's own publisher through its socket, the spool and the disk to a returner that
-costs nothing, --rate events a second for --seconds; then the same through Salt's own client. CPU time of this process; it
-must lose nothing, which is counted.
+With --bus, instead: the whole way, from Salt's own publisher through its socket, the spool and the disk to a returner
+that costs nothing, --rate events a second for --seconds; then the same through Salt's own client. CPU time of this
+process; losses are counted, and there must be none.
 
-It must never touch a master or a server that runs: everything is in a temporary folder.
+It must never touch a running master or server: everything is in a temporary folder.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from tests.event_bus import event_bus
 from tests.postgresql import PostgreSQL
 
 RATE = 200
-#: Processes that fire events. To fire one takes Salt 500 us of CPU.
+#: Processes that fire events. Salt takes 500 us of CPU to fire one.
 _FIRING = 2
 
 
@@ -266,7 +266,7 @@ def in_postgresql(folder, count):
 
 
 class NoJobs:
-    """A job cache in which nothing is found."""
+    """An empty job cache."""
 
     def jids_since(self, since):
         return {}
@@ -371,7 +371,7 @@ def main():
             figures = on_the_bus(folder, options)
         else:
             figures = {
-                # First, while this process has taken no memory for anything else.
+                # First, before this process has used memory for anything else.
                 **measure_outage(folder / "outage", options.outage),
                 **measure_ours(folder / "ours", options.returns),
                 **measure_salt(folder / "salt", min(options.returns, 2000)),

@@ -40,7 +40,7 @@ from saltext.jobs.core.retry.shell import RetryShell
 from saltext.jobs.core.retry.store import Changes, RetryStore
 from saltext.jobs.core.settings import RetrySettings
 
-#: How the fleet's process starts: with what this one has made.
+#: The fleet's process is forked, and inherits what this one has made.
 FORK = multiprocessing.get_context("fork")
 
 
@@ -256,7 +256,7 @@ class Stage:
         self.to_fleet.put(None)
         if self.fleet is not None:
             self.fleet.join(5)
-        self.to_fleet.cancel_join_thread()  # where there is no fleet, nobody takes what is in it
+        self.to_fleet.cancel_join_thread()  # without a fleet its content is never taken
         self.shell.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -282,7 +282,7 @@ def come_back(minions, jobs, within):
     stage.connect_fleet()
     shell.start()
     stage.go_on(lambda: shell.restored and shell.machine.next_due is not None, 60)
-    stage.go_on(lambda: stage.publisher.publishes >= 1, 30)  # the ping at the start, which nobody answers
+    stage.go_on(lambda: stage.publisher.publishes >= 1, 30)  # the ping at the start, which stays unanswered
     before, begun, spent = stage.publisher.publishes, time.monotonic(), cpu()
     stage.to_fleet.put(("start", stage.minions, within))
     done = stage.go_on(lambda: not shell.machine.total, 180 + within)
@@ -345,7 +345,7 @@ def missing(minions):
 
 
 def foreign(count):
-    """Events that are of no use."""
+    """Events that the engine does not need."""
     stage = Stage(10)
     stage.build().start()
     stage.go_on(lambda: stage.bus.listener is not None, 30)
@@ -366,7 +366,7 @@ def foreign(count):
 
 
 def forged(minions, minutes=45, every=45):
-    """Somebody forges a start of each minion again and again: of those that are owed a job and away, and of others."""
+    """A start of each minion is forged again and again: of minions that are owed a job and away, and of others."""
     for owed in (True, False):
         signs = minions * minutes * 60 // every
         spent, questions = forge(minions, owed, minutes, every)
@@ -376,7 +376,7 @@ def forged(minions, minutes=45, every=45):
 
 
 def forge(minions, owed, minutes, every):
-    """Return (CPU seconds, questions). The machine's time is made up; minions that are asked say nothing."""
+    """Return (CPU seconds, questions). The machine's time is simulated; asked minions stay silent."""
     stage, now, asked, questions = Stage(1), 0.0, [], 0
     stage.clock = Clock(0.0, lambda: now)
     names = [f"minion{n:05d}" for n in range(minions)]
@@ -384,7 +384,7 @@ def forge(minions, owed, minutes, every):
     entries = [Entry(name, job.jid, 0.0, 1e6, "was away") for name in names]
 
     class Answered(RetryShell):
-        """What it looks up is not there, and whom it asks says nothing."""
+        """Look-ups find nothing, and asked minions stay silent."""
 
         def step(self, fact):
             for effect in self.machine.step(fact, now):

@@ -1,11 +1,12 @@
 """
-What a fleet that comes back costs a real Salt 3008 master: its engine, and its workers, which take what minions send.
+The cost of a returning fleet for a real Salt 3008 master: its engine, and its workers, which take the minions'
+messages.
 
     .venv/bin/python -m benchmarks.retry_live [--minions 1000] [--jobs 3] [--within 10]
 
-A master with the job_retry engine publishes jobs while all its minions are away; then they start. The minions are those of
-benchmarks/fleet: they take no CPU from the processes that are measured, and run nothing. Beside it stands what the same
-minions cost when they are there: a job that they return, and a start of theirs of which nothing follows.
+A master with the job_retry engine publishes jobs while all its minions are away; then they start. The minions are those
+of benchmarks/fleet: they take no CPU from the processes that are measured, and run nothing. For comparison: the cost of
+the same minions when they are there, for a job that they return, and for a start without consequences.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from benchmarks.fleet.watch import difference
 from demo.fleet import quiet_salt
 from saltext.jobs.core.engine.names import JOB_RETRY
 
-#: Kinds of processes that are told of, and what each is called here.
+#: The kinds of processes in the figures, and their names.
 KINDS = {JOB_RETRY: "engine", "workers": "workers", "publisher of events": "publisher", "router": "router"}
-#: Seconds for one more look at the processes, and until a master has taken what minions have sent.
+#: Seconds for one more look at the processes, and until a master has taken the minions' messages.
 _LOOK, _TAKEN = 1.5, 3.0
 
 
 def measure(site: Site, jobs: int, within: float, limit: float):
     """
-    Return the jids that all were owed, and CPU seconds by kind of process for three things: delivering them, a job whose
-    minions are there, and a start of them all when they are owed nothing.
+    Return the jids that all minions were owed, and CPU seconds by kind of process for three things: delivering them, a
+    job whose minions are there, and a start of all minions when they are owed nothing.
 
     :raises SystemExit: when not all was delivered in ``limit`` seconds.
     """

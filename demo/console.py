@@ -1,5 +1,5 @@
 """
-The demo's fleet with the console, for whoever wants to look around: a salt-api, some users, and something to see.
+The demo's fleet with the console, to look around: a salt-api, some users, and something to see.
 
 It runs until it is interrupted. The password is a new one each time, and salt-api listens on loopback only.
 """
@@ -13,7 +13,7 @@ from demo import screen
 from demo.fleet import MINIONS, Fleet, StepFailed
 from demo.processes import wait_for
 
-#: Who can log in, and what with.
+#: The users, and their rights.
 USERS = {
     "admin": [".*", "@runner"],
     "reader": [{"@runner": ["batch.list", "batch.status", "batch.minions", "job_retry.list", "job_retry.stats"]}],

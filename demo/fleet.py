@@ -51,10 +51,10 @@ _LONGEST_ROOT = 50
 
 class StepFailed(Exception):
     """
-    What was promised did not happen.
+    An expected effect did not happen.
 
     :param message: what was expected and what was seen.
-    :param logs: the daemons whose logs say why.
+    :param logs: the daemons whose logs explain it.
     """
 
     def __init__(self, message: str, *logs: str) -> None:

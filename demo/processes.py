@@ -1,6 +1,6 @@
 """
-Processes that the demo starts: each leads a session of its own, so that a Ctrl-C reaches the demo alone, and so that
-whatever a daemon has started can be found and ended with it.
+Processes that the demo starts. Each leads a session of its own, so that a Ctrl-C reaches only the demo, and everything
+that a daemon has started can be found and ended with it.
 
 It must never signal a process that is not in one of these sessions.
 """
@@ -60,7 +60,7 @@ class Daemon:
             self._process.terminate()
 
     def stop(self) -> None:
-        """Stop it and all of its session, and kill what has not ended in time."""
+        """Stop it and its whole session, and kill what has not ended in time."""
         if self._process is None:
             return
         self.ask_to_stop()
@@ -76,7 +76,7 @@ class Daemon:
 
 
 def is_running(pid: int) -> bool:
-    """Tell whether a process exists; one that is dead and waits to be reaped does not count."""
+    """Tell whether a process exists; a zombie does not count."""
     status = _status(pid)
     return status is not None and status[0] != "Z"
 

@@ -1,8 +1,8 @@
 """
 Draws a state machine from its table of transitions: ``make docs-tables`` writes the pictures of docs/architecture.md.
 
-The states stand below each other. Each state that can be entered has a track of its own colour, which ends with an arrow at
-the state; a dot says that the state at whose height it is may go there.
+The states stand below each other. Each state that can be entered has a track of its own colour, which ends with an
+arrow at the state; a dot on the track says that the state at its height may go there.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """
-What the documentation takes from the code while it is built, so that it cannot be out of date. A Sphinx extension.
+A Sphinx extension that builds parts of the documentation from the code, so that they cannot be out of date.
 
 A page asks for it by a directive, whose name is that of a function below which returns Markdown:
 
     ```{generated} options
     ```
 
-Links of a page to a file of the repository that is no page, such as the README, lead to the repository.
+Links of a page to a file that is not a page, such as the README, lead to the repository.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ SECTIONS: dict[str, type] = {
     "returner.pgjsonb_bulk": Options,
     "postgresql": CacheOptions,
 }
-#: What is written otherwise than the attribute of the class is called.
+#: Options whose name differs from the attribute of the class.
 _WRITTEN = {("returner.pgjsonb_bulk", "password"): "pass"}
-#: Since when a section is there, where its options come from an older one.
+#: The version that added a section whose options come from an older one.
 _SINCE = {"postgresql": "0.3.0"}
 _HEAD = ("| option | default | meaning |", "|---|---|---|")
 _FIELD = re.compile(r" {4}(\w+): .+ = option\(")
@@ -148,7 +148,7 @@ def _link_to_the_repository(app: Any, page: str, source: list[str]) -> None:
 
 
 def _signature(app: Any, what: str, name: str, item: Any, options: Any, signature: str, returns: str) -> Any:
-    """Show what a runner's function takes: what Salt is shown takes everything (``core/runner.py``)."""
+    """Show the real signature of a runner's function: its wrapper takes everything (``core/runner.py``)."""
     takes = getattr(item, "takes", None)
     return (str(takes), None) if takes else None
 

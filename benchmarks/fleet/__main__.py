@@ -5,10 +5,10 @@ Put a real master and hundreds or thousands of featherweight minions through a s
     python -m benchmarks.fleet power --minions 1000 --picture power.svg             a power cut, and its timeline
     python -m benchmarks.fleet random --seconds 3600 --minions 500 --executor 0.5   an hour of everything at random
 
-The minions are one process: Salt's own channel classes, real sign-ins, session keys and a subscription, and nothing that is
-run; they note what they ran, and when. Each scenario ends with figures, with what was checked against that truth, and with
-exit status 0 if all of it was good. Everything is on loopback and below one temporary folder (TMPDIR; faster in memory).
-The wall time says little on a busy machine; CPU time, publishes and what was reported wrongly do. Salt 3008 is wanted.
+The minions are one process with Salt's own channel classes, real sign-ins, session keys and a subscription. They run
+nothing, and note each run. Each scenario ends with figures, with the checks against these notes, and with exit status 0
+if all are good. Everything is on loopback and below one temporary folder (TMPDIR; faster in memory). On a busy machine
+the wall time means little; CPU time, publishes and wrong reports count. It needs Salt 3008.
 """
 
 from __future__ import annotations

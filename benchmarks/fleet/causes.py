@@ -1,10 +1,10 @@
 """
-What excuses, by evidence, that a job has run twice on a minion, or that the job cache lacks a return that the master took.
+Finds evidence that excuses a second run of a job on a minion, or a return that the master took and the job cache lacks.
 
-Who could know of the first run is asked in turn: the minion's executor, the job cache, the engine. A second run is excused
-where none of them could, and each of that was seen: that the job cache lacks that very return, that the master could store
-nothing when it answered, that the engine's process ended before it could write down what it had heard. That something of the
-kind happened at about that time excuses nothing. Pure: stdlib only.
+Three could know of the first run: the minion's executor, the job cache, the engine. A second run is excused if none of
+them could, and evidence shows each: the job cache lacks that very return, the master could store nothing when it
+answered, and the engine's process ended before it could write down what it had heard. It is not enough that such a
+thing happened at about that time. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks.fleet.truth import Run
 
-#: Seconds between the master's storing of a return and its answer, at most: the minion sends it again after that, or as much
-#: later as the fleet is late with all that is due.
+#: Most seconds between the master's storing of a return and its answer: after that the minion sends it again, later by
+#: as much as the fleet itself is late.
 _ON_THE_WAY = 10.0
-#: Seconds in which an engine hears of an event, and has what follows from it on the disk, where nothing else is to be done.
+#: Seconds in which an idle engine hears of an event, and has its consequences on the disk.
 _WRITTEN = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
     """
-    ``unstorable``: (since, until, why) of times in which the master could store nothing. ``lives``: for each engine
-    [(time, its process then, or None)], in order, as they were seen. ``answers``: for each engine [(since, until)] of the
-    requests that it has answered. ``lag``: seconds by which the fleet was late at most.
+    ``unstorable``: (since, until, why) of times when the master could store nothing. ``lives``: for each engine [(time,
+    its process then, or None)], in order, as they were seen. ``answers``: for each engine [(since, until)] of the
+    requests that it has answered. ``lag``: the most seconds by which the fleet was late.
     """
 
     unstorable: Sequence[tuple[float, float, str]] = ()
@@ -36,20 +36,20 @@ class Evidence:
     lag: float = 0.0
 
     def why_not_stored(self, run: Run) -> str | None:
-        """Return why the master could not store the return of a run when it answered it; None where it could."""
+        """Return why the master could not store the return of a run when it answered it; None if it could."""
         if run.answered is None:
             return None
         since = run.answered - _ON_THE_WAY - self.lag
         return self.why_not(since if run.sent is None else max(run.sent, since), run.answered)
 
     def why_not(self, since: float, until: float) -> str | None:
-        """Return why nothing could be stored at some time between two; None where it could all the time."""
+        """Return why nothing could be stored at some moment of a time; None if it was always possible."""
         return next((why for first, last, why in self.unstorable if first <= until and since <= last), None)
 
     def written(self, engine: str, heard: float) -> float:
         """
-        Return when an engine has on the disk what the bus told at a time: a few seconds later, and on a busy machine once it
-        has answered a request that was made then. It may be that it never has.
+        Return when an engine has an event on the disk: a few seconds later, or on a busy machine once it has answered a
+        request that was made then. That may be never.
         """
         at = heard + _WRITTEN
         answers = self.answers.get(engine, ())

@@ -1,4 +1,4 @@
-"""Everything at random, for as long as is wanted; then all is mended, and what is owed must have come to an end."""
+"""Everything at random, for a given time; then all faults end, and everything that is owed must be settled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.fleet.site import Site
 from benchmarks.fleet.story import Arguments, Story
 from benchmarks.fleet.watch import ENGINES
 
-#: The script while it goes on: minions are slow, fail and die; messages are lost, late and doubled.
+#: The script of that time: minions are slow, fail and die; messages are lost, late and doubled.
 SCRIPT = {
     "slow": 0.02,
     "slow_seconds": 30.0,
@@ -24,24 +24,26 @@ SCRIPT = {
     "deaf": 0.005,
     "delay": 0.5,
 }
-#: Batches that may run at a time, and jobs that are published while some minions are away, in all.
+#: Most batches at a time, and the number of jobs that are published while some minions are away.
 _BATCHES, _JOBS = 3, 200
 
 
 class Chaos:
-    """What may happen, a method for each. ``limits``: ``{jid: limit}`` of the batches; ``jids``: the jobs published."""
+    """
+    The possible actions, a method for each. ``limits``: ``{jid: limit}`` of the batches; ``jids``: the jobs published.
+    """
 
     def __init__(self, site: Site, args: Arguments) -> None:
         self._site, self._args, self._chance = site, args, random.Random(args.seed)
         self.limits: dict[str, int] = {}
         self.jids: list[str] = []
-        #: How often each was done, and could not be done for which reason.
+        #: How often each action was done, and why others could not be done.
         self.done: collections.Counter[str] = collections.Counter()
         self.refused: collections.Counter[str] = collections.Counter()
         self._deck: list[Callable[[], None]] = []
 
     def step(self) -> None:
-        """Do one thing. Each of them comes once, and then those that are to come more often, before they begin anew."""
+        """Do one action. A round has each action once, and then the frequent ones again."""
         if not self._deck:
             first = list(self._choices())
             others = [what for what, times in self._choices().items() for _ in range(times - 1)]
@@ -52,7 +54,7 @@ class Chaos:
         try:
             what()
         except Exception as exc:
-            self._deck.insert(0, what)  # what cannot be asked for in this moment is asked for another time
+            self._deck.insert(0, what)  # an action that is impossible now comes later
             self.refused[f"{what.__name__}: {type(exc).__name__}"] += 1
         else:
             self.done[what.__name__] += 1
@@ -120,7 +122,7 @@ class Chaos:
 
 
 def everything(site: Site, args: Arguments) -> Story:
-    """Batches, jobs, restarts, kills, floods, full disks and power cuts at random; then all is mended."""
+    """Batches, jobs, restarts, kills, floods, full disks and power cuts at random; then all faults end."""
     story, chaos = Story(), Chaos(site, args)
     site.start()
     site.script(seed=args.seed, **SCRIPT)
@@ -145,5 +147,5 @@ def everything(site: Site, args: Arguments) -> Story:
 
 
 def chaos_pause(args: Arguments) -> float:
-    """Seconds between two things: the shorter the whole is, the denser."""
+    """Seconds between two actions: the shorter the run, the denser."""
     return min(10.0, max(1.0, args.seconds / 60))

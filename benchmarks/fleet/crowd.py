@@ -58,7 +58,7 @@ class Crowd:
         self._key = self.wire.key()
 
     async def keep_time(self) -> None:
-        """Note by how much what is due is late, as long as the fleet runs."""
+        """Note how late timers are, as long as the fleet runs."""
         while True:
             due = time.monotonic() + 0.5
             await asyncio.sleep(0.5)
@@ -81,7 +81,7 @@ class Crowd:
         return self.truth, self.wire.sent, self.wire.failed
 
     def there(self) -> set[str]:
-        """Return the minions that are there."""
+        """Return the running minions."""
         return {name for name, minion in self._minions.items() if minion.there}
 
     def begun(self, jid: str) -> int:
@@ -93,7 +93,7 @@ class Crowd:
         return sum(run.end is None and run.jid in jids for run in self.truth.runs)
 
     def spawn(self, work: Any) -> None:
-        """Do something beside all else."""
+        """Do something concurrently."""
         self._spawn(work)
 
     @staticmethod
@@ -101,7 +101,7 @@ class Crowd:
         begun, names = time.monotonic(), list(names)
         for number, name in enumerate(names):
             pause = begun + within * number / len(names) - time.monotonic()
-            if pause > 0:  # else what is asked for next would overtake this
+            if pause > 0:  # else the next request would overtake this one
                 await asyncio.sleep(pause)
             do(name)
 
@@ -186,7 +186,7 @@ class Crowd:
         self._perform(minion, begun)
 
     async def _repeat(self, minion: minions.Minion, job: minions.Prepare, acknowledgement: minions.Send) -> None:
-        """The executor says again that a job runs, until the master has answered that."""
+        """The executor repeats that a job runs, until the master has answered."""
         begun = time.monotonic()
         for after in _REPEATS:
             await asyncio.sleep(max(0.0, begun + after - time.monotonic()))
@@ -204,7 +204,7 @@ class Crowd:
             self._later(death.away, lambda: self._spawn(self._start(minion.name)))
 
     async def _send(self, minion: minions.Minion, message: minions.Send, timeout: float = TIMEOUT) -> bool:
-        """Send a message as the script wants it, unless its minion dies first. Returns whether the master has answered."""
+        """Send a message as the script says, unless its minion dies first. Returns whether the master has answered."""
         script, chance, life = self.script, self._chance, minion.lives
         if chance.random() < script.losing and message.what != "starts":
             self.wire.failed[f"{message.what}: lost on purpose"] += 1
@@ -277,7 +277,7 @@ class Handle:
         self._pipe.recv()
 
     def script(self, script: Script) -> None:
-        """What jobs do from now on."""
+        """Set what jobs do from now on."""
         self._pipe.send(("script", script))
 
     def start(self, names: Iterable[str], within: float = 1.0) -> None:

@@ -26,13 +26,13 @@ from demo.processes import wait_for
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 
-#: Publishes that are too many for three jobs, and seconds that are too long (an aim on two quiet cores).
+#: Limits for three jobs: publishes, and seconds (an aim on two quiet cores).
 _PUBLISHES, _SECONDS = 60, 30
-#: Seconds without a change after which it is asked what the entries that are left wait for.
+#: Seconds without a change after which the remaining entries are asked what they wait for.
 _STANDS = 10.0
-#: Seconds for which the process that hands on events works, and for which it is frozen then.
+#: Seconds for which the process that forwards events works, and for which it is then frozen.
 _BUS_LIVES, _BUS_FROZEN = 2.0, 3.0
-#: Seconds in which it is found out what the bus takes.
+#: Seconds for measuring the capacity of the bus.
 _ALONE = 10.0
 
 
@@ -60,8 +60,8 @@ def owe(site: Site, jobs: int) -> list[str]:
 
 def drain(site: Site) -> None:
     """
-    Wait until nothing is owed any more but what an operator has to decide; give up where nothing changes any more, which the
-    verdict will show.
+    Wait until everything owed is settled or needs an operator. Give up when nothing changes any more, which the verdict
+    will show.
     """
     looked = changed = time.monotonic()
     left = site.queued()
@@ -77,7 +77,7 @@ def drain(site: Site) -> None:
 
 
 def _deliver(site: Site, story: Story, jids: list[str], since: float) -> None:
-    """Judge what was owed to all minions, and tell how fast it was delivered."""
+    """Judge the delivery of jobs that were owed to all minions, and measure its speed."""
     truth = story.owed(site, jids)
     last_start = max((at for at, _, is_there in truth.presence if is_there), default=0.0)
     waited = truth.last_begun(jids) - last_start
@@ -99,7 +99,10 @@ def restarts(site: Site, args: Arguments) -> Story:
 
 
 def kills(site: Site, args: Arguments) -> Story:
-    """An engine is killed after five seconds, again and again: in a batch, and while a power cut is made up for."""
+    """
+    An engine is killed after five seconds, again and again: in a batch, and while missed jobs are delivered after a
+    power cut.
+    """
     story = Story()
     site.start()
     since = site.mark("started")
@@ -145,7 +148,10 @@ def master(site: Site, args: Arguments) -> Story:
 
 
 def _batch_and_power_cut(site: Site, args: Arguments) -> tuple[str, list[str], float]:
-    """A batch, then three jobs that are made up for. Returns its jid, theirs, and when the minions came back."""
+    """
+    A batch, then three missed jobs that are delivered. Returns the batch's jid, the jobs' jids, and when the minions
+    came back.
+    """
     jid = site.batch(args.size)
     site.wait([jid])
     jids = owe(site, 3)
@@ -156,7 +162,7 @@ def _batch_and_power_cut(site: Site, args: Arguments) -> tuple[str, list[str], f
 
 
 def bus(site: Site, args: Arguments) -> Story:
-    """The process that hands on events is frozen again and again: in a batch, and while a power cut is made up for."""
+    """The process that forwards events is frozen again and again: in a batch, and after a power cut."""
     story = Story()
     site.start()
     since = site.mark("started")
@@ -289,7 +295,7 @@ class Redis:
 
     @property
     def options(self) -> dict[str, object]:
-        """What a master is told to use it for its cache."""
+        """The master's options to use it as its cache."""
         return {"cache": "redis", "cache.redis.host": "127.0.0.1", "cache.redis.port": self.port}
 
     def start(self) -> None:

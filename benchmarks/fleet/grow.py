@@ -101,7 +101,7 @@ def table(found: Found) -> str:
 
 
 def draw(found: Found) -> str:
-    """Return the curves as SVG: four panels, each with a scale of powers of ten both ways."""
+    """Return the curves as SVG: four panels, with logarithmic scales."""
     colours = dict(zip(_NAMES, ("#3b78b5", "#2a8c4a", "#7fb0de", "#7fcf9a"), strict=True))
     parts = [
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 900 640" font-family="sans-serif" font-size="11">',
@@ -147,7 +147,7 @@ def _panel(
 
 
 def sizes(text: str) -> list[int]:
-    """Return the numbers of a list with commas."""
+    """Return the numbers of a comma-separated list."""
     return [int(word) for word in text.split(",") if word]
 
 

@@ -1,8 +1,8 @@
 """
 A featherweight minion: what a minion of Salt 3008 says and remembers, without running anything.
 
-Facts in, effects out: what came over the wire, and that some time has passed; what is to be sent, and what is to be said
-again after so many seconds. Pure: stdlib only. It must never know what the master thinks.
+Facts in, effects out. Facts: messages that came over the wire, and time that has passed. Effects: messages to send, now
+or after so many seconds. Pure: stdlib only. It must never look at the master's state.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any
 from benchmarks.fleet.script import Script
 from benchmarks.fleet.truth import CUT, ENDED, KILLED, Run, Truth
 
-#: So many jids a minion knows again (``minion_jid_queue_hwm``).
+#: How many jids a minion remembers (``minion_jid_queue_hwm``).
 REMEMBERED = 100
-#: Where a return says which run of its job on its minion it is of.
+#: The field of a return that names its run of the job on its minion.
 RUN = "run"
 #: What runs at once and is asked or told, and not a job with a run time of its own.
 _AT_ONCE = ("saltutil.", "job_once.", "sys.", "match.", "test.ping")
 _NO_CACHE = "Local jobs cache directory not found; you may need to enable cache_jobs on this minion"
-#: What of a job's load comes back in its return, and in its acknowledgement.
+#: The fields of a job's load that come back in its return, and in its acknowledgement.
 _IN_RETURN, _IN_START = ("user", "master_id", "metadata"), ("jid", "fun", "tgt", "tgt_type", "user")
-#: What a minion adds to the load of a job that it runs.
+#: The fields that a minion adds to the load of a job that it runs.
 _IN_PROC = {"minion_is_target": True, "pure_resource_target": False, "resource_targets": []}
 
 
@@ -80,7 +80,7 @@ class _Delivery:
 
 @dataclasses.dataclass
 class _Record:
-    """What the executor ``job_once`` has on the minion's disk about a job."""
+    """The record of a job that the executor ``job_once`` has on the minion's disk."""
 
     fun: str
     at: float
@@ -108,7 +108,7 @@ class Minion:
         self._times: collections.Counter[str] = collections.Counter()
 
     def start(self, now: float) -> list[Effect]:
-        """It is there from now on, and says so."""
+        """It starts, and says so."""
         self.there = True
         self.lives += 1
         if self._recorded_since is None:
@@ -118,7 +118,7 @@ class Minion:
         return [Send(self._event(tag, f"Minion {self.name} started at some time"), "starts")]
 
     def stop(self, now: float) -> None:
-        """It is killed, with all that it runs; of what it knew only the executor's records are left."""
+        """It is killed, with everything that it runs; only the executor's records are left."""
         if not self.there:
             return
         self.there = False
@@ -145,7 +145,7 @@ class Minion:
 
     def begin(self, jid: str, delivery: int, script: Script, told: bool, now: float) -> list[Effect]:
         """
-        Run a job that has arrived, unless it was begun here before and there is a record of that.
+        Run a job that has arrived, unless there is a record that it was begun here before.
 
         :param told: whether the master has answered its acknowledgement.
         """
@@ -173,7 +173,7 @@ class Minion:
         return effects
 
     def end(self, jid: str, delivery: int, script: Script, now: float) -> list[Effect]:
-        """Return what a job has come to."""
+        """Return the result of a job."""
         found = self._current(jid, delivery)
         if found is None or found.run is None:
             return []
@@ -187,7 +187,7 @@ class Minion:
         return [dataclasses.replace(self._return(found.load, value, retcode), run=found.run)]
 
     def runs(self, jid: str, delivery: int) -> bool:
-        """Tell whether a delivery has neither ended nor been cut."""
+        """Tell whether a delivery is still running."""
         return self._current(jid, delivery) is not None
 
     # -- what it says --------------------------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ class Minion:
         return {"pid": 100_000 + found.number, **found.load, **_IN_PROC}
 
     def _told(self, jid: str, now: float) -> dict[str, Any]:
-        """What the executor says of a job (``job_once.seen``)."""
+        """The executor's answer about a job (``job_once.seen``)."""
         record = self._records.get(jid)
         if record is None:
             since = now if self._recorded_since is None else self._recorded_since
@@ -286,7 +286,7 @@ class Minion:
 
 
 def _wishes(load: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the master says to the executor about a job."""
+    """The master's options for the executor, for one job."""
     options = load.get("executor_opts")
     found = options.get("job_once") if isinstance(options, Mapping) else None
     return found if isinstance(found, Mapping) else {}

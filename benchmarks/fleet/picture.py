@@ -30,7 +30,9 @@ _COLOURS = (
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-    """``curves``: ``{name: [(time, value)]}``, each value holding until the next. ``limit``: a line that none may cross."""
+    """
+    ``curves``: ``{name: [(time, value)]}``, each value holds until the next. ``limit``: a line that no curve may cross.
+    """
 
     title: str
     curves: dict[str, Points]
@@ -42,7 +44,7 @@ def draw(title: str, panels: Sequence[Panel], marks: Sequence[tuple[float, str]]
     Return a picture as SVG.
 
     :param marks: (time, what was done then). Times are in seconds from any origin.
-    :param most: points of a curve; one with more is thinned out, and keeps its highest ones.
+    :param most: most points of a curve; a longer one is thinned out, and keeps its highest points.
     """
     times = [at for panel in panels for points in panel.curves.values() for at, _ in points] + [at for at, _ in marks]
     first, last = min(times, default=0.0), max(times, default=1.0)
@@ -64,7 +66,7 @@ def draw(title: str, panels: Sequence[Panel], marks: Sequence[tuple[float, str]]
     for at, what in sorted(marks):
         line = f'<line x1="{x(at):.1f}" y1="{TOP - 18}" x2="{x(at):.1f}" y2="{bottom}"'
         parts.append(f'{line} stroke="#b03030" stroke-dasharray="2 3"/>')
-        if x(at) > told + 90:  # where many come together, one word stands for all
+        if x(at) > told + 90:  # where many marks are close together, one label stands for all
             parts.append(f'<text x="{x(at) + 2:.1f}" y="{TOP - 22}" fill="#b03030">{html.escape(what)}</text>')
             told = x(at)
     parts.append("</svg>")
@@ -110,7 +112,7 @@ def _steps(points: Points, x, y, last: float) -> str:
 
 
 def thinned(points: Points, most: int) -> Points:
-    """Return at most so many points: of those that stand together the highest, and always the last one."""
+    """Return at most so many points: the highest of neighbouring ones, and always the last one."""
     if len(points) <= most:
         return points
     size = math.ceil(len(points) / (most - 1))
@@ -120,6 +122,6 @@ def thinned(points: Points, most: int) -> Points:
 
 
 def _round_up(value: float) -> float:
-    """Return the next number that begins with 1, 2 or 5 and has no other digit but noughts."""
+    """Return the next number of the form 1, 2 or 5 times a power of ten."""
     scale = 10 ** math.floor(math.log10(max(value, 1e-9)))
     return next(factor * scale for factor in (1, 2, 5, 10) if factor * scale >= value * (1 - 1e-9))

@@ -1,5 +1,5 @@
 """
-What jobs do on featherweight minions, and what becomes of their messages: drawn by chance, the same each time for a seed.
+What jobs do on featherweight minions, and what happens to their messages: random, and reproducible by the seed.
 
 Pure: stdlib only.
 """

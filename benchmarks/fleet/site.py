@@ -1,7 +1,9 @@
 """
-A real master with this extension, and a crowd of featherweight minions: what a scenario works with, and what it does to it.
+A real master with this extension, and a crowd of featherweight minions: what a scenario works with, and the faults that
+it causes.
 
-Everything is below one folder and on loopback, and goes with it. It must never touch a process that it has not started.
+Everything is below one folder and on loopback, and is removed with it. It must never touch a process that it has not
+started.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.master.job_cache import JobCache
 
-#: What of a batch's status changes as it goes on.
+#: The fields of a batch's status that change while it runs.
 _CHANGES = ("state", "active", "pending", "completed", "failed")
 #: The published job, which is not run, and the target of all minions except the one that listens.
 JOB, ALL = ("state.apply", "featherweight"), "[abc]*"
@@ -45,18 +47,18 @@ class Site:
 
     :param count: how many minions; their ids begin with a, b and c in turn.
     :param executor: the share of them that has ``job_once``.
-    :param beside: a server that the scenario has besides.
+    :param beside: an additional server of the scenario.
     :param options: further options of the master's.
     """
 
     def __init__(self, count: int, executor: float = 0.0, beside: Any = None, **options: Any) -> None:
         self.names = [f"{'abc'[number % 3]}{number:05d}" for number in range(count)]
-        #: Seconds in which an engine must answer a runner; seconds without any progress after which a wait is given up.
+        #: Seconds in which an engine must answer a runner, and seconds without progress after which a wait is given up.
         self.answer, self.limit = ANSWER, 900.0
-        #: (time, what was done then), for the timeline; times in which no engine can be expected to answer.
+        #: (time, action) for the timeline; and times in which no engine can be expected to answer.
         self.marks: list[tuple[float, str]] = []
         self.spared: list[tuple[float, float]] = []
-        #: Times in which the master could store nothing, and why.
+        #: Times when the master could store nothing, and why.
         self.unstorable: list[tuple[float, float, str]] = []
         self.beside = beside
         self._executor, self._options = executor, options
@@ -83,13 +85,13 @@ class Site:
         self._stack.close()
 
     def save_log(self, path: pathlib.Path) -> None:
-        """Copy the master's log, which goes with all else."""
+        """Save a copy of the master's log, which is removed with everything else."""
         shutil.copy(self._fleet.config("master") / "log", path)
 
     # -- the fleet -------------------------------------------------------------------------------------------------------
 
     def mark(self, what: str) -> float:
-        """Note that something is done now, and return the time."""
+        """Note an action of this moment, and return the time."""
         now = time.monotonic()
         self.marks.append((now, what))
         return now
@@ -101,10 +103,10 @@ class Site:
         self.need(lambda: wanted <= self.crowd.there(), self.limit, f"{len(wanted):,} minions are there")
 
     def truth(self) -> Truth:
-        """Return what the minions have noted until now, and what the job cache has of it."""
+        """Return the minions' notes until now, and which of their returns the job cache has."""
         truth, cache = self.crowd.report()[0], JobCache(self.opts)
         answers = {jid: cache.answers(jid, self.names) for jid in {run.jid for run in truth.runs}}
-        # What the executor says of a job that was interrupted is no run's return.
+        # The executor's answer about an interrupted job is not the return of a run.
         truth.look_up(
             {
                 (minion, jid): value.get(RUN, 0) if isinstance(value, dict) else 0
@@ -115,7 +117,7 @@ class Site:
         return truth
 
     def evidence(self) -> Evidence:
-        """Return what excuses a second run, or a return that was not stored."""
+        """Return the evidence that can excuse a second run, or a missing return."""
         samples, looked, answers = self.watch.read(), {}, {}
         for engine in ENGINES:
             looked[engine] = [(sample.at, sample.processes.get(engine)) for sample in samples]
@@ -146,7 +148,7 @@ class Site:
         return self._fleet.ask(function, *args)
 
     def wait(self, jids: Iterable[str]) -> None:
-        """Wait until batches have ended; give up where nothing changes any more, which the verdict will show."""
+        """Wait until batches have ended. Give up when nothing changes any more, which the verdict will show."""
         jids, counted, changed = list(jids), None, time.monotonic()
         while not self.are_over(jids):
             with contextlib.suppress(Exception):
@@ -167,14 +169,15 @@ class Site:
         return False
 
     def queued(self) -> int:
-        """Count the entries of the retry queue; where they are files, without asking for them."""
+        """Count the entries of the retry queue; if they are files, without a request."""
         if self.opts["cache"] != "localfs":
             return len(self.ask("job_retry.list"))
         return sum(len(names) for _, _, names in os.walk(pathlib.Path(self.opts["cachedir"]) / JOB_RETRY / "queue"))
 
     def is_drained(self) -> bool:
         """
-        Tell whether nothing is owed any more but what an operator has to decide, or what has run and will never be heard of.
+        Tell whether everything owed is settled, needs an operator, or has run without a chance that the master hears of
+        it.
         """
         if not self.queued():
             return True
@@ -183,7 +186,7 @@ class Site:
         return all((entry["minion"], entry["jid"]) in silent for entry in waiting)
 
     def need(self, condition: Callable[[], Any], limit: float, what: str) -> None:
-        """Wait for what a scenario cannot go on without. :raises SystemExit: if that does not come."""
+        """Wait for a condition that the scenario needs. :raises SystemExit: if it does not come true."""
         if not _wait(condition, limit, 0.5):
             tail = "\n".join(self._fleet.log_tail("master", 8))
             raise SystemExit(f"Not within {limit:g} s: {what}. The master's log ends with\n{tail}")
@@ -202,8 +205,8 @@ class Site:
 
     def freeze_bus(self, seconds: float) -> None:
         """
-        Stop the process that hands on events for a while. Salt 3008 cannot start one again that was killed ("This event loop
-        is already running"), and its master publishes nothing without it.
+        Stop the process that forwards events for a while. Salt 3008 cannot restart that process if it is killed ("This
+        event loop is already running"), and its master publishes nothing without it.
         """
         carriers = carriers_of(self.root)
         self.mark("bus frozen")
@@ -235,7 +238,7 @@ class Site:
 
     @contextlib.contextmanager
     def full_disk(self) -> Iterator[None]:
-        """No file of the master's can grow: each write of one of its processes fails, until the block is left."""
+        """No file of the master's can grow: each write of its processes fails, until the block is left."""
         begun = self.mark("disk full")
         self._limit(0)
         try:

@@ -1,4 +1,4 @@
-"""What a scenario brings: checks against the truth, figures, and a timeline. One way to end it for all of them."""
+"""The result of a scenario: checks against the truth, figures, and a timeline. All scenarios end in the same way."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 @dataclasses.dataclass
 class Story:
     """
-    ``checks``: what decides. ``figures``: what was measured, with its unit. ``values``: the same as numbers, where something
-    is to be made of them. ``panels``, ``marks``: for the picture.
+    ``checks`` decide the verdict. ``figures``: the measurements, with units. ``values``: some of them as numbers, for
+    further use. ``panels``, ``marks``: for the picture.
     """
 
     checks: list[Check] = dataclasses.field(default_factory=list)
@@ -41,14 +41,14 @@ class Story:
     def picture(self, title: str) -> str:
         return draw(title, self.panels, self.marks)
 
-    # -- what scenarios have in common -----------------------------------------------------------------------------------
+    # -- shared by scenarios -----------------------------------------------------------------------------------
 
     def batches(self, site: Site, limits: Mapping[str, int], since: float | None = None) -> Truth:
         """
         Judge batches over all minions that have ended.
 
         :param limits: ``{jid: how many at a time}``.
-        :param since: their beginning, where each minion that has been there since must have run them.
+        :param since: their beginning, if each minion that has been there since must have run them.
         """
 
         def judge() -> tuple[Truth, list[Check]]:
@@ -80,8 +80,8 @@ class Story:
 
     def _settled(self, site: Site, judge: Callable[[], tuple[Truth, list[Check]]]) -> Truth:
         """
-        Take a judgement on what the engines say now. They may not have heard yet of what came last, such as a late return:
-        what is wrong counts if it still is once they have had time, which on a busy machine their answers tell.
+        Judge what the engines say now. They may not have heard of the latest events yet, such as a late return. So an
+        error counts only if it is still there once they have had time, which on a busy machine their answers show.
         """
         begun = time.monotonic()
         while True:
@@ -94,7 +94,7 @@ class Story:
             time.sleep(2)
 
     def pace(self, truth: Truth, limits: Mapping[str, int]) -> None:
-        """Tell how much longer batches took than their slots allow."""
+        """Compute how much longer batches took than their slots allow."""
         shares = []
         for jid, limit in limits.items():
             runs = [run for found in truth.of(jid).values() for run in found]
@@ -108,7 +108,7 @@ class Story:
     def end(
         self, site: Site, jids: Iterable[str], since: float, limit: float | None = None, each: bool = False
     ) -> None:
-        """Take the figures and the timeline of all that has happened since a time, and judge the engines."""
+        """Take the figures and the timeline since a moment, and judge the engines."""
         jids, until = list(jids), time.monotonic()
         time.sleep(1.5)  # for one more look at the processes
         truth, sent, failed = site.crowd.report()
@@ -156,9 +156,9 @@ class Story:
         self.marks = [mark for mark in site.marks if mark[0] >= since]
 
 
-#: Seconds after which engines have heard of all that has happened, where nothing else is to be done.
+#: Seconds after which idle engines have heard of everything that has happened.
 _SETTLE = 20.0
-#: Of a batch's summary, what is told.
+#: The fields of a batch's summary to print.
 _COUNTED = ("completed", "failed", "lost", "offline", "timed_out", "killed", "active", "pending")
 
 

@@ -1,5 +1,5 @@
 """
-What really happened on the minions: every run of every job, noted where it happened, and what follows from that.
+What really happened on the minions: every run of every job, noted by the minion, and what follows from that.
 
 Times are those of a clock that cannot be set, the same for all processes of the machine. Pure: stdlib only.
 """
@@ -11,7 +11,7 @@ import dataclasses
 import heapq
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-#: How a run came to its end.
+#: How a run ended.
 ENDED, KILLED, CUT = "ended", "killed", "cut"
 
 
@@ -20,10 +20,10 @@ class Run:
     """
     One run of a job on a minion.
 
-    ``number``: how often it has run there by then, which its return names. ``end``: None while it runs; ``how``: ENDED,
-    KILLED (by ``kill_job``) or CUT (its minion died). ``sent``, ``answered``: when its return had a connection, and when the
-    master has answered it. ``told``: whether the master has answered that the run begins; ``recorded``: whether the minion's
-    executor has it on the disk. ``stored``: whether the job cache has the return of this very run.
+    ``number``: counts the runs there from 1; its return names it. ``end``: None while it runs; ``how``: ENDED,
+    KILLED (by ``kill_job``) or CUT (its minion died). ``sent``, ``answered``: when its return was sent, and when the
+    master answered it. ``told``: whether the master has answered its acknowledgement; ``recorded``: whether the
+    minion's executor has it on the disk. ``stored``: whether the job cache has the return of this very run.
     """
 
     minion: str
@@ -56,25 +56,25 @@ class Publish:
 
 
 class Truth:
-    """What the fleet has noted. It can be handed from one process to another."""
+    """The fleet's notes. They can be passed between processes."""
 
     def __init__(self) -> None:
         self.runs: list[Run] = []
         self.publishes: list[Publish] = []
-        #: (time, minion, whether it is there from then on)
+        #: (time, minion, whether it is running from then on)
         self.presence: list[tuple[float, str, bool]] = []
         #: Jobs that came to a minion which knew their jid, and did not run again: (time, minion, jid).
         self.repeats: list[tuple[float, str, str]] = []
-        #: Seconds by which the fleet was late at most in doing what was due.
+        #: The most seconds by which the fleet was late with due actions.
         self.lag = 0.0
         #: The returns in the job cache, once looked up: (minion, jid), and the run that each belongs to.
         self.cached: dict[tuple[str, str], int] = {}
 
     def look_up(self, found: Mapping[tuple[str, str], int]) -> None:
         """
-        Take what the job cache has, now that it was read after the minions were asked.
+        Add the returns in the job cache, which was read after the minions were asked.
 
-        :param found: ``{(minion, jid): the number of the run whose return it is}``, 0 where no run returned it.
+        :param found: ``{(minion, jid): the number of the run whose return it is}``, 0 if no run returned it.
         """
         self.cached = dict(found)
         for run in self.runs:
@@ -105,9 +105,9 @@ class Truth:
 
     def silent(self, since: float) -> set[tuple[str, str]]:
         """
-        Return the (minion, jid) that have run, and of whose runs the master has answered no return since.
+        Return the (minion, jid) that have run, without an answer of the master to a return of theirs.
 
-        A minion that has given it up knows the jid again, runs it no more, and says that it does not run it.
+        A minion that has given up sending remembers the jid, does not run it again, and says that it does not run it.
         """
         ended = {(run.minion, run.jid) for run in self.runs if run.end is not None}
         later = {(run.minion, run.jid) for run in self.runs if run.end is None or run.end + self.lag >= since}
@@ -122,7 +122,7 @@ class Truth:
                 earlier[run.minion, run.jid].append(run)
 
     def published(self, jids: Collection[str] | None = None, since: float = 0.0) -> tuple[int, int]:
-        """Return how many publishes there were of these jobs (or of all), and how many questions besides."""
+        """Return the number of publishes of these jobs (or of all), and the number of questions."""
         later = [each for each in self.publishes if each.at >= since]
         jobs = sum(not each.question and (jids is None or each.jid in jids) for each in later)
         return jobs, sum(each.question for each in later)
@@ -132,7 +132,7 @@ class Truth:
         return max((run.begun for run in self.runs if run.jid in wanted), default=0.0)
 
     def busy(self, jids: Collection[str], now: float) -> list[tuple[float, int]]:
-        """Return [(time, how many runs there are from then on)]. One that ends makes room for one that begins then."""
+        """Return [(time, number of runs from then on)]. At equal times, ends come before beginnings."""
         steps = []
         for run in self.runs:
             if run.jid in jids:
@@ -147,7 +147,7 @@ class Truth:
         return max((count for _, count in self.busy({jid}, now)), default=0)
 
     def ended(self, jids: Collection[str]) -> list[tuple[float, int]]:
-        """Return [(time, how many runs have come to an end until then)]."""
+        """Return [(time, number of runs that have ended by then)]."""
         ends = sorted(run.end for run in self.runs if run.jid in jids and run.end is not None)
         return [(at, number) for number, at in enumerate(ends, 1)]
 
@@ -159,7 +159,7 @@ def makespan(runs: Sequence[Run]) -> float:
 
 
 def ideal(runs: Sequence[Run], slots: int) -> float:
-    """Return the makespan of the same runs, in the same order, were each slot taken again in the moment it is free."""
+    """Return the makespan of the same runs, in the same order, if each slot were taken again at once."""
     free = [0.0] * slots
     for run in sorted(runs, key=lambda run: run.begun):
         if run.end is not None:

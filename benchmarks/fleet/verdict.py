@@ -1,8 +1,8 @@
 """
-Whether what the engines say is what really happened: checks of a scenario against the fleet's own truth.
+Checks what the engines say against what really happened, by the fleet's own notes.
 
-Pure: stdlib only. What is compared: the minions' states as ``batch.minions`` tells them, the entries of ``job_retry.list``,
-the runs that the minions have noted, and which of their returns the job cache has.
+Pure: stdlib only. It compares the minions' states in ``batch.minions``, the entries of ``job_retry.list``, the runs
+that the minions have noted, and their returns in the job cache.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from benchmarks.fleet import causes
 from benchmarks.fleet.causes import Evidence
 from benchmarks.fleet.truth import CUT, ENDED, KILLED, Run, Truth
 
-#: Seconds in which an engine must have answered a request, on a machine that has time for it.
+#: Seconds in which an engine must answer a request, on an idle machine.
 ANSWER = 2.0
-#: Seconds in which it must have answered the first one after it was started, or after it could not be expected to answer.
+#: Seconds for its first answer after a start, or after a time when no answer could be expected.
 RECOVERS = 30.0
 #: States of entries that do not change by themselves.
 AT_REST = ("held", "expired", "cancelled", "dead")
-#: A scenario shorter than this tells nothing about what grows.
+#: A shorter scenario cannot show growth.
 _LONG_ENOUGH = 120.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """``what`` must hold; ``found`` is what was seen."""
+    """``what`` must be true; ``found`` is what was seen."""
 
     what: str
     good: bool
@@ -41,7 +41,7 @@ def wrong_about(state: str, runs: Sequence[Run], native: bool = False) -> str | 
     """
     Return what is wrong with a minion's state in a batch, or None.
 
-    :param native: it is that of Salt's own manager, which calls failed whatever has not returned, too.
+    :param native: the state is that of Salt's own manager, which also calls minions failed that have not returned.
     """
     returned = [run for run in runs if run.how == ENDED and run.stored]
     succeeded = any(run.retcode == 0 for run in returned)
@@ -50,7 +50,7 @@ def wrong_about(state: str, runs: Sequence[Run], native: bool = False) -> str | 
     if state == "failed" and native:
         return "failed, and has returned with success" if succeeded else None
     if state == "failed":
-        # A minion with the executor says so itself of a job that was cut.
+        # A minion with the executor reports an interrupted job itself.
         good = any(run.retcode for run in returned) or any(run.how == CUT for run in runs)
         return None if good else "failed, and has not returned without success"
     if state == "active":
@@ -105,7 +105,7 @@ def reached(truth: Truth, jid: str, names: Collection[str], since: float) -> Che
 
 
 def twice(truth: Truth, jids: Collection[str], engine: str, evidence: Evidence) -> Check:
-    """Judge whether jobs ran again where that could be known, and name the cause of each second run."""
+    """Judge whether jobs ran again although their first run could be known, and name the cause of each second run."""
     wrong: dict[tuple[str, str], str] = {}
     excused: dict[tuple[str, str], str] = {}
     for first, second in truth.again(jids):
@@ -140,7 +140,7 @@ def owed(
     evidence: Evidence,
 ) -> list[Check]:
     """
-    Judge what a retry queue was to deliver.
+    Judge the deliveries of a retry queue.
 
     :param pairs: the (minion, jid) that are owed. ``entries``: what ``job_retry.list`` returns now.
     :param engine: that delivers it. ``evidence``: as for ``batch``.
@@ -151,7 +151,7 @@ def owed(
     lost = [pair for pair in pairs if pair not in times and pair not in standing]
     kept = [pair for pair in pairs & truth.cached.keys() if pair in standing]
     there = truth.there()
-    # One that has run, and of whose return the master has heard nothing, is not known to have run, and not taken twice.
+    # If the master has heard nothing of a return, the run is not known, and the minion ignores a second delivery.
     unmet = [pair for pair in pairs & standing.keys() if standing[pair] not in AT_REST and not times[pair]]
     waiting = [pair for pair in unmet if pair[0] in there]
     states = collections.Counter(standing[pair] for pair in pairs & standing.keys())
@@ -188,7 +188,7 @@ def responsive(
         for at, answer, now in asked:
             recovers, process = recovers or now != process, now
             if _overlaps(at, at + answer.seconds, spared):
-                recovers, silence = True, 0.0  # one that waited for an answer meanwhile says nothing
+                recovers, silence = True, 0.0  # an answer that was awaited meanwhile does not count
                 continue
             waits, silent = waits + 1, silent + (not answer.came)
             taken = silence + answer.own if recovers else answer.own  # each request is given up sooner than RECOVERS
