@@ -28,6 +28,7 @@ from saltext.jobs.core.sqlite.file import (
     LEFT,
     LOOK,
     DatabaseFile,
+    damage_in,
     is_damage,
     is_foreign,
     name_anew,
@@ -140,7 +141,7 @@ class Database:
             if connection.durable and not self._full_sync:
                 self._sync(connection)
             self._see_to_log(connection)
-        except sqlite3.DatabaseError as exc:
+        except Exception as exc:
             self._has_met(exc, connection)
             raise
 
@@ -205,13 +206,14 @@ class Database:
             self._has_met(exc, connection)
             raise
 
-    def _has_met(self, exc: sqlite3.DatabaseError, connection: Connection) -> None:
-        """Set the file aside where an error is about what it holds."""
-        if is_damage(exc) and not connection.busy:
+    def _has_met(self, exc: Exception, connection: Connection) -> None:
+        """Set the file aside where an error, or what has led to it, is about what the file holds."""
+        met = damage_in(exc)
+        if met and not connection.busy:
             # A transaction may have opened a newer one.
             connection = self._open_ones.get(threading.get_ident(), connection)
             self._leave(connection)
-            self._file.set_aside(connection.identity, str(exc))
+            self._file.set_aside(connection.identity, met)
 
     def _see_to_log(self, connection: Connection) -> None:
         """Move what is in -wal into the file, where it has become large or is no longer there under its name."""

@@ -468,6 +468,15 @@ def is_damage(exc: BaseException) -> bool:
     return isinstance(exc, sqlite3.DatabaseError) and ("malformed" in text or "not a database" in text)
 
 
+def damage_in(exc: BaseException | None) -> str:
+    """Return what SQLite has found of damage, where an error came of that; nothing where it did not."""
+    while exc is not None:
+        if is_damage(exc):
+            return str(exc)
+        exc = exc.__cause__ or exc.__context__
+    return ""
+
+
 def head_of(path: str) -> bytes:
     """
     Return the first 100 bytes of a file.

@@ -13,6 +13,7 @@ import pytest
 import salt.cache
 import salt.config
 import salt.loader
+from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.sqlite.banks import banks_of
 from saltext.jobs.core.store.search import Query, search
@@ -168,4 +169,22 @@ def test_as_long_as_the_disk_is_too_small_nothing_is_begun(filled, path):
 
     (said,) = in_processes(1, read)
     assert any(word in said for word in ("full", "I/O")), said
+    assert banks_of(filled).keys("job_retry/queue/web001") == [OWED]
+
+
+def test_damage_that_is_met_while_a_job_is_stored_is_dealt_with_at_once(filled, path):
+    """What reads under the lock of a job makes an error of its own of it."""
+    with contextlib.closing(sqlite3.connect(path)) as sql:
+        ((page,),) = sql.execute("SELECT rootpage FROM sqlite_master WHERE name = 'sqlite_autoindex_records_1'")
+    damage(path, lambda pages: [page - 1])
+
+    def publish(_):
+        job_cache, jid = Returner(filled), "20260517000000000000"
+        with contextlib.suppress(SaltCacheError):
+            job_cache.save_load(jid, {**LOAD, "jid": jid}, minions=FLEET)
+            return "it was stored in a damaged file"
+        job_cache.save_load(jid, {**LOAD, "jid": jid}, minions=FLEET)
+        return job_cache.get_load(jid)["Minions"]
+
+    assert in_processes(1, publish) == [FLEET]
     assert banks_of(filled).keys("job_retry/queue/web001") == [OWED]
