@@ -150,4 +150,4 @@ def test_from_the_first_publish_on_the_checkpoint_is_a_place_in_the_log(stage):
     returners(stage.opts)["salt_cache.save_load"](jid, load_of(jid=jid), ["a"])
     stage.until(lambda: jid in stage.shell.machine.capture.open)
     stage.take_requests()
-    stage.until(lambda: read_checkpoint(path)["position"] is not None)
+    stage.until(lambda: read_checkpoint(path)["positions"])
