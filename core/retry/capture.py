@@ -23,18 +23,8 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from saltext.jobs.core.functions import KILLS
+from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Job, State
-from saltext.jobs.core.retry.facts import (
-    JobRead,
-    Kill,
-    Published,
-    Read,
-    Surveyed,
-    Unreadable,
-    Vet,
-    Vetted,
-    Warn,
-)
 from saltext.jobs.core.retry.notes import Note, Notes
 from saltext.jobs.core.retry.open_job import OpenJob, Source, Stage
 from saltext.jobs.core.retry.timers import Timers
@@ -77,7 +67,7 @@ class Survey:
 
 
 #: What follows from a fact. A Kill is for the entries that the queue has.
-Outcome = Read | Vet | Warn | Survey | Owed | Kill
+Outcome = facts.Read | facts.Vet | facts.Warn | Survey | Owed | facts.Kill
 
 
 class Capture:
@@ -125,9 +115,9 @@ class Capture:
             return []
         job.begun.add(minion)
         # Anybody can say so in any name: those that are no minions are found out when there are many.
-        return [Vet(jid, tuple(job.begun))] if job.is_to_vet() else []
+        return [facts.Vet(jid, tuple(job.begun))] if job.is_to_vet() else []
 
-    def vetted(self, fact: Vetted) -> None:
+    def vetted(self, fact: facts.Vetted) -> None:
         """Forget those that said that they begin a job and are no minions of this master."""
         if fact.jid in self.open:
             self.open[fact.jid].forget(fact.strangers)
@@ -160,7 +150,7 @@ class Capture:
 
     # -- a job's way --------------------------------------------------------------------------------------------------
 
-    def published(self, fact: Published, now: float) -> None:
+    def published(self, fact: facts.Published, now: float) -> None:
         """Open a job, or leave an open one alone until the deadline of this publish as well."""
         self._place += 1
         at = min(fact.at, now)  # the clock may have been set back since
@@ -188,9 +178,9 @@ class Capture:
         if job is None:
             return []
         job.stage, job.is_overtaken = Stage.READING, False
-        return [Read(jid, tuple((work, minions) for _, work, minions in job.publishes))]
+        return [facts.Read(jid, tuple((work, minions) for _, work, minions in job.publishes))]
 
-    def read(self, fact: JobRead, known: Iterable[str], now: float) -> list[Outcome]:
+    def read(self, fact: facts.JobRead, known: Iterable[str], now: float) -> list[Outcome]:
         """Go on with what the job cache knows; ``known`` are the minions for which the queue has an entry of the job."""
         job = self.open.get(fact.jid)
         if job is None or job.stage is not Stage.READING:
@@ -238,7 +228,7 @@ class Capture:
         self._late.add(jid)
         self._later(jid, now + (max(_KILL_DELAY, since / 4) if job.signal else max(self._patience - since, since)))
 
-    def _judge(self, job: OpenJob, fact: JobRead, known: Iterable[str], now: float) -> list[Outcome]:
+    def _judge(self, job: OpenJob, fact: facts.JobRead, known: Iterable[str], now: float) -> list[Outcome]:
         assert job.job is not None
         note = self.notes.get(fact.jid)
         missing = fact.missing.difference(known, note.settled)
@@ -273,7 +263,7 @@ class Capture:
             outcomes.append(Owed(job.job, tuple(left), state, reason, alive))
         return outcomes
 
-    def kill(self, kill: Kill, now: float, place: int | None = None) -> list[Outcome]:
+    def kill(self, kill: facts.Kill, now: float, place: int | None = None) -> list[Outcome]:
         """
         Cancel a job that an operator has killed: in the queue at once, for others once it is known what they do.
 
@@ -305,7 +295,7 @@ class Capture:
                 minions |= job.asking
         return self._surveys, tuple(sorted(minions))
 
-    def surveyed(self, fact: Surveyed, now: float) -> list[Outcome]:
+    def surveyed(self, fact: facts.Surveyed, now: float) -> list[Outcome]:
         """Queue the jobs for those that say nothing."""
         outcomes: list[Outcome] = []
         for minion, jids in fact.running.items():
@@ -314,7 +304,7 @@ class Capture:
         asking = [jid for jid, job in self.open.items() if job.stage is Stage.ASKING and job.survey == fact.number]
         return [*outcomes, *(outcome for jid in asking for outcome in self._surveyed(jid, fact, now))]
 
-    def _surveyed(self, jid: str, fact: Surveyed, now: float) -> list[Outcome]:
+    def _surveyed(self, jid: str, fact: facts.Surveyed, now: float) -> list[Outcome]:
         job = self.open[jid]
         assert job.job is not None
         if job.asking & fact.unasked:
@@ -337,7 +327,7 @@ class Capture:
             self._settle(jid, now)
         return outcomes
 
-    def unreadable(self, fact: Unreadable, now: float) -> list[Outcome]:
+    def unreadable(self, fact: facts.Unreadable, now: float) -> list[Outcome]:
         """Try again later, as long as anybody can be owed the job."""
         job = self.open.get(fact.jid)
         if job is None or job.stage is not Stage.READING:
@@ -345,7 +335,9 @@ class Capture:
         if now > job.since + self._settings.ttl:
             self._close(fact.jid)
             return [
-                Warn(f"Who missed job {fact.jid} is not known: the job cache could not be read in its time to live")
+                facts.Warn(
+                    f"Who missed job {fact.jid} is not known: the job cache could not be read in its time to live"
+                )
             ]
         self._later(fact.jid, now + (_KILL_AGAIN if job.signal else AGAIN))
         return []

@@ -7,8 +7,7 @@ It holds no policy: what is tried again, and when, the machine says. What may bl
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from saltext.jobs.core import lines
@@ -29,45 +28,44 @@ log = lines.logger(__name__)
 
 #: What a minion's record of a job says, as the machine has it.
 _SAID = {"never": Said.NEVER, "interrupted": Said.INTERRUPTED}
+_COMPLAINT = "The job cache cannot be used now, and is tried again: %s"
+_NO_KEYS = "The keys cannot be read now: %s"
 #: Seconds for which answers to a ping are gathered into one sign of life.
 _HEARD = 0.1
 #: Seconds for which key events are gathered into one look at the keys.
 KEYS_PAUSE = 1.0
 
 
-@dataclass(frozen=True)
-class Context:
-    """
-    What effects are performed with.
-
-    ``loads`` has the loads of the jobs that the machine knows, by jid; ``owner`` is this master's id; ``shared`` tells
-    whether other masters use the same store; ``compound`` whether this master can publish to a compound target; ``timeout``
-    is for how many seconds the answers of minions are waited for; ``step`` takes a fact.
-    """
-
-    loop: Any
-    ports: Ports
-    machine: Retry
-    loads: dict[str, dict[str, Any]]
-    writer: Writer
-    owner: str
-    shared: bool
-    compound: bool
-    timeout: float
-    step: Callable[[facts.Fact], Any]
-
-
 class Effects:
     """
-    :param context: what effects are performed with.
+    :param loop: the engine's tornado loop.
+    :param ports: what they are performed with.
+    :param machine: what wants them, and what they are about.
+    :param loads: the loads of the jobs that the machine knows, by jid.
+    :param opts: the master's options.
+    :param step: takes a fact.
     """
 
-    def __init__(self, context: Context) -> None:
-        self._with, self._step = context, context.step
+    def __init__(
+        self,
+        loop: Any,
+        ports: Ports,
+        machine: Retry,
+        writer: Writer,
+        loads: dict[str, dict[str, Any]],
+        opts: Mapping[str, Any],
+        step: Callable[[facts.Fact], Any],
+    ) -> None:
+        self._loop, self._ports, self._machine, self._writer = loop, ports, machine, writer
+        self._loads, self._step, self._owner = loads, step, str(opts["id"])
+        self._timeout = answer_time(opts)
+        # Whether other masters use the same store.
+        self._shared = opts.get("cache") not in (None, "localfs", "mmap_cache") or bool(opts.get("cluster_id"))
+        # Without cached data of minions Salt 3008 matches nobody with a compound target, and earlier releases everybody.
+        self._compound = bool(opts.get("minion_data_cache", True))
         self._keys_asked = False
-        cache = context.ports.cache
         # An answer that is not the minion's own could end what the minion is owed, or have it run a job twice.
-        self._kept = None if cache.unproven else KeptAnswers(cache, context.ports.cache_worker)
+        self._kept = None if ports.cache.unproven else KeptAnswers(ports.cache, ports.cache_worker)
 
     def perform(self, effect: facts.Effect) -> None:
         """Begin what is to be done. What cannot even be begun is logged, and does not keep the next from being done."""
@@ -80,102 +78,105 @@ class Effects:
 
     def _save(self, effect: facts.Save) -> None:
         for jid in effect.jobs:
-            job = self._with.machine.jobs.get(jid)
+            job = self._machine.jobs.get(jid)
             if job is None:
-                self._with.writer.put_job(jid, None)
-                if not self._with.machine.knows(jid):
-                    self._with.loads.pop(jid, None)
+                self._writer.put_job(jid, None)
+                if not self._machine.knows(jid):
+                    self._loads.pop(jid, None)
             else:
-                self._with.writer.put_job(jid, self._snapshot(job))
+                self._writer.put_job(jid, self._snapshot(job))
         if effect.entries:
-            self._with.writer.put_entries(effect.entries)
+            self._writer.put_entries(effect.entries)
         for jid in effect.notes:
-            note = self._with.machine.notes.get(jid)
-            self._with.writer.put_note(self._with.owner, jid, None if note is None else note.as_record())
+            note = self._machine.notes.get(jid)
+            self._writer.put_note(self._owner, jid, None if note is None else note.as_record())
 
     def save_all(self) -> None:
         """Store all that the machine knows once more."""
-        machine = self._with.machine
+        machine = self._machine
         entries = tuple((entry.minion, entry.jid) for entry in machine.entries())
         self._save(facts.Save(entries, tuple(machine.jobs), tuple(machine.notes)))
 
     def _snapshot(self, job: Job) -> dict[str, Any]:
         return {
-            "owner": self._with.owner,
+            "owner": self._owner,
             "published_at": job.published_at,
-            "load": self._with.loads[job.jid],
-            "minions": self._with.machine.minions_of(job.jid),
+            "load": self._loads[job.jid],
+            "minions": self._machine.minions_of(job.jid),
         }
 
     # -- the job cache ------------------------------------------------------------------------------------------------
 
     def _read(self, effect: facts.Read) -> None:
-        async def read() -> None:
-            try:
-                reader = self._with.ports.reader
-                fact, load = await self._with.ports.cache_worker.call(reader.read, effect.jid, effect.publishes)
-                if await self._is_others(effect.jid):
-                    fact = facts.JobRead(effect.jid, None)
-            except Exception as exc:
-                _complain(exc)
-                self._step(facts.Unreadable(effect.jid))
-                return
-            if fact.job is not None:
-                self._with.loads.setdefault(effect.jid, load)
-                # The record has the time of the clock on the wall, which may have been set since this engine started.
-                ahead = self._with.ports.clock.now() - self._with.ports.wall()
-                job = dataclasses.replace(fact.job, published_at=fact.job.published_at + ahead)
-                fact = dataclasses.replace(fact, job=job)
-            self._step(fact)
+        async def read() -> Any:
+            fact, load = await self._look(self._ports.reader.read, effect.jid, effect.publishes)
+            if await self._is_others(effect.jid):
+                return facts.JobRead(effect.jid, None)
+            if fact.job is None:
+                return fact
+            self._loads.setdefault(effect.jid, load)
+            # The record has the time of the clock on the wall, which may have been set since this engine started.
+            ahead = self._ports.clock.now() - self._ports.wall()
+            job = dataclasses.replace(fact.job, published_at=fact.job.published_at + ahead)
+            return dataclasses.replace(fact, job=job)
 
-        self._with.loop.spawn_callback(read)
+        self._find_or_warn(read, _COMPLAINT, facts.Unreadable(effect.jid))
+
+    def _find_or_warn(self, find: Callable[[], Awaitable[Any]], complaint: str, otherwise: facts.Fact | None) -> None:
+        """Tell what is found; where that fails, whatever it is, who asked gets the other fact."""
+
+        async def tell() -> None:
+            try:
+                fact = await find()
+            except Exception as exc:
+                log.warning(complaint, exc)
+                fact = otherwise
+            if fact is not None:
+                self._step(fact)
+
+        self._loop.spawn_callback(tell)
+
+    def _look(self, function: Callable[..., Any], *args: Any) -> Awaitable[Any]:
+        """Have something looked up in the job cache, or among the keys."""
+        return self._ports.cache_worker.call(function, *args)
 
     async def _is_others(self, jid: str) -> bool:
         """Tell whether another master that shares our store keeps a job."""
-        if not self._with.shared:
+        if not self._shared:
             return False
         try:
-            snapshot = await self._with.ports.store_worker.call(self._with.ports.store.snapshot, jid)
+            snapshot = await self._ports.store_worker.call(self._ports.store.snapshot, jid)
         except LaterVersion:
             return True  # whoever has written it keeps it
-        return bool(snapshot) and snapshot.get("owner") != self._with.owner
+        return bool(snapshot) and snapshot.get("owner") != self._owner
 
     def _look_up(self, effect: facts.LookUp) -> None:
-        async def look_up() -> None:
-            try:
-                reader, jid, minions = self._with.ports.reader, effect.jid, effect.minions
-                if effect.only_returns:
-                    fact = await self._with.ports.cache_worker.call(reader.look_for_returns, jid, minions)
-                else:
-                    fact = await self._with.ports.cache_worker.call(
-                        reader.look_up, jid, minions, self._with.loads[jid], effect.publish, effect.askers
-                    )
-            except Exception as exc:
-                _complain(exc)
-                self._step(facts.Unreadable(effect.jid, effect.minions))
-            else:
-                self._step(fact)
+        async def look_up() -> Any:
+            reader, jid, minions = self._ports.reader, effect.jid, effect.minions
+            if effect.only_returns:
+                return await self._look(reader.look_for_returns, jid, minions)
+            return await self._look(reader.look_up, jid, minions, self._loads[jid], effect.publish, effect.askers)
 
-        self._with.loop.spawn_callback(look_up)
+        self._find_or_warn(look_up, _COMPLAINT, facts.Unreadable(effect.jid, effect.minions))
 
     # -- minions ------------------------------------------------------------------------------------------------------
 
     def _ask(self, effect: facts.Ask) -> None:
         jid, left = effect.jid, set(effect.minions)
-        job = self._with.machine.queue.jobs.get(jid)
+        job = self._machine.queue.jobs.get(jid)
         # A proxy runs several functions without a record (Salt's ``metaproxy``): of those it would say that it never began.
         doubted = effect.doubted if job is not None and len(job.funs) == 1 else ()
 
         def told(said: Found) -> None:
             # Those that have answered need not wait for the others.
             left.difference_update(said.answered)
-            self._with.loop.spawn_callback(self._tell_asked, jid, said, True)
+            self._loop.spawn_callback(self._tell_asked, jid, said, True)
 
         async def ask() -> None:
-            questions, expression = self._with.ports.questions, self._expression(jid)
+            questions, expression = self._ports.questions, self._expression(jid)
             try:
                 said = await questions.find_either(
-                    jid, effect.minions, self._with.timeout, expression, self._kept, told, doubted
+                    jid, effect.minions, self._timeout, expression, self._kept, told, doubted
                 )
             except Exception as exc:  # whatever it is: who asked waits for an outcome
                 log.warning("%d minions could not be asked about job %s: %s", len(left), jid, exc)
@@ -183,7 +184,7 @@ class Effects:
             else:
                 await self._tell_asked(jid, said, False)
 
-        self._with.loop.spawn_callback(ask)
+        self._loop.spawn_callback(ask)
 
     async def _tell_asked(self, jid: str, said: Found, more: bool) -> None:
         try:
@@ -212,7 +213,7 @@ class Effects:
 
     def _others(self, jid: str, returns: Mapping[str, Any]) -> frozenset[str]:
         """Return the minions that have run something else under the jid of a job: they would not run the job under it."""
-        load = self._with.loads.get(jid, {})
+        load = self._loads.get(jid, {})
         others = frozenset(m for m, kept in returns.items() if load and not once.is_return_of(load.get("fun"), kept))
         if others:
             log.warning("%s has run another function under the jid of job %s, for another master", sorted(others), jid)
@@ -220,59 +221,55 @@ class Effects:
 
     def _said(self, jid: str, records: Mapping[str, once.Record]) -> dict[str, Said]:
         """Return what the records of minions tell about a job; nothing where they would not have it."""
-        job, load = self._with.machine.queue.jobs.get(jid), self._with.loads.get(jid)
+        job, load = self._machine.queue.jobs.get(jid), self._loads.get(jid)
         if job is None or load is None or not once.is_recorded(job.funs, load.get("kwargs")):
             return {}
-        age = self._with.ports.clock.now() - job.published_at
+        age = self._ports.clock.now() - job.published_at
         return {minion: _SAID.get(record.about(age), Said.NOT_SURE) for minion, record in records.items()}
 
     def _expression(self, jid: str) -> str | None:
         """Return the job's own target, where a minion may no longer match it."""
         try:
-            return expression_of(self._with.loads[jid])
+            return expression_of(self._loads[jid])
         except (KeyError, ValueError):
             return None
 
     def _inquire(self, effect: facts.Inquire) -> None:
-        async def inquire() -> None:
-            try:
-                questions, timeout = self._with.ports.questions, self._with.timeout
-                running = await questions.find_running(effect.minions, timeout, self._kept)
-            except Exception as exc:  # whatever it is: who asked waits for an outcome
-                log.warning("%d minions could not be asked which jobs they run: %s", len(effect.minions), exc)
-                self._step(facts.Surveyed(effect.number, unasked=frozenset(effect.minions)))
-            else:
-                self._step(facts.Surveyed(effect.number, running))
+        async def inquire() -> Any:
+            questions, timeout = self._ports.questions, self._timeout
+            return facts.Surveyed(effect.number, await questions.find_running(effect.minions, timeout, self._kept))
 
-        self._with.loop.spawn_callback(inquire)
+        complaint = f"{len(effect.minions)} minions could not be asked which jobs they run: %s"
+        self._find_or_warn(inquire, complaint, facts.Surveyed(effect.number, unasked=frozenset(effect.minions)))
 
     async def _store_returns(self, jid: str, returns: Mapping[str, Any]) -> frozenset[str]:
         if not returns:
             return frozenset()
         try:
-            load = self._with.loads[jid]
-            return await self._with.ports.cache_worker.call(self._with.ports.reader.store_returns, jid, load, returns)
+            load = self._loads[jid]
+            stored: frozenset[str] = await self._look(self._ports.reader.store_returns, jid, load, returns)
+            return stored
         except (JobCacheError, KeyError) as exc:
-            _complain(exc)
+            log.warning(_COMPLAINT, exc)
             return frozenset()
 
     def _claim(self, effect: facts.Claim) -> None:
-        claims = self._with.machine.claims_of(effect.jid)
-        self._with.writer.claim(effect.jid, claims, lambda: self._step(facts.Claimed(effect.jid, effect.minions)))
+        claims = self._machine.claims_of(effect.jid)
+        self._writer.claim(effect.jid, claims, lambda: self._step(facts.Claimed(effect.jid, effect.minions)))
 
     def _publish(self, effect: facts.Publish) -> None:
         async def publish() -> None:
-            load = self._with.loads[effect.jid]
+            load = self._loads[effect.jid]
             options = load.get("kwargs")
             try:
                 tgt, tgt_type = narrowed(load, effect.minions, effect.named)
-                if not self._with.compound:  # each has said itself that the job's target matches it
+                if not self._compound:  # each has said itself that the job's target matches it
                     tgt, tgt_type = list(effect.minions), "list"
             except ValueError as exc:
                 self._step(facts.Refused(effect.jid, str(exc)))
                 return
             try:
-                matched = await self._with.ports.publisher.publish(
+                matched = await self._ports.publisher.publish(
                     load["fun"],
                     load.get("arg") or [],
                     tgt,
@@ -295,21 +292,21 @@ class Effects:
                 self._step(facts.Sent(effect.jid, effect.minions, frozenset(effect.minions) - matched))
             await self._keep_load(effect.jid, load)
 
-        self._with.loop.spawn_callback(publish)
+        self._loop.spawn_callback(publish)
 
     def _wishes(self, effect: facts.Publish) -> dict[str, Any]:
         """Return what minions with records are told: how long the job may be sent again, and whether it is to run again."""
-        job = self._with.machine.queue.jobs.get(effect.jid)
-        keep = {} if job is None else {"keep": self._with.machine.capture.ttl_of(job)}
+        job = self._machine.queue.jobs.get(effect.jid)
+        keep = {} if job is None else {"keep": self._machine.capture.ttl_of(job)}
         return {**keep, "rerun": True} if effect.rerun else keep
 
     async def _keep_load(self, jid: str, load: Mapping[str, Any]) -> None:
         """Where publishing overwrites the load in the job cache, put the original one back."""
-        if self._with.ports.cache.keeps_first_load:
+        if self._ports.cache.keeps_first_load:
             return
-        minions = self._with.machine.minions_of(jid)
+        minions = self._machine.minions_of(jid)
         try:
-            await self._with.ports.cache_worker.call(self._with.ports.cache.keep_load, jid, load, minions)
+            await self._look(self._ports.cache.keep_load, jid, load, minions)
         except JobCacheError as exc:
             log.warning("The job cache shows the replay of job %s and not the job itself: %s", jid, exc)
 
@@ -325,64 +322,55 @@ class Effects:
             # Nobody waits for those that do not answer.
             if minion in asked:
                 if not there:
-                    self._with.loop.call_later(_HEARD, tell)
+                    self._loop.call_later(_HEARD, tell)
                 there.append(minion)
 
         async def ping() -> None:
             try:
-                await self._with.ports.questions.ping(list(asked), "list", self._with.timeout, told=heard)
+                await self._ports.questions.ping(list(asked), "list", self._timeout, told=heard)
             except PublishFailed as exc:
                 log.warning("Minions with a queue could not be pinged: %s", exc)
 
-        self._with.loop.spawn_callback(ping)
+        self._loop.spawn_callback(ping)
 
     # -- keys ---------------------------------------------------------------------------------------------------------
 
     def _check_keys(self, effect: facts.CheckKeys) -> None:
-        self._look_at_keys(lambda reader: reader.check_keys(effect.minions))
+        self._find_or_warn(lambda: self._look(self._ports.reader.check_keys, effect.minions), _NO_KEYS, None)
 
     def _vet(self, effect: facts.Vet) -> None:
-        self._look_at_keys(lambda reader: facts.Vetted(effect.jid, reader.strangers_among(effect.minions)))
+        async def vet() -> Any:
+            strangers = await self._look(self._ports.reader.strangers_among, effect.minions)
+            return facts.Vetted(effect.jid, strangers)
 
-    def _look_at_keys(self, look: Callable[[Any], Any]) -> None:
-        """Tell the machine what ``look`` finds with the reader."""
-
-        async def find() -> None:
-            try:
-                fact = await self._with.ports.cache_worker.call(look, self._with.ports.reader)
-            except Exception as exc:
-                log.warning("The keys cannot be read now: %s", exc)
-            else:
-                self._step(fact)
-
-        self._with.loop.spawn_callback(find)
+        self._find_or_warn(vet, _NO_KEYS, None)
 
     def check_keys_soon(self) -> None:
         """Look at the keys, after an event about one."""
         # The event may be forged: the keys themselves are looked at, once for many events.
-        if not self._keys_asked and self._with.machine.backlogs:
+        if not self._keys_asked and self._machine.backlogs:
             self._keys_asked = True
-            self._with.loop.call_later(KEYS_PAUSE, self._check_keys_now)
+            self._loop.call_later(KEYS_PAUSE, self._check_keys_now)
 
     def _check_keys_now(self) -> None:
         self._keys_asked = False
-        self._check_keys(facts.CheckKeys(tuple(self._with.machine.backlogs)))
+        self._check_keys(facts.CheckKeys(tuple(self._machine.backlogs)))
 
     # -- windows ------------------------------------------------------------------------------------------------------
 
     def _find_opening(self, effect: facts.FindOpening) -> None:
         """Windows go by the clock on the wall, deadlines by one that nobody sets: the answer is in the latter's time."""
-        wall, window, timezone = self._with.ports.wall(), effect.window, effect.timezone
+        wall, window, timezone = self._ports.wall(), effect.window, effect.timezone
         try:
             found = next_opening(None, window, timezone, wall)
         except ValueError as exc:
             log.error("Jobs with the window %r wait, since nobody can tell when it opens: %s", window, exc)
             answer = facts.OpeningFound(window, timezone, None)
         else:
-            shift = self._with.ports.clock.now() - wall
+            shift = self._ports.clock.now() - wall
             closes = None if found.closes is None else found.closes + shift
             answer = facts.OpeningFound(window, timezone, found.opens + shift, closes)
-        self._with.loop.add_callback(self._step, answer)
+        self._loop.add_callback(self._step, answer)
 
     # -- the bus and the log ------------------------------------------------------------------------------------------
 
@@ -394,14 +382,15 @@ class Effects:
             "attempts": effect.attempts,
             "reason": effect.reason,
         }
-        self._with.ports.bus.fire(events.retry_tag(effect.minion, effect.jid, effect.kind), payload)
+        self._ports.bus.fire(events.retry_tag(effect.minion, effect.jid, effect.kind), payload)
 
     def _warn(self, effect: facts.Warn) -> None:
         log.warning("%s", effect.message)
 
 
-def _complain(exc: BaseException) -> None:
-    log.warning("The job cache cannot be used now, and is tried again: %s", exc)
+def answer_time(opts: Mapping[str, Any]) -> float:
+    """Return for how many seconds the answers of minions are waited for."""
+    return float(opts.get("gather_job_timeout", 10))
 
 
 PERFORM: dict[type, Callable[[Effects, Any], None]] = {

@@ -13,6 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+#: What of an entry is stored as it is.
+_AS_IT_IS = (
+    *("minion", "jid", "queued_at", "expires_at", "attempts", "tries", "lost", "vain", "reached", "named", "sent_at"),
+    *("next_at", "acknowledged"),
+)
 #: Steps of an entry's history that are kept: its first, and the newest.
 _HISTORY = 20
 
@@ -153,21 +158,9 @@ class Entry:
     def as_record(self) -> dict[str, Any]:
         """Return the form that is stored."""
         return {
-            "minion": self.minion,
-            "jid": self.jid,
+            **{name: getattr(self, name) for name in _AS_IT_IS},
             "state": self.state.value,
-            "queued_at": self.queued_at,
-            "expires_at": self.expires_at,
-            "attempts": self.attempts,
-            "tries": self.tries,
-            "lost": self.lost,
-            "vain": self.vain,
-            "reached": self.reached,
-            "named": self.named,
             "asker": None if self.asker is None else [self.asker.user, self.asker.eauth, self.asker.limited],
-            "sent_at": self.sent_at,
-            "next_at": self.next_at,
-            "acknowledged": self.acknowledged,
             "history": [list(step) for step in self.history],
         }
 

@@ -37,7 +37,7 @@ from saltext.jobs.core.retry.owing import Owing
 from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.replay import GATHERINGS, Replays
 from saltext.jobs.core.retry.timers import Timers
-from saltext.jobs.core.retry.turns import Presence, Turns
+from saltext.jobs.core.retry.turns import Turns
 
 if TYPE_CHECKING:
     from saltext.jobs.core.settings import RetrySettings
@@ -66,11 +66,10 @@ class Retry:
         self.openings = Openings(settings, self._timers)
         self.queue = Queue(settings, self._timers, self.openings, acks)
         self.outbox = Outbox(settings.rate, self._timers)
-        self.turns = Turns(settings, self.queue, self._timers, self.openings, paused)
+        self.turns = Turns(settings, self.queue, self._timers, self.openings, self.outbox, paused)
         self.replays = Replays(settings, self.queue, self.outbox, self._timers, self.turns)
         self.capture = Capture(settings, patience, self._timers)
-        self.presence = Presence(settings, self.queue, self.turns, self.outbox)
-        self.owing = Owing(self.queue, self.capture, self._timers, self.turns, self.replays, self.presence)
+        self.owing = Owing(self.queue, self.capture, self._timers, self.turns, self.replays)
         self._out: list[facts.Effect] = []  # of the present step
         # What is still to be looked at, since events may have been missed.
         self._jobs_left, self._minions_left = deque[str](), deque[str]()
@@ -108,7 +107,7 @@ class Retry:
         if minion in self.queue.backlogs:
             return True
         if self.capture.open:
-            self.presence.started(minion, now)
+            self.turns.started(minion, now)
         return False
 
     def receipt_awaited_since(self, minion: str, jid: str) -> float | None:
@@ -146,9 +145,6 @@ class Retry:
 
     def _do(self, *effects: facts.Effect) -> None:
         self._out += effects
-
-    def _warn(self, message: str) -> None:
-        self._do(*([facts.Warn(message)] if message else ()))
 
     def _answer(self, value: int | bool) -> None:
         self._do(facts.Answer(value))
@@ -188,7 +184,7 @@ class Retry:
             self._follow(self.capture.begun(fact.jid, fact.minion))
 
     def _sign_of_life(self, fact: facts.SignOfLife) -> None:
-        self.presence.sign_of_life(fact)
+        self.turns.sign_of_life(fact)
         self.owing.alive(fact.minions)
 
     def _look_again(self, returns: bool = True) -> None:
@@ -218,7 +214,7 @@ class Retry:
             minions.append(minion)
             if any(entry.state in UNDER_WAY for entry in backlog.entries.values()):
                 self.turns.wake(minion, self.queue.now)
-        self.presence.ping(minions)
+        self.turns.ping(minions)
         if self._jobs_left or self._minions_left:
             self._timers.set(("again",), self.queue.now + _PAUSE)
 
@@ -233,7 +229,7 @@ class Retry:
         is_open, jids = self.openings.found(fact, self.queue.now)
         for jid in jids:
             if is_open:
-                self.presence.ping_without_replay(self.queue.minions_of(jid))
+                self.turns.ping_without_replay(self.queue.minions_of(jid))
             else:
                 self.replays.shut(jid)
 
@@ -263,6 +259,12 @@ class Retry:
     def _adopted(self, fact: facts.Adopted) -> None:
         self._answer(self.owing.take_up(fact))
         self._timers.set(("sweep",), self.queue.now)
+
+    def _note_due(self, jid: str) -> None:
+        if begun := self.capture.notes.due(jid):
+            some = ", ".join(begun[:5])
+            told = f"{len(begun)} minions have begun job {jid} and not returned it in its time to live: {some}"
+            self._do(facts.Warn(told))
 
     def _end_due(self, minion: str) -> None:
         following = math.inf
@@ -295,7 +297,7 @@ HANDLERS: dict[type, Callable[[Retry, Any], None]] = {
     facts.Sent: lambda it, fact: it.replays.sent(fact),
     facts.SendFailed: lambda it, fact: it.replays.sent(fact),
     facts.Unreadable: Retry._unreadable,
-    facts.KeysRead: lambda it, fact: it._warn(it.owing.keys_read(fact)),
+    facts.KeysRead: lambda it, fact: it._do(*it.owing.keys_read(fact)),
     facts.Vetted: lambda it, fact: it.capture.vetted(fact),
     facts.Refused: lambda it, fact: it.owing.refused(fact),
     facts.OpeningFound: Retry._opening_found,
@@ -314,7 +316,7 @@ HANDLERS: dict[type, Callable[[Retry, Any], None]] = {
 TIMERS: dict[str, Callable[..., None]] = {
     **{name: lambda it, jid, name=name: it._do(*it.replays.due(name, jid)) for name in GATHERINGS},
     "open": lambda it, jid: it._follow(it.capture.due(jid)),
-    "note": lambda it, jid: it._warn(it.capture.notes.due(jid)),
+    "note": Retry._note_due,
     "keys": lambda it: it._check_keys() if it.owing.keyless else None,
     "opening": lambda it, *hours: it._do(it.openings.due(*hours, it.queue.now)),
     "end": Retry._end_due,

@@ -131,10 +131,8 @@ class Notes:
             self._timers.cancel(("note", jid))
             self.changed[jid] = None
 
-    def due(self, jid: str) -> str:
-        """Drop a note about a job that nobody can be owed any more. Returns what an operator is to be told, if anything."""
+    def due(self, jid: str) -> list[str]:
+        """Drop a note about a job that nobody can be owed any more. Returns the minions that had begun it."""
         begun = sorted(self.get(jid).begun)
         self.drop(jid)
-        some = ", ".join(begun[:5])
-        told = f"{len(begun)} minions have begun job {jid} and not returned it in its time to live: {some}"
-        return told if begun else ""
+        return begun

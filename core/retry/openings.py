@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Job, Limits
-from saltext.jobs.core.retry.facts import FindOpening, OpeningFound
 from saltext.jobs.core.retry.timers import Timers
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Openings:
     def __init__(self, settings: RetrySettings, timers: Timers) -> None:
         self._settings, self._timers = settings, timers
         self._jobs: dict[Hours, dict[str, None]] = {}  # the jids of the jobs for which each window holds
-        self._found: dict[Hours, OpeningFound] = {}  # the newest answer about each of those windows
+        self._found: dict[Hours, facts.OpeningFound] = {}  # the newest answer about each of those windows
         self._open: set[Hours] = set()  # those that were open when it came
 
     def add(self, job: Job, now: float) -> None:
@@ -74,12 +74,12 @@ class Openings:
         hours = hours_of(job.limits, self._settings)
         return hours is None or _is_open(self._found.get(hours), now)
 
-    def due(self, window: str, timezone: str, now: float) -> FindOpening:
+    def due(self, window: str, timezone: str, now: float) -> facts.FindOpening:
         """Ask when a window opens next."""
         self._timers.set(("opening", window, timezone), now + _TROUBLED)  # where the answer does not come
-        return FindOpening(window, timezone)
+        return facts.FindOpening(window, timezone)
 
-    def found(self, fact: OpeningFound, now: float) -> tuple[bool, list[str]]:
+    def found(self, fact: facts.OpeningFound, now: float) -> tuple[bool, list[str]]:
         """
         Take the answer. Returns whether the window is open now, and its jobs, unless it has been open before.
         """
@@ -98,7 +98,7 @@ class Openings:
         return is_open, [] if was_open else list(self._jobs[hours])
 
 
-def _is_open(found: OpeningFound | None, now: float) -> bool:
+def _is_open(found: facts.OpeningFound | None, now: float) -> bool:
     if found is None or found.opens is None:
         return False
     return found.opens <= now + _SLACK and (found.closes is None or now < found.closes)

@@ -11,24 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import Capture, Owed
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, State
-from saltext.jobs.core.retry.facts import (
-    Adopted,
-    CancelRequested,
-    EnqueueRequested,
-    KeysRead,
-    Kill,
-    PurgeRequested,
-    Refused,
-    ReplayRequested,
-    Restored,
-    RetryRequested,
-)
 from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.replay import Replays
 from saltext.jobs.core.retry.timers import Timers
-from saltext.jobs.core.retry.turns import Presence, Turns
+from saltext.jobs.core.retry.turns import Turns
 
 #: Seconds before keys that were not found are looked for again, and where one of those minions seems to be there.
 _KEYS_AGAIN, _KEYS_SOON = 30.0, 0.5
@@ -39,16 +28,13 @@ class Owing:
     :param queue: what is owed.
     :param capture: what is known of minions without an entry.
     :param timers: the machine's; the key ``("keys",)`` is set here.
-    :param turns: when the next replay begins.
+    :param turns: whether minions are there, and when the next replay begins.
     :param replays: what is under way.
-    :param presence: whether minions are there.
     """
 
-    def __init__(
-        self, queue: Queue, capture: Capture, timers: Timers, turns: Turns, replays: Replays, presence: Presence
-    ) -> None:
+    def __init__(self, queue: Queue, capture: Capture, timers: Timers, turns: Turns, replays: Replays) -> None:
         self._queue, self._capture, self._timers, self._turns = queue, capture, timers, turns
-        self._replays, self._presence = replays, presence
+        self._replays = replays
         self.keyless: set[str] = set()  # minions whose key was not found when the keys were last read
 
     # -- entries come -------------------------------------------------------------------------------------------------
@@ -61,7 +47,7 @@ class Owing:
         self.add(job, owed.minions, reason, job.published_at + self._capture.ttl_of(job), state)
         for minion in owed.minions:
             # It may have started while it was asked.
-            if owed.alive or self._presence.has_just_started(minion):
+            if owed.alive or self._turns.has_just_started(minion):
                 self._turns.alive(minion)
 
     def add(
@@ -78,7 +64,7 @@ class Owing:
                 self._replays.end(older, State.CANCELLED, f"the same job was published again: {job.jid}")
         return queued
 
-    def take_up(self, fact: Restored | Adopted) -> int:
+    def take_up(self, fact: facts.Restored | facts.Adopted) -> int:
         """Take entries into the queue as they were stored. Returns how many of them are new."""
         jobs = {job.jid: job for job in fact.jobs}
         new = [e for e in fact.entries if not self._queue.has(e.minion, e.jid) and e.jid in jobs]
@@ -90,7 +76,7 @@ class Owing:
 
     # -- entries end, and go ------------------------------------------------------------------------------------------
 
-    def killed(self, kill: Kill) -> None:
+    def killed(self, kill: facts.Kill) -> None:
         """Cancel what an operator has killed on these minions."""
         for minion in sorted(kill.minions):
             for entry in self._queue.of(minion, kill.jid or None):
@@ -98,7 +84,7 @@ class Owing:
                 if entry.state not in ENDED if kill.jid else is_meant:
                     self._replays.end(entry, State.CANCELLED, f"killed by {kill.user}")
 
-    def refused(self, fact: Refused) -> None:
+    def refused(self, fact: facts.Refused) -> None:
         """What cannot be stored cannot be claimed either, and so is never published."""
         for minion in self._queue.minions_of(fact.jid):
             entry = self._queue.entry(minion, fact.jid)
@@ -117,15 +103,15 @@ class Owing:
         if self.keyless and not self.keyless.isdisjoint(minions):
             self._timers.no_later(("keys",), self._queue.now + _KEYS_SOON)
 
-    def keys_read(self, fact: KeysRead) -> str:
+    def keys_read(self, fact: facts.KeysRead) -> list[facts.Effect]:
         """
         A key is gone when it is not found twice, or when there is a new one then: who has that is another machine. That no
-        minion has any says that they could not be read. Returns what an operator is to be told, if anything.
+        minion has any says that they could not be read.
         """
         known = self._queue.backlogs.keys()
         gone = fact.gone & known
         if fact.none and len(known) > 1 and gone == known:
-            return f"None of the {len(known)} minions with a queue has a key: that is not believed"
+            return [facts.Warn(f"None of the {len(known)} minions with a queue has a key: that is not believed")]
         suspects, self.keyless = self.keyless, set(gone)
         for minion in sorted((gone | fact.renewed) & suspects & known):
             for entry in self._queue.of(minion, None):
@@ -134,11 +120,11 @@ class Owing:
                 self.remove(entry)
         if self.keyless - suspects:
             self._timers.set(("keys",), self._queue.now + _KEYS_AGAIN)
-        return ""
+        return []
 
     # -- what operators ask for ---------------------------------------------------------------------------------------
 
-    def enqueue(self, fact: EnqueueRequested) -> int:
+    def enqueue(self, fact: facts.EnqueueRequested) -> int:
         """Queue a job for minions; those whose entry has ended get it anew."""
         ttl = self._capture.ttl_of(fact.job)
         job = self._queue.jobs.get(fact.job.jid, fact.job)
@@ -150,10 +136,10 @@ class Owing:
         queued = self.add(job, new, fact.reason, self._queue.now + ttl)
         for entry in (*again, *queued):
             entry.named, entry.asker = fact.named, fact.asker
-        self._presence.ping(minion for minion in minions if minion in self._queue.backlogs)
+        self._turns.ping(minion for minion in minions if minion in self._queue.backlogs)
         return len(queued) + len(again)
 
-    def replay(self, fact: ReplayRequested) -> int:
+    def replay(self, fact: facts.ReplayRequested) -> int:
         """Let a minion have what it is owed now, whatever window or wait there is."""
         pending = [entry for entry in self._queue.of(fact.minion, None) if entry.state is State.PENDING]
         for entry in pending:
@@ -165,17 +151,17 @@ class Owing:
             self._turns.wake(fact.minion, self._queue.now)
         return len(pending)
 
-    def retry(self, fact: RetryRequested) -> int:
+    def retry(self, fact: facts.RetryRequested) -> int:
         """Make entries pending again that are held or were given up."""
         found = [entry for entry in self._queue.of(fact.minion, fact.jid) if entry.state in (State.HELD, State.DEAD)]
         for entry in found:
             ttl = self._capture.ttl_of(self._queue.jobs[entry.jid])
             entry.asker = fact.asker or entry.asker
             self._queue.renew(entry, self._queue.now + ttl, "an operator wants it tried again")
-        self._presence.ping(entry.minion for entry in found)
+        self._turns.ping(entry.minion for entry in found)
         return len(found)
 
-    def cancel(self, fact: CancelRequested) -> int:
+    def cancel(self, fact: facts.CancelRequested) -> int:
         """Cancel entries that have not ended."""
         found = [entry for entry in self._queue.of(fact.minion, fact.jid) if entry.state not in ENDED]
         for entry in found:
@@ -183,7 +169,7 @@ class Owing:
             self._replays.end(entry, State.CANCELLED, f"by an operator{late}")
         return len(found)
 
-    def purge(self, fact: PurgeRequested) -> int:
+    def purge(self, fact: facts.PurgeRequested) -> int:
         """Forget entries of some states."""
         found = [entry for entry in self._queue.of(None, None) if entry.state.value in fact.states]
         for entry in found:
@@ -199,5 +185,5 @@ class Owing:
     def resume(self) -> bool:
         """Let replays go on, and find out who is there for them."""
         is_new, self._turns.paused = self._turns.paused, False
-        self._presence.ping_without_replay(self._queue.backlogs)
+        self._turns.ping_without_replay(self._queue.backlogs)
         return is_new

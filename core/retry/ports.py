@@ -8,7 +8,7 @@ import pathlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.disk import files
@@ -20,32 +20,13 @@ from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.log.checkpoints import Position
 from saltext.jobs.core.log.masters import LogOfAll
 from saltext.jobs.core.log.segments import folder_of
-from saltext.jobs.core.master.bus import Listener
+from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.publisher import Publisher
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.retry.checkpoint import CHECKPOINT, Checkpoint
 from saltext.jobs.core.retry.reader import JobReader
 from saltext.jobs.core.retry.store import RetryStore
-
-
-class EventBus(Protocol):
-    """A subscription to the master's event bus, as core/master/bus.py has it."""
-
-    def listen(self, listener: Listener, on_ready: Callable[[], None]) -> None:
-        """Subscribe; ``on_ready`` is called once the bus is heard."""
-
-    def fire(self, tag: str, data: dict[str, Any]) -> None:
-        """Put an event on the bus."""
-
-    gaps: int
-
-    @property
-    def lag(self) -> float:
-        """Seconds by which the loop was late at most within the last minute."""
-
-    def close(self) -> None:
-        """Unsubscribe."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +39,7 @@ class Ports:
     Unix time as the clock on the wall has it.
     """
 
-    bus: EventBus
+    bus: Bus
     publisher: Publisher
     questions: Questions
     cache: JobCache

@@ -13,10 +13,10 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import matches
 from saltext.jobs.core.retry.decision import Terms
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, State
-from saltext.jobs.core.retry.facts import Announce, Effect, Save, Warn
 from saltext.jobs.core.retry.knowledge import Signs
 from saltext.jobs.core.retry.notes import Notes
 from saltext.jobs.core.retry.openings import Openings
@@ -79,7 +79,7 @@ class Queue:
         self._warned = 0.0
         self._dirty: dict[tuple[str, str], None] = {}
         self._dirty_jobs: dict[str, None] = {}
-        self._told: list[Effect] = []
+        self._told: list[facts.Effect] = []
 
     def entry(self, minion: str, jid: str) -> Entry | None:
         """Return an entry of the queue."""
@@ -163,11 +163,11 @@ class Queue:
 
     def _refuse(self, minion: str, job: Job, option: str) -> None:
         reason = f"the queue is full: {option}"
-        self._told.append(Announce(minion, job.jid, "dead", ",".join(job.funs), 0, reason))
+        self._told.append(facts.Announce(minion, job.jid, "dead", ",".join(job.funs), 0, reason))
         if self.now - self._warned > 60:
             self._warned = self.now
             self._told.append(
-                Warn(f"Job {job.jid} is not kept for {minion}: {reason} ({getattr(self._settings, option)})")
+                facts.Warn(f"Job {job.jid} is not kept for {minion}: {reason} ({getattr(self._settings, option)})")
             )
 
     def superseded_by(self, entry: Entry) -> list[Entry]:
@@ -221,7 +221,7 @@ class Queue:
     def tell(self, entry: Entry, kind: str) -> None:
         """Tell the bus what has become of an entry."""
         fun = ",".join(self.jobs[entry.jid].funs)
-        self._told.append(Announce(entry.minion, entry.jid, kind, fun, entry.attempts, entry.reason))
+        self._told.append(facts.Announce(entry.minion, entry.jid, kind, fun, entry.attempts, entry.reason))
 
     def renew(self, entry: Entry, expires_at: float, reason: str) -> None:
         """Make an entry pending again, as if it had never been tried."""
@@ -233,17 +233,17 @@ class Queue:
 
     # -- what is to be done because of that ---------------------------------------------------------------------------
 
-    def take_due(self, notes: Notes) -> list[Effect]:
+    def take_due(self, notes: Notes) -> list[facts.Effect]:
         """Return what is to be stored and told of the changes since the last call; the Save comes first."""
         due, self._told = self._told, []
         changes = self.take_changes(notes)
         return [changes, *due] if changes else due
 
-    def take_changes(self, notes: Notes) -> Save | None:
+    def take_changes(self, notes: Notes) -> facts.Save | None:
         """Return what is to be stored of the changes since the last call, also of the notes, if there are any."""
         if not self._dirty and not self._dirty_jobs and not notes.changed:
             return None
-        changes = Save(tuple(self._dirty), tuple(self._dirty_jobs), tuple(notes.changed))
+        changes = facts.Save(tuple(self._dirty), tuple(self._dirty_jobs), tuple(notes.changed))
         self._dirty, self._dirty_jobs, notes.changed = {}, {}, {}
         return changes
 

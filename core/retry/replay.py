@@ -13,23 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.decision import NOTHING_ELSE, Decision, Permits, decide
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
-from saltext.jobs.core.retry.facts import (
-    Acknowledged,
-    Ask,
-    Asked,
-    Claim,
-    Claimed,
-    Effect,
-    LookedUp,
-    LookUp,
-    Publish,
-    Returned,
-    SendFailed,
-    Sent,
-    Unreadable,
-)
 from saltext.jobs.core.retry.knowledge import Evidence, Knowledge, Said
 from saltext.jobs.core.retry.looks import DOUBTED, LONGEST, Gathering, Inflow
 from saltext.jobs.core.retry.outbox import Outbox
@@ -243,7 +229,7 @@ class Replays:
         """A minion has not shown in time that it got its job, or what has become of it."""
         self.doubt(minion, Evidence.DUE)
 
-    def due(self, gathering: str, jid: str) -> list[Effect]:
+    def due(self, gathering: str, jid: str) -> list[facts.Effect]:
         """Look up the minions that have gathered for a job, for the reason that the gathering has."""
         wanted = self._gathered[gathering].take(jid, self._queue.now)
         minions, publish = tuple(minion for minion in wanted if self._queue.has(minion, jid)), False
@@ -256,25 +242,25 @@ class Replays:
             publish = publish or (replay.step is Step.LAST_LOOK and entry.state is State.CLAIMED)
             if entry.asker is not None:
                 askers[entry.minion] = entry.asker
-        return [LookUp(jid, minions, publish=publish, askers=askers)] if minions else []
+        return [facts.LookUp(jid, minions, publish=publish, askers=askers)] if minions else []
 
-    def look_for_returns(self, jid: str, minions: Iterable[str]) -> Effect:
+    def look_for_returns(self, jid: str, minions: Iterable[str]) -> facts.Effect:
         """Look whether the job cache has returns of which nothing was heard."""
-        return LookUp(jid, tuple(minions), only_returns=True)
+        return facts.LookUp(jid, tuple(minions), only_returns=True)
 
-    def unreadable(self, fact: Unreadable) -> None:
+    def unreadable(self, fact: facts.Unreadable) -> None:
         """Look again later."""
         for entry, replay in self._queue.replays(fact.jid, fact.minions, *LOOKS.values()):
             replay.known.take(Evidence.UNREADABLE)
             self._decide(entry, replay)
 
-    def returned(self, fact: Returned) -> None:
+    def returned(self, fact: facts.Returned) -> None:
         """Take returns that minions have just given: the job cache has them."""
         if any(self._queue.has(minion, fact.jid) for minion in fact.minions):
             self._heard = self._queue.now
-        self.looked_up(LookedUp(fact.jid, tuple(fact.minions), fact.minions, only_returns=True))
+        self.looked_up(facts.LookedUp(fact.jid, tuple(fact.minions), fact.minions, only_returns=True))
 
-    def looked_up(self, fact: LookedUp) -> None:
+    def looked_up(self, fact: facts.LookedUp) -> None:
         """Go on with what the job cache, the keys and the access lists say."""
         for minion in fact.minions:
             entry = self._queue.entry(minion, fact.jid)
@@ -304,7 +290,7 @@ class Replays:
 
     # -- questions and their answers ----------------------------------------------------------------------------------
 
-    def ask(self, jid: str, minions: tuple[str, ...]) -> Effect:
+    def ask(self, jid: str, minions: tuple[str, ...]) -> facts.Effect:
         """Ask minions, whose turn has come, about a job."""
         doubted = []
         for entry, replay in self._queue.replays(jid, minions, *QUESTIONS):
@@ -312,9 +298,9 @@ class Replays:
             replay.known.asked = self._queue.now
             if entry.sent_at is not None:
                 doubted.append(entry.minion)
-        return Ask(jid, minions, tuple(doubted))
+        return facts.Ask(jid, minions, tuple(doubted))
 
-    def asked(self, fact: Asked) -> None:
+    def asked(self, fact: facts.Asked) -> None:
         """Go on with what minions say about a job."""
         if fact.running or fact.ran or fact.idle:
             self._heard = self._queue.now
@@ -335,7 +321,7 @@ class Replays:
         if not fact.more:
             self._answered.hasten(fact.jid, self._queue.now)
 
-    def acknowledged(self, fact: Acknowledged, proven: bool = False) -> None:
+    def acknowledged(self, fact: facts.Acknowledged, proven: bool = False) -> None:
         """
         A minion says that it has begun a job, or returned it. That is believed, however late it comes.
 
@@ -358,7 +344,7 @@ class Replays:
 
     # -- the claim, the publish, the receipt --------------------------------------------------------------------------
 
-    def claim(self, jid: str, minions: tuple[str, ...]) -> list[Effect]:
+    def claim(self, jid: str, minions: tuple[str, ...]) -> list[facts.Effect]:
         """Have claims made durable of what may be published now."""
         claimed = []
         for entry, replay in self._queue.replays(jid, minions, Step.TO_SEND):
@@ -366,9 +352,9 @@ class Replays:
             self._decide(entry, replay, Permits(shut=shut) if shut else NOTHING_ELSE)
             if replay.step is Step.CLAIMING:
                 claimed.append(entry.minion)
-        return [Claim(jid, tuple(claimed))] if claimed else []
+        return [facts.Claim(jid, tuple(claimed))] if claimed else []
 
-    def claimed(self, fact: Claimed) -> list[Effect]:
+    def claimed(self, fact: facts.Claimed) -> list[facts.Effect]:
         """Publish what is durably claimed."""
         ready = []
         for entry, replay in self._queue.replays(fact.jid, fact.minions, Step.CLAIMING):
@@ -384,14 +370,14 @@ class Replays:
         recorded = not {Said.NOTHING, Said.NOT_SURE}.intersection(said)
         named = frozenset(entry.minion for entry, _ in ready if entry.named)
         minions = tuple(entry.minion for entry, _ in ready)
-        return [Publish(fact.jid, minions, named, Said.INTERRUPTED in said, recorded)]
+        return [facts.Publish(fact.jid, minions, named, Said.INTERRUPTED in said, recorded)]
 
-    def sent(self, fact: Sent | SendFailed) -> None:
+    def sent(self, fact: facts.Sent | facts.SendFailed) -> None:
         """The publish is over: the master has taken it, or not, as far as is known."""
-        if isinstance(fact, Sent) and fact.jid in self._queue.jobs:
+        if isinstance(fact, facts.Sent) and fact.jid in self._queue.jobs:
             self._queue.replayed[fact.jid] = self._queue.now
         for entry, replay in self._queue.replays(fact.jid, fact.minions, Step.SENDING):
-            if isinstance(fact, Sent):
+            if isinstance(fact, facts.Sent):
                 replay.known.take(Evidence.MISSED if entry.minion in fact.missed else Evidence.PUBLISHED)
             else:
                 refused = Evidence.FORBIDDEN if fact.forbidden else Evidence.REFUSED

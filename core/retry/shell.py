@@ -29,7 +29,7 @@ from saltext.jobs.core.metrics import History, Metric, figures_of, of_bus, of_pu
 from saltext.jobs.core.retry import doings, facts
 from saltext.jobs.core.retry.capture import LATEST
 from saltext.jobs.core.retry.checkpoint import MARGIN
-from saltext.jobs.core.retry.effects import Context, Effects
+from saltext.jobs.core.retry.effects import Effects, answer_time
 from saltext.jobs.core.retry.entry import ENDED, Entry
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.metrics import metrics_of
@@ -80,8 +80,7 @@ class RetryShell:
         self._loop, self._ports, self._latest = loop, ports, latest
         self._opts, self._owner = opts, settle_owner(opts)
         self._is_alone = bool(opts.get("cluster_isolated_filesystem"))
-        answers = float(opts.get("gather_job_timeout", 10))
-        patience = float(opts.get("timeout", 5)) + answers
+        patience = float(opts.get("timeout", 5)) + answer_time(opts)
         self.machine = Retry(settings, patience, paused=ports.paused.exists(), acks=ports.acks)
         self.restored = False  # the queue has been taken up
         self._is_searched = False  # and all that was published before that is known
@@ -97,20 +96,7 @@ class RetryShell:
         self._proof = Proof(loop, ports.clock, ports.cache, self._cache_worker, tail, self, poll)
         self._read_at = -math.inf  # when the log had been read to its end last
         self._reconciling, self._since, self._searches = False, math.inf, 0
-        context = Context(
-            loop=loop,
-            ports=ports,
-            machine=self.machine,
-            loads=self._loads,
-            writer=self.writer,
-            owner=self._owner,
-            shared=opts.get("cache") not in (None, "localfs", "mmap_cache") or bool(opts.get("cluster_id")),
-            # Without cached data of minions Salt 3008 matches nobody with a compound target, and earlier releases everybody.
-            compound=bool(opts.get("minion_data_cache", True)),
-            timeout=answers,
-            step=self.step,
-        )
-        self._effects = Effects(context)
+        self._effects = Effects(loop, ports, self.machine, self.writer, self._loads, opts, self.step)
         verbs = Verbs(self._owner, ports, self._loads, self.request)
         self.history = History()
         table = {

@@ -12,9 +12,9 @@ import zlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.decision import IN_VAIN
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
-from saltext.jobs.core.retry.facts import TRIGGERED_BY, Sign, SignOfLife
 from saltext.jobs.core.retry.openings import Openings
 from saltext.jobs.core.retry.outbox import Outbox
 from saltext.jobs.core.retry.queue import Backlog, Queue
@@ -37,12 +37,24 @@ class Turns:
     :param queue: what is owed.
     :param timers: the machine's; the keys ``("minion", id)`` and ``("replay", id)`` are set here.
     :param openings: which jobs may be replayed now.
+    :param outbox: where pings wait for their turn to be published.
     :param paused: whether no replay begins.
     """
 
-    def __init__(self, settings: RetrySettings, queue: Queue, timers: Timers, openings: Openings, paused: bool) -> None:
+    def __init__(
+        self,
+        settings: RetrySettings,
+        queue: Queue,
+        timers: Timers,
+        openings: Openings,
+        outbox: Outbox,
+        paused: bool,
+    ) -> None:
         self._settings, self._queue, self._timers, self._openings = settings, queue, timers, openings
-        self.paused = paused
+        self._outbox, self.paused = outbox, paused
+        self._started: dict[str, float] = {}  # minion -> when it started, since ``_generation``
+        self._started_before: dict[str, float] = {}  # likewise, in the time before that
+        self._generation = 0.0
 
     def alive(self, minion: str, start: bool = False, settled: bool = False) -> None:
         """
@@ -65,7 +77,7 @@ class Turns:
         elif start and backlog.replay.step in RESTING:
             self._timers.set(("replay", minion), self._queue.now + self._settings.settle)
 
-    def started(self, minion: str) -> None:
+    def _note_start(self, minion: str) -> None:
         """A minion has started: it may have begun anything before, and have forgotten which jids it has seen."""
         if minion in self._queue.backlogs:
             self._queue.backlogs[minion].started = self._queue.now
@@ -117,41 +129,26 @@ class Turns:
             return True
         return self._openings.may_be_sent(self._queue.jobs[entry.jid], self._queue.now)
 
+    # -- who is there -------------------------------------------------------------------------------------------------
 
-class Presence:
-    """
-    The signs of life that minions show, and pings to those of which it is not known whether they are there.
-
-    :param settings: the options under ``job_retry``.
-    :param queue: what is owed.
-    :param turns: when the next replay begins.
-    :param outbox: what waits for its turn to be published.
-    """
-
-    def __init__(self, settings: RetrySettings, queue: Queue, turns: Turns, outbox: Outbox) -> None:
-        self._settings, self._queue, self._turns, self._outbox = settings, queue, turns, outbox
-        self._started: dict[str, float] = {}  # minion -> when it started, since ``_generation``
-        self._started_before: dict[str, float] = {}  # likewise, in the time before that
-        self._generation = 0.0
-
-    def sign_of_life(self, fact: SignOfLife) -> None:
+    def sign_of_life(self, fact: facts.SignOfLife) -> None:
         """Send minions soon what they are owed, if the operator wants such a sign to count. A start is noted in any case."""
-        start, counts = fact.sign is Sign.START, self._counts(fact.sign)
+        start, counts = fact.sign is facts.Sign.START, self._counts(fact.sign)
         for minion in fact.minions:
             if start:
-                self._turns.started(minion)
+                self._note_start(minion)
             if not counts:
                 continue
             if start:
                 self._remember_start(minion, self._queue.now)
-            self._turns.alive(minion, start, settled=fact.sign is Sign.ANSWER)
+            self.alive(minion, start, settled=fact.sign is facts.Sign.ANSWER)
 
-    def _counts(self, sign: Sign) -> bool:
-        return not TRIGGERED_BY[sign].isdisjoint(self._settings.triggers)
+    def _counts(self, sign: facts.Sign) -> bool:
+        return not facts.TRIGGERED_BY[sign].isdisjoint(self._settings.triggers)
 
     def started(self, minion: str, now: float) -> None:
         """A minion that is owed nothing says that it has started. It may be asked about a job just now, and miss that."""
-        if len(minion) <= _LONGEST_ID and self._counts(Sign.START):
+        if len(minion) <= _LONGEST_ID and self._counts(facts.Sign.START):
             self._remember_start(minion, now)
 
     def _remember_start(self, minion: str, now: float) -> None:
@@ -168,7 +165,7 @@ class Presence:
     def ping(self, minions: Iterable[str]) -> None:
         """Find out which of these is there, as far as anything could be sent to them now."""
         backlogs = self._queue.backlogs
-        self._outbox.ping(minion for minion in minions if self._turns.first(backlogs[minion]) is not None)
+        self._outbox.ping(minion for minion in minions if self.first(backlogs[minion]) is not None)
 
     def ping_without_replay(self, minions: Iterable[str]) -> None:
         """Likewise, but leave out those that have a replay."""

@@ -24,6 +24,7 @@ from saltext.jobs.core.retry.reader import job_of
 OWNER_GONE = 180.0
 
 Request = Mapping[str, Any]
+_Make = Callable[[Request], facts.Fact | Awaitable[facts.Fact]]
 
 
 class Verbs:
@@ -46,20 +47,20 @@ class Verbs:
 
     def table(self) -> dict[str, Verb]:
         """Return ``{verb: function}`` for the Service."""
-        made: dict[str, Callable[[Request], Awaitable[facts.Fact]]] = {
+        made: dict[str, _Make] = {
             "enqueue": self._enqueue,
             "adopt": self._adopt,
             "take_up": self._take_up,
-            "replay": self._replay,
-            "retry": self._retry,
-            "cancel": self._cancel,
-            "purge": self._purge,
+            "replay": lambda asked: facts.ReplayRequested(str(asked.get("minion"))),
+            "retry": lambda asked: facts.RetryRequested(asked.get("minion"), asked.get("jid"), asker_of(asked)),
+            "cancel": lambda asked: facts.CancelRequested(asked.get("minion"), asked.get("jid")),
+            "purge": lambda asked: facts.PurgeRequested(tuple(asked["states"])),
             "pause": self._pause,
             "resume": self._resume,
         }
         return {verb: self._in_order(make) for verb, make in made.items()}
 
-    def _in_order(self, make: Callable[[Request], Awaitable[facts.Fact]]) -> Verb:
+    def _in_order(self, make: _Make) -> Verb:
         def verb(request: Request) -> Awaitable[Any]:
             # Which request is next is settled here, before any of them waits for anything.
             before, self._last = self._last, compat.Future()
@@ -67,36 +68,23 @@ class Verbs:
 
         return verb
 
-    async def _carry_out(
-        self, make: Callable[[Request], Awaitable[facts.Fact]], request: Request, before: Any, done: Any
-    ) -> Any:
+    async def _carry_out(self, make: _Make, request: Request, before: Any, done: Any) -> Any:
         if before is not None:
             await before
         try:
-            durable = self._take(await make(request))
+            made = make(request)
+            durable = self._take(made if isinstance(made, facts.Fact) else await made)
         finally:
             done.set_result(None)
         return await durable
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    async def _replay(self, request: Request) -> facts.Fact:
-        return facts.ReplayRequested(str(request.get("minion")))
-
-    async def _retry(self, request: Request) -> facts.Fact:
-        return facts.RetryRequested(request.get("minion"), request.get("jid"), asker_of(request))
-
-    async def _cancel(self, request: Request) -> facts.Fact:
-        return facts.CancelRequested(request.get("minion"), request.get("jid"))
-
-    async def _purge(self, request: Request) -> facts.Fact:
-        return facts.PurgeRequested(tuple(request["states"]))
-
-    async def _pause(self, request: Request) -> facts.Fact:
+    def _pause(self, _request: Request) -> facts.Fact:
         files.write_atomic(self._ports.paused, b"")
         return facts.PauseRequested()
 
-    async def _resume(self, request: Request) -> facts.Fact:
+    def _resume(self, _request: Request) -> facts.Fact:
         self._ports.paused.unlink(missing_ok=True)
         return facts.ResumeRequested()
 

@@ -11,7 +11,7 @@ from saltext.jobs.core.errors import NoMinionMatched, PublishFailed
 from saltext.jobs.core.master import once
 from saltext.jobs.core.master.questions import Found
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.effects import Context, Effects
+from saltext.jobs.core.retry.effects import Effects
 from saltext.jobs.core.retry.knowledge import Said
 from saltext.jobs.core.retry.reader import JobReader, job_of
 from tests.functional.retry.records import JID, load_of
@@ -48,8 +48,7 @@ def perform(opts, job_cache, effect, load, **others):
     capture = types.SimpleNamespace(ttl_of=lambda job: 3600.0)
     machine = types.SimpleNamespace(queue=types.SimpleNamespace(jobs={JID: job}), capture=capture)
     loop = types.SimpleNamespace(spawn_callback=lambda call, *args: calls.append(call(*args)))
-    with_ = Context(loop, ports, machine, {JID: load}, None, "m", False, True, 1.0, told.append)
-    effects = Effects(with_)
+    effects = Effects(loop, ports, machine, None, {JID: load}, {"id": "m"}, told.append)
     effects.perform(effect)
     asyncio.run(calls.pop())
     (fact,) = told

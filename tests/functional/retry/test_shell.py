@@ -245,12 +245,12 @@ def test_a_start_of_a_minion_that_is_owed_nothing_is_not_even_decoded_and_rememb
     stage.start()
     machine, tag = stage.shell.machine, "salt/minion/stranger/start"
     assert not stage.shell.wants(tag)
-    assert not machine.presence.has_just_started("stranger")
+    assert not machine.turns.has_just_started("stranger")
     stage.shell.step(facts.Published(JID, stage.clock.now()))
     assert not stage.shell.wants(tag)
-    assert machine.presence.has_just_started("stranger")
+    assert machine.turns.has_just_started("stranger")
     assert not stage.shell.wants(f"salt/minion/{'x' * 1000}/start")
-    assert not machine.presence.has_just_started("x" * 1000)
+    assert not machine.turns.has_just_started("x" * 1000)
 
 
 def test_a_start_of_a_minion_that_is_owed_a_job_is_wanted(stage):
