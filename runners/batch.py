@@ -87,6 +87,9 @@ def start(tgt=None, fun=None, *args, **options):
         after which nothing is checked, and for a runner function that this master has not.
     :param check_timeout: seconds to wait for the answer of a function. Default: 300.
     :param approve_timeout: seconds to wait for an approval. Default: any number.
+    :param approve_by: who may approve, and nobody else: users (``anna``, or ``ldap:anna`` of that login alone) and groups
+        (``%ops``), with commas or as a list. Who starts the batch may not, though they are named. Default: whoever may run
+        its job.
     :param str presence: ``ping`` (the default) asks all minions first who is there, ``none`` sends straight away.
     :param str offline: what becomes of minions that don't answer: ``skip`` (the default) leaves them out, ``fail`` counts
         them as failed, ``queue`` hands them to job_retry, which delivers the job later.
@@ -362,6 +365,9 @@ def approve(jid, stage=None):
     """
     Let a batch go on that waits for approval (``check=approve``). Returns True; refused for one that does not.
 
+    Where ``approve_by`` was given, those may whom it names, whatever else they may do, and never who has started the
+    batch or taken it over; else whoever may run its job.
+
     :param str jid: the batch's jid.
     :param int stage: what is approved, as ``approve`` in ``batch.status`` says it, so that an approval that comes late, or
         twice, is none for the next stage. Default: what the batch waits for now.
@@ -375,7 +381,7 @@ def approve(jid, stage=None):
     """
     jid, who = arguments.jid(jid), _caller()
     batch = catalog.Catalog(__opts__).need(jid)
-    asked.permit_control(__opts__, who, batch)
+    asked.permit_approval(__opts__, who, batch)
     waits = batch.checks.stage if batch.checks.by_hand else None
     stage = waits if stage is None else arguments.whole("stage", stage)
     return _done("approve", jid, False) if waits is None else _request("approve", who, batch, stage=stage)

@@ -18,7 +18,7 @@ from saltext.jobs.core import arguments
 from saltext.jobs.core.batch import rollout
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.minion_data import doubts_about
-from saltext.jobs.core.batch.plan import parse_by
+from saltext.jobs.core.batch.plan import APPROVE, parse_by
 from saltext.jobs.core.batch.spec import OFFLINE, PRESENCE, Spec, failures_allowed, sizes_of
 from saltext.jobs.core.batch.summary import minions as minions_of
 from saltext.jobs.core.compat import minion_keys
@@ -27,6 +27,7 @@ from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.master.access import Access
 from saltext.jobs.core.master.caller import Caller, require_no_peer, require_right
+from saltext.jobs.core.master.groups import groups_of, names_of
 from saltext.jobs.core.settings import BatchSettings, engine_options, read_settings
 
 #: The size of a batch for which none is given.
@@ -40,6 +41,14 @@ RETRIABLE = {
     "all": {"failed", "lost", "offline", "timed_out", "killed", "pending"},
 }
 
+
+def _approvers(name: str, value: Any) -> tuple[str, ...]:
+    found = arguments.names(name, value)
+    if not found:
+        raise Refused(f"{name} is {value!r}; name at least one user or, after a %, group")
+    return found
+
+
 _Reader = Callable[[str, Any], Any]
 _positive = functools.partial(arguments.seconds, above=0)
 #: Options that are read on their own.
@@ -52,6 +61,7 @@ _READERS: dict[str, _Reader] = {
     "max_runtime": _positive,
     "check_timeout": _positive,
     "approve_timeout": _positive,
+    "approve_by": _approvers,
     "presence": functools.partial(arguments.choice, accepted=PRESENCE),
     "offline": functools.partial(arguments.choice, accepted=OFFLINE),
     "ret": arguments.word,
@@ -103,6 +113,7 @@ def new_batch(
         _permit(opts, settings, who, check["fun"], check["arg"], check["kwargs"], matched)
     _permit_groups(opts, settings, who, options.get("by"), matched)
     rollout.require_known(opts, check)
+    _require_approvers(who, check, _approvers("approve_by", options["approve_by"]) if "approve_by" in options else ())
     unsure, condition = arguments.accepted(doubts_about, opts, tgt, tgt_type, matched)
     batch = options.get("batch", BATCH)
     layout = rollout.layout_of(opts, options, batch, matched, settings.show_groups_of)
@@ -145,6 +156,7 @@ def next_batch(opts: Mapping[str, Any], who: Caller, batch: Batch, which: str) -
     settings = _settings(opts)
     _permit_all(opts, settings, who, spec, chosen)
     _permit_groups(opts, settings, who, spec.by or None, chosen)
+    _require_approvers(who, spec.check, spec.approve_by)
     data = spec.as_dict()
     data.update(jid=_new_jid(opts), tgt=list(chosen), tgt_type="list", user=who.name, parent=spec.jid, start_at=None)
     data.update(owner=who.owner(), on_behalf=who.limits())
@@ -205,6 +217,43 @@ def permit_control(opts: Mapping[str, Any], who: Caller, batch: Batch | None = N
         require_no_peer(who, settings.allow_peers, _PEERS)
     else:
         _permit_all(opts, settings, who, batch.spec, batch.spec.minions)
+
+
+def permit_approval(opts: Mapping[str, Any], who: Caller, batch: Batch) -> None:
+    """
+    Refuse an approval to who may not approve a batch: where ``approve_by`` says who may, to all others and to those for whom
+    it runs; elsewhere to whoever may not run its job.
+
+    :raises Refused: saying who may.
+    """
+    spec, taken_over = batch.spec, batch.rights.taken_over
+    if not spec.approve_by:
+        permit_control(opts, who, batch)
+        return
+    require_no_peer(who)
+    started = {
+        _person(spec.owner, spec.user),
+        _person(taken_over.get("owner"), str(taken_over.get("user") or spec.user)),
+    }
+    if _person(who.owner(), who.name) in started:
+        raise Refused(f"{who.name} has started or taken over batch {spec.jid}: somebody else has to approve it")
+    wanted = set(spec.approve_by)
+    if not wanted & names_of(who) and not wanted & {f"%{name}" for name in groups_of(opts, who)}:
+        raise Refused(f"{who.name} may not approve batch {spec.jid}; {', '.join(spec.approve_by)} may (approve_by)")
+
+
+def _person(owner: Any, name: str) -> str:
+    """Return the name by which somebody logs in, whatever the backend. :param owner: what was kept of them, if anything."""
+    kept = owner.get("name") if isinstance(owner, Mapping) else None
+    return str(kept or name).rpartition(":")[2].removeprefix("sudo_")
+
+
+def _require_approvers(who: Caller, check: Mapping[str, Any], approve_by: tuple[str, ...]) -> None:
+    """:raises Refused: where nobody is to approve, or nobody could."""
+    if approve_by and check.get("kind") != APPROVE:
+        raise Refused("approve_by is given, and nobody is to approve: it goes with check=approve")
+    if approve_by and {_person(None, name) for name in approve_by} == {_person(who.owner(), who.name)}:
+        raise Refused(f"approve_by names nobody but {who.name}, who starts the batch: somebody else has to approve it")
 
 
 def _match_and_permit(

@@ -91,7 +91,8 @@ class Spec:
     budget for each, where that is a percentage. ``check`` has ``kind`` (function, runner or approve), ``fun``, ``arg``
     and ``kwargs``; it is empty where nothing is checked. ``on_behalf`` says whose rights limit a runner function that is
     called for it (``master.caller.Caller.limits``); it is empty where nothing does. ``owner`` says whom Salt had
-    authenticated (``master.identity.Identity``); it is empty where that was not kept.
+    authenticated (``master.identity.Identity``); it is empty where that was not kept. ``approve_by`` names the users and,
+    after a ``%``, the groups that may approve; it is empty where whoever may run the job may.
     """
 
     jid: str
@@ -136,6 +137,7 @@ class Spec:
     group_failures_allowed: tuple[float, ...] = ()
     on_behalf: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     owner: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    approve_by: tuple[str, ...] = ()
 
     def target_for(self, minions: Iterable[str]) -> tuple[Any, str]:
         """
@@ -163,6 +165,7 @@ class Spec:
             values[name] = tuple(values[name])
         values["unsure"] = frozenset(values.get("unsure", ()))
         values["groups"] = tuple((name, count) for name, count in values.get("groups", ()))
+        values["approve_by"] = tuple(values.get("approve_by", ()))
         values["group_failures_allowed"] = tuple(values.get("group_failures_allowed", ()))
         return cls(**values)
 

@@ -117,7 +117,7 @@ def options_of(spec: Spec) -> dict[str, Any]:
     """Return with which options a batch was started, by the names that ``batch.start`` has for them; None for none."""
     found = {name: getattr(spec, name) for name in _KEPT}
     kept = {name: None if value == "" else value for name, value in found.items()}
-    return {**kept, "check": _check_as_typed(spec), **shown(spec.options)}
+    return {**kept, "check": _check_as_typed(spec), "approve_by": list(spec.approve_by) or None, **shown(spec.options)}
 
 
 def _check_as_typed(spec: Spec) -> str | None:

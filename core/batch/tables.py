@@ -131,6 +131,7 @@ def _particulars(batch: Mapping[str, Any], page: Page) -> list[str]:
         ("stopped by", batch.get("stopped_by")),
         ("taken over by", batch.get("taken_over_by")),
         (word(batch), _waits(batch, page)),
+        ("to be approved by", _approvers(batch)),
         ("engine", engine_trouble(batch)),
         ("a check", "is under way" if batch.get("check") and batch.get("approve") is None else None),
         ("not handed to job_retry", batch.get("queue_refused")),
@@ -171,6 +172,12 @@ def engine_trouble(batch: Mapping[str, Any]) -> str | None:
         return "no batch_manager engine runs: nothing goes on until it does"
     silent = batch.get("engine_silent_seconds")
     return f"the engine has not answered for {moments.span(silent)}; see salt-run batch.doctor" if silent else None
+
+
+def _approvers(batch: Mapping[str, Any]) -> str | None:
+    """Return who may approve what a batch waits for, where not everybody may who may run its job."""
+    named = (batch.get("options") or {}).get("approve_by")
+    return ", ".join(str(name) for name in named) if named and batch.get("approve") is not None else None
 
 
 def _waits(batch: Mapping[str, Any], page: Page) -> str | None:

@@ -134,3 +134,23 @@ def test_what_runs_is_told_with_the_command_that_ends_it(master, run, typed, tmp
     finally:
         batch.open_gate()
         plain.open_gate()
+
+
+def test_a_batch_that_somebody_else_has_to_approve_waits_for_them(run, master, fleet):
+    options = ("tgt_type=list", "batch=1,1", "check=approve", "approve_by=anna,bert", "presence=none")
+    jid = run("batch.start", "w1,w2", "test.version", *options)["jid"]
+    wait_for(lambda: run("batch.status", jid)["approve"] == 0, what="it waits for an approval")
+
+    def approve(user):
+        # Salt takes root with this for whoever has come by sudo.
+        return at_prompt(f"SUDO_USER={user} $(command -v salt-run) batch.approve {jid}", master.config_dir)
+
+    status, said = approve("root")
+    assert (status, "somebody else has to approve it" in said) == (1, True), said
+    status, said = approve("carl")
+    assert (status, "carl may not approve batch" in said) == (1, True), said
+    assert run("batch.status", jid)["approve"] == 0
+    status, said = approve("anna")
+    assert status == 0, said
+    found = wait_for(lambda: (found := run("batch.status", jid))["finished"] and found, what="it goes on")
+    assert (found["success"], found["completed"]) == (True, 2)

@@ -1,0 +1,137 @@
+"""Who may approve a batch."""
+
+from __future__ import annotations
+
+import getpass
+import grp
+import os
+
+import pytest
+
+from saltext.jobs.core.batch.asked import next_batch, permit_approval
+from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.batch.spec import Spec
+from saltext.jobs.core.batch.summary import summary
+from saltext.jobs.core.errors import Refused
+from saltext.jobs.core.master.caller import Caller
+from saltext.jobs.core.master.identity import MASTER, PASSWORD, PEER_RUN, SUDO, TOKEN, Identity
+from tests.functional.batch.test_asked import asked_for, failed, opts  # noqa: F401 (a fixture)
+
+NOBODY = [{"web*": ["test.nothing"]}]
+
+
+def user(name, *backends, kind=PASSWORD, shown=None):
+    """A user of the API, who may publish nothing that matters here."""
+    return Caller(
+        shown or name, tuple(NOBODY), account=name, eauth=",".join(backends), who=Identity(kind, name, backends)
+    )
+
+
+def at_terminal(name, kind=MASTER):
+    return Caller(f"sudo_{name}" if kind == SUDO else name, who=Identity(kind, name))
+
+
+ROOT, ANNA = at_terminal("root"), user("anna", "pam")
+
+
+def batch(opts, approve_by, who=ROOT):  # noqa: F811
+    return Batch(asked_for(opts, "*", who=who, batch="1,100%", check="approve", approve_by=approve_by), 1000.0)
+
+
+@pytest.mark.parametrize(
+    ("approve_by", "who"),
+    [
+        ("anna", ANNA),
+        ("bert,anna", ANNA),
+        (["pam:anna"], ANNA),
+        ("anna", at_terminal("anna", SUDO)),
+        ("anna", at_terminal("anna")),
+        ("anna", user("anna", "pam", "ldap", kind=TOKEN)),
+        ("pam:root", user("root", "pam", shown="pam:root")),
+    ],
+)
+def test_who_is_named_may_approve_whatever_else_they_may_do(opts, approve_by, who):  # noqa: F811
+    made = batch(opts, approve_by, at_terminal("carl"))
+    permit_approval(opts, who, made)
+
+
+@pytest.mark.parametrize(
+    ("approve_by", "who"),
+    [
+        ("anna", user("bert", "pam")),
+        ("anna", at_terminal("dora")),
+        ("anna", user("Anna", "pam")),
+        ("ldap:anna", ANNA),
+        ("root", user("root", "pam", shown="pam:root")),
+        ("%anna", user("anna", "file")),
+        ("%nosuchgroup", at_terminal("nosuchuser")),
+        ("anna", Caller("anna", (), peer=True, who=Identity(PEER_RUN, "anna"))),
+        ("anna", Caller("nobody")),
+    ],
+)
+def test_nobody_else_may(opts, approve_by, who):  # noqa: F811
+    with pytest.raises(Refused, match=r"may not approve|change nothing"):
+        permit_approval(opts, who, batch(opts, f"{approve_by},zoe", at_terminal("carl")))
+
+
+def test_a_group_may_approve(opts):  # noqa: F811
+    me = getpass.getuser()
+    group = grp.getgrgid(os.getgid()).gr_name
+    made = batch(opts, f"%{group}", at_terminal("carl"))
+    permit_approval(opts, at_terminal(me), made)
+    permit_approval(opts, user(me, "pam", shown=f"pam:{me}"), made)
+    with pytest.raises(Refused, match="may not approve"):
+        permit_approval(opts, user(me, "pam", "ldap", kind=TOKEN), made)
+
+
+@pytest.mark.parametrize("who", [ROOT, user("root", "pam", shown="pam:root"), at_terminal("root", SUDO)])
+def test_who_has_started_it_may_not_though_they_are_named(opts, who):  # noqa: F811
+    with pytest.raises(Refused, match="somebody else has to approve it"):
+        permit_approval(opts, who, batch(opts, "root,pam:root,anna"))
+
+
+def test_nor_who_has_taken_it_over(opts):  # noqa: F811
+    made = batch(opts, "anna,bert")
+    made.rights.lacking = True
+    made.rights.resumed("anna", {"owner": ANNA.owner(), "on_behalf": ANNA.limits()})
+    with pytest.raises(Refused, match="somebody else has to approve it"):
+        permit_approval(opts, ANNA, made)
+    permit_approval(opts, user("bert", "pam"), made)
+
+
+def test_where_nobody_is_named_whoever_may_run_the_job_may(opts):  # noqa: F811
+    made = Batch(asked_for(opts, "*", batch="1,100%", check="approve"), 1000.0)
+    permit_approval(opts, ROOT, made)
+    with pytest.raises(Refused, match="may not publish"):
+        permit_approval(opts, ANNA, made)
+
+
+def test_it_is_kept_with_the_batch_and_told(opts):  # noqa: F811
+    made = batch(opts, "anna,%ops")
+    assert Batch.restore(made.snapshot()).spec.approve_by == ("anna", "%ops")
+    assert summary(made, 1000.0)["options"]["approve_by"] == ["anna", "%ops"]
+    before = {name: value for name, value in made.spec.as_dict().items() if name != "approve_by"}
+    assert Spec.from_dict(before).approve_by == (), "one from before there was such a thing"
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"approve_by": "anna"}, "it goes with check=approve"),
+        ({"approve_by": "anna", "check": "test.ping"}, "it goes with check=approve"),
+        ({"approve_by": "root", "check": "approve"}, "names nobody but root"),
+        ({"approve_by": {}, "check": "approve"}, "approve_by is"),
+        ({"approve_by": " ,", "check": "approve"}, "name at least one user"),
+    ],
+)
+def test_what_nobody_could_approve_is_refused(opts, given, why):  # noqa: F811
+    with pytest.raises(Refused, match=why):
+        asked_for(opts, "*", who=ROOT, batch="1,100%", **given)
+
+
+def test_a_retry_that_nobody_could_approve_is_refused_too(opts):  # noqa: F811
+    check = {"kind": "approve", "fun": "", "arg": [], "kwargs": {}}
+    made = failed(2, check=check, approve_by=("anna",))
+    with pytest.raises(Refused, match="names nobody but anna"):
+        next_batch(opts, at_terminal("anna"), made, "failed")
+    assert next_batch(opts, ROOT, made, "failed").approve_by == ("anna",)
