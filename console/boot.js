@@ -34,6 +34,7 @@ export const FILES = [
   "views/login.js",
   "views/parts.js",
   "views/queue.js",
+  "views/running.js",
   "views/start.js",
 ];
 

@@ -23,6 +23,17 @@ export function draftOf(batch) {
   return kept(draft);
 }
 
+/** The form, filled as for a job of the job cache (`jobs.list_job`), whose keyword arguments stand in a mapping of their own. */
+export function draftOfJob(job) {
+  const given = Array.isArray(job.Arguments) ? job.Arguments : [];
+  const isKeywords = (one) => one !== null && typeof one === "object" && one.__kwarg__ === true;
+  const written = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+  const lines = (found) => found.map(written).join("\n");
+  const keywords = given.filter(isKeywords).flatMap((one) => Object.entries(one)).filter(([name]) => !name.startsWith("__"));
+  const draft = draftOf({ fun: job.Function, tgt: job.Target, tgt_type: job["Target-type"] });
+  return kept({ ...draft, arg: lines(given.filter((one) => !isKeywords(one))), kwarg: keywords.map(([name, value]) => `${name}=${written(value)}`).join("\n") });
+}
+
 /** What of a value may be filled into the form: a draft that was kept may be anything. */
 export function kept(found) {
   const given = found && typeof found === "object" ? found : {};

@@ -2,8 +2,10 @@
 
 import { el, say, set, to } from "../dom.js";
 import { block, count, line, target } from "../format.js";
+import { draftOfJob } from "../model/draft.js";
 import { countsOf, returnsOf, worstFirst } from "../model/jobs.js";
 import { Reader } from "../reader.js";
+import { keepDraft } from "../session.js";
 import { Failures } from "./failures.js";
 import { Table, Trouble, badge, cell, facts } from "./parts.js";
 
@@ -19,13 +21,15 @@ export class JobView {
     this.reader = new Reader(() => this.read(), 4);
     this.states = new Set();
     this.facts = el("dl", { class: "facts" });
+    this.copy = el("button", { type: "button", onclick: () => { keepDraft(draftOfJob(this.job)); location.hash = "#/start"; } }, "Copy to a new batch");
+    this.copy.hidden = true;
     this.head = el("p", { class: "large", "aria-live": "polite" });
     this.chips = ["failed", "missing", "returned"].map((state) => ({ state, node: el("button", { type: "button", class: "chip", "data-state": state, "aria-pressed": "false", onclick: () => { if (!this.states.delete(state)) this.states.add(state); app.draw(); } }) }));
     this.search = el("input", { type: "search", id: "return-search", spellcheck: "false", oninput: () => app.draw() });
     this.table = new Table("Returns", ["Minion", "State", "Return"], (item) => item.minion, () => this.row(), 50);
     this.node = el("section", {},
       el("p", {}, el("a", { href: app.searched ?? "#/jobs" }, "← Jobs"), " · ", el("a", { href: to("batches", jid) }, "This job as a batch")),
-      this.trouble.node, this.head, this.facts, this.failures.node,
+      this.trouble.node, this.head, this.copy, this.facts, this.failures.node,
       el("h2", {}, "Returns"),
       el("div", { class: "row filter" }, el("label", { for: "return-search" }, "Find a minion"), this.search, this.chips.map((chip) => chip.node)),
       this.table.node);
@@ -62,6 +66,7 @@ export class JobView {
       say(this.head, this.trouble.node.hidden ? "Reading…" : "");
       return;
     }
+    this.copy.hidden = false;
     const found = countsOf(this.returns);
     say(this.head, `${count(found.returned + found.failed)} of ${count(this.returns.length)} returned${found.failed ? `, ${count(found.failed)} failed` : ""}`);
     facts(this.facts, [["Function", line(job.Function)], ["Target", target(job.Target, job["Target-type"])], ["User", line(job.User)], ["Published (master's clock)", line(job.StartTime)],

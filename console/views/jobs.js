@@ -3,6 +3,7 @@
 import { el, say, to } from "../dom.js";
 import { count, line } from "../format.js";
 import { Table, Trouble, cell, choice, field } from "./parts.js";
+import { Running } from "./running.js";
 
 const LIMIT = 50;
 
@@ -38,7 +39,8 @@ export class JobsView {
     this.fresh.hidden = true;
     this.older = el("button", { type: "button", onclick: () => this.more() }, "Show older ones");
     this.table = new Table("Jobs", ["Job", "Target", "User", "Published (master's clock)", "Returns"], (job) => String(job.JID), (job) => this.row(job), LIMIT);
-    this.node = el("section", {},
+    this.running = new Running(app);
+    this.node = el("section", {}, this.running.node,
       el("form", { class: "search", onsubmit: (event) => { event.preventDefault(); this.search(); } },
         el("div", { class: "fields" },
           field("search_function", "Function", inputs.search_function), field("minion", "Minion", inputs.minion), field("search_target", "Target", inputs.search_target),
@@ -99,6 +101,7 @@ export class JobsView {
   }
 
   draw() {
+    this.running.button.set();
     this.fresh.hidden = !this.newer;
     say(this.fresh, `${count(this.newer)} published since: search again`);
     this.older.hidden = !this.next || this.reading;

@@ -34,7 +34,11 @@ def receiver():
 def master(salt_factories, receiver, tmp_path_factory):
     secret = tmp_path_factory.mktemp("secret") / "secret"
     secret.write_text(f"{SECRET}\n")
-    notices = {"url": receiver.url, "secret_file": str(secret), "console": "https://salt.example.com/console/index.html"}
+    notices = {
+        "url": receiver.url,
+        "secret_file": str(secret),
+        "console": "https://salt.example.com/console/index.html",
+    }
     engines = [{"batch_manager": {}}, {"job_notices": notices}]
     with batch_master(salt_factories, *MINIONS, job_retry=None, engines=engines) as daemon:
         has_looked(daemon)

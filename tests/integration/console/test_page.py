@@ -681,6 +681,31 @@ def test_a_search_for_jobs_is_in_the_address_and_noise_is_shown_on_demand(page, 
     assert page.chrome.execute_script("return document.getElementById('noise').checked")
 
 
+def test_what_runs_now_is_asked_for_and_a_job_is_copied_into_the_form(page, api):
+    jobs = [
+        {"jid": JID, "kind": "batch", "fun": "state.apply", "arguments": ["nginx"], "user": "anna", "state": "running"}
+    ]
+    jobs[0] |= {"since": time.time() - 90, "minions": ["a", "b"], "kill": f"salt-run batch.stop {JID} kill=True"}
+    arguments = ["nginx", {"__kwarg__": True, "test": True}]
+    job = {"Function": "state.apply", "Target": "web*", "Target-type": "glob", "Arguments": arguments, "Result": {}}
+    api.runners |= {
+        "job_cache.running": lambda: {"jobs": jobs, "asked": 3, "silent": ["c"]},
+        "jobs.list_job": lambda jid: {**job, "User": "anna", "StartTime": "x", "Minions": ["a"]},
+    }
+    page.enter(api.login(), "jobs")
+    page.wait_text("No job is like that")
+    assert api.count("job_cache.running") == 0
+    page.click("What runs now")
+    page.wait_text("state.apply nginx batch, running on 2 minions, since 1 min ago, by anna")
+    page.wait_text("1 job runs on the minions that answered. 1 minion did not answer: c.")
+    page.wait_text(f"salt-run batch.stop {JID} kill=True")
+    page.go(f"jobs/{JID}")
+    page.click("Copy to a new batch")
+    wait_for(lambda: page.text("h1") == "Start a batch", what="the form is shown")
+    script = "return ['fun', 'tgt', 'arg', 'kwarg'].map(id => document.getElementById(id).value)"
+    assert page.chrome.execute_script(script) == ["state.apply", "web*", "nginx", "test=true"]
+
+
 # -- hostile ----------------------------------------------------------------------------------------------------------
 
 

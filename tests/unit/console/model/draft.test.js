@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { draftOf, kept } from "../../../../console/model/draft.js";
+import { draftOf, draftOfJob, kept } from "../../../../console/model/draft.js";
 
 test("a batch fills the form with what it ran, where and how fast, and not with when", () => {
   const options = { batch: "1,10%", max_failures: 3, failhard: true, by: null, window: "Sat", start_at: 5, max_runtime: 0, offline: "fail", check: "approve" };
@@ -18,4 +18,10 @@ test("a batch of which less is known fills what it can", () => {
 test("of what was kept, only what fits the form is used", () => {
   assert.deepEqual(kept({ tgt: "*", fun: 5, failhard: "yes", other: "x", arg: null }), { tgt: "*" });
   for (const nothing of [null, 5, "x", undefined]) assert.deepEqual(kept(nothing), {});
+});
+
+test("a job fills the form with its arguments, those by name apart", () => {
+  const job = { Function: "state.apply", Target: "web*", "Target-type": "glob", Arguments: ["nginx", 5, { __kwarg__: true, test: true, pillar: { a: 1 } }] };
+  assert.deepEqual(draftOfJob(job), { tgt: "web*", tgt_type: "glob", fun: "state.apply", arg: "nginx\n5", kwarg: 'test=true\npillar={"a":1}' });
+  assert.deepEqual(draftOfJob({ Function: "test.ping", Target: ["a", "b"], "Target-type": "list" }), { tgt: "a,b", tgt_type: "list", fun: "test.ping" });
 });
