@@ -57,7 +57,7 @@ class Effects:
         step: Callable[[facts.Fact], Any],
     ) -> None:
         self._loop, self._ports, self._machine, self._writer = loop, ports, machine, writer
-        self._loads, self._step, self._owner = loads, step, str(opts["id"])
+        self._loads, self._step, self._owner = loads, step, ports.owner
         self._timeout = answer_time(opts)
         # Whether other masters use the same store.
         self._shared = opts.get("cache") not in (None, "localfs", "mmap_cache") or bool(opts.get("cluster_id"))

@@ -25,6 +25,7 @@ from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.publisher import Publisher
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.retry.checkpoint import CHECKPOINT, Checkpoint
+from saltext.jobs.core.retry.owner import settle_owner
 from saltext.jobs.core.retry.reader import JobReader
 from saltext.jobs.core.retry.store import RetryStore
 
@@ -35,8 +36,8 @@ class Ports:
     ``cache`` and ``reader`` block and are used in ``cache_worker`` only, ``store`` in ``store_worker`` only.
 
     ``acks``: whether minions say when they begin a job. ``log``: a reader of the masters' logs from places in them on, or
-    from their ends; None where the job cache keeps none. ``paused``: the file whose presence pauses the replays. ``wall``:
-    Unix time as the clock on the wall has it.
+    from their ends; None where the job cache keeps none. ``owner``: the name under which entries are stored. ``folder``: the
+    engine's own. ``wall``: Unix time as the clock on the wall has it.
     """
 
     bus: Bus
@@ -51,9 +52,15 @@ class Ports:
     acks: bool
     inbox: Inbox
     checkpoint: Checkpoint
-    paused: pathlib.Path
+    owner: str
+    folder: pathlib.Path
     log: Callable[[Mapping[str, Position]], LogOfAll] | None = None
     wall: Callable[[], float] = time.time
+
+    @property
+    def paused(self) -> pathlib.Path:
+        """The file whose presence pauses the replays."""
+        return self.folder / "paused"
 
     def close(self) -> None:
         """Release sockets and threads."""
@@ -90,6 +97,7 @@ def ports_of(
         "acks": compat.HAS_START_EVENT,
         "inbox": Inbox(opts, JOB_RETRY, fence),
         "checkpoint": Checkpoint(folder / CHECKPOINT, folder_of(opts["cachedir"], opts["id"]).parent),
-        "paused": folder / "paused",
+        "owner": settle_owner(opts),
+        "folder": folder,
     }
     return Ports(**{**made, **others})

@@ -19,7 +19,6 @@ from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.alarm import Alarm
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.proof import POLL, Proof
-from saltext.jobs.core.engine.requests import engine_dir
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import JobCacheError, StateError
 from saltext.jobs.core.ids import is_plain
@@ -35,7 +34,7 @@ from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.metrics import metrics_of
 from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.retry.open_job import Source
-from saltext.jobs.core.retry.owner import earlier_queues, retire, settle_owner
+from saltext.jobs.core.retry.owner import earlier_queues, retire
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.verbs import Verbs, read_queue
 from saltext.jobs.core.retry.writer import Writer
@@ -78,7 +77,7 @@ class RetryShell:
         poll: float = POLL,
     ) -> None:
         self._loop, self._ports, self._latest = loop, ports, latest
-        self._opts, self._owner = opts, settle_owner(opts)
+        self._owner = ports.owner
         self._is_alone = bool(opts.get("cluster_isolated_filesystem"))
         patience = float(opts.get("timeout", 5)) + answer_time(opts)
         self.machine = Retry(settings, patience, paused=ports.paused.exists(), acks=ports.acks)
@@ -97,7 +96,7 @@ class RetryShell:
         self._read_at = -math.inf  # when the log had been read to its end last
         self._reconciling, self._since, self._searches = False, math.inf, 0
         self._effects = Effects(loop, ports, self.machine, self.writer, self._loads, opts, self.step)
-        verbs = Verbs(self._owner, ports, self._loads, self.request)
+        verbs = Verbs(ports, self._loads, self.request)
         self.history = History()
         table = {
             **verbs.table(),
@@ -161,7 +160,7 @@ class RetryShell:
 
     async def _take_over(self) -> float:
         """Take in the queues that masters of a cluster had of their own; return since when published jobs are looked for."""
-        folder, since = engine_dir(self._opts, JOB_RETRY), self._checkpoint.at
+        folder, since = self._ports.folder, self._checkpoint.at
         for queue in earlier_queues(folder):
             jobs, entries = await self._of_store(read_queue, self._ports, queue.owner)
             if queue.owner != self._owner:

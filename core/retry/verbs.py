@@ -29,7 +29,6 @@ _Make = Callable[[Request], facts.Fact | Awaitable[facts.Fact]]
 
 class Verbs:
     """
-    :param owner: this master's id.
     :param ports: what is read.
     :param loads: the loads of the jobs that the machine knows, by jid.
     :param take: gives the machine a fact, and returns a future of the answer, which comes once all changes are durable.
@@ -37,12 +36,11 @@ class Verbs:
 
     def __init__(
         self,
-        owner: str,
         ports: Ports,
         loads: dict[str, dict[str, Any]],
         take: Callable[[facts.Fact], Any],
     ) -> None:
-        self._owner, self._ports, self._loads, self._take = owner, ports, loads, take
+        self._ports, self._owner, self._loads, self._take = ports, ports.owner, loads, take
         self._last: Any = None  # resolves when the request before has been taken
 
     def table(self) -> dict[str, Verb]:

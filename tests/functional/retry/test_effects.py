@@ -43,6 +43,7 @@ def perform(opts, job_cache, effect, load, **others):
         reader=JobReader(opts, job_cache, trust=False),
         clock=types.SimpleNamespace(now=lambda: 1060.0),
         cache_worker=types.SimpleNamespace(call=_called),
+        owner="m",
         **others,
     )
     capture = types.SimpleNamespace(ttl_of=lambda job: 3600.0)

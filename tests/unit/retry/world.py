@@ -285,8 +285,8 @@ class Tail:
         self._log, self._offset = world.log_name, len(world.doings) if self._gap else begin.offset
 
     @property
-    def position(self):
-        return Position(self._log, 1, self._offset, 0, "boot")
+    def positions(self):
+        return {OPTS["id"]: Position(self._log, 1, self._offset, 0, "boot")}
 
     def read(self):
         if self._log != self._world.log_name:
@@ -310,7 +310,7 @@ class Kept(Checkpoint):
     def load(self):
         return self._world.checkpoint
 
-    def save(self, record, position):
+    def save(self, record, positions):
         self._world.checkpoint = record
 
 
@@ -474,8 +474,9 @@ class World:
             acks=self.acks,
             inbox=Inbox(self),
             checkpoint=Kept(self),
-            paused=pathlib.Path("/nobody/has/paused"),
-            log=(lambda position: Tail(self, position)) if self.has_log else None,
+            owner=OPTS["id"],
+            folder=pathlib.Path("/nobody/has"),
+            log=(lambda positions: Tail(self, positions.get(OPTS["id"]))) if self.has_log else None,
             wall=self.wall,
         )
         entries = [Entry.from_record(*key, record) for key, record in self.stored.items()]
