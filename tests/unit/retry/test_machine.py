@@ -867,7 +867,7 @@ def act(world, action, value):
         world.run(value)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(ACTIONS, max_size=40), st.booleans(), st.floats(0.05, 20), st.booleans())
 def test_every_job_has_run_or_stands_in_the_queue_and_none_known_to_have_begun_runs_again(
     actions, acks, duration, cache_jobs
@@ -887,7 +887,7 @@ def test_every_job_has_run_or_stands_in_the_queue_and_none_known_to_have_begun_r
     assert set(world.stored) == {(entry.minion, entry.jid) for entry in world.machine.entries()}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(ACTIONS.filter(lambda a: a[0] not in ("stop", "start", "sign")), max_size=30), st.floats(0.05, 20))
 def test_a_minion_that_does_not_restart_in_the_middle_runs_every_job_once_or_has_it_held_by_a_forged_return(
     actions, duration
