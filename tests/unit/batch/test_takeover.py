@@ -24,13 +24,13 @@ from tests.unit.batch.shell_bench import FakeMinion, ShellBench
 class Buses:
     """What is on the bus of one master is on those of all."""
 
-    def __init__(self, bus):
-        self._bus, self.listeners, self.fired = bus, [], bus.fired
+    def __init__(self, bus, loop):
+        self._bus, self._loop, self.listeners, self.fired = bus, loop, [], bus.fired
 
     def listen(self, listener, on_ready=None):
         self.listeners.append(listener)
         self._bus.listener = self
-        self._bus._loop.add_callback(on_ready)
+        self._loop.add_callback(on_ready)
 
     def wants(self, tag):
         return any(listener.wants(tag) for listener in self.listeners)
@@ -71,7 +71,7 @@ class TwoMasters(ShellBench):
     def __init__(self, root, frozen_at, **more):
         super().__init__(root, **more)
         self.path, self.left, self.second = requests.lock_path(self.opts, BATCH_MANAGER), frozen_at, None
-        self.buses, self.lost = Buses(self.bus), []
+        self.buses, self.lost = Buses(self.bus, self.virtual.loop), []
 
     def engine(self, name, check=None):
         lease = Lease(self.path, name)
