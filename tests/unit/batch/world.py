@@ -295,8 +295,8 @@ class World:
         self.clock_is_off = self.heeded = self.wall_is_off
         self.truth.begins_anew()
         settled_at = self.clock() + 30.0 if young else 0.0
-        taken_over = not young and self.chance.random() < 0.5  # by another master, which has run for long
-        self.tell(facts.Recovered(settled_at, f"boot {self.boots}", self.clock_is_off, taken_over))
+        # Every other one is another master's, which has run for long.
+        self.tell(facts.Recovered(settled_at, f"boot {self.boots}", self.clock_is_off, self.life % 2 == 0))
 
     def request(self, fact):
         if self.now < self.down_until:
