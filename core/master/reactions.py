@@ -81,7 +81,7 @@ def may_act(opts: Mapping[str, Any], name: str, key: str = "", limiter: Limiter 
     limits[:0] = [(name, whole)] if whole else []
     if (limiter or _LIMITER).allows(*limits):
         return True
-    _QUIET.warning(name, "Ignoring an event: events ask for %s more often than %s: allows", name, SECTION)
+    _QUIET.warning(name, "Ignoring an event: events ask for %s more often than %s allows", name, SECTION)
     return False
 
 
