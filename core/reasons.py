@@ -152,7 +152,7 @@ def _own_names(minion: str) -> tuple[re.Pattern[str], ...]:
     """Return what finds the id of a minion, and its first part where it is a domain name; no name of two letters."""
     names = {minion, minion.partition(".")[0]}
     return tuple(
-        re.compile(rf"(?<![\w-]){re.escape(name)}(?![\w-])")
+        re.compile(rf"(?<![0-9A-Za-z_-]){re.escape(name)}(?![0-9A-Za-z_-])")
         for name in sorted(names, key=len, reverse=True)
         if len(name) > 2
     )

@@ -640,7 +640,7 @@ def test_returns_that_the_job_cache_has_say_that_the_master_still_hands_on_what_
 def test_a_return_that_is_heard_again_before_the_job_cache_has_it_is_the_receipt_of_nothing():
     world, _ = served_slowly(1e6)
     assert world.machine.receipt_awaited_since("a", "j1") is None, "the publish is under way"
-    world.run_until(lambda: world.state("a", "j1") is State.SENT)
+    world.run_until(lambda: {world.state(minion, "j1") for minion in "ab"} == {State.SENT})
     assert world.machine.receipt_awaited_since("a", "j1") == world.machine.entry("a", "j1").sent_at
     world.hear_return("a", "j1")
     assert world.machine.receipt_awaited_since("a", "j1") is None
