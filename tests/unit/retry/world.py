@@ -487,6 +487,8 @@ class World:
         step = self.machine.step
 
         def recorded(fact, now):
+            if not life.alive:  # it was killed a moment ago, and what it had begun to do comes to nothing
+                return []
             if isinstance(fact, facts.OpeningFound) and not self.windows_known:
                 fact = dataclasses.replace(fact, opens=None, closes=None)
             self.takes(fact)
