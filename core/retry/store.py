@@ -41,6 +41,7 @@ import salt.cache
 import salt.payload
 
 from saltext.jobs.core import formats, lines
+from saltext.jobs.core.banks import OWED
 from saltext.jobs.core.disk.lease import no_fence
 from saltext.jobs.core.disk.local_banks import LocalBanks
 from saltext.jobs.core.errors import LaterVersion, StateError
@@ -49,7 +50,6 @@ from saltext.jobs.core.retry.entry import Entry, State
 from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.retry.refusals import is_of_the_record
 from saltext.jobs.core.store.keys import Keys
-from saltext.jobs.core.store.needed import OWED
 
 log = lines.logger(__name__)
 
