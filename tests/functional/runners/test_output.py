@@ -114,8 +114,8 @@ def test_the_width_is_that_of_the_terminal(shown, width):
 
 @pytest.mark.parametrize("typed", [[JID, "state=failed"], [f"jid={JID}"]])
 def test_the_next_command_names_the_job_that_was_asked_about(shown, typed):
-    assert f"\nNext: salt-run batch.retry {JID} which=all" in shown("batch.minions", minions(failed=1), arg=typed)
-    assert "\nNext: salt-run batch.retry JID which=all" in shown("batch.minions", minions(failed=1), arg=["\x1b"])
+    assert f"\nNext: salt-run batch.failures {JID} " in shown("batch.minions", minions(failed=1), arg=typed)
+    assert "\nNext: salt-run batch.failures JID " in shown("batch.minions", minions(failed=1), arg=["\x1b"])
 
 
 def test_a_file_gets_the_usual_width_and_no_colours(shown):
