@@ -95,6 +95,8 @@ class RetryShell:
         self._proof = Proof(loop, ports.clock, ports.cache, self._cache_worker, tail, self, poll)
         self._read_at = -math.inf  # when the log had been read to its end last
         self._reconciling, self._since, self._searches = False, math.inf, 0
+        # Up to which time of its record a search knows a job already; of a kill that the log has told, its order is lost there.
+        self._known_to: dict[str, float] = {}
         self._effects = Effects(loop, ports, self.machine, self.writer, self._loads, opts, self.step)
         verbs = Verbs(ports, self._loads, self.request)
         self.history = History()
@@ -273,6 +275,8 @@ class RetryShell:
     def logged(self, record: Record) -> None:
         """Take what the log has. Of a return that was not the first, or of no known function, the job cache tells more."""
         if not isinstance(record, Returned):
+            if record.ends:
+                self._known_to[record.jid] = record.at + MARGIN  # the master may store it late
             for fact in doings.of_record(record, self._time_of(record.at)):
                 self.step(fact)
         elif self.waits_for(record.jid, record.minion):
@@ -387,6 +391,8 @@ class RetryShell:
         if not self._reconciling:
             at = self._ports.clock.now() - MARGIN
             # As long as something may still be found that the log lacks, an engine that starts has to search, too.
+            known_from = at - MARGIN - self._ports.clock.now() + self._ports.wall()
+            self._known_to = {jid: last for jid, last in self._known_to.items() if last > known_from}
             positions, jobs = {} if self._searches else self._proof.positions, dict(self.machine.capture.open)
             self.writer.when_durable(lambda: self._checkpoint.write(at, positions, jobs))
 
@@ -412,7 +418,8 @@ class RetryShell:
                 since, self._since = self._since, math.inf
                 found = await self._published_since(since - ahead)
                 for jid, last in sorted(found.items(), key=lambda item: item[1]):
-                    if is_plain(jid):
+                    if is_plain(jid) and last > self._known_to.get(jid, -math.inf):
+                        self._known_to[jid] = last
                         self.step(facts.Published(jid, last + ahead, Source.CACHE))
         finally:
             self._reconciling = False

@@ -79,7 +79,7 @@ class Bus:
 class Stage:
     """A shell and what it is played with."""
 
-    def __init__(self, opts, job_cache, has_log=False, clock=None, **settings):
+    def __init__(self, opts, job_cache, has_log=False, clock=None, latest=0.5, **settings):
         self.opts, self.is_closed = {**opts, "timeout": 1, "gather_job_timeout": 1}, False
         self.log_folder = folder_of(opts["cachedir"], opts["id"])
         self.loop, self.publisher, self.cache = compat.new_loop(), Publisher(), job_cache
@@ -95,7 +95,7 @@ class Stage:
             acks=True,
             log=(lambda positions: LogOfAll(opts["cachedir"], opts["id"], positions)) if has_log else None,
         )
-        self.shell = RetryShell(self.opts, RetrySettings(**settings), self.loop, ports, latest=0.5)
+        self.shell = RetryShell(self.opts, RetrySettings(**settings), self.loop, ports, latest=latest)
 
     def run(self, seconds):
         """Let this much time pass."""

@@ -100,6 +100,18 @@ def test_a_kill_ends_what_was_published_before_it_and_nothing_that_was_published
     stage.until(lambda: stage.state("b") is State.PENDING)
 
 
+def test_a_search_takes_no_kill_again_that_was_taken_already(make, master, opts):
+    stage = make(latest=4.0)  # searches now, and once more in four seconds
+    master.publish(JID, "a")
+    master.kill(JID, "a")
+    stage.until(lambda: stage.state("a") is State.CANCELLED)
+    requests.leave(opts, JOB_RETRY, {"do": "enqueue", "jid": JID, "minions": ["a"]})
+    stage.take_requests()
+    stage.until(lambda: stage.state("a") is State.PENDING)
+    stage.run(8)
+    assert stage.state("a") is State.PENDING
+
+
 def test_another_job_under_the_jid_revives_nothing_that_was_killed(make, master):
     stage = make()
     stage.run(1.5)  # and nothing is searched for any more, which would find the kill once more
