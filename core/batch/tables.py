@@ -47,7 +47,7 @@ _COLUMNS = (
     Column("STATE"),
     Column("DONE", right=True, rank=1),
     Column("FAILED", right=True, rank=3),
-    Column("FUNCTION", 11, rank=4, names=False),
+    Column("FUNCTION", 7, rank=4, names=False),
     Column("TARGET", 6, rank=5, names=False),
     Column("AGE", rank=2),
 )
