@@ -67,7 +67,7 @@ def test_nobody_publishes_under_the_jid_of_a_batch_that_is_still_to_begin(master
     begins = time.time() + 5
     jid = start(desk, tmp_path / "runs", start_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(begins)))
     assert not borrow(desk, jid)
-    assert not borrow(desk, f"{jid}~batch_manager~{begins + 100:.0f}~{'0' * 64}")
+    assert not borrow(desk, f"{jid}~batch_manager~0~{begins + 100:.0f}~{'0' * 64}")
     assert logged(master, f"Refused to let anna publish under the jid {jid}")
     status = ended(desk, jid)
     assert (status["completed"], lines(tmp_path / "runs")) == (3, 3)
