@@ -227,7 +227,7 @@ def test_damage_is_passed_over_and_told_once(folder, writer, caplog):
     found, gaps = all_of(reader)
     assert numbers(found) == [0, 1]
     assert gaps == ["111 bytes of it are damaged"]
-    assert "111 bytes of segment 1 are no record" in caplog.text
+    assert "Skipping 111 bytes of segment 1 of the log" in caplog.text
     assert all_of(reader) == ([], [])
 
 
