@@ -91,7 +91,7 @@ def test_of_functions_that_a_permitted_one_has_carried_the_log_tells(options, ca
     assert told(3, "ann", ["test.ping", "state.apply"], ["web1"]) == []
     assert told(4, "ann", "cmd.run") == [], "what Salt refuses, or permits, as it should"
     (line,) = told(5, "ann", ["saltutil.find_job", "cmd.run"])
-    assert f"of job {int(JID) + 5}, to 2 minions such as" in line
+    assert f": job {int(JID) + 5}, to 2 minions such as db1" in line
     assert "ann may not publish each of saltutil.find_job, cmd.run to it" in line
     assert told(6, "ann", ["saltutil.find_job", "cmd.run"]) == [], "once a minute"
     assert salt.loader.returners(opts, {})["salt_cache.get_load"](str(int(JID) + 6))["fun"][1] == "cmd.run"
