@@ -71,21 +71,26 @@ def start(**options):
         return
     socket.setdefaulttimeout(_PATIENCE)
     try:
-        engine.run(__opts__, JOB_NOTICES, lambda loop: _wired(dict(__opts__), settings, loop), settings.metrics_dir)
+        engine.run(
+            __opts__,
+            JOB_NOTICES,
+            lambda loop, lease: _wired(dict(__opts__), settings, loop, lease.check),
+            settings.metrics_dir,
+        )
     except StateError as exc:
         log.critical("The job_notices engine does not start: %s", exc)
         engine.wait_for_the_end()
 
 
-def _wired(opts, settings, loop):
+def _wired(opts, settings, loop, fence):
     targets = {name: Target(send, Worker(loop)) for name, send in _senders(opts, settings).items()}
-    file, store = LedgerFile(requests.engine_dir(opts, JOB_NOTICES)), BatchStore(opts)
+    file, store = LedgerFile(requests.engine_dir(opts, JOB_NOTICES), fence), BatchStore(opts)
     ledger = Ledger(opts["id"], settings.kinds, settings.console, list(targets), file.read())
     ports = Ports(
         loop=loop,
         wall=time.time,
         bus=Bus(opts, loop, JOB_NOTICES),
-        inbox=requests.Inbox(opts, JOB_NOTICES),
+        inbox=requests.Inbox(opts, JOB_NOTICES, fence),
         disk=Worker(loop),
         file=file,
         jids=lambda: [*store.open_jids(), *store.ended_jids()],

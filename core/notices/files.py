@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import salt.payload
 
 from saltext.jobs.core import formats, lines
 from saltext.jobs.core.disk import files
+from saltext.jobs.core.disk.lease import no_fence
 from saltext.jobs.core.errors import LaterVersion, StateError
 from saltext.jobs.core.notices.ledger import FORMAT
 
@@ -18,10 +20,11 @@ log = lines.logger(__name__)
 class LedgerFile:
     """
     :param folder: the engine's own.
+    :param fence: raises OSError where this process must not act any more, or it is not known whether it may.
     """
 
-    def __init__(self, folder: pathlib.Path) -> None:
-        self._path = folder / "ledger"
+    def __init__(self, folder: pathlib.Path, fence: Callable[[], None] = no_fence) -> None:
+        self._path, self._fence = folder / "ledger", fence
 
     def read(self) -> dict[str, Any] | None:
         """
@@ -45,7 +48,7 @@ class LedgerFile:
 
     def write(self, packed: bytes) -> None:
         """Keep what ``pack`` has returned. Blocks. :raises OSError:"""
-        files.write_atomic(self._path, packed, durable=True)
+        files.write_atomic(self._path, packed, durable=True, fence=self._fence)
 
 
 def pack(record: dict[str, Any]) -> bytes:

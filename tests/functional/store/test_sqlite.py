@@ -1000,7 +1000,7 @@ opts = {**salt.config.DEFAULT_MASTER_OPTS, "id": "m_master", "master_job_cache":
 opts.update({name: sys.argv[1] for name in ("cachedir", "pki_dir", "extension_modules")})
 found = salt.loader.returners(opts, {})
 found["salt_cache.save_load"]("20260516120000000000", {"fun": "test.ping", "jid": "20260516120000000000"}, minions=["web1"])
-assert list(salt.loader.runner(opts)["job_cache.search"]()["jobs"])[0]["Function"] == "test.ping"
+assert list(salt.loader.runner(opts)["job_cache.search"](kind="all")["jobs"])[0]["Function"] == "test.ping"
 assert salt.loader.runner(opts)["job_cache.doctor"]()["usable"]
 opts["cache"] = "sqlite"
 for name, call in (
