@@ -13,7 +13,8 @@ from saltext.jobs.core.batch.inflight import InFlight
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.outcomes import Outcomes
 from saltext.jobs.core.batch.pace import Pace
-from tests.unit.batch.world import live_through
+from tests.unit.batch.bench import BEGIN
+from tests.unit.batch.world import World, live_through
 
 
 @pytest.mark.parametrize("first", range(0, 300, 100))
@@ -35,6 +36,13 @@ def test_what_once_went_wrong_in_such_a_world_does_not_again():
 def test_in_ten_thousand_such_worlds_too(first):
     for seed in range(first, first + 1000):
         live_through(seed)
+
+
+def test_a_window_is_open_up_to_the_moment_at_which_it_shuts_and_opens_as_exactly_as_clocks_can_be_read():
+    world = next(world for world in map(World, range(50)) if world.spec.window)
+    for at, is_open in ((-0.01, False), (-1e-6, True), (world.length - 1e-6, True), (world.length + 1e-6, False)):
+        world.now = BEGIN + world.opens + at
+        assert world.is_open() is is_open, at
 
 
 # -- the worlds find out batches that break a promise ------------------------------------------------------------------

@@ -473,9 +473,9 @@ class World:
         return facts.OpeningFound(begins + shift, begins + self.length + shift)
 
     def is_open(self):
-        """Whether the window is open."""
-        wall = self.wall() + 0.001  # as exactly as clocks can be read
-        return wall >= BEGIN + self.opens and (wall - BEGIN - self.opens) % self.every < self.length
+        """Whether the window is open, as exactly as clocks can be read: a moment before it opens counts, and its last one."""
+        since = self.wall() - BEGIN - self.opens
+        return any(at >= 0 and at % self.every < self.length for at in (since, since + 0.001))
 
     def do_queue(self, effect):
         refused = self.chance.random() < 0.2
