@@ -57,7 +57,7 @@ class LogOfAll:
 
     @property
     def positions(self) -> dict[str, Position]:
-        """Before which place of each log all has been handed out; none where there is no log."""
+        """As ``Reader.position``, of each log; none where there is no log."""
         found = {name: reader.position for name, reader in self._readers.items()}
         return {name: position for name, position in found.items() if position is not None}
 
@@ -76,7 +76,8 @@ class LogOfAll:
             found.append(news.records)
             gaps += [f"of {name}: {news.gap}"] if news.gap else []
             more = more or news.more
-            if not reader.there and name != self._own.name:
+            # One whose folder stays may be made anew there, of which the folder above would not tell.
+            if not reader.there and name != self._own.name and not (self._root / name).exists():
                 self._readers.pop(name).close()
         if trouble and not found:
             raise trouble[0]

@@ -64,9 +64,12 @@ class Reader:
 
     @property
     def position(self) -> Position | None:
-        """The place before which everything has been returned; None if there is no log."""
+        """
+        The place before which everything has been returned; None if there is no log. Until it could be opened, that is where it
+        begins: it is read from there once it can be.
+        """
         if self._known is None or not self.there:
-            return None
+            return None if self._is_absent else self._begin
         return Position(self._known.log, self._number, self._offset, self._gaps, self._boot)
 
     def read(self) -> News:

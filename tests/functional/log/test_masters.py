@@ -110,6 +110,37 @@ def test_a_log_that_cannot_be_read_keeps_no_other_from_being_read(masters, log):
     assert told(log)[0] == ["1"]
 
 
+def test_a_log_that_is_made_anew_in_its_folder_is_read_again(masters, log):
+    (masters[1].folder / NAME).unlink()
+    assert told(log)[1]
+    for path in masters[1].folder.glob("*.segment"):
+        path.unlink()
+    masters[1].returns(1)
+    assert told(log)[1], "what it has by then is looked for"
+    masters[1].returns(2)
+    assert told(log) == (["2"], [])
+
+
+def test_a_log_that_is_damaged_makes_one_gap(masters, log):
+    (masters[1].folder / NAME).write_bytes(b"damaged")
+    assert told(log)[1]
+    masters[0].returns(1)
+    assert told(log) == (["1"], [])
+
+
+def test_where_to_go_on_in_a_log_that_cannot_be_read_yet_is_not_forgotten(tmp_path, masters, log):
+    positions = log.positions
+    masters[1].returns(1)
+    aside = masters[1].folder / "aside"
+    (masters[1].folder / NAME).rename(aside)
+    (masters[1].folder / NAME).mkdir()
+    told(later := LogOfAll(tmp_path, "one", positions))
+    assert later.positions["two"] == positions["two"]
+    (masters[1].folder / NAME).rmdir()
+    aside.rename(masters[1].folder / NAME)
+    assert told(LogOfAll(tmp_path, "one", later.positions)) == (["1"], [])
+
+
 def test_another_machine_that_was_started_anew_makes_a_gap(masters, log):
     (masters[1].folder / "boot").write_text("another boot")
     masters[1].returns(1)
