@@ -18,6 +18,7 @@ from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.requests import engine_dir
 from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.retry.checkpoint import CHECKPOINT, read_checkpoint
 
 log = lines.logger(__name__)
@@ -25,18 +26,35 @@ log = lines.logger(__name__)
 
 def owner_of(opts: Mapping[str, Any]) -> str:
     """Return the name under which the entries of this master's queue stand."""
-    with contextlib.suppress(OSError, ValueError):
-        return (engine_dir(opts, JOB_RETRY) / "owner").read_text(encoding="utf-8") or str(opts["id"])
+    with contextlib.suppress(OSError):
+        return _settled(opts) or str(opts["id"])
     return str(opts["id"])
 
 
 def settle_owner(opts: Mapping[str, Any]) -> str:
-    """Return that name, and have it stay. To be called by the engine that leads. :raises OSError:"""
-    owner = owner_of(opts)
-    path = engine_dir(opts, JOB_RETRY) / "owner"
-    if not path.exists():
-        files.write_atomic(path, owner.encode(), durable=True)
+    """
+    Return that name, and have it stay. To be called by the engine that leads.
+
+    :raises OSError: when it cannot be read or written now: under another name the queue would seem to be empty.
+    """
+    owner = _settled(opts)
+    if not owner:
+        owner = str(opts["id"])
+        files.write_atomic(_path(opts), owner.encode(), durable=True)
     return owner
+
+
+def _settled(opts: Mapping[str, Any]) -> str:
+    """Return what the file says; empty where there is none, or where it names no master. :raises OSError:"""
+    try:
+        name = _path(opts).read_text(encoding="utf-8").strip()
+    except (FileNotFoundError, UnicodeDecodeError):
+        return ""
+    return name if is_plain(name) else ""
+
+
+def _path(opts: Mapping[str, Any]) -> pathlib.Path:
+    return engine_dir(opts, JOB_RETRY) / "owner"
 
 
 class Earlier(NamedTuple):
