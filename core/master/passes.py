@@ -53,13 +53,12 @@ def redeem(opts: Mapping[str, Any], named: Any) -> tuple[Any, str]:
     Return the jid that ``named`` permits to publish under, and the engine, if ``named`` is a pass.
 
     The jid is None where it is an invalid pass, or the jid of a batch without one; an engine is named with it where that has
-    lost the lead. What is no text is returned as it is.
+    lost the lead. What is no pass is returned as it is: the job cache takes a jid that is a number, or bytes, too.
     """
-    if not isinstance(named, str):
-        return named, ""
-    parts = _PASS.fullmatch(named)
+    text = named if isinstance(named, str) else plain(named)
+    parts = _PASS.fullmatch(text or "")
     if parts is None:
-        return None if plain(named) and is_batch(opts["cachedir"], named, OPEN, ENDED) else named, ""
+        return None if plain(text) and is_batch(opts["cachedir"], str(text), OPEN, ENDED) else named, ""
     jid, origin, epoch, until, seal = parts.groups()
     try:
         is_genuine = hmac.compare_digest(seal, _seal(opts, jid, origin, epoch, until))

@@ -41,6 +41,11 @@ def test_under_the_jid_of_a_batch_only_who_has_a_pass_publishes(opts, batch):
     assert redeem(opts, pass_for(opts, JID, "batch_manager")) == (JID, "batch_manager")
 
 
+@pytest.mark.parametrize("form", [JID.encode(), int(JID)])
+def test_the_jid_of_a_batch_is_the_same_in_each_form_that_a_job_cache_takes(opts, batch, form):
+    assert redeem(opts, form) == REFUSED
+
+
 def test_a_pass_cannot_be_made_without_the_master_s_key(opts, batch, tmp_path):
     passed = pass_for(opts, JID, "job_retry")
     jid, origin, epoch, until, seal = passed.split("~")
