@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.banks import ASIDE, LOADS
+from saltext.jobs.core.banks import ASIDE, LOADS, OWED
 from saltext.jobs.core.disk.tally import Tally
 from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.store.calling import Calls, Outage, Undecodable
@@ -110,6 +110,10 @@ class Driver(Port):
     def present(self, bank: str, keys: Iterable[str]) -> set[str]:
         """Return those of ``keys`` that have a value, without reading it."""
         return set(keys).intersection(self.keys(bank))
+
+    def owed(self, keys: Iterable[str]) -> set[str]:
+        """Return those of some jobs, by the keys of their jids, that the retry queue owes somebody."""
+        return self.present(OWED, keys)
 
     def fetch_each(self, bank: str, keys: Iterable[str]) -> Iterator[tuple[str, Any]]:
         """Yield (key, value) for those of ``keys`` that have one; the value is a SaltCacheError where it cannot be read."""

@@ -21,7 +21,8 @@ try:
 except ImportError:  # the driver needs it itself
     msgpack = None
 
-from saltext.jobs.core.disk.local_banks import make_folder, owner_for_root
+from saltext.jobs.core.banks import OWED
+from saltext.jobs.core.disk.local_banks import LocalBanks, make_folder, owner_for_root
 from saltext.jobs.core.store.drivers import Driver
 
 OPEN_BANKS = 64  # open banks per process, four file descriptors each
@@ -35,6 +36,7 @@ class Mmap(Driver):
     def __init__(self, opts: Mapping[str, Any]) -> None:
         super().__init__(opts)
         self._root: str = opts["cachedir"]
+        self._files = LocalBanks(self._root)
         self._owner = owner_for_root(self._root)
         self.longest = opts.get("mmap_cache_key_size", 64)
         self.bank_bytes = opts.get("mmap_cache_size", 1_000_000) * opts.get("mmap_cache_slot_size", 96)
@@ -59,6 +61,13 @@ class Mmap(Driver):
 
     def present(self, bank: str, keys: Iterable[str]) -> set[str]:
         return {key for key in keys if self.contains(bank, key)}
+
+    def owed(self, keys: Iterable[str]) -> set[str]:
+        """The retry queue is kept in files: it has a bank for each minion."""
+        try:
+            return {key for key in keys if self._files.updated(OWED, key) is not None}
+        except OSError as exc:
+            raise self.error("contains", OWED, None, exc) from exc
 
     def store(self, bank: str, key: str, value: Any, durable: bool = False) -> None:
         self._make_index(bank)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from saltext.jobs.core.banks import OWED
 from saltext.jobs.core.store.store import Store
 
 #: Where batches are, below ``cachedir``, and how the journals of open and of ended ones are called after their jid.
@@ -25,5 +24,5 @@ def is_batch(cachedir: str, jid: str, *kinds: str) -> bool:
 
 def not_needed(store: Store, keys: Sequence[str]) -> list[str]:
     """Return those of some jobs, by the keys of their jids, that no engine needs any more."""
-    owed = store.driver.present(OWED, keys) if keys else set()
+    owed = store.driver.owed(keys) if keys else set()
     return [key for key in keys if key not in owed and not is_batch(store.cachedir, store.decode(key), OPEN)]

@@ -30,6 +30,7 @@ import salt.version
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.master.job_cache import JobCache
+from saltext.jobs.core.retry.store import Changes, RetryStore
 from saltext.jobs.core.sqlite.database import database_at
 from saltext.jobs.core.store import calling, publication, records
 from saltext.jobs.core.store.calling import Outage
@@ -672,13 +673,14 @@ class Contract:
         batch = pathlib.Path(opts["cachedir"], "saltext_jobs", "batch_manager", "batches", f"{JID}.journal")
         batch.parent.mkdir(parents=True)
         batch.touch()
-        salt.cache.Cache(opts).store("job_retry/jobs", OLD, {"load": LOAD})
+        queue = RetryStore(opts)
+        queue.write(Changes({OLD: {"owner": "m", "published_at": 1.0, "load": LOAD, "minions": ["web1"]}}))
         for jid in (OLD, JID, "20260516-special"):
             job_cache.save_load(jid, LOAD, minions=["web1"])
         job_cache.sweep_in(3700)
         assert sorted(job_cache.get_jids()) == sorted([OLD, JID])
         batch.rename(batch.with_suffix(".ended"))
-        salt.cache.Cache(opts).flush("job_retry/jobs", OLD)
+        queue.write(Changes({OLD: None}))
         job_cache.sweep_in(3700)
         assert job_cache.get_jids() == {}
 
