@@ -65,8 +65,8 @@ class Reader:
     @property
     def position(self) -> Position | None:
         """
-        The place before which everything has been returned; None if there is no log. Until it could be opened, that is where it
-        begins: it is read from there once it can be.
+        The place before which everything has been returned; None if there is no log. Until it could be opened, that is
+        where it begins: it is read from there once it can be.
         """
         if self._known is None or not self.there:
             return None if self._is_absent else self._begin

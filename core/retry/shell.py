@@ -95,7 +95,7 @@ class RetryShell:
         self._proof = Proof(loop, ports.clock, ports.cache, self._cache_worker, tail, self, poll)
         self._read_at = -math.inf  # when the log had been read to its end last
         self._reconciling, self._since, self._searches = False, math.inf, 0
-        # Up to which time of its record a search knows a job, or a kill that the log has told: its order is lost there.
+        # Up to which time of its record a search knows a job already: it would lose the order of a kill that the log told.
         self._known_to: dict[str, float] = {}
         self._effects = Effects(loop, ports, self.machine, self.writer, self._loads, opts, self.step)
         verbs = Verbs(ports, self._loads, self.request)

@@ -473,7 +473,7 @@ class World:
         return facts.OpeningFound(begins + shift, begins + self.length + shift)
 
     def is_open(self):
-        """Whether the window is open, as exactly as clocks can be read: a moment before it opens counts, and its last one."""
+        """Whether the window is open: a moment before that counts, too, as exactly as clocks can be read."""
         since = self.wall() - BEGIN - self.opens
         return any(at >= 0 and at % self.every < self.length for at in (since, since + 0.001))
 
