@@ -267,6 +267,8 @@ class RetryShell:
         if self.restored:
             self.step(facts.Gap(returns=not self._proof.reads_log))
             if not self._proof.reads_log:
+                if not self._ports.cache.keeps_first_load:
+                    self._known_to.clear()  # by the time in its jid a further publish is as old as the first one
                 self._loop.spawn_callback(self._search, self._checkpoint.at)
             self._take_requests()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 
 import pytest
 import salt.cache
@@ -14,6 +15,7 @@ from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import LaterVersion
+from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.log.masters import LogOfAll
 from saltext.jobs.core.log.segments import folder_of
 from saltext.jobs.core.master import events
@@ -88,6 +90,7 @@ class Stage:
             self.opts,
             self.loop,
             job_cache,
+            settings.get("trust_job_cache", False),
             bus=self.bus,
             publisher=self.publisher,
             questions=Questions(self.loop, self.publisher),
@@ -232,6 +235,22 @@ def test_a_publish_whose_event_was_lost_is_found_after_the_gap(stage, opts, job_
     job_cache.keep_load(JID, load_of(), ["a"])
     stage.shell.on_gap()
     stage.until(lambda: stage.state("a") is State.PENDING)
+
+
+def test_a_further_publish_is_found_after_a_gap_where_the_job_cache_does_not_tell_when_it_was(opts):
+    opts["master_job_cache"] = "local_cache"
+    accept(opts, "a", "b")
+    stage = Stage(opts, JobCache(opts), trust_job_cache=True)
+    try:
+        stage.start()
+        jid = jid_at(time.time())
+        for minions in (["a"], ["a", "b"]):
+            stage.cache.keep_load(jid, load_of(jid=jid), minions)
+            stage.shell.on_gap()
+            stage.until(lambda minions=minions: stage.state(minions[-1], jid) is State.PENDING)
+            stage.run(1.5)
+    finally:
+        stage.close()
 
 
 @pytest.mark.parametrize("fun", [None, [], {}, "", "f" * 2000])
