@@ -22,6 +22,8 @@ NOTHING = "it returned no output"
 #: Lines of a text, characters of a line, and those that are compared of one that was cut.
 _LINES, _LONGEST, _COMPARED = 20, 300, 100
 _CUT = "…"
+#: How deep a value is looked into.
+_DEEPEST = 10
 #: States of a run that are told, and lines of what is said of each.
 _STATES, _COMMENT = 10, 8
 #: What parts the words of the name under which Salt keeps what became of a state.
@@ -72,7 +74,7 @@ def _place(item: tuple[str, Mapping[str, Any]]) -> tuple[float, str]:
 
 def _of_states(states: list[tuple[str, Mapping[str, Any]]]) -> str:
     """Return a paragraph for each state that failed by itself; those that were not run since another one did are counted."""
-    causes = [item for item in states if not str(item[1].get("comment")).startswith(_FOLLOWS)]
+    causes = [item for item in states if not _text(item[1].get("comment")).startswith(_FOLLOWS)]
     told = causes or states
     lines = [_of_state(name, state) for name, state in told[:_STATES]]
     for count, what in (
@@ -89,11 +91,11 @@ def _of_state(name: str, state: Mapping[str, Any]) -> str:
     sls = state.get("__sls__")
     where = f" in {sls}" if isinstance(sls, str) and sls else ""
     comment = state.get("comment")
-    said = [str(line) for line in comment] if isinstance(comment, (list, tuple)) else [str(comment or "no comment")]
+    said = [_text(line) for line in comment] if isinstance(comment, (list, tuple)) else [_text(comment or "no comment")]
     changes = state.get("changes")
     if isinstance(changes, Mapping):  # of a command Salt's comment says no more than that it was run
         said += [text for text in (_of_command(changes),) if text]
-    return f"{_cut(str(state.get('__id__') or id_))} ({module}.{function}{where}): {_short(' '.join(said), _COMMENT)}"
+    return f"{_cut(_text(state.get('__id__') or id_))} ({module}.{function}{where}): {_short(' '.join(said), _COMMENT)}"
 
 
 def _of_command(found: Mapping[Any, Any]) -> str:
@@ -112,12 +114,27 @@ def _output(value: Any) -> str:
             return command
     if isinstance(value, (list, tuple)) and all(isinstance(line, str) for line in value):
         return "\n".join(value)
-    if value is None or isinstance(value, (str, bool)):
-        return "" if value is None else str(value)
+    return "" if value is None else _text(value)
+
+
+def _text(value: Any) -> str:
+    """Return any value as a text. One that is nested deep is indented no deeper: it would be a thousand times as long."""
+    if isinstance(value, (str, bool)):
+        return str(value)
     try:
-        return json.dumps(value, default=str, sort_keys=True, indent=1, ensure_ascii=False)
-    except (TypeError, ValueError, RecursionError):  # keys of several kinds, or nested without end
+        return json.dumps(_shallow(value, _DEEPEST), default=str, sort_keys=True, indent=1, ensure_ascii=False)
+    except (TypeError, ValueError):
         return str(type(value))
+
+
+def _shallow(value: Any, depth: int) -> Any:
+    if not isinstance(value, (Mapping, list, tuple)):
+        return value
+    if not depth:
+        return _CUT
+    if isinstance(value, Mapping):
+        return {str(name): _shallow(item, depth - 1) for name, item in value.items()}
+    return [_shallow(item, depth - 1) for item in value]
 
 
 def _short(text: str, most: int) -> str:

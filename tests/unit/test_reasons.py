@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from saltext.jobs.core.reasons import NOTHING, OTHER, Reasons, evened, text_of
@@ -58,7 +60,7 @@ def test_of_a_state_that_runs_a_command_what_that_wrote_is_told():
         (["Rendering SLS 'base:web' failed: no such include", "and another"], None),
         (False, "False"),
         ({"b": 1, "a": [None]}, '{\n "a": [\n  null\n ],\n "b": 1\n}'),
-        ({1: 2, "a": 3}, "<class 'dict'>"),
+        ({1: 2, "a": 3}, '{\n "1": 2,\n "a": 3\n}'),
         *((nothing, NOTHING) for nothing in (None, "", " \n ", [])),
     ],
 )
@@ -106,13 +108,6 @@ def test_a_run_in_which_a_thousand_states_failed_is_a_short_text():
 )
 def test_whatever_the_fields_hold_there_is_a_text(value):
     assert text_of({"return": value})
-
-
-def test_what_is_nested_without_end_is_a_text():
-    value = []
-    for _ in range(5000):
-        value = [value]
-    assert text_of({"return": {"a": value}}) == "<class 'dict'>"
 
 
 # -- who says the same ----------------------------------------------------------------------------------------------------
@@ -202,3 +197,29 @@ def test_very_many_different_texts_are_told_apart_up_to_a_bound():
     found = told(*((f"m{n}", "failed", 1, "x" * (n + 1)) for n in range(1000)))
     assert (len(found), found[0]["count"], found[0]["text"]) == (201, 800, OTHER)
     assert sum(group["count"] for group in found) == 1000
+
+
+def nested(depth, innermost):
+    for _ in range(depth):
+        innermost = [innermost]
+    return innermost
+
+
+@pytest.mark.parametrize("depth", [9, 500, 5000])
+def test_a_return_that_is_nested_without_end_has_a_text_that_is_not_long(depth):
+    deep = nested(depth, ["x"] * 1000)
+    changes = {"retcode": 1, "stderr": deep}
+    state = {"result": False, "comment": deep, "__id__": deep, "__sls__": deep, "changes": changes}
+    states = [{"pkg_|-a_|-b_|-installed": one} for one in (state, {**state, "comment": [deep]})]
+    for value in (deep, {"a": deep}, *states):
+        assert len(text_of({"return": value})) < 100_000
+
+
+def test_a_deep_return_costs_no_more_than_it_has():
+    tracemalloc.start()
+    try:
+        text_of({"return": nested(900, list(range(20_000)))})
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 5_000_000, peak
