@@ -6,6 +6,8 @@ It must never take a minion's silence for an answer.
 
 from __future__ import annotations
 
+import itertools
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -22,6 +24,8 @@ from saltext.jobs.core.master.caller import Caller, require_no_peer, require_rig
 from saltext.jobs.core.returned import function_of
 
 _QUESTION = "saltutil.running"
+#: Most jobs of one minion that are told.
+_MOST = 200
 #: What else is known of a job: by jid, what takes the place of what minions say.
 Known = Mapping[str, Mapping[str, Any]]
 
@@ -44,10 +48,11 @@ def ask(
         raise Refused(f"The target {tgt!r} of type {tgt_type!r} matches no accepted minion")
     try:
         with salt.client.get_local_client(mopts=dict(opts)) as client:
-            answers = client.cmd(tgt, _QUESTION, tgt_type=tgt_type, timeout=timeout) or {}
+            # By name: on a minion itself the target may match more than the master knows, and ``who`` may ask.
+            answers = client.cmd(sorted(matched), _QUESTION, tgt_type="list", timeout=timeout) or {}
     except salt.exceptions.SaltException as exc:
         raise Refused(f"The minions cannot be asked: {exc}") from exc
-    given = {minion: answer for minion, answer in answers.items() if isinstance(answer, list)}
+    given = {minion: answers[minion] for minion in matched if isinstance(answers.get(minion), list)}
     return given, sorted(set(matched) - given.keys())
 
 
@@ -55,27 +60,32 @@ def running(answers: Mapping[str, Iterable[Any]], batches: Known, replays: Known
     """
     Return what runs, a dict for each job, that of most minions first: see ``job_cache.running``.
 
-    :param answers: what each minion says; what has not the form of a job is passed over, and so is what only looks.
+    :param answers: what each minion says; what has not the form of a job is passed over, and so is what only looks. What one
+        says of a job is told of no other minion: under one jid there is a row for each function and arguments that are said.
     :param batches: the batches that have not ended: there is a row for each, also where it runs nowhere at this moment.
     :param replays: what the retry queue has under way.
     """
-    found: dict[str, dict[str, Any]] = {
-        jid: {"jid": jid, "kind": "batch", **about, "minions": [], "kill": f"salt-run batch.stop {jid} kill=True"}
+    found: dict[tuple[Any, ...], dict[str, Any]] = {
+        (jid,): {"jid": jid, "kind": "batch", **about, "minions": [], "kill": f"salt-run batch.stop {jid} kill=True"}
         for jid, about in batches.items()
     }
     for minion, jobs in answers.items():
-        for job in jobs:
+        for job in itertools.islice(jobs, _MOST):
             if not isinstance(job, Mapping):
                 continue
             jid, fun = job.get("jid"), function_of(job)
             if not isinstance(jid, str) or not is_plain(jid) or not fun or kind_of(fun) == LOOKING:
                 continue
-            row = found.setdefault(jid, {**_said(jid, fun, job), **replays.get(jid, {})})
-            if minion not in row["minions"]:
+            row = found[(jid,)] if jid in batches else _row_of(found, {**_said(jid, fun, job), **replays.get(jid, {})})
+            if minion not in row["minions"][-1:]:
                 row["minions"].append(minion)
     for row in found.values():
         row["minions"].sort()
     return sorted(found.values(), key=lambda row: (-len(row["minions"]), row["jid"]))
+
+
+def _row_of(found: dict[tuple[Any, ...], dict[str, Any]], said: dict[str, Any]) -> dict[str, Any]:
+    return found.setdefault((said["jid"], said["fun"], *said["arguments"]), said)
 
 
 def _said(jid: str, fun: str, job: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,5 +101,5 @@ def _said(jid: str, fun: str, job: Mapping[str, Any]) -> dict[str, Any]:
         "state": "running",
         "since": jid_time(jid),
         "minions": [],
-        "kill": f"salt '*' saltutil.kill_job {jid}",
+        "kill": f"salt '*' saltutil.kill_job {shlex.quote(jid)}",
     }

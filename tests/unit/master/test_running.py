@@ -61,6 +61,24 @@ def test_a_batch_and_a_replay_are_told_as_such():
     assert (found[0]["user"], found[0]["kill"]) == ("anna", f"salt-run batch.stop {JID} kill=True")
 
 
+def test_what_a_minion_says_of_a_job_that_others_run_is_told_of_it_alone():
+    liar = job(fun="test.harmless", user="nobody")
+    found = running({"liar": [liar], "a": [job()], "b": [job()]}, {}, {})
+    assert [(row["fun"], row["user"], row["minions"]) for row in found] == [
+        ("cmd.run", "root", ["a", "b"]),
+        ("test.harmless", "nobody", ["liar"]),
+    ]
+
+
+def test_the_command_that_kills_a_job_is_safe_to_be_copied_whatever_its_jid_is():
+    (row,) = running({"a": [job("1; reboot #")]}, {}, {})
+    assert row["kill"] == "salt '*' saltutil.kill_job '1; reboot #'"
+
+
+def test_a_minion_that_claims_very_many_jobs_does_not_fill_the_page():
+    assert len(running({"a": [job(str(number)) for number in range(100_000)]}, {}, {})) <= 200
+
+
 def test_a_batch_that_runs_nowhere_is_told_too():
     about = {
         "fun": "a.b",
