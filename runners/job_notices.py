@@ -12,6 +12,7 @@ See whether notices of the job_notices engine arrive.
 from saltext.jobs.core import runner
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_NOTICES
+from saltext.jobs.core.master import caller
 
 __virtualname__ = JOB_NOTICES
 
@@ -39,6 +40,7 @@ def stats():
 def test():
     """
     Send a notice of the kind ``test`` to all targets, and return their names. ``stats`` tells whether it has arrived.
+    A target for which a test waits already gets no second one.
 
     CLI Example:
 
@@ -46,6 +48,7 @@ def test():
 
         salt-run job_notices.test
     """
+    caller.require_no_peer(caller.caller(__opts__, globals().get("__user__")))
     return _ask("test")
 
 

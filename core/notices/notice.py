@@ -24,6 +24,8 @@ KINDS = {
 TEST = "test"
 #: Most minions that a notice names.
 NAMED = 20
+#: Most characters of a text.
+_LONGEST = 2000
 #: States of a minion of a batch with which it did not succeed, worst first.
 _WRONG = ("failed", "timed_out", "lost", "killed", "offline")
 
@@ -112,14 +114,29 @@ def written(
     return {
         "id": number,
         "kind": kind,
-        "text": f"{text}{names}{f' {address}' if address else ''}",
+        "text": f"{_cut(text)}{names}{f' {address}' if address else ''}",
         "time": round(at, 3),
         "master": master,
-        **{name: found.get(name) for name in ("jid", "fun", "user", "tgt", "state", "parent") if found.get(name)},
+        **{
+            name: _bounded(found.get(name))
+            for name in ("jid", "fun", "user", "tgt", "state", "parent")
+            if found.get(name)
+        },
         **({"counts": {name: found[name] for name in _COUNTS if name in found}} if found else {}),
         **({"minions": wrong[:NAMED], "minions_in_all": len(wrong)} if wrong else {}),
         **({"link": address} if address else {}),
     }
+
+
+def _bounded(value: Any) -> Any:
+    """Return a value of a summary, of a list of names no more than are named: 200 notices may wait, each with a list."""
+    if isinstance(value, (list, tuple)):
+        return [*value[:NAMED], *(["…"] if len(value) > NAMED else [])]
+    return _cut(value) if isinstance(value, str) else value
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 def plain(text: str) -> str:

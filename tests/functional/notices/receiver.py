@@ -10,13 +10,15 @@ import threading
 
 class Receiver:
     """
-    ``answer`` is a status, or ``hang`` (takes the request and says nothing), or ``drip`` (a byte of an answer now and then).
+    ``answer`` is a status, or ``hang`` (takes the request and says nothing), ``drip`` (a byte of an answer now and then),
+    ``continue`` (says without end that it goes on) or ``flood`` (a success, and text without end).
     ``got`` are ``(notice, headers, body)`` of those that were answered with success, ``tried`` the ids of all.
     """
 
     def __init__(self):
         self.answer = 204
         self.got, self.tried = [], []
+        self.sent = 0
         self.over = threading.Event()
 
     def ids(self):
@@ -42,6 +44,14 @@ def receiving(port=0):
             if answer == "drip":
                 while not receiver.over.wait(0.1):
                     self.wfile.write(b"H")
+                return
+            if answer in ("continue", "flood"):
+                text = b"HTTP/1.1 100 Continue\r\n\r\n" if answer == "continue" else b"x" * 2**20
+                with contextlib.suppress(OSError):
+                    self.wfile.write(b"" if answer == "continue" else b"HTTP/1.1 200 OK\r\n\r\n")
+                    while not receiver.over.wait(0.001):
+                        self.wfile.write(text)
+                        receiver.sent += len(text)
                 return
             if answer == 204:
                 receiver.got.append((notice, dict(self.headers), body))

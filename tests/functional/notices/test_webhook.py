@@ -62,13 +62,20 @@ def test_whatever_is_no_success_is_a_failure_and_a_redirect_is_not_followed(rece
     assert len(receiver.tried) == 1
 
 
-@pytest.mark.parametrize("answer", ["hang", "drip"])
+@pytest.mark.parametrize("answer", ["hang", "drip", "continue"])
 def test_a_receiver_that_hangs_is_given_up(receiver, answer):
     receiver.answer = answer
     begun = time.monotonic()
     with pytest.raises(Undelivered):
         Webhook(receiver.url, patience=0.5, deadline=1.0)(NOTICE)
     assert time.monotonic() - begun < 20
+
+
+def test_of_an_answer_without_end_no_more_than_its_beginning_is_read(receiver):
+    receiver.answer = "flood"
+    Webhook(receiver.url)(NOTICE)
+    assert len(receiver.tried) == 1
+    assert receiver.sent < 100 * 2**20
 
 
 def test_a_receiver_that_is_not_there_is_a_failure_that_names_no_secret():

@@ -152,8 +152,7 @@ def test_what_is_no_more_is_forgotten(stage):
 
 
 def test_a_target_that_takes_nothing_keeps_the_newest_notices(stage):
-    for _ in range(MOST + 5):
-        stage.ledger.take_test(stage.now)
+    stage.look(*(seen("halted", str(number), halted_reason="stop") for number in range(MOST + 5)))
     assert len(stage.told) == MOST
     assert stage.ledger.dropped == {"webhook": 5}
 
@@ -191,3 +190,21 @@ def test_a_link_needs_a_console_and_a_batch():
 
 def test_a_text_for_a_returner_means_nothing_to_a_template():
     assert plain("Batch 1: {{ opts }} `id` $(id) {% x %} 5 of 6") == "Batch 1: __ opts __ _id_ _(id) _% x %_ 5 of 6"
+
+
+def test_tests_push_no_notice_out_however_many_are_asked_for(stage):
+    stage.look(HALTED)
+    for _ in range(2 * MOST):
+        stage.ledger.take_test(stage.now)
+    assert stage.told == ["halted", "test"]
+    stage.ledger.arrived("webhook", stage.ledger.waiting["webhook"][-1]["id"])
+    stage.ledger.take_test(stage.now)
+    assert stage.told == ["halted", "test"]
+
+
+def test_a_notice_is_short_however_long_the_target_and_the_reason_are(stage):
+    many = [f"web{number}.example.com" for number in range(50_000)]
+    stage.look(seen("halted", halted_reason="x" * 10**6, tgt=many, minions=dict.fromkeys(many, "failed")))
+    (notice,) = stage.ledger.waiting["webhook"]
+    assert notice["tgt"] == [*many[:NAMED], "…"]
+    assert len(str(notice)) < 20_000
