@@ -243,9 +243,14 @@ def permit_approval(opts: Mapping[str, Any], who: Caller, batch: Batch) -> None:
 
 
 def _person(owner: Any, name: str) -> str:
-    """Return the name by which somebody logs in, whatever the backend. :param owner: what was kept of them, if anything."""
+    """
+    Return the name by which somebody logs in, whatever the backend, and in lower case: to LDAP and others the case, and
+    spaces around it, make no other name.
+
+    :param owner: what was kept of them, if anything.
+    """
     kept = owner.get("name") if isinstance(owner, Mapping) else None
-    return str(kept or name).rpartition(":")[2].removeprefix("sudo_")
+    return " ".join(str(kept or name).rpartition(":")[2].removeprefix("sudo_").split()).casefold()
 
 
 def _require_approvers(who: Caller, check: Mapping[str, Any], approve_by: tuple[str, ...]) -> None:

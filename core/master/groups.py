@@ -23,10 +23,10 @@ def names_of(who: Caller) -> frozenset[str]:
     A user of the API who is called as one of this machine that means something to Salt (``root``) has the latter alone.
     """
     known = who.who
-    if known is None:
-        return frozenset({who.name})
-    own = {known.name} if known.kind in (MASTER, SUDO, KEY) else set()
-    return frozenset({who.name, *own, *(f"{backend}:{known.name}" for backend in known.backends)})
+    own = {who.name, *({known.name} if known and known.kind in (MASTER, SUDO, KEY) else ())}
+    # Some backends let in whoever is called "%ops" or "pam:anna", which is a group or a user of another backend here.
+    plain = {name for name in own if not name.startswith("%") and ":" not in name}
+    return frozenset({*plain, *(f"{backend}:{known.name}" for backend in known.backends)} if known else plain)
 
 
 def groups_of(opts: Mapping[str, Any], who: Caller) -> frozenset[str]:

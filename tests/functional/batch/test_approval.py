@@ -67,6 +67,10 @@ def test_who_is_named_may_approve_whatever_else_they_may_do(opts, approve_by, wh
         ("%nosuchgroup", at_terminal("nosuchuser")),
         ("anna", Caller("anna", (), peer=True, who=Identity(PEER_RUN, "anna"))),
         ("anna", Caller("nobody")),
+        ("%ops", user("%ops", "file")),
+        ("%ops", at_terminal("%ops")),
+        ("pam:anna", user("pam:anna", "file")),
+        ("pam:anna", Caller("pam:anna")),
     ],
 )
 def test_nobody_else_may(opts, approve_by, who):  # noqa: F811
@@ -88,6 +92,16 @@ def test_a_group_may_approve(opts):  # noqa: F811
 def test_who_has_started_it_may_not_though_they_are_named(opts, who):  # noqa: F811
     with pytest.raises(Refused, match="somebody else has to approve it"):
         permit_approval(opts, who, batch(opts, "root,pam:root,anna"))
+
+
+@pytest.mark.parametrize("name", ["Anna", "ANNA", " anna", "anna "])
+def test_nor_under_their_name_as_a_backend_takes_it_too(opts, name):  # noqa: F811
+    starter = Caller(name, ("test.*",), account=name, eauth="ldap", who=Identity(PASSWORD, name, ("ldap",)))
+    made = batch(opts, f"anna,bert,{name}", starter)
+    with pytest.raises(Refused, match="somebody else has to approve it"):
+        permit_approval(opts, ANNA, made)
+    with pytest.raises(Refused, match="names nobody but"):
+        batch(opts, "anna", starter)
 
 
 def test_nor_who_has_taken_it_over(opts):  # noqa: F811
