@@ -102,6 +102,7 @@ def start(tgt=None, fun=None, *args, **options):
     :param like: the jid of a batch, or of a job in the job cache: the same again. Target, function and options are those of
         that one unless they are given, but for ``start_at``; its arguments are taken with its function, its ``tgt_type``
         with its target, and keyword arguments that are given come in addition. Which minions it matches is looked up anew.
+        Whoever has limited rights needs those to that job on all its minions, as for ``batch.retry``.
     :param list arg: further arguments for the function, for callers that name everything, such as the API.
     :param dict kwarg: further keyword arguments for the function.
 
@@ -503,21 +504,24 @@ def doctor():
 
 def _asked(verb, tgt, fun, args, options):
     """Return the new batch that was asked for, with what it takes from another one or from a job."""
-    like = options.pop("like", None)
+    like, who = options.pop("like", None), _caller()
     if like is not None:
-        tgt, fun, args, options = again.asked_again(_before(arguments.jid(like)), tgt, fun, args, options)
+        tgt, fun, args, options = again.asked_again(_before(arguments.jid(like), who), tgt, fun, args, options)
     if tgt is None or fun is None:
         raise Refused(f"batch.{verb} needs tgt and fun, or like; salt-run -d batch.{verb} describes it")
-    return asked.new_batch(__opts__, _caller(), tgt, fun, args, options)
+    return asked.new_batch(__opts__, who, tgt, fun, args, options)
 
 
-def _before(jid):
+def _before(jid, who):
     batch = catalog.Catalog(__opts__).ours(jid)
     if batch is not None:
+        asked.permit_control(__opts__, who, batch)
         return again.of_batch(batch.spec)
+    asked.permit_control(__opts__, who)
     load = JobCache(__opts__).load(jid)
     if not load:
         raise Refused(f"like is {jid}, which is no batch and no job in the job cache")
+    asked.permit_job(__opts__, who, jid, load)
     return again.of_job(jid, load)
 
 

@@ -28,6 +28,7 @@ from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.master.access import Access
 from saltext.jobs.core.master.caller import Caller, require_no_peer, require_right
 from saltext.jobs.core.master.groups import groups_of, names_of
+from saltext.jobs.core.master.outcome import minions_of as job_minions
 from saltext.jobs.core.settings import BatchSettings, engine_options, read_settings
 
 #: The size of a batch for which none is given.
@@ -217,6 +218,19 @@ def permit_control(opts: Mapping[str, Any], who: Caller, batch: Batch | None = N
         require_no_peer(who, settings.allow_peers, _PEERS)
     else:
         _permit_all(opts, settings, who, batch.spec, batch.spec.minions)
+
+
+def permit_job(opts: Mapping[str, Any], who: Caller, jid: str, load: Mapping[str, Any]) -> None:
+    """
+    Refuse what is made of a job to whoever may not publish that job to all its minions: its arguments may be secrets.
+
+    :param load: that of the job, as the job cache has it.
+    :raises Refused: saying what is missing.
+    """
+    settings = _settings(opts)
+    require_no_peer(who, settings.allow_peers, _PEERS)
+    if settings.check_acl and not who.peer:
+        require_right(opts, who, load, job_minions(load), f"all minions of job {jid}")
 
 
 def permit_approval(opts: Mapping[str, Any], who: Caller, batch: Batch) -> None:

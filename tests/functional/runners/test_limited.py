@@ -1,0 +1,133 @@
+"""What a user with limited rights, and a minion by ``peer_run``, get from the runners that show or repeat what ran."""
+
+from __future__ import annotations
+
+import multiprocessing
+
+import pytest
+import salt.loader
+
+from saltext.jobs.core.errors import Refused
+from saltext.jobs.core.master.caller import act_for
+from saltext.jobs.core.master.identity import PASSWORD, PEER_RUN
+from tests.functional.options import options_in
+from tests.functional.runners.test_failures import JID, ended_batch, give, publish
+
+SECRET = "swordfish"
+EVERYTHING = [".*"]
+OF_WEB1 = [{"web1": ["cmd.run", "saltutil.running"]}]
+RUNNERS = [{"@runner": ["batch.*", "job_cache.*", "job_notices.*"]}]
+
+
+@pytest.fixture
+def opts(tmp_path):
+    (tmp_path / "cache").mkdir()
+    keys = tmp_path / "pki" / "minions"
+    keys.mkdir(parents=True)
+    for name in ("web1", "web2"):
+        (keys / name).write_text("a key")
+    return {**options_in(tmp_path, master_job_cache="salt_cache"), "__role": "master"}
+
+
+def _call(limits, opts, function, args, kwargs, answer):
+    act_for(limits)
+    try:
+        answer.send((True, salt.loader.runner(opts)[function](*args, **kwargs)))
+    except Refused as exc:
+        answer.send((False, str(exc)))
+
+
+def ask(opts, limits, function, *args, **kwargs):
+    """Return whether a runner has answered a caller of these limits, in a process of its own, and with what."""
+    fork = multiprocessing.get_context("fork")
+    mine, theirs = fork.Pipe(duplex=False)
+    process = fork.Process(target=_call, args=(limits, opts, function, args, kwargs, theirs))
+    process.start()
+    theirs.close()
+    try:
+        return mine.recv()
+    finally:
+        process.join()
+
+
+def user(grants):
+    who = {"kind": PASSWORD, "name": "anna", "backends": ["pam"], "at": 1.0}
+    return {"name": "anna", "account": "anna", "eauth": "pam", "who": who, "grants": [*grants, *RUNNERS]}
+
+
+MINION = {
+    "name": "web1",
+    "peer": True,
+    "who": {"kind": PEER_RUN, "name": "web1", "backends": [], "at": 1.0},
+    "grants": [],
+}
+NOT_ENOUGH = [[], [{"web*": ["test.*"]}], OF_WEB1]
+
+
+def a_job(opts):
+    arg = ["deploy", {"__kwarg__": True, "env": SECRET}]
+    publish(opts, ["web1", "web2"], fun="cmd.run", arg=arg)
+    give(opts, "web2", 1, f"{SECRET} is wrong", fun="cmd.run", fun_args=arg)
+
+
+def a_batch(opts):
+    a_job(opts)
+    ended_batch(opts, ["web1", "web2"], fun="cmd.run", arg=("deploy",), kwargs={"env": SECRET})
+
+
+@pytest.mark.parametrize("grants", NOT_ENOUGH)
+@pytest.mark.parametrize(("made", "function"), [(a_batch, "batch.failures"), (a_job, "job_cache.outcome")])
+def test_what_minions_returned_is_for_who_may_publish_the_job_to_all_of_them(opts, made, function, grants):
+    made(opts)
+    for limits in (user(grants), MINION):
+        answered, told = ask(opts, limits, function, JID)
+        assert not answered and SECRET not in told and "web2" not in told, told
+    answered, told = ask(opts, user(EVERYTHING), function, JID)
+    assert answered and f"{SECRET} is wrong" in str(told)
+
+
+@pytest.mark.parametrize("grants", NOT_ENOUGH)
+@pytest.mark.parametrize("made", [a_batch, a_job])
+@pytest.mark.parametrize("verb", ["start", "preview", "run"])
+def test_a_batch_like_what_one_may_not_publish_is_refused_whatever_else_is_given(opts, made, verb, grants):
+    made(opts)
+    for limits in (user(grants), MINION):
+        for given in ({}, {"tgt": "web1"}, {"tgt": "web1", "fun": "cmd.run", "check": "no.such thing"}):
+            answered, told = ask(opts, limits, f"batch.{verb}", like=JID, **given)
+            assert not answered and SECRET not in str(told) and "web2" not in str(told), told
+            assert "may not publish cmd.run to all minions of" in told or "may look at this" in told
+
+
+@pytest.mark.parametrize("made", [a_batch, a_job])
+def test_who_may_publish_the_job_may_have_a_batch_like_it(opts, made):
+    made(opts)
+    answered, told = ask(opts, user(EVERYTHING), "batch.preview", like=JID, tgt="web1")
+    assert answered, told
+    assert (told["fun"], told["minions"]) == ("cmd.run", ["web1"])
+
+
+def test_without_the_check_of_access_a_batch_like_any_may_be_started(opts):
+    a_job(opts)
+    answered, told = ask({**opts, "batch_manager": {"check_acl": False}}, user([]), "batch.preview", like=JID)
+    assert answered, told
+
+
+@pytest.mark.parametrize("tgt", ["*", "web2", "nobody"])
+def test_minions_are_asked_what_they_run_by_who_may_ask_all_of_them(opts, tgt):
+    for limits in (user(OF_WEB1), user([]), MINION):
+        answered, told = ask(opts, limits, "job_cache.running", tgt)
+        assert not answered and ("may not publish saltutil.running" in told or "may look at this" in told), told
+
+
+def test_the_list_of_last_results_is_for_all_who_may_call_it(opts):
+    for limits in (user([]), MINION):
+        answered, told = ask(opts, limits, "job_cache.minions")
+        assert answered and sorted(told) == ["web1", "web2"]
+
+
+def test_a_minion_sends_no_notice_and_a_user_of_the_runner_may(opts):
+    answered, told = ask(opts, MINION, "job_notices.test")
+    assert not answered and "may look at this, and change nothing" in told
+    for limits, function in ((MINION, "job_notices.stats"), (user([]), "job_notices.test")):
+        answered, told = ask(opts, limits, function)
+        assert not answered and "job_notices" in told and "may" not in told.split(), "there is just no engine here"
