@@ -263,6 +263,24 @@ def test_who_may_call_the_runners_may_look_stop_and_pause_and_is_named(api, run,
     assert run("batch.status", jid)["stopped_by"] == "sharedsecret:root"
 
 
+def test_who_may_not_publish_a_job_sees_nothing_of_its_returns_and_repeats_it_in_no_way(
+    master, api, log_in, python, jobs
+):
+    key = pathlib.Path(master.config["cachedir"], ".anna_key").read_text(encoding="utf-8")
+    calls = [
+        ("batch.failures", [jobs["failed"]], {}),
+        ("job_cache.outcome", [jobs["failed"]], {}),
+        ("batch.preview", [], {"like": jobs["failed"], "tgt": "a1", "fun": "test.ping"}),
+        ("batch.start", [], {"like": jobs["owed"]}),
+        ("job_cache.running", [], {}),
+    ]
+    token = log_in("root")
+    for verb, arg, kwarg in calls:
+        assert is_refused(api(verb, *arg, user="root", **kwarg))
+        assert is_refused(api(verb, *arg, token=token, **kwarg))
+        assert is_refused(python(verb, *arg, user="anna", key=key, **kwarg))
+
+
 def test_no_user_of_the_api_changes_or_copies_what_the_job_cache_keeps(api, tmp_path):
     copy = tmp_path / "copy"
     for verb, arg in {"backup": [str(copy)], "recover": [str(copy)], "migrate": [], "verify": [True]}.items():
