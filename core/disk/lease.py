@@ -40,7 +40,7 @@ class Leader(NamedTuple):
 
     * ``version``: that of the extension, empty where it is not known; ``tells_version``: whether such a process tells it, as
       those up to version 0.2.0 do not.
-    * ``epoch``: rises with each process that takes over; the Unix time of that in milliseconds. 0 where it is not told.
+    * ``epoch``: rises with each process that takes over; the Unix time of that in microseconds. 0 where it is not told.
     * ``master``: its master's id; ``run``: what tells that master's processes from those that it had before a restart.
     """
 
@@ -150,7 +150,7 @@ class Lease:
     def _sign(self, handle: int) -> None:
         self.predecessor = _leader_of(os.pread(handle, _LONGEST, 0))
         before = self.predecessor.epoch if self.predecessor is not None else 0
-        epoch = max(before + 1, int(time.time() * 1000))
+        epoch = max(before + 1, int(time.time() * 1_000_000))
         user = _name_of(os.geteuid())
         self.leader = Leader(
             os.getpid(), user, socket.gethostname(), VERSION or "", True, epoch, self._master, self._run
