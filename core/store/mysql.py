@@ -44,11 +44,7 @@ class Mysql(Driver):
         return True
 
     def fetch_each(self, bank: str, keys: Iterable[str]) -> Iterator[tuple[str, Any]]:
-        wanted = list(keys)
-        for start in range(0, len(wanted), CHUNK):
-            part = wanted[start : start + CHUNK]
-            values = self.read_all([(bank, key) for key in part])
-            yield from ((key, value) for key, value in zip(part, values, strict=True) if value is not ABSENT)
+        return self.fetch_in_parts(bank, keys, CHUNK)
 
     def read_all(self, items: Sequence[tuple[str, str]]) -> list[Any]:
         if not items:

@@ -36,11 +36,7 @@ class Redis(Driver):
         return super().store_new(bank, key, value) if done is None else bool(done[0])
 
     def fetch_each(self, bank: str, keys: Iterable[str]) -> Iterator[tuple[str, Any]]:
-        wanted = list(keys)
-        for start in range(0, len(wanted), CHUNK):
-            part = wanted[start : start + CHUNK]
-            values = self.read_all([(bank, key) for key in part])
-            yield from ((key, value) for key, value in zip(part, values, strict=True) if value is not ABSENT)
+        return self.fetch_in_parts(bank, keys, CHUNK)
 
     def read_all(self, items: Sequence[tuple[str, str]]) -> list[Any]:
         if not items:
