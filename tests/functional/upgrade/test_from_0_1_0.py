@@ -13,7 +13,6 @@ import shutil
 
 import pytest
 
-from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.state import FORMAT
 from saltext.jobs.core.batch.store import BatchStore
@@ -32,6 +31,7 @@ from saltext.jobs.core.retry.checkpoint import read_checkpoint
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.store.publication import Publication
 from tests.functional.options import options_in
+from tests.functional.upgrade.open_batches import go_on_with
 
 LEFT = pathlib.Path(__file__).with_name("written_by_0_1_0")
 SAID = json.loads((LEFT / "said.json").read_text())
@@ -68,16 +68,7 @@ def test_a_batch_is_what_that_version_says_of_it(opts, jid):
 def test_an_open_batch_goes_on_and_sends_to_no_minion_that_may_have_the_job(opts):
     store = BatchStore(opts)
     assert store.open_jids() == sorted(jid for jid, said in SAID["batches"].items() if not said["summary"]["finished"])
-    for jid in store.open_jids():
-        batch, opened = store.open(jid)
-        effects = batch.step(facts.Recovered(), NOW + 200)
-        assert not any(isinstance(effect, facts.Publish) for effect in effects)
-        looked_for = {minion for effect in effects if isinstance(effect, facts.LookUp) for minion in effect.minions}
-        said = SAID["batches"][jid]["minions"]
-        assert looked_for >= {minion for minion, one in said.items() if one["state"] == "active"}
-        opened.rewrite(batch.snapshot())
-        opened.close()
-        assert store.read(jid).snapshot() == batch.snapshot()
+    go_on_with(store, SAID)
 
 
 def test_a_batch_that_is_written_anew_has_its_format_in_it(opts):

@@ -15,7 +15,6 @@ import time
 import msgpack
 import pytest
 
-from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.batch.summary import minions, summary
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
@@ -27,6 +26,7 @@ from saltext.jobs.core.retry.store import RetryStore
 from tests.functional.options import options_in
 from tests.functional.retry.records import accept, load_of, returners
 from tests.functional.retry.test_shell import Stage
+from tests.functional.upgrade.open_batches import go_on_with
 
 LEFT = pathlib.Path(__file__).with_name("written_by_0_2_0")
 SAID = json.loads((LEFT / "said.json").read_text())
@@ -63,16 +63,7 @@ def test_why_a_batch_is_paused_is_known_by_its_code(opts):
 def test_an_open_batch_is_gone_on_with_and_nobody_is_sent_to_again_who_may_have_the_job(opts):
     store = BatchStore(opts)
     assert store.open_jids() == [RUNNING, PAUSED, WAITING, TIMED, STOPPING]
-    for jid in store.open_jids():
-        batch, opened = store.open(jid)
-        effects = batch.step(facts.Recovered(), NOW + 200)
-        assert not any(isinstance(effect, facts.Publish) for effect in effects)
-        looked_for = {minion for effect in effects if isinstance(effect, facts.LookUp) for minion in effect.minions}
-        said = SAID["batches"][jid]["minions"]
-        assert looked_for >= {minion for minion, one in said.items() if one["state"] == "active"}
-        opened.rewrite(batch.snapshot())
-        opened.close()
-        assert store.read(jid).snapshot() == batch.snapshot()
+    go_on_with(store, SAID)
 
 
 def test_what_was_asked_for_while_no_engine_ran_is_there(opts):
