@@ -36,7 +36,7 @@ BASE = {
     "windows",
 }
 #: The packages that a wing is built on.
-GROUND = BASE | {"disk", "display", "engine", "log", "master", "sqlite", "store"}
+GROUND = BASE | {"disk", "display", "engine", "log", "master", "site", "sqlite", "store"}
 #: What each package, and each module that stands alone in core/, may import besides itself.
 MAY_IMPORT = {
     "advice": set(),
@@ -60,9 +60,10 @@ MAY_IMPORT = {
     "disk": BASE,
     "sqlite": BASE | {"disk"},
     "log": BASE | {"disk"},
-    "store": BASE | {"arguments", "disk", "display", "log", "postgresql", "sqlite"},
-    "master": BASE | {"disk", "display", "log", "store"},
-    "engine": BASE | {"disk", "log", "master"},
+    "site": BASE | {"disk", "log", "postgresql"},
+    "store": BASE | {"arguments", "disk", "display", "log", "postgresql", "site", "sqlite"},
+    "master": BASE | {"disk", "display", "log", "site", "store"},
+    "engine": BASE | {"disk", "log", "master", "site"},
     "batch": GROUND | {"arguments"},
     "retry": GROUND,
     "recorder": GROUND,

@@ -91,7 +91,7 @@ class BatchStore:
         for ended in (False, True, False):  # it may end between the first look and the second
             path = self.journal_path(jid, ended)
             try:
-                content = journal.read(path)
+                content = journal.Journal(path).read()
             except FileNotFoundError:
                 continue
             except OSError as exc:
@@ -113,7 +113,7 @@ class BatchStore:
         :raises OSError: when it cannot be read at this moment: try again.
         """
         path = self.journal_path(jid)
-        content = journal.read(path)
+        content = journal.Journal(path).read()
         batch = fold(content, path)
         opened = self.new_journal(jid)
         opened.copy(content)
@@ -137,7 +137,7 @@ class BatchStore:
         """Add records to the journal of a closed batch, durably. Blocks. :raises StateError, OSError:"""
         path = self.journal_path(jid, ended=True)
         opened = journal.Journal(path)
-        opened.open(journal.read(path))
+        opened.open(journal.Journal(path).read())
         try:
             for record in records:
                 opened.append(record)

@@ -132,13 +132,17 @@ def read_msgpack(path: pathlib.Path) -> Any:
     :raises OSError: when it cannot be read at this moment; it may be whole.
     """
     try:
-        data = path.read_bytes()
+        return unpacked(path.read_bytes(), path)
     except FileNotFoundError:
         return None
+
+
+def unpacked(data: bytes, where: object) -> Any:
+    """Return what is packed in the msgpack file that messages name ``where``. :raises StateError: when it is damaged."""
     try:
         return salt.payload.loads(data)
     except Exception as exc:  # Salt and msgpack raise many kinds for a broken file.
-        raise StateError(f"{path} is damaged: {type(exc).__name__}: {exc}") from exc
+        raise StateError(f"{where} is damaged: {type(exc).__name__}: {exc}") from exc
 
 
 def write_msgpack(path: pathlib.Path, value: Any, durable: bool = False) -> None:

@@ -48,7 +48,8 @@ class Content(NamedTuple):
     begin: int
 
 
-def _frame(value: Any) -> bytes:
+def framed(value: Any) -> bytes:
+    """Return a record as it stands in a journal."""
     body: bytes = msgpack.packb(value, use_bin_type=True)
     return _HEAD.pack(len(body), zlib.crc32(body)) + body
 
@@ -72,27 +73,25 @@ def _is_torn(data: bytes, position: int) -> bool:
     return all(_body(data, found.start() - _HEAD.size) is None for found in bodies)
 
 
-def read(path: pathlib.Path) -> Content:
+def content_of(data: bytes, where: object) -> Content:
     """
-    Return the content of a journal.
+    Return the content of a journal's bytes.
 
-    :raises FileNotFoundError: when there is none.
-    :raises OSError: when it cannot be read at this moment; it may be whole.
+    :param where: how a message names the journal.
     :raises StateError: when it is damaged; the message says where.
     """
-    data = path.read_bytes()
     values, position, begin = [], 0, 0
     while (body := _body(data, position)) is not None:
         try:
             values.append(msgpack.unpackb(body, raw=False, strict_map_key=False))
         except Exception as exc:  # msgpack raises many kinds
-            raise StateError(f"{path} is damaged at byte {position}: {type(exc).__name__}: {exc}") from exc
+            raise StateError(f"{where} is damaged at byte {position}: {type(exc).__name__}: {exc}") from exc
         position += _HEAD.size + len(body)
         begin = begin or position
     if not _is_torn(data, position):
-        raise StateError(f"{path} is damaged at byte {position}")
+        raise StateError(f"{where} is damaged at byte {position}")
     if not values:
-        raise StateError(f"{path} holds no snapshot")
+        raise StateError(f"{where} holds no snapshot")
     return Content(values[0], values[1:], position, begin)
 
 
@@ -137,6 +136,16 @@ class Journal:
         self._temporary = ""
         self._failure: OSError | None = None
 
+    def read(self) -> Content:
+        """
+        Return what it holds.
+
+        :raises FileNotFoundError: when there is none.
+        :raises OSError: when it cannot be read at this moment; it may be whole.
+        :raises StateError: when it is damaged.
+        """
+        return content_of(self.path.read_bytes(), self.path)
+
     def open(self, content: Content) -> None:
         """Go on with an existing file that holds ``content``, cutting off what is torn. :raises OSError:"""
         self._file = _File(os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW), content.length, content.begin)
@@ -178,7 +187,7 @@ class Journal:
         :raises OSError: when it is written nowhere. All further records are then refused until a rewrite has begun: a
             journal must not have gaps.
         """
-        data = _frame(record)
+        data = framed(record)
         with self._lock:
             failure = self._add_to_file(data)
             if self._next is not None and self._failure is None:
@@ -208,7 +217,7 @@ class Journal:
 
         After this you must call ``finish_rewrite``. :raises OSError: with the old file kept, and nothing begun.
         """
-        data = _frame(snapshot)
+        data = framed(snapshot)
         handle, temporary = files.new_temporary(self.path)
         fresh = _File(handle, begin=len(data))
         try:

@@ -12,7 +12,6 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.batch import late
 from saltext.jobs.core.batch.late import LateReturns
 from saltext.jobs.core.batch.store import BatchStore
-from saltext.jobs.core.disk import journal
 from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.worker import Worker
@@ -82,7 +81,7 @@ def hear(ports, returns, minion, code=0, jid=JID):
 
 
 def records(store):
-    return journal.read(store.journal_path(JID, ended=True)).records
+    return Journal(store.journal_path(JID, ended=True)).read().records
 
 
 def completed(store):

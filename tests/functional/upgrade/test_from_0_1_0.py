@@ -17,7 +17,7 @@ from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.state import FORMAT
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.batch.summary import minions, summary
-from saltext.jobs.core.disk import journal
+from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.disk.spool import Reader, Spool
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RECORDER, JOB_RETRY
 from saltext.jobs.core.engine.requests import Inbox, engine_dir
@@ -74,12 +74,12 @@ def test_an_open_batch_goes_on_and_sends_to_no_minion_that_may_have_the_job(opts
 def test_a_batch_that_is_written_anew_has_its_format_in_it(opts):
     store = BatchStore(opts)
     path = store.journal_path(store.open_jids()[0])
-    assert FIELD not in journal.read(path).snapshot
+    assert FIELD not in Journal(path).read().snapshot
     batch, opened = store.open(store.open_jids()[0])
     opened.rewrite(batch.snapshot())
     opened.close()
-    assert journal.read(path).snapshot[FIELD] == FORMAT
-    assert Batch.restore(journal.read(path).snapshot).snapshot() == batch.snapshot()
+    assert Journal(path).read().snapshot[FIELD] == FORMAT
+    assert Batch.restore(Journal(path).read().snapshot).snapshot() == batch.snapshot()
 
 
 def test_what_was_asked_for_while_no_engine_ran_is_there(opts):

@@ -10,7 +10,7 @@ import pytest
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch.state import FORMAT
 from saltext.jobs.core.batch.store import BatchStore
-from saltext.jobs.core.disk import journal
+from saltext.jobs.core.disk.journal import Journal
 from tests.faults import failing_syncs, full_disk
 from tests.unit.batch.bench import spec
 from tests.unit.batch.shell_bench import JID, FakeWorker, ShellBench
@@ -99,8 +99,8 @@ def test_a_journal_of_a_later_version_is_left_as_it_is_and_the_others_go_on(benc
     bench.begin("cd", "1", timeout=60.0, jid=OTHER)
     bench.shell.close()
     path = bench.store.journal_path(JID)
-    snapshot = journal.read(path).snapshot
-    later = journal.Journal(path)
+    snapshot = Journal(path).read().snapshot
+    later = Journal(path)
     later.rewrite({**snapshot, "format": FORMAT + 1})
     later.close()
     written, sent = path.read_bytes(), len(bench.master.minions["b"].begun)
@@ -114,7 +114,7 @@ def test_a_journal_of_a_later_version_is_left_as_it_is_and_the_others_go_on(benc
         assert part in told
     # With that version, or after an upgrade, it goes on.
     bench.shell.close()
-    later = journal.Journal(path)
+    later = Journal(path)
     later.rewrite(snapshot)
     later.close()
     bench.start()

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from saltext.jobs.core.disk import journal
 from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.errors import StateError
 from tests.faults import failing_syncs, full_disk
@@ -34,7 +33,7 @@ def filled(path, *records):
 
 def test_it_holds_a_snapshot_and_the_records_since(path):
     filled(path, ["ret", 1.5, "a", 0], ["tick", 2.0]).close()
-    snapshot, records, length, _ = journal.read(path)
+    snapshot, records, length, _ = Journal(path).read()
     assert (snapshot, records) == ({"first": True}, [["ret", 1.5, "a", 0], ["tick", 2.0]])
     assert length == path.stat().st_size
 
@@ -48,17 +47,17 @@ def test_only_its_owner_may_read_it(path):
 def test_it_goes_on_after_a_restart(path):
     filled(path, ["a"]).close()
     again = Journal(path)
-    again.open(journal.read(path))
+    again.open(Journal(path).read())
     again.append(["b"])
     again.sync()
-    assert journal.read(path)[1] == [["a"], ["b"]]
+    assert Journal(path).read()[1] == [["a"], ["b"]]
 
 
 def test_rewriting_drops_the_records(path):
     opened = filled(path, ["a"], ["b"])
     opened.rewrite({"second": True})
     opened.append(["c"])
-    assert journal.read(path)[:2] == ({"second": True}, [["c"]])
+    assert Journal(path).read()[:2] == ({"second": True}, [["c"]])
 
 
 @settings(max_examples=40, deadline=None)
@@ -69,11 +68,11 @@ def test_a_torn_tail_is_cut_off_and_the_rest_is_whole(tmp_path_factory, cut):
     whole = path.stat().st_size
     with path.open("ab") as stream:
         stream.truncate(whole - cut)
-    assert journal.read(path)[:2] == ({"first": True}, [["a"], ["b"]])
+    assert Journal(path).read()[:2] == ({"first": True}, [["a"], ["b"]])
     again = Journal(path)
-    again.open(journal.read(path))
+    again.open(Journal(path).read())
     again.append(["d"])
-    assert journal.read(path)[1] == [["a"], ["b"], ["d"]]
+    assert Journal(path).read()[1] == [["a"], ["b"], ["d"]]
 
 
 RECORDS = [["a"], ["pub", 2.0, []], ["ret", 3.0, "minion-0001", 0], ["b", "y" * 24], ["c"], ["tick", 9.5]]
@@ -99,7 +98,7 @@ def held(path, data):
         stream.write(data)
         stream.truncate()
     try:
-        snapshot, records, length, _ = journal.read(path)
+        snapshot, records, length, _ = Journal(path).read()
     except StateError:
         return None
     assert snapshot == {"first": True}
@@ -152,14 +151,14 @@ def test_any_bytes_at_all_are_a_journal_or_damage(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("any") / "j.journal"
     path.write_bytes(data)
     with contextlib.suppress(StateError):
-        journal.read(path)
+        Journal(path).read()
 
 
 def test_a_record_with_a_right_checksum_that_is_no_msgpack_is_damage(path, whole):
     body = b"\xc1"
     path.write_bytes(whole[0] + struct.pack("<II", len(body), zlib.crc32(body)) + body)
     with pytest.raises(StateError, match="damaged at byte"):
-        journal.read(path)
+        Journal(path).read()
 
 
 def test_damage_in_the_middle_is_an_error_that_names_the_file(path):
@@ -168,7 +167,7 @@ def test_damage_in_the_middle_is_an_error_that_names_the_file(path):
     data[60] ^= 1
     path.write_bytes(bytes(data))
     with pytest.raises(StateError, match=r"j\.journal is damaged at byte"):
-        journal.read(path)
+        Journal(path).read()
 
 
 @pytest.mark.parametrize("content", [b"", b"\x01", b"garbage that is no journal at all"])
@@ -176,12 +175,12 @@ def test_what_is_no_journal_is_an_error(path, content):
     path.parent.mkdir()
     path.write_bytes(content)
     with pytest.raises(StateError):
-        journal.read(path)
+        Journal(path).read()
 
 
 def test_a_missing_file_is_told_from_a_broken_one(path):
     with pytest.raises(FileNotFoundError):
-        journal.read(path)
+        Journal(path).read()
 
 
 def test_a_closed_journal_takes_nothing(path):
@@ -199,11 +198,11 @@ def test_records_that_come_during_a_rewrite_are_in_the_old_file_and_in_the_new_o
     opened.begin_rewrite({"second": True})
     opened.append(["b"])
     opened.sync()
-    assert journal.read(path)[:2] == ({"first": True}, [["a"], ["b"]])
+    assert Journal(path).read()[:2] == ({"first": True}, [["a"], ["b"]])
     opened.append(["c"])
     opened.finish_rewrite()
     opened.append(["d"])
-    assert journal.read(path)[:2] == ({"second": True}, [["b"], ["c"], ["d"]])
+    assert Journal(path).read()[:2] == ({"second": True}, [["b"], ["c"], ["d"]])
 
 
 def test_a_rewrite_that_cannot_begin_changes_nothing(path):
@@ -211,7 +210,7 @@ def test_a_rewrite_that_cannot_begin_changes_nothing(path):
     with full_disk(), pytest.raises(OSError, match="too large"):
         opened.begin_rewrite({"second": True})
     opened.append(["b"])
-    assert journal.read(path)[:2] == ({"first": True}, [["a"], ["b"]])
+    assert Journal(path).read()[:2] == ({"first": True}, [["a"], ["b"]])
 
 
 def test_a_rewrite_whose_new_file_does_not_take_a_record_is_given_up_and_the_old_file_is_complete(path):
@@ -222,7 +221,7 @@ def test_a_rewrite_whose_new_file_does_not_take_a_record_is_given_up_and_the_old
     with pytest.raises(OSError, match="too large"):
         opened.finish_rewrite()
     opened.append(["c"])
-    assert journal.read(path)[:2] == ({"first": True}, [["a"], ["b"], ["c"]])
+    assert Journal(path).read()[:2] == ({"first": True}, [["a"], ["b"], ["c"]])
     assert os.listdir(path.parent) == [path.name]
 
 
@@ -245,7 +244,7 @@ def test_a_record_that_only_the_old_file_takes_while_the_new_one_is_put_in_its_p
     opened.rewrite({"up to": "c"})
     assert opened.whole
     opened.append(["d"])
-    assert journal.read(path)[:2] == ({"up to": "c"}, [["d"]])
+    assert Journal(path).read()[:2] == ({"up to": "c"}, [["d"]])
 
 
 def test_after_a_record_that_was_not_taken_no_other_one_is_until_the_journal_is_rewritten(path):
@@ -259,11 +258,11 @@ def test_after_a_record_that_was_not_taken_no_other_one_is_until_the_journal_is_
     opened.append(["d"])
     with pytest.raises(OSError, match="lacks a record"):
         opened.sync()  # it is in the new file only
-    assert journal.read(path)[:2] == ({"first": True}, [["a"]])
+    assert Journal(path).read()[:2] == ({"first": True}, [["a"]])
     opened.finish_rewrite()
     opened.append(["e"])
     opened.sync()
-    assert journal.read(path)[:2] == ({"up to": "c"}, [["d"], ["e"]])
+    assert Journal(path).read()[:2] == ({"up to": "c"}, [["d"], ["e"]])
 
 
 def test_after_a_rename_that_may_not_be_durable_nothing_is_appended_before_a_rewrite(path, monkeypatch):
@@ -274,7 +273,7 @@ def test_after_a_rename_that_may_not_be_durable_nothing_is_appended_before_a_rew
         opened.append(["b"])
     opened.rewrite({"third": True})
     opened.append(["c"])
-    assert journal.read(path)[:2] == ({"third": True}, [["c"]])
+    assert Journal(path).read()[:2] == ({"third": True}, [["c"]])
 
 
 def test_a_rewrite_leaves_no_file_open(path):
@@ -299,7 +298,7 @@ def test_what_is_appended_while_another_thread_rewrites_and_syncs_is_never_lost(
                 opened.append(record)
                 appended.append(record)
             done.result()
-            snapshot, records, *_ = journal.read(path)
+            snapshot, records, *_ = Journal(path).read()
             assert snapshot["records"] + records == appended
 
 
@@ -338,7 +337,7 @@ class Takeover:
             unnamed.unlink()
         self.successor = Journal(self.path)
         if self.path.exists():
-            self.successor.copy(journal.read(self.path))
+            self.successor.copy(Journal(self.path).read())
 
 
 @pytest.mark.parametrize(
@@ -354,7 +353,7 @@ def test_what_a_former_holder_has_made_sure_of_is_there_and_nothing_that_it_writ
     if found is None:
         assert not path.exists()
     else:
-        assert journal.read(path)[:2] == found
+        assert Journal(path).read()[:2] == found
         takeover.successor.append(["more"])
-        assert journal.read(path).records == [*found[1], ["more"]]
+        assert Journal(path).read().records == [*found[1], ["more"]]
     assert not list(path.parent.glob(".*"))

@@ -1,0 +1,98 @@
+"""
+The files of an engine, by names that are relative to its folder. ``core/site.py`` says what each method does.
+
+It must never take a file that cannot be looked at for one that is not there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import pathlib
+from collections.abc import Callable
+
+from saltext.jobs.core.disk import files
+from saltext.jobs.core.disk.journal import Journal
+from saltext.jobs.core.disk.lease import no_fence
+
+#: There is no file of that name, and there can be none.
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
+
+
+class FileFolder:
+    """
+    :param path: its directory, which is made when it is written to.
+    :param fence: raises OSError where this process must not write any more, or it is not known whether it may.
+    """
+
+    def __init__(self, path: pathlib.Path, fence: Callable[[], None] = no_fence) -> None:
+        self.path, self._fence = path, fence
+
+    def where(self, name: str = "") -> str:
+        """Return how messages name a file."""
+        return str(self.path / name)
+
+    def read(self, name: str) -> bytes:
+        """Return what it holds."""
+        return (self.path / name).read_bytes()
+
+    def write(self, name: str, data: bytes, durable: bool = False) -> None:
+        """Replace it as a whole."""
+        files.write_atomic(self.path / name, data, durable, fence=self._fence)
+
+    def names(self, below: str) -> list[str]:
+        """Return what there is."""
+        try:
+            found = os.listdir(self.path / below)
+        except FileNotFoundError:
+            return []
+        return sorted(f"{below}/{name}" for name in found if not name.startswith("."))
+
+    def modified(self, name: str) -> float:
+        """Return when it was written."""
+        return os.stat(self.path / name).st_mtime
+
+    def rename(self, old: str, new: str) -> None:
+        """Give it another name."""
+        self._fence()
+        os.replace(self.path / old, self.path / new)
+
+    def set_aside(self, name: str) -> str:
+        """Give it the name of what cannot be used."""
+        self._fence()
+        aside = files.set_aside(self.path / name)
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(aside)
+        return str(aside)
+
+    def remove(self, name: str) -> bool:
+        """Remove it."""
+        self._fence()
+        try:
+            os.unlink(self.path / name)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def exists(self, name: str) -> bool:
+        """Tell whether it is there."""
+        try:
+            os.stat(os.path.join(self.path, name))
+        except OSError as exc:
+            if exc.errno not in _ABSENT:
+                raise
+            return False
+        return True
+
+    def sweep(self, below: str) -> None:
+        """Remove what has no name yet."""
+        self._fence()
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(self.path / below):
+                if name.startswith("."):
+                    (self.path / below / name).unlink(missing_ok=True)
+
+    def journal(self, name: str) -> Journal:
+        """Return a journal."""
+        return Journal(self.path / name, self._fence)

@@ -1,0 +1,280 @@
+"""
+What the masters have in common whose engines work as one: who leads, the files of each engine, and the log of what they did.
+
+A *site* is all masters that share a cachedir, mostly one alone. It must never be gone around: nothing else knows where these
+files are, or that they are files.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import salt.payload
+
+from saltext.jobs.core.disk import files
+from saltext.jobs.core.disk.folder import FileFolder
+from saltext.jobs.core.disk.journal import Content
+from saltext.jobs.core.disk.lease import Leader, leader_in
+from saltext.jobs.core.disk.lease import Lease as FileLease
+from saltext.jobs.core.log import checkpoints
+from saltext.jobs.core.log.checkpoints import Position
+from saltext.jobs.core.log.masters import LogOfAll
+from saltext.jobs.core.log.reader import News
+from saltext.jobs.core.log.segments import folder_of
+
+
+class Lease(Protocol):
+    """The lead of an engine, which one process of the site has. After ``take`` has returned True you must ``release`` it."""
+
+    #: Who led before; None where nobody has said.
+    predecessor: Leader | None
+    #: This process, once it leads.
+    leader: Leader | None
+    #: Called once it is noticed that another process leads, in whatever thread.
+    on_lost: Callable[[], None]
+
+    @property
+    def epoch(self) -> int:
+        """That of this process, which is higher than each one before; 0 before it leads."""
+
+    @property
+    def is_takeover(self) -> bool:
+        """Whether another master led before, or may have: it may have ended in the middle of anything."""
+
+    def take(self) -> bool:
+        """Take the lead if nobody has it, and tell whether this process has it now. :raises OSError, StateError:"""
+
+    def check(self) -> None:
+        """
+        Make sure that this process still leads.
+
+        :raises Superseded: when it does not; then ``on_lost`` was called. :raises OSError: when nobody can tell now.
+        """
+
+    def beat(self) -> None:
+        """Say that this process is alive; called every ten seconds. :raises OSError: as ``check``."""
+
+    def release(self) -> None:
+        """Let another process lead."""
+
+
+class Journal(Protocol):
+    """As ``core.disk.journal.Journal``, which says what each method does and which thread may call it."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether it has all records. If not, further ones are refused until a rewrite has begun."""
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+
+    @property
+    def overgrown(self) -> bool:
+        """Whether it is time to rewrite it."""
+
+    def read(self) -> Content:
+        """Return what it holds. :raises FileNotFoundError, OSError, StateError:"""
+
+    def open(self, content: Content) -> None:
+        """Go on after what it holds. :raises OSError:"""
+
+    def copy(self, content: Content) -> None:
+        """Go on with a copy in its place, so that a former leader appends to no journal. :raises OSError:"""
+
+    def append(self, record: Any) -> None:
+        """Add a record, which is durable after ``sync``. Never blocks. :raises OSError: when it is written nowhere."""
+
+    def begin_rewrite(self, snapshot: Any) -> None:
+        """Begin anew with ``snapshot``; then you must call ``finish_rewrite``. :raises OSError:"""
+
+    def finish_rewrite(self) -> None:
+        """Put the new one in the old one's place, durably. Blocks. :raises OSError:"""
+
+    def rewrite(self, snapshot: Any) -> None:
+        """Both. :raises OSError:"""
+
+    def sync(self) -> None:
+        """Make all records durable. Blocks. :raises OSError: when that is not certain, or this process does not lead."""
+
+    def close(self) -> None:
+        """Release it."""
+
+
+class Folder(Protocol):
+    """
+    The files of an engine, by names such as ``requests/<id>.request``.
+
+    All that changes something raises OSError where this process is to lead and does not, or nobody can tell now. Any other
+    OSError means that nothing is known: what it was about may be there.
+    """
+
+    def where(self, name: str = "") -> str:
+        """Return how messages name a file, or the folder: where an operator finds it."""
+
+    def read(self, name: str) -> bytes:
+        """Return what it holds. :raises FileNotFoundError: when it is not there. :raises OSError:"""
+
+    def write(self, name: str, data: bytes, durable: bool = False) -> None:
+        """
+        Replace it as a whole: a reader sees the old content or the new one.
+
+        :param durable: whether it must survive a power cut when this returns.
+        :raises OSError: with the old content left; if only its durability is not certain, either may be there after a power
+            cut.
+        """
+
+    def names(self, below: str) -> list[str]:
+        """Return the names of what is in ``below``, with it, sorted; nothing where there is none. :raises OSError:"""
+
+    def modified(self, name: str) -> float:
+        """Return when it was last written, in Unix time. :raises FileNotFoundError, OSError:"""
+
+    def rename(self, old: str, new: str) -> None:
+        """Give it another name, in place of what has that. :raises FileNotFoundError, OSError:"""
+
+    def set_aside(self, name: str) -> str:
+        """
+        Rename what cannot be used to ``<name>.corrupt``, as if it was written now, and return where that is. Nothing is done
+        where it is not there. :raises OSError:
+        """
+
+    def remove(self, name: str) -> bool:
+        """Remove it, and tell whether it was there. :raises OSError:"""
+
+    def exists(self, name: str) -> bool:
+        """Tell whether it is there. :raises OSError: when that cannot be told."""
+
+    def sweep(self, below: str) -> None:
+        """Remove what a process that was killed has left unfinished in ``below``. :raises OSError:"""
+
+    def journal(self, name: str) -> Journal:
+        """Return the journal of that name, whether or not there is one."""
+
+
+class Log(Protocol):
+    """What the masters did: see ``core/log/masters.py``."""
+
+    @property
+    def there(self) -> bool:
+        """Whether there was a log at the last look."""
+
+    @property
+    def positions(self) -> dict[str, Position]:
+        """Up to where each master's was read; none where there is no log."""
+
+    def read(self) -> News:
+        """Return what was appended since, or a part of it. :raises OSError: when nothing can be read at this moment."""
+
+    def close(self) -> None:
+        """Release it."""
+
+
+class Site(Protocol):
+    """What the masters have in common."""
+
+    def lease(self, engine: str, run: str = "") -> Lease:
+        """
+        Return the lead of an engine, for this process.
+
+        :param run: tells this master's processes from those that it had before a restart; empty where that is not known.
+        """
+
+    def leader(self, engine: str) -> Leader | None:
+        """Return who took the lead last, whether or not it still has it; None where nobody has said. :raises OSError:"""
+
+    def is_led(self, engine: str) -> bool:
+        """Tell whether a process has the lead now. :raises OSError: when that cannot be told. :raises StateError:"""
+
+    def alive_at(self, engine: str) -> float | None:
+        """Return when the leader last said that it is alive, in Unix time; None where nobody has. :raises OSError:"""
+
+    def folder(self, engine: str, lease: Lease | None = None) -> Folder:
+        """
+        Return the files of an engine.
+
+        :param lease: that of the engine's process; None for a runner, which may write at any time.
+        """
+
+    def log(self, positions: Mapping[str, Position] | None = None) -> Log:
+        """Return the log of all masters, from these positions on; of others from the end on."""
+
+    def keep_log(self, reader: str, positions: Mapping[str, Position]) -> None:
+        """Have the log kept from these positions on, for an engine that will begin there. :raises OSError:"""
+
+
+class FileSite:
+    """
+    All masters that share this one's cachedir.
+
+    :param opts: the master's options.
+    """
+
+    def __init__(self, opts: Mapping[str, Any]) -> None:
+        self._cachedir, self._master = opts["cachedir"], str(opts.get("id") or "")
+
+    def path(self, engine: str) -> pathlib.Path:
+        """Return the directory of an engine's files."""
+        return pathlib.Path(self._cachedir, "saltext_jobs", engine)
+
+    def lock_path(self, engine: str) -> pathlib.Path:
+        """Return the file that says who leads, which the leader has locked."""
+        return self.path(engine) / "lock"
+
+    def lease(self, engine: str, run: str = "") -> FileLease:
+        """Return the lead of an engine."""
+        return FileLease(self.lock_path(engine), self._master, run)
+
+    def leader(self, engine: str) -> Leader | None:
+        """Return who took the lead last."""
+        return leader_in(self.lock_path(engine))
+
+    def is_led(self, engine: str) -> bool:
+        """Tell whether a process has the lead now."""
+        return files.is_held(self.lock_path(engine))
+
+    def alive_at(self, engine: str) -> float | None:
+        """Return when the leader last said that it is alive."""
+        try:
+            return self.lock_path(engine).stat().st_mtime
+        except FileNotFoundError:
+            return None
+
+    def folder(self, engine: str, lease: Lease | None = None) -> FileFolder:
+        """Return the files of an engine."""
+        return FileFolder(self.path(engine), *([lease.check] if lease is not None else []))
+
+    def log(self, positions: Mapping[str, Position] | None = None) -> LogOfAll:
+        """Return the log of all masters."""
+        return LogOfAll(self._cachedir, self._master, positions)
+
+    def keep_log(self, reader: str, positions: Mapping[str, Position]) -> None:
+        """Have the log kept."""
+        logs = folder_of(self._cachedir, self._master).parent
+        for name, position in positions.items():
+            checkpoints.write(logs / name, reader, position)
+
+
+def site_of(opts: Mapping[str, Any]) -> Site:
+    """Return what this master has in common with others."""
+    return FileSite(opts)
+
+
+def read_msgpack(folder: Folder, name: str) -> Any:
+    """
+    Return the content of a msgpack file, or None if there is none.
+
+    :raises StateError: when it is damaged.
+    :raises OSError: when it cannot be read at this moment; it may be whole.
+    """
+    try:
+        return files.unpacked(folder.read(name), folder.where(name))
+    except FileNotFoundError:
+        return None
+
+
+def write_msgpack(folder: Folder, name: str, value: Any, durable: bool = False) -> None:
+    """Replace a file by the msgpack form of ``value``. :raises OSError: as ``Folder.write``."""
+    folder.write(name, salt.payload.dumps(value), durable)
