@@ -175,6 +175,9 @@ class Log(Protocol):
 class Site(Protocol):
     """What the masters have in common."""
 
+    def path(self, engine: str) -> pathlib.Path | None:
+        """Return the directory of an engine's files on this machine; None where they are not files."""
+
     def lease(self, engine: str, run: str = "") -> Lease:
         """
         Return the lead of an engine, for this process.

@@ -29,12 +29,12 @@ from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import SettingsError
-from saltext.jobs.core.log.masters import LogOfAll
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import OURS, JobCache
 from saltext.jobs.core.master.publisher import Publisher
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.settings import BatchSettings, read_settings
+from saltext.jobs.core.site import site_of
 
 log = lines.logger(__name__)
 
@@ -76,9 +76,9 @@ def _ports(loop, lease, opts, settings):
         publisher=publisher,
         questions=Questions(loop, publisher),
         cache=JobCache(opts),
-        log=LogOfAll(opts["cachedir"], opts["id"]) if opts.get("master_job_cache") == OURS else None,
-        store=BatchStore(opts, lease.check),
-        inbox=requests.Inbox(opts, BATCH_MANAGER, lease.check),
+        log=site_of(opts).log() if opts.get("master_job_cache") == OURS else None,
+        store=BatchStore(opts, lease),
+        inbox=requests.Inbox(opts, BATCH_MANAGER, lease),
         cache_worker=Worker(loop),
         disk_worker=Worker(loop),
         runner=RunnerCalls(opts, loop),

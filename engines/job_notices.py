@@ -74,7 +74,7 @@ def start(**options):
         engine.run(
             __opts__,
             JOB_NOTICES,
-            lambda loop, lease: _wired(dict(__opts__), settings, loop, lease.check),
+            lambda loop, lease: _wired(dict(__opts__), settings, loop, lease),
             settings.metrics_dir,
         )
     except StateError as exc:
@@ -82,15 +82,15 @@ def start(**options):
         engine.wait_for_the_end()
 
 
-def _wired(opts, settings, loop, fence):
+def _wired(opts, settings, loop, lease):
     targets = {name: Target(send, Worker(loop)) for name, send in _senders(opts, settings).items()}
-    file, store = LedgerFile(requests.engine_dir(opts, JOB_NOTICES), fence), BatchStore(opts)
+    file, store = LedgerFile(opts, lease), BatchStore(opts)
     ledger = Ledger(opts["id"], settings.kinds, settings.console, list(targets), file.read())
     ports = Ports(
         loop=loop,
         wall=time.time,
         bus=Bus(opts, loop, JOB_NOTICES),
-        inbox=requests.Inbox(opts, JOB_NOTICES, fence),
+        inbox=requests.Inbox(opts, JOB_NOTICES, lease),
         disk=Worker(loop),
         file=file,
         jids=lambda: [*store.open_jids(), *store.ended_jids()],

@@ -22,7 +22,7 @@ from saltext.jobs.core.disk.spool import Spool
 from saltext.jobs.core.engine import process as engine
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RECORDER
-from saltext.jobs.core.engine.requests import Inbox, engine_dir
+from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import SettingsError, StateError
 from saltext.jobs.core.master.bus import Bus
@@ -36,6 +36,7 @@ from saltext.jobs.core.recorder.returner import ReturnerModule
 from saltext.jobs.core.recorder.shell import Ports, RecorderShell
 from saltext.jobs.core.recorder.usable import check
 from saltext.jobs.core.settings import RecorderSettings, read_settings
+from saltext.jobs.core.site import FileSite
 
 log = lines.logger(__name__)
 
@@ -70,7 +71,7 @@ def start(**options):
 
 def _wired(opts, settings, loop, lease):
     clock, disk = Clock(), Worker(loop)
-    folder = engine_dir(opts, JOB_RECORDER)
+    folder = FileSite(opts).path(JOB_RECORDER)
     carry_over(folder)
     spool = Spool(folder / "spool", settings.spool_max_bytes)
     seen = Seen(folder / "seen", settings.catch_up)
@@ -91,6 +92,6 @@ def _wired(opts, settings, loop, lease):
         )
         for choice in settings.returners
     ]
-    bus, inbox = Bus(opts, loop, JOB_RECORDER), Inbox(opts, JOB_RECORDER, lease.check)
+    bus, inbox = Bus(opts, loop, JOB_RECORDER), Inbox(opts, JOB_RECORDER, lease)
     ports = Ports(loop, clock, bus, inbox, disk, spool, seen, intake, catch_up, consumers)
     return RecorderShell(ports, settings)

@@ -18,7 +18,6 @@ from saltext.jobs.core import lines
 from saltext.jobs.core.engine import process as engine
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import SettingsError, StateError
-from saltext.jobs.core.log.masters import LogOfAll
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import OURS, JobCache
 from saltext.jobs.core.master.publisher import Publisher
@@ -27,6 +26,7 @@ from saltext.jobs.core.retry.ports import ports_of
 from saltext.jobs.core.retry.premises import doubts_about, settings_of
 from saltext.jobs.core.retry.shell import RetryShell
 from saltext.jobs.core.settings import RetrySettings
+from saltext.jobs.core.site import site_of
 
 log = lines.logger(__name__)
 
@@ -73,16 +73,12 @@ def _ports(settings, loop, lease):
         loop,
         JobCache(__opts__),
         settings.trust_job_cache,
-        lease.check,
+        lease,
         bus=Bus(__opts__, loop, JOB_RETRY),
         publisher=publisher,
         questions=Questions(loop, publisher),
-        log=_log if __opts__.get("master_job_cache") == OURS else None,
+        log=site_of(__opts__).log if __opts__.get("master_job_cache") == OURS else None,
     )
-
-
-def _log(positions):
-    return LogOfAll(__opts__["cachedir"], __opts__["id"], positions)
 
 
 def _settings(switch, options):

@@ -64,9 +64,7 @@ def prep_jid(nocache=False, passed_jid=None, recurse_count=0):
     """
     store = store_of(__opts__)
     if passed_jid:
-        named, origin = passes.redeem(__opts__, passed_jid)
-        if named is None:
-            _tell_of_refusal(store, passed_jid, origin)
+        named, origin = _redeemed(store, passed_jid)
         key = None if named is None else store.key(named, "jid")
         jid = None if key is None else plain(named)
         store.publishes_for(jid, origin)  # in this thread Salt calls `save_load` next
@@ -75,6 +73,19 @@ def prep_jid(nocache=False, passed_jid=None, recurse_count=0):
     if nocache and key is not None:
         records.store_no_returns(store, key)
     return jid
+
+
+def _redeemed(store, passed):
+    try:
+        named, origin = passes.redeem(__opts__, passed)
+    except OSError as exc:
+        store.quiet.error(
+            "batches", "Nobody may publish under the jid %.100s now, as batches cannot be looked up: %s", passed, exc
+        )
+        return None, ""
+    if named is None:
+        _tell_of_refusal(store, passed, origin)
+    return named, origin
 
 
 def _tell_of_refusal(store, passed, origin):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 
-from saltext.jobs.core.disk.lease import Lease
-from saltext.jobs.core.engine import requests
+from saltext.jobs.core.site import site_of
 
 
 @contextlib.contextmanager
 def leading(opts, engine, run="1-1.00"):
     """Have this process lead an engine while the block runs; yields the lease."""
-    lease = Lease(requests.lock_path(opts, engine), str(opts["id"]), run)
+    lease = site_of(opts).lease(engine, run)
     assert lease.take()
     try:
         yield lease

@@ -111,6 +111,7 @@ SHELLS = {
         "doings",
         "effects",
         "owner",
+        "pause",
         "ports",
         "premises",
         "reader",

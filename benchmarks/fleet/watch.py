@@ -19,6 +19,7 @@ import psutil
 from demo.fleet import quiet_salt
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
+from saltext.jobs.core.site import FileSite
 
 ENGINES = (BATCH_MANAGER, JOB_RETRY)
 #: What carries events from one process to another.
@@ -85,7 +86,7 @@ class Sample:
 def engine_pid(opts: Mapping[str, Any], engine: str) -> int | None:
     """Return the process of an engine: the one that holds its lock (proc_locks(5))."""
     with contextlib.suppress(OSError):
-        number = requests.lock_path(opts, engine).stat().st_ino
+        number = FileSite(opts).lock_path(engine).stat().st_ino
         for line in pathlib.Path("/proc/locks").read_text().splitlines():
             words = line.split()
             if words[1] == "FLOCK" and int(words[5].rsplit(":", 1)[1]) == number and int(words[4]) > 0:

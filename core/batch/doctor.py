@@ -15,6 +15,7 @@ from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.settings import BatchSettings, engine_options, read_settings
+from saltext.jobs.core.store.needed import BATCHES
 
 
 def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,8 +38,8 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
         )
     if aside:
         found.append(
-            f"the journals of {len(aside)} batches could not be read, and these are driven no more: see {store.folder}, and "
-            "start batches for the minions that have not returned"
+            f"the journals of {len(aside)} batches could not be read, and these are driven no more: see "
+            f"{store.folder.where(BATCHES)}, and start batches for the minions that have not returned"
         )
     process = requests.process_of(opts, BATCH_MANAGER)
     standing = {

@@ -15,10 +15,10 @@ from typing import Any
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.engine.alarm import Alarm, Clock
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.master.events import function_of
+from saltext.jobs.core.site import Journal
 
 log = lines.logger(__name__)
 

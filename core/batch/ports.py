@@ -15,11 +15,11 @@ from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.engine.worker import Worker
-from saltext.jobs.core.log.masters import LogOfAll
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.publisher import Publisher
 from saltext.jobs.core.master.questions import Questions
+from saltext.jobs.core.site import Log
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Ports:
     publisher: Publisher
     questions: Questions
     cache: JobCache
-    log: LogOfAll | None
+    log: Log | None
     store: BatchStore
     inbox: Inbox
     cache_worker: Worker

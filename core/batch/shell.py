@@ -22,7 +22,6 @@ from saltext.jobs.core.batch.metrics import Tally, metrics_of
 from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.summary import counts, summary
-from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.engine.alarm import boot
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.proof import Proof
@@ -33,6 +32,7 @@ from saltext.jobs.core.master import events
 from saltext.jobs.core.metrics import History, Metric, figures_of, of_bus, of_publisher
 from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.settings import BatchSettings
+from saltext.jobs.core.site import Journal
 
 log = lines.logger(__name__)
 

@@ -1,11 +1,11 @@
 """
 The files of all batches: journals, and what Salt 3008 is shown.
 
-    <cachedir>/saltext_jobs/batch_manager/batches/<jid>.journal    a batch that is not closed; the truth about it
-    <cachedir>/saltext_jobs/batch_manager/batches/<jid>.ended      one that is
-    <cachedir>/saltext_jobs/batch_manager/batches/<jid>.journal.corrupt    a journal that could not be read
-    <cachedir>/jobs/<jid_dir>/.batch.p                             all that Salt 3008 sees of it; written once
-    <cachedir>/batch_active.p                                      Salt 3008's index of its own batches; only read
+    batches/<jid>.journal               in the engine's folder: a batch that is not closed; the truth about it
+    batches/<jid>.ended                 one that is
+    batches/<jid>.journal.corrupt       a journal that could not be read
+    <cachedir>/jobs/<jid_dir>/.batch.p  all that Salt 3008 sees of it; written once
+    <cachedir>/batch_active.p           Salt 3008's index of its own batches; only read
 
 It must never write into Salt's index: at its start Salt's own manager takes whatever is in there for its own and publishes
 to the minions that are left. Nor may it take ``.batch.p`` for the truth: Salt's manager writes into it whatever a forged
@@ -20,7 +20,7 @@ import itertools
 import math
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import salt.utils.jid
@@ -31,11 +31,13 @@ from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.state import FORMAT
 from saltext.jobs.core.batch.summary import DRIVER, native_view, summary
-from saltext.jobs.core.disk import files, journal
-from saltext.jobs.core.disk.lease import no_fence
+from saltext.jobs.core.disk import files
+from saltext.jobs.core.disk.journal import Content
+from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.errors import LaterVersion, StateError
 from saltext.jobs.core.ids import is_plain
-from saltext.jobs.core.store.needed import BATCHES, ENDED, OPEN
+from saltext.jobs.core.site import Journal, Lease, site_of
+from saltext.jobs.core.store.needed import BATCHES, ENDED, OPEN, is_batch
 
 log = lines.logger(__name__)
 
@@ -44,7 +46,7 @@ _ASIDE = ".journal.corrupt"
 KEPT_ASIDE = 30 * 86400.0
 
 
-def fold(content: journal.Content, path: pathlib.Path) -> Batch:
+def fold(content: Content, where: str) -> Batch:
     """
     Return the batch that a journal's content stands for.
 
@@ -52,7 +54,7 @@ def fold(content: journal.Content, path: pathlib.Path) -> Batch:
     :raises LaterVersion: when a later version of this extension has written it.
     """
     try:
-        formats.check(path, formats.number_of(content.snapshot), FORMAT, "the batch stands still")
+        formats.check(where, formats.number_of(content.snapshot), FORMAT, "the batch stands still")
         batch = Batch.restore(content.snapshot)
         for record in content.records:
             batch.step(*batch_facts.fact_of(record))
@@ -60,25 +62,25 @@ def fold(content: journal.Content, path: pathlib.Path) -> Batch:
     except LaterVersion:
         raise
     except Exception as exc:  # whatever a machine may raise that is fed nonsense
-        raise StateError(f"{path} does not hold a batch: {type(exc).__name__}: {exc}") from exc
+        raise StateError(f"{where} does not hold a batch: {type(exc).__name__}: {exc}") from exc
     return batch
+
+
+def journal_name(jid: str, ended: bool = False) -> str:
+    """Return the name of a batch's journal in the engine's folder."""
+    return f"{BATCHES}/{jid}{ENDED if ended else OPEN}"
 
 
 class BatchStore:
     """
     :param opts: the master's options.
-    :param fence: as that of a Journal; a runner, which writes nothing, has none.
+    :param lease: that of the engine's process; a runner, which writes nothing, has none.
     """
 
-    def __init__(self, opts: Mapping[str, Any], fence: Callable[[], None] = no_fence) -> None:
-        self._opts, self._fence = opts, fence
-        self.folder = pathlib.Path(opts["cachedir"], *BATCHES)
+    def __init__(self, opts: Mapping[str, Any], lease: Lease | None = None) -> None:
+        self._opts, self.folder = opts, site_of(opts).folder(BATCH_MANAGER, lease)
 
     # -- journals -----------------------------------------------------------------------------------------------------
-
-    def journal_path(self, jid: str, ended: bool = False) -> pathlib.Path:
-        """Return the path of a batch's journal, whether or not there is one."""
-        return self.folder / f"{jid}{ENDED if ended else OPEN}"
 
     def read(self, jid: str) -> Batch | None:
         """
@@ -89,21 +91,21 @@ class BatchStore:
         if not is_plain(jid):
             return None
         for ended in (False, True, False):  # it may end between the first look and the second
-            path = self.journal_path(jid, ended)
+            name = journal_name(jid, ended)
             try:
-                content = journal.Journal(path).read()
+                content = self.folder.journal(name).read()
             except FileNotFoundError:
                 continue
             except OSError as exc:
-                raise StateError(f"{path} cannot be read: {exc}") from exc
-            return fold(content, path)
+                raise StateError(f"{self.folder.where(name)} cannot be read: {exc}") from exc
+            return fold(content, self.folder.where(name))
         return None
 
-    def new_journal(self, jid: str) -> journal.Journal:
+    def new_journal(self, jid: str) -> Journal:
         """Return the journal of a batch that begins."""
-        return journal.Journal(self.journal_path(jid), self._fence)
+        return self.folder.journal(journal_name(jid))
 
-    def open(self, jid: str) -> tuple[Batch, journal.Journal]:
+    def open(self, jid: str) -> tuple[Batch, Journal]:
         """
         Return a batch that is not closed, with its journal to go on with: a copy, so that what a former engine that wakes
         appends to the one that it has open reaches no journal. Before the first one ``sweep`` must have been called.
@@ -112,10 +114,9 @@ class BatchStore:
         :raises LaterVersion: when a later version has written it: it must not be touched.
         :raises OSError: when it cannot be read at this moment: try again.
         """
-        path = self.journal_path(jid)
-        content = journal.Journal(path).read()
-        batch = fold(content, path)
         opened = self.new_journal(jid)
+        content = opened.read()
+        batch = fold(content, self.folder.where(journal_name(jid)))
         opened.copy(content)
         return batch, opened
 
@@ -125,19 +126,18 @@ class BatchStore:
 
         Its journal is copied, as in ``open``: under its name there may be that of another engine in a moment.
         """
-        path, ended = self.journal_path(jid), self.journal_path(jid, ended=True)
+        name, ended = journal_name(jid), journal_name(jid, ended=True)
         try:
-            files.write_atomic(ended, path.read_bytes(), durable=True, fence=self._fence)
+            self.folder.write(ended, self.folder.read(name), durable=True)
         except FileNotFoundError:
-            if not ended.exists():  # a former engine came to this just before it lost the lead
+            if not self.folder.exists(ended):  # a former engine came to this just before it lost the lead
                 raise
-        path.unlink(missing_ok=True)
+        self.folder.remove(name)
 
     def append_to_ended(self, jid: str, records: Iterable[Any]) -> None:
         """Add records to the journal of a closed batch, durably. Blocks. :raises StateError, OSError:"""
-        path = self.journal_path(jid, ended=True)
-        opened = journal.Journal(path)
-        opened.open(journal.Journal(path).read())
+        opened = self.folder.journal(journal_name(jid, ended=True))
+        opened.open(opened.read())
         try:
             for record in records:
                 opened.append(record)
@@ -148,24 +148,24 @@ class BatchStore:
     def discard(self, jid: str) -> None:
         """Remove what there may be of a batch that was refused. Blocks."""
         try:
-            self.journal_path(jid).unlink(missing_ok=True)
+            self.folder.remove(journal_name(jid))
         except OSError as exc:
             log.error("Batch %s was refused, and its journal cannot be removed: %s", jid, exc)
 
-    def set_aside(self, jid: str) -> pathlib.Path:
-        """Rename a journal that cannot be read, so that it is not met again, and return its new path. :raises OSError:"""
-        aside = files.set_aside(self.journal_path(jid))
-        with contextlib.suppress(FileNotFoundError):
-            os.utime(aside)  # it is kept from now on
-        return aside
+    def set_aside(self, jid: str) -> str:
+        """Rename a journal that cannot be read, so that it is not met again, and return where it is. :raises OSError:"""
+        return self.folder.set_aside(journal_name(jid))
 
     def forget_aside(self, now: float) -> None:
         """Remove the journals that were set aside long before ``now``, in Unix time."""
         for jid in self.jids_aside():
-            path = self.folder / f"{jid}{_ASIDE}"
-            with contextlib.suppress(OSError):
-                if path.stat().st_mtime < now - KEPT_ASIDE:
-                    path.unlink()
+            self._remove_old(f"{BATCHES}/{jid}{_ASIDE}", now - KEPT_ASIDE)
+
+    def _remove_old(self, name: str, before: float) -> bool:
+        """Remove what was written before that Unix time, and tell whether it is gone now."""
+        with contextlib.suppress(OSError):
+            return self.folder.modified(name) < before and self.folder.remove(name)
+        return False
 
     def jids_aside(self) -> list[str]:
         """Return the jids of batches whose journals were set aside, oldest first."""
@@ -185,9 +185,7 @@ class BatchStore:
 
     def sweep(self) -> None:
         """Remove the unfinished files that an engine has left which was killed. :raises OSError:"""
-        for name in os.listdir(self.folder) if self.folder.exists() else ():
-            if name.startswith("."):
-                (self.folder / name).unlink(missing_ok=True)
+        self.folder.sweep(BATCHES)
 
     def open_jids(self) -> list[str]:
         """Return the jids of batches that are not closed, oldest first."""
@@ -199,22 +197,15 @@ class BatchStore:
 
     def forget_ended(self, before: float) -> list[str]:
         """Remove what has been closed since before that Unix time, and return the jids."""
-        gone = []
-        for jid in self.ended_jids():
-            path = self.journal_path(jid, ended=True)
+        gone = [jid for jid in self.ended_jids() if self._remove_old(journal_name(jid, ended=True), before)]
+        for jid in gone:
             with contextlib.suppress(OSError):
-                if path.stat().st_mtime < before:
-                    path.unlink()
-                    self._remove_native(jid)
-                    gone.append(jid)
+                self._remove_native(jid)
         return gone
 
     def _jids(self, suffix: str) -> list[str]:
-        try:
-            names = os.listdir(self.folder)
-        except FileNotFoundError:
-            return []
-        return sorted(name[: -len(suffix)] for name in names if name.endswith(suffix) and not name.startswith("."))
+        names = self.folder.names(BATCHES)
+        return [name[len(BATCHES) + 1 : -len(suffix)] for name in names if name.endswith(suffix)]
 
     # -- what Salt 3008 sees ------------------------------------------------------------------------------------------
 
@@ -283,7 +274,7 @@ class BatchStore:
         return {**state, "driver": state.get("driver")}
 
     def _is_ours(self, jid: str) -> bool:
-        return any(self.journal_path(jid, ended).exists() for ended in (False, True, False))
+        return is_batch(site_of(self._opts), jid, OPEN, ENDED, OPEN)
 
 
 def _is_state(state: Any) -> bool:

@@ -74,11 +74,6 @@ class Leader(NamedTuple):
         return (" ".join(urllib.parse.quote(str(word), safe="@:+~") or _UNKNOWN for word in words) + "\n").encode()
 
 
-def path_of(cachedir: str | os.PathLike[str], engine: str) -> pathlib.Path:
-    """Return the file that says who works as an engine."""
-    return pathlib.Path(cachedir, "saltext_jobs", engine, "lock")
-
-
 def leader_in(path: pathlib.Path) -> Leader | None:
     """Return who took the lead last, whether or not it still has it; None where nobody has said. :raises OSError:"""
     try:

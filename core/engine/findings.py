@@ -18,6 +18,7 @@ from saltext.jobs.core.master.events import beat_tag
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.peers import mirrored_from
 from saltext.jobs.core.settings import is_configured
+from saltext.jobs.core.site import site_of
 
 #: Clients of salt-api that publish, and its front ends.
 _PUBLISHING = frozenset(("local", "local_async", "local_batch", "local_subset"))
@@ -28,12 +29,10 @@ LONGEST_WAIT = 30.0
 
 def around(opts: Mapping[str, Any], engine: str) -> list[str]:
     """Return what is to be said of an engine's process, its files and its disk, and of what is stored of its events."""
-    folder = requests.engine_dir(opts, engine)
+    path = site_of(opts).path(engine)
     return [
         *about_engine(opts, engine),
-        *about_folders(opts, folder),
-        *about_disk(folder),
-        *about_clock(folder),
+        *([] if path is None else [*about_folders(opts, path), *about_disk(path), *about_clock(path)]),
         *about_peers(opts),
         *_about_beats(opts, engine),
         *_about_clients(opts),
@@ -79,7 +78,7 @@ def _about_process(opts: Mapping[str, Any], engine: str) -> list[str]:
         return [other] if other else []
     return [
         f"the {engine} engine (process {process.pid}) runs as {process.user}, and the master as {user}, who cannot read "
-        f"what it writes: end that process, and have {requests.engine_dir(opts, engine)} belong to {user}"
+        f"what it writes: end that process, and have {site_of(opts).folder(engine).where()} belong to {user}"
     ]
 
 

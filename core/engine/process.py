@@ -17,11 +17,11 @@ from typing import Any, Protocol
 import psutil
 
 from saltext.jobs.core import compat, lines
-from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.report import Report, folder_of
 from saltext.jobs.core.metrics import History, Metric
 from saltext.jobs.core.settings import deprecated
+from saltext.jobs.core.site import Lease, site_of
 
 log = lines.logger(__name__)
 
@@ -110,15 +110,14 @@ def _beat(loop: Any, lease: Lease) -> None:
 
 def _lead(opts: Mapping[str, Any], name: str) -> Lease:
     """Wait until nobody else works as this engine, and return the lead."""
-    path = requests.lock_path(opts, name)
-    lease, told = Lease(path, str(opts["id"]), _run_of_master()), ""
+    lease, told = site_of(opts).lease(name, _run_of_master()), ""
     while True:
         try:
             if lease.take():
                 return lease
             why = _why_it_waits(opts, name)
         except OSError as exc:
-            why = f"{path} cannot be written: {exc}"
+            why = f"it cannot take the lead: {exc}"
         if why != told:
             log.warning("The %s engine waits for its turn: %s", name, why)
             told = why

@@ -20,12 +20,12 @@ from saltext.jobs.core.engine.alarm import Alarm, Clock
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.log.checkpoints import Position
-from saltext.jobs.core.log.masters import LogOfAll
 from saltext.jobs.core.log.reader import News
 from saltext.jobs.core.log.records import Record
 from saltext.jobs.core.master.hearsay import STORED, Hearsay
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.quiet import Quiet
+from saltext.jobs.core.site import Log
 
 log = lines.logger(__name__)
 
@@ -72,7 +72,7 @@ class Proof:
         clock: Clock,
         cache: JobCache,
         worker: Worker,
-        tail: LogOfAll | None,
+        tail: Log | None,
         listener: Listener,
         poll: float = POLL,
     ) -> None:

@@ -14,21 +14,19 @@ An engine must answer a request again in the same way when it finds it still tak
 from __future__ import annotations
 
 import contextlib
-import os
-import pathlib
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import salt.utils.event
 from salt.exceptions import CommandExecutionError
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.disk import files
-from saltext.jobs.core.disk.lease import Leader, leader_in, no_fence, path_of
+from saltext.jobs.core.disk.lease import Leader
 from saltext.jobs.core.errors import EngineAbsent, StateError
 from saltext.jobs.core.master import events
+from saltext.jobs.core.site import Folder, Lease, read_msgpack, site_of, write_msgpack
 from saltext.jobs.core.version import VERSION
 
 log = lines.logger(__name__)
@@ -40,21 +38,13 @@ PATIENCE = 10.0
 #: Seconds after which an answer that nobody fetched is removed.
 _STALE = 3600.0
 _POLL = 0.02
-
-
-def engine_dir(opts: Mapping[str, Any], engine: str) -> pathlib.Path:
-    """Return the directory of an engine's own files."""
-    return lock_path(opts, engine).parent
-
-
-def lock_path(opts: Mapping[str, Any], engine: str) -> pathlib.Path:
-    """Return the lock file that an engine holds as long as it lives."""
-    return path_of(opts["cachedir"], engine)
+#: Where they are in an engine's folder.
+_BELOW = "requests"
 
 
 def is_running(opts: Mapping[str, Any], engine: str) -> bool:
     """Tell whether an engine of this master is alive."""
-    return files.is_held(lock_path(opts, engine))
+    return site_of(opts).is_led(engine)
 
 
 def silent_for(opts: Mapping[str, Any], engine: str) -> float:
@@ -67,9 +57,10 @@ def silent_for(opts: Mapping[str, Any], engine: str) -> float:
     if process is None or not process.tells_version:
         return 0.0
     try:
-        silent = time.time() - lock_path(opts, engine).stat().st_mtime
+        alive_at = site_of(opts).alive_at(engine)
     except OSError:
         return 0.0
+    silent = time.time() - alive_at if alive_at is not None else 0.0
     return silent if silent > SILENT else 0.0
 
 
@@ -84,10 +75,11 @@ def other_version(opts: Mapping[str, Any], engine: str) -> str:
 
 def process_of(opts: Mapping[str, Any], engine: str) -> Leader | None:
     """Return the process of an engine that runs; None where none does, or where it has not said."""
-    if not is_running(opts, engine):
+    site = site_of(opts)
+    if not site.is_led(engine):
         return None
     try:
-        return leader_in(lock_path(opts, engine))
+        return site.leader(engine)
     except OSError:
         return None
 
@@ -98,13 +90,11 @@ class Inbox:
 
     :param opts: the master's options.
     :param engine: the engine's name.
-    :param fence: raises OSError where this process must not act any more, or it is not known whether it may.
+    :param lease: by which its process leads; None where nobody else can.
     """
 
-    def __init__(self, opts: Mapping[str, Any], engine: str, fence: Callable[[], None] = no_fence) -> None:
-        self.engine, self._fence = engine, fence
-        self._dir = engine_dir(opts, engine) / "requests"
-        files.private_dir(self._dir)
+    def __init__(self, opts: Mapping[str, Any], engine: str, lease: Lease | None = None) -> None:
+        self.engine, self._folder = engine, site_of(opts).folder(engine, lease)
         self._underway: set[str] = set()  # taken by this process, and not answered
 
     def take(self) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -112,16 +102,16 @@ class Inbox:
         Yield (id, request) of each request that is waiting, oldest first, after taking it.
 
         What an earlier engine took comes first, with a key ``again``: it may have been carried out already, and only the
-        answer be missing. One that is damaged is set aside. :raises OSError: as ``fence``.
+        answer be missing. One that is damaged is set aside.
         """
-        self._fence()
-        for path in self._named(".taken", ".request"):
-            if path.stem in self._underway:
+        for name in self._named(".taken", ".request"):
+            request_id = _id_of(name)
+            if request_id in self._underway:
                 continue
-            taken = path.with_suffix(".taken")
+            taken = _name(request_id, ".taken")
             try:
-                os.replace(path, taken)
-                request = files.read_msgpack(taken)
+                self._folder.rename(name, taken)
+                request = read_msgpack(self._folder, taken)
             except FileNotFoundError:
                 continue  # withdrawn in this moment
             except StateError as exc:
@@ -131,48 +121,46 @@ class Inbox:
                 log.error("A request cannot be read now, and is left for later: %s", exc)
                 continue
             if isinstance(request, dict):
-                self._underway.add(path.stem)
-                yield path.stem, {**request, "again": True} if path == taken else request
+                self._underway.add(request_id)
+                yield request_id, {**request, "again": True} if name == taken else request
             else:
-                self._set_aside(taken, f"{taken} holds no mapping")
+                self._set_aside(taken, f"{self._folder.where(taken)} holds no mapping")
 
     def answer(self, request_id: str, value: Any) -> None:
-        """Give the result of a request."""
+        """Give the result of a request. :raises OSError:"""
         self._finish(request_id, {"value": value})
 
     def refuse(self, request_id: str, message: str) -> None:
-        """Give the reason why a request is not carried out."""
+        """Give the reason why a request is not carried out. :raises OSError:"""
         self._finish(request_id, {"error": message})
 
     def sweep(self, now: float) -> None:
         """Remove answers that nobody fetched."""
-        for path in self._named(".reply", ".corrupt"):
+        for name in self._named(".reply", ".corrupt"):
             with contextlib.suppress(OSError):
-                if now - path.stat().st_mtime > _STALE:
-                    path.unlink()
+                if now - self._folder.modified(name) > _STALE:
+                    self._folder.remove(name)
 
-    def _set_aside(self, taken: pathlib.Path, reason: str) -> None:
+    def _set_aside(self, taken: str, reason: str) -> None:
         log.error("A request is set aside: %s", reason)
         try:
-            files.set_aside(taken)
+            self._folder.set_aside(taken)
         except OSError as exc:
             log.error("It cannot even be renamed, which is tried again: %s", exc)
 
     def _finish(self, request_id: str, reply: dict[str, Any]) -> None:
         # If the answer cannot be written, the request is taken again. One that has taken over meanwhile answers it anew.
         self._underway.discard(request_id)
-        self._fence()
-        files.write_msgpack(self._dir / f"{request_id}.reply", reply)
-        with contextlib.suppress(FileNotFoundError):
-            (self._dir / f"{request_id}.taken").unlink()
+        write_msgpack(self._folder, _name(request_id, ".reply"), reply)
+        self._folder.remove(_name(request_id, ".taken"))
 
-    def _named(self, *suffixes: str) -> list[pathlib.Path]:
+    def _named(self, *suffixes: str) -> list[str]:
         try:
-            names = sorted(name for name in os.listdir(self._dir) if not name.startswith("."))
+            names = self._folder.names(_BELOW)
         except OSError as exc:
             log.error("The requests cannot be listed: %s", exc)
             return []
-        return [self._dir / name for suffix in suffixes for name in names if name.endswith(suffix)]
+        return [name for suffix in suffixes for name in names if name.endswith(suffix)]
 
 
 def ask(
@@ -193,23 +181,23 @@ def ask(
     other = other_version(opts, engine)
     if other and not keep:  # a stop is read by every version, and must not wait for a restart
         raise EngineAbsent(f"{other[0].upper()}{other[1:]}")
-    path = _new_path(opts, engine)
+    folder, request_id = site_of(opts).folder(engine), _new_id()
     try:
-        files.write_msgpack(path, dict(request), durable=True)
+        write_msgpack(folder, _name(request_id, ".request"), dict(request), durable=True)
     except OSError as exc:
         raise CommandExecutionError(f"The request to the {engine} engine cannot be written: {exc}") from exc
     except (KeyboardInterrupt, SystemExit):  # Salt makes the one of the other
-        raise CommandExecutionError(f"Interrupted; {_after_early_interruption(engine, path)}") from None
+        raise CommandExecutionError(f"Interrupted; {_after_early_interruption(engine, folder, request_id)}") from None
     if keep and not is_running(opts, engine):
         log.warning("The %s engine is not running; it will carry out the request when it starts", engine)
         return None
     try:
         _wake(opts, engine)
-        reply = _await_reply(path, patience)
+        reply = _await_reply(folder, request_id, patience)
         if reply is None:
-            reply = _give_up(opts, engine, path, keep)
+            reply = _give_up(opts, engine, folder, request_id, keep)
     except (KeyboardInterrupt, SystemExit):
-        raise CommandExecutionError(f"Interrupted; {_after_interruption(engine, path, keep)}") from None
+        raise CommandExecutionError(f"Interrupted; {_after_interruption(engine, folder, request_id, keep)}") from None
     if "error" in reply:
         raise CommandExecutionError(reply["error"])
     return reply["value"]
@@ -228,10 +216,10 @@ def history(opts: Mapping[str, Any], engine: str) -> Any:
 
 def waiting(opts: Mapping[str, Any], engine: str) -> list[dict[str, Any]]:
     """Return the requests that an engine has not taken yet, oldest first; what cannot be read is left out."""
-    found = []
-    for path in sorted((engine_dir(opts, engine) / "requests").glob("*.request")):
+    folder, found = site_of(opts).folder(engine), []
+    for name in _not_taken(folder):
         with contextlib.suppress(StateError, OSError):
-            request = files.read_msgpack(path)
+            request = read_msgpack(folder, name)
             if isinstance(request, dict):
                 found.append(request)
     return found
@@ -239,10 +227,10 @@ def waiting(opts: Mapping[str, Any], engine: str) -> list[dict[str, Any]]:
 
 def longest_wait(opts: Mapping[str, Any], engine: str) -> float:
     """Return for how many seconds the oldest request has waited that an engine has not taken yet; 0 where none waits."""
-    now, waits = time.time(), [0.0]
-    for path in (engine_dir(opts, engine) / "requests").glob("*.request"):
+    folder, now, waits = site_of(opts).folder(engine), time.time(), [0.0]
+    for name in _not_taken(folder):
         with contextlib.suppress(OSError):
-            waits.append(now - path.stat().st_mtime)
+            waits.append(now - folder.modified(name))
     return max(waits)
 
 
@@ -252,13 +240,27 @@ def leave(opts: Mapping[str, Any], engine: str, request: Mapping[str, Any]) -> N
 
     :raises OSError: when the request cannot be written.
     """
-    files.write_msgpack(_new_path(opts, engine), dict(request), durable=True)
+    write_msgpack(site_of(opts).folder(engine), _name(_new_id(), ".request"), dict(request), durable=True)
     _wake(opts, engine)
 
 
-def _new_path(opts: Mapping[str, Any], engine: str) -> pathlib.Path:
-    # Names sort by time, so that requests are taken in the order in which they were made.
-    return engine_dir(opts, engine) / "requests" / f"{time.time_ns():020d}-{uuid.uuid4().hex}.request"
+def _new_id() -> str:
+    # Ids sort by time, so that requests are taken in the order in which they were made.
+    return f"{time.time_ns():020d}-{uuid.uuid4().hex}"
+
+
+def _name(request_id: str, state: str) -> str:
+    return f"{_BELOW}/{request_id}{state}"
+
+
+def _id_of(name: str) -> str:
+    return name.rpartition("/")[2].rpartition(".")[0]
+
+
+def _not_taken(folder: Folder) -> list[str]:
+    with contextlib.suppress(OSError):
+        return [name for name in folder.names(_BELOW) if name.endswith(".request")]
+    return []
 
 
 def _wake(opts: Mapping[str, Any], engine: str) -> None:
@@ -268,34 +270,32 @@ def _wake(opts: Mapping[str, Any], engine: str) -> None:
         bus.fire_event({}, events.wake_tag(engine))
 
 
-def _await_reply(path: pathlib.Path, patience: float) -> dict[str, Any] | None:
-    reply = path.with_suffix(".reply")
+def _await_reply(folder: Folder, request_id: str, patience: float) -> dict[str, Any] | None:
+    reply = _name(request_id, ".reply")
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline:
         value: dict[str, Any] | None = None
         with contextlib.suppress(OSError):  # which may pass
-            value = files.read_msgpack(reply)
+            value = read_msgpack(folder, reply)
         if value is not None:
             with contextlib.suppress(OSError):
-                reply.unlink()
+                folder.remove(reply)
             return value
         time.sleep(_POLL)
     return None
 
 
-def _give_up(opts: Mapping[str, Any], engine: str, path: pathlib.Path, keep: bool) -> dict[str, Any]:
+def _give_up(opts: Mapping[str, Any], engine: str, folder: Folder, request_id: str, keep: bool) -> dict[str, Any]:
     where = f"The {engine} engine {_absence(opts, engine)}"
     if keep:
         raise EngineAbsent(f"{where}; the request stays and will be carried out.")
-    try:
-        path.unlink()
-    except FileNotFoundError:
-        # It was taken in this moment: the engine owes an answer.
-        reply = _await_reply(path, PATIENCE)
-        if reply is None:
-            raise EngineAbsent(f"{where}; it has taken the request and may carry it out later.") from None
-        return reply
-    raise EngineAbsent(f"{where}; the request is withdrawn.")
+    if folder.remove(_name(request_id, ".request")):
+        raise EngineAbsent(f"{where}; the request is withdrawn.")
+    # It was taken in this moment: the engine owes an answer.
+    reply = _await_reply(folder, request_id, PATIENCE)
+    if reply is None:
+        raise EngineAbsent(f"{where}; it has taken the request and may carry it out later.")
+    return reply
 
 
 def _absence(opts: Mapping[str, Any], engine: str) -> str:
@@ -309,19 +309,17 @@ def _absence(opts: Mapping[str, Any], engine: str) -> str:
     return f"has not answered for {silent:.0f} s{which}: it hangs or is stopped; look in the master's log"
 
 
-def _after_interruption(engine: str, path: pathlib.Path, keep: bool) -> str:
+def _after_interruption(engine: str, folder: Folder, request_id: str, keep: bool) -> str:
     """Withdraw a request nobody waits for any more, where that is wanted and possible; say what becomes of it."""
     if keep:
         return f"the {engine} engine will carry out the request"
-    try:
-        path.unlink()
-    except FileNotFoundError:
-        return f"the {engine} engine has taken the request already and carries it out"
-    return "the request is withdrawn"
+    if folder.remove(_name(request_id, ".request")):
+        return "the request is withdrawn"
+    return f"the {engine} engine has taken the request already and carries it out"
 
 
-def _after_early_interruption(engine: str, path: pathlib.Path) -> str:
+def _after_early_interruption(engine: str, folder: Folder, request_id: str) -> str:
     """As ``_after_interruption``, of a request that was being written: it may have no name yet, or be taken."""
-    if any(path.with_suffix(state).exists() for state in (".request", ".taken", ".reply")):
-        return _after_interruption(engine, path, keep=False)
+    if any(folder.exists(_name(request_id, state)) for state in (".request", ".taken", ".reply")):
+        return _after_interruption(engine, folder, request_id, keep=False)
     return "the request is withdrawn"

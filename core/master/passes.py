@@ -21,7 +21,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from saltext.jobs.core.disk.lease import leader_in, path_of
+from saltext.jobs.core.site import site_of
 from saltext.jobs.core.store.keys import plain
 from saltext.jobs.core.store.needed import ENDED, OPEN, is_batch
 
@@ -54,15 +54,17 @@ def redeem(opts: Mapping[str, Any], named: Any) -> tuple[Any, str]:
 
     The jid is None where it is an invalid pass, or the jid of a batch without one; an engine is named with it where that has
     lost the lead. What is no pass is returned as it is: the job cache takes a jid that is a number, or bytes, too.
+
+    :raises OSError: when it cannot be told whether it is the jid of a batch.
     """
     text = named if isinstance(named, str) else plain(named)
-    parts = _PASS.fullmatch(text or "")
+    parts, site = _PASS.fullmatch(text or ""), site_of(opts)
     if parts is None:
-        return None if plain(text) and is_batch(opts["cachedir"], str(text), OPEN, ENDED) else named, ""
+        return None if plain(text) and is_batch(site, str(text), OPEN, ENDED) else named, ""
     jid, origin, epoch, until, seal = parts.groups()
     try:
         is_genuine = hmac.compare_digest(seal, _seal(opts, jid, origin, epoch, until))
-        leader = leader_in(path_of(opts["cachedir"], origin)) if is_genuine and int(epoch) else None
+        leader = site.leader(origin) if is_genuine and int(epoch) else None
     except OSError:
         return None, ""
     if not is_genuine or float(until) < time.monotonic():

@@ -13,9 +13,10 @@ import salt.exceptions
 import salt.utils.jid
 
 from saltext.jobs.core import compat, lines
-from saltext.jobs.core.disk.lease import Lease, no_fence
+from saltext.jobs.core.disk.lease import no_fence
 from saltext.jobs.core.errors import NoMinionMatched, PublishFailed
 from saltext.jobs.core.master.client import KeepingClient
+from saltext.jobs.core.site import Lease
 
 log = lines.logger(__name__)
 

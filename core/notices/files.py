@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import pathlib
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 import salt.payload
 
 from saltext.jobs.core import formats, lines
-from saltext.jobs.core.disk import files
-from saltext.jobs.core.disk.lease import no_fence
+from saltext.jobs.core.engine.names import JOB_NOTICES
 from saltext.jobs.core.errors import LaterVersion, StateError
 from saltext.jobs.core.notices.ledger import FORMAT
+from saltext.jobs.core.site import Lease, read_msgpack, site_of
 
 log = lines.logger(__name__)
 
 
 class LedgerFile:
     """
-    :param folder: the engine's own.
-    :param fence: raises OSError where this process must not act any more, or it is not known whether it may.
+    :param opts: the master's options.
+    :param lease: that of the engine's process.
     """
 
-    def __init__(self, folder: pathlib.Path, fence: Callable[[], None] = no_fence) -> None:
-        self._path, self._fence = folder / "ledger", fence
+    _NAME = "ledger"
+
+    def __init__(self, opts: Mapping[str, Any], lease: Lease | None = None) -> None:
+        self._folder = site_of(opts).folder(JOB_NOTICES, lease)
 
     def read(self) -> dict[str, Any] | None:
         """
@@ -33,22 +34,26 @@ class LedgerFile:
         :raises LaterVersion: where a later version has written it.
         """
         try:
-            record = files.read_msgpack(self._path)
+            record = read_msgpack(self._folder, self._NAME)
             if record is None:
                 return None
             if not isinstance(record, dict):
-                raise StateError(f"{self._path} is damaged: it holds no mapping")
-            formats.check(self._path, formats.number_of(record), FORMAT, "no notice is sent")
+                raise StateError(f"{self._where} is damaged: it holds no mapping")
+            formats.check(self._where, formats.number_of(record), FORMAT, "no notice is sent")
         except (StateError, ValueError) as exc:
             if isinstance(exc, LaterVersion):
                 raise
-            log.error("Notices that waited are lost: %s; it is kept as %s", exc, files.set_aside(self._path))
+            log.error("Notices that waited are lost: %s; it is kept as %s", exc, self._folder.set_aside(self._NAME))
             return None
         return record
 
     def write(self, packed: bytes) -> None:
         """Keep what ``pack`` has returned. Blocks. :raises OSError:"""
-        files.write_atomic(self._path, packed, durable=True, fence=self._fence)
+        self._folder.write(self._NAME, packed, durable=True)
+
+    @property
+    def _where(self) -> str:
+        return self._folder.where(self._NAME)
 
 
 def pack(record: dict[str, Any]) -> bytes:

@@ -15,6 +15,7 @@ from saltext.jobs.core.errors import EngineAbsent, SettingsError, StateError
 from saltext.jobs.core.recorder.carry_over import check_format
 from saltext.jobs.core.recorder.usable import check
 from saltext.jobs.core.settings import RecorderSettings, engine_options, read_settings
+from saltext.jobs.core.site import FileSite
 
 #: Seconds that a returner may be behind before the doctor mentions it.
 _BEHIND = 60.0
@@ -38,7 +39,7 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
     except SettingsError as exc:
         found.append(f"the engine does not start: {exc}")
     try:
-        check_format(requests.engine_dir(opts, JOB_RECORDER))
+        check_format(FileSite(opts).path(JOB_RECORDER))
     except (StateError, OSError) as exc:
         found.append(f"the engine does not start: {exc}")
     if runs:

@@ -6,19 +6,17 @@ it starts.
 from __future__ import annotations
 
 import contextlib
-import pathlib
 from collections.abc import Mapping
 from typing import Any
 
 from saltext.jobs.core import formats, lines
-from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import LaterVersion, StateError
-from saltext.jobs.core.log import checkpoints
 from saltext.jobs.core.log.checkpoints import Position
 from saltext.jobs.core.retry.capture import LATEST
 from saltext.jobs.core.retry.open_job import OpenJob
 from saltext.jobs.core.retry.store import FORMAT
+from saltext.jobs.core.site import Folder, Site, read_msgpack, write_msgpack
 
 log = lines.logger(__name__)
 
@@ -29,22 +27,24 @@ CHECKPOINT = "checkpoint"
 MARGIN = LATEST + 20.0
 
 
-def read_checkpoint(path: pathlib.Path) -> Mapping[str, Any] | None:
+def read_checkpoint(folder: Folder) -> Mapping[str, Any] | None:
     """
-    Return what a checkpoint says; None where there is none.
+    Return what the checkpoint in an engine's folder says; None where there is none.
 
     :raises LaterVersion: when a later version of this extension has written it.
     :raises StateError: when it is damaged.
     :raises OSError: when it cannot be read at this moment.
     """
-    found = files.read_msgpack(path)
+    found = read_msgpack(folder, CHECKPOINT)
     if found is None:
         return None
     try:
-        formats.check(path, formats.number_of(found), FORMAT, "nothing of the retry queue is delivered")
+        formats.check(
+            folder.where(CHECKPOINT), formats.number_of(found), FORMAT, "nothing of the retry queue is delivered"
+        )
         return {**found, "at": float(found["at"]), "open": dict(found.get("open", {}))}
     except (KeyError, TypeError, ValueError) as exc:
-        raise StateError(f"{path} is no checkpoint: {type(exc).__name__}: {exc}") from exc
+        raise StateError(f"{folder.where(CHECKPOINT)} is no checkpoint: {type(exc).__name__}: {exc}") from exc
 
 
 class Checkpoint:
@@ -52,25 +52,24 @@ class Checkpoint:
     ``at``: Unix time in seconds; all that was published before is settled, or in ``open``. ``positions``: the same as places
     in the masters' logs; none where the logs do not tell of all that came since.
 
-    :param path: the file.
-    :param logs: the folder with the logs.
+    :param site: has the logs.
+    :param folder: the engine's own.
     """
 
-    def __init__(self, path: pathlib.Path, logs: pathlib.Path) -> None:
-        self._path, self._logs = path, logs
+    def __init__(self, site: Site, folder: Folder) -> None:
+        self._site, self._folder = site, folder
         self.at = 0.0
         self.positions: dict[str, Position] = {}
         self.open: dict[str, OpenJob] = {}
 
     def load(self) -> Mapping[str, Any] | None:
         """Return what is kept. Raises as ``read_checkpoint``."""
-        return read_checkpoint(self._path)
+        return read_checkpoint(self._folder)
 
     def save(self, record: Mapping[str, Any], positions: Mapping[str, Position]) -> None:
         """Keep a record, and the logs from ``positions`` on. :raises OSError: when it cannot be written."""
-        files.write_msgpack(self._path, record)
-        for name, position in positions.items():
-            checkpoints.write(self._logs / name, JOB_RETRY, position)
+        write_msgpack(self._folder, CHECKPOINT, record)
+        self._site.keep_log(JOB_RETRY, positions)
 
     def read(self, now: float) -> None:
         """

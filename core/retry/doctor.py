@@ -17,11 +17,13 @@ from saltext.jobs.core.engine.findings import about_folders, about_returns, arou
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import JobCacheError, LaterVersion, SettingsError, StateError
 from saltext.jobs.core.master.job_cache import OURS, JobCache
-from saltext.jobs.core.retry.checkpoint import CHECKPOINT, read_checkpoint
+from saltext.jobs.core.retry.checkpoint import read_checkpoint
 from saltext.jobs.core.retry.owner import owner_of
+from saltext.jobs.core.retry.pause import is_paused
 from saltext.jobs.core.retry.premises import doubts_about, settings_of
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.settings import engine_options
+from saltext.jobs.core.site import site_of
 
 #: Seconds without a heartbeat, which comes every ten, after which an engine that runs does not work.
 _SILENT = 60.0
@@ -57,7 +59,7 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
     if refused:
         some = ", ".join(sorted(refused)[:5])
         found.append(f"{len(refused)} jobs are not kept, since the store refuses their records: {some}")
-    if (requests.engine_dir(opts, JOB_RETRY) / "paused").exists():
+    if is_paused(site_of(opts).folder(JOB_RETRY)):
         found.append("the queue is paused: nothing is delivered until job_retry.resume")
     found += [*_about_job_cache(cache), *_about_keys(opts), *about_returns(opts, cache)]
     process = requests.process_of(opts, JOB_RETRY)
@@ -75,7 +77,7 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
 def _about_later_versions(opts: Mapping[str, Any], store: RetryStore) -> list[str]:
     found = []
     try:
-        read_checkpoint(requests.engine_dir(opts, JOB_RETRY) / CHECKPOINT)
+        read_checkpoint(site_of(opts).folder(JOB_RETRY))
     except LaterVersion as exc:
         found.append(f"the engine does not start: {exc}")
     except (StateError, OSError):

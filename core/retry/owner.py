@@ -7,7 +7,6 @@ That name is the id of the master that led first. It must never change as long a
 from __future__ import annotations
 
 import contextlib
-import os
 import pathlib
 import shutil
 from collections.abc import Mapping
@@ -15,46 +14,46 @@ from typing import Any, NamedTuple
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.disk import files
+from saltext.jobs.core.disk.folder import FileFolder
 from saltext.jobs.core.engine.names import JOB_RETRY
-from saltext.jobs.core.engine.requests import engine_dir
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.retry.checkpoint import CHECKPOINT, read_checkpoint
+from saltext.jobs.core.site import Folder, site_of
 
 log = lines.logger(__name__)
+
+#: Its file in the engine's folder.
+_OWNER = "owner"
 
 
 def owner_of(opts: Mapping[str, Any]) -> str:
     """Return the name under which the entries of this master's queue stand."""
     with contextlib.suppress(OSError):
-        return _settled(opts) or str(opts["id"])
+        return _settled(site_of(opts).folder(JOB_RETRY)) or str(opts["id"])
     return str(opts["id"])
 
 
-def settle_owner(opts: Mapping[str, Any]) -> str:
+def settle_owner(folder: Folder, master: str) -> str:
     """
-    Return that name, and have it stay. To be called by the engine that leads.
+    Return that name, and have it stay. To be called by the engine that leads, which is of that master.
 
     :raises OSError: when it cannot be read or written now: under another name the queue would seem to be empty.
     """
-    owner = _settled(opts)
+    owner = _settled(folder)
     if not owner:
-        owner = str(opts["id"])
-        files.write_atomic(_path(opts), owner.encode(), durable=True)
+        owner = master
+        folder.write(_OWNER, owner.encode(), durable=True)
     return owner
 
 
-def _settled(opts: Mapping[str, Any]) -> str:
+def _settled(folder: Folder) -> str:
     """Return what the file says; empty where there is none, or where it names no master. :raises OSError:"""
     try:
-        name = _path(opts).read_text(encoding="utf-8").strip()
+        name = folder.read(_OWNER).decode().strip()
     except (FileNotFoundError, UnicodeDecodeError):
         return ""
     return name if is_plain(name) else ""
-
-
-def _path(opts: Mapping[str, Any]) -> pathlib.Path:
-    return engine_dir(opts, JOB_RETRY) / "owner"
 
 
 class Earlier(NamedTuple):
@@ -65,17 +64,17 @@ class Earlier(NamedTuple):
     at: float
 
 
-def earlier_queues(folder: pathlib.Path) -> list[Earlier]:
-    """Return those whose engines do not run any more. :raises LaterVersion: as ``read_checkpoint``."""
+def earlier_queues(root: pathlib.Path | None) -> list[Earlier]:
+    """Return those below ``root`` whose engines do not run any more. :raises LaterVersion: as ``read_checkpoint``."""
     found = []
-    for path in sorted(folder.glob(f"*/{CHECKPOINT}")):
+    for path in sorted(root.glob(f"*/{CHECKPOINT}")) if root is not None else ():
         if files.is_held(path.parent / "lock"):
             log.warning(
                 "The queue of %s is left to its engine, of an earlier version: restart that master", path.parent.name
             )
             continue
         try:
-            read = read_checkpoint(path)
+            read = read_checkpoint(FileFolder(path.parent))
         except (StateError, OSError) as exc:
             log.error("Jobs of the past are not looked at for %s: %s", path.parent.name, exc)
             read = None
@@ -84,8 +83,8 @@ def earlier_queues(folder: pathlib.Path) -> list[Earlier]:
     return found
 
 
-def retire(queue: Earlier, folder: pathlib.Path) -> None:
+def retire(queue: Earlier, folder: Folder) -> None:
     """Remove what was that queue's own, once its entries are stored anew; its requests are carried out. :raises OSError:"""
     for request in queue.folder.glob("requests/*.request"):
-        os.replace(request, folder / "requests" / request.name)
+        folder.write(f"requests/{request.name}", request.read_bytes(), durable=True)
     shutil.rmtree(queue.folder)

@@ -11,23 +11,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.lease import no_fence
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
-from saltext.jobs.core.engine.requests import Inbox, engine_dir
+from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.log.checkpoints import Position
-from saltext.jobs.core.log.masters import LogOfAll
-from saltext.jobs.core.log.segments import folder_of
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.publisher import Publisher
 from saltext.jobs.core.master.questions import Questions
-from saltext.jobs.core.retry.checkpoint import CHECKPOINT, Checkpoint
+from saltext.jobs.core.retry.checkpoint import Checkpoint
 from saltext.jobs.core.retry.owner import settle_owner
 from saltext.jobs.core.retry.reader import JobReader
 from saltext.jobs.core.retry.store import RetryStore
+from saltext.jobs.core.site import Folder, Lease, Log, site_of
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,8 @@ class Ports:
 
     ``acks``: whether minions say when they begin a job. ``log``: a reader of the masters' logs from places in them on, or
     from their ends; None where the job cache keeps none. ``owner``: the name under which entries are stored. ``folder``: the
-    engine's own. ``wall``: Unix time as the clock on the wall has it.
+    engine's own. ``earlier``: where masters of a cluster may have left theirs, up to 0.2.0. ``wall``: Unix time as the clock
+    on the wall has it.
     """
 
     bus: Bus
@@ -53,14 +52,10 @@ class Ports:
     inbox: Inbox
     checkpoint: Checkpoint
     owner: str
-    folder: pathlib.Path
-    log: Callable[[Mapping[str, Position]], LogOfAll] | None = None
+    folder: Folder
+    earlier: pathlib.Path | None = None
+    log: Callable[[Mapping[str, Position]], Log] | None = None
     wall: Callable[[], float] = time.time
-
-    @property
-    def paused(self) -> pathlib.Path:
-        """The file whose presence pauses the replays."""
-        return self.folder / "paused"
 
     def close(self) -> None:
         """Release sockets and threads."""
@@ -75,29 +70,30 @@ def ports_of(
     loop: Any,
     cache: JobCache,
     trust: bool = False,
-    fence: Callable[[], None] = no_fence,
+    lease: Lease | None = None,
     **others: Any,
 ) -> Ports:
     """
     Return the ports of an engine whose state is in its folder, and whose threads are real.
 
-    :param fence: raises OSError where this process must not act any more, or it is not known whether it may.
+    :param lease: by which the engine's process leads; None where nobody else can.
     :param others: bus, publisher and questions, and whatever is not to be as it is in a master.
     :raises LaterVersion: when a later version of this extension has driven the queue so far.
     """
-    folder, clock = engine_dir(opts, JOB_RETRY), others.pop("clock", None) or Clock()
-    files.private_dir(folder)
+    site, clock = site_of(opts), others.pop("clock", None) or Clock()
+    folder = site.folder(JOB_RETRY, lease)
     made = {
         "cache": cache,
         "reader": JobReader(opts, cache, trust),
-        "store": RetryStore(opts, fence=fence),
+        "store": RetryStore(opts, fence=no_fence if lease is None else lease.check),
         "cache_worker": Worker(loop),
         "store_worker": Worker(loop),
         "clock": clock,
         "acks": compat.HAS_START_EVENT,
-        "inbox": Inbox(opts, JOB_RETRY, fence),
-        "checkpoint": Checkpoint(folder / CHECKPOINT, folder_of(opts["cachedir"], opts["id"]).parent),
-        "owner": settle_owner(opts),
+        "inbox": Inbox(opts, JOB_RETRY, lease),
+        "checkpoint": Checkpoint(site, folder),
+        "owner": settle_owner(folder, str(opts["id"])),
         "folder": folder,
+        "earlier": site.path(JOB_RETRY),
     }
     return Ports(**{**made, **others})

@@ -35,6 +35,7 @@ from saltext.jobs.core.retry.metrics import metrics_of
 from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.retry.open_job import Source
 from saltext.jobs.core.retry.owner import earlier_queues, retire
+from saltext.jobs.core.retry.pause import is_paused
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.verbs import Verbs, read_queue
 from saltext.jobs.core.retry.writer import Writer
@@ -80,7 +81,7 @@ class RetryShell:
         self._owner = ports.owner
         self._is_alone = bool(opts.get("cluster_isolated_filesystem"))
         patience = float(opts.get("timeout", 5)) + answer_time(opts)
-        self.machine = Retry(settings, patience, paused=ports.paused.exists(), acks=ports.acks)
+        self.machine = Retry(settings, patience, paused=is_paused(ports.folder), acks=ports.acks)
         self.restored = False  # the queue has been taken up
         self._is_searched = False  # and all that was published before that is known
         # Who has begun jobs of which the engine does not know yet: the log tells of a publish a little later than the bus.
@@ -162,14 +163,14 @@ class RetryShell:
 
     async def _take_over(self) -> float:
         """Take in the queues that masters of a cluster had of their own; return since when published jobs are looked for."""
-        folder, since = self._ports.folder, self._checkpoint.at
-        for queue in earlier_queues(folder):
+        since = self._checkpoint.at
+        for queue in earlier_queues(self._ports.earlier):
             jobs, entries = await self._of_store(read_queue, self._ports, queue.owner)
             if queue.owner != self._owner:
                 self._loads.update({jid: load for jid, (_, load) in jobs.items()})
                 self.step(facts.Adopted(tuple(job for job, _ in jobs.values()), tuple(entries)))
             log.info("The %d entries of the master %s are taken over", len(entries), queue.owner)
-            self.writer.when_durable(functools.partial(retire, queue, folder))
+            self.writer.when_durable(functools.partial(retire, queue, self._ports.folder))
             since = min(since, queue.at)
         return since
 

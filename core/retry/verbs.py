@@ -10,13 +10,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine.service import Verb
 from saltext.jobs.core.errors import LaterVersion
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.master.identity import WHO
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Asker, Entry, Job
+from saltext.jobs.core.retry.pause import pause, resume
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.reader import job_of
 
@@ -79,11 +79,11 @@ class Verbs:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def _pause(self, _request: Request) -> facts.Fact:
-        files.write_atomic(self._ports.paused, b"")
+        pause(self._ports.folder)
         return facts.PauseRequested()
 
     def _resume(self, _request: Request) -> facts.Fact:
-        self._ports.paused.unlink(missing_ok=True)
+        resume(self._ports.folder)
         return facts.ResumeRequested()
 
     async def _enqueue(self, request: Request) -> facts.Fact:

@@ -6,23 +6,36 @@ However old they are, they stay in the job cache: what vouches for a job must no
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
+from salt.exceptions import SaltCacheError
+
+from saltext.jobs.core.site import Site
 from saltext.jobs.core.store.store import Store
 
-#: Where batches are, below ``cachedir``, and how the journals of open and of ended ones are called after their jid.
-BATCHES = ("saltext_jobs", "batch_manager", "batches")
+#: Where batches are in their engine's folder, and how the journals of open and of ended ones are called after their jid.
+BATCHES = "batches"
 OPEN, ENDED = ".journal", ".ended"
 
 
-def is_batch(cachedir: str, jid: str, *kinds: str) -> bool:
-    """Tell whether a jid, which must be a plain name, is that of a batch of one of these kinds: OPEN, ENDED."""
-    base = os.path.join(cachedir, *BATCHES, jid)
-    return any(os.path.exists(base + kind) for kind in kinds)
+def is_batch(site: Site, jid: str, *kinds: str) -> bool:
+    """
+    Tell whether a jid, which must be a plain name, is that of a batch of one of these kinds: OPEN, ENDED.
+
+    :raises OSError: when that cannot be told.
+    """
+    folder = site.folder("batch_manager")
+    return any(folder.exists(f"{BATCHES}/{jid}{kind}") for kind in kinds)
 
 
 def not_needed(store: Store, keys: Sequence[str]) -> list[str]:
-    """Return those of some jobs, by the keys of their jids, that no engine needs any more."""
+    """
+    Return those of some jobs, by the keys of their jids, that no engine needs any more.
+
+    :raises SaltCacheError: when that cannot be told.
+    """
     owed = store.driver.owed(keys) if keys else set()
-    return [key for key in keys if key not in owed and not is_batch(store.cachedir, store.decode(key), OPEN)]
+    try:
+        return [key for key in keys if key not in owed and not is_batch(store.site, store.decode(key), OPEN)]
+    except OSError as exc:
+        raise SaltCacheError(f"Batches cannot be looked up: {exc}") from exc

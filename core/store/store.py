@@ -22,6 +22,7 @@ from saltext.jobs.core import compat, lines
 from saltext.jobs.core.log.segments import folder_of
 from saltext.jobs.core.log.writer import SIZE, Writer
 from saltext.jobs.core.quiet import Quiet
+from saltext.jobs.core.site import site_of
 from saltext.jobs.core.store.calling import loading
 from saltext.jobs.core.store.drivers import Driver
 from saltext.jobs.core.store.etcd import Etcd
@@ -71,6 +72,7 @@ class Store:
         self.quiet = Quiet(log)
         self.pid = os.getpid()
         self.cachedir: str = opts["cachedir"]
+        self.site = site_of(opts)
         name = opts.get("cache") or "localfs"
         self.driver = driver or _driver(name, opts)
         sync, self.max_jobs, self.max_bytes, log_size = _own_options(opts)

@@ -46,7 +46,7 @@ def master(salt_factories, receiver, tmp_path_factory):
 
 
 def has_looked(master):
-    file = LedgerFile(requests.engine_dir(master.config, JOB_NOTICES))
+    file = LedgerFile(master.config)
     wait_for(lambda: (file.read() or {}).get("begun"), what="the engine has looked at the batches")
 
 

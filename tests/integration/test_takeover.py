@@ -19,6 +19,7 @@ import salt.version
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
+from saltext.jobs.core.site import FileSite
 from tests.functional.cache_servers import free_port
 from tests.integration.conftest import make_minion
 from tests.integration.job_retry.desk import Desk, kill, lines, make_retry_master
@@ -159,7 +160,7 @@ def test_an_engine_that_was_frozen_and_has_lost_the_lead_publishes_nothing_when_
             frozen = engine_of(one, BATCH_MANAGER)
             frozen.send_signal(signal.SIGSTOP)
             # As the server of a disk does that does not hear of a machine any more.
-            requests.lock_path(one.config, BATCH_MANAGER).unlink()
+            FileSite(one.config).lock_path(BATCH_MANAGER).unlink()
             wait_for(lambda: leader(two) == two.config["id"], what="the other one leads")
             has_begun(trace, 2)
             frozen.send_signal(signal.SIGCONT)
@@ -181,7 +182,7 @@ def test_a_frozen_leader_is_told_of_at_every_master(cluster):
     frozen = engine_of(one, BATCH_MANAGER)
     try:
         frozen.send_signal(signal.SIGSTOP)
-        path = requests.lock_path(one.config, BATCH_MANAGER)
+        path = FileSite(one.config).lock_path(BATCH_MANAGER)
         os.utime(path, (path.stat().st_mtime - 60,) * 2)  # instead of a wait
         (finding,) = [each for each in desk.run("batch.doctor")["findings"] if "has not answered" in each]
         assert "the batch_manager engine has not answered for" in finding

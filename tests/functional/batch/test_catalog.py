@@ -7,6 +7,7 @@ import pytest
 from saltext.jobs.core.batch.catalog import Catalog, chooser
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.disk.journal import Journal
+from tests.batches import journal_path
 from tests.functional.options import options_in
 from tests.unit.batch.bench import BEGIN, Bench
 
@@ -19,7 +20,7 @@ def catalog(tmp_path):
     batches = [("state.apply", "anna"), ("state.highstate", "bert"), ("cmd.run", "anna"), ("test.ping", "pam:root")]
     for jid, (fun, user) in zip(JIDS, batches, strict=True):
         bench = Bench("ab", "2", jid=jid, fun=fun, user=user)
-        Journal(BatchStore(opts).journal_path(jid)).rewrite(bench.first)
+        Journal(journal_path(BatchStore(opts), jid)).rewrite(bench.first)
     return Catalog(opts)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 
 import pytest
 
@@ -13,9 +14,10 @@ from saltext.jobs.core.batch.state import FORMAT
 from saltext.jobs.core.batch.store import KEPT_ASIDE, BatchStore
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.journal import Journal
-from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.errors import Refused
+from saltext.jobs.core.site import FileSite
+from tests.batches import journal_path, journals
 from tests.unit.batch.bench import spec
 from tests.user import USER
 
@@ -62,7 +64,7 @@ def test_options_with_which_the_engine_does_not_start_are_named(opts):
 
 
 def test_what_is_only_advice_leaves_the_exit_status_as_it_is(opts):
-    with files.single_holder(requests.lock_path(opts, BATCH_MANAGER)):
+    with files.single_holder(FileSite(opts).lock_path(BATCH_MANAGER)):
         assert doctor.examine(opts)["retcode"] == 0
         del opts["drop_messages_signature_fail"]
         assert (len(doctor.examine(opts)["findings"]), doctor.examine(opts)["retcode"]) == (1, 0)
@@ -77,10 +79,10 @@ def test_it_says_how_to_keep_minions_from_returning_as_a_syndic(opts):
 
 def test_a_journal_that_was_set_aside_is_named_and_kept_for_thirty_days(opts):
     store = BatchStore(opts)
-    store.folder.mkdir(parents=True)
-    store.journal_path("20260516101112131415").write_bytes(b"x")
-    os.utime(store.journal_path("20260516101112131415"), (1, 1))
-    aside = store.set_aside("20260516101112131415")
+    journals(store).mkdir(parents=True)
+    journal_path(store, "20260516101112131415").write_bytes(b"x")
+    os.utime(journal_path(store, "20260516101112131415"), (1, 1))
+    aside = pathlib.Path(store.set_aside("20260516101112131415"))
     since = aside.stat().st_mtime
     store.forget_aside(since + KEPT_ASIDE - 1)
     assert doctor.examine(opts)["set_aside"] == ["20260516101112131415"]
@@ -91,7 +93,7 @@ def test_a_journal_that_was_set_aside_is_named_and_kept_for_thirty_days(opts):
 
 def test_a_batch_of_a_later_version_is_named_and_shown_to_nobody_as_something_else(opts):
     jid = "20260516101112131415"
-    journal = Journal(BatchStore(opts).journal_path(jid))
+    journal = Journal(journal_path(BatchStore(opts), jid))
     journal.rewrite({**Batch(spec("ab", "1", jid=jid), 1.0).snapshot(), "format": FORMAT + 1})
     journal.close()
     (finding,) = [one for one in doctor.examine(opts)["findings"] if "later version" in one]

@@ -15,6 +15,7 @@ from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.worker import Worker
+from tests.batches import journal_path
 from tests.unit.batch.bench import Bench
 from tests.waiting import run_until
 
@@ -70,7 +71,7 @@ def ended(store, minions="abcd", jid=JID):
     bench = Bench(minions, str(len(minions)), jid=jid)
     bench.sent(missed=minions)
     assert bench.batch.finished
-    Journal(store.journal_path(jid)).rewrite(bench.batch.snapshot())
+    Journal(journal_path(store, jid)).rewrite(bench.batch.snapshot())
     store.end(jid)
 
 
@@ -81,7 +82,7 @@ def hear(ports, returns, minion, code=0, jid=JID):
 
 
 def records(store):
-    return Journal(store.journal_path(JID, ended=True)).read().records
+    return Journal(journal_path(store, JID, ended=True)).read().records
 
 
 def completed(store):
@@ -187,7 +188,7 @@ def test_returns_that_came_while_no_engine_ran_are_found_in_the_job_cache(ports,
 def test_a_damaged_record_of_an_ended_batch_harms_no_other(ports, returns, loop):
     ended(ports.store)
     ended(ports.store, jid="2")
-    ports.store.journal_path("2", ended=True).write_bytes(b"\0" * 100)
+    journal_path(ports.store, "2", ended=True).write_bytes(b"\0" * 100)
     ports.returns = {"a": 0}
     loop.run_sync(lambda: returns.catch_up(["2", JID]))
     hear(ports, returns, "a", jid="2")

@@ -15,6 +15,7 @@ from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.worker import Worker
+from tests.batches import journal_path, journals
 from tests.faults import failing_syncs, full_disk
 from tests.unit.batch.bench import kinds, spec
 
@@ -37,7 +38,7 @@ class Story:
     def __init__(self, store, loop, disk, minions="abcd"):
         self.done, self.clock, self.store = [], Clock(), store
         what = spec(minions, "2", timeout=3600.0)
-        journal = Journal(store.journal_path(what.jid))
+        journal = Journal(journal_path(store, what.jid))
         self.live = Live(Batch(what, self.clock.now()), journal, loop, self.clock, disk, self.perform)
         self._run = loop.run_sync
 
@@ -178,4 +179,4 @@ def test_a_batch_that_the_disk_does_not_take_leaves_nothing(store, loop, disk, m
     for fault in (full_disk(), failing_syncs(monkeypatch)):
         with fault, pytest.raises(OSError, match=r"too large|Input/output"):
             loop.run_sync(made.live.rewrite)
-        assert os.listdir(store.folder) == []
+        assert os.listdir(journals(store)) == []

@@ -15,6 +15,7 @@ from saltext.jobs.core.batch import summary as batch_summary
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.errors import StateError
+from tests.batches import journal_path
 from tests.faults import no_more_files
 from tests.unit.batch.bench import Bench
 
@@ -32,7 +33,7 @@ def store(opts):
 
 
 def write(store, bench, jid=JID):
-    journal = Journal(store.journal_path(jid))
+    journal = Journal(journal_path(store, jid))
     journal.rewrite(bench.first)
     for record in bench.journal:
         journal.append(record)
@@ -71,7 +72,7 @@ def test_a_journal_with_a_record_that_is_none_is_an_error(store, record):
 
 
 def test_a_journal_without_a_batch_is_an_error(store):
-    Journal(store.journal_path(JID)).rewrite({"some": "thing"})
+    Journal(journal_path(store, JID)).rewrite({"some": "thing"})
     with pytest.raises(StateError, match="does not hold a batch"):
         store.read(JID)
 
@@ -88,7 +89,7 @@ def test_a_journal_without_a_batch_is_an_error(store):
     ],
 )
 def test_a_journal_whose_snapshot_has_something_else_in_the_place_of_a_value_is_an_error(store, nonsense):
-    Journal(store.journal_path(JID)).rewrite({**Bench("ab", "2").first, **nonsense})
+    Journal(journal_path(store, JID)).rewrite({**Bench("ab", "2").first, **nonsense})
     with pytest.raises(StateError, match="does not hold a batch"):
         store.read(JID)
 
@@ -103,7 +104,7 @@ def test_however_a_journal_is_damaged_it_reads_as_an_error_or_as_the_batch_at_an
     bench.returns("b")
     write(store, bench).close()
     write(store, Bench("ab", "2"), "3").close()
-    path = store.journal_path(JID)
+    path = journal_path(store, JID)
     content = bytearray(path.read_bytes())
     first = data.draw(st.integers(0, len(content) - 1), "first byte")
     last = data.draw(st.integers(first, len(content)), "behind the last byte")
@@ -174,7 +175,7 @@ def test_ended_batches_are_forgotten_when_they_are_old_enough(store):
         write(store, Bench("ab", "2"), jid)
         store.write_native(jid, {"jid": jid})
         store.end(jid)
-    os.utime(store.journal_path("1", ended=True), (1000, 1000))
+    os.utime(journal_path(store, "1", ended=True), (1000, 1000))
     assert store.forget_ended(before=2000) == ["1"]
     assert store.ended_jids() == ["2"]
     assert not store.native_path("1").parent.exists()
@@ -186,7 +187,7 @@ def test_what_else_is_in_a_job_s_directory_stays_when_its_batch_is_forgotten(sto
     load = store.native_path("1").with_name(".load.p")
     load.write_bytes(b"x")
     store.end("1")
-    os.utime(store.journal_path("1", ended=True), (1000, 1000))
+    os.utime(journal_path(store, "1", ended=True), (1000, 1000))
     store.forget_ended(before=2000)
     assert os.listdir(load.parent) == [".load.p"]
 

@@ -18,6 +18,7 @@ from saltext.jobs.core.log.records import Returned
 from saltext.jobs.core.log.segments import folder_of
 from saltext.jobs.core.log.writer import Writer
 from saltext.jobs.core.master.peers import note_mirrored
+from saltext.jobs.core.site import FileSite
 from tests.leading import leading
 from tests.user import OTHER, USER
 
@@ -25,7 +26,7 @@ from tests.user import OTHER, USER
 @pytest.fixture
 def opts(tmp_path):
     made = {"cachedir": str(tmp_path), "id": "m", "user": USER}
-    with files.single_holder(requests.lock_path(made, JOB_RECORDER)):
+    with files.single_holder(FileSite(made).lock_path(JOB_RECORDER)):
         yield made
 
 
@@ -47,7 +48,7 @@ def test_nothing_is_found_where_all_is_well(opts):
 
 def test_files_of_somebody_else_are_named_with_the_command_that_mends_it(opts):
     (finding,) = around(opts, user=OTHER)
-    folder = requests.engine_dir(opts, JOB_RECORDER)
+    folder = FileSite(opts).path(JOB_RECORDER)
     assert finding == f"{folder} does not belong to the master's user {OTHER}: chown -R {OTHER} {folder}"
 
 
@@ -64,7 +65,7 @@ def test_files_of_somebody_else_are_named_with_the_command_that_mends_it(opts):
 def test_files_and_folders_that_others_may_read_or_write_are_named(opts, place, mode, what, advice):
     path = pathlib.Path(opts["cachedir"]).joinpath(place)
     path.chmod(mode)
-    folder = requests.engine_dir(opts, JOB_RECORDER) if advice == "go=" else path
+    folder = FileSite(opts).path(JOB_RECORDER) if advice == "go=" else path
     assert around(opts) == [f"{path} can be {what} by others than {USER}: chmod -R {advice} {folder}"]
 
 
@@ -131,7 +132,7 @@ def test_whose_process_the_engine_is_can_be_told(told):
 
 
 def test_an_engine_that_runs_as_somebody_else_is_named(opts):
-    requests.lock_path(opts, JOB_RECORDER).write_text(f"77 {OTHER} here\n")
+    FileSite(opts).lock_path(JOB_RECORDER).write_text(f"77 {OTHER} here\n")
     (finding,) = around(opts)
     assert finding.startswith(f"the job_recorder engine (process 77) runs as {OTHER}, and the master as {USER}, ")
 
@@ -168,7 +169,7 @@ def test_one_in_which_that_is_mended_is_not(version):
 
 
 def test_an_engine_that_hangs_and_one_of_another_version_are_named(told):
-    path = requests.lock_path(told, JOB_RECORDER)
+    path = FileSite(told).lock_path(JOB_RECORDER)
     os.utime(path, (time.time() - 80,) * 2)
     (finding,) = around(told)
     assert finding.startswith("the job_recorder engine has not answered for 8")

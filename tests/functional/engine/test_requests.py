@@ -15,6 +15,7 @@ from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.requests import Inbox, ask
 from saltext.jobs.core.errors import EngineAbsent, StateError
+from saltext.jobs.core.site import FileSite, site_of
 from saltext.jobs.core.version import VERSION
 from tests.faults import full_disk
 from tests.interrupted import FORK, interrupted
@@ -57,7 +58,7 @@ def answering(inbox):
 
 
 def left(opts):
-    folder = requests.engine_dir(opts, ENGINE) / "requests"
+    folder = FileSite(opts).path(ENGINE) / "requests"
     return sorted(path.suffix for path in folder.iterdir())
 
 
@@ -115,7 +116,7 @@ def test_what_waits_for_an_engine_can_be_seen(opts, inbox):
     assert requests.waiting(opts, ENGINE) == []
     ask(opts, ENGINE, {"do": "pause"}, keep=True)
     ask(opts, ENGINE, {"do": "resume"}, keep=True)
-    (requests.engine_dir(opts, ENGINE) / "requests" / "0.request").write_bytes(b"\xc1")
+    (FileSite(opts).path(ENGINE) / "requests" / "0.request").write_bytes(b"\xc1")
     assert [request["do"] for request in requests.waiting(opts, ENGINE)] == ["pause", "resume"]
 
 
@@ -125,7 +126,7 @@ def test_a_request_that_is_to_be_kept_waits_for_an_engine(opts, inbox):
 
 
 def test_a_running_engine_that_does_not_answer_is_told_from_an_absent_one(opts):
-    with files.single_holder(requests.lock_path(opts, ENGINE)) as free:
+    with files.single_holder(FileSite(opts).lock_path(ENGINE)) as free:
         assert free
         with pytest.raises(EngineAbsent, match="did not answer in time: it is busy"):
             ask(opts, ENGINE, {}, patience=0.1)
@@ -166,8 +167,7 @@ def test_a_request_whose_answer_could_not_be_written_is_taken_again(opts, inbox)
 
 @pytest.mark.parametrize("content", [b"", b"\xc1garbage", b"\x01"])
 def test_an_unreadable_request_is_set_aside_and_harms_no_other(opts, inbox, content):
-    folder = requests.engine_dir(opts, ENGINE) / "requests"
-    (folder / "00000.request").write_bytes(content)
+    site_of(opts).folder(ENGINE).write("requests/00000.request", content)
     requests.leave(opts, ENGINE, {"number": 1})
     assert [request for _, request in inbox.take()] == [{"number": 1}]
     assert ".corrupt" in left(opts)
@@ -177,7 +177,7 @@ def test_answers_that_nobody_fetched_are_swept_away(opts, inbox):
     requests.leave(opts, ENGINE, {})
     for request_id, _ in inbox.take():
         inbox.answer(request_id, None)
-    (reply,) = (requests.engine_dir(opts, ENGINE) / "requests").glob("*.reply")
+    (reply,) = (FileSite(opts).path(ENGINE) / "requests").glob("*.reply")
     made = reply.stat().st_mtime
     inbox.sweep(made + 3000)
     assert left(opts) == [".reply"]
@@ -268,7 +268,7 @@ def test_a_request_that_cannot_be_read_at_this_moment_is_taken_later_and_keeps_n
     inbox = Inbox(opts, ENGINE)
     for name in ("first", "second"):
         requests.leave(opts, ENGINE, {"do": name})
-    first, _ = sorted((requests.engine_dir(opts, ENGINE) / "requests").glob("*.request"))
+    first, _ = sorted((FileSite(opts).path(ENGINE) / "requests").glob("*.request"))
     content = first.read_bytes()
     first.unlink()
     first.mkdir()  # which cannot be read, and is none the less no damaged file
@@ -297,8 +297,8 @@ def test_a_lock_has_one_holder_and_goes_with_it(tmp_path):
 @pytest.fixture
 def held(opts):
     """An engine's lock, held as by an engine that runs."""
-    with files.single_holder(requests.lock_path(opts, ENGINE)):
-        yield requests.lock_path(opts, ENGINE)
+    with files.single_holder(FileSite(opts).lock_path(ENGINE)):
+        yield FileSite(opts).lock_path(ENGINE)
 
 
 def aged(path, seconds):
@@ -314,7 +314,7 @@ def lease(opts):
 
 
 def test_an_engine_that_shows_no_sign_of_life_is_silent_until_it_does(opts, lease):
-    held = requests.lock_path(opts, ENGINE)
+    held = FileSite(opts).lock_path(ENGINE)
     aged(held, 30)
     assert requests.silent_for(opts, ENGINE) == 0
     aged(held, 80)
@@ -332,12 +332,12 @@ def test_of_an_engine_of_an_earlier_version_it_is_not_known_whether_it_is_silent
 
 def test_an_engine_that_does_not_run_is_not_silent(opts):
     with leading(opts, ENGINE):
-        aged(requests.lock_path(opts, ENGINE), 80)
+        aged(FileSite(opts).lock_path(ENGINE), 80)
     assert requests.silent_for(opts, ENGINE) == 0
 
 
 def test_who_waits_for_a_silent_engine_in_vain_is_told_for_how_long_and_not_of_the_configuration(opts, lease):
-    held = requests.lock_path(opts, ENGINE)
+    held = FileSite(opts).lock_path(ENGINE)
     aged(held, 80)
     opts["sock_dir"] = str(held.parent)
     with pytest.raises(EngineAbsent, match=r"has not answered for 8\d s \(process \d+ of .* on .*\)") as caught:
@@ -352,7 +352,7 @@ def test_an_engine_of_another_version_is_asked_for_nothing_and_the_master_is_to_
         EngineAbsent, match=f"engine runs {theirs}.* and this is {re.escape(VERSION)}: restart the master"
     ):
         ask(opts, ENGINE, {"do": "start"})
-    assert not (requests.engine_dir(opts, ENGINE) / "requests").exists()
+    assert not (FileSite(opts).path(ENGINE) / "requests").exists()
 
 
 def test_an_engine_of_another_version_is_asked_to_stop_a_batch_all_the_same(opts, inbox, answering, held):

@@ -15,6 +15,7 @@ from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.site import FileSite
 from tests.faults import full_disk
 
 
@@ -31,7 +32,7 @@ def replies(opts, loop):
         service = Service(loop, Inbox(opts, JOB_RECORDER), verbs)
         for request in made:
             requests.leave(opts, JOB_RECORDER, request)
-        folder = requests.engine_dir(opts, JOB_RECORDER) / "requests"
+        folder = FileSite(opts).path(JOB_RECORDER) / "requests"
 
         async def take():
             service.take()
@@ -121,7 +122,7 @@ def test_a_reply_that_cannot_be_written_is_made_again_with_the_next_requests(opt
         service.take()
     service.take()
     assert asked == [{"do": "note"}, {"do": "note", "again": True}]
-    assert len(list((requests.engine_dir(opts, JOB_RECORDER) / "requests").glob("*.reply"))) == 1
+    assert len(list((FileSite(opts).path(JOB_RECORDER) / "requests").glob("*.reply"))) == 1
 
 
 def test_a_timer_of_a_loop_rings_in_time_although_somebody_puts_the_clock_back(monkeypatch):

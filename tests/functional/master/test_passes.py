@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from saltext.jobs.core.engine import requests
 from saltext.jobs.core.master.passes import VALID, pass_for, redeem
+from saltext.jobs.core.site import FileSite
 from saltext.jobs.core.store.needed import BATCHES, ENDED, OPEN
 from tests.leading import leading
 
@@ -24,7 +24,7 @@ def opts(tmp_path):
 @pytest.fixture(params=[OPEN, ENDED])
 def batch(request, tmp_path):
     """A batch that this master has."""
-    path = tmp_path.joinpath(*BATCHES, JID + request.param)
+    path = FileSite({"cachedir": tmp_path}).path("batch_manager") / BATCHES / (JID + request.param)
     path.parent.mkdir(parents=True)
     path.touch()
     return path
@@ -89,5 +89,5 @@ def test_an_engine_publishes_as_long_as_it_leads(opts):
 def test_one_whose_lock_was_removed_publishes_nothing(opts):
     with leading(opts, "job_retry") as lease:
         passed = pass_for(opts, JID, "job_retry", lease.epoch)
-        requests.lock_path(opts, "job_retry").unlink()
+        FileSite(opts).lock_path("job_retry").unlink()
         assert redeem(opts, passed) == (None, "job_retry")

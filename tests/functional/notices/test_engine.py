@@ -17,6 +17,7 @@ from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_NOTICES
 from saltext.jobs.core.notices.files import LedgerFile
+from tests.batches import journal_path
 from tests.event_bus import event_bus, options
 from tests.unit.batch.bench import Bench
 from tests.waiting import wait_for
@@ -43,7 +44,7 @@ class Site:
         command = [sys.executable, "-m", "tests.functional.notices.run", str(self.folder), given]
         with self.log.open("ab") as log:
             self.engine = subprocess.Popen(command, cwd=CHECKOUT, stderr=log, start_new_session=True)
-        ledger = LedgerFile(requests.engine_dir(self.opts, JOB_NOTICES))
+        ledger = LedgerFile(self.opts)
         wait_for(lambda: requests.is_running(self.opts, JOB_NOTICES), what="the engine runs")
         wait_for(lambda: (ledger.read() or {}).get("begun"), what="it has looked")
 
@@ -61,7 +62,7 @@ class Site:
         bench.sent()
         bench.returns("a")
         bench.returns("b", retcode=1)
-        journal = Journal(self.store.journal_path(jid))
+        journal = Journal(journal_path(self.store, jid))
         journal.rewrite(bench.first)
         for record in bench.journal:
             journal.append(record)

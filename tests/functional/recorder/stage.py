@@ -6,7 +6,7 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.disk.spool import Spool
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RECORDER
-from saltext.jobs.core.engine.requests import Inbox, engine_dir
+from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.recorder.catch_up import AGAIN, CatchUp
 from saltext.jobs.core.recorder.consumer import Consumer
@@ -14,6 +14,7 @@ from saltext.jobs.core.recorder.files import Seen
 from saltext.jobs.core.recorder.intake import Intake
 from saltext.jobs.core.recorder.shell import Ports, RecorderShell
 from saltext.jobs.core.settings import RecorderSettings, read_settings
+from saltext.jobs.core.site import FileSite
 from tests.waiting import comes_true
 
 
@@ -115,7 +116,7 @@ class Stage:
         self.opts = {"cachedir": str(folder), "sock_dir": str(folder), "id": "m_master"}
         settings = {"returners": ["one"], "flush_interval": 0.05, **options}
         self.settings = read_settings(RecorderSettings, JOB_RECORDER, settings)
-        self.folder = engine_dir(self.opts, JOB_RECORDER)
+        self.folder = FileSite(self.opts).path(JOB_RECORDER)
         self.loop, self.bus, clock = compat.new_loop(), Bus(), Clock()
         disk = Worker(self.loop)
         self.spool = Spool(self.folder / "spool", self.settings.spool_max_bytes)

@@ -11,6 +11,7 @@ from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.recorder import doctor
+from saltext.jobs.core.site import FileSite
 from tests.user import USER
 
 WELL = {"trouble": None, "queued": 0, "lag": 0.0, "dropped": 0, "set_aside": 0}
@@ -45,7 +46,7 @@ def answering(opts):
         thread = threading.Thread(target=serve)
         thread.start()
         try:
-            with files.single_holder(requests.lock_path(opts, JOB_RECORDER)):
+            with files.single_holder(FileSite(opts).lock_path(JOB_RECORDER)):
                 return doctor.examine(opts)
         finally:
             over.set()
@@ -95,7 +96,7 @@ def test_what_keeps_the_recorder_from_its_work_is_told(opts, options, part):
 
 
 def test_what_a_later_version_has_written_is_told_of(opts):
-    folder = requests.engine_dir(opts, JOB_RECORDER)
+    folder = FileSite(opts).path(JOB_RECORDER)
     files.write_atomic(folder / "format", b"9\n")
     (found,) = [finding for finding in doctor.examine(opts)["findings"] if "later version" in finding]
     assert found.startswith("the engine does not start") and "is of format 9" in found

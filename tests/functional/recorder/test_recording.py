@@ -16,6 +16,7 @@ from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.recorder.usable import check
 from saltext.jobs.core.settings import RecorderSettings, read_settings
+from saltext.jobs.core.site import FileSite
 from tests.faults import full_disk
 from tests.private import not_private
 
@@ -474,7 +475,7 @@ def test_only_the_master_s_user_may_use_any_file(make, jid, ask, umask):
         assert stage.until(lambda: stage.returns and stage.consumer.stats(time.time())["set_aside"])
         ask(stage, {"do": "stats"})
         requests.leave(stage.opts, JOB_RECORDER, {"do": "stats"})
-        with files.single_holder(requests.lock_path(stage.opts, JOB_RECORDER)):
+        with files.single_holder(FileSite(stage.opts).lock_path(JOB_RECORDER)):
             assert len(list(stage.folder.rglob("*"))) > 10
             assert not_private(stage.folder) == []
     finally:
@@ -490,7 +491,7 @@ def ask():
 
     def leave(stage, request):
         requests.leave(stage.opts, JOB_RECORDER, request)
-        folder = requests.engine_dir(stage.opts, JOB_RECORDER) / "requests"
+        folder = FileSite(stage.opts).path(JOB_RECORDER) / "requests"
         assert stage.until(lambda: list(folder.glob("*.reply")))
         (path,) = folder.glob("*.reply")
         reply = files.read_msgpack(path)

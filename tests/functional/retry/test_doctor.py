@@ -17,6 +17,7 @@ from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry import doctor
 from saltext.jobs.core.retry.store import FORMAT, Changes, RetryStore
+from saltext.jobs.core.site import FileSite
 from tests.functional.retry.records import JID, load_of, record_of, snapshot_of
 
 SIGNED = {"require_minion_sign_messages": True, "drop_messages_signature_fail": True}
@@ -30,7 +31,7 @@ def opts(opts):
 
 @pytest.fixture
 def running(opts):
-    with files.single_holder(requests.lock_path(opts, JOB_RETRY)):
+    with files.single_holder(FileSite(opts).lock_path(JOB_RETRY)):
         yield
 
 
@@ -86,7 +87,7 @@ def test_an_engine_that_does_not_run_is_told_of_with_what_waits_for_it(opts):
 def test_an_engine_that_runs_and_does_nothing_is_told_of(opts, running):
     RetryStore(opts).beat("here_master", time.time() - 100)
     assert "no sign of life for 1" in finding(opts, "has shown")
-    path = requests.engine_dir(opts, JOB_RETRY) / "requests" / "x.request"
+    path = FileSite(opts).path(JOB_RETRY) / "requests" / "x.request"
     files.write_msgpack(path, {"do": "pause"})
     os.utime(path, (time.time() - 100, time.time() - 100))
     assert "has not taken a request for 1" in finding(opts, "taken")
@@ -126,7 +127,7 @@ def test_keys_that_cannot_be_read_are_told_of_and_so_is_that_there_are_none(opts
 
 
 def test_a_pause_is_told_of(opts):
-    path = requests.engine_dir(opts, JOB_RETRY) / "paused"
+    path = FileSite(opts).path(JOB_RETRY) / "paused"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"")
     finding(opts, "the queue is paused")
@@ -136,7 +137,7 @@ def test_what_a_later_version_has_written_is_told_of(opts):
     RetryStore(opts).write(Changes({JID: {**snapshot_of("a")}}, {("a", JID): record_of("a")}))
     banks = salt.cache.Cache(opts)
     banks.store("job_retry/jobs", JID, {**banks.fetch("job_retry/jobs", JID), "format": FORMAT + 1})
-    files.write_msgpack(requests.engine_dir(opts, JOB_RETRY) / "checkpoint", {"format": FORMAT + 1})
+    files.write_msgpack(FileSite(opts).path(JOB_RETRY) / "checkpoint", {"format": FORMAT + 1})
     assert "is of format" in finding(opts, "the engine does not start")
     assert JID in finding(opts, "left alone in the queue")
     with pytest.raises(CommandExecutionError, match="from a later version of saltext-jobs"):

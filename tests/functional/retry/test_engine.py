@@ -7,11 +7,13 @@ import sys
 
 import pytest
 
+from saltext.jobs.core.disk.folder import FileFolder
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.checkpoint import Checkpoint
 from saltext.jobs.core.retry.premises import doubts_about, settings_of
 from saltext.jobs.core.settings import RetrySettings, read_settings
+from saltext.jobs.core.site import FileSite
 from tests.functional.options import options_in
 
 
@@ -120,17 +122,21 @@ def test_effects_and_facts_are_performed_and_handled_without_exception():
     assert set(retry.HANDLERS) == set(facts.Fact.__subclasses__())
 
 
+def checkpoint_in(path):
+    return Checkpoint(FileSite({"cachedir": path}), FileFolder(path))
+
+
 def test_an_engine_that_dies_in_its_first_second_leaves_behind_from_when_on_jobs_are_looked_for(tmp_path):
-    first = Checkpoint(tmp_path / "checkpoint", tmp_path / "log")
+    first = checkpoint_in(tmp_path)
     first.read(1000.0)
-    second = Checkpoint(tmp_path / "checkpoint", tmp_path / "log")
+    second = checkpoint_in(tmp_path)
     second.read(2000.0)
     assert (first.at, second.at) == (1000.0, 1000.0)
 
 
 def test_a_checkpoint_that_is_damaged_is_the_present_and_says_so(tmp_path, caplog):
     (tmp_path / "checkpoint").write_bytes(b"\xc1 rubbish")
-    checkpoint = Checkpoint(tmp_path / "checkpoint", tmp_path / "log")
+    checkpoint = checkpoint_in(tmp_path)
     checkpoint.read(1000.0)
     assert checkpoint.at == 1000.0
     assert "jobs of the past are not looked at" in caplog.text

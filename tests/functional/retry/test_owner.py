@@ -4,36 +4,36 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.retry.owner import owner_of, settle_owner
+from saltext.jobs.core.site import FileSite, site_of
 
 
 @pytest.fixture
 def path(opts):
-    found = requests.engine_dir(opts, JOB_RETRY) / "owner"
+    found = FileSite(opts).path(JOB_RETRY) / "owner"
     found.parent.mkdir(parents=True)
     return found
 
 
 def test_the_first_one_to_lead_names_the_queue_for_all_that_follow(opts, path):
-    assert settle_owner({**opts, "id": "one"}) == "one"
-    assert settle_owner({**opts, "id": "two"}) == owner_of({**opts, "id": "two"}) == "one"
+    assert settle_owner(site_of(opts).folder(JOB_RETRY), "one") == "one"
+    assert settle_owner(site_of(opts).folder(JOB_RETRY), "two") == owner_of({**opts, "id": "two"}) == "one"
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"\xff", b"../elsewhere", b"a/b"])
 def test_a_file_that_names_nobody_is_written_anew_and_stays(opts, path, content):
     path.write_bytes(content)
-    assert settle_owner({**opts, "id": "one"}) == "one"
-    assert settle_owner({**opts, "id": "two"}) == "one"
+    assert settle_owner(site_of(opts).folder(JOB_RETRY), "one") == "one"
+    assert settle_owner(site_of(opts).folder(JOB_RETRY), "two") == "one"
 
 
 def test_a_line_that_somebody_has_ended_is_the_same_name(opts, path):
     path.write_bytes(b"one\n")
-    assert settle_owner({**opts, "id": "two"}) == "one"
+    assert settle_owner(site_of(opts).folder(JOB_RETRY), "two") == "one"
 
 
 def test_a_file_that_cannot_be_read_now_names_nobody_else(opts, path):
     path.mkdir()
     with pytest.raises(OSError, match="owner"):
-        settle_owner({**opts, "id": "two"})
+        settle_owner(site_of(opts).folder(JOB_RETRY), "two")

@@ -19,6 +19,7 @@ from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.retry.entry import Entry
 from saltext.jobs.core.retry.store import Changes, RetryStore
+from saltext.jobs.core.site import FileSite
 from tests.functional.retry.records import JID, load_of, record_of, snapshot_of
 
 
@@ -147,7 +148,7 @@ def answering(opts):
         threads.append(threading.Thread(target=serve, args=(number,)))
         threads[0].start()
 
-    with files.single_holder(requests.lock_path(opts, JOB_RETRY)):
+    with files.single_holder(FileSite(opts).lock_path(JOB_RETRY)):
         yield begin
         ended.set()
         for thread in threads:

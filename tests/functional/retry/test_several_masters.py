@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.disk import files
-from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.owner import owner_of
 from saltext.jobs.core.retry.store import FORMAT, Changes, RetryStore
+from saltext.jobs.core.site import FileSite
 from tests.functional.retry.records import JID, accept, record_of, snapshot_of
 from tests.functional.retry.test_shell import Stage
 from tests.functional.retry.test_shell_log import Master
@@ -67,7 +67,7 @@ def test_the_next_one_has_what_was_queued_and_what_was_published_while_nobody_le
 
 
 def test_what_masters_of_a_cluster_had_of_their_own_is_taken_over(masters, opts):
-    folder = requests.engine_dir(opts, JOB_RETRY)
+    folder = FileSite(opts).path(JOB_RETRY)
     for name, minion in (("one", "a"), ("two", "b")):
         files.write_msgpack(folder / name / "checkpoint", {"format": FORMAT, "at": 1.0, "open": {}})
         jid = JID if minion == "a" else str(int(JID) + 1)
@@ -82,7 +82,7 @@ def test_what_masters_of_a_cluster_had_of_their_own_is_taken_over(masters, opts)
 
 
 def test_the_queue_of_an_engine_of_an_earlier_version_is_left_to_it(masters, opts, caplog):
-    folder = requests.engine_dir(opts, JOB_RETRY)
+    folder = FileSite(opts).path(JOB_RETRY)
     files.write_msgpack(folder / "one" / "checkpoint", {"format": FORMAT, "at": 1.0, "open": {}})
     with files.single_holder(folder / "one" / "lock"):
         masters.lead("two").run(0.3)

@@ -29,6 +29,7 @@ from saltext.jobs.core.retry.ports import ports_of
 from saltext.jobs.core.retry.shell import RetryShell
 from saltext.jobs.core.retry.store import FORMAT, Changes, RetryStore
 from saltext.jobs.core.settings import RetrySettings
+from saltext.jobs.core.site import FileSite
 from saltext.jobs.core.sqlite.banks import banks_of
 from tests.functional.retry.records import JID, accept, load_of, record_of, snapshot_of
 from tests.waiting import comes_true
@@ -141,7 +142,7 @@ def test_requests_that_were_left_while_the_engine_was_down_are_carried_out_in_th
     requests.leave(opts, JOB_RETRY, {"do": "enqueue", "jid": JID, "minions": ["a"]})
     requests.leave(opts, JOB_RETRY, {"do": "cancel", "minion": "a", "jid": None})
     stage.start()
-    folder = requests.engine_dir(opts, JOB_RETRY) / "requests"
+    folder = FileSite(opts).path(JOB_RETRY) / "requests"
     stage.until(lambda: len(list(folder.glob("*.reply"))) == 2)
     assert stage.state("a") is State.CANCELLED
 
@@ -206,7 +207,7 @@ def test_a_corrupt_record_of_a_publish_keeps_no_engine_from_starting(stage, opts
     stage.start()
     requests.leave(opts, JOB_RETRY, {"do": "pause"})
     stage.bus.tell(events.wake_tag(JOB_RETRY), {})
-    folder = requests.engine_dir(opts, JOB_RETRY) / "requests"
+    folder = FileSite(opts).path(JOB_RETRY) / "requests"
     stage.until(lambda: list(folder.glob("*.reply")))
 
 
@@ -297,7 +298,7 @@ def test_a_job_of_a_later_version_is_not_queued_anew(stage, opts, job_cache):
 
 
 def test_the_engine_does_not_start_over_a_checkpoint_of_a_later_version(opts, job_cache):
-    path = requests.engine_dir(opts, JOB_RETRY) / "checkpoint"
+    path = FileSite(opts).path(JOB_RETRY) / "checkpoint"
     files.write_msgpack(path, {"format": FORMAT + 1, "at": 1.0, "closed": {}})
     written = path.read_bytes()
     with pytest.raises(LaterVersion, match="nothing of the retry queue is delivered until the later version"):

@@ -13,6 +13,7 @@ from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.log import segments
 from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.store import Changes, RetryStore
+from saltext.jobs.core.site import FileSite
 from tests.functional.retry.records import JID, accept, load_of, record_of, returners, snapshot_of
 from tests.functional.retry.test_shell import SIGNAL, Stage
 
@@ -219,7 +220,7 @@ def test_a_checkpoint_of_0_2_0_is_gone_on_from(make, master, opts):
     before = time.time() - 600
     master.publish(JID, "a")
     master.publish("20260516111111111111", "b")
-    path = requests.engine_dir(opts, JOB_RETRY) / "checkpoint"
+    path = FileSite(opts).path(JOB_RETRY) / "checkpoint"
     files.write_msgpack(path, {"format": 2, "at": before, "closed": {JID: time.time()}})
     stage = make()
     stage.until(lambda: stage.state("b", "20260516111111111111") is State.PENDING)

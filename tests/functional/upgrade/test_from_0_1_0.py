@@ -20,7 +20,7 @@ from saltext.jobs.core.batch.summary import minions, summary
 from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.disk.spool import Reader, Spool
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RECORDER, JOB_RETRY
-from saltext.jobs.core.engine.requests import Inbox, engine_dir
+from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.formats import FIELD
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.recorder.carry_over import carry_over
@@ -28,8 +28,11 @@ from saltext.jobs.core.recorder.choice import digest
 from saltext.jobs.core.recorder.files import Aside, Progress, Seen
 from saltext.jobs.core.recorder.record import unpacked
 from saltext.jobs.core.retry.checkpoint import read_checkpoint
+from saltext.jobs.core.retry.pause import is_paused
 from saltext.jobs.core.retry.store import RetryStore
+from saltext.jobs.core.site import FileSite, site_of
 from saltext.jobs.core.store.publication import Publication
+from tests.batches import journal_path
 from tests.functional.options import options_in
 from tests.functional.upgrade.open_batches import go_on_with
 
@@ -73,7 +76,7 @@ def test_an_open_batch_goes_on_and_sends_to_no_minion_that_may_have_the_job(opts
 
 def test_a_batch_that_is_written_anew_has_its_format_in_it(opts):
     store = BatchStore(opts)
-    path = store.journal_path(store.open_jids()[0])
+    path = journal_path(store, store.open_jids()[0])
     assert FIELD not in Journal(path).read().snapshot
     batch, opened = store.open(store.open_jids()[0])
     opened.rewrite(batch.snapshot())
@@ -110,9 +113,9 @@ def test_the_queue_has_its_job_and_each_entry_with_what_has_become_of_it(opts):
 
 
 def test_the_queue_begins_where_it_ended_and_stays_paused(opts):
-    folder = engine_dir(opts, JOB_RETRY)
-    assert read_checkpoint(folder / "checkpoint")["at"] == NOW
-    assert (folder / "paused").exists()
+    folder = site_of(opts).folder(JOB_RETRY)
+    assert read_checkpoint(folder)["at"] == NOW
+    assert is_paused(folder)
     assert RetryStore(opts).last_beat("here_master") == NOW
 
 
@@ -134,7 +137,7 @@ def test_jobs_are_published_by_this_master_and_have_their_returns(opts):
 
 
 def test_what_the_recorder_had_is_in_its_spool_and_what_was_delivered_is_not_delivered_again(opts):
-    folder = engine_dir(opts, JOB_RECORDER)
+    folder = FileSite(opts).path(JOB_RECORDER)
     carry_over(folder)
     spool = Spool(folder / "spool", 1 << 20)
     found = Reader(spool, spool.first).read(100, 1 << 20)
@@ -148,7 +151,7 @@ def test_what_the_recorder_had_is_in_its_spool_and_what_was_delivered_is_not_del
 
 
 def test_what_a_returner_refused_is_kept_with_the_reason_and_can_be_delivered_again(opts, caplog):
-    folder = engine_dir(opts, JOB_RECORDER)
+    folder = FileSite(opts).path(JOB_RECORDER)
     carry_over(folder)
     carry_over(folder)  # as after a crash
     aside = Aside(folder / "returners" / "pgjsonb" / "aside", 1 << 20)

@@ -18,11 +18,12 @@ import pytest
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.batch.summary import minions, summary
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
-from saltext.jobs.core.engine.requests import Inbox, engine_dir
+from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry.checkpoint import read_checkpoint
 from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.store import RetryStore
+from saltext.jobs.core.site import site_of
 from tests.functional.options import options_in
 from tests.functional.retry.records import accept, load_of, returners
 from tests.functional.retry.test_shell import Stage
@@ -137,8 +138,8 @@ def test_whom_an_operator_killed_a_job_for_does_not_get_it(stage):
 
 
 def test_from_the_first_publish_on_the_checkpoint_is_a_place_in_the_log(stage):
-    path, jid = engine_dir(stage.opts, JOB_RETRY) / "checkpoint", "20261119145330000000"
+    folder, jid = site_of(stage.opts).folder(JOB_RETRY), "20261119145330000000"
     returners(stage.opts)["salt_cache.save_load"](jid, load_of(jid=jid), ["a"])
     stage.until(lambda: jid in stage.shell.machine.capture.open)
     stage.take_requests()
-    stage.until(lambda: read_checkpoint(path)["positions"])
+    stage.until(lambda: read_checkpoint(folder)["positions"])

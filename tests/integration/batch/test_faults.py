@@ -18,8 +18,9 @@ from saltfactories.utils import random_string
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch.store import BatchStore
-from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER
+from saltext.jobs.core.site import FileSite
+from tests.batches import journal_path, journals
 from tests.integration.batch.conftest import batch_master, timeouts
 from tests.integration.conftest import salt_run
 from tests.integration.faults import CountedJob, EngineProcess, freeze, thaw
@@ -231,7 +232,7 @@ def test_a_batch_that_no_engine_takes_is_withdrawn_and_says_so(complaint, store,
     told = complaint("batch.start", "f*", "cmd.run", job().command)
     assert "batch_manager engine is not running" in told
     assert "withdrawn" in told
-    assert not list(store.folder.parent.glob("requests/*.request"))
+    assert not list(journals(store).parent.glob("requests/*.request"))
 
 
 def test_without_an_engine_status_watch_and_stop_say_so(engine, run, command, store, job):
@@ -368,10 +369,10 @@ def small_disk(store):
     """The batches' folder on a file system of 64 kB."""
     if os.geteuid():
         missing("only root may mount a tmpfs")
-    store.folder.mkdir(parents=True, exist_ok=True)
-    assert os.system(f"mount -t tmpfs -o size=64k tmpfs {store.folder}") == 0
-    yield store.folder
-    assert os.system(f"umount {store.folder}") == 0
+    journals(store).mkdir(parents=True, exist_ok=True)
+    assert os.system(f"mount -t tmpfs -o size=64k tmpfs {journals(store)}") == 0
+    yield journals(store)
+    assert os.system(f"umount {journals(store)}") == 0
 
 
 @pytest.fixture
@@ -414,7 +415,7 @@ def test_a_damaged_journal_is_set_aside_and_the_others_go_on(engine, run, store,
     healthy, broken = start(run, good, "batch=2", tgt="f[12]"), start(run, bad, "batch=2", tgt="f[34]")
     wait_for(lambda: good.begun() and bad.begun(), what="both run")
     engine.kill()
-    path = store.journal_path(broken)
+    path = journal_path(store, broken)
     data = bytearray(path.read_bytes())
     data[30] ^= 0xFF
     path.write_bytes(bytes(data))
@@ -432,7 +433,7 @@ def test_a_torn_journal_tail_is_cut_off(engine, run, store, job):
     jid = start(run, work, "batch=2")
     wait_for(work.begun, what="it runs")
     engine.kill()
-    with store.journal_path(jid).open("ab") as stream:
+    with journal_path(store, jid).open("ab") as stream:
         stream.write(b"\x40\x00\x00\x00torn")
     engine.start()
     assert all_completed(ended(store, jid))
@@ -624,7 +625,7 @@ def test_a_frozen_engine_is_told_of_once_its_beat_is_missing(engine, run, compla
     assert look("batch.status", jid)["engine_silent_seconds"] is None
     engine.signal(signal.SIGSTOP)
     try:
-        lock = requests.lock_path(master.config, BATCH_MANAGER)
+        lock = FileSite(master.config).lock_path(BATCH_MANAGER)
         then = time.time() - 80
         os.utime(lock, (then, then))  # as if it had been frozen for so long
         assert look("batch.status", jid)["engine_silent_seconds"] >= 80

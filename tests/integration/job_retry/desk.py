@@ -17,6 +17,7 @@ import salt.utils.event
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import Refused
+from saltext.jobs.core.site import FileSite
 from tests.integration.conftest import make_master, make_minion
 from tests.waiting import SOON, stretched, wait_for
 
@@ -95,7 +96,7 @@ class Desk:
 
     def engine_pid(self):
         """The process that holds the engine's lock, or None."""
-        lock = str(requests.lock_path(self.opts, JOB_RETRY))
+        lock = str(FileSite(self.opts).lock_path(JOB_RETRY))
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
                 if any(entry.path == lock for entry in process.open_files()):

@@ -12,7 +12,7 @@ import pytest
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.engine.names import JOB_RETRY
-from saltext.jobs.core.engine.requests import engine_dir
+from saltext.jobs.core.site import FileSite
 from tests.integration.faults import CountedJob, CutOffJob, EngineProcess
 from tests.integration.job_retry.desk import Ear, away, kill, lines, retry_master, retry_minion
 from tests.missing import missing
@@ -35,7 +35,7 @@ def engine(master, tmp_path):
         stack.callback(process.kill)
         # From the first checkpoint on, an engine that starts finds what was published before.
         process.start()
-        wait_for((engine_dir(master.config, JOB_RETRY) / "checkpoint").exists, what="the first checkpoint")
+        wait_for((FileSite(master.config).path(JOB_RETRY) / "checkpoint").exists, what="the first checkpoint")
         process.kill()
         yield process
 

@@ -12,7 +12,6 @@ from saltext.jobs.core.batch.shell import BatchShell
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import BATCH_MANAGER
-from saltext.jobs.core.engine.requests import engine_dir
 from saltext.jobs.core.errors import EngineAbsent, JobCacheError, NoMinionMatched
 from saltext.jobs.core.log.masters import LogOfAll
 from saltext.jobs.core.log.records import Returned
@@ -22,6 +21,7 @@ from saltext.jobs.core.master import events
 from saltext.jobs.core.master.events import function_of
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.settings import BatchSettings
+from saltext.jobs.core.site import FileSite
 from tests.unit.batch.bench import BEGIN, spec
 from tests.virtual_loop import VirtualLoop
 
@@ -309,7 +309,7 @@ class ShellBench:
         self.virtual = VirtualLoop()
         self.clock = Clock(BEGIN, self.virtual.steady)
         self.opts = {"cachedir": str(root), "id": "bench_master", "hash_type": "sha256"}
-        engine_dir(self.opts, BATCH_MANAGER).joinpath("batches").mkdir(parents=True, exist_ok=True)
+        FileSite(self.opts).path(BATCH_MANAGER).joinpath("batches").mkdir(parents=True, exist_ok=True)
         self.store = store(self.opts)
         self.settings = BatchSettings(**settings)
         self.inbox = FakeInbox()

@@ -11,6 +11,7 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.batch.state import FORMAT
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.disk.journal import Journal
+from tests.batches import journal_path, journals
 from tests.faults import failing_syncs, full_disk
 from tests.unit.batch.bench import spec
 from tests.unit.batch.shell_bench import JID, FakeWorker, ShellBench
@@ -78,7 +79,7 @@ def test_a_journal_that_cannot_be_opened_at_this_moment_is_not_set_aside(bench):
     bench.store.fails_at, bench.store.trouble = "open", OSError(errno.EMFILE, "Too many open files")
     bench.start()
     bench.run(20)
-    assert bench.store.journal_path(JID).exists()
+    assert journal_path(bench.store, JID).exists()
     bench.store.trouble = None
     assert bench.end(seconds=60).success is True
 
@@ -87,7 +88,7 @@ def test_a_damaged_journal_is_set_aside_and_the_others_go_on(bench):
     bench.begin("ab", "1", timeout=60.0)
     bench.begin("cd", "1", timeout=60.0, jid=OTHER)
     bench.shell.close()
-    path = bench.store.journal_path(JID)
+    path = journal_path(bench.store, JID)
     path.write_bytes(b"\0" * 100)
     bench.start()
     assert bench.end(jid=OTHER).success is True
@@ -98,7 +99,7 @@ def test_a_journal_of_a_later_version_is_left_as_it_is_and_the_others_go_on(benc
     bench.begin("ab", "1", timeout=60.0)
     bench.begin("cd", "1", timeout=60.0, jid=OTHER)
     bench.shell.close()
-    path = bench.store.journal_path(JID)
+    path = journal_path(bench.store, JID)
     snapshot = Journal(path).read().snapshot
     later = Journal(path)
     later.rewrite({**snapshot, "format": FORMAT + 1})
@@ -122,9 +123,9 @@ def test_a_journal_of_a_later_version_is_left_as_it_is_and_the_others_go_on(benc
 
 
 def test_what_a_killed_engine_left_unfinished_is_removed(bench):
-    (bench.store.folder / f".{JID}.journal.x").write_bytes(b"half")
+    (journals(bench.store) / f".{JID}.journal.x").write_bytes(b"half")
     bench.restart()
-    assert os.listdir(bench.store.folder) == []
+    assert os.listdir(journals(bench.store)) == []
 
 
 def test_a_batch_that_is_refused_leaves_nothing_that_could_run_later(bench, monkeypatch):

@@ -1,0 +1,18 @@
+"""Where the journals of batches are, for tests that do something to the files themselves."""
+
+from __future__ import annotations
+
+import pathlib
+
+from saltext.jobs.core.batch.store import journal_name
+from saltext.jobs.core.store.needed import BATCHES
+
+
+def journals(store) -> pathlib.Path:
+    """The directory of a BatchStore's journals."""
+    return pathlib.Path(store.folder.where(BATCHES))
+
+
+def journal_path(store, jid, ended=False) -> pathlib.Path:
+    """The file of one of them."""
+    return pathlib.Path(store.folder.where(journal_name(jid, ended)))
