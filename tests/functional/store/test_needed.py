@@ -1,0 +1,54 @@
+"""What the job cache does while nobody can tell which jobs are those of batches."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import salt.loader
+
+from saltext.jobs.core.site import FileSite
+from saltext.jobs.core.store.needed import BATCHES
+from tests.functional.options import options_in
+
+JID = "20160516000000000000"
+
+
+@pytest.fixture
+def opts(tmp_path):
+    return options_in(tmp_path, master_job_cache="salt_cache", cache="localfs", keep_jobs_seconds=60)
+
+
+@pytest.fixture
+def job_cache(opts):
+    return salt.loader.returners(opts, salt.loader.minion_mods(opts, utils=salt.loader.utils(opts)))
+
+
+@pytest.fixture
+def journals(opts):
+    """The folder of the batches' journals, in which nothing can be looked up as long as it is there."""
+    path = FileSite(opts).path("batch_manager") / BATCHES
+    path.parent.mkdir(parents=True)
+    path.symlink_to(path.name)
+    return path
+
+
+def test_nothing_is_published_under_a_given_jid_as_long_as_it_may_be_that_of_a_batch(job_cache, journals, caplog):
+    assert job_cache["salt_cache.prep_jid"](passed_jid=JID) is None
+    assert f"Nobody may publish under the jid {JID} now" in caplog.text
+    assert job_cache["salt_cache.prep_jid"](), "a new one is no batch's"
+    journals.unlink()
+    assert job_cache["salt_cache.prep_jid"](passed_jid=JID) == JID
+
+
+def test_no_job_is_removed_as_long_as_it_may_be_that_of_a_batch(job_cache, journals, opts, caplog):
+    job_cache["salt_cache.save_load"](JID, {"fun": "test.ping", "tgt": "*"}, minions=["a"])
+    for folder, _, names in os.walk(os.path.join(opts["cachedir"], "jobs")):
+        for name in names:
+            os.utime(os.path.join(folder, name), (1, 1))
+    job_cache["salt_cache.clean_old_jobs"]()
+    assert "Batches cannot be looked up" in caplog.text
+    assert job_cache["salt_cache.get_load"](JID)
+    journals.unlink()
+    job_cache["salt_cache.clean_old_jobs"]()
+    assert job_cache["salt_cache.get_load"](JID) == {}

@@ -1,0 +1,63 @@
+"""What an engine's files are when the disk does not tell, and what is left of a process that was killed."""
+
+from __future__ import annotations
+
+import pytest
+
+from saltext.jobs.core.disk.folder import FileFolder
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = FileFolder(tmp_path / "engine")
+    made.write("requests/1", b"one")
+    return made
+
+
+@pytest.fixture
+def unreadable(folder):
+    """A name below which nothing can be looked up, whoever looks."""
+    (folder.path / "loop").symlink_to("loop")
+    return "loop/1"
+
+
+def test_what_cannot_be_looked_up_is_not_taken_for_absent(folder, unreadable):
+    for look in (folder.exists, folder.read, folder.modified, folder.remove):
+        with pytest.raises(OSError, match="symbolic links"):
+            look(unreadable)
+    with pytest.raises(OSError, match="symbolic links"):
+        folder.names("loop")
+
+
+@pytest.mark.parametrize("name", ["requests/2", "nowhere/1", "requests/1/below", "requests/" + "x" * 300])
+def test_what_cannot_be_there_is_absent(folder, name):
+    assert not folder.exists(name)
+
+
+def test_what_a_process_was_writing_that_was_killed_is_no_file_and_is_swept_away(folder):
+    unfinished = folder.path / "requests" / ".1.abc"
+    unfinished.write_bytes(b"ha")
+    assert folder.names("requests") == ["requests/1"]
+    folder.sweep("requests")
+    assert not unfinished.exists()
+    assert folder.read("requests/1") == b"one"
+    folder.sweep("nowhere")
+
+
+def test_whoever_does_not_lead_changes_nothing(folder):
+    def fence():
+        raise OSError("another one leads")
+
+    stale = FileFolder(folder.path, fence)
+    for change in (
+        lambda: stale.write("requests/1", b"two"),
+        lambda: stale.rename("requests/1", "requests/2"),
+        lambda: stale.set_aside("requests/1"),
+        lambda: stale.remove("requests/1"),
+        lambda: stale.sweep("requests"),
+        lambda: stale.journal("requests/1").rewrite({}),
+    ):
+        with pytest.raises(OSError, match="another one leads"):
+            change()
+    assert [path.name for path in (folder.path / "requests").iterdir()] == ["1"]
+    assert folder.read("requests/1") == b"one"
