@@ -51,7 +51,7 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
             found.append(
                 f"the engine runs, and has shown no sign of life for {silent_for:.0f} s: look in the master's log"
             )
-    except StateError as exc:
+    except (StateError, OSError) as exc:
         found.append(f"the queue cannot be read, and is not written either: {exc}")
     found += _about_later_versions(opts, store)
     if aside:
@@ -82,7 +82,7 @@ def _about_later_versions(opts: Mapping[str, Any], store: RetryStore) -> list[st
         found.append(f"the engine does not start: {exc}")
     except (StateError, OSError):
         pass  # of which the engine's log tells
-    with contextlib.suppress(StateError):  # told already
+    with contextlib.suppress(StateError, OSError):  # told already
         later = store.find_later(owner_of(opts))
         if later:
             some = ", ".join(sorted(later)[:5])

@@ -6,7 +6,6 @@ That name is the id of the master that led first. It must never change as long a
 
 from __future__ import annotations
 
-import contextlib
 import pathlib
 import shutil
 from collections.abc import Mapping
@@ -28,10 +27,8 @@ _OWNER = "owner"
 
 
 def owner_of(opts: Mapping[str, Any]) -> str:
-    """Return the name under which the entries of this master's queue stand."""
-    with contextlib.suppress(OSError):
-        return _settled(site_of(opts).folder(JOB_RETRY)) or str(opts["id"])
-    return str(opts["id"])
+    """Return the name under which the entries of this master's queue stand. :raises OSError: when it cannot be read now."""
+    return _settled(site_of(opts).folder(JOB_RETRY)) or str(opts["id"])
 
 
 def settle_owner(folder: Folder, master: str) -> str:

@@ -133,6 +133,11 @@ def test_a_pause_is_told_of(opts):
     finding(opts, "the queue is paused")
 
 
+def test_that_nobody_can_tell_whose_the_queue_is_is_told_of(opts):
+    (FileSite(opts).path(JOB_RETRY) / "owner").mkdir(parents=True)
+    assert "owner" in finding(opts, "the queue cannot be read")
+
+
 def test_what_a_later_version_has_written_is_told_of(opts):
     RetryStore(opts).write(Changes({JID: {**snapshot_of("a")}}, {("a", JID): record_of("a")}))
     banks = salt.cache.Cache(opts)

@@ -37,3 +37,5 @@ def test_a_file_that_cannot_be_read_now_names_nobody_else(opts, path):
     path.mkdir()
     with pytest.raises(OSError, match="owner"):
         settle_owner(site_of(opts).folder(JOB_RETRY), "two")
+    with pytest.raises(OSError, match="owner"):
+        owner_of(opts)
