@@ -86,7 +86,7 @@ def shown(value: Any) -> str:
         return ", ".join(f"`{item}`" for item in value) or "none"
     if isinstance(value, float) and value == math.floor(value):
         value = int(value)
-    return "none" if value == "" else f"`{value}`"
+    return "none" if value in ("", None) else f"`{value}`"
 
 
 def _duration(seconds: float) -> str:

@@ -17,7 +17,7 @@ import time
 import salt.utils.job
 
 from saltext.jobs.core import compat, lines
-from saltext.jobs.core.batch.minion_data import may_have_started
+from saltext.jobs.core.batch.minion_data import lanes_of, may_have_started
 from saltext.jobs.core.batch.permission import Permission
 from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.runner_call import RunnerCalls
@@ -86,6 +86,7 @@ def _ports(loop, lease, opts, settings):
         can_queue=lambda: requests.is_running(opts, JOB_RETRY),
         queue_worker=Worker(loop),
         permission=Permission(opts, settings),
+        lanes=lambda by, minions: lanes_of(opts, by, minions),
         rights_worker=Worker(loop),
         master_age=engine.master_age,
         restarted=lambda since: may_have_started(opts, since),

@@ -90,6 +90,9 @@ def start(tgt=None, fun=None, *args, **options):
     :param approve_by: who may approve, and nobody else: users (``anna``, or ``ldap:anna`` of that login alone) and groups
         (``%ops``), with commas or as a list. Who starts the batch may not, though they are named. Default: whoever may run
         its job.
+    :param exclusive: send to no minion on which certain other batches are in flight, wait for these, and go on. ``True``:
+        batches of the same module, so one of ``state.apply`` waits for one of ``state.highstate``; or names, with commas or
+        as a list: of modules (``state``), or of your own, of other batches that were given the same. Default: False.
     :param str presence: ``ping`` (the default) asks all minions first who is there, ``none`` sends straight away.
     :param str offline: what becomes of minions that don't answer: ``skip`` (the default) leaves them out, ``fail`` counts
         them as failed, ``queue`` hands them to job_retry, which delivers the job later.
@@ -116,6 +119,7 @@ def start(tgt=None, fun=None, *args, **options):
         salt-run batch.start 'web*' state.apply nginx batch=25% failhard=True
         salt-run batch.start '*' cmd.run 'yum -y update' batch=1,10%,50% max_failures=5% timeout=600 max_runtime=1h
         salt-run batch.start '*' state.apply by='nodegroups:[canary,eu,us]' max_failures=10% check='service.status nginx'
+        salt-run batch.start '*' state.apply exclusive=True
         salt-run batch.start like=20260516101112131415 batch=5
         salt-run batch.start 'db*' state.apply batch=1,1 window='Sat,Sun 02:00-05:00' timezone=Europe/Berlin check=approve
     """
@@ -132,7 +136,8 @@ def preview(tgt=None, fun=None, *args, **options):
     :return: a dict with total, minions (names, in the order in which they are sent to), fun, arguments, tgt, tgt_type, sizes
         (how many at a time, one for each stage; with groups, those of the first), groups (``[[name, count]]`` in order, or
         None), check (what is checked, without its arguments, or None), check_after (after how many minions that is, each
-        time), unsure (names of which the master does not know whether the target matches them) and options.
+        time), unsure (names of which the master does not know whether the target matches them), max_in_flight (the limit
+        over all batches, a dict with total, by and each; None where there is none) and options.
 
     CLI Example:
 
@@ -140,7 +145,7 @@ def preview(tgt=None, fun=None, *args, **options):
 
         salt-run batch.preview 'web*' state.apply nginx batch=25%
     """
-    return summary.preview(_asked("preview", tgt, fun, args, options))
+    return summary.preview(_asked("preview", tgt, fun, args, options), asked.limit_of(__opts__))
 
 
 @runner.verb
@@ -174,9 +179,11 @@ def status(jid):
         pending, failed, lost, offline, killed and timed_out, batch_size, stage, stages, halted, halted_reason, stopped_by
         (a user), taken_over_by (a user, or None), created, last_progress, age_seconds, rate (minions per minute since the
         start), eta_seconds (an estimate; None where nobody can say), paused_by (operator, publish, permission, approval,
-        window, start or rights; None where it is not paused), paused_reason, opens_at (when it goes on), check (whether
-        one is under way), approve (what batch.approve is for, counted from 0; None where it is for nothing), success,
-        survivors of a kill, parent where it is a retry, and engine (whether the engine that drives it runs; None when the
+        window, start or rights; None where it is not paused), paused_reason, opens_at (when it goes on), blocked_reason (why
+        it sends to fewer minions than it could, since other batches have the room or the minions; None where it does not),
+        blocked_by (``{jid: minions}`` that it waits for, where it is exclusive), check (whether one is under
+        way), approve (what batch.approve is for, counted from 0; None where it is for nothing), success, survivors of a
+        kill, parent where it is a retry, and engine (whether the engine that drives it runs; None when the
         batch has ended), engine_silent_seconds (for how long that engine has not answered; None where it does). With
         groups also group, group_number, groups (how many) and by. Times are Unix time in seconds.
 

@@ -24,6 +24,7 @@ BASE = {
     "errors",
     "formats",
     "functions",
+    "grouping",
     "ids",
     "lines",
     "metrics",
@@ -45,6 +46,7 @@ MAY_IMPORT = {
     "errors": set(),
     "formats": {"errors"},
     "functions": set(),
+    "grouping": set(),
     "ids": set(),
     "lines": set(),
     "loader": set(),
@@ -53,7 +55,7 @@ MAY_IMPORT = {
     "reasons": set(),
     "returned": set(),
     "options": {"errors", "ids", "windows"},
-    "settings": {"errors", "options"},
+    "settings": {"errors", "grouping", "options"},
     "version": set(),
     "windows": {"errors"},
     "display": set(),
@@ -89,6 +91,7 @@ FOR_SALT = [
 #: The modules of each wing that touch the master, the disk, a clock or the loop. All others are pure: facts in, effects out.
 SHELLS = {
     "batch": {
+        "allotting",
         "asked",
         "catalog",
         "doctor",
@@ -136,7 +139,7 @@ SHELLS = {
     },
 }
 #: What a pure module may import from outside its wing: options that have been read, windows of time, a logger, and the like.
-VALUES = {"display", "errors", "functions", "lines", "metrics", "options", "reasons", "settings", "windows"}
+VALUES = {"display", "errors", "functions", "grouping", "lines", "metrics", "options", "reasons", "settings", "windows"}
 #: What has a clock, a loop, a disk or a network.
 IMPURE = {"asyncio", "io", "multiprocessing", "os", "pathlib", "shutil", "socket", "subprocess", "threading", "time"}
 

@@ -30,6 +30,7 @@ export function isScheduled(batch) {
 /** How a batch stands, in one word, as `salt-run batch.list` has it: `complete` does not say whether all went well. */
 export function word(batch) {
   if (batch.state === "complete") return (batch.success === undefined ? !batch.failed : batch.success) ? "succeeded" : "unsuccessful";
+  if (batch.state === "running" && batch.blocked_reason && !batch.active) return "waiting";
   if (batch.state !== "paused" || !batch.paused_by || isHeld(batch)) return batch.state;
   return batch.paused_by === "start" ? "scheduled" : "waiting";
 }
@@ -118,6 +119,7 @@ export function apply(batch, what, data) {
   if (typeof data.status === "string") batch.state = data.status;
   if (typeof data.group === "string") batch.group = data.group;
   if (what === "paused") Object.assign(batch, { paused_by: text(data.paused_by), paused_reason: text(data.reason), opens_at: finite(data.opens_at) });
+  if (what === "progress") batch.blocked_reason = text(data.blocked_reason);
   if (what === "resumed") Object.assign(batch, { paused_by: null, paused_reason: null, opens_at: null });
   if (what === "halted" || what === "complete") {
     Object.assign(batch, { halted_reason: text(data.halted_reason), success: data.success === true });

@@ -1,8 +1,8 @@
 // What stands in the form for a new batch: as it is kept over a reload, and as another batch fills it. Pure.
 
 /** Fields of the form, each a text; `failhard` is true or missing. */
-export const FIELDS = ["tgt", "tgt_type", "fun", "arg", "kwarg", "batch", "max_failures", "failhard", "by", "check", "window", "timezone", "start_at", "max_runtime", "offline", "presence"];
-const OF_OPTIONS = ["max_failures", "by", "check", "window", "timezone", "max_runtime", "offline", "presence"];
+export const FIELDS = ["tgt", "tgt_type", "fun", "arg", "kwarg", "batch", "max_failures", "failhard", "by", "check", "window", "timezone", "start_at", "max_runtime", "exclusive", "offline", "presence"];
+const OF_OPTIONS = ["max_failures", "by", "check", "window", "timezone", "max_runtime", "exclusive", "offline", "presence"];
 /** A keyword argument, as a runner writes it among the words of a job. */
 const KEYWORD = /^[A-Za-z_]\w*=/;
 

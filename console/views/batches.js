@@ -105,6 +105,7 @@ export function remark(batch, silent) {
   if (batch.halted_reason) return line(batch.halted_reason, 120);
   if (batch.state === "paused" && batch.paused_reason) return line(batch.paused_reason, 120);
   const parts = [];
+  if (batch.blocked_reason && !isOver(batch)) parts.push(line(batch.blocked_reason, 200));
   if (Number.isFinite(batch.stages) && batch.stages > 1) parts.push(`stage ${batch.stage} of ${batch.stages}`);
   if (batch.group !== undefined) parts.push(`group ${line(batch.group, 40)}`);
   if (batch.engine === false && !isOver(batch)) parts.push("no engine runs");

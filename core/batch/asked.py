@@ -7,6 +7,7 @@ Each option is listed once, with the function that reads it; one that is not giv
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -18,18 +19,19 @@ from saltext.jobs.core import arguments
 from saltext.jobs.core.batch import rollout
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.minion_data import doubts_about
-from saltext.jobs.core.batch.plan import APPROVE, parse_by
+from saltext.jobs.core.batch.plan import APPROVE
 from saltext.jobs.core.batch.spec import OFFLINE, PRESENCE, Spec, failures_allowed, sizes_of
 from saltext.jobs.core.batch.summary import minions as minions_of
 from saltext.jobs.core.compat import minion_keys
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.errors import Refused
+from saltext.jobs.core.grouping import parse_by
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.master.access import Access
 from saltext.jobs.core.master.caller import Caller, require_no_peer, require_right
 from saltext.jobs.core.master.groups import groups_of, names_of
 from saltext.jobs.core.master.outcome import minions_of as job_minions
-from saltext.jobs.core.settings import BatchSettings, engine_options, read_settings
+from saltext.jobs.core.settings import BatchSettings, InFlightLimit, engine_options, read_settings
 
 #: The size of a batch for which none is given.
 BATCH = "10%"
@@ -50,6 +52,21 @@ def _approvers(name: str, value: Any) -> tuple[str, ...]:
     return found
 
 
+_CLAIM = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def _exclusive(name: str, value: Any) -> bool | tuple[str, ...]:
+    if isinstance(value, bool):
+        return value or ()
+    found = tuple(dict.fromkeys(arguments.names(name, value)))
+    if not found or not all(map(_CLAIM.fullmatch, found)):
+        raise Refused(
+            f"{name} is {value!r}; accepted is True, for batches of the same module (state, pkg, …), or names, with commas "
+            "or as a list: of modules, or of your own"
+        )
+    return found
+
+
 _Reader = Callable[[str, Any], Any]
 _positive = functools.partial(arguments.seconds, above=0)
 #: Options that are read on their own.
@@ -63,6 +80,7 @@ _READERS: dict[str, _Reader] = {
     "check_timeout": _positive,
     "approve_timeout": _positive,
     "approve_by": _approvers,
+    "exclusive": _exclusive,
     "presence": functools.partial(arguments.choice, accepted=PRESENCE),
     "offline": functools.partial(arguments.choice, accepted=OFFLINE),
     "ret": arguments.word,
@@ -205,6 +223,11 @@ def _match(opts: Mapping[str, Any], tgt: Any, tgt_type: str) -> tuple[str, ...]:
     if not found:
         raise Refused(f"The target {tgt!r} of type {tgt_type!r} matches no accepted minion")
     return found
+
+
+def limit_of(opts: Mapping[str, Any]) -> InFlightLimit | None:
+    """Return how many minions may be in flight over all batches. :raises Refused: where the options are wrong."""
+    return _settings(opts).max_in_flight
 
 
 def permit_control(opts: Mapping[str, Any], who: Caller, batch: Batch | None = None) -> None:

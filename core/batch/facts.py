@@ -204,6 +204,21 @@ class RightsChecked:
 
 
 @dataclasses.dataclass(frozen=True)
+class Allotted:
+    """
+    To which minions the batch may send now, and what there is too little of for more, where ``limit`` may be in flight (see
+    ``room.py``). ``taken`` are minions on which another batch is in flight, with its jid: they wait until they are in
+    ``free``, or are allotted.
+    """
+
+    minions: tuple[str, ...] = ()
+    lacks: str = ""
+    limit: int = 0
+    taken: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    free: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class Recovered:
     """
     The engine has started anew: whatever was under way has no outcome.
@@ -215,12 +230,15 @@ class Recovered:
     offsets tells by how much the clock was set between two starts. ``boot`` is empty where that cannot be told.
 
     ``taken_over``: another master drove the batch before, or may have, and may have ended with its engine.
+
+    ``shared``: it sends only to minions that it is allotted.
     """
 
     settled_at: float = 0.0
     boot: str = ""
     offset: float = 0.0
     taken_over: bool = False
+    shared: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -257,6 +275,7 @@ Fact = (
     | PauseRequested
     | ResumeRequested
     | RightsChecked
+    | Allotted
     | Recovered
     | Tick
     | Closed
@@ -286,6 +305,7 @@ _NAMES: dict[type, str] = {
     PauseRequested: "pause",
     ResumeRequested: "resume",
     RightsChecked: "rights",
+    Allotted: "room",
     Recovered: "recover",
     Tick: "tick",
     Closed: "closed",

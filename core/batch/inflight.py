@@ -51,6 +51,8 @@ class InFlight(Kept):
         lambda minions: None if minions is None else tuple(minions),
     )
     keepers: set[str] = kept(set, sorted, set)  # those that have answered from records of their own
+    #: Who has come in (1) and gone (-1) since somebody looked; None where nobody does.
+    moves: list[tuple[str, int]] | None = made(lambda: None)
     due: list[tuple[float, str]] = made(list)  # heap over the flights' due times; some are out of date
 
     def rebuild(self) -> None:
@@ -120,6 +122,7 @@ class InFlight(Kept):
         """Begin a publish to minions."""
         self.publishing = minions
         for minion in minions:
+            self._come(minion)
             self.flights[minion] = Flight(Phase.SENDING, now, began=now, acks=minion in self.keepers)
 
     def end_publish(self) -> list[str]:
@@ -134,11 +137,16 @@ class InFlight(Kept):
 
     def revive(self, minion: str, now: float) -> None:
         """Take in a minion that was given up too early; there may be no slot free for it."""
+        self._come(minion)
         self.flights[minion] = Flight(Phase.SENT, now, began=now)
 
     def remove(self, minion: str) -> bool:
         """Take a minion out, and tell whether it was in."""
-        return self.flights.pop(minion, None) is not None
+        if self.flights.pop(minion, None) is None:
+            return False
+        if self.moves is not None:
+            self.moves.append((minion, -1))
+        return True
 
     def seen_running(self, minion: str, now: float, begins: bool = False) -> None:
         """A minion says that it runs the job; ``begins``: that it has just begun."""
@@ -322,6 +330,10 @@ class InFlight(Kept):
         return tuple(minion for minion in self.flights if not self.is_in(minion, Phase.FINAL)), tuple(last)
 
     # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _come(self, minion: str) -> None:
+        if self.moves is not None and minion not in self.flights:
+            self.moves.append((minion, 1))
 
     def _move(self, minion: str, to: Phase, due: float | None = None) -> None:
         self.flights[minion].move(to, due)

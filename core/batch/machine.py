@@ -16,8 +16,8 @@ questions, and is absence only of a minion that was never known to be there.
 
 What a batch is stands in ``state.py``, and its parts hold what they are named for: who is still to be sent to, and who of
 them is there (``pending.py``), how many at a time and when (``pace.py``), what has to be open for that (``gates.py``), who
-is in flight (``inflight.py``), and how each ended (``outcomes.py``). What facts make of it is in as many parts again, each
-of which takes the state and returns effects:
+is in flight (``inflight.py``), how each ended (``outcomes.py``), and what other batches leave to it (``room.py``). What
+facts make of it is in as many parts again, each of which takes the state and returns effects:
 
     attendance.py  who is there, and what becomes of the others     holding.py   gates, and what operators ask for
     sending.py     publishing to the next minions                   ending.py    returns, overdue minions, kills
@@ -47,12 +47,13 @@ class Batch(State):
     def step(self, fact: Fact, now: float) -> list[Effect]:
         """Take a fact that has become known at ``now``, and return what is to be done, in this order."""
         effects = _HANDLERS[type(fact)](self, fact, now) + self._advance(now)
-        self.stepped_at = now
+        self.stepped_at, self.room.allotted = now, ()
         return effects
 
     def _advance(self, now: float) -> list[Effect]:
         """Do what the state calls for, whatever fact led to it."""
         self.pace.warm(now)
+        self.room.wanted = 0  # unless it would send now
         if self.finished or self.started is None:
             return []
         effects = [] if self.is_over() else self._go_on(now)
@@ -110,6 +111,7 @@ _HANDLERS: dict[type, Callable[[Any, Any, float], list[Effect]]] = {
     facts.PauseRequested: holding.pause_requested,
     facts.ResumeRequested: holding.resume,
     facts.RightsChecked: holding.rights_checked,
+    facts.Allotted: sending.allotted,
     facts.Approved: holding.approved,
     facts.Recovered: recovery.recover,
     facts.Closed: _closed,

@@ -50,28 +50,41 @@ class Tally:
 
 
 def _state_of(batch: Batch) -> str:
-    """``waiting`` is paused where nobody has to resume it: for its window, its time, an approval."""
+    """``waiting`` is paused where nobody has to resume it: for its window, its time, an approval, or what others have."""
     pause = batch.waits_for()
+    if batch.waits_for_room() and not batch.flights:
+        return "waiting"
     return "waiting" if pause and pause.by not in HELD else batch.state
 
 
-def metrics_of(batches: Collection[Batch], tally: Tally, journal_bytes: int, now: float) -> list[Metric]:
+def metrics_of(
+    batches: Collection[Batch], tally: Tally, journal_bytes: int, now: float, limit: int | None = None
+) -> list[Metric]:
     """
     Return the figures.
 
     :param batches: those that have not ended.
     :param tally: counts their minions too.
     :param now: Unix time.
+    :param limit: how many minions may be in flight over all batches; None for any number.
     """
     tally.look(batches)
     states = [_state_of(batch) for batch in batches]
-    waiting = [now - batch.last_progress for batch in batches if batch.state == "running"]
+    running = (batch for batch, state in zip(batches, states, strict=True) if state == "running")
+    waiting = [now - batch.last_progress for batch in running]
+    in_flight = "saltext_jobs_batch_in_flight_limit_minions", "Minions that may be in flight over all batches."
     return [
         gauge("saltext_jobs_batches", "Batches that have not ended.", {s: states.count(s) for s in _OPEN}, "state"),
         counter("saltext_jobs_batches_ended_total", "Batches that ended.", tally.batches, "outcome"),
         counter("saltext_jobs_batch_minions_total", "Minions that ended.", tally.minions, "outcome"),
         gauge(
             "saltext_jobs_batch_in_flight_minions", "Minions in flight.", sum(len(batch.flights) for batch in batches)
+        ),
+        *([gauge(*in_flight, limit)] if limit is not None else []),
+        gauge(
+            "saltext_jobs_batches_waiting_for_room",
+            "Batches that send to fewer minions than they could, since other batches have the room or the minions.",
+            sum(bool(batch.waits_for_room()) for batch in batches),
         ),
         gauge(
             "saltext_jobs_batch_pending_minions",

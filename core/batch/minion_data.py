@@ -19,9 +19,10 @@ import salt.utils.data
 import salt.utils.minions
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.batch.plan import Group, groups_of, labels_of, parse_by
+from saltext.jobs.core.batch.plan import Group, groups_of, labels_of
 from saltext.jobs.core.batch.spec import budgets_of, sizes_of
 from saltext.jobs.core.errors import JobsError
+from saltext.jobs.core.grouping import parse_by
 
 
 class MinionDataUnreadable(JobsError):
@@ -110,20 +111,35 @@ def find_groups(opts: Mapping[str, Any], by: Any, minions: Sequence[str]) -> tup
     Return the groups of some minions, in order.
 
     :param opts: the master's options.
-    :param by: as ``plan.parse_by`` takes it.
+    :param by: as ``grouping.parse_by`` takes it.
     :raises ValueError: when ``by`` is malformed, or no minion is known to be in any group: that is a slip, not a plan.
     :raises MinionDataUnreadable: when the cache of minions' grains and pillar fails.
     """
-    wanted = parse_by(by)
-    if wanted.kind == "nodegroups":
-        labels: Mapping[str, Sequence[str]] = nodegroups_of(opts, wanted.order, minions)
-    else:
-        values = values_of(opts, wanted.kind, wanted.key, minions)
-        labels = {minion: labels_of(value) for minion, value in values.items()}
+    labels, wanted = _labels(opts, by, minions), parse_by(by)
     if not any(labels.values()):
         known = f"{len(labels)} of the {len(minions)} minions are known to the master (minion_data_cache)"
         raise ValueError(f"by is {by!r}, but no minion of the target is in such a group; {known}")
     return groups_of(minions, labels, wanted.order)
+
+
+def lanes_of(opts: Mapping[str, Any], by: str, minions: Sequence[str]) -> dict[str, str]:
+    """
+    Return ``{minion: name}``: in which group each of some minions is, as ``groups_of`` says; also where none is in any.
+
+    :param by: as ``grouping.parse_by`` takes it.
+    :raises ValueError: for nodegroups that do not exist.
+    :raises MinionDataUnreadable: when the cache of minions' grains and pillar fails.
+    """
+    groups = groups_of(minions, _labels(opts, by, minions), parse_by(by).order)
+    return {minion: group.name for group in groups for minion in group.minions}
+
+
+def _labels(opts: Mapping[str, Any], by: Any, minions: Sequence[str]) -> Mapping[str, Sequence[str]]:
+    wanted = parse_by(by)
+    if wanted.kind == "nodegroups":
+        return nodegroups_of(opts, wanted.order, minions)
+    values = values_of(opts, wanted.kind, wanted.key, minions)
+    return {minion: labels_of(value) for minion, value in values.items()}
 
 
 def options_for(groups: Sequence[Group], by: str, batch: Any, max_failures: Any) -> dict[str, Any]:

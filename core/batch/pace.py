@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+from typing import Protocol
 
 from saltext.jobs.core.batch.kept import Kept, kept, made
 from saltext.jobs.core.batch.plan import Stage, stages_of
@@ -141,13 +142,25 @@ LONGEST_SECONDS = 5.0
 _SAMPLE = 101
 
 
+class Gathers(Protocol):
+    """What says for how long slots are gathered at least, and whether they are."""
+
+    @property
+    def publish_window(self) -> float:
+        """Seconds."""
+
+    @property
+    def batch_wait(self) -> float:
+        """Seconds for which a slot stays empty: then it waits for no others."""
+
+
 @dataclasses.dataclass(slots=True)
 class PublishWindow(Kept):
     """
     :param spec: what was asked for.
     """
 
-    spec: Spec
+    spec: Gathers
     # Run times in seconds, of the minions that returned last.
     runs: collections.deque[float] = kept(
         lambda: collections.deque(maxlen=_SAMPLE), list, lambda values: collections.deque(values, maxlen=_SAMPLE)

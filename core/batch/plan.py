@@ -22,32 +22,15 @@ NOT_KNOWN = "(not known)"
 #: Most characters of a group's name.
 _LONGEST = 100
 
-#: What a batch may be grouped by.
-KINDS = ("grains", "pillar", "nodegroups")
-
 #: What stands for a check by a person.
 APPROVE = "approve"
 #: What a check by a runner function begins with.
 RUNNER = "runner:"
 
-_BY = re.compile(r"(?P<kind>[a-z]+):(?P<key>[^\[\]]*?)(?::?\[(?P<order>[^\[\]]*)\])?", re.DOTALL)
 _FUNCTION = re.compile(r"[A-Za-z0-9_]+(?:\.[A-Za-z0-9_]+)+")
 
 
 # -- groups -----------------------------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class By:
-    """
-    What a batch is grouped by: a grain or pillar key (``key``, parts divided by colons) or nodegroups.
-
-    ``order`` are the names of groups that come first, in this order; for nodegroups it is all of them.
-    """
-
-    kind: str
-    key: str
-    order: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,25 +39,6 @@ class Group:
 
     name: str
     minions: tuple[str, ...]
-
-
-def parse_by(value: Any) -> By:
-    """
-    Read ``grains:rack``, ``pillar:site:ring``, ``grains:rack:[r7,r2]`` or ``nodegroups:[canary,eu,us]``.
-
-    :raises ValueError: naming what is malformed, and what is accepted.
-    """
-    match = _BY.fullmatch(value.strip()) if isinstance(value, str) else None
-    kind, key = (match["kind"], match["key"].strip().strip(":")) if match else ("", "")
-    given = match["order"] if match else None
-    order = tuple(name.strip() for name in given.split(",")) if given is not None else ()
-    malformed = kind not in KINDS or bool(key) == (kind == "nodegroups") or (kind == "nodegroups" and not order)
-    if malformed or not all(order) or len(set(order)) < len(order):
-        raise ValueError(
-            f"by is {value!r}; accepted is such as 'grains:rack', 'pillar:site:ring', 'grains:rack:[r7,r2]' "
-            "(r7 and r2 first) or 'nodegroups:[canary,eu,us]'"
-        )
-    return By(kind, key, order)
 
 
 def labels_of(value: Any) -> tuple[str, ...]:
@@ -177,18 +141,26 @@ class Membership:
 
     :param minions: all minions of the batch, group by group.
     :param counts: how many minions each group has; empty for a batch without groups, where all are in one.
+
+    ``lanes``: the groups of which only so many minions may be in flight over all batches, ``{minion: name}``; empty where
+    there are none, and until they are known.
     """
 
-    __slots__ = ("_places", "groups")
+    __slots__ = ("_places", "groups", "lanes")
 
     def __init__(self, minions: Sequence[str], counts: Sequence[int]) -> None:
         self.groups = len(counts) or 1
+        self.lanes: Mapping[str, str] = {}
         places = [place for place, count in enumerate(counts) for _ in range(count)]
         self._places = dict(zip(minions, places, strict=True)) if counts else {}
 
     def of(self, minion: str) -> int:
         """Return the place of a minion's group."""
         return self._places.get(minion, 0)
+
+    def lane_of(self, minion: str) -> str:
+        """Return the name of the group of a minion in which only so many may be in flight."""
+        return self.lanes.get(minion, "")
 
 
 # -- checks -----------------------------------------------------------------------------------------------------------

@@ -29,7 +29,8 @@ class Ports:
     ``log``: reads the logs of the masters; None where its job cache keeps none. ``cache`` is used in ``cache_worker`` only.
     ``runner``: calls a runner function, as ``RunnerCalls``. ``queue``: asks the retry queue's engine for something, used in
     ``queue_worker`` only; returns its answer or raises CommandExecutionError; ``can_queue`` tells whether that engine runs.
-    ``permission`` is used in ``rights_worker`` only. ``master_age``: for how many seconds the master has been running.
+    ``permission`` is used in ``rights_worker`` only, as is ``lanes``: in which groups minions are, ``{minion: name}``, by
+    what the first argument says. ``master_age``: for how many seconds the master has been running.
     ``restarted`` returns those of ``{minion: Unix time}`` whose processes may have started since; it blocks.
     ``acks``: whether minions say when they begin a job. ``keep``: seconds for which ended batches are kept, 0 for ever.
     ``is_takeover``: whether the engine before this one was another master's, or may have been, which may have ended with it.
@@ -52,6 +53,7 @@ class Ports:
     can_queue: Callable[[], bool]
     queue_worker: Worker
     permission: Permission
+    lanes: Callable[[str, Sequence[str]], Mapping[str, str]]
     rights_worker: Worker
     master_age: Callable[[], float]
     restarted: Callable[[Mapping[str, float]], Collection[str]]

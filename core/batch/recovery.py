@@ -28,6 +28,7 @@ def recover(batch: State, fact: Recovered, now: float) -> list[Effect]:
     batch.publish_window.begin_anew()
     batch.schedule.recover()
     batch.rights.recover()
+    batch.room.recover(fact.shared)
     _recover_presence(batch, fact.settled_at, now)
     if batch.policy != POLICY:
         _doubt_everything(batch, now)

@@ -16,9 +16,10 @@ import salt.utils.args
 
 from saltext.jobs.core import arguments
 from saltext.jobs.core.batch.minion_data import find_groups, options_for
-from saltext.jobs.core.batch.plan import NOT_KNOWN, WITHOUT, By, Group, Membership, parse_by, parse_check
+from saltext.jobs.core.batch.plan import NOT_KNOWN, WITHOUT, Group, Membership, parse_check
 from saltext.jobs.core.batch.spec import Spec, failures_allowed, sizes_of
 from saltext.jobs.core.errors import Refused
+from saltext.jobs.core.grouping import By, parse_by
 from saltext.jobs.core.master.access import Access
 from saltext.jobs.core.master.caller import Caller
 from saltext.jobs.core.windows import find_zone, parse_moment, parse_windows

@@ -8,7 +8,7 @@ send to a minion that may have received the job. Pure: stdlib only.
 from __future__ import annotations
 
 from saltext.jobs.core.batch import attendance, ending, holding
-from saltext.jobs.core.batch.facts import Effect, Publish, Published, PublishFailed
+from saltext.jobs.core.batch.facts import Allotted, Effect, Publish, Published, PublishFailed
 from saltext.jobs.core.batch.state import State
 
 
@@ -23,18 +23,31 @@ def publish(batch: State, now: float) -> list[Effect]:
     capacity = batch.pace.capacity(len(batch.inflight), batch.waiting.available)
     if not capacity:
         batch.pace.publish_at = None
+        batch.room.suffices()
         return effects
     gathers = capacity < batch.waiting.available and capacity != batch.pace.quota
-    window = batch.publish_window.left(now, len(batch.inflight), gathers) if batch.pace.publishes else 0.0
+    # Where there is too little room, freed slots are gathered for all batches together.
+    is_first = not batch.pace.publishes or bool(batch.room.lacks)
+    window = 0.0 if is_first else batch.publish_window.left(now, len(batch.inflight), gathers)
     if batch.pace.must_wait(now, window):
         return effects
-    minions = batch.waiting.take(capacity)
+    waiting, room = batch.waiting, batch.room
+    minions = waiting.take_those(room.allotted, capacity) if room.shared else waiting.take(capacity)
+    if not minions:
+        batch.room.wanted = capacity
+        return effects
     batch.tried.difference_update(minions)
     batch.inflight.send(minions, now)
     batch.pace.sends(len(minions))
     batch.publish_window.begin_anew()
     batch.last_progress = now
     return [*effects, Publish(minions)]
+
+
+def allotted(batch: State, fact: Allotted, _now: float) -> list[Effect]:
+    """It was said to whom the batch may send, in this step, and what it waits for."""
+    batch.room.told(fact)
+    return []
 
 
 def _next_stages(batch: State, now: float) -> list[Effect]:

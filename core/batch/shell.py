@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.batch import facts
+from saltext.jobs.core.batch.allotting import Allotting
 from saltext.jobs.core.batch.effects import Effects
 from saltext.jobs.core.batch.late import LateReturns
 from saltext.jobs.core.batch.live import Live
@@ -53,6 +54,7 @@ class BatchShell:
     def __init__(self, ports: Ports, settings: BatchSettings) -> None:
         self._ports, self._settings = ports, settings
         self._effects = Effects(ports, self._close)
+        self._allotting = Allotting(ports, settings, lambda jid: self.live.get(jid))
         self._proof = Proof(ports.loop, ports.clock, ports.cache, ports.cache_worker, ports.log, self)
         self._late, self._quiet = LateReturns(ports), Quiet(log)
         self.history = History()
@@ -92,8 +94,9 @@ class BatchShell:
     def metrics(self) -> list[Metric]:
         """Return the engine's figures."""
         ports, batches = self._ports, [live.batch for live in self.live.values()]
+        size, limit = sum(live.journal.size for live in self.live.values()), self._allotting.sharing.limit.total
         return [
-            *metrics_of(batches, self._tally, sum(live.journal.size for live in self.live.values()), ports.clock.now()),
+            *metrics_of(batches, self._tally, size, ports.clock.now(), limit),
             *of_publisher(BATCH_MANAGER, ports.publisher),
             *of_bus(BATCH_MANAGER, ports.bus),
         ]
@@ -105,6 +108,7 @@ class BatchShell:
             self._timer = None
         self._proof.close()
         self._late.close()
+        self._allotting.close()
         for live in self.live.values():
             live.close()
         self._ports.close()
@@ -243,6 +247,7 @@ class BatchShell:
     def _stepped(self, live: Live) -> None:
         """A batch has taken a fact."""
         self._effects.plan_progress(live)
+        self._allotting.stepped(live)
         if live.batch.presence.unseen and not live.batch.finished:
             self._seeking[live] = None
         else:
@@ -290,12 +295,14 @@ class BatchShell:
             batch = Batch(spec, ports.clock.now())
             batch.go_by(boot(), ports.clock.offset)
             known = self._take_in(batch, ports.store.new_journal(spec.jid))
+            batch.room.shared = self._allotting.sharing.is_shared(batch)
             try:
                 await known.rewrite()
             except OSError as exc:
                 await ports.disk_worker.call(ports.store.discard, spec.jid)
                 known.close()
                 del self.live[spec.jid]
+                self._allotting.leave(spec.jid)
                 raise OSError(f"The batch cannot be written down: {exc}") from exc
             log.info("Batch %s: %s on %d minions, started by %s", spec.jid, spec.fun, len(spec.minions), spec.user)
         answer = summary(known.batch, ports.clock.now())
@@ -336,6 +343,7 @@ class BatchShell:
             self._stepped,
             self._effects.heed_clock,
         )
+        self._allotting.enter(live, list(self.live.values()))
         self.live[live.jid] = live
         self._attempt(f"the state file of batch {live.jid}", ports.store.show_to_salt, batch.spec, batch.created)
         return live
@@ -349,16 +357,17 @@ class BatchShell:
         adopted = self._attempt("the batches", self._adopt_all) or []
         self._attempt("the requests", self._service.take)
         for live in adopted:
-            self._attempt(f"batch {live.jid}", live.step, self._recovered())
+            self._attempt(f"batch {live.jid}", live.step, self._recovered(live))
         for live in list(self.live.values()):
             self._attempt(f"batch {live.jid}", self._maintain_one, live)
         self._attempt("what is old", self._forget_old)
 
-    def _recovered(self) -> facts.Recovered:
+    def _recovered(self, live: Live) -> facts.Recovered:
         """What the start of this engine is to a batch. Minions take a while to connect to a master that has just started."""
         left = YOUNG - self._ports.master_age()
         clock = self._ports.clock
-        return facts.Recovered(clock.now() + left if left > 0 else 0.0, boot(), clock.offset, self._ports.is_takeover)
+        settled_at, shared = clock.now() + left if left > 0 else 0.0, self._allotting.sharing.is_shared(live.batch)
+        return facts.Recovered(settled_at, boot(), clock.offset, self._ports.is_takeover, shared)
 
     def _attempt(self, what: str, function: Callable[..., T], *args: Any) -> T | None:
         """Do something; an error is logged, and it is tried again in the next pass."""
@@ -428,6 +437,7 @@ class BatchShell:
             return
         live.close()
         del self.live[live.jid]
+        self._allotting.leave(live.jid)
         self.ended.add(live.jid)
         self._tally.add(live.batch)
         if self._proof.forget(live.jid):

@@ -92,7 +92,8 @@ class Spec:
     and ``kwargs``; it is empty where nothing is checked. ``on_behalf`` says whose rights limit a runner function that is
     called for it (``master.caller.Caller.limits``); it is empty where nothing does. ``owner`` says whom Salt had
     authenticated (``master.identity.Identity``); it is empty where that was not kept. ``approve_by`` names the users and,
-    after a ``%``, the groups that may approve; it is empty where whoever may run the job may.
+    after a ``%``, the groups that may approve; it is empty where whoever may run the job may. ``exclusive`` says where it
+    waits for other batches: True for those of the same module, names for those with such a claim.
     """
 
     jid: str
@@ -138,6 +139,20 @@ class Spec:
     on_behalf: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     owner: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     approve_by: tuple[str, ...] = ()
+    exclusive: bool | tuple[str, ...] = ()
+
+    @property
+    def claims(self) -> frozenset[str]:
+        """What it is while it runs on a minion: the module of its function, and the names in ``exclusive``."""
+        names = () if isinstance(self.exclusive, bool) else self.exclusive
+        return frozenset((self.fun.partition(".")[0], *names))
+
+    @property
+    def avoids(self) -> frozenset[str]:
+        """Claims of other batches: where one with such a claim is in flight, it sends to no minion."""
+        if isinstance(self.exclusive, bool):
+            return self.claims if self.exclusive else frozenset()
+        return frozenset(self.exclusive)
 
     def target_for(self, minions: Iterable[str]) -> tuple[Any, str]:
         """
@@ -166,6 +181,8 @@ class Spec:
         values["unsure"] = frozenset(values.get("unsure", ()))
         values["groups"] = tuple((name, count) for name, count in values.get("groups", ()))
         values["approve_by"] = tuple(values.get("approve_by", ()))
+        if not isinstance(values.get("exclusive"), bool):
+            values["exclusive"] = tuple(values.get("exclusive", ()))
         values["group_failures_allowed"] = tuple(values.get("group_failures_allowed", ()))
         return cls(**values)
 

@@ -29,13 +29,14 @@ from saltext.jobs.core.batch.pace import Pace, PublishWindow
 from saltext.jobs.core.batch.pause import Pause, PausedBy
 from saltext.jobs.core.batch.pending import Pending, Presence
 from saltext.jobs.core.batch.plan import Membership
+from saltext.jobs.core.batch.room import Room
 from saltext.jobs.core.batch.spec import Spec
 
 #: Of the policy by which facts are folded. A journal that an engine with another one has begun is folded by this one: then
 #: it is not known any more who was sent to.
 POLICY = 4
 #: Of snapshots and of the facts behind them: see ``core/formats.py``.
-FORMAT = 3
+FORMAT = 4
 
 #: How often a minion that is in doubt, or was given up, is taken to have begun after all since the bus tells so.
 _BELIEVED = 3
@@ -60,6 +61,7 @@ class State(Kept):
     pace: Pace
     presence: Presence
     publish_window: PublishWindow
+    room: Room
     schedule: Schedule
     rights: Rights
     checks: Checks
@@ -94,7 +96,7 @@ class State(Kept):
         self.spec, self.created, self.last_progress = spec, now, now
         self.membership = Membership(spec.minions, [count for _, count in spec.groups])
         self.inflight, self.record, self.pace = InFlight(spec), Outcomes(spec, self.membership), Pace(spec)
-        self.presence, self.publish_window = Presence(spec), PublishWindow(spec)
+        self.presence, self.publish_window, self.room = Presence(spec), PublishWindow(spec), Room(spec)
         self.schedule, self.rights, self.checks = Schedule(spec), Rights(spec), Checks(spec)
         self.pace.not_before = now
         self.waiting = Pending(spec.minions if spec.presence == "none" else (), self.membership)
@@ -108,7 +110,7 @@ class State(Kept):
     def parts(self) -> tuple[Kept, ...]:
         """Those that keep state of their own."""
         sending = (self.inflight, self.record, self.pace, self.presence, self.publish_window)
-        return (*sending, self.schedule, self.rights, self.checks)
+        return (*sending, self.room, self.schedule, self.rights, self.checks)
 
     def snapshot(self) -> dict[str, Any]:
         """Return all that makes the batch, in plain values."""
@@ -171,6 +173,12 @@ class State(Kept):
             return self.schedule.pause()
         return Pause(PausedBy.RIGHTS, self.rights.trouble) if self.rights.trouble else None
 
+    def waits_for_room(self) -> str:
+        """Return what it waits for that other batches have, a sentence; empty where it does not, or is paused."""
+        if self.halted or self.finished or not self.has_more() or self.waits_for():
+            return ""
+        return self.room.why(len(self.flights))
+
     def opens_at(self) -> float | None:
         """Return when the batch goes on by itself, in Unix time; None where it does not wait for that, or nobody knows."""
         pause = self.waits_for()
@@ -197,7 +205,8 @@ class State(Kept):
         cooling = self.pace.cooling[0] if self._waits_for_cooling() else None
         opening = self.schedule.next_due() if self.has_more() and not self.halted and not self.paused else None
         asked = self.rights.next_due() if self.has_more() and not self.halted and not self.paused else None
-        waits = (self.pace.publish_at, cooling, opening, asked, self.checks.due, self._ping_due())
+        publish_at = None if self.room.wanted else self.pace.publish_at  # it is for others to say who may be sent to
+        waits = (publish_at, cooling, opening, asked, self.checks.due, self._ping_due())
         tick_due = (*waits, self.inflight.next_due())
         return min((time for time in tick_due if time is not None), default=None)
 

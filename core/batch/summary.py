@@ -6,6 +6,7 @@ Pure: stdlib only. It must never show a return's payload.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,8 +16,10 @@ from saltext.jobs.core.batch.forecast import seconds_left
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.pause import HELD, PausedBy
 from saltext.jobs.core.batch.plan import APPROVE, RUNNER, gates_of
+from saltext.jobs.core.batch.room import by_batch
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.display.command import published_words, shown, words_of
+from saltext.jobs.core.settings import InFlightLimit
 
 #: What stands in ``driver`` for a batch of ours.
 DRIVER = "engine"
@@ -47,6 +50,8 @@ def announcement(batch: Batch, effect: Announce) -> dict[str, Any]:
     payload["status"] = payload.pop("state")
     if effect.kind == "new":
         payload.update(tgt=spec.tgt, tgt_type=spec.tgt_type, batch_size=batch.pace.size)
+    if effect.kind == "progress":
+        payload.update(blocked_reason=batch.waits_for_room() or None)
     if effect.kind in ("complete", "halted"):
         payload.update(halted_reason=batch.halted, success=batch.success, stopped_by=batch.stopped_by)
     return {**payload, **effect.details}
@@ -83,6 +88,7 @@ def summary(batch: Batch, now: float) -> dict[str, Any]:
         "paused_by": pause.by.value if pause else None,
         "paused_reason": pause.reason if pause else None,
         "opens_at": batch.opens_at(),
+        **_waiting(batch),
         "check": batch.checks.stage is not None,
         "approve": batch.checks.stage if batch.checks.by_hand else None,
         "queue_refused": batch.queue_refused or None,
@@ -113,11 +119,19 @@ _KEPT = (
 )
 
 
+def _waiting(batch: Batch) -> dict[str, Any]:
+    """Return what is told of what a batch waits for that others have."""
+    reason = batch.waits_for_room()
+    return {"blocked_reason": reason or None, "blocked_by": by_batch(batch.room.taken) if reason else {}}
+
+
 def options_of(spec: Spec) -> dict[str, Any]:
     """Return with which options a batch was started, by the names that ``batch.start`` has for them; None for none."""
     found = {name: getattr(spec, name) for name in _KEPT}
     kept = {name: None if value == "" else value for name, value in found.items()}
-    return {**kept, "check": _check_as_typed(spec), "approve_by": list(spec.approve_by) or None, **shown(spec.options)}
+    exclusive = spec.exclusive if isinstance(spec.exclusive, bool) else list(spec.exclusive)
+    more = {"approve_by": list(spec.approve_by) or None, "exclusive": exclusive or None}
+    return {**kept, "check": _check_as_typed(spec), **more, **shown(spec.options)}
 
 
 def _check_as_typed(spec: Spec) -> str | None:
@@ -126,8 +140,8 @@ def _check_as_typed(spec: Spec) -> str | None:
     return name and " ".join((name, *words))
 
 
-def preview(spec: Spec) -> dict[str, Any]:
-    """Return what ``batch.preview`` shows of a batch that is not started."""
+def preview(spec: Spec, limit: InFlightLimit | None = None) -> dict[str, Any]:
+    """Return what ``batch.preview`` shows of a batch that is not started. ``limit``: that over all batches."""
     stages = len(spec.sizes) // max(1, len(spec.groups))
     counts = [count for _, count in spec.groups] or [len(spec.minions)]
     return {
@@ -142,6 +156,7 @@ def preview(spec: Spec) -> dict[str, Any]:
         "check": check_of(spec),
         "check_after": gates_of(spec.sizes, counts) if spec.check else [],
         "unsure": sorted(spec.unsure),
+        "max_in_flight": dataclasses.asdict(limit) if limit else None,
         "options": options_of(spec),
     }
 
@@ -164,6 +179,8 @@ def word(found: Mapping[str, Any]) -> str:
     :param found: its summary, ours or that of a native one.
     """
     state, by = str(found["state"]), found.get("paused_by")
+    if state == "running" and found.get("blocked_reason") and not found.get("active"):
+        return "waiting"
     if state == "complete":
         return "succeeded" if has_succeeded(found) else "unsuccessful"
     if state != "paused" or by is None or by in HELD:

@@ -36,7 +36,17 @@ _MINION_STATES = (*BAD, "active", "pending", Outcome.COMPLETED.value)
 #: Lines of names of one state: of those that need attention, and of the others.
 _MANY_LINES, _FEW_LINES = 6, 2
 #: Options of a batch that are told where they are given, and those that are told where they are not these.
-_TOLD = ("max_failures", "min_executed", "failhard", "batch_wait", "max_runtime", "window", "timezone", "check")
+_TOLD = (
+    "max_failures",
+    "min_executed",
+    "failhard",
+    "batch_wait",
+    "max_runtime",
+    "window",
+    "timezone",
+    "check",
+    "exclusive",
+)
 _USUAL = {"presence": "ping", "offline": "skip"}
 #: Different reasons that are told of one state.
 _REASONS = 6
@@ -139,6 +149,8 @@ def _particulars(batch: Mapping[str, Any], page: Page) -> list[str]:
         ("publishes that failed", batch.get("publish_failures")),
     ]
     lines = [f"{name}: {value}" for name, value in told if value]
+    if batch.get("blocked_reason"):
+        lines.append(str(batch["blocked_reason"]))
     if batch.get("group"):
         lines.append(f"group: {batch['group']} ({batch['group_number']} of {batch['groups']}, by {batch['by']})")
     if not over:
@@ -163,7 +175,11 @@ def _particulars(batch: Mapping[str, Any], page: Page) -> list[str]:
 def _asked(options: Mapping[str, Any]) -> str:
     given = {name: options.get(name) for name in _TOLD if options.get(name)}
     given |= {name: value for name, value in options.items() if name in _USUAL and value != _USUAL[name]}
-    return ", ".join(name if value is True else f"{name}={value}" for name, value in given.items())
+    return ", ".join(name if value is True else f"{name}={_typed(value)}" for name, value in given.items())
+
+
+def _typed(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 def engine_trouble(batch: Mapping[str, Any]) -> str | None:

@@ -105,13 +105,15 @@ class Display:
 
 def waiting_line(summary: Mapping[str, Any], now: float) -> str:
     """Return why a batch sends to nobody for now, when that changes, and what may be done; empty where it does send."""
-    reason = summary.get("paused_reason")
+    # What others have changes with each minion, and is worth a line where this batch stands still.
+    reason = summary.get("paused_reason") or (None if summary.get("active") else summary.get("blocked_reason"))
     if not reason or summary["state"] in ("complete", "halted"):
         return ""
     opens = summary.get("opens_at")
     when = f"; opens {moments.local(opens, None)}" if opens and opens > now else ""
     steps = f"; salt-run batch.approve {summary['jid']} lets it go on" if summary.get("approve") is not None else ""
-    return f"{word(summary)}: {reason}{when}{steps}"
+    told = reason if summary.get("blocked_reason") else f"{word(summary)}: {reason}"
+    return f"{told}{when}{steps}"
 
 
 def progress_line(summary: Mapping[str, Any], width: int | None = None, encoding: str = "utf-8") -> str:

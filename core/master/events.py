@@ -15,7 +15,8 @@ What we announce (payloads are flat dicts, whose fields are marked; Salt adds ``
 ``salt/batch/<jid>/new``
     ``tgt``, ``tgt_type``, ``batch_size``
 ``salt/batch/<jid>/progress``
-    nothing more. At most one a second for each batch, and one when the last minion of a halted batch has ended.
+    ``blocked_reason``: why it sends to fewer minions than it could, since other batches have the room or the minions, or
+    None. At most one a second for each batch, and one when the last minion of a halted batch has ended.
 ``salt/batch/<jid>/paused``
     ``reason``, ``paused_by`` (its code); ``opens_at`` where it waits for its window (Unix time, or None if that is not
     known)

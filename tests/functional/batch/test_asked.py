@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import salt.config
 
-from saltext.jobs.core.batch.asked import new_batch, next_batch
+from saltext.jobs.core.batch.again import asked_again, of_batch
+from saltext.jobs.core.batch.asked import limit_of, new_batch, next_batch
 from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.summary import preview
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master.caller import Caller
@@ -147,6 +149,7 @@ def test_a_preview_tells_who_would_be_sent_to_and_how_many_at_a_time(opts):
         "check": None,
         "check_after": [],
         "unsure": [],
+        "max_in_flight": None,
     }
 
 
@@ -164,6 +167,37 @@ def test_a_preview_tells_what_would_run_and_with_which_options(opts):
     usual = {name: opts[name] for name in ("timeout", "gather_job_timeout")} | {"presence": "ping", "offline": "skip"}
     given = {"batch": "1,100%", "max_failures": "5%", "check": "test.arg 1 a=b", "check_timeout": 300.0}
     assert named == given | usual
+
+
+def test_a_preview_tells_the_limit_over_all_batches(opts):
+    limited = {**opts, "batch_manager": {"max_in_flight": {"total": 500, "by": "grains:dc", "each": 100}}}
+    found = preview(asked_for(limited, "*"), limit_of(limited))
+    assert found["max_in_flight"] == {"total": 500, "by": "grains:dc", "each": 100}
+
+
+@pytest.mark.parametrize(
+    ("given", "shown", "avoids", "claims"),
+    [
+        (True, True, {"state"}, {"state"}),
+        (False, None, set(), {"state"}),
+        ("state", ["state"], {"state"}, {"state"}),
+        ("db, at-night", ["db", "at-night"], {"db", "at-night"}, {"state", "db", "at-night"}),
+        (["db"], ["db"], {"db"}, {"state", "db"}),
+    ],
+)
+def test_exclusive_is_for_batches_of_the_same_module_or_for_names(opts, given, shown, avoids, claims):
+    spec = asked_for(opts, "*", fun="state.apply", exclusive=given)
+    assert (spec.avoids, spec.claims) == (avoids, claims)
+    assert Spec.from_dict(spec.as_dict()) == spec
+    like = asked_again(of_batch(spec), None, None, (), {})
+    assert asked_for(opts, like[0], fun=like[1], **like[3]).exclusive == spec.exclusive
+    assert preview(spec)["options"]["exclusive"] == shown
+
+
+@pytest.mark.parametrize("given", ["state.apply", "a b", "", [], 1.5, {"a": 1}, ["x", True]])
+def test_what_can_be_no_name_in_exclusive_is_refused_with_what_is_accepted(opts, given):
+    with pytest.raises(Refused, match=r"exclusive is .*accepted is"):
+        asked_for(opts, "*", exclusive=given)
 
 
 @pytest.mark.parametrize("check", ["approve", "test.false", "runner:jobs.active"])

@@ -9,9 +9,10 @@ import pytest
 import salt.config
 
 from saltext.jobs.core.batch import rollout
-from saltext.jobs.core.batch.plan import WITHOUT, parse_by
+from saltext.jobs.core.batch.plan import WITHOUT
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.errors import Refused
+from saltext.jobs.core.grouping import parse_by
 from saltext.jobs.core.master.caller import Caller
 from tests.unit.batch.bench import spec
 

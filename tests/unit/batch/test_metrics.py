@@ -34,6 +34,19 @@ def test_the_batch_that_waits_longest_is_told_unless_it_is_paused():
     assert figures["saltext_jobs_batch_without_progress_seconds"] == BEGIN + 500 - running.batch.last_progress
 
 
+def test_the_limit_is_told_where_there_is_one_and_who_waits_for_others_is_not_stuck():
+    waits = Bench("ab", "1")
+    waits.batch.room.shared = True
+    waits.tell(facts.Allotted((), "total", 7))
+    figures = figures_of(metrics_of([waits.batch], Tally(), 0, BEGIN + 500, 7))
+    assert figures["saltext_jobs_batch_in_flight_limit_minions"] == 7
+    assert figures["saltext_jobs_batches_waiting_for_room"] == 1
+    waits.tell(facts.PauseRequested("root"))
+    figures = figures_of(metrics_of([waits.batch], Tally(), 0, BEGIN + 500))
+    assert "saltext_jobs_batch_in_flight_limit_minions" not in figures
+    assert figures["saltext_jobs_batches_waiting_for_room"] == 0
+
+
 def test_no_batch_is_no_wait():
     assert figures_of(metrics_of([], Tally(), 0, BEGIN))["saltext_jobs_batch_without_progress_seconds"] == 0
 

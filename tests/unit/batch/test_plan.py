@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from saltext.jobs.core.batch.plan import (
     NOT_KNOWN,
     WITHOUT,
-    By,
     Check,
     Group,
     Membership,
@@ -18,10 +17,10 @@ from saltext.jobs.core.batch.plan import (
     groups_of,
     labels_of,
     not_passed,
-    parse_by,
     parse_check,
     stages_of,
 )
+from saltext.jobs.core.grouping import By, parse_by
 
 # -- what a batch is grouped by ----------------------------------------------------------------------------------------
 

@@ -96,6 +96,8 @@ def test_where_no_batch_has_failures_the_next_step_is_a_look_at_one():
         ({"state": "paused", "paused_by": "window"}, "waiting"),
         ({"state": "paused", "paused_by": "approval"}, "waiting"),
         ({"state": "paused", "paused_by": "start"}, "scheduled"),
+        ({"blocked_reason": "waits for room", "active": 0}, "waiting"),
+        ({"blocked_reason": "waits for room", "active": 3}, "running"),
         ({"state": "stopping"}, "stopping"),
     ],
 )
@@ -194,6 +196,9 @@ def test_how_a_batch_stands_takes_a_few_lines():
         ({"survivors": ["web1", "web2"]}, "  still run it after a kill: web1, web2"),
         ({"queue_refused": "no engine"}, "  not handed to job_retry: no engine"),
         ({"parent": "1"}, "  a retry of 1"),
+        ({"blocked_reason": "waits for batch 7 on 1 minion: a"}, "  waits for batch 7 on 1 minion: a"),
+        ({"options": {"exclusive": True}}, "  asked for with exclusive"),
+        ({"options": {"exclusive": ["db", "state"]}}, "  asked for with exclusive=db,state"),
         ({"driver": "master"}, "  driven by Salt itself, not by the batch_manager engine"),
         (
             {"state": "complete", "finished": NOW - 10},

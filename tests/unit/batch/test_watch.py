@@ -99,6 +99,12 @@ def test_a_pipe_gets_no_control_code_and_a_line_for_each_change():
     assert all(line.isprintable() for line in lines)
 
 
+def test_why_a_batch_stands_still_beside_others_has_a_line_and_no_more_while_it_sends():
+    told = "waits for room: 5 of 5 minions are in flight over all batches, {} of them of this"
+    looks = [({**SUMMARY, "active": active, "blocked_reason": told.format(active)}, {}) for active in (3, 2, 0, 0)]
+    assert [line for line in lines_of(*looks) if "room" in line] == [told.format(0)]
+
+
 def test_a_terminal_that_cannot_redraw_a_line_gets_lines(monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
     assert all(line.isprintable() for line in lines_of((SUMMARY, {}), stream=Terminal()))

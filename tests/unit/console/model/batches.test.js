@@ -24,6 +24,7 @@ test("one word says whether all went well and whether somebody has to do somethi
   assert.deepEqual([0, 1].map((failed) => word(batch({ state: "complete", failed }))), ["succeeded", "unsuccessful"]);
   const waits = { operator: "paused", publish: "paused", permission: "paused", approval: "waiting", window: "waiting", rights: "waiting", start: "scheduled", undefined: "paused" };
   for (const [by, told] of Object.entries(waits)) assert.equal(word({ state: "paused", paused_by: by === "undefined" ? undefined : by }), told);
+  for (const [active, told] of [[0, "waiting"], [2, "running"]]) assert.equal(word({ state: "running", blocked_reason: "waits for room", active }), told);
   assert.deepEqual(["running", "stopping", "halted"].map((state) => word({ state })), ["running", "stopping", "halted"]);
 });
 

@@ -11,6 +11,12 @@ test("a batch fills the form with what it ran, where and how fast, and not with 
   });
 });
 
+test("what a batch waits for others for fills the form as it is typed", () => {
+  for (const [exclusive, typed] of [[true, "true"], [["db", "state"], "db,state"]]) {
+    assert.equal(draftOf({ fun: "test.ping", tgt: "*", options: { exclusive } }).exclusive, typed);
+  }
+});
+
 test("a batch of which less is known fills what it can", () => {
   assert.deepEqual(draftOf({ fun: "test.ping", tgt: "*", batch_size: 2 }), { tgt: "*", tgt_type: "glob", fun: "test.ping", batch: "2" });
 });

@@ -1,0 +1,112 @@
+"""
+Has batches share minions: tells ``sharing.py`` what happens, finds out in which groups minions are, and hands batches what
+they are allotted. It holds no policy: who gets what, and when that is worth a look, is said there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from saltext.jobs.core import compat, lines
+from saltext.jobs.core.batch.live import Live
+from saltext.jobs.core.batch.minion_data import MinionDataUnreadable
+from saltext.jobs.core.batch.ports import Ports
+from saltext.jobs.core.batch.sharing import Sharing
+from saltext.jobs.core.settings import BatchSettings
+
+log = lines.logger(__name__)
+
+#: Seconds before data of minions that could not be read are read again.
+RETRY_PAUSE = 5.0
+#: Least seconds between two looks whether freed slots have been gathered for long enough.
+_LOOK_AGAIN = 0.05
+
+
+class Allotting:
+    """
+    :param ports: what is worked with.
+    :param settings: the engine's options.
+    :param live: returns the batch of a jid that has not ended, or None.
+    """
+
+    def __init__(self, ports: Ports, settings: BatchSettings, live: Callable[[str], Live | None]) -> None:
+        self._ports, self._live = ports, live
+        self.sharing = Sharing(settings.max_in_flight, settings.publish_window)
+        self._timer: Any = None
+
+    def enter(self, live: Live, others: Iterable[Live]) -> None:
+        """Take in a batch. The others that have not ended are taken in with the first one that shares."""
+        shares = self.sharing.is_shared(live.batch)
+        if shares and not self.sharing.active:
+            for other in others:
+                self._enter(other)
+        if shares or self.sharing.active:
+            self._enter(live)
+
+    def _enter(self, live: Live) -> None:
+        self.sharing.enter(live.batch)
+        if self.sharing.limit.by:
+            self._ports.loop.spawn_callback(self._find_lanes, live)
+
+    async def _find_lanes(self, live: Live) -> None:
+        """Find out in which groups a batch's minions are: until then it sends to none."""
+        told = False
+        while not live.gone:
+            try:
+                lanes = await self._ports.rights_worker.call(
+                    self._ports.lanes, self.sharing.limit.by, live.batch.spec.minions
+                )
+            except (MinionDataUnreadable, ValueError) as exc:
+                if not told:
+                    log.error("Batch %s waits, since the groups of its minions cannot be read: %s", live.jid, exc)
+                told = True
+                await compat.sleep(RETRY_PAUSE)
+            else:
+                self.sharing.know(live.jid, lanes)
+                self._plan()
+                return
+
+    def leave(self, jid: str) -> None:
+        """A batch has ended."""
+        if self.sharing.active:
+            self.sharing.leave(jid)
+            self._plan()
+
+    def stepped(self, live: Live) -> None:
+        """A batch has taken a fact."""
+        if self.sharing.active:
+            self.sharing.stepped(live.batch, self._ports.clock.now())
+            self._plan()
+
+    def close(self) -> None:
+        """Allot nothing any more."""
+        self._stop()
+
+    def _plan(self) -> None:
+        """Allot what there is when that is worth it."""
+        if self._timer is not None and not self.sharing.urgent:
+            return
+        wait = self.sharing.wait(self._ports.clock.now())
+        if wait is not None:
+            self._stop()
+            self._timer = self._ports.loop.call_later(wait, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        wait = self.sharing.wait(self._ports.clock.now())
+        if wait:
+            self._timer = self._ports.loop.call_later(max(wait / 2, _LOOK_AGAIN), self._look)
+        elif wait is not None:
+            self._allot()
+
+    def _allot(self) -> None:
+        for jid, fact in self.sharing.round():
+            live = self._live(jid)
+            if live is not None:
+                live.step(fact)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._ports.loop.remove_timeout(self._timer)
+            self._timer = None

@@ -1,0 +1,82 @@
+"""
+Room for a batch beside the others: whether it has to ask for it, for how many minions it does, and why it waits.
+
+Minions are shared among batches by ``sharing.py``: at most so many are in flight over all batches, and a minion is not sent
+to where another batch that must not overlap with this one is in flight. A batch that shares sends to no minion that it was
+not just allotted. Pure: stdlib only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from saltext.jobs.core.batch.facts import Allotted
+from saltext.jobs.core.batch.kept import Kept, kept, made
+from saltext.jobs.core.batch.spec import Spec
+
+#: What there may be too little of: room over all batches, and in groups of minions.
+TOTAL, GROUPS = "total", "groups"
+#: Most minions that are named in the reason why a batch waits.
+_NAMED = 5
+
+
+@dataclasses.dataclass(slots=True)
+class Room(Kept):
+    """
+    :param spec: what was asked for.
+    """
+
+    spec: Spec
+    shared: bool = kept(bool, name="room_shared")  # it sends to no minion that it was not allotted
+    wanted: int = kept(int, name="room_wanted")  # to how many minions it would send now
+    lacks: str = kept(
+        str, name="room_lacks"
+    )  # what there was too little of when it asked last: TOTAL, GROUPS or nothing
+    limit: int = kept(int, name="room_limit")  # how many minions may be in flight there
+    #: Minions that are still to be sent to, and the jid of the batch that is in flight there.
+    taken: dict[str, str] = kept(dict, dict, dict, name="room_taken")
+    allotted: tuple[str, ...] = made(tuple)  # minions to which it may send in this step
+
+    def told(self, fact: Allotted) -> None:
+        """Take an answer."""
+        self.allotted, self.lacks, self.limit = fact.minions, fact.lacks, fact.limit
+        for minion in (*fact.free, *fact.minions):
+            self.taken.pop(minion, None)
+        self.taken.update(fact.taken)
+
+    def suffices(self) -> None:
+        """It wants no more than it has."""
+        self.wanted, self.lacks = 0, ""
+
+    def recover(self, shared: bool) -> None:
+        """An engine has started, whose options may be others: nothing of what was said counts any more."""
+        self.shared = shared
+        self.suffices()
+        self.taken = {}
+
+    def why(self, flying: int) -> str:
+        """Return the sentence that says what the batch waits for; empty for nothing. ``flying``: its minions in flight."""
+        reasons = []
+        if self.lacks == TOTAL:
+            reasons.append(
+                f"{self.limit} of {self.limit} minions are in flight over all batches, {flying} of them of this"
+            )
+        elif self.lacks == GROUPS:
+            reasons.append(f"{self.limit} of {self.limit} minions are in flight in each group that it would go on with")
+        told = [f"waits for room: {reason}" for reason in reasons]
+        return "; ".join((*told, *(_held(jid, minions) for jid, minions in by_batch(self.taken).items())))
+
+
+def by_batch(taken: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the minions that other batches are in flight on by the jids of these."""
+    found: dict[str, list[str]] = {}
+    for minion, jid in taken.items():
+        found.setdefault(jid, []).append(minion)
+    return {jid: sorted(found[jid]) for jid in sorted(found)}
+
+
+def _held(jid: str, minions: list[str]) -> str:
+    more = f" and {len(minions) - _NAMED} more" if len(minions) > _NAMED else ""
+    many = "minion" if len(minions) == 1 else "minions"
+    return f"waits for batch {jid} on {len(minions)} {many}: {', '.join(minions[:_NAMED])}{more}"

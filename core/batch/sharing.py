@@ -1,0 +1,352 @@
+"""
+How batches share minions: at most so many in flight over all of them, and no two on one minion that must not overlap.
+
+``share`` says who gets how much of the room that there is, ``Sharing`` keeps the book for it: who is in flight where, who
+wants room, who waits for whom. Each of these facts costs the same, however many minions there are.
+
+Room is divided evenly: what becomes free goes to the batch that has the smallest share of what is scarce, and among equals
+to the one that got something least recently. So a small batch never waits for a large one to end, and none starves. What a
+batch has it has only while its minions are in flight, which ends without anything that others have: there is no deadlock.
+
+It must never allot more than the limit, whatever is in flight without having been allotted. Pure: stdlib only.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import heapq
+from collections.abc import Iterator, Mapping
+
+from saltext.jobs.core.batch.facts import Allotted
+from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.batch.pace import PublishWindow
+from saltext.jobs.core.batch.room import GROUPS, TOTAL
+from saltext.jobs.core.settings import InFlightLimit
+
+
+@dataclasses.dataclass(frozen=True)
+class Demand:
+    """
+    What a batch has and could use.
+
+    ``flying``: its minions in flight; ``by_lane``: these by lane. ``wanted``: to how many more it would send; ``lanes``: how
+    many of them may be in which lane, in the order in which it would go on. ``served``: when it got something last, a number
+    that rises.
+    """
+
+    flying: int
+    wanted: int
+    lanes: Mapping[str, int]
+    by_lane: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    served: int = 0
+
+
+def share(limit: InFlightLimit, demands: Mapping[str, Demand]) -> dict[str, dict[str, int]]:
+    """
+    Return to how many more minions of each lane each batch may send: ``{jid: {lane: count}}``.
+
+    :param demands: of all batches that have minions in flight or want some, by jid.
+    """
+    free = None if limit.total is None else limit.total - sum(demand.flying for demand in demands.values())
+    flying = collections.Counter[str]()
+    for demand in demands.values():
+        flying.update(demand.by_lane)
+    takers = [_Taker(jid, demand, limit, flying) for jid, demand in demands.items() if demand.wanted > 0]
+    heap = [(place, taker) for taker in takers if (place := taker.place()) is not None]
+    heapq.heapify(heap)
+    while heap and (free is None or free > 0):
+        place, taker = heapq.heappop(heap)
+        now = taker.place()
+        if now == place:
+            taker.take()
+            free = None if free is None else free - 1
+            now = taker.place()
+        if now is not None:
+            heapq.heappush(heap, (now, taker))
+    return {taker.jid: dict(taker.given) for taker in takers if taker.given}
+
+
+class _Taker:
+    """
+    A batch while room is divided.
+
+    :param flying: minions in flight over all batches by lane, which counts what is given.
+    """
+
+    def __init__(self, jid: str, demand: Demand, limit: InFlightLimit, flying: collections.Counter[str]) -> None:
+        self.jid, self._demand, self._limit, self._flying = jid, demand, limit, flying
+        self.given = collections.Counter[str]()
+        self._count = 0
+        self._lane = ""  # in which it would take the next one
+
+    def __lt__(self, other: _Taker) -> bool:
+        return self.jid < other.jid
+
+    def place(self) -> tuple[float, int, str] | None:
+        """Return by what its turn is decided, the smallest first; None where it can take nothing more."""
+        if self._count >= self._demand.wanted:
+            return None
+        total = (self._demand.flying + self._count) / self._limit.total if self._limit.total else 0.0
+        best: float | None = None
+        for lane, available in self._demand.lanes.items():
+            if self.given[lane] >= available or not self._has_room(lane):
+                continue
+            share = max(total, self._share_of(lane))
+            if best is None or share < best:
+                best, self._lane = share, lane
+        return None if best is None else (best, self._demand.served, self.jid)
+
+    def take(self) -> None:
+        """Take one, where ``place`` has found it."""
+        self.given[self._lane] += 1
+        self._flying[self._lane] += 1
+        self._count += 1
+
+    def _has_room(self, lane: str) -> bool:
+        return self._limit.each is None or self._flying[lane] < self._limit.each
+
+    def _share_of(self, lane: str) -> float:
+        if self._limit.each is None:
+            return 0.0
+        return (self._demand.by_lane.get(lane, 0) + self.given[lane]) / self._limit.each
+
+
+class _Member:
+    """A batch in the book. ``ready``: the lanes of its minions are known."""
+
+    __slots__ = ("batch", "flying", "free", "lanes", "ready", "served")
+
+    def __init__(self, batch: Batch, ready: bool) -> None:
+        self.batch, self.ready = batch, ready
+        self.flying, self.served = len(batch.flights), 0
+        self.lanes = collections.Counter[str]()
+        self.free: list[str] = []  # minions that it need not wait for any more, and was not told of
+
+
+@dataclasses.dataclass(frozen=True)
+class _Gathers:
+    """By what freed slots are gathered."""
+
+    publish_window: float
+    batch_wait: float = 0.0
+
+
+class Sharing:
+    """
+    :param limit: how many minions may be in flight.
+    :param publish_window: seconds for which freed slots are gathered at least.
+    """
+
+    def __init__(self, limit: InFlightLimit | None, publish_window: float) -> None:
+        self.limit = limit or InFlightLimit()
+        self._members: dict[str, _Member] = {}
+        self._window = PublishWindow(_Gathers(publish_window))
+        self._wanting: set[str] = set()
+        self._fresh: set[str] = set()  # of these, those that have not been answered
+        self._waiters: dict[str, set[str]] = {}  # {minion: jids of the batches that wait for it}
+        self._untold: set[str] = set()  # jids of batches that need not wait for a minion any more
+        self._changed = False
+        self._rounds = 0
+
+    # -- who there is --------------------------------------------------------------------------------------------------
+
+    def is_shared(self, batch: Batch) -> bool:
+        """Return whether a batch has to be allotted its minions."""
+        return self.limit != InFlightLimit() or bool(batch.spec.avoids)
+
+    @property
+    def active(self) -> bool:
+        """Whether there is anything to keep a book of."""
+        return bool(self._members)
+
+    def enter(self, batch: Batch) -> None:
+        """
+        Take in a batch: one that shares, and any other one while there is such a one. With a limit by groups it gets nothing
+        before ``know`` was called.
+        """
+        self._members[batch.spec.jid] = _Member(batch, ready=not self.limit.by)
+        batch.inflight.moves = []
+        self._changed = True
+
+    def know(self, jid: str, lanes: Mapping[str, str]) -> None:
+        """Take the lanes of a batch's minions."""
+        member = self._members.get(jid)
+        if member is None:
+            return
+        member.batch.membership.lanes = lanes
+        member.batch.waiting.order_by_lanes()
+        member.lanes = collections.Counter(map(member.batch.membership.lane_of, member.batch.flights))
+        member.batch.inflight.moves = []
+        member.ready = self._changed = True
+
+    def leave(self, jid: str) -> None:
+        """A batch has ended."""
+        if self._members.pop(jid, None) is None:
+            return
+        for jids in (self._wanting, self._fresh, self._untold):
+            jids.discard(jid)
+        self._changed = True
+
+    # -- what happens --------------------------------------------------------------------------------------------------
+
+    def stepped(self, batch: Batch, now: float) -> None:
+        """A batch has taken a fact."""
+        jid = batch.spec.jid
+        member = self._members.get(jid)
+        if member is None:
+            return
+        if batch.inflight.moves:
+            self._follow(member, batch.inflight.moves)
+            batch.inflight.moves = []
+        flying = len(batch.flights)
+        if flying < member.flying:
+            self._changed = True
+            self._window.freed(now)
+            if batch.publish_window.runs:
+                self._window.ran(batch.publish_window.runs[-1])
+        member.flying = flying
+        if bool(batch.room.wanted) != (jid in self._wanting):
+            self._wants(batch)
+
+    def _wants(self, batch: Batch) -> None:
+        jid = batch.spec.jid
+        if not batch.room.wanted:
+            self._wanting.discard(jid)
+            self._fresh.discard(jid)
+            return
+        self._wanting.add(jid)
+        self._changed = True
+        if not batch.room.lacks:
+            self._fresh.add(jid)
+
+    def _follow(self, member: _Member, moves: list[tuple[str, int]]) -> None:
+        for minion, by in moves:
+            if member.ready:
+                member.lanes[member.batch.membership.lane_of(minion)] += by
+            if by < 0 and minion in self._waiters:
+                self._let_go(minion)
+
+    def _let_go(self, minion: str) -> None:
+        for jid in self._waiters.pop(minion):
+            waiter = self._members.get(jid)
+            if waiter is not None:
+                waiter.batch.waiting.let_go(minion)
+                waiter.free.append(minion)
+                self._untold.add(jid)
+                self._changed = True
+
+    # -- who gets what -------------------------------------------------------------------------------------------------
+
+    @property
+    def in_flight(self) -> int:
+        """How many minions are in flight over all batches in the book."""
+        return sum(member.flying for member in self._members.values())
+
+    @property
+    def urgent(self) -> bool:
+        """Whether somebody waits for an answer, whatever may become free soon."""
+        return bool(self._fresh or self._untold)
+
+    def wait(self, now: float) -> float | None:
+        """Return for how many seconds what is free is gathered; None where nobody would get anything."""
+        if not self._changed or not (self._wanting or self._untold):
+            return None
+        if self.urgent or self._window.first is None:
+            return 0.0
+        return self._window.left(now, self.in_flight, gathers=True)
+
+    def round(self) -> Iterator[tuple[str, Allotted]]:
+        """
+        Return who is told what: ``(jid, fact)``. The batch must take each fact before the next one is asked for, and
+        ``stepped`` must be called then.
+        """
+        self._changed, self._rounds = False, self._rounds + 1
+        self._window.begin_anew()
+        self._fresh.clear()
+        passed_over = self._is_ready()
+        while passed_over:
+            passed_over = False
+            shares = share(self.limit, self._demands())
+            promised = sum(sum(lanes.values()) for lanes in shares.values())
+            for jid, lanes in shares.items():
+                fact = self._pick(self._members[jid], lanes, promised)
+                promised -= sum(lanes.values())
+                passed_over |= bool(fact.taken)
+                if fact.minions or fact.taken:
+                    yield jid, fact
+        yield from self._rest()
+
+    def _is_ready(self) -> bool:
+        """Whether it is known of all minions in flight in which lane they are."""
+        return all(member.ready or not member.flying for member in self._members.values())
+
+    def _demands(self) -> dict[str, Demand]:
+        return {
+            jid: Demand(
+                member.flying,
+                member.batch.room.wanted if member.ready else 0,
+                member.batch.waiting.lanes() if member.ready and jid in self._wanting else {},
+                member.lanes,
+                member.served,
+            )
+            for jid, member in self._members.items()
+        }
+
+    def _pick(self, member: _Member, lanes: Mapping[str, int], promised: int) -> Allotted:
+        """
+        Choose the minions of what a batch gets, and find those on which it has to wait for another one.
+
+        :param promised: how much all get that have not got it yet, this one included.
+        """
+        batch, minions, taken = member.batch, list[str](), dict[str, str]()
+        rivals = self._rivals(batch)
+
+        def holder(minion: str) -> str:
+            return next((rival.spec.jid for rival in rivals if minion in rival.flights), "")
+
+        for lane, count in lanes.items():
+            found, held = batch.waiting.first(lane, count, holder)
+            minions += found
+            taken.update(held)
+        for minion in taken:
+            self._waiters.setdefault(minion, set()).add(batch.spec.jid)
+        if minions:
+            member.served = self._rounds
+        lacks, limit = self._lacks(member, len(minions), promised)
+        return Allotted(tuple(minions), lacks, limit, taken, self._freed(member))
+
+    def _rivals(self, batch: Batch) -> list[Batch]:
+        avoids = batch.spec.avoids
+        if not avoids:
+            return []
+        others = (member.batch for member in self._members.values() if member.batch is not batch)
+        return [other for other in others if avoids & other.spec.claims]
+
+    def _lacks(self, member: _Member, gets: int, promised: int) -> tuple[str, int]:
+        """Return what there is too little of for a batch that gets so many minions now, of all that is promised."""
+        if gets >= member.batch.room.wanted:
+            return "", 0
+        if self.limit.total is not None and self.in_flight + promised >= self.limit.total:
+            return TOTAL, self.limit.total
+        if self.limit.each is not None and member.batch.waiting.available > gets and self._is_full(member, gets):
+            return GROUPS, self.limit.each
+        return "", 0
+
+    def _is_full(self, member: _Member, gets: int) -> bool:
+        return sum(member.batch.waiting.lanes().values()) > gets
+
+    def _freed(self, member: _Member) -> tuple[str, ...]:
+        self._untold.discard(member.batch.spec.jid)
+        free, member.free = tuple(member.free), []
+        return free
+
+    def _rest(self) -> Iterator[tuple[str, Allotted]]:
+        """Return what those are told that got nothing, where that is news."""
+        for jid in sorted(self._wanting | self._untold):
+            member = self._members[jid]
+            room = member.batch.room
+            lacks, limit = self._lacks(member, 0, 0) if room.wanted and member.ready else (room.lacks, room.limit)
+            news = jid in self._untold or (lacks, limit) != (room.lacks, room.limit if room.lacks else 0)
+            if news:
+                yield jid, Allotted((), lacks, limit, {}, self._freed(member))

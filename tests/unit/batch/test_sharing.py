@@ -1,0 +1,135 @@
+"""How room is divided among batches: never more than there is, all of it where somebody wants it, evenly."""
+
+from __future__ import annotations
+
+import collections
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from saltext.jobs.core.batch.sharing import Demand, share
+from saltext.jobs.core.settings import InFlightLimit
+
+LANES = ("eu", "us", "(without)")
+ONE = {"": 10**6}
+
+counts = st.integers(0, 12)
+by_lane = st.dictionaries(st.sampled_from(LANES), counts)
+
+
+@st.composite
+def demand(draw):
+    flying = draw(by_lane)
+    return Demand(sum(flying.values()), draw(counts), draw(by_lane), flying, draw(st.integers(0, 3)))
+
+
+any_demands = st.dictionaries(st.sampled_from("ABCDE"), demand(), max_size=5)
+limits = st.one_of(
+    st.builds(InFlightLimit, st.integers(1, 30)),
+    st.builds(InFlightLimit, st.none(), st.just("grains:dc"), st.integers(1, 12)),
+    st.builds(InFlightLimit, st.integers(1, 30), st.just("grains:dc"), st.integers(1, 12)),
+)
+
+
+def given_to(shares):
+    return {jid: sum(lanes.values()) for jid, lanes in shares.items()}
+
+
+@settings(deadline=None)
+@given(limits, any_demands)
+def test_nobody_gets_more_than_is_wanted_and_there_and_all_of_that_is_used(limit, demands):
+    shares = share(limit, demands)
+    got = given_to(shares)
+    flying = collections.Counter()
+    for jid, demand in demands.items():
+        flying.update(demand.by_lane)
+        lanes = shares.get(jid, {})
+        assert got.get(jid, 0) <= demand.wanted
+        assert all(0 < count <= demand.lanes[lane] for lane, count in lanes.items())
+    before = flying.copy()
+    for lanes in shares.values():
+        flying.update(lanes)
+    if limit.total is not None and got:
+        assert sum(flying.values()) <= limit.total
+    for lane in LANES if limit.each is not None else ():
+        assert flying[lane] <= max(limit.each, before[lane])
+    for jid, demand in demands.items():  # whoever wants more finds no room
+        if got.get(jid, 0) == demand.wanted or (limit.total is not None and sum(flying.values()) >= limit.total):
+            continue
+        for lane, available in demand.lanes.items():
+            full = limit.each is not None and flying[lane] >= limit.each
+            assert full or shares.get(jid, {}).get(lane, 0) == available
+
+
+@settings(deadline=None)
+@given(st.integers(1, 30), any_demands)
+def test_whoever_has_less_than_others_gets_something_before_they_do(total, demands):
+    got = given_to(share(InFlightLimit(total), demands))
+    for jid, demand in demands.items():
+        if got.get(jid, 0) < min(demand.wanted, sum(demand.lanes.values())):
+            has = demand.flying + got.get(jid, 0)
+            for other, count in got.items():
+                assert other == jid or demands[other].flying + count <= has + 1, (jid, other)
+                assert count == 0 or demands[other].flying + count - 1 <= has
+
+
+def test_batches_that_want_more_than_there_is_get_the_same_and_a_small_one_all_that_it_wants():
+    shares = share(InFlightLimit(20), {"A": Demand(0, 1000, ONE), "B": Demand(0, 500, ONE), "C": Demand(0, 2, ONE)})
+    assert given_to(shares) == {"A": 9, "B": 9, "C": 2}
+
+
+def test_what_becomes_free_goes_to_who_has_least_also_beside_a_batch_that_had_everything():
+    shares = share(InFlightLimit(20), {"A": Demand(16, 1000, ONE), "B": Demand(0, 500, ONE)})
+    assert given_to(shares) == {"B": 4}
+
+
+def test_among_equals_who_was_served_last_is_last_so_one_slot_goes_round_all():
+    served, order = dict.fromkeys("ABC", 0), []
+    for number in range(1, 7):
+        (jid,) = share(InFlightLimit(1), {jid: Demand(0, 5, ONE, served=served[jid]) for jid in "ABC"})
+        served[jid] = number
+        order.append(jid)
+    assert "".join(order) == "ABCABC"
+
+
+def test_a_group_of_minions_that_is_full_keeps_no_other_one_waiting():
+    limit = InFlightLimit(100, "grains:dc", 10)
+    shares = share(limit, {"A": Demand(10, 50, {"eu": 40, "us": 4}, {"eu": 10}), "B": Demand(0, 3, {"eu": 3})})
+    assert shares == {"A": {"us": 4}}
+
+
+def test_what_becomes_free_in_a_group_goes_to_who_has_least_of_that_group():
+    limit = InFlightLimit(1000, "grains:dc", 100)
+    demands = {"A": Demand(99, 50, {"eu": 50}, {"eu": 99}), "B": Demand(400, 5, {"eu": 5}, {"us": 400})}
+    assert share(limit, demands) == {"B": {"eu": 1}}
+
+
+def test_a_limit_that_is_exceeded_already_gives_nobody_anything():
+    assert share(InFlightLimit(5), {"A": Demand(9, 3, ONE), "B": Demand(0, 3, ONE)}) == {}
+
+
+def test_without_a_limit_everybody_gets_what_is_wanted():
+    assert share(InFlightLimit(), {"A": Demand(9, 3, ONE), "B": Demand(0, 3, {"": 2})}) == {"A": {"": 3}, "B": {"": 2}}
+
+
+@settings(deadline=None)
+@given(st.integers(1, 6), st.lists(st.integers(1, 25), min_size=1, max_size=6), st.randoms(use_true_random=False))
+def test_nobody_starves_whatever_becomes_free_when(total, sizes, chance):
+    left = {f"B{number}": size for number, size in enumerate(sizes)}
+    flying, served = collections.Counter(), collections.Counter()
+    waited = collections.Counter()
+    for number in range(1, 1000):
+        if not any(left.values()) and not flying.total():
+            break
+        demands = {jid: Demand(flying[jid], count, {"": count}, served=served[jid]) for jid, count in left.items()}
+        for jid, count in given_to(share(InFlightLimit(total), demands)).items():
+            left[jid] -= count
+            flying[jid] += count
+            served[jid] = number
+            waited[jid] = 0
+        assert flying.total() == min(total, flying.total() + sum(left.values())), "room is left over"
+        assert max(waited.values(), default=0) <= 2 * len(sizes), "somebody starves"
+        ending = chance.choice([jid for jid in sorted(flying) if flying[jid]])
+        flying[ending] -= 1
+        waited.update(jid for jid, count in left.items() if count and not flying[jid])
+    assert not any(left.values())

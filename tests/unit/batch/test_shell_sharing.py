@@ -1,0 +1,295 @@
+"""Batches that share minions, through the engine's shell in made-up time: one limit over all, and none in another's way."""
+
+from __future__ import annotations
+
+import pytest
+
+from saltext.jobs.core.batch.minion_data import MinionDataUnreadable
+from saltext.jobs.core.errors import PublishFailed
+from saltext.jobs.core.settings import InFlightLimit
+from tests.unit.batch.shell_bench import FakeMinion, ShellBench
+
+A, B, C = (f"2026051610111213{number}" for number in (1001, 1002, 1003))
+EIGHT = "abcdefgh"
+
+
+def by(total=None, each=None):
+    return InFlightLimit(total, "grains:dc", each)
+
+
+def at(bench, name):
+    """When each batch has begun on a minion."""
+    return dict(bench.master.minions[name].begun)
+
+
+def flying(bench, *jids):
+    return [len(bench.batch(jid).flights) for jid in jids]
+
+
+def test_batches_together_send_to_no_more_minions_than_the_engine_may_and_all_end(tmp_path):
+    with ShellBench(tmp_path, EIGHT, max_in_flight=InFlightLimit(4)) as bench:
+        for jid in (A, B, C):
+            bench.begin(EIGHT, "8", jid=jid)
+        for jid in (A, B, C):
+            assert bench.end(jid=jid).success
+    assert bench.master.most == 4
+
+
+def test_a_small_batch_does_not_wait_for_a_large_one(tmp_path):
+    with ShellBench(tmp_path, EIGHT, max_in_flight=InFlightLimit(3)) as bench:
+        for minion in bench.master.minions.values():
+            minion.seconds = 100.0
+        bench.begin(EIGHT, "8", jid=A)
+        bench.begin("gh", "2", jid=B)
+        assert bench.run(120, lambda: flying(bench, B) == [2])
+        bench.end(jid=B)
+        assert bench.batch(A).count_pending()
+
+
+def test_what_a_batch_waits_for_is_told_until_it_gets_it(tmp_path):
+    with ShellBench(tmp_path, EIGHT, max_in_flight=InFlightLimit(2)) as bench:
+        for minion in bench.master.minions.values():
+            minion.seconds = 100.0
+        bench.begin("ab", "2", jid=A)
+        bench.begin("cd", "2", jid=B)
+        bench.run(1)
+        told = "waits for room: 2 of 2 minions are in flight over all batches, {} of them of this"
+        assert bench.batch(B).waits_for_room() == told.format(0)
+        assert bench.store.read(B).waits_for_room() == told.format(0), "who reads the journal is told the same"
+        assert bench.batch(A).waits_for_room() == ""
+        assert bench.batch(B).state == "running"
+        bench.end(jid=A)
+        assert bench.run(5, lambda: flying(bench, B) == [2])
+        assert bench.batch(B).waits_for_room() == ""
+
+
+def test_a_batch_that_is_paused_or_stopped_takes_only_what_it_has_in_flight(tmp_path):
+    with ShellBench(tmp_path, EIGHT, max_in_flight=InFlightLimit(4)) as bench:
+        for minion in bench.master.minions.values():
+            minion.seconds = 100.0
+        bench.begin(EIGHT, "8", jid=A)
+        bench.run(1)
+        bench.ask("pause", jid=A)
+        bench.begin("efgh", "4", jid=B)
+        bench.run(1)
+        assert flying(bench, A, B) == [4, 0]
+        assert bench.batch(A).waits_for_room() == ""
+        assert bench.run(110, lambda: flying(bench, A, B) == [0, 4])
+        bench.ask("resume", jid=A)
+        bench.ask("stop", jid=B)
+        bench.end(jid=B)
+        bench.end(jid=A)
+    assert bench.master.most == 4
+
+
+def test_a_wave_waits_for_room_too_and_is_no_smaller_for_it(tmp_path):
+    with ShellBench(tmp_path, EIGHT, max_in_flight=InFlightLimit(2)) as bench:
+        bench.begin("abcd", "3,100%", jid=A)
+        assert bench.end(jid=A).success
+        begun = sorted(at(bench, name)[A] for name in "abcd")
+        ended = [at(bench, name)[A] + 1.0 for name in "abc"]
+    assert begun[-1] >= max(ended), "the last one is of the second stage"
+    assert bench.master.most == 2
+
+
+def test_groups_of_minions_have_a_limit_each(tmp_path):
+    names = [f"{dc}{number}" for dc in "xy" for number in range(4)]
+    with ShellBench(tmp_path, [FakeMinion(name) for name in names], max_in_flight=by(each=1)) as bench:
+        bench.begin(names, "8", jid=A)
+        bench.begin(names, "8", jid=B)
+        most = {"x": 0, "y": 0}
+
+        def watch():
+            for dc in most:
+                runs = (len(minion.runs) for name, minion in bench.master.minions.items() if name[0] == dc)
+                most[dc] = max(most[dc], sum(runs))
+            return {A, B} <= bench.shell.ended
+
+        assert bench.run(600, watch)
+    assert most == {"x": 1, "y": 1}
+    assert bench.master.most == 2
+
+
+def test_a_group_that_is_full_is_told_without_its_name(tmp_path):
+    names = ["x0", "x1", "y0"]
+    with ShellBench(tmp_path, [FakeMinion(name, seconds=100.0) for name in names], max_in_flight=by(each=1)) as bench:
+        bench.begin(names, "8", jid=A)
+        bench.run(1)
+        assert sorted(bench.batch(A).flights) == ["x0", "y0"]
+        told = "waits for room: 1 of 1 minions are in flight in each group that it would go on with"
+        assert bench.batch(A).waits_for_room() == told
+
+
+def test_nothing_is_sent_before_the_groups_are_known_and_an_error_in_reading_them_is_no_end(tmp_path, caplog):
+    class Unreadable(ShellBench):
+        broken = True
+
+        def lanes(self, key, minions):
+            if self.broken:
+                raise MinionDataUnreadable("the cache is down")
+            return super().lanes(key, minions)
+
+    with Unreadable(tmp_path, "ab", max_in_flight=by(each=1)) as bench:
+        bench.begin("ab", "2", jid=A)
+        bench.run(20)
+        assert flying(bench, A) == [0]
+        assert [record.message for record in caplog.records if record.levelname == "ERROR"] == [
+            f"Batch {A} waits, since the groups of its minions cannot be read: the cache is down"
+        ]
+        bench.broken = False
+        bench.end(jid=A)
+
+
+@pytest.mark.parametrize("limit", [InFlightLimit(3), by(each=1), by(total=3, each=1)])
+def test_the_limit_holds_through_the_death_of_the_engine_and_all_batches_end(tmp_path, limit):
+    with ShellBench(tmp_path, EIGHT, max_in_flight=limit) as bench:
+        for minion in bench.master.minions.values():
+            minion.seconds = 7.0
+        for jid in (A, B, C):
+            bench.begin(EIGHT, "8", jid=jid)
+        for pause in (0.02, 3.0, 0.3, 11.0, 0.0):
+            bench.run(pause)
+            bench.restart(after=pause)
+        for jid in (A, B, C):
+            bench.end(jid=jid)
+        for jid in (A, B, C):
+            assert bench.batch(jid).success
+    assert bench.master.most <= (8 if limit.total is None else 3)
+
+
+def test_a_limit_that_was_lowered_counts_from_the_next_start_for_batches_that_run(tmp_path):
+    with ShellBench(tmp_path, EIGHT) as bench:
+        bench.begin(EIGHT, "4", jid=A)
+        bench.run(0.5)
+        bench.master.most = 0
+        bench.settings = type(bench.settings)(max_in_flight=InFlightLimit(1))
+        bench.restart()
+        bench.run(30, lambda: not bench.batch(A).flights)
+        bench.master.most = 0
+        bench.end(jid=A)
+        assert bench.master.most == 1
+
+
+def test_a_minion_of_which_nothing_is_known_takes_its_room_until_it_is_given_up(tmp_path):
+    minions = [FakeMinion("a", seconds=1e9), FakeMinion("b")]
+    with ShellBench(tmp_path, minions, max_in_flight=InFlightLimit(1)) as bench:
+        bench.begin("a", "1", jid=A, timeout=30.0)
+        bench.begin("b", "1", jid=B)
+        bench.run(10)
+        bench.master.minions["a"].there = False
+        bench.run(20)
+        assert flying(bench, A, B) == [1, 0]
+        bench.end(jid=A)
+        assert bench.states(A) == {"a": "lost"}
+        assert bench.end(jid=B).success
+
+
+def test_a_publish_that_fails_gives_its_room_back(tmp_path):
+    with ShellBench(tmp_path, "ab", max_in_flight=InFlightLimit(1), publish_retries=0) as bench:
+        bench.master.failures = [PublishFailed("no", certain=True)]
+        bench.begin("a", "1", jid=A)
+        bench.begin("b", "1", jid=B)
+        assert bench.end(jid=B).success
+        assert bench.batch(A).state == "paused"
+
+
+def test_returns_that_come_one_by_one_lead_to_few_publishes(tmp_path):
+    names = [f"m{number:03d}" for number in range(300)]
+    minions = [FakeMinion(name, seconds=60.0 + number % 37) for number, name in enumerate(names)]
+    with ShellBench(tmp_path, minions, max_in_flight=InFlightLimit(60)) as bench:
+        bench.begin(names, "100%", jid=A)
+        bench.begin(names, "100%", jid=B)
+        bench.end(jid=A)
+        bench.end(jid=B)
+        published = len(bench.master.jobs())
+    assert bench.master.most == 60
+    assert published < 300, published  # of 600 minions that were sent to
+
+
+# -- exclusive ---------------------------------------------------------------------------------------------------------
+
+
+def test_two_exclusive_batches_of_states_never_meet_on_a_minion_and_say_for_whom_they_wait(tmp_path):
+    with ShellBench(tmp_path, [FakeMinion(name, seconds=50.0) for name in "abcd"]) as bench:
+        bench.begin("abc", "3", jid=A, exclusive=True)
+        bench.begin("bcd", "3", jid=B, exclusive=True)
+        bench.run(1)
+        assert sorted(bench.batch(B).flights) == ["d"]
+        assert bench.batch(B).waits_for_room() == f"waits for batch {A} on 2 minions: b, c"
+        assert bench.store.read(B).waits_for_room() == f"waits for batch {A} on 2 minions: b, c"
+        assert bench.end(jid=A).success
+        assert bench.run(5, lambda: flying(bench, B) == [2])
+        assert bench.batch(B).waits_for_room() == ""
+        assert bench.end(jid=B).success
+    assert bench.master.overlapped == set()
+
+
+def test_an_exclusive_batch_waits_for_one_of_the_same_module_that_is_not(tmp_path):
+    with ShellBench(tmp_path, [FakeMinion("a", seconds=50.0)]) as bench:
+        bench.begin("a", "1", jid=A, fun="state.highstate")
+        bench.begin("a", "1", jid=B, exclusive=True)
+        bench.run(1)
+        assert flying(bench, A, B) == [1, 0]
+        bench.begin("a", "1", jid=C, fun="cmd.run", exclusive=True)
+        bench.run(1)
+        assert flying(bench, C) == [1], "another module is in nobody's way"
+        for jid in (A, B, C):
+            assert bench.end(jid=jid).success
+    assert not [jids for _, jids in bench.master.overlapped if jids >= {A, B}]
+
+
+def test_names_keep_batches_of_different_functions_apart(tmp_path):
+    with ShellBench(tmp_path, [FakeMinion("a", seconds=50.0)]) as bench:
+        bench.begin("a", "1", jid=A, fun="cmd.run", exclusive=("database",))
+        bench.begin("a", "1", jid=B, fun="pkg.upgrade", exclusive=("database", "state"))
+        bench.begin("a", "1", jid=C, fun="state.apply", exclusive=True)
+        for jid in (A, B, C):
+            assert bench.end(jid=jid).success
+        begun = at(bench, "a")
+    assert begun[B] >= begun[A] + 50
+    assert abs(begun[C] - begun[B]) >= 50
+
+
+def test_one_that_is_not_exclusive_waits_for_nobody(tmp_path):
+    with ShellBench(tmp_path, [FakeMinion("a", seconds=50.0)]) as bench:
+        bench.begin("a", "1", jid=A, exclusive=True)
+        bench.begin("a", "1", jid=B)
+        bench.run(1)
+        assert flying(bench, A, B) == [1, 1]
+
+
+def test_a_minion_that_is_taken_leaves_its_room_to_others(tmp_path):
+    with ShellBench(
+        tmp_path, [FakeMinion(name, seconds=50.0) for name in "abc"], max_in_flight=InFlightLimit(2)
+    ) as bench:
+        bench.begin("a", "1", jid=A, exclusive=True)
+        bench.begin("abc", "3", jid=B, exclusive=True)
+        bench.run(1)
+        assert sorted(bench.batch(B).flights) == ["b"]
+        for jid in (A, B):
+            assert bench.end(jid=jid).success
+    assert bench.master.most == 2
+    assert bench.master.overlapped == set()
+
+
+def test_exclusive_batches_keep_apart_through_the_death_of_the_engine(tmp_path):
+    with ShellBench(tmp_path, [FakeMinion(name, seconds=9.0) for name in "abcd"]) as bench:
+        for jid in (A, B, C):
+            bench.begin("abcd", "2", jid=jid, exclusive=True)
+        for pause in (0.0, 0.1, 4.0, 8.0):
+            bench.run(pause)
+            bench.restart(after=pause)
+        for jid in (A, B, C):
+            bench.end(jid=jid)
+    assert bench.master.overlapped == set()
+    assert all(len(minion.begun) == 3 for minion in bench.master.minions.values())
+
+
+def test_a_batch_that_is_stopped_while_others_wait_for_it_lets_them_go_on(tmp_path):
+    with ShellBench(tmp_path, [FakeMinion("a", seconds=1e9)]) as bench:
+        bench.begin("a", "1", jid=A, exclusive=True)
+        bench.begin("a", "1", jid=B, exclusive=True)
+        bench.run(1)
+        bench.ask("stop", jid=A, kill=True)
+        bench.end(jid=A)
+        assert bench.run(10, lambda: flying(bench, B) == [1])
