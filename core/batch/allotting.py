@@ -28,11 +28,18 @@ class Allotting:
     :param ports: what is worked with.
     :param settings: the engine's options.
     :param live: returns the batch of a jid that has not ended, or None.
+    :param sharing: says who gets what.
     """
 
-    def __init__(self, ports: Ports, settings: BatchSettings, live: Callable[[str], Live | None]) -> None:
+    def __init__(
+        self,
+        ports: Ports,
+        settings: BatchSettings,
+        live: Callable[[str], Live | None],
+        sharing: type[Sharing] = Sharing,
+    ) -> None:
         self._ports, self._live = ports, live
-        self.sharing = Sharing(settings.max_in_flight, settings.publish_window)
+        self.sharing = sharing(settings.max_in_flight, settings.publish_window)
         self._timer: Any = None
 
     def enter(self, live: Live, others: Iterable[Live]) -> None:

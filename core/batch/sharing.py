@@ -115,11 +115,12 @@ class _Taker:
 class _Member:
     """A batch in the book. ``ready``: the lanes of its minions are known."""
 
-    __slots__ = ("batch", "flying", "free", "lanes", "ready", "served")
+    __slots__ = ("available", "batch", "flying", "free", "lanes", "ready", "served", "wanted")
 
     def __init__(self, batch: Batch, ready: bool) -> None:
         self.batch, self.ready = batch, ready
         self.flying, self.served = len(batch.flights), 0
+        self.wanted = self.available = 0  # when it took its last fact
         self.lanes = collections.Counter[str]()
         self.free: list[str] = []  # minions that it need not wait for any more, and was not told of
 
@@ -206,19 +207,16 @@ class Sharing:
             if batch.publish_window.runs:
                 self._window.ran(batch.publish_window.runs[-1])
         member.flying = flying
-        if bool(batch.room.wanted) != (jid in self._wanting):
-            self._wants(batch)
-
-    def _wants(self, batch: Batch) -> None:
-        jid = batch.spec.jid
-        if not batch.room.wanted:
+        wanted, available = batch.room.wanted, batch.waiting.available
+        if not wanted:
             self._wanting.discard(jid)
             self._fresh.discard(jid)
-            return
-        self._wanting.add(jid)
-        self._changed = True
-        if not batch.room.lacks:
-            self._fresh.add(jid)
+        elif wanted > member.wanted or available > member.available:
+            self._wanting.add(jid)
+            self._changed = True
+            if not batch.room.lacks:
+                self._fresh.add(jid)
+        member.wanted, member.available = wanted, available
 
     def _follow(self, member: _Member, moves: list[tuple[str, int]]) -> None:
         for minion, by in moves:

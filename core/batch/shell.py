@@ -21,6 +21,7 @@ from saltext.jobs.core.batch.live import Live
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.metrics import Tally, metrics_of
 from saltext.jobs.core.batch.ports import Ports
+from saltext.jobs.core.batch.sharing import Sharing
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.summary import counts, summary
 from saltext.jobs.core.engine.alarm import boot
@@ -49,12 +50,13 @@ class BatchShell:
 
     :param ports: what is worked with.
     :param settings: the engine's options.
+    :param sharing: says which batch may send to which minions, beside the others.
     """
 
-    def __init__(self, ports: Ports, settings: BatchSettings) -> None:
+    def __init__(self, ports: Ports, settings: BatchSettings, sharing: type[Sharing] = Sharing) -> None:
         self._ports, self._settings = ports, settings
         self._effects = Effects(ports, self._close)
-        self._allotting = Allotting(ports, settings, lambda jid: self.live.get(jid))
+        self._allotting = Allotting(ports, settings, self.find, sharing)
         self._proof = Proof(ports.loop, ports.clock, ports.cache, ports.cache_worker, ports.log, self)
         self._late, self._quiet = LateReturns(ports), Quiet(log)
         self.history = History()
@@ -100,6 +102,10 @@ class BatchShell:
             *of_publisher(BATCH_MANAGER, ports.publisher),
             *of_bus(BATCH_MANAGER, ports.bus),
         ]
+
+    def find(self, jid: str) -> Live | None:
+        """Return a batch that has not ended, or None."""
+        return self.live.get(jid)
 
     def close(self) -> None:
         """Release everything. All that matters is in the journals."""

@@ -8,6 +8,7 @@ import errno
 from salt.exceptions import CommandExecutionError
 
 from saltext.jobs.core.batch.ports import Ports
+from saltext.jobs.core.batch.sharing import Sharing
 from saltext.jobs.core.batch.shell import BatchShell
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine.alarm import Clock
@@ -306,6 +307,7 @@ class ShellBench:
     """
 
     logged = False
+    sharing = Sharing
 
     def __init__(self, root, minions="abcd", store=BatchStore, logged=None, **settings):
         minions = [FakeMinion(name) if isinstance(name, str) else name for name in minions]
@@ -389,7 +391,7 @@ class ShellBench:
         self.queued += request["minions"]
 
     def start(self, **ports):
-        self.shell = BatchShell(dataclasses.replace(self.ports(), **ports), self.settings)
+        self.shell = BatchShell(dataclasses.replace(self.ports(), **ports), self.settings, self.sharing)
         self.shell.start()
         self.run(2 * LATENCY)
 

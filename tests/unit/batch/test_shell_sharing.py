@@ -285,6 +285,16 @@ def test_exclusive_batches_keep_apart_through_the_death_of_the_engine(tmp_path):
     assert all(len(minion.begun) == 3 for minion in bench.master.minions.values())
 
 
+def test_a_minion_that_shows_up_is_sent_to_although_the_batch_waits_for_another_one_meanwhile(tmp_path):
+    with ShellBench(tmp_path, [FakeMinion("a", seconds=1e6), FakeMinion("b", there=False)]) as bench:
+        bench.begin("a", "1", jid=A, exclusive=True)
+        bench.begin("ab", "1", jid=B, exclusive=True, presence="ping")
+        bench.run(12)
+        assert bench.batch(B).room.taken == {"a": A}
+        bench.master.restart_minion("b")
+        assert bench.run(20, lambda: bench.states(B) == {"b": "completed"})
+
+
 def test_a_batch_that_is_stopped_while_others_wait_for_it_lets_them_go_on(tmp_path):
     with ShellBench(tmp_path, [FakeMinion("a", seconds=1e9)]) as bench:
         bench.begin("a", "1", jid=A, exclusive=True)
