@@ -73,7 +73,8 @@ def wait_for(condition: Callable[[], T], seconds: float = SOON, what: str | Call
     Return what ``condition()`` returns as soon as that is true.
 
     A condition that raises AssertionError is not yet true. It is looked at once more when the time is over, since it may
-    have come true while this process was waiting for a core.
+    have come true while this process was waiting for a core. A condition that takes long, such as a command, is looked at
+    for half of the time: what is waited for needs the machine too.
 
     :param what: what is waited for, for the failure message; or a function that returns it, called when the time is
         over.
@@ -81,7 +82,7 @@ def wait_for(condition: Callable[[], T], seconds: float = SOON, what: str | Call
     """
     deadline = Deadline(seconds)
     while True:
-        over, reason = deadline.is_over(), None
+        over, reason, asked = deadline.is_over(), None, time.monotonic()
         try:
             if value := condition():
                 return value
@@ -89,7 +90,7 @@ def wait_for(condition: Callable[[], T], seconds: float = SOON, what: str | Call
             reason = exc
         if over:
             raise AssertionError(f"not within {seconds:g} s: {what() if callable(what) else what}") from reason
-        time.sleep(_POLL)
+        time.sleep(max(_POLL, time.monotonic() - asked))
 
 
 def run_until(loop: Any, condition: Callable[[], T], seconds: float = SOON, what: str = "") -> T:

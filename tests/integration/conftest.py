@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 
 import pytest
 import salt.loader
@@ -10,7 +11,7 @@ from saltfactories.utils import random_string
 
 from tests.integration import warm
 from tests.salt_modules import all_but
-from tests.waiting import lasting, stretched
+from tests.waiting import lasting, stretched, wait_for
 
 MASTER = {
     "master_job_cache": "salt_cache",
@@ -103,14 +104,27 @@ def run(master):
     return lambda *args: ask_runner(master, *args)
 
 
+def look_at(master, function, *args, **options):
+    """
+    Call a runner's function in this process, for what is asked again and again until it is true: ``salt-run`` takes twenty
+    times as much CPU time. The loader is made anew, since those of two masters share their modules.
+    """
+    return salt.loader.runner(dict(master.config))[function](*args, **options)
+
+
+def finished(look, jid, **patience):
+    """Return the summary of a batch once it has ended."""
+    return wait_for(
+        lambda: (found := look("batch.status", jid))["finished"] and found,
+        **patience,
+        what=lambda: f"{jid} has ended: {look('batch.status', jid)}",
+    )
+
+
 @pytest.fixture
 def look(master):
-    """
-    A runner's function, called in this process: for what is asked again and again until it is true. ``salt-run`` is half a
-    second of CPU time.
-    """
-    runners = salt.loader.runner(dict(master.config))
-    return lambda function, *args, **options: runners[function](*args, **options)
+    """As ``run``, in this process."""
+    return functools.partial(look_at, master)
 
 
 @pytest.fixture

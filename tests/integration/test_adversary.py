@@ -21,7 +21,7 @@ from saltfactories.utils import random_string
 
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.lines import LONGEST
-from tests.integration.conftest import ask_runner, make_master, make_minion, minions, salt_cli
+from tests.integration.conftest import ask_runner, look_at, make_master, make_minion, minions, salt_cli
 from tests.integration.faults import CountedJob
 from tests.waiting import load, wait_for
 
@@ -169,7 +169,9 @@ def test_a_hostile_accepted_minion_controls_nothing_and_delays_no_other(master, 
         echoed = salt_cli(master, "g1", "test.echo", word)
         assert echoed.data == word, echoed
         for jid in (good, bad):
-            wait_for(lambda jid=jid: run("batch.status", jid)["finished"], 120, what=f"batch {jid} has ended")
+            wait_for(
+                lambda jid=jid: look_at(master, "batch.status", jid)["finished"], 120, what=f"batch {jid} has ended"
+            )
         done, halted = run("batch.status", good), run("batch.status", bad)
         assert (done["completed"], done["success"], work.begun(), work.most_at_once()) == (2, True, 2, 1), done
         assert (halted["failed"], halted["halted"], halted["success"], failing.begun()) == (1, True, False, 1), halted

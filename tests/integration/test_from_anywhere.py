@@ -12,7 +12,7 @@ import salt.config
 import salt.runner
 
 from tests.integration.api import SECRET, Api, Denied, fronts, salt_api
-from tests.integration.conftest import COMMAND, make_master, minions
+from tests.integration.conftest import COMMAND, finished, make_master, minions
 from tests.waiting import stretched, wait_for
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
@@ -92,10 +92,6 @@ class User(Api):
             for line in stream:
                 if line.startswith(b"tag: "):
                     yield line[5:].decode().strip()
-
-
-def finished(ask, jid):
-    return wait_for(lambda: (status := ask("batch.status", jid))["finished"] and status, what=f"batch {jid} has ended")
 
 
 # -- salt-api ---------------------------------------------------------------------------------------------------------
@@ -227,19 +223,21 @@ def test_a_refusal_fails_an_orchestration(master, command, verb, arg):
 # -- schedule, Python, sudo -------------------------------------------------------------------------------------------
 
 
-def test_a_schedule_of_the_master_starts_a_batch(run):
-    wait_for(lambda: "test.arg" in {batch["fun"] for batch in run("batch.list")}, what="the schedule has started one")
+def test_a_schedule_of_the_master_starts_a_batch(look):
+    wait_for(lambda: "test.arg" in {batch["fun"] for batch in look("batch.list")}, what="the schedule has started one")
 
 
-def test_the_python_client_starts_a_batch(master, run):
+def test_the_python_client_starts_a_batch(master, look):
     client = salt.runner.RunnerClient(salt.config.master_config(master.config_file))
     jid = client.cmd("batch.start", ["a*", "test.version"], kwarg={"batch": 1}, print_event=False)["jid"]
-    assert finished(run, jid)["completed"] == 2
+    assert finished(look, jid)["completed"] == 2
 
 
-def test_a_batch_by_sudo_shows_who_it_was(run, monkeypatch):
+def test_a_batch_by_sudo_shows_who_it_was(run, look, monkeypatch):
     monkeypatch.setenv("SUDO_USER", "anna")
     jid = run("batch.start", "a*", "test.version", "batch=1")["jid"]
     monkeypatch.delenv("SUDO_USER")
     assert run("batch.status", jid)["user"] == "sudo_anna"
-    wait_for(lambda: run("jobs.list_job", jid).get("User") == "sudo_anna", what="its first publish is in the job cache")
+    wait_for(
+        lambda: look("jobs.list_job", jid).get("User") == "sudo_anna", what="its first publish is in the job cache"
+    )

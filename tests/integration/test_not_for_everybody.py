@@ -13,7 +13,7 @@ import pytest
 import salt.utils.event
 
 from tests.integration.api import SECRET, Api, fronts, salt_api
-from tests.integration.conftest import ask_runner, make_master, make_minion
+from tests.integration.conftest import ask_runner, finished, look_at, make_master, make_minion
 from tests.waiting import SOON, stretched, wait_for
 
 pytestmark = pytest.mark.story
@@ -54,7 +54,7 @@ def master(salt_factories, tmp_path_factory):
         Api(daemon, "rest_cherrypy").log_in("of_a")
 
         def known():
-            return all(len(ask_runner(daemon, f"cache.{what}", "*")) == 3 for what in ("grains", "pillar"))
+            return all(len(look_at(daemon, f"cache.{what}", "*")) == 3 for what in ("grains", "pillar"))
 
         wait_for(known, what="the master has the grains and the pillar of all")
         yield daemon
@@ -103,10 +103,6 @@ def stream(master):
         yield heard
 
 
-def ended(run, jid):
-    return wait_for(lambda: (found := run("batch.status", jid))["finished"] and found, what=f"batch {jid} has ended")
-
-
 @pytest.mark.parametrize("by", ["pillar:code", "grains:door", "pillar:code:[hush2]", "grains:os"])
 @pytest.mark.parametrize("verb", ["batch.preview", "batch.start"])
 def test_who_may_not_read_a_key_may_not_group_by_it(api, verb, by):
@@ -117,14 +113,14 @@ def test_who_may_not_read_a_key_may_not_group_by_it(api, verb, by):
     assert not any(word in answer["return"] for word in ("hush1", "creak", "a1", "a2"))
 
 
-def test_who_may_read_a_key_may_group_by_it_and_its_values_are_in_no_answer_and_no_event(api, run, stream):
+def test_who_may_read_a_key_may_group_by_it_and_its_values_are_in_no_answer_and_no_event(api, run, look, stream):
     shown = api("batch.preview", "a*", "test.ping", user="reader", by="pillar:code")["return"]
     assert shown["groups"] == [["1", 1], ["2", 1]]
     assert api("batch.preview", "a*", "test.ping", user="reader", by="pillar:other")["success"] is False
     jid = api("batch.start", "a*", "test.ping", user="reader", by="pillar:code", batch=1)["return"]["jid"]
     other = run("batch.start", "*", "test.ping", "by=grains:door", "batch=1", "max_failures=50%")["jid"]
     for batch in (jid, other):
-        assert ended(run, batch)["success"] is True
+        assert finished(look, batch)["success"] is True
         api("batch.status", batch, user="watcher")
         told = api("batch.minions", batch, user="watcher")["return"]
         assert {record["group"] for record in told.values()} <= {"1", "2", "3"}
@@ -132,9 +128,9 @@ def test_who_may_read_a_key_may_group_by_it_and_its_values_are_in_no_answer_and_
     assert not any(word in stream.text for word in ("hush", "creak"))
 
 
-def test_a_key_that_the_configuration_names_is_open_to_all_and_its_groups_have_names(api, run, stream):
+def test_a_key_that_the_configuration_names_is_open_to_all_and_its_groups_have_names(api, look, stream):
     jid = api("batch.start", "a*", "test.ping", user="of_a", by="grains:rack", batch=1)["return"]["jid"]
-    assert ended(run, jid)["group"] == "r2"
+    assert finished(look, jid)["group"] == "r2"
 
 
 def test_root_is_not_hindered(run):
@@ -186,13 +182,13 @@ def test_minions_are_asked_for_coverage_by_who_may_publish_that_to_them_only(api
     assert "may not" in answers[0]
 
 
-def test_what_is_refused_names_no_minion_that_is_not_the_callers(master, api, run):
+def test_what_is_refused_names_no_minion_that_is_not_the_callers(master, api, run, look):
     paused = run("batch.start", "*", "test.ping", "start_at=+1d")["jid"]
     run("batch.pause", paused)
     keys = pathlib.Path(master.config["pki_dir"], "minions")
     (keys / "b9").write_bytes((keys / "b1").read_bytes())
     owed = ask_runner(master, "batch.start", "b9", "test.ping", "offline=queue")["jid"]
-    wait_for(lambda: run("job_retry.list", f"jid={owed}"), what="the job is owed")
+    wait_for(lambda: look("job_retry.list", jid=owed), what="the job is owed")
     calls = [
         ("batch.resume", [paused], {}),
         ("batch.stop", [paused], {"kill": True}),

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.integration.conftest import ask_runner, make_master, minions, salt_cli
+from tests.integration.conftest import ask_runner, finished, make_master, minions, salt_cli
 from tests.integration.faults import CountedJob
 from tests.integration.prompt import at_prompt
 from tests.waiting import wait_for
@@ -76,9 +76,9 @@ def next_of(printed):
     return re.search(r"^Next: (salt-run [a-z_.]+( [0-9]+| JID)?)", printed, re.MULTILINE)[1]
 
 
-def test_from_the_list_of_batches_to_the_reasons_a_repair_and_a_retry(run, typed, states):
+def test_from_the_list_of_batches_to_the_reasons_a_repair_and_a_retry(run, look, typed, states):
     jid = run("batch.start", "*", "state.apply", "site", "batch=3")["jid"]
-    wait_for(lambda: run("batch.status", jid)["finished"], what="the rollout has ended")
+    finished(look, jid)
 
     listed = typed("salt-run batch.list")
     assert re.search(rf"^{jid} +unsuccessful +9/9 +3 +state.apply site ", listed, re.MULTILINE), listed
@@ -98,9 +98,7 @@ def test_from_the_list_of_batches_to_the_reasons_a_repair_and_a_retry(run, typed
     (states / "site.sls").write_text(MENDED)
     assert next_of(told) == f"salt-run batch.retry {jid}"
     again = re.search(r"^\d{20}", typed(next_of(told)), re.MULTILINE)[0]
-    found = wait_for(
-        lambda: (found := run("batch.status", again))["finished"] and found, what="those that had failed have ended"
-    )
+    found = finished(look, again)
     assert (found["success"], found["completed"], found["parent"], found["arguments"]) == (True, 3, jid, ["site"])
 
 
@@ -113,14 +111,14 @@ def test_a_plain_job_is_told_of_likewise(master, run, typed):
     assert "9 minions, failed (retcode 3): w1, w2" in typed(f"salt-run job_cache.outcome {job['JID']}")
 
 
-def test_what_runs_is_told_with_the_command_that_ends_it(master, run, typed, tmp_path):
+def test_what_runs_is_told_with_the_command_that_ends_it(master, run, look, typed, tmp_path):
     batch, plain = (CountedJob(tmp_path, name, gated=True) for name in ("batch", "plain"))
     jid = run("batch.start", "w1,w2,w3", "cmd.run", batch.command, "tgt_type=list", "batch=2")["jid"]
     salt_cli(master, "w4", "cmd.run", plain.command, "--async")
     try:
         found = wait_for(
             lambda: (
-                len(rows := {row["kind"]: row for row in run("job_cache.running")["jobs"]}) == 2
+                len(rows := {row["kind"]: row for row in look("job_cache.running")["jobs"]}) == 2
                 and len(rows["batch"]["minions"]) == 2
                 and rows
             ),
@@ -130,16 +128,16 @@ def test_what_runs_is_told_with_the_command_that_ends_it(master, run, typed, tmp
         assert "2 jobs: 1 job, 1 batch; 9 minions asked" in typed("salt-run job_cache.running")
         for kind in ("batch", "job"):
             typed(found[kind]["kill"])
-        wait_for(lambda: not run("job_cache.running")["jobs"], what="nothing runs any more")
+        wait_for(lambda: not look("job_cache.running")["jobs"], what="nothing runs any more")
     finally:
         batch.open_gate()
         plain.open_gate()
 
 
-def test_a_batch_that_somebody_else_has_to_approve_waits_for_them(run, master, fleet):
+def test_a_batch_that_somebody_else_has_to_approve_waits_for_them(run, look, master, fleet):
     options = ("tgt_type=list", "batch=1,1", "check=approve", "approve_by=anna,bert", "presence=none")
     jid = run("batch.start", "w1,w2", "test.version", *options)["jid"]
-    wait_for(lambda: run("batch.status", jid)["approve"] == 0, what="it waits for an approval")
+    wait_for(lambda: look("batch.status", jid)["approve"] == 0, what="it waits for an approval")
 
     def approve(user):
         # Salt takes root with this for whoever has come by sudo.
@@ -152,5 +150,5 @@ def test_a_batch_that_somebody_else_has_to_approve_waits_for_them(run, master, f
     assert run("batch.status", jid)["approve"] == 0
     status, said = approve("anna")
     assert status == 0, said
-    found = wait_for(lambda: (found := run("batch.status", jid))["finished"] and found, what="it goes on")
+    found = finished(look, jid)
     assert (found["success"], found["completed"]) == (True, 2)

@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from tests.integration.conftest import make_master, minions, salt_cli, salt_run
+from tests.integration.conftest import look_at, make_master, minions, salt_cli, salt_run
 from tests.private import not_private
 from tests.waiting import wait_for
 
@@ -27,7 +27,7 @@ def test_every_file_of_every_engine_is_private(salt_factories, tmp_path):
             started = salt_run(master, "batch.run", "*", "test.arg", "arg=['x']")
             assert started.returncode == 0, started
         assert salt_cli(master, "private-1", "test.arg", "owed", "--async").returncode == 0
-        wait_for(lambda: salt_run(master, "job_retry.list").data, what="an entry in the queue")
+        wait_for(lambda: look_at(master, "job_retry.list"), what="an entry in the queue")
         assert salt_run(master, "job_recorder.stats").data["recorded"] >= 2
         engines = {path.name for path in folder.iterdir()}
         assert {"job_retry", "batch_manager", "job_recorder"} <= engines

@@ -12,7 +12,7 @@ import pytest
 import salt.utils.event
 
 import saltext.jobs.reactor
-from tests.integration.conftest import ask_runner, make_master, minions, salt_run
+from tests.integration.conftest import finished, make_master, minions, salt_run
 from tests.waiting import SOON, Deadline, wait_for
 
 FOLDER = pathlib.Path(saltext.jobs.reactor.__path__[0])
@@ -163,11 +163,11 @@ def test_a_start_with_a_hostile_id_replays_nothing(bus):
 # -- start_batch ------------------------------------------------------------------------------------------------------
 
 
-def test_an_operators_event_starts_the_batch_it_asks_for(bus, master):
+def test_an_operators_event_starts_the_batch_it_asks_for(bus, master, look):
     asked = {"tgt": "r*", "fun": "test.sleep", "batch": "50%"}
     assert salt_run(master, "event.send", "operations/batch", str(asked).replace("'", '"')).returncode == 0
     batch, *_ = wait_for(
-        lambda: [batch for batch in ask_runner(master, "batch.list", "state=complete") if batch["fun"] == "test.sleep"],
+        lambda: [batch for batch in look("batch.list", state="complete") if batch["fun"] == "test.sleep"],
         what="the batch is complete",
     )
     assert (batch["tgt"], batch["completed"], batch["user"]) == ("r*", 1, "Reactor")
@@ -195,13 +195,13 @@ def test_a_function_that_is_not_listed_is_not_started(bus):
 
 
 @pytest.mark.story
-def test_two_hundred_events_at_once_start_no_more_batches_than_the_limit_says(bus, master):
+def test_two_hundred_events_at_once_start_no_more_batches_than_the_limit_says(bus, master, look):
     for _ in range(200):
         bus.fire("operations/batch", {"tgt": "r*", "fun": "test.version", "batch": "1"})
     bus.fire("salt/minion/last/start", {"id": "last"})  # when this is done, all before it are
     while bus.called_next()["fun"] != "runner.job_retry.replay":
         pass
-    batches = ask_runner(master, "batch.list", "limit=1000")
+    batches = look("batch.list", limit=1000)
     assert 1 <= len(batches) <= 8, batches
     log = pathlib.Path(master.config["log_file"]).read_text(encoding="utf-8")
     assert log.count("events ask for start_batch more often") == 1
@@ -243,13 +243,13 @@ def test_a_notice_with_a_tag_of_another_form_is_not_told(bus):
 # -- resume_batch -----------------------------------------------------------------------------------------------------
 
 
-def test_an_operators_event_resumes_a_paused_batch(bus, master):
-    jid = ask_runner(master, "batch.start", "r*", "test.sleep", "2", "batch=1", "presence=none")["jid"]
-    ask_runner(master, "batch.pause", jid)
+def test_an_operators_event_resumes_a_paused_batch(bus, run, look):
+    jid = run("batch.start", "r*", "test.sleep", "2", "batch=1", "presence=none")["jid"]
+    run("batch.pause", jid)
     bus.fire(f"operations/resume/{jid}", {})
     calls = bus.called("batch.resume")
     assert kwargs_of(calls[0]) == {"jid": jid}
-    wait_for(lambda: ask_runner(master, "batch.status", jid)["state"] == "complete", what="the batch is complete")
+    assert finished(look, jid)["state"] == "complete"
 
 
 def test_a_resume_that_names_no_jid_resumes_nothing(bus):

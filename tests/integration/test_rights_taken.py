@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from tests.integration.api import SECRET, Api, fronts, salt_api
-from tests.integration.conftest import ask_runner, make_master, make_minion, salt_run
+from tests.integration.conftest import ask_runner, finished, look_at, make_master, make_minion, salt_run
 from tests.waiting import stretched, wait_for
 
 pytestmark = pytest.mark.story
@@ -82,8 +82,11 @@ class World:
         assert answer["success"], answer
         self.jids[name] = answer["return"]["jid"]
 
+    def look(self, *args):
+        return look_at(self.master, *args)
+
     def status(self, name):
-        return self.run("batch.status", self.jids[name])
+        return self.look("batch.status", self.jids[name])
 
     def await_pause(self, name, reason):
         def paused():
@@ -93,12 +96,10 @@ class World:
         return wait_for(paused, what=lambda: f"{name} is paused: {self.status(name)}")
 
     def await_end(self, name):
-        return wait_for(
-            lambda: (found := self.status(name))["finished"] and found, what=lambda: f"{name} ends: {self.status(name)}"
-        )
+        return finished(self.look, self.jids[name])
 
     def entry(self, name):
-        return next(iter(self.run("job_retry.list", f"jid={self.jids[name]}")), None)
+        return next(iter(self.look("job_retry.list", jid=self.jids[name])), None)
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ import pytest
 
 import saltext.jobs.reactor
 from saltext.jobs.core.engine import requests
-from tests.integration.conftest import ask_runner, make_master, minions, salt_cli, salt_run
+from tests.integration.conftest import ask_runner, finished, look_at, make_master, minions, salt_cli, salt_run
 from tests.integration.faults import CountedJob
 from tests.waiting import SOON, stretched, wait_for
 
@@ -65,15 +65,6 @@ def lines_of(daemon, level, engine=""):
     return [line for line in log_of(daemon).splitlines() if f"[{level}" in line and about in line]
 
 
-def ended(run, jid, **patience):
-    """The summary of a batch once it has ended."""
-    return wait_for(
-        lambda: (found := run("batch.status", jid))["finished"] and found,
-        **patience,
-        what=lambda: f"{jid} has ended: {run('batch.status', jid)}, {run('batch.minions', jid)}",
-    )
-
-
 @contextlib.contextmanager
 def on_a_terminal(master, *words, columns):
     """Run ``salt-run`` on a terminal of so many columns; its process, and a function that returns what is on the screen."""
@@ -109,8 +100,8 @@ def on_a_terminal(master, *words, columns):
         os.close(ours)
 
 
-def queue(run, jid):
-    return [entry for entry in run("job_retry.list") if entry["jid"] == jid]
+def queue(look, jid):
+    return [entry for entry in look("job_retry.list") if entry["jid"] == jid]
 
 
 def processes_of(fleet, jid):
@@ -124,12 +115,12 @@ def processes_of(fleet, jid):
     return found
 
 
-def test_a_batch_reaches_every_minion_and_never_more_than_its_size_at_once(run, tmp_path):
+def test_a_batch_reaches_every_minion_and_never_more_than_its_size_at_once(run, look, tmp_path):
     trace = tmp_path / "trace"
     # Each minion writes when it begins and when it ends: what the minions did, and not what a manager believes.
     command = f"echo begin >> {trace}; sleep 2; echo end >> {trace}"
     started = run("batch.start", "*", "cmd.run", command, "batch=2")
-    final = ended(run, started["jid"])
+    final = finished(look, started["jid"])
     assert (final["state"], final["completed"], final["success"]) == ("complete", 4, True)
     assert sorted(run("jobs.lookup_jid", started["jid"])) == sorted(MINIONS)
     busy = most = 0
@@ -139,7 +130,9 @@ def test_a_batch_reaches_every_minion_and_never_more_than_its_size_at_once(run, 
     assert (most, busy) == (2, 0)
 
 
-def test_a_started_batch_is_listed_until_it_has_ended_and_ctrl_c_ends_the_watching_alone(run, master, fleet, tmp_path):
+def test_a_started_batch_is_listed_until_it_has_ended_and_ctrl_c_ends_the_watching_alone(
+    run, look, master, fleet, tmp_path
+):
     work = CountedJob(tmp_path, "work", gated=True)
     jid = run("batch.start", "*", "cmd.run", work.command, "batch=4")["jid"]
     assert jid in [batch["jid"] for batch in run("batch.list_active")]
@@ -160,35 +153,35 @@ def test_a_started_batch_is_listed_until_it_has_ended_and_ctrl_c_ends_the_watchi
         wait_for(lambda: "Next: salt-run" in screen(), what=lambda: f"the table is printed: {screen()!r}")
     assert re.search(rf"{jid}  running\s+0/4\s+0  cmd", screen())
     work.open_gate()
-    ended(run, jid)
+    finished(look, jid)
     assert jid not in [batch["jid"] for batch in run("batch.list_active")]
 
 
-def test_a_minion_that_was_away_gets_its_job_under_the_same_jid_when_it_is_back(run, salt, master, fleet):
+def test_a_minion_that_was_away_gets_its_job_under_the_same_jid_when_it_is_back(run, look, salt, master, fleet):
     absent, present = MINIONS[-1], list(MINIONS[:-1])
     fleet[absent].terminate()
     jid = re.search(r"\d{20}", salt("*", "--async", "cmd.run", "echo made it").stdout)[0]
-    (entry,) = wait_for(lambda: queue(run, jid), what=f"{absent} is queued")
+    (entry,) = wait_for(lambda: queue(look, jid), what=f"{absent} is queued")
     assert {"minion", "jid", "fun", "state", "attempts", "queued_at", "expires_at"} <= set(entry)
     assert (entry["minion"], entry["fun"]) == (absent, "cmd.run")
-    wait_for(lambda: sorted(run("jobs.lookup_jid", jid)) == present, what="the others have returned")
+    wait_for(lambda: sorted(look("jobs.lookup_jid", jid)) == present, what="the others have returned")
     fleet[absent].start()
-    wait_for(lambda: absent in run("jobs.lookup_jid", jid), what=f"{absent} has returned")
+    wait_for(lambda: absent in look("jobs.lookup_jid", jid), what=f"{absent} has returned")
     assert run("jobs.lookup_jid", jid) == dict.fromkeys(MINIONS, "made it")
-    wait_for(lambda: not queue(run, jid), what="the queue is empty")
+    wait_for(lambda: not queue(look, jid), what="the queue is empty")
 
 
-def test_a_killed_batch_leaves_no_process_and_starts_none(run, fleet):
+def test_a_killed_batch_leaves_no_process_and_starts_none(run, look, fleet):
     jid = run("batch.start", "*", "cmd.run", "sleep 600", "batch=3")["jid"]
     running = wait_for(lambda: len(found := processes_of(fleet, jid)) == 3 and found, what="three minions run the job")
     run("batch.stop", jid, "kill=True")
     wait_for(lambda: not any(process.is_running() for process in running.values()), what="the processes are gone")
-    final = ended(run, jid)
+    final = finished(look, jid)
     assert (final["state"], final["halted"], final["killed"], final["survivors"]) == ("halted", True, 3, [])
     assert not processes_of(fleet, jid)
 
 
-def test_engines_stop_within_two_seconds_and_go_on_where_they_were(run, master, fleet, tmp_path):
+def test_engines_stop_within_two_seconds_and_go_on_where_they_were(run, look, master, fleet, tmp_path):
     trace, gate = tmp_path / "trace", tmp_path / "gate"
     # The job waits for the gate, so that no minion returns while there is no master to take its return.
     command = f"echo {{{{ grains.id }}}} >> {trace}; until test -e {gate}; do sleep 0.1; done"
@@ -210,7 +203,7 @@ def test_engines_stop_within_two_seconds_and_go_on_where_they_were(run, master, 
     assert (standing["state"], standing["active"], standing["pending"]) == ("running", 1, 3)
     gate.touch()
     # A return that is lost is found when the minion is asked next: the longer the job has run, the later.
-    ended(run, jid, seconds=600)
+    finished(look, jid, seconds=600)
     assert sorted(trace.read_text().split()) == sorted(MINIONS), "each minion ran the job once"
     # After a restart of the master a minion of Salt 3007 may fail to return what it ran, and says so: that one is lost.
     left = {name: found["state"] for name, found in run("batch.minions", jid).items() if found["state"] != "completed"}
@@ -287,7 +280,7 @@ def test_an_operators_event_starts_the_batch_of_a_reactor_file(salt_factories, t
         assert salt_run(master, "event.send", "operations/highstate").returncode == 0
         wait_for(lambda: (tmp_path / "motd").exists(), what="the state is applied")
         (batch,) = wait_for(
-            lambda: [each for each in ask_runner(master, "batch.list", "state=complete") if each["driver"] == "engine"],
+            lambda: [each for each in look_at(master, "batch.list", state="complete") if each["driver"] == "engine"],
             what="the batch is complete",
         )
     assert (batch["fun"], batch["tgt"], batch["completed"], batch["success"]) == ("state.apply", "*", 1, True)

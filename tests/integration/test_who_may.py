@@ -6,6 +6,7 @@ Each row of the table in docs/from_anywhere.md, on both front ends of salt-api w
 
 from __future__ import annotations
 
+import functools
 import json
 import pathlib
 import shutil
@@ -15,7 +16,7 @@ import salt.config
 
 from saltext.jobs.core import compat
 from tests.integration.api import FRONTS, SECRET, Api, Denied, Python, access_lists, fronts, salt_api
-from tests.integration.conftest import ask_runner, make_master, minions, salt_cli
+from tests.integration.conftest import ask_runner, finished, look_at, make_master, minions, salt_cli
 from tests.user import USER
 from tests.waiting import wait_for
 
@@ -158,7 +159,7 @@ def jobs(master):
     # It is asked to, since by itself the queue takes what is owed only when the minion has had its time.
     owed = next(jid for jid, job in ask_runner(master, "jobs.list_jobs").items() if job["Target"] == AWAY)
     ask_runner(master, "job_retry.enqueue", owed)
-    wait_for(lambda: ask_runner(master, "batch.status", failed)["finished"], what="the batch has ended")
+    finished(functools.partial(look_at, master), failed)
     return {"paused": paused, "failed": failed, "owed": owed}
 
 
@@ -181,10 +182,10 @@ def starts(jobs):
     ]
 
 
-def users_of(run):
+def users_of(look):
     """The users of all batches, by function."""
     users = {}
-    for batch in run("batch.list", "limit=1000"):
+    for batch in look("batch.list", limit=1000):
         users.setdefault(batch["fun"], set()).add(batch["user"])
     return users
 
@@ -205,12 +206,12 @@ def test_who_came_by_sudo_may_start_what_publisher_acl_allows_and_stop_all(run, 
     assert run("job_retry.replay", "a1") == 0
 
 
-def test_the_schedule_the_reactor_and_engines_of_the_master_start_what_they_like(master, run, command):
+def test_the_schedule_the_reactor_and_engines_of_the_master_start_what_they_like(master, look, command):
     (master.folder / "gate").touch()
     assert command("event.send", "tests/start").returncode == 0
 
     wanted = {"cmd.run_all", "cmd.run_stdout", "cmd.shell"}
-    users = wait_for(lambda: wanted <= set(found := users_of(run)) and found, what="each has started one")
+    users = wait_for(lambda: wanted <= set(found := users_of(look)) and found, what="each has started one")
     assert users["cmd.run_stdout"] == {"Reactor"}
 
 
@@ -218,12 +219,12 @@ def test_the_schedule_the_reactor_and_engines_of_the_master_start_what_they_like
 
 
 @pytest.mark.parametrize(("eauth", "user"), NOBODIES)
-def test_a_right_to_the_runners_starts_nothing_whatever_the_user_is_called(api, run, jobs, eauth, user):
+def test_a_right_to_the_runners_starts_nothing_whatever_the_user_is_called(api, look, jobs, eauth, user):
     calls = starts(jobs)
     # Whatever starts jobs asks the same question: one name is tried with each, the others with a new job and an old one.
     for verb, arg, kwarg in calls if (eauth, user) == NOBODIES[0] else [calls[0], calls[5]]:
         assert is_refused(api(verb, *arg, eauth=eauth, user=user, **kwarg))
-    assert users_of(run)["cmd.run"] == {USER}
+    assert users_of(look)["cmd.run"] == {USER}
 
 
 @pytest.mark.parametrize("eauth", BACKENDS)
@@ -300,21 +301,21 @@ def test_who_may_only_look_or_only_publish_may_not_call_the_other_verbs(api, job
                 api(verb, *arg, user=user, **kwarg)
 
 
-def test_an_orchestration_has_the_rights_of_its_user(api, run):
+def test_an_orchestration_has_the_rights_of_its_user(api, look):
     assert api("state.orchestrate", "harmless", user="boss")["success"] is True
     answer = api("state.orchestrate", "forbidden", user="boss")
     assert answer["success"] is False
     assert "boss may not publish cmd.run" in str(answer["return"])
     assert api("state.orchestrate", "parallel", user="boss")["success"] is False  # Salt shows no more of it
-    assert users_of(run)["cmd.run"] == {USER}
+    assert users_of(look)["cmd.run"] == {USER}
 
 
-def test_a_runner_function_of_a_check_has_the_rights_of_the_batch_s_user(api, run):
+def test_a_runner_function_of_a_check_has_the_rights_of_the_batch_s_user(api, look):
     check = "runner:batch.start * cmd.run id"
     jid = api("batch.start", "a*", "test.ping", user="boss", batch="1,1", check=check)["return"]["jid"]
-    ended = wait_for(lambda: (found := run("batch.status", jid))["finished"] and found, what="the batch has ended")
+    ended = finished(look, jid)
     assert "boss may not publish cmd.run" in ended["halted_reason"]
-    assert users_of(run).get("cmd.run", {USER}) == {USER}
+    assert users_of(look).get("cmd.run", {USER}) == {USER}
 
 
 def test_a_user_without_a_right_password_gets_nowhere(api):
@@ -346,7 +347,7 @@ def test_a_job_is_queued_by_hand_for_its_own_minions_only(jobs, complaint):
     assert f"Job {jobs['owed']} was not published to a2" in complaint("job_retry.enqueue", jobs["owed"], "minions=a2")
 
 
-def test_a_minion_may_start_a_batch_only_where_it_is_named(master, run):
+def test_a_minion_may_start_a_batch_only_where_it_is_named(master, run, look):
     def ask(minion, fun, *arg):
         return master.salt_cli(timeout=90).run("publish.runner", fun, json.dumps(list(arg)), minion_tgt=minion).data
 
@@ -356,7 +357,7 @@ def test_a_minion_may_start_a_batch_only_where_it_is_named(master, run):
     assert "may not call job_cache.recover" in str(ask("a2", "job_cache.recover"))
     assert isinstance(ask("a1", "batch.list"), (list, str))
     ask("a2", "batch.start", "a*", "test.echo", "by a peer")
-    wait_for(lambda: users_of(run).get("test.echo") == {"a2"}, what="the batch of the minion that may")
+    wait_for(lambda: users_of(look).get("test.echo") == {"a2"}, what="the batch of the minion that may")
     assert run("job_retry.stats")["paused"] is False
 
 

@@ -186,7 +186,7 @@ def test_an_absent_minion_can_get_the_job_later_under_the_batch_s_jid(command, r
         assert (done.data["completed"], done.data["offline"]) == (2, 1)
         assert done.returncode == 1  # one of those it was for has not run it
         entries = wait_for(
-            lambda: [entry for entry in run("job_retry.list") if entry["jid"] == jid], what="it is in the retry queue"
+            lambda: [entry for entry in look("job_retry.list") if entry["jid"] == jid], what="it is in the retry queue"
         )
         assert [entry["minion"] for entry in entries] == ["b3"]
     finally:
@@ -326,7 +326,7 @@ after:
 def test_batches_of_salt_s_own_are_shown_and_stopped(run, look, complaint, master):
     started = salt_cli(master, "b[123]", "--async", "-b", "1", "test.sleep", "30")
     jid = next(word for word in (started.stdout + started.stderr).split() if word.isdigit() and len(word) == 20)
-    summary = wait_for(lambda: run("batch.status", jid), what="the batch is there")
+    summary = wait_for(lambda: look("batch.status", jid), what="the batch is there")
     assert summary["driver"] == "master"
     assert jid in [batch["jid"] for batch in run("batch.list_active")]
     assert jid in [batch["jid"] for batch in run("batch.list")]

@@ -11,7 +11,7 @@ from saltfactories.utils import random_string
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch.store import BatchStore
 from tests.integration.batch.conftest import timeouts
-from tests.integration.conftest import make_master, make_minion, salt_cli
+from tests.integration.conftest import finished, make_master, make_minion, salt_cli
 from tests.integration.faults import CountedJob, freeze, thaw
 from tests.waiting import wait_for
 
@@ -52,23 +52,23 @@ def job(tmp_path):
     return lambda **kwargs: CountedJob(tmp_path, random_string("job-"), **kwargs)
 
 
-def states(run, jid):
-    return {minion: record["state"] for minion, record in run("batch.minions", jid).items()}
+def states(look, jid):
+    return {minion: record["state"] for minion, record in look("batch.minions", jid).items()}
 
 
-def ended(run, jid):
-    wait_for(lambda: run("batch.status", jid)["finished"], what=lambda: f"the batch has ended: {states(run, jid)}")
-    return states(run, jid)
+def ended(look, jid):
+    finished(look, jid)
+    return states(look, jid)
 
 
 @pytest.mark.story
 @pytest.mark.skipif(
     not compat.SENDS_COMPOUND_WITHOUT_DATA, reason="Salt 3008 sends no such target to minions it has no data of"
 )
-def test_a_minion_of_which_the_master_knows_nothing_runs_only_what_its_grains_match(run, job):
+def test_a_minion_of_which_the_master_knows_nothing_runs_only_what_its_grains_match(run, look, job):
     work = job()
     jid = run("batch.start", "role:db", "cmd.run", work.command, "tgt_type=grain", "presence=none", *timeouts(2))["jid"]
-    found = ended(run, jid)
+    found = ended(look, jid)
     assert {minion for minion, state in found.items() if state == "completed"} == {"n1", "n3"}
     assert work.begun() == 2
     assert "n2" not in run("jobs.lookup_jid", jid)
@@ -81,54 +81,54 @@ def test_a_target_that_neither_the_master_nor_the_minions_can_decide_is_refused(
     assert not store.open_jids()
 
 
-def test_what_all_minions_are_away_for_is_delivered_later_with_a_job_cache_that_is_trusted(master, run, command):
+def test_what_all_minions_are_away_for_is_delivered_later_with_a_job_cache_that_is_trusted(master, run, look):
     away = master.fleet["n3"]
     away.terminate()
     try:
         jid = run("batch.start", "n3", "test.echo", "later", "offline=queue", *timeouts(2))["jid"]
-        assert ended(run, jid) == {"n3": "offline"}
+        assert ended(look, jid) == {"n3": "offline"}
         assert run("batch.status", jid)["success"] is False
-        entries = wait_for(lambda: run("job_retry.list", f"jid={jid}"), what="it is in the retry queue")
+        entries = wait_for(lambda: look("job_retry.list", jid=jid), what="it is in the retry queue")
         assert [entry["minion"] for entry in entries] == ["n3"]
     finally:
         away.start()
-    wait_for(lambda: run("jobs.lookup_jid", jid).get("n3") == "later", what="the minion has run it")
-    wait_for(lambda: run("batch.status", jid)["completed"] == 1, what="the batch knows")
+    wait_for(lambda: look("jobs.lookup_jid", jid).get("n3") == "later", what="the minion has run it")
+    wait_for(lambda: look("batch.status", jid)["completed"] == 1, what="the batch knows")
 
 
-def test_a_minion_that_did_not_answer_the_ping_joins_as_soon_as_it_does(master, run, job):
+def test_a_minion_that_did_not_answer_the_ping_joins_as_soon_as_it_does(master, run, look, job):
     work = job(gated=True)
     frozen = freeze(master.fleet["n2"])
     try:
         jid = run("batch.start", "n[12]", "cmd.run", work.command, "batch=1", *timeouts(2))["jid"]
         wait_for(work.begun, what="the other one has its turn")
-        assert states(run, jid)["n2"] != "completed"
+        assert states(look, jid)["n2"] != "completed"
     finally:
         thaw(frozen)
-    wait_for(lambda: states(run, jid)["n2"] == "pending", what="it is one of those to come")
+    wait_for(lambda: states(look, jid)["n2"] == "pending", what="it is one of those to come")
     work.open_gate()
-    assert ended(run, jid) == {"n1": "completed", "n2": "completed"}
+    assert ended(look, jid) == {"n1": "completed", "n2": "completed"}
     assert (work.begun(), work.most_at_once()) == (2, 1)
 
 
-def test_a_minion_whose_processes_are_all_busy_is_not_lost(master, run, job):
+def test_a_minion_whose_processes_are_all_busy_is_not_lost(master, run, look, job):
     before, work = job(gated=True), job()
     assert salt_cli(master, "n1", "--async", "cmd.run", before.command).returncode == 0
     wait_for(before.begun, what="the minion is busy")
     # Its one process is taken, so the job waits there, and so do the questions about it.
     options = ("failhard=True", "presence=none", *timeouts(2))
     jid = run("batch.start", "n1", "cmd.run", work.command, *options)["jid"]
-    wait_for(lambda: states(run, jid)["n1"] not in ("pending", "completed"), what="it is asked for")
+    wait_for(lambda: states(look, jid)["n1"] not in ("pending", "completed"), what="it is asked for")
     before.open_gate()
-    assert ended(run, jid) == {"n1": "completed"}
+    assert ended(look, jid) == {"n1": "completed"}
     assert run("batch.status", jid)["halted"] is False
 
 
-def test_a_restart_of_the_master_loses_no_minion_and_runs_nothing_twice(master, run, job):
+def test_a_restart_of_the_master_loses_no_minion_and_runs_nothing_twice(master, run, look, job):
     work = job(seconds=1)
     jid = run("batch.start", "n*", "cmd.run", work.command, "batch=1", *timeouts(5))["jid"]
     wait_for(work.begun, what="the first has begun")
     master.terminate()
     master.start()
-    assert ended(run, jid) == dict.fromkeys(ROLES, "completed")
+    assert ended(look, jid) == dict.fromkeys(ROLES, "completed")
     assert (work.begun(), work.most_at_once()) == (3, 1)

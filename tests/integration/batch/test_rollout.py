@@ -109,11 +109,11 @@ def test_a_group_that_fails_keeps_the_next_from_beginning(run, command, finish):
 
 
 @pytest.mark.story
-def test_a_batch_waits_for_its_window_and_says_when_it_opens(run, complaint):
+def test_a_batch_waits_for_its_window_and_says_when_it_opens(run, look, complaint):
     day = {"Mon": "Tue", "Tue": "Wed", "Wed": "Thu", "Thu": "Fri", "Fri": "Sat", "Sat": "Sun", "Sun": "Mon"}
     tomorrow = day[time.strftime("%a", time.gmtime())]
     jid = run("batch.start", "c*", "test.ping", f"window={day[tomorrow]} 02:00-05:00", "timezone=UTC")["jid"]
-    found = wait_for(lambda: (found := run("batch.status", jid))["opens_at"] and found, what="it knows when it opens")
+    found = wait_for(lambda: (found := look("batch.status", jid))["opens_at"] and found, what="it knows when it opens")
     assert (found["state"], found["paused_by"], found["publishes"]) == ("paused", "window", 0)
     assert time.gmtime(found["opens_at"])[3:6] == (2, 0, 0)
     assert 0 < found["opens_at"] - time.time() < 3 * 86400
@@ -152,14 +152,14 @@ def test_a_runner_decides_whether_a_batch_goes_on(finish):
 
 
 @pytest.mark.story
-def test_a_batch_waits_for_approval_through_the_death_of_its_engine(run, complaint, engine):
+def test_a_batch_waits_for_approval_through_the_death_of_its_engine(run, look, complaint, engine):
     jid = run("batch.start", "c*", "test.ping", "batch=1,100%", "presence=none", "check=approve")["jid"]
-    wait_for(lambda: run("batch.status", jid)["approve"] == 0, what="it waits for approval")
+    wait_for(lambda: look("batch.status", jid)["approve"] == 0, what="it waits for approval")
     engine.kill()
     found = run("batch.status", jid)
     assert (found["state"], found["paused_by"], found["engine"]) == ("paused", "approval", False)
     engine.start()
-    wait_for(lambda: run("batch.status", jid)["engine"], what="the engine is back")
+    wait_for(lambda: look("batch.status", jid)["engine"], what="the engine is back")
     assert "waits for the approval of stage=0" in complaint("batch.approve", jid, "stage=1")
     assert run("batch.status", jid)["publishes"] == 1
     assert run("batch.approve", jid) is True

@@ -216,14 +216,14 @@ def test_an_engine_that_is_killed_under_load_loses_nothing_and_doubles_nothing(l
     assert len(lines) <= len(load.made) + len(killed)
 
 
-def test_a_poison_return_is_set_aside_and_delivered_once_its_reason_is_gone(load, run, postgresql, file):
+def test_a_poison_return_is_set_aside_and_delivered_once_its_reason_is_gone(load, run, look, postgresql, file):
     jid = load.publish(["m1", "m2", "m3"])
     load.give_back(jid, "m1")
     load.give_back(jid, "m2", fun="x" * 60)
     load.give_back(jid, "m3")
     wait_for(lambda: pg_returns(postgresql, {jid}) == [(jid, "m1"), (jid, "m3")], what="the others")
     wait_for(lambda: raw_returns(file, {jid}) == [(jid, "m1"), (jid, "m2"), (jid, "m3")], what="all lines")
-    (entry,) = wait_for(lambda: run("job_recorder.set_aside")["pgjsonb"], what="an entry that is set aside")
+    (entry,) = wait_for(lambda: look("job_recorder.set_aside")["pgjsonb"], what="an entry that is set aside")
     assert (entry["jid"], entry["minion"], entry["tries"]) == (jid, "m2", 5)
     assert "too long" in entry["reason"]
     postgresql.execute("ALTER TABLE salt_returns ALTER COLUMN fun TYPE varchar(100)")
