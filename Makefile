@@ -26,6 +26,8 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
+# Where it is set, each process that tests start compiles the extension anew, for a second.
+unexport PYTHONDONTWRITEBYTECODE
 
 # $(call interpreter,CANDIDATES,MINOR): the first candidate from Python 3.10 to 3.MINOR that has a venv module.
 usable = import ensurepip, sys, venv; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, $(1)))

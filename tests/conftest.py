@@ -42,14 +42,18 @@ def salt_factories_config():
     return {"slow_stop": False, "start_timeout": Patience(60)}
 
 
+#: Files without daemons that take minutes all the same.
+LONG = ("functional/test_fleet.py", "unit/retry/test_adversary.py")
+
+
 def pytest_collection_modifyitems(items):
     """
-    Let the files that take longest begin first, so that the others fill what they leave: the fleet, for five minutes, then
-    those with daemons, and of these the ones about the whole, which stand outside the wings' folders.
+    Let the files that take longest begin first, so that the others fill what they leave: then those with daemons, and of
+    these the ones about the whole, which stand outside the wings' folders.
     """
 
     def place(item):
-        return item.path.name != "test_fleet.py", "integration" not in item.path.parts, len(item.path.parts)
+        return not str(item.path).endswith(LONG), "integration" not in item.path.parts, len(item.path.parts)
 
     items.sort(key=place)
 
