@@ -95,6 +95,11 @@ def content_of(data: bytes, where: object) -> Content:
     return Content(values[0], values[1:], position, begin)
 
 
+def is_overgrown(length: int, begin: int) -> bool:
+    """Tell whether it is time to rewrite a journal of ``length`` bytes, whose records begin at ``begin``."""
+    return length - begin > max(_LEAST, _GROWTH * begin)
+
+
 class _File:
     """An open file, the length of its intact part, and where its records begin."""
 
@@ -177,8 +182,7 @@ class Journal:
         """Whether it is time to rewrite it: its size is bounded by a multiple of its snapshot's."""
         if self._file is None or self._next is not None:
             return False
-        begin = self._file.begin
-        return self._file.length - begin > max(_LEAST, _GROWTH * begin)
+        return is_overgrown(self._file.length, self._file.begin)
 
     def append(self, record: Any) -> None:
         """

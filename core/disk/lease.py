@@ -77,12 +77,13 @@ class Leader(NamedTuple):
 def leader_in(path: pathlib.Path) -> Leader | None:
     """Return who took the lead last, whether or not it still has it; None where nobody has said. :raises OSError:"""
     try:
-        return _leader_of(path.read_bytes()[:_LONGEST])
+        return leader_of_line(path.read_bytes()[:_LONGEST])
     except FileNotFoundError:
         return None
 
 
-def _leader_of(line: bytes) -> Leader | None:
+def leader_of_line(line: bytes) -> Leader | None:
+    """Return whom ``as_line`` has named; None where that is nobody."""
     try:
         pid, user, host, *more = (urllib.parse.unquote(word) for word in line.decode("utf-8").split())
         version, epoch, master, run = (*more, *("", "0", "", "")[len(more) :])[:4]
@@ -90,6 +91,11 @@ def _leader_of(line: bytes) -> Leader | None:
         return Leader(int(pid), user, host, told[0], bool(more), int(epoch), told[1], told[2])
     except ValueError:
         return None
+
+
+def this_process(epoch: int, master: str, run: str) -> Leader:
+    """Return this process as the leader of an epoch."""
+    return Leader(os.getpid(), _name_of(os.geteuid()), socket.gethostname(), VERSION or "", True, epoch, master, run)
 
 
 class Lease:
@@ -143,13 +149,10 @@ class Lease:
         return True
 
     def _sign(self, handle: int) -> None:
-        self.predecessor = _leader_of(os.pread(handle, _LONGEST, 0))
+        self.predecessor = leader_of_line(os.pread(handle, _LONGEST, 0))
         before = self.predecessor.epoch if self.predecessor is not None else 0
         epoch = max(before + 1, int(time.time() * 1_000_000))
-        user = _name_of(os.geteuid())
-        self.leader = Leader(
-            os.getpid(), user, socket.gethostname(), VERSION or "", True, epoch, self._master, self._run
-        )
+        self.leader = this_process(epoch, self._master, self._run)
         self._line = self.leader.as_line()
         os.pwrite(handle, self._line, 0)
         os.ftruncate(handle, len(self._line))
@@ -169,7 +172,7 @@ class Lease:
             line = b""
         if line != self._line:
             self.on_lost()
-            leader = _leader_of(line)
+            leader = leader_of_line(line)
             raise Superseded(f"another process leads: {leader or 'who it is is not known'}")
 
     def beat(self) -> None:

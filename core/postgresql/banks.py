@@ -10,12 +10,9 @@ It must never take a temporary failure for a refusal: ``core/postgresql/trouble.
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-import psycopg
 import salt.payload
 
 from saltext.jobs.core.banks import LOADS, MINIONS, PUBLISHED, RETURNS
@@ -26,16 +23,11 @@ from saltext.jobs.core.postgresql import cache_tables
 from saltext.jobs.core.postgresql.cache_tables import TABLE
 from saltext.jobs.core.postgresql.connections import LONG, Connections, Patient
 from saltext.jobs.core.postgresql.options import CacheOptions, read_cache_options
-from saltext.jobs.core.postgresql.trouble import Kind, kind_of, told
 
 Result = TypeVar("Result")
 Rows = list[tuple[Any, ...]]
 
 CHUNK = 500  # values asked for at a time
-#: Seconds for which the server may be away before the caller gets an error, and between two tries.
-PATIENCE, RETRY_SECONDS = 3.0, 0.2
-#: Tries for a statement that clashes with others, and seconds between them.
-_CLASHES, _PAUSE = 6, 0.02
 _MOST_SERVERS = 8
 _ALIVE = "(t.expires IS NULL OR t.expires > clock_timestamp())"
 _AT = "extract(epoch FROM {})::float8"
@@ -298,28 +290,7 @@ class Banks:
         :param seconds: that each statement may take, if longer than usual.
         :raises Away, Rejected: as ``store``.
         """
-        clashes, is_lost, until = 0, False, time.monotonic() + PATIENCE
-        while True:
-            was_used = False
-            try:
-                with self._connections.lend(anew=is_lost) as (connection, was_used):
-                    if seconds is None:
-                        return work(connection)
-                    with connection.waiting(seconds):
-                        return work(connection)
-            except (psycopg.Error, UnicodeError) as exc:
-                kind = kind_of(exc)
-                if not is_lost and ((kind is Kind.LOST and was_used) or kind is Kind.NO_TABLE):
-                    is_lost = True  # each new connection makes a missing table
-                    continue
-                if kind is Kind.LOST and time.monotonic() < until:
-                    time.sleep(RETRY_SECONDS)
-                    continue
-                clashes += kind is Kind.CLASH
-                if kind is Kind.CLASH and clashes <= _CLASHES:
-                    time.sleep(_PAUSE * clashes * random.uniform(0.5, 1.5))
-                    continue
-                raise told(exc, self._connections.place) from exc
+        return self._connections.run(work, seconds)
 
 
 class _Row:

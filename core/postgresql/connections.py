@@ -11,8 +11,10 @@ import atexit
 import collections
 import contextlib
 import os
+import random
 import select
 import threading
+import time
 import weakref
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, TypeVar
@@ -22,7 +24,7 @@ import psycopg.conninfo
 
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.postgresql.options import CacheOptions, Server
-from saltext.jobs.core.postgresql.trouble import NoAnswer
+from saltext.jobs.core.postgresql.trouble import Kind, NoAnswer, kind_of, told
 
 Result = TypeVar("Result")
 
@@ -31,6 +33,10 @@ _LEFT: list[Any] = []
 _POOLS: weakref.WeakSet[Connections] = weakref.WeakSet()
 #: Seconds that reading or removing many rows may take.
 LONG = 60.0
+#: Seconds for which the server may be away before the caller gets an error, and between two tries.
+PATIENCE, RETRY_SECONDS = 3.0, 0.2
+#: Tries for a statement that clashes with others, and seconds between them.
+_CLASHES, _PAUSE = 6, 0.02
 _SSL = ("sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl")
 #: The events for ``poll`` by what a generator of psycopg waits for (1: to read, 2: to write).
 _EVENTS = {1: select.POLLIN, 2: select.POLLOUT, 3: select.POLLIN | select.POLLOUT}
@@ -127,6 +133,38 @@ class Connections:
         found.setdefault("keepalives_idle", 60)
         found.setdefault("tcp_user_timeout", int(options.timeout * 600))
         return found
+
+    def run(self, work: Callable[[Patient], Result], seconds: float | None = None) -> Result:
+        """
+        Call ``work`` with a connection. It is called again after a clash with others, on a connection that the server
+        has closed meanwhile, or if the table is gone. A server that is being restarted is waited for.
+
+        :param seconds: that each statement may take, if longer than usual.
+        :raises Away: if the server cannot do it now; it may have been done.
+        :raises Rejected: if it never will.
+        """
+        clashes, is_lost, until = 0, False, time.monotonic() + PATIENCE
+        while True:
+            was_used = False
+            try:
+                with self.lend(anew=is_lost) as (connection, was_used):
+                    if seconds is None:
+                        return work(connection)
+                    with connection.waiting(seconds):
+                        return work(connection)
+            except (psycopg.Error, UnicodeError) as exc:
+                kind = kind_of(exc)
+                if not is_lost and ((kind is Kind.LOST and was_used) or kind is Kind.NO_TABLE):
+                    is_lost = True  # each new connection makes a missing table
+                    continue
+                if kind is Kind.LOST and time.monotonic() < until:
+                    time.sleep(RETRY_SECONDS)
+                    continue
+                clashes += kind is Kind.CLASH
+                if kind is Kind.CLASH and clashes <= _CLASHES:
+                    time.sleep(_PAUSE * clashes * random.uniform(0.5, 1.5))
+                    continue
+                raise told(exc, self.place) from exc
 
     @contextlib.contextmanager
     def lend(self, anew: bool = False) -> Iterator[tuple[Patient, bool]]:

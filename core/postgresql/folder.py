@@ -1,0 +1,277 @@
+"""
+The files of an engine in PostgreSQL, and the journals of batches there. ``core/site.py`` says what each method does.
+
+Whoever leads writes in transactions that renew the lease first (``core/postgresql/lease.py``), so that nothing of a former
+leader is written later. What a runner writes, a request, needs no lease.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from saltext.jobs.core.disk.journal import Content, content_of, framed, is_overgrown
+from saltext.jobs.core.postgresql.connections import Connections, Patient
+from saltext.jobs.core.postgresql.lease import CHANNEL, Lease, asked
+from saltext.jobs.core.postgresql.site_tables import FILES
+
+#: Most bytes of a journal's records that wait for the server.
+_MOST = 64 << 20
+_OF = "engine = %s AND name = %s"
+_READ = f"SELECT string_agg(body, '' ORDER BY part) FROM {FILES} WHERE {_OF}".encode()
+_DELETE = f"DELETE FROM {FILES} WHERE {_OF}".encode()
+_INSERT = f"INSERT INTO {FILES} (engine, name, part, body) VALUES (%s, %s, %s, %s)".encode()
+# It may be tried again after it was done.
+_ADD = f"""INSERT INTO {FILES} (engine, name, part, body) SELECT %s, %s, %s, %s
+    WHERE EXISTS (SELECT FROM {FILES} WHERE {_OF} AND part = 0)
+    ON CONFLICT (engine, name, part) DO UPDATE SET body = EXCLUDED.body""".encode()
+_MAKE_ROOM = f"DELETE FROM {FILES} WHERE {_OF} AND EXISTS (SELECT FROM {FILES} WHERE {_OF})".encode()
+_RENAME = f"UPDATE {FILES} SET name = %s WHERE {_OF}".encode()
+_TOUCH = f"UPDATE {FILES} SET modified = clock_timestamp() WHERE {_OF}".encode()
+_NAMES = f"SELECT DISTINCT name FROM {FILES} WHERE engine = %s AND name >= %s AND name < %s ORDER BY name".encode()
+_MODIFIED = f"SELECT extract(epoch FROM max(modified))::float8 FROM {FILES} WHERE {_OF}".encode()
+_LAST = f"SELECT max(part) FROM {FILES} WHERE {_OF}".encode()
+
+
+class TableFolder:
+    """
+    :param server: with the site's tables.
+    :param engine: whose files they are.
+    :param lease: by which this process leads; None for a runner.
+    """
+
+    def __init__(self, server: Connections, engine: str, lease: Lease | None = None) -> None:
+        self._server, self._engine, self._lease = server, engine, lease
+
+    def where(self, name: str = "") -> str:
+        """Return how messages name a file."""
+        return f"{name or 'the files'} of {self._engine} in PostgreSQL at {self._server.place}"
+
+    def read(self, name: str) -> bytes:
+        """Return what it holds."""
+        found = self._one(_READ, name)
+        if found is None:
+            raise self._absent(name)
+        return bytes(found)
+
+    def write(self, name: str, data: bytes, durable: bool = False) -> None:
+        """Replace it as a whole, durably."""
+
+        def work(connection: Patient) -> None:
+            connection.execute(_DELETE, (self._engine, name))
+            connection.execute(_INSERT, (self._engine, name, 0, data))
+            connection.execute("SELECT pg_notify(%s, %s)", (CHANNEL, self._engine))
+
+        self._do(work)
+
+    def names(self, below: str) -> list[str]:
+        """Return what there is."""
+        values = (self._engine, f"{below}/", f"{below}0")
+        return [row[0] for row in asked(self._server, lambda connection: connection.execute(_NAMES, values).fetchall())]
+
+    def modified(self, name: str) -> float:
+        """Return when it was written, by the server's clock."""
+        found = self._one(_MODIFIED, name)
+        if found is None:
+            raise self._absent(name)
+        return float(found)
+
+    def rename(self, old: str, new: str) -> None:
+        """Give it another name."""
+        if not self._do(lambda connection: self._move(connection, old, new)):
+            raise self._absent(old)
+
+    def set_aside(self, name: str) -> str:
+        """Give it the name of what cannot be used."""
+        aside = f"{name}.corrupt"
+
+        def work(connection: Patient) -> None:
+            self._move(connection, name, aside)
+            connection.execute(_TOUCH, (self._engine, aside))
+
+        self._do(work)
+        return self.where(aside)
+
+    def remove(self, name: str) -> bool:
+        """Remove it."""
+        return bool(self._do(lambda connection: connection.execute(_DELETE, (self._engine, name)).rowcount))
+
+    def exists(self, name: str) -> bool:
+        """Tell whether it is there."""
+        return self.last_part(name) >= 0
+
+    def sweep(self, below: str) -> None:
+        """Do nothing: what is unfinished is in no table."""
+
+    def journal(self, name: str) -> TableJournal:
+        """Return the journal of that name."""
+        return TableJournal(self, name)
+
+    # -- for journals -------------------------------------------------------------------------------------------------
+
+    def put(self, name: str, part: int, data: bytes) -> None:
+        """Add a part to a file, durably; part 0 in place of all that it has. :raises FileNotFoundError, OSError:"""
+        place = (self._engine, name)
+
+        def work(connection: Patient) -> int:
+            if part:
+                return int(connection.execute(_ADD, (*place, part, data, *place)).rowcount)
+            connection.execute(_DELETE, place)
+            return int(connection.execute(_INSERT, (*place, part, data)).rowcount)
+
+        if not self._do(work):
+            raise self._absent(name)
+
+    def last_part(self, name: str) -> int:
+        """Return the number of a file's last part, -1 where there is none. :raises OSError:"""
+        found = self._one(_LAST, name)
+        return -1 if found is None else int(found)
+
+    def renew(self) -> None:
+        """Make sure that this process still leads. :raises OSError:"""
+        self._do(lambda connection: None)
+
+    # -- asking the server --------------------------------------------------------------------------------------------
+
+    def _move(self, connection: Patient, old: str, new: str) -> int:
+        place, other = (self._engine, old), (self._engine, new)
+        connection.execute(_MAKE_ROOM, (*other, *place))
+        return int(connection.execute(_RENAME, (new, *place)).rowcount)
+
+    def _absent(self, name: str) -> FileNotFoundError:
+        return FileNotFoundError(f"There is no {self.where(name)}")
+
+    def _one(self, query: bytes, name: str) -> Any:
+        values: Sequence[Any] = (self._engine, name)
+        row = asked(self._server, lambda connection: connection.execute(query, values).fetchone())
+        return row[0] if row else None
+
+    def _do(self, work: Callable[[Patient], Any]) -> Any:
+        def in_lead(connection: Patient) -> Any:
+            with connection.transaction():
+                if self._lease is not None:
+                    self._lease.renewed(connection)
+                return work(connection)
+
+        return asked(self._server, in_lead)
+
+
+class TableJournal:
+    """
+    Behaves as ``core.disk.journal.Journal``, but what was not synced is lost with the process.
+
+    :param folder: where it is.
+    :param name: its name there.
+    """
+
+    def __init__(self, folder: TableFolder, name: str) -> None:
+        self._folder, self.name = folder, name
+        self._lock = threading.Lock()  # over what is below
+        self._is_open = self._lacks = False
+        self._part = self._length = self._begin = self._unsent = 0
+        self._waiting: list[bytes] = []  # not sent yet
+        self._next: list[bytes] | None = None  # what a rewrite that is under way consists of
+
+    def read(self) -> Content:
+        """Return what it holds. :raises FileNotFoundError, OSError, StateError:"""
+        return content_of(self._folder.read(self.name), self._folder.where(self.name))
+
+    def open(self, content: Content) -> None:
+        """Go on after what it holds. :raises OSError:"""
+        self._part = self._folder.last_part(self.name)
+        self._is_open, self._length, self._begin = True, content.length, content.begin
+
+    def copy(self, content: Content) -> None:
+        """As ``open``: another process that does not lead any more adds nothing to it. :raises OSError:"""
+        self.open(content)
+
+    @property
+    def whole(self) -> bool:
+        """Whether it has all records. If not, further ones are refused until a rewrite has begun."""
+        return self._is_open and not self._lacks
+
+    @property
+    def behind(self) -> bool:
+        """Whether records wait for a ``sync``, without which they are lost with the process."""
+        return bool(self._waiting)
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        return self._length
+
+    @property
+    def overgrown(self) -> bool:
+        """Whether it is time to rewrite it: its size is bounded by a multiple of its snapshot's."""
+        return self._next is None and is_overgrown(self._length, self._begin)
+
+    def append(self, record: Any) -> None:
+        """
+        Add a record, which is durable after ``sync``.
+
+        :raises OSError: when it is not open, lacks a record, or too many wait. All further records are then refused until
+            a rewrite has begun.
+        """
+        data = framed(record)
+        with self._lock:
+            self._lacks = self._lacks or self._unsent > _MOST
+            if self._next is not None:
+                self._next.append(data)
+            elif not self.whole:
+                raise OSError(self._trouble())
+            self._waiting.append(data)
+            self._unsent += len(data)
+            self._length += len(data)
+
+    def begin_rewrite(self, snapshot: Any) -> None:
+        """Begin to replace it by one that begins with ``snapshot``. After this you must call ``finish_rewrite``."""
+        with self._lock:
+            self._next = [framed(snapshot)]
+
+    def finish_rewrite(self) -> None:
+        """Put the new one in the old one's place, durably. :raises OSError: and the old one stays; it is not ``whole``."""
+        with self._lock:
+            if self._next is None:
+                raise OSError(f"{self._folder.where(self.name)} is not being rewritten")
+            parts, self._next, self._waiting = self._next, None, []
+            self._lacks, self._is_open = False, True
+            self._begin, self._length, self._part, self._unsent = len(parts[0]), sum(map(len, parts)), 0, 0
+        self._send(0, b"".join(parts))
+
+    def rewrite(self, snapshot: Any) -> None:
+        """Replace it by one that holds the snapshot only, durably. :raises OSError: as ``finish_rewrite``."""
+        self.begin_rewrite(snapshot)
+        self.finish_rewrite()
+
+    def sync(self) -> None:
+        """Make all records durable. :raises OSError: when that is not certain, or this process does not lead."""
+        with self._lock:
+            if not self.whole:
+                raise OSError(self._trouble())
+            data, self._waiting, self._unsent = b"".join(self._waiting), [], 0
+            self._part += bool(data)
+        if data:
+            self._send(self._part, data)
+        else:
+            self._folder.renew()
+
+    def _send(self, part: int, data: bytes) -> None:
+        try:
+            self._folder.put(self.name, part, data)
+        except OSError:
+            with self._lock:
+                self._lacks = True
+            raise
+
+    def _trouble(self) -> str:
+        return f"{self._folder.where(self.name)} {'lacks a record' if self._lacks else 'is not open'}"
+
+    def close(self) -> None:
+        """Release it, with the records sent that wait, where that is possible."""
+        with contextlib.suppress(OSError):
+            if self._waiting:
+                self.sync()
+        with self._lock:
+            self._is_open = False

@@ -1,0 +1,199 @@
+"""
+Who leads, of all masters of a site: a row in PostgreSQL that must be renewed.
+
+Only the server's clock ends a lease, and each transaction of the leader renews it first (``renewed``): one that takes over
+waits for that transaction, and nothing of the former leader is written later. What cannot be in a transaction, a publish,
+goes by a deadline in the leader itself (``check``). It lies before the end of the lease by ``MARGIN`` seconds, is set by a
+thread that does nothing else, and goes by a clock that nobody sets and that goes on in a suspended machine. What it cannot
+cover, a process that freezes just after it has looked, the master's worker refuses (``core/master/passes.py``).
+
+It must never work alone: a leader that does not reach the server publishes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import select
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+
+from saltext.jobs.core import lines
+from saltext.jobs.core.disk.lease import Leader, Superseded, leader_of_line, this_process
+from saltext.jobs.core.postgresql.connections import Connections, Patient
+from saltext.jobs.core.postgresql.site_tables import LEASES
+from saltext.jobs.core.postgresql.trouble import Trouble
+from saltext.jobs.core.quiet import Quiet
+
+log = lines.logger(__name__)
+
+#: Seconds for which a lease lasts, between two renewals, and before its end from which on nothing is published.
+TTL, RENEWED_EVERY, MARGIN = 12.0, 3.0, 4.0
+#: The channel on which engines are told of requests.
+CHANNEL = "saltext_jobs"
+_FOR = f"interval '{TTL:g} seconds'"
+_SEAT = f"""INSERT INTO {LEASES} VALUES (%s, '', 0, '', '-infinity', '-infinity') ON CONFLICT (engine) DO NOTHING"""
+_LOOK = f"SELECT leader, epoch, until > clock_timestamp() FROM {LEASES} WHERE engine = %s FOR UPDATE"
+_TAKE = f"""UPDATE {LEASES} SET session = %s, epoch = %s, leader = %s, until = clock_timestamp() + {_FOR},
+    alive = clock_timestamp() WHERE engine = %s"""
+_RENEW = f"""UPDATE {LEASES} SET until = clock_timestamp() + {_FOR}
+    WHERE engine = %s AND session = %s AND epoch = %s AND until > clock_timestamp()"""
+_BEAT = f"UPDATE {LEASES} SET alive = clock_timestamp() WHERE engine = %s AND session = %s AND epoch = %s"
+_RELEASE = f"UPDATE {LEASES} SET until = '-infinity' WHERE engine = %s AND session = %s AND epoch = %s"
+
+
+def boottime() -> float:
+    """Return seconds by a clock that nobody sets, and that goes on while the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Lease:
+    """
+    Behaves as ``core.disk.lease.Lease``.
+
+    :param server: with the site's tables.
+    :param engine: the engine's name.
+    :param master: the id of the master.
+    :param run: what tells its processes from those that it had before a restart; empty where that is not known.
+    :param clock: returns seconds, as ``boottime``.
+    """
+
+    def __init__(
+        self, server: Connections, engine: str, master: str, run: str = "", clock: Callable[[], float] = boottime
+    ) -> None:
+        self._server, self._engine, self._master, self._run, self._clock = server, engine, master, run, clock
+        self._session = ""
+        self._until = 0.0  # by the clock of this process
+        self._is_lost = False
+        self._is_over = threading.Event()
+        self._keeper: threading.Thread | None = None
+        self._quiet = Quiet(log)
+        self.predecessor: Leader | None = None
+        self.leader: Leader | None = None
+        self.on_lost: Callable[[], None] = lambda: None
+        #: Called when there may be a request, in another thread.
+        self.on_request: Callable[[], None] = lambda: None
+
+    @property
+    def epoch(self) -> int:
+        """That of this process, 0 before it leads."""
+        return self.leader.epoch if self.leader is not None else 0
+
+    @property
+    def is_takeover(self) -> bool:
+        """Whether another master led before, or may have: it may have ended in the middle of anything."""
+        return self.leader is None or self.predecessor is None or not self.leader.is_of(self.predecessor)
+
+    def take(self) -> bool:
+        """Take the lead if nobody has it. Returns whether this process has it now. :raises OSError: when nobody can tell."""
+        session, began = secrets.token_hex(16), self._clock()
+
+        def work(connection: Patient) -> bool:
+            with connection.transaction():
+                connection.execute(_SEAT.encode(), (self._engine,))
+                line, before, is_held = connection.execute(_LOOK.encode(), (self._engine,)).fetchone() or (b"", 0, True)
+                if is_held:
+                    return False
+                self.predecessor = leader_of_line(bytes(line))
+                self.leader = this_process(max(before + 1, time.time_ns() // 1000), self._master, self._run)
+                values = (session, self.leader.epoch, self.leader.as_line(), self._engine)
+                connection.execute(_TAKE.encode(), values)
+                return True
+
+        # An attempt whose answer was lost is a lease that nobody has: it ends by itself.
+        if not self._ask(work):
+            return False
+        self._session, self._until, self._is_lost = session, began + TTL - MARGIN, False
+        self._keeper = threading.Thread(target=self._keep, name=f"{self._engine} lease", daemon=True)
+        self._keeper.start()
+        return True
+
+    def renewed(self, connection: Patient) -> None:
+        """
+        Renew the lease, as the first statement of a transaction. Nobody takes over before the transaction ends.
+
+        :raises Superseded: when it is over; then ``on_lost`` was called.
+        """
+        began = self._clock()
+        if connection.execute(_RENEW.encode(), (self._engine, self._session, self.epoch)).rowcount == 0:
+            self._lose()
+            raise Superseded(f"the lease of the {self._engine} engine is over")
+        self._until = max(self._until, began + TTL - MARGIN)
+
+    def check(self) -> None:
+        """
+        Make sure that this process still leads, without asking the server.
+
+        :raises Superseded: when it does not; then ``on_lost`` was called.
+        :raises OSError: when the lease was not renewed for so long that another process may lead soon.
+        """
+        if self._is_lost:
+            raise Superseded(f"the lease of the {self._engine} engine is over")
+        if not self._session or self._clock() >= self._until:
+            raise OSError(f"the lease of the {self._engine} engine could not be renewed: is PostgreSQL away?")
+
+    def beat(self) -> None:
+        """Say that this process, which leads, is alive. :raises OSError: as ``check``, and where that cannot be said."""
+        self.check()
+        values = (self._engine, self._session, self.epoch)
+        self._ask(lambda connection: connection.execute(_BEAT.encode(), values))
+
+    def release(self) -> None:
+        """Let another process lead."""
+        if self._session and self._keeper is not None:
+            self._is_over.set()
+            self._keeper.join(TTL)
+            values, self._session = (self._engine, self._session, self.epoch), ""
+            with contextlib.suppress(OSError):  # then it ends by itself
+                self._ask(lambda connection: connection.execute(_RELEASE.encode(), values))
+
+    def _ask(self, work: Callable[[Patient], Any]) -> Any:
+        return asked(self._server, work)
+
+    def _lose(self) -> None:
+        self._is_lost = True
+        self._is_over.set()
+        self.on_lost()
+
+    # -- the thread that keeps it ---------------------------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        """Renew the lease again and again, and listen for requests meanwhile."""
+        while not self._is_over.is_set():
+            try:
+                with self._server.lend(anew=False) as (connection, _):
+                    connection.execute(f"LISTEN {CHANNEL}".encode())
+                    while not self._is_over.is_set():
+                        self.renewed(connection)
+                        self._listen(connection, time.monotonic() + RENEWED_EVERY)
+            except Superseded:
+                return
+            except (psycopg.Error, Trouble, OSError) as exc:
+                self._quiet.error(
+                    "renew", "The lease of the %s engine cannot be renewed, trying again: %s", self._engine, exc
+                )
+                self._is_over.wait(min(1.0, RENEWED_EVERY))
+
+    def _listen(self, connection: Patient, until: float) -> None:
+        # What came with the answer to a statement is there already.
+        while not self._is_over.is_set():
+            while (found := connection.pgconn.notifies()) is not None:
+                if found.extra.decode() == self._engine:
+                    self.on_request()
+            left = until - time.monotonic()
+            if left <= 0:
+                return
+            if select.select([connection.pgconn.socket], [], [], min(left, 1.0))[0]:
+                connection.pgconn.consume_input()
+
+
+def asked(server: Connections, work: Callable[[Patient], Any]) -> Any:
+    """Return what ``work`` returns, called with a connection. :raises OSError: where the server does not do it now."""
+    try:
+        return server.run(work)
+    except Trouble as exc:
+        raise OSError(str(exc)) from exc

@@ -1,0 +1,113 @@
+"""
+A site on PostgreSQL: masters that share no disk, and whose engines work as one. ``core/site.py`` says what each method does.
+
+One database is one site. A master remembers in its cachedir which it belongs to: with another database, such as an old copy,
+it would take all that is owed for done.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import psycopg
+
+from saltext.jobs.core.disk import files
+from saltext.jobs.core.disk.lease import Leader, leader_of_line
+from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.log.checkpoints import Position
+from saltext.jobs.core.postgresql import site_tables
+from saltext.jobs.core.postgresql.connections import Connections, Patient
+from saltext.jobs.core.postgresql.folder import TableFolder
+from saltext.jobs.core.postgresql.lease import Lease, asked
+from saltext.jobs.core.postgresql.options import CacheOptions, read_cache_options
+from saltext.jobs.core.postgresql.site_log import SiteReader, SiteWriter
+from saltext.jobs.core.postgresql.site_tables import LEASES
+
+_LEADER = f"SELECT leader, epoch FROM {LEASES} WHERE engine = %s".encode()
+_IS_LED = f"SELECT until > clock_timestamp() FROM {LEASES} WHERE engine = %s".encode()
+_ALIVE = f"""SELECT extract(epoch FROM alive)::float8 FROM {LEASES}
+    WHERE engine = %s AND alive > '-infinity'""".encode()
+
+_SERVERS: dict[tuple[CacheOptions, str, bool], Connections] = {}
+
+
+class PostgresqlSite:
+    """
+    All masters whose options name the same database.
+
+    :param opts: the master's options.
+    :raises SettingsError: naming an option.
+    """
+
+    def __init__(self, opts: Mapping[str, Any]) -> None:
+        self._opts, self._master = opts, str(opts.get("id") or "")
+
+    @property
+    def _server(self) -> Connections:
+        return self._connections(waits=True)
+
+    def _connections(self, waits: bool) -> Connections:
+        """Return the connections of this process: whose sessions wait for the disk at each commit, or that do not."""
+        options, path = read_cache_options(self._opts), pathlib.Path(self._opts["cachedir"], "saltext_jobs", "site")
+        key = (options, str(path), waits)
+        if key not in _SERVERS:
+            _SERVERS[key] = Connections(options, lambda connection: _prepare(connection, path, waits))
+        return _SERVERS[key]
+
+    def lease(self, engine: str, run: str = "") -> Lease:
+        """Return the lead of an engine."""
+        return Lease(self._server, engine, self._master, run)
+
+    def leader(self, engine: str) -> Leader | None:
+        """Return who took the lead last."""
+        line = self._one(_LEADER, engine)
+        return leader_of_line(bytes(line)) if line else None
+
+    def is_led(self, engine: str) -> bool:
+        """Tell whether a process has the lead now."""
+        return bool(self._one(_IS_LED, engine))
+
+    def alive_at(self, engine: str) -> float | None:
+        """Return when the leader last said that it is alive."""
+        found: float | None = self._one(_ALIVE, engine)
+        return found
+
+    def folder(self, engine: str, lease: Any = None) -> TableFolder:
+        """Return the files of an engine."""
+        return TableFolder(self._server, engine, lease)
+
+    def log(self, positions: Mapping[str, Position] | None = None) -> SiteReader:
+        """Return the log of all masters."""
+        return SiteReader(self._server, positions)
+
+    def keep_log(self, reader: str, positions: Mapping[str, Position]) -> None:
+        """Do nothing: it is kept for two hours."""
+
+    def log_writer(self, size: int = 0) -> SiteWriter:
+        """Return what this process of the master appends with."""
+        return SiteWriter(self._connections(waits=False))
+
+    def _one(self, query: bytes, engine: str) -> Any:
+        row = asked(self._server, lambda connection: connection.execute(query, (engine,)).fetchone())
+        return row[0] if row else None
+
+
+def _prepare(connection: Patient, path: pathlib.Path, waits: bool) -> None:
+    site_tables.prepare(connection)
+    if not waits:
+        connection.execute("SET synchronous_commit = off")
+    name = site_tables.name_of(connection)
+    try:
+        known = path.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        files.write_atomic(path, f"{name}\n".encode())
+        return
+    except OSError as exc:
+        raise psycopg.OperationalError(f"{path} cannot be read: {exc}") from exc
+    if known != name:
+        raise StateError(
+            f"the database {connection.info.dbname} at {connection.info.host}:{connection.info.port} is of another site "
+            f"than the one that this master belongs to; if it is to belong there from now on, remove {path} and restart the master"
+        )

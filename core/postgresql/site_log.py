@@ -1,0 +1,190 @@
+"""
+The log of a site: what its masters did, in one order. Behaves as the files of ``core/log``.
+
+A record gets its place under a lock that lasts to the end of its transaction, so that places become visible in order: a
+reader that is past a place has seen all before it. A record is not waited for to be on the disk. What is stored of it
+afterwards is, and with that all that was written before.
+
+A reader asks in a thread of its own. It must never hide what it may have missed: after an error it reports a gap.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+from saltext.jobs.core import lines
+from saltext.jobs.core.log import framing, records
+from saltext.jobs.core.log.checkpoints import Position
+from saltext.jobs.core.log.reader import News
+from saltext.jobs.core.postgresql.connections import Connections, Patient
+from saltext.jobs.core.postgresql.lease import asked
+from saltext.jobs.core.postgresql.site_tables import LOG, SITE
+from saltext.jobs.core.quiet import Quiet
+
+log = lines.logger(__name__)
+
+#: The name under which a reader's position in it is kept.
+NAME = "*"
+#: Seconds for which records are kept, and after how many records of a process it removes older ones.
+KEPT, _SWEPT_AFTER = 2 * 3600.0, 2000
+#: Records that are read at once, and most that wait to be taken.
+_PART, _MOST = 1000, 20_000
+#: Seconds between two looks.
+_EVERY = 0.25
+_APPEND = f"""WITH given AS (
+        UPDATE {SITE} SET last = greatest(last + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
+        RETURNING last)
+    INSERT INTO {LOG} (place, body) SELECT last, %s FROM given"""
+_REMOVE = f"""WITH gone AS (
+        DELETE FROM {LOG} WHERE place < (extract(epoch FROM clock_timestamp()) - %s) * 1000000 RETURNING place)
+    UPDATE {SITE} SET removed = greatest(removed, coalesce((SELECT max(place) FROM gone), 0))"""
+_READ = f"SELECT place, body FROM {LOG} WHERE place > %s ORDER BY place LIMIT {_PART}"
+_STATE = f"SELECT id, last, removed FROM {SITE}"
+
+
+class SiteWriter:
+    """
+    Appends, in each of the masters' processes. Behaves as ``core.log.writer.Writer``.
+
+    :param server: with the site's tables; the sessions need not wait for the disk.
+    """
+
+    def __init__(self, server: Connections) -> None:
+        self._server = server
+        self._appended = 0
+        self._unmarked = False  # a record is missing, and readers could not be told
+        self._quiet = Quiet(log)
+
+    def append(self, record: records.Record) -> bool:
+        """Append a record. Returns whether that succeeded; if not, the log has a gap."""
+        try:
+            if self._unmarked:
+                self._write(None)
+                self._unmarked = False
+            self._write(record.packed())
+        except (OSError, ValueError) as exc:
+            self._unmarked = True
+            self._quiet.error(
+                "append", "A record of the log could not be written, so the engines read the job cache: %s", exc
+            )
+            return False
+        self._appended += 1
+        if self._appended % _SWEPT_AFTER == 0:
+            self._sweep()
+        return True
+
+    def _write(self, body: bytes | None) -> None:
+        asked(self._server, lambda connection: connection.execute(_APPEND.encode(), (body,)))
+
+    def _sweep(self) -> None:
+        try:
+            asked(self._server, lambda connection: connection.execute(_REMOVE.encode(), (KEPT,)))
+        except OSError as exc:
+            self._quiet.warning("sweep", "Old records of the log could not be removed: %s", exc)
+
+
+class SiteReader:
+    """
+    Behaves as ``core.log.masters.LogOfAll``.
+
+    :param server: with the site's tables.
+    :param positions: from where on. Without one it begins at the end, after a gap.
+    """
+
+    def __init__(self, server: Connections, positions: Mapping[str, Position] | None = None) -> None:
+        self._server = server
+        self._position = (positions or {}).get(NAME)
+        self._lock = threading.Lock()  # over what is below
+        self._found: list[tuple[int, bytes | None]] = []
+        self._gap = self._trouble = self._site = ""
+        self._asked_to = self._told_to = 0
+        self._quiet = Quiet(log)
+        self._is_over = threading.Event()
+        self._look()
+        threading.Thread(target=self._ask, name="site log", daemon=True).start()
+
+    @property
+    def there(self) -> bool:
+        """Whether there was a log at the last look."""
+        return bool(self._site)
+
+    @property
+    def positions(self) -> dict[str, Position]:
+        """The place before which everything has been returned; none where the server was never reached."""
+        if not self._site:
+            return {} if self._position is None else {NAME: self._position}
+        return {NAME: Position(self._site, 0, self._told_to, 0, "")}
+
+    def read(self) -> News:
+        """Return what was appended since, or a part of it. :raises OSError: when it cannot be read at this moment."""
+        with self._lock:
+            found, self._found = self._found[:_PART], self._found[_PART:]
+            gap, self._gap = self._gap, ""
+            more, trouble = bool(self._found), self._trouble
+        if trouble and not found:
+            with self._lock:
+                self._gap = gap
+            raise OSError(trouble)
+        told = [_record_of(body) for _, body in found]
+        if None in told:
+            gap = "a record could not be written, or this version cannot read it"
+        self._told_to = found[-1][0] if found else self._told_to
+        return News([record for record in told if record is not None], gap, more)
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._is_over.set()
+
+    def _ask(self) -> None:
+        while not self._is_over.wait(0.0 if self._look() else _EVERY):
+            pass
+
+    def _look(self) -> bool:
+        """Take what is new, and tell whether there is more."""
+        if len(self._found) >= _MOST:
+            return False
+        try:
+            rows = asked(self._server, self._next) if self._site else []
+            # After the records: what was removed before they were read counts.
+            site, last, removed = asked(self._server, lambda connection: connection.execute(_STATE.encode()).fetchone())
+        except OSError as exc:
+            with self._lock:
+                self._trouble, self._gap = str(exc), "the server was away"
+            return False
+        with self._lock:
+            self._trouble = ""
+            if not self._site:
+                self._begin(site, last, removed)
+            elif self._asked_to < removed:
+                self._gap = "it went on for too long before it was read again"
+            self._found += rows
+            self._asked_to = rows[-1][0] if rows else self._asked_to
+        return len(rows) == _PART
+
+    def _next(self, connection: Patient) -> list[tuple[int, bytes | None]]:
+        found: list[tuple[int, bytes | None]] = connection.execute(_READ.encode(), (self._asked_to,)).fetchall()
+        return found
+
+    def _begin(self, site: str, last: int, removed: int) -> None:
+        wanted = self._position
+        refusal = ""
+        if wanted is None:
+            refusal = "it is not known up to where it was read"
+        elif wanted.log != site:
+            refusal = "it is another one than before"
+        elif wanted.offset < removed:
+            refusal = "it went on for too long before it was read again"
+        elif wanted.offset > last:
+            refusal = "it is shorter than before"
+        self._site, self._gap = site, refusal or self._gap
+        self._asked_to = self._told_to = last if refusal or wanted is None else wanted.offset
+
+
+def _record_of(body: bytes | None) -> records.Record | None:
+    """Return a record; None where it is missing, or not known here."""
+    framed = framing.scan(body or b"").records
+    try:
+        return records.read(framed[0].body) if framed and framed[0].body is not None else None
+    except Exception:  # msgpack raises many kinds
+        return None
