@@ -18,11 +18,18 @@ from saltext.jobs.core.disk.folder import FileFolder
 from saltext.jobs.core.disk.journal import Content
 from saltext.jobs.core.disk.lease import Leader, leader_in
 from saltext.jobs.core.disk.lease import Lease as FileLease
+from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.log import checkpoints
 from saltext.jobs.core.log.checkpoints import Position
 from saltext.jobs.core.log.masters import LogOfAll
 from saltext.jobs.core.log.reader import News
+from saltext.jobs.core.log.records import Record
 from saltext.jobs.core.log.segments import folder_of
+from saltext.jobs.core.log.writer import SIZE, Writer
+
+#: The option that says what masters share which share no cachedir, its value, and which others it needs.
+SITE, POSTGRESQL = "saltext_jobs_site", "postgresql"
+_NEEDED = {"master_job_cache": "salt_cache", "cache": POSTGRESQL}
 
 
 class Lease(Protocol):
@@ -66,6 +73,10 @@ class Journal(Protocol):
     @property
     def whole(self) -> bool:
         """Whether it has all records. If not, further ones are refused until a rewrite has begun."""
+
+    @property
+    def behind(self) -> bool:
+        """Whether records were appended that do not survive this process without a ``sync``."""
 
     @property
     def size(self) -> int:
@@ -172,6 +183,13 @@ class Log(Protocol):
         """Release it."""
 
 
+class LogWriter(Protocol):
+    """Writes what this master does: see ``core/log/writer.py``."""
+
+    def append(self, record: Record) -> bool:
+        """Append a record. Returns whether that succeeded; if not, the log has a gap."""
+
+
 class Site(Protocol):
     """What the masters have in common."""
 
@@ -203,6 +221,13 @@ class Site(Protocol):
 
     def log(self, positions: Mapping[str, Position] | None = None) -> Log:
         """Return the log of all masters, from these positions on; of others from the end on."""
+
+    def log_writer(self, size: int = SIZE) -> LogWriter:
+        """
+        Return what a process of this master appends to the log with.
+
+        :param size: bytes that it may have in all, where that is for us to say.
+        """
 
     def keep_log(self, reader: str, positions: Mapping[str, Position]) -> None:
         """Have the log kept from these positions on, for an engine that will begin there. :raises OSError:"""
@@ -253,6 +278,10 @@ class FileSite:
         """Return the log of all masters."""
         return LogOfAll(self._cachedir, self._master, positions)
 
+    def log_writer(self, size: int = SIZE) -> Writer:
+        """Return what writes this master's log."""
+        return Writer(folder_of(self._cachedir, self._master), size)
+
     def keep_log(self, reader: str, positions: Mapping[str, Position]) -> None:
         """Have the log kept."""
         logs = folder_of(self._cachedir, self._master).parent
@@ -261,8 +290,22 @@ class FileSite:
 
 
 def site_of(opts: Mapping[str, Any]) -> Site:
-    """Return what this master has in common with others."""
-    return FileSite(opts)
+    """
+    Return what this master has in common with others.
+
+    :raises SettingsError: where the option ``saltext_jobs_site`` has a value that is not accepted, or lacks what it needs.
+    """
+    kind = opts.get(SITE)
+    if not kind:
+        return FileSite(opts)
+    if kind != POSTGRESQL:
+        raise SettingsError(f"{SITE} is {kind!r}; accepted is {POSTGRESQL}, or nothing: then the cachedir is the site")
+    lacking = [f"{name}: {value}" for name, value in _NEEDED.items() if opts.get(name) != value]
+    if lacking:
+        raise SettingsError(f"{SITE} is {kind}, which needs {' and '.join(lacking)} too")
+    from saltext.jobs.core.postgresql.site import PostgresqlSite  # psycopg is an extra
+
+    return PostgresqlSite(opts)
 
 
 def read_msgpack(folder: Folder, name: str) -> Any:

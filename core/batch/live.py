@@ -25,6 +25,9 @@ log = lines.logger(__name__)
 #: Effects that reach minions or end the batch: the journal is synced before they are performed.
 _DURABLE = (facts.Publish, facts.Kill, facts.Check, facts.Close, facts.Queue)
 
+#: Seconds for which facts wait in a journal that is not on this machine, unless something is to be done because of them.
+_FLUSH = 1.0
+
 
 class Live:
     """
@@ -62,6 +65,7 @@ class Live:
         self._rewriting: Any = None  # a future that ends with the rewrite of the journal that is under way
         self.closing = False  # it has ended, and is being closed
         self.gone = False  # it is closed, and takes no facts any more
+        self._flushes = False  # what waits in the journal is about to be synced
         self.unwritten = False  # the disk did not take a fact: the journal is behind
         self.load_kept = False  # the job cache has the batch's load
         self.wall_ahead: float | None = (
@@ -168,6 +172,19 @@ class Live:
     def _write(self, record: list[Any]) -> None:
         try:
             self.journal.append(record)
+        except OSError as exc:
+            self._fall_behind(exc)
+        if self.journal.behind and not self._flushes:
+            self._flushes = True
+            self._loop.call_later(_FLUSH, self._loop.spawn_callback, self._flush)
+
+    async def _flush(self) -> None:
+        """Have other masters see what has been written down."""
+        self._flushes = False
+        if self.gone or self.unwritten or not self.journal.behind:
+            return
+        try:
+            await self._disk.call(self.journal.sync)
         except OSError as exc:
             self._fall_behind(exc)
 

@@ -173,6 +173,11 @@ class Journal:
         return self._file is not None and not self._lacks
 
     @property
+    def behind(self) -> bool:
+        """Whether records do not survive this process without a ``sync``: here all do."""
+        return False
+
+    @property
     def size(self) -> int:
         """Its bytes on the disk."""
         return 0 if self._file is None else self._file.length

@@ -24,9 +24,9 @@ import psycopg
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.disk.lease import Leader, Superseded, leader_of_line, this_process
+from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.postgresql.connections import Connections, Patient
 from saltext.jobs.core.postgresql.site_tables import LEASES
-from saltext.jobs.core.postgresql.trouble import Trouble
 from saltext.jobs.core.quiet import Quiet
 
 log = lines.logger(__name__)
@@ -172,7 +172,7 @@ class Lease:
                         self._listen(connection, time.monotonic() + RENEWED_EVERY)
             except Superseded:
                 return
-            except (psycopg.Error, Trouble, OSError) as exc:
+            except (psycopg.Error, StateError, OSError) as exc:
                 self._quiet.error(
                     "renew", "The lease of the %s engine cannot be renewed, trying again: %s", self._engine, exc
                 )
@@ -195,5 +195,5 @@ def asked(server: Connections, work: Callable[[Patient], Any]) -> Any:
     """Return what ``work`` returns, called with a connection. :raises OSError: where the server does not do it now."""
     try:
         return server.run(work)
-    except Trouble as exc:
+    except StateError as exc:
         raise OSError(str(exc)) from exc

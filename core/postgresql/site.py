@@ -17,6 +17,7 @@ from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.lease import Leader, leader_of_line
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.log.checkpoints import Position
+from saltext.jobs.core.log.writer import SIZE
 from saltext.jobs.core.postgresql import site_tables
 from saltext.jobs.core.postgresql.connections import Connections, Patient
 from saltext.jobs.core.postgresql.folder import TableFolder
@@ -42,7 +43,7 @@ class PostgresqlSite:
     """
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
-        self._opts, self._master = opts, str(opts.get("id") or "")
+        self.opts, self._master = opts, str(opts.get("id") or "")
 
     @property
     def _server(self) -> Connections:
@@ -50,7 +51,7 @@ class PostgresqlSite:
 
     def _connections(self, waits: bool) -> Connections:
         """Return the connections of this process: whose sessions wait for the disk at each commit, or that do not."""
-        options, path = read_cache_options(self._opts), pathlib.Path(self._opts["cachedir"], "saltext_jobs", "site")
+        options, path = read_cache_options(self.opts), pathlib.Path(self.opts["cachedir"], "saltext_jobs", "site")
         key = (options, str(path), waits)
         if key not in _SERVERS:
             _SERVERS[key] = Connections(options, lambda connection: _prepare(connection, path, waits))
@@ -85,8 +86,8 @@ class PostgresqlSite:
     def keep_log(self, reader: str, positions: Mapping[str, Position]) -> None:
         """Do nothing: it is kept for two hours."""
 
-    def log_writer(self, size: int = 0) -> SiteWriter:
-        """Return what this process of the master appends with."""
+    def log_writer(self, size: int = SIZE) -> SiteWriter:
+        """Return what a process of this master appends to the log with."""
         return SiteWriter(self._connections(waits=False))
 
     def _one(self, query: bytes, engine: str) -> Any:
@@ -108,6 +109,6 @@ def _prepare(connection: Patient, path: pathlib.Path, waits: bool) -> None:
         raise psycopg.OperationalError(f"{path} cannot be read: {exc}") from exc
     if known != name:
         raise StateError(
-            f"the database {connection.info.dbname} at {connection.info.host}:{connection.info.port} is of another site "
-            f"than the one that this master belongs to; if it is to belong there from now on, remove {path} and restart the master"
+            f"the database {connection.info.dbname} at {connection.info.host}:{connection.info.port} is another site's; "
+            f"if this master is to belong to it from now on, remove {path} and restart the master"
         )

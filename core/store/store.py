@@ -19,10 +19,10 @@ import salt.payload
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import compat, lines
-from saltext.jobs.core.log.segments import folder_of
-from saltext.jobs.core.log.writer import SIZE, Writer
+from saltext.jobs.core.errors import SettingsError
+from saltext.jobs.core.log.writer import SIZE
 from saltext.jobs.core.quiet import Quiet
-from saltext.jobs.core.site import site_of
+from saltext.jobs.core.site import FileSite, LogWriter, site_of
 from saltext.jobs.core.store.calling import loading
 from saltext.jobs.core.store.drivers import Driver
 from saltext.jobs.core.store.etcd import Etcd
@@ -78,7 +78,7 @@ class Store:
         sync, self.max_jobs, self.max_bytes, log_size = _own_options(opts)
         #: What this master does is written there; what a minion returns to this job cache on its own account is not.
         is_minion = opts.get("__role") == "minion"
-        self.log = None if is_minion else Writer(folder_of(self.cachedir, opts.get("id")), log_size or SIZE)
+        self.log = None if is_minion else _log_writer(opts, log_size or SIZE)
         self._keys = Keys(name, self.driver.longest)
         self._locks = Locks(self.cachedir)
         self.key_of, self.decode = self._keys.key, self._keys.decode
@@ -187,6 +187,14 @@ def store_of(opts: Any) -> Store:
             del _STORES[next(iter(_STORES))]
         _STORES[id(opts)] = (opts, store)
         return store
+
+
+def _log_writer(opts: Mapping[str, Any], size: int) -> LogWriter:
+    try:
+        return site_of(opts).log_writer(size)
+    except SettingsError as exc:  # nothing that is published may fail for it; the engines wait
+        log.error("This master works with no other one: %s", exc)
+        return FileSite(opts).log_writer(size)
 
 
 def _own_options(opts: Mapping[str, Any]) -> tuple[str, int | None, int | None, int | None]:

@@ -1,0 +1,32 @@
+"""Two masters of one site, in each of its forms."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from saltext.jobs.core.site import FileSite
+from tests.functional.cache_servers import cache_servers as cache_servers
+
+
+@pytest.fixture(params=["files", "postgresql"])
+def form(request):
+    return request.param
+
+
+@pytest.fixture
+def sites(form, tmp_path, request):
+    """The site as two of its masters see it."""
+    if form == "files":
+        return [FileSite({"cachedir": str(tmp_path), "id": name}) for name in ("a", "b")]
+    return postgresql_sites(tmp_path, request.getfixturevalue("cache_servers"))
+
+
+def postgresql_sites(tmp_path, servers):
+    """Two masters with cachedirs of their own, and one new database."""
+    from saltext.jobs.core.postgresql.site import PostgresqlSite
+
+    options = servers("postgresql").make_database(f"site{uuid.uuid4().hex[:12]}")
+    masters = [{**options, "cachedir": str(tmp_path / name), "id": name} for name in ("a", "b")]
+    return [PostgresqlSite(opts) for opts in masters]

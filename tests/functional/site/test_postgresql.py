@@ -1,0 +1,170 @@
+"""The lead in PostgreSQL: what a frozen process, and a server that is away, can and cannot do."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from saltext.jobs.core.disk.lease import Superseded
+from saltext.jobs.core.log.records import Returned
+from saltext.jobs.core.postgresql import lease as leases
+from saltext.jobs.core.postgresql.connections import Connections
+from saltext.jobs.core.postgresql.lease import MARGIN, TTL, Lease
+from saltext.jobs.core.postgresql.options import read_cache_options
+from saltext.jobs.core.postgresql.site import PostgresqlSite
+from tests.waiting import wait_for
+
+ENGINE = "batch_manager"
+
+
+class Clock:
+    """Seconds by a clock that a test sets."""
+
+    now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def options(cache_servers, tmp_path):
+    made = cache_servers("postgresql").make_database(f"lease{os.path.basename(tmp_path).replace('-', '')}"[:50].lower())
+    return {**made, "cachedir": str(tmp_path / "a"), "id": "a"}
+
+
+@pytest.fixture
+def site(options):
+    return PostgresqlSite(options)
+
+
+@pytest.fixture
+def server(options, site):
+    assert not site.is_led(ENGINE)  # which makes the tables
+    opened = Connections(read_cache_options(options), lambda connection: None)
+    yield opened
+    opened.end()
+
+
+def ended(server, engine=ENGINE):
+    """Have a lease end, as after seconds in which it was not renewed."""
+    query = f"UPDATE {leases.LEASES} SET until = clock_timestamp() - interval '1 second' WHERE engine = %s"
+    server.run(lambda connection: connection.execute(query.encode(), (engine,)))
+
+
+def test_a_leader_publishes_until_some_seconds_before_its_lease_ends(server):
+    clock = Clock()
+    lease = Lease(server, ENGINE, "a", clock=clock)
+    began = clock.now
+    assert lease.take()
+    try:
+        lease.check()
+        clock.now = began + TTL - MARGIN - 0.01
+        lease.check()
+        clock.now = began + TTL - MARGIN
+        with pytest.raises(OSError, match="could not be renewed") as told:
+            lease.check()
+        assert not isinstance(told.value, Superseded)  # that is not known
+    finally:
+        lease.release()
+
+
+def test_a_lease_is_renewed_by_itself(server):
+    clock = Clock()
+    lease = Lease(server, ENGINE, "a", clock=clock)
+    assert lease.take()
+    try:
+        clock.now += TTL - MARGIN
+
+        def is_renewed():
+            try:
+                lease.check()
+            except OSError:
+                return False
+            return True
+
+        wait_for(is_renewed)
+    finally:
+        lease.release()
+
+
+def test_one_whose_lease_has_ended_is_told(server):
+    told = threading.Event()
+    lease = Lease(server, ENGINE, "a")
+    lease.on_lost = told.set
+    assert lease.take()
+    ended(server)
+    assert told.wait(60)
+    with pytest.raises(Superseded):
+        lease.check()
+    other = Lease(server, ENGINE, "b")
+    assert other.take()
+    lease.release()  # which is not the other's
+    other.check()
+    assert not Lease(server, ENGINE, "c").take()
+    other.release()
+
+
+def test_a_transaction_of_the_leader_holds_up_whoever_would_take_over(server):
+    lease, other, order = Lease(server, ENGINE, "a"), Lease(server, ENGINE, "b"), []
+    assert lease.take()
+    taker = threading.Thread(target=lambda: (other.take(), order.append("taken")))
+
+    def work(connection):
+        with connection.transaction():
+            lease.renewed(connection)
+            taker.start()
+            taker.join(1)
+            order.append("written")
+
+    server.run(work)
+    taker.join(60)
+    assert order == ["written", "taken"]
+    assert other.epoch == 0  # since the lease was renewed by then
+    lease.release()
+
+
+def test_a_request_wakes_the_leader(site, server):
+    lease, told = site.lease(ENGINE), threading.Event()
+    lease.on_request = told.set
+    assert lease.take()
+    try:
+
+        def is_told():
+            site.folder(ENGINE).write("requests/1.request", b"")
+            return told.wait(0.5)
+
+        wait_for(is_told)
+    finally:
+        lease.release()
+
+
+def test_with_the_server_away_nobody_leads_alone(cache_servers, options, site):
+    lease = site.lease(ENGINE)
+    assert lease.take()
+    process = cache_servers("postgresql")
+    process.stop()
+    try:
+        for call in (lambda: site.lease(ENGINE).take(), lambda: site.folder(ENGINE, lease).write("x", b""), lease.beat):
+            with pytest.raises(OSError, match="PostgreSQL"):
+                call()
+        with pytest.raises(OSError, match="PostgreSQL"):
+            site.is_led(ENGINE)
+        assert not site.log_writer().append(Returned("20260101000000000000", "m1", "test.ping", 0, True, 0.0))
+    finally:
+        process.start()
+        lease.release()
+
+
+def test_a_database_of_another_site_is_refused(cache_servers, options, site):
+    site.is_led(ENGINE)
+    other = cache_servers("postgresql").make_database("othersite")
+    with pytest.raises(OSError, match=r"another site's; .*remove .*/saltext_jobs/site"):
+        PostgresqlSite({**options, **other}).is_led(ENGINE)
+
+
+def test_tables_of_a_later_version_are_left_alone(site, server):
+    server.run(lambda connection: connection.execute("UPDATE saltext_jobs_site SET number = 99"))
+    with pytest.raises(OSError, match="of format 99, from a later version"):
+        PostgresqlSite({**site.opts, "cachedir": f"{site.opts['cachedir']}2"}).lease(ENGINE).take()
