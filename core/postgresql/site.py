@@ -24,12 +24,14 @@ from saltext.jobs.core.postgresql.folder import TableFolder
 from saltext.jobs.core.postgresql.lease import Lease, asked
 from saltext.jobs.core.postgresql.options import CacheOptions, read_cache_options
 from saltext.jobs.core.postgresql.site_log import SiteReader, SiteWriter
-from saltext.jobs.core.postgresql.site_tables import LEASES
+from saltext.jobs.core.postgresql.site_tables import LEASES, MASTERS
 
 _LEADER = f"SELECT leader, epoch FROM {LEASES} WHERE engine = %s".encode()
 _IS_LED = f"SELECT until > clock_timestamp() FROM {LEASES} WHERE engine = %s".encode()
 _ALIVE = f"""SELECT extract(epoch FROM alive)::float8 FROM {LEASES}
     WHERE engine = %s AND alive > '-infinity'""".encode()
+_MASTERS = f"SELECT id FROM {MASTERS} ORDER BY id".encode()
+_ENTER = f"INSERT INTO {MASTERS} VALUES (%s) ON CONFLICT DO NOTHING".encode()
 
 _SERVERS: dict[tuple[CacheOptions, str, bool], Connections] = {}
 
@@ -54,7 +56,8 @@ class PostgresqlSite:
         options, path = read_cache_options(self.opts), pathlib.Path(self.opts["cachedir"], "saltext_jobs", "site")
         key = (options, str(path), waits)
         if key not in _SERVERS:
-            _SERVERS[key] = Connections(options, lambda connection: _prepare(connection, path, waits))
+            writer = None if waits else self._master
+            _SERVERS[key] = Connections(options, lambda connection: _prepare(connection, path, writer))
         return _SERVERS[key]
 
     def lease(self, engine: str, run: str = "") -> Lease:
@@ -86,6 +89,11 @@ class PostgresqlSite:
     def keep_log(self, reader: str, positions: Mapping[str, Position]) -> None:
         """Do nothing: it is kept for two hours."""
 
+    def masters(self) -> list[str]:
+        """Return the ids of the masters that have written to the log."""
+        rows = asked(self._server, lambda connection: connection.execute(_MASTERS).fetchall())
+        return [row[0] for row in rows]
+
     def log_writer(self, size: int = SIZE) -> SiteWriter:
         """Return what a process of this master appends to the log with."""
         return SiteWriter(self._connections(waits=False))
@@ -95,9 +103,10 @@ class PostgresqlSite:
         return row[0] if row else None
 
 
-def _prepare(connection: Patient, path: pathlib.Path, waits: bool) -> None:
+def _prepare(connection: Patient, path: pathlib.Path, writer: str | None) -> None:
     site_tables.prepare(connection)
-    if not waits:
+    if writer is not None:
+        connection.execute(_ENTER, (writer,))
         connection.execute("SET synchronous_commit = off")
     name = site_tables.name_of(connection)
     try:

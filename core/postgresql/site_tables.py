@@ -4,6 +4,7 @@ The tables of a site: masters whose engines work as one, on one PostgreSQL serve
 =========================  =========================================================================================
 ``saltext_jobs_site``      one row: the site's unique name, the format of these tables, the place in the log of its newest
                            record, and of the newest one that was removed
+``saltext_jobs_masters``   the ids of the masters that have written to the log
 ``saltext_jobs_leases``    one row per engine: which process leads, in which epoch, and until when
 ``saltext_jobs_files``     the engines' files, each in one or more parts
 ``saltext_jobs_log``       what the masters did, in one order; ``body`` is NULL where records are missing
@@ -24,11 +25,12 @@ from saltext.jobs.core.postgresql.connections import LONG, Patient
 
 #: The format of the tables: see ``core/formats.py``.
 FORMAT = 1
-SITE, LEASES, FILES, LOG = (f"saltext_jobs_{name}" for name in ("site", "leases", "files", "log"))
+SITE, MASTERS, LEASES, FILES, LOG = (f"saltext_jobs_{name}" for name in ("site", "masters", "leases", "files", "log"))
 #: The number of the advisory lock under which the tables are made: several masters may start at once.
 _LOCK = 7305805923
 
 _STATEMENTS = (
+    f"CREATE TABLE {MASTERS} (id text PRIMARY KEY)",
     f"""CREATE TABLE {LEASES} (
         engine text PRIMARY KEY, session text NOT NULL, epoch bigint NOT NULL, leader bytea NOT NULL,
         until timestamptz NOT NULL, alive timestamptz NOT NULL)""",
