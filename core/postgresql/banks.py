@@ -30,6 +30,7 @@ Rows = list[tuple[Any, ...]]
 CHUNK = 500  # values asked for at a time
 _MOST_SERVERS = 8
 _ALIVE = "(t.expires IS NULL OR t.expires > clock_timestamp())"
+_VALUE = f"SELECT t.value FROM {TABLE} AS t WHERE t.bank = %s AND t.key = %s AND {_ALIVE}"
 _AT = "extract(epoch FROM {})::float8"
 #: The separator of the minions of a list in transit: no id that Salt accepts contains it.
 _BETWEEN = "/"
@@ -98,7 +99,7 @@ class Banks:
             tries += 1
             if _do(connection, f"{query} RETURNING 1", values):
                 return True
-            return (is_again or tries > 1) and self._value(connection, row.bank, row.key) == row.value
+            return (is_again or tries > 1) and _do(connection, _VALUE, (row.bank, row.key)) == [(row.value,)]
 
         return self.run(work)
 
@@ -108,18 +109,10 @@ class Banks:
 
         :raises Exception: anything that msgpack raises for a broken value.
         """
-        name = plain_bank(bank)
-        found = self.run(lambda connection: self._value(connection, name, str(key)))
-        if found is None:
+        found = self.rows(_VALUE, (plain_bank(bank), str(key)))
+        if not found:
             return {} if default is None else default
-        return packed.loads(found)
-
-    @staticmethod
-    def _value(connection: Patient, bank: str, key: str) -> bytes | None:
-        found = _do(
-            connection, f"SELECT t.value FROM {TABLE} AS t WHERE t.bank = %s AND t.key = %s AND {_ALIVE}", (bank, key)
-        )
-        return bytes(found[0][0]) if found else None
+        return packed.loads(found[0][0])
 
     def read_all(self, items: Sequence[tuple[str, str]]) -> list[bytes | None]:
         """Return the stored bytes of (bank, key) pairs, None for a missing one."""
@@ -291,6 +284,33 @@ class Banks:
         :raises Away, Rejected: as ``store``.
         """
         return self._connections.run(work, seconds)
+
+
+class LedBanks(Banks):
+    """
+    Banks to which only a leader writes.
+
+    :param options: where the server is, which is that of the lease.
+    :param renew: the first statement of each transaction; raises OSError where this process does not lead any more.
+    """
+
+    def __init__(self, options: CacheOptions, renew: Callable[[Patient], None]) -> None:
+        super().__init__(options)
+        self._renew = renew
+
+    def run(self, work: Callable[[Patient], Result], seconds: float | None = None) -> Result:
+        """As that of ``Banks``, in one transaction, as long as this process leads. :raises OSError: when it does not."""
+
+        def in_lead(connection: Patient) -> Result:
+            with connection.transaction():
+                self._renew(connection)
+                return work(connection)
+
+        return super().run(in_lead, seconds)
+
+    def rows(self, query: str, values: Sequence[Any] = (), seconds: float | None = None) -> Rows:
+        """As that of ``Banks``: reading needs no lead."""
+        return super().run(lambda connection: _do(connection, query, values), seconds)
 
 
 class _Row:

@@ -19,6 +19,7 @@ from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.log.checkpoints import Position
 from saltext.jobs.core.log.writer import SIZE
 from saltext.jobs.core.postgresql import site_tables
+from saltext.jobs.core.postgresql.banks import LedBanks
 from saltext.jobs.core.postgresql.connections import Connections, Patient
 from saltext.jobs.core.postgresql.folder import TableFolder
 from saltext.jobs.core.postgresql.lease import Lease, asked
@@ -81,6 +82,10 @@ class PostgresqlSite:
     def folder(self, engine: str, lease: Any = None) -> TableFolder:
         """Return the files of an engine."""
         return TableFolder(self._server, engine, lease)
+
+    def banks(self, lease: Lease) -> LedBanks:
+        """Return the banks of the cache, to which this process writes only while it leads."""
+        return LedBanks(read_cache_options(self.opts), lease.renewed)
 
     def log(self, positions: Mapping[str, Position] | None = None) -> SiteReader:
         """Return the log of all masters."""

@@ -168,3 +168,19 @@ def test_tables_of_a_later_version_are_left_alone(site, server):
     server.run(lambda connection: connection.execute("UPDATE saltext_jobs_site SET number = 99"))
     with pytest.raises(OSError, match="of format 99, from a later version"):
         PostgresqlSite({**site.opts, "cachedir": f"{site.opts['cachedir']}2"}).lease(ENGINE).take()
+
+
+def test_what_the_queue_keeps_is_written_by_the_leader_alone(site, server):
+    lease = site.lease(ENGINE)
+    assert lease.take()
+    banks = site.banks(lease)
+    banks.store("job_retry/queue/m1", "1", {"state": "pending"})
+    assert not banks.store_new("job_retry/queue/m1", "1", {})
+    ended(server)
+    for write in (lambda: banks.store("job_retry/queue/m1", "1", {}), lambda: banks.flush("job_retry/queue/m1")):
+        with pytest.raises(Superseded):
+            write()
+    assert banks.list("job_retry/queue") == ["m1"]
+    assert banks.fetch("job_retry/queue/m1", "1") == {"state": "pending"}
+    lease.release()
+    banks.end()

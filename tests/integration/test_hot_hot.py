@@ -1,0 +1,166 @@
+"""
+Two hot-hot masters that share no disk, but a site on PostgreSQL. The one whose engines lead is killed or frozen, or the
+server is away; what it has begun goes on, and nothing runs twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import shutil
+import signal
+import time
+
+import psutil
+import pytest
+
+from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
+from tests.functional.cache_servers import cache_servers as cache_servers
+from tests.integration.conftest import make_minion
+from tests.integration.job_retry.desk import Desk, kill, lines, make_retry_master
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.slow
+
+ENGINES = (BATCH_MANAGER, JOB_RETRY)
+MINIONS = [f"hot{number}" for number in range(3)]
+ADDRESSES = ("127.0.0.1", "127.0.0.2")
+
+
+def leader(master, engine=BATCH_MANAGER):
+    process = requests.process_of(master.config, engine)
+    return process.master if process is not None else None
+
+
+def await_leader(seen_by, master):
+    for engine in ENGINES:
+        wait_for(lambda e=engine: leader(seen_by, e) == master.config["id"], what=f"{master.id} leads {engine}")
+
+
+@pytest.fixture
+def site(cache_servers):
+    return {**cache_servers("postgresql").make_database("hothot"), "saltext_jobs_site": "postgresql"}
+
+
+@pytest.fixture
+def masters(salt_factories, site):
+    """Two masters with one key; the engines of the first one lead."""
+    common = {"engines": [{name: {}} for name in ENGINES], **site}
+    made = []
+    for address in ADDRESSES:
+        daemon = make_retry_master(salt_factories, f"hot-{address[-1]}", interface=address, **common)
+        if made:
+            shutil.rmtree(daemon.config["pki_dir"])
+            pki = pathlib.Path(daemon.config["pki_dir"])
+            pki.symlink_to(made[0].config["pki_dir"])
+            for key in pki.glob(f"{made[0].config['id']}.p*"):  # from Salt 3008 on a master's key has its id for a name
+                shutil.copy(key, pki / f"{daemon.config['id']}{key.suffix}")
+        daemon.start()
+        made.append(daemon)
+        await_leader(daemon, made[0])
+        common |= {name: daemon.config[name] for name in ("ret_port", "publish_port")}
+    yield made
+    for daemon in made:
+        kill(daemon) if daemon.is_running() else daemon.terminate()
+
+
+@pytest.fixture
+def desks(masters):
+    made = [Desk(master, alone=False) for master in masters]
+    yield made
+    for desk in made:
+        desk.close()
+
+
+@contextlib.contextmanager
+def there(masters, desks, **options):
+    """Minions of both masters."""
+    daemons = {name: make_minion(masters[0], name, master=list(ADDRESSES), **options) for name in MINIONS}
+    try:
+        for name, daemon in daemons.items():
+            daemon.start()
+            for desk in desks:
+                wait_for(lambda desk=desk, name=name: desk.ask(name, "test.ping"), what=f"{name} hears the masters")
+        yield daemons
+    finally:
+        for daemon in daemons.values():
+            kill(daemon) if daemon.is_running() else daemon.terminate()
+
+
+def start(desk, trace, whom=MINIONS, seconds=2, **options):
+    command = f"echo $(hostname) >> {trace}; sleep {seconds}"
+    return desk.run("batch.start", whom, "cmd.run", command, batch=1, tgt_type="list", presence="none", **options)["jid"]
+
+
+def has_begun(trace, many):
+    wait_for(lambda: lines(trace) >= many, what=f"{many} minions have begun")
+
+
+def ended(master, jid):
+    store = BatchStore(master.config)
+    batch = wait_for(lambda: (found := store.read(jid)) and found.finished and found, what="the batch has ended")
+    return {minion: outcome.value for minion, (outcome, *_) in batch.outcomes.items()}
+
+
+def test_the_other_master_goes_on_when_the_one_dies_whose_engines_lead(masters, desks, tmp_path):
+    one, two = masters
+    with there(masters, desks, cache_jobs=True) as minions:
+        assert desks[1].run("batch.doctor")["returns_proven"] is True
+        kill(minions["hot2"])
+        owed = [desk.publish("cmd.run", f"echo x >> {tmp_path / str(n)}", tgt="hot2") for n, desk in enumerate(desks)]
+        for jid in owed:
+            desks[1].await_state("hot2", jid, "pending")
+        trace = tmp_path / "trace"
+        jid = start(desks[1], trace, MINIONS[:2])
+        has_begun(trace, 1)
+        assert desks[1].run("batch.status", jid)["state"] == "running"
+        late = desks[0].publish("cmd.run", f"echo x >> {tmp_path / 'late'}", tgt="hot2")
+        kill(one)
+        await_leader(two, two)
+        assert ended(two, jid) == dict.fromkeys(MINIONS[:2], "completed")
+        assert lines(trace) == 2
+        minions["hot2"].get_check_events = list  # it would wait for those on the bus of the dead one
+        minions["hot2"].start()
+        for each in (*owed, late):
+            desks[1].await_return("hot2", each)
+        wait_for(lambda: not desks[1].queue(), what="the queue is empty")
+        assert [lines(tmp_path / name) for name in ("0", "1", "late")] == [1, 1, 1]
+        one.start()
+        assert leader(one) == two.config["id"]
+
+
+def test_a_leader_that_was_frozen_publishes_nothing_when_it_wakes(masters, desks, tmp_path):
+    one, two = masters
+    with there(masters, desks, cache_jobs=True):
+        trace = tmp_path / "trace"
+        jid = start(desks[1], trace)
+        has_begun(trace, 1)
+        frozen = psutil.Process(requests.process_of(one.config, BATCH_MANAGER).pid)
+        frozen.send_signal(signal.SIGSTOP)
+        wait_for(lambda: leader(two) == two.config["id"], what="the other one leads")
+        has_begun(trace, 2)
+        frozen.send_signal(signal.SIGCONT)
+        wait_for(lambda: not frozen.is_running(), what="the former engine ends")
+        assert ended(two, jid) == dict.fromkeys(MINIONS, "completed")
+        assert lines(trace) == len(MINIONS)
+        assert leader(one) == two.config["id"]
+
+
+def test_nothing_is_published_while_the_server_is_away_and_all_goes_on_afterwards(
+    masters, desks, cache_servers, tmp_path
+):
+    one, _ = masters
+    with there(masters, desks, cache_jobs=True):
+        trace = tmp_path / "trace"
+        jid = start(desks[0], trace)
+        has_begun(trace, 1)
+        server = cache_servers("postgresql")
+        server.stop()
+        began = lines(trace)
+        time.sleep(15)  # longer than a lease
+        assert lines(trace) <= began + 1  # one that was on its way
+        server.start()
+        assert ended(one, jid) == dict.fromkeys(MINIONS, "completed")
+        assert lines(trace) == len(MINIONS)
