@@ -13,6 +13,7 @@ __all__ = [
     "PublishFailed",
     "Refused",
     "SettingsError",
+    "SiteAway",
     "StateError",
 ]
 
@@ -35,6 +36,10 @@ class LaterVersion(StateError):
 
 class JobCacheError(JobsError):
     """The master job cache could not be read or written."""
+
+
+class SiteAway(OSError, JobsError):
+    """What the masters of a site have in common cannot be reached now, or not be used."""
 
 
 class PublishFailed(JobsError):

@@ -18,10 +18,11 @@ from saltext.jobs.core.disk.folder import FileFolder
 from saltext.jobs.core.disk.journal import Content
 from saltext.jobs.core.disk.lease import Leader, leader_in
 from saltext.jobs.core.disk.lease import Lease as FileLease
+from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.log import checkpoints
 from saltext.jobs.core.log.checkpoints import Position
-from saltext.jobs.core.log.masters import LogOfAll
+from saltext.jobs.core.log.masters import LogOfAll, shares
 from saltext.jobs.core.log.reader import News
 from saltext.jobs.core.log.records import Record
 from saltext.jobs.core.log.segments import folder_of
@@ -41,6 +42,8 @@ class Lease(Protocol):
     leader: Leader | None
     #: Called once it is noticed that another process leads, in whatever thread.
     on_lost: Callable[[], None]
+    #: Called when there may be a request of a runner, in whatever thread, where the bus does not tell.
+    on_request: Callable[[], None]
 
     @property
     def epoch(self) -> int:
@@ -193,6 +196,9 @@ class LogWriter(Protocol):
 class Site(Protocol):
     """What the masters have in common."""
 
+    #: Seconds that a runner waits for an engine.
+    patience: float
+
     def path(self, engine: str) -> pathlib.Path | None:
         """Return the directory of an engine's files on this machine; None where they are not files."""
 
@@ -229,6 +235,12 @@ class Site(Protocol):
         :param size: bytes that it may have in all, where that is for us to say.
         """
 
+    def shares(self, master: str) -> bool:
+        """Tell whether another master, by its id, writes to the log, so that what it did is known. :raises OSError:"""
+
+    def banks(self, lease: Lease) -> Any:
+        """Return the banks of ``cache:`` to which only the leader writes; None where a driver of Salt's has them."""
+
     def keep_log(self, reader: str, positions: Mapping[str, Position]) -> None:
         """Have the log kept from these positions on, for an engine that will begin there. :raises OSError:"""
 
@@ -239,6 +251,8 @@ class FileSite:
 
     :param opts: the master's options.
     """
+
+    patience = 10.0
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
         self._cachedir, self._master = opts["cachedir"], str(opts.get("id") or "")
@@ -282,6 +296,13 @@ class FileSite:
         """Return what writes this master's log."""
         return Writer(folder_of(self._cachedir, self._master), size)
 
+    def shares(self, master: str) -> bool:
+        """Tell whether another master writes to the log."""
+        return shares(self._cachedir, master)
+
+    def banks(self, lease: Lease) -> None:
+        """Return none."""
+
     def keep_log(self, reader: str, positions: Mapping[str, Position]) -> None:
         """Have the log kept."""
         logs = folder_of(self._cachedir, self._master).parent
@@ -289,14 +310,15 @@ class FileSite:
             checkpoints.write(logs / name, reader, position)
 
 
-def site_of(opts: Mapping[str, Any]) -> Site:
+def site_of(opts: Mapping[str, Any], engine: str = "") -> Site:
     """
     Return what this master has in common with others.
 
+    :param engine: for which engine: the job_recorder of each master works for itself, with the bus of its own.
     :raises SettingsError: where the option ``saltext_jobs_site`` has a value that is not accepted, or lacks what it needs.
     """
     kind = opts.get(SITE)
-    if not kind:
+    if not kind or engine == JOB_RECORDER:
         return FileSite(opts)
     if kind != POSTGRESQL:
         raise SettingsError(f"{SITE} is {kind!r}; accepted is {POSTGRESQL}, or nothing: then the cachedir is the site")

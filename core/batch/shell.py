@@ -93,6 +93,10 @@ class BatchShell:
         self._maintain()
         log.info("Carrying on %d batches", len(self.live))
 
+    def take_requests(self) -> None:
+        """Carry out what runners have asked for."""
+        self._attempt("the requests", self._service.take)
+
     def metrics(self) -> list[Metric]:
         """Return the engine's figures."""
         ports, batches = self._ports, [live.batch for live in self.live.values()]
@@ -231,7 +235,7 @@ class BatchShell:
             self._attempt(f"batch {live.jid}", self._doubt_silence, live)
         if not self._proof.reads_log:
             self.on_lost()
-        self._attempt("the requests", self._service.take)
+        self.take_requests()
 
     def _doubt_silence(self, live: Live) -> None:
         if live.batch.flights:
@@ -361,7 +365,7 @@ class BatchShell:
         self._timer = self._ports.loop.call_later(self._settings.loop_interval, self._maintain)
         self._attempt("the ended batches", self._learn_ended)
         adopted = self._attempt("the batches", self._adopt_all) or []
-        self._attempt("the requests", self._service.take)
+        self.take_requests()
         for live in adopted:
             self._attempt(f"batch {live.jid}", live.step, self._recovered(live))
         for live in list(self.live.values()):

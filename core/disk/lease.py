@@ -113,6 +113,8 @@ class Lease:
         self.leader: Leader | None = None
         #: Called once it is noticed that another process leads, in whatever thread.
         self.on_lost: Callable[[], None] = lambda: None
+        #: Never called: the bus tells of requests.
+        self.on_request: Callable[[], None] = lambda: None
 
     @property
     def epoch(self) -> int:

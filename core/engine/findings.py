@@ -29,7 +29,7 @@ LONGEST_WAIT = 30.0
 
 def around(opts: Mapping[str, Any], engine: str) -> list[str]:
     """Return what is to be said of an engine's process, its files and its disk, and of what is stored of its events."""
-    path = site_of(opts).path(engine)
+    path = site_of(opts, engine).path(engine)
     return [
         *about_engine(opts, engine),
         *([] if path is None else [*about_folders(opts, path), *about_disk(path), *about_clock(path)]),
@@ -78,7 +78,7 @@ def _about_process(opts: Mapping[str, Any], engine: str) -> list[str]:
         return [other] if other else []
     return [
         f"the {engine} engine (process {process.pid}) runs as {process.user}, and the master as {user}, who cannot read "
-        f"what it writes: end that process, and have {site_of(opts).folder(engine).where()} belong to {user}"
+        f"what it writes: end that process, and have {site_of(opts, engine).folder(engine).where()} belong to {user}"
     ]
 
 

@@ -19,6 +19,7 @@ import psutil
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.report import Report, folder_of
+from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.metrics import History, Metric
 from saltext.jobs.core.settings import deprecated
 from saltext.jobs.core.site import Lease, site_of
@@ -37,6 +38,9 @@ class App(Protocol):
 
     def start(self) -> None:
         """Begin; called once, on the loop."""
+
+    def take_requests(self) -> None:
+        """Carry out what runners have asked for."""
 
     def metrics(self) -> Sequence[Metric]:
         """Return the engine's figures."""
@@ -82,6 +86,7 @@ def run(opts: Mapping[str, Any], name: str, build: Callable[[Any, Lease], App], 
         app = build(loop, lease)
         stack.callback(app.close)
         loop.add_callback(app.start)
+        lease.on_request = lambda: loop.add_callback(app.take_requests)
         folder = folder_of(metrics_dir)
         if folder is not None:
             report = Report(loop, folder, name, time.time, app.metrics)
@@ -110,7 +115,7 @@ def _beat(loop: Any, lease: Lease) -> None:
 
 def _lead(opts: Mapping[str, Any], name: str) -> Lease:
     """Wait until nobody else works as this engine, and return the lead."""
-    lease, told = site_of(opts).lease(name, _run_of_master()), ""
+    lease, told = _lease(opts, name), ""
     while True:
         try:
             if lease.take():
@@ -122,6 +127,15 @@ def _lead(opts: Mapping[str, Any], name: str) -> Lease:
             log.warning("The %s engine waits for its turn: %s", name, why)
             told = why
         time.sleep(_RETRY)
+
+
+def _lease(opts: Mapping[str, Any], name: str) -> Lease:
+    try:
+        return site_of(opts, name).lease(name, _run_of_master())
+    except SettingsError as exc:
+        log.critical("The %s engine does not start: %s", name, exc)
+        wait_for_the_end()
+        raise
 
 
 def _why_it_waits(opts: Mapping[str, Any], name: str) -> str:

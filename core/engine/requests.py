@@ -33,18 +33,17 @@ log = lines.logger(__name__)
 
 #: Seconds between two times that an engine says that it is alive, and after how many without it does not look so.
 BEAT, SILENT = 10.0, 35.0
-#: Seconds that a runner waits for an engine.
-PATIENCE = 10.0
 #: Seconds after which an answer that nobody fetched is removed.
 _STALE = 3600.0
-_POLL = 0.02
+#: Seconds between two looks for an answer: the shortest, and the longest.
+_POLL, _SLOWEST = 0.02, 0.2
 #: Where they are in an engine's folder.
 _BELOW = "requests"
 
 
 def is_running(opts: Mapping[str, Any], engine: str) -> bool:
     """Tell whether an engine of this master is alive."""
-    return site_of(opts).is_led(engine)
+    return site_of(opts, engine).is_led(engine)
 
 
 def silent_for(opts: Mapping[str, Any], engine: str) -> float:
@@ -57,7 +56,7 @@ def silent_for(opts: Mapping[str, Any], engine: str) -> float:
     if process is None or not process.tells_version:
         return 0.0
     try:
-        alive_at = site_of(opts).alive_at(engine)
+        alive_at = site_of(opts, engine).alive_at(engine)
     except OSError:
         return 0.0
     silent = time.time() - alive_at if alive_at is not None else 0.0
@@ -75,7 +74,7 @@ def other_version(opts: Mapping[str, Any], engine: str) -> str:
 
 def process_of(opts: Mapping[str, Any], engine: str) -> Leader | None:
     """Return the process of an engine that runs; None where none does, or where it has not said."""
-    site = site_of(opts)
+    site = site_of(opts, engine)
     if not site.is_led(engine):
         return None
     try:
@@ -94,7 +93,7 @@ class Inbox:
     """
 
     def __init__(self, opts: Mapping[str, Any], engine: str, lease: Lease | None = None) -> None:
-        self.engine, self._folder = engine, site_of(opts).folder(engine, lease)
+        self.engine, self._folder = engine, site_of(opts, engine).folder(engine, lease)
         self._underway: set[str] = set()  # taken by this process, and not answered
 
     def take(self) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -164,12 +163,12 @@ class Inbox:
 
 
 def ask(
-    opts: Mapping[str, Any], engine: str, request: Mapping[str, Any], patience: float = PATIENCE, keep: bool = False
+    opts: Mapping[str, Any], engine: str, request: Mapping[str, Any], patience: float | None = None, keep: bool = False
 ) -> Any:
     """
     Leave a request for an engine, wake it, and return its answer.
 
-    :param patience: seconds to wait.
+    :param patience: seconds to wait; as the site has it, where none are given.
     :param keep: leave the request behind for an engine that does not answer, instead of withdrawing it; then None is
         returned when the engine is down, and it will see the request before it does anything else.
     :raises CommandExecutionError: with the engine's reason, when it refuses. (A SaltInvocationError would not make
@@ -181,7 +180,8 @@ def ask(
     other = other_version(opts, engine)
     if other and not keep:  # a stop is read by every version, and must not wait for a restart
         raise EngineAbsent(f"{other[0].upper()}{other[1:]}")
-    folder, request_id = site_of(opts).folder(engine), _new_id()
+    site, request_id = site_of(opts, engine), _new_id()
+    folder = site.folder(engine)
     try:
         write_msgpack(folder, _name(request_id, ".request"), dict(request), durable=True)
     except OSError as exc:
@@ -193,7 +193,7 @@ def ask(
         return None
     try:
         _wake(opts, engine)
-        reply = _await_reply(folder, request_id, patience)
+        reply = _await_reply(folder, request_id, site.patience if patience is None else patience)
         if reply is None:
             reply = _give_up(opts, engine, folder, request_id, keep)
     except (KeyboardInterrupt, SystemExit):
@@ -216,7 +216,7 @@ def history(opts: Mapping[str, Any], engine: str) -> Any:
 
 def waiting(opts: Mapping[str, Any], engine: str) -> list[dict[str, Any]]:
     """Return the requests that an engine has not taken yet, oldest first; what cannot be read is left out."""
-    folder, found = site_of(opts).folder(engine), []
+    folder, found = site_of(opts, engine).folder(engine), []
     for name in _not_taken(folder):
         with contextlib.suppress(StateError, OSError):
             request = read_msgpack(folder, name)
@@ -227,7 +227,7 @@ def waiting(opts: Mapping[str, Any], engine: str) -> list[dict[str, Any]]:
 
 def longest_wait(opts: Mapping[str, Any], engine: str) -> float:
     """Return for how many seconds the oldest request has waited that an engine has not taken yet; 0 where none waits."""
-    folder, now, waits = site_of(opts).folder(engine), time.time(), [0.0]
+    folder, now, waits = site_of(opts, engine).folder(engine), time.time(), [0.0]
     for name in _not_taken(folder):
         with contextlib.suppress(OSError):
             waits.append(now - folder.modified(name))
@@ -240,7 +240,7 @@ def leave(opts: Mapping[str, Any], engine: str, request: Mapping[str, Any]) -> N
 
     :raises OSError: when the request cannot be written.
     """
-    write_msgpack(site_of(opts).folder(engine), _name(_new_id(), ".request"), dict(request), durable=True)
+    write_msgpack(site_of(opts, engine).folder(engine), _name(_new_id(), ".request"), dict(request), durable=True)
     _wake(opts, engine)
 
 
@@ -272,7 +272,7 @@ def _wake(opts: Mapping[str, Any], engine: str) -> None:
 
 def _await_reply(folder: Folder, request_id: str, patience: float) -> dict[str, Any] | None:
     reply = _name(request_id, ".reply")
-    deadline = time.monotonic() + patience
+    deadline, pause = time.monotonic() + patience, _POLL
     while time.monotonic() < deadline:
         value: dict[str, Any] | None = None
         with contextlib.suppress(OSError):  # which may pass
@@ -281,7 +281,8 @@ def _await_reply(folder: Folder, request_id: str, patience: float) -> dict[str, 
             with contextlib.suppress(OSError):
                 folder.remove(reply)
             return value
-        time.sleep(_POLL)
+        time.sleep(pause)
+        pause = min(1.2 * pause, _SLOWEST)
     return None
 
 
@@ -292,7 +293,7 @@ def _give_up(opts: Mapping[str, Any], engine: str, folder: Folder, request_id: s
     if folder.remove(_name(request_id, ".request")):
         raise EngineAbsent(f"{where}; the request is withdrawn.")
     # It was taken in this moment: the engine owes an answer.
-    reply = _await_reply(folder, request_id, PATIENCE)
+    reply = _await_reply(folder, request_id, site_of(opts, engine).patience)
     if reply is None:
         raise EngineAbsent(f"{where}; it has taken the request and may carry it out later.")
     return reply

@@ -25,7 +25,6 @@ from saltext.jobs.core import lines
 from saltext.jobs.core.banks import NOCACHE, PUBLISHED, RETURNS
 from saltext.jobs.core.errors import JobCacheError, LaterVersion
 from saltext.jobs.core.ids import TIME_ZONES, is_plain, jid_time
-from saltext.jobs.core.log.masters import shares
 from saltext.jobs.core.master.events import retcode_of
 from saltext.jobs.core.master.peers import mirrored_from
 from saltext.jobs.core.quiet import Quiet
@@ -221,7 +220,7 @@ class JobCache:
         return found if found and self._is_ours(found.by) else None
 
     def _is_ours(self, master: str) -> bool:
-        return master == self._opts["id"] or shares(self._opts["cachedir"], master)
+        return master == self._opts["id"] or self._store.site.shares(master)
 
     def has_publication(self, jid: str) -> bool:
         """

@@ -105,6 +105,10 @@ class NoticesShell:
         self._tick()
         self._kick()
 
+    def take_requests(self) -> None:
+        """Carry out what runners have asked for."""
+        self._service.take()
+
     def metrics(self) -> list[Metric]:
         """Return the engine's figures."""
         found = {

@@ -24,7 +24,7 @@ import psycopg
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.disk.lease import Leader, Superseded, leader_of_line, this_process
-from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.errors import SiteAway, StateError
 from saltext.jobs.core.postgresql.connections import Connections, Patient
 from saltext.jobs.core.postgresql.site_tables import LEASES
 from saltext.jobs.core.quiet import Quiet
@@ -192,8 +192,8 @@ class Lease:
 
 
 def asked(server: Connections, work: Callable[[Patient], Any]) -> Any:
-    """Return what ``work`` returns, called with a connection. :raises OSError: where the server does not do it now."""
+    """Return what ``work`` returns, called with a connection. :raises SiteAway: where the server does not do it now."""
     try:
         return server.run(work)
     except StateError as exc:
-        raise OSError(str(exc)) from exc
+        raise SiteAway(str(exc)) from exc

@@ -31,7 +31,7 @@ _LEADER = f"SELECT leader, epoch FROM {LEASES} WHERE engine = %s".encode()
 _IS_LED = f"SELECT until > clock_timestamp() FROM {LEASES} WHERE engine = %s".encode()
 _ALIVE = f"""SELECT extract(epoch FROM alive)::float8 FROM {LEASES}
     WHERE engine = %s AND alive > '-infinity'""".encode()
-_MASTERS = f"SELECT id FROM {MASTERS} ORDER BY id".encode()
+_MASTERS = f"SELECT id FROM {MASTERS}".encode()
 _ENTER = f"INSERT INTO {MASTERS} VALUES (%s) ON CONFLICT DO NOTHING".encode()
 
 _SERVERS: dict[tuple[CacheOptions, str, bool], Connections] = {}
@@ -45,8 +45,12 @@ class PostgresqlSite:
     :raises SettingsError: naming an option.
     """
 
+    #: A takeover comes within that.
+    patience = 45.0
+
     def __init__(self, opts: Mapping[str, Any]) -> None:
         self.opts, self._master = opts, str(opts.get("id") or "")
+        self._masters: frozenset[str] = frozenset()
 
     @property
     def _server(self) -> Connections:
@@ -60,6 +64,9 @@ class PostgresqlSite:
             writer = None if waits else self._master
             _SERVERS[key] = Connections(options, lambda connection: _prepare(connection, path, writer))
         return _SERVERS[key]
+
+    def path(self, engine: str) -> None:
+        """Return none: its files are in the database."""
 
     def lease(self, engine: str, run: str = "") -> Lease:
         """Return the lead of an engine."""
@@ -94,10 +101,14 @@ class PostgresqlSite:
     def keep_log(self, reader: str, positions: Mapping[str, Position]) -> None:
         """Do nothing: it is kept for two hours."""
 
-    def masters(self) -> list[str]:
-        """Return the ids of the masters that have written to the log."""
+    def shares(self, master: str) -> bool:
+        """Tell whether another master writes to the log."""
+        return master in self._masters or self._is_new(master)
+
+    def _is_new(self, master: str) -> bool:
         rows = asked(self._server, lambda connection: connection.execute(_MASTERS).fetchall())
-        return [row[0] for row in rows]
+        self._masters = frozenset(row[0] for row in rows)
+        return master in self._masters
 
     def log_writer(self, size: int = SIZE) -> SiteWriter:
         """Return what a process of this master appends to the log with."""

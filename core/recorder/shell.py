@@ -100,6 +100,10 @@ class RecorderShell:
         self._tick()
         self._next_audit()
 
+    def take_requests(self) -> None:
+        """Carry out what runners have asked for."""
+        self._service.take()
+
     def metrics(self) -> list[Metric]:
         """Return the engine's figures."""
         return [*metrics_of(self._stats({})), *of_bus(JOB_RECORDER, self._ports.bus)]

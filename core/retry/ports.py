@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.disk.lease import no_fence
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.requests import Inbox
@@ -25,7 +24,7 @@ from saltext.jobs.core.retry.checkpoint import Checkpoint
 from saltext.jobs.core.retry.owner import settle_owner
 from saltext.jobs.core.retry.reader import JobReader
 from saltext.jobs.core.retry.store import RetryStore
-from saltext.jobs.core.site import Folder, Lease, Log, site_of
+from saltext.jobs.core.site import Folder, Lease, Log, Site, site_of
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ def ports_of(
     made = {
         "cache": cache,
         "reader": JobReader(opts, cache, trust),
-        "store": RetryStore(opts, fence=no_fence if lease is None else lease.check),
+        "store": _store(opts, site, lease),
         "cache_worker": Worker(loop),
         "store_worker": Worker(loop),
         "clock": clock,
@@ -97,3 +96,10 @@ def ports_of(
         "earlier": site.path(JOB_RETRY),
     }
     return Ports(**{**made, **others})
+
+
+def _store(opts: Mapping[str, Any], site: Site, lease: Lease | None) -> RetryStore:
+    if lease is None:
+        return RetryStore(opts)
+    banks = site.banks(lease)
+    return RetryStore(opts, open_banks=banks and (lambda: banks), fence=lease.check)

@@ -207,7 +207,7 @@ class RetryShell:
     def handle(self, tag: str, data: Any) -> None:
         """Take a wanted event. What one would tell before the queue is there is looked for then."""
         if tag == events.wake_tag(JOB_RETRY):
-            self._take_requests()
+            self.take_requests()
             return
         fact = events.fact_of(tag, data)
         if not self.restored:
@@ -271,7 +271,7 @@ class RetryShell:
                 if not self._ports.cache.keeps_first_load:
                     self._known_to.clear()  # by the time in its jid a further publish is as old as the first one
                 self._loop.spawn_callback(self._search, self._checkpoint.at)
-            self._take_requests()
+            self.take_requests()
 
     # -- what this master has done ------------------------------------------------------------------------------------
 
@@ -350,7 +350,8 @@ class RetryShell:
         self.writer.when_durable(lambda: durable.set_result(answer))
         return durable
 
-    def _take_requests(self) -> None:
+    def take_requests(self) -> None:
+        """Carry out what runners have asked for."""
         if self.restored:
             self._service.take()
 
@@ -358,7 +359,7 @@ class RetryShell:
 
     def _maintain(self) -> None:
         self._loop.call_later(MAINTENANCE, self._maintain)
-        self._take_requests()
+        self.take_requests()
         self._service.sweep(self._ports.wall())
         self._write_checkpoint()
         self._loop.spawn_callback(self._beat)

@@ -22,7 +22,7 @@ from saltext.jobs.core import compat, lines
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.log.writer import SIZE
 from saltext.jobs.core.quiet import Quiet
-from saltext.jobs.core.site import FileSite, LogWriter, site_of
+from saltext.jobs.core.site import FileSite, Site, site_of
 from saltext.jobs.core.store.calling import loading
 from saltext.jobs.core.store.drivers import Driver
 from saltext.jobs.core.store.etcd import Etcd
@@ -72,13 +72,13 @@ class Store:
         self.quiet = Quiet(log)
         self.pid = os.getpid()
         self.cachedir: str = opts["cachedir"]
-        self.site = site_of(opts)
+        self.site = _site(opts)
         name = opts.get("cache") or "localfs"
         self.driver = driver or _driver(name, opts)
         sync, self.max_jobs, self.max_bytes, log_size = _own_options(opts)
         #: What this master does is written there; what a minion returns to this job cache on its own account is not.
         is_minion = opts.get("__role") == "minion"
-        self.log = None if is_minion else _log_writer(opts, log_size or SIZE)
+        self.log = None if is_minion else self.site.log_writer(log_size or SIZE)
         self._keys = Keys(name, self.driver.longest)
         self._locks = Locks(self.cachedir)
         self.key_of, self.decode = self._keys.key, self._keys.decode
@@ -189,12 +189,12 @@ def store_of(opts: Any) -> Store:
         return store
 
 
-def _log_writer(opts: Mapping[str, Any], size: int) -> LogWriter:
+def _site(opts: Mapping[str, Any]) -> Site:
     try:
-        return site_of(opts).log_writer(size)
+        return site_of(opts)
     except SettingsError as exc:  # nothing that is published may fail for it; the engines wait
         log.error("This master works with no other one: %s", exc)
-        return FileSite(opts).log_writer(size)
+        return FileSite(opts)
 
 
 def _own_options(opts: Mapping[str, Any]) -> tuple[str, int | None, int | None, int | None]:
