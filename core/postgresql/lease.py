@@ -3,7 +3,7 @@ Who leads, of all masters of a site: a row in PostgreSQL that must be renewed.
 
 Only the server's clock ends a lease, and each transaction of the leader renews it first (``renewed``): one that takes over
 waits for that transaction, and nothing of the former leader is written later. What cannot be in a transaction, a publish,
-goes by a deadline in the leader itself (``check``). It lies before the end of the lease by ``MARGIN`` seconds, is set by a
+goes by a deadline in the leader itself (``check``). It lies before the end of the lease by a third of that, is set by a
 thread that does nothing else, and goes by a clock that nobody sets and that goes on in a suspended machine. What it cannot
 cover, a process that freezes just after it has looked, the master's worker refuses (``core/master/passes.py``).
 
@@ -31,11 +31,11 @@ from saltext.jobs.core.quiet import Quiet
 
 log = lines.logger(__name__)
 
-#: Seconds for which a lease lasts, between two renewals, and before its end from which on nothing is published.
-TTL, RENEWED_EVERY, MARGIN = 12.0, 3.0, 4.0
+#: Seconds for which a lease lasts. It is renewed four times in that, and nothing is published in its last third.
+TTL = 12.0
 #: The channel on which engines are told of requests.
 CHANNEL = "saltext_jobs"
-_FOR = f"interval '{TTL:g} seconds'"
+_FOR = "%s * interval '1 second'"
 _SEAT = f"""INSERT INTO {LEASES} VALUES (%s, '', 0, '', '-infinity', '-infinity') ON CONFLICT (engine) DO NOTHING"""
 _LOOK = f"SELECT leader, epoch, until > clock_timestamp() FROM {LEASES} WHERE engine = %s FOR UPDATE"
 _TAKE = f"""UPDATE {LEASES} SET session = %s, epoch = %s, leader = %s, until = clock_timestamp() + {_FOR},
@@ -59,13 +59,21 @@ class Lease:
     :param engine: the engine's name.
     :param master: the id of the master.
     :param run: what tells its processes from those that it had before a restart; empty where that is not known.
+    :param ttl: seconds for which it lasts.
     :param clock: returns seconds, as ``boottime``.
     """
 
     def __init__(
-        self, server: Connections, engine: str, master: str, run: str = "", clock: Callable[[], float] = boottime
+        self,
+        server: Connections,
+        engine: str,
+        master: str,
+        run: str = "",
+        ttl: float = TTL,
+        clock: Callable[[], float] = boottime,
     ) -> None:
-        self._server, self._engine, self._master, self._run, self._clock = server, engine, master, run, clock
+        self._server, self._engine, self._master, self._run = server, engine, master, run
+        self._ttl, self._clock = ttl, clock
         self._session = ""
         self._until = 0.0  # by the clock of this process
         self._is_lost = False
@@ -84,6 +92,11 @@ class Lease:
         return self.leader.epoch if self.leader is not None else 0
 
     @property
+    def _safe(self) -> float:
+        """For how many seconds after a renewal was asked for this process may publish."""
+        return self._ttl * 2 / 3
+
+    @property
     def is_takeover(self) -> bool:
         """Whether another master led before, or may have: it may have ended in the middle of anything."""
         return self.leader is None or self.predecessor is None or not self.leader.is_of(self.predecessor)
@@ -100,14 +113,14 @@ class Lease:
                     return False
                 self.predecessor = leader_of_line(bytes(line))
                 self.leader = this_process(max(before + 1, time.time_ns() // 1000), self._master, self._run)
-                values = (session, self.leader.epoch, self.leader.as_line(), self._engine)
+                values = (session, self.leader.epoch, self.leader.as_line(), self._ttl, self._engine)
                 connection.execute(_TAKE.encode(), values)
                 return True
 
         # An attempt whose answer was lost is a lease that nobody has: it ends by itself.
         if not self._ask(work):
             return False
-        self._session, self._until, self._is_lost = session, began + TTL - MARGIN, False
+        self._session, self._until, self._is_lost = session, began + self._safe, False
         self._keeper = threading.Thread(target=self._keep, name=f"{self._engine} lease", daemon=True)
         self._keeper.start()
         return True
@@ -119,10 +132,11 @@ class Lease:
         :raises Superseded: when it is over; then ``on_lost`` was called.
         """
         began = self._clock()
-        if connection.execute(_RENEW.encode(), (self._engine, self._session, self.epoch)).rowcount == 0:
+        values = (self._ttl, self._engine, self._session, self.epoch)
+        if connection.execute(_RENEW.encode(), values).rowcount == 0:
             self._lose()
             raise Superseded(f"the lease of the {self._engine} engine is over")
-        self._until = max(self._until, began + TTL - MARGIN)
+        self._until = max(self._until, began + self._safe)
 
     def check(self) -> None:
         """
@@ -146,7 +160,7 @@ class Lease:
         """Let another process lead."""
         if self._session and self._keeper is not None:
             self._is_over.set()
-            self._keeper.join(TTL)
+            self._keeper.join(self._ttl)
             values, self._session = (self._engine, self._session, self.epoch), ""
             with contextlib.suppress(OSError):  # then it ends by itself
                 self._ask(lambda connection: connection.execute(_RELEASE.encode(), values))
@@ -169,14 +183,14 @@ class Lease:
                     connection.execute(f"LISTEN {CHANNEL}".encode())
                     while not self._is_over.is_set():
                         self.renewed(connection)
-                        self._listen(connection, time.monotonic() + RENEWED_EVERY)
+                        self._listen(connection, time.monotonic() + self._ttl / 4)
             except Superseded:
                 return
             except (psycopg.Error, StateError, OSError) as exc:
                 self._quiet.error(
                     "renew", "The lease of the %s engine cannot be renewed, trying again: %s", self._engine, exc
                 )
-                self._is_over.wait(min(1.0, RENEWED_EVERY))
+                self._is_over.wait(min(1.0, self._ttl / 10))
 
     def _listen(self, connection: Patient, until: float) -> None:
         # What came with the answer to a statement is there already.

@@ -54,10 +54,10 @@ class PostgresqlSite:
 
     @property
     def _server(self) -> Connections:
-        return self._connections(waits=True)
+        return self.connections()
 
-    def _connections(self, waits: bool) -> Connections:
-        """Return the connections of this process: whose sessions wait for the disk at each commit, or that do not."""
+    def connections(self, waits: bool = True) -> Connections:
+        """Return those of this process whose sessions wait for the disk at each commit, or that do not."""
         options, path = read_cache_options(self.opts), pathlib.Path(self.opts["cachedir"], "saltext_jobs", "site")
         key = (options, str(path), waits)
         if key not in _SERVERS:
@@ -90,7 +90,7 @@ class PostgresqlSite:
         """Return the files of an engine."""
         return TableFolder(self._server, engine, lease)
 
-    def banks(self, lease: Lease) -> LedBanks:
+    def banks(self, lease: Any) -> LedBanks:
         """Return the banks of the cache, to which this process writes only while it leads."""
         return LedBanks(read_cache_options(self.opts), lease.renewed)
 
@@ -112,7 +112,7 @@ class PostgresqlSite:
 
     def log_writer(self, size: int = SIZE) -> SiteWriter:
         """Return what a process of this master appends to the log with."""
-        return SiteWriter(self._connections(waits=False))
+        return SiteWriter(self.connections(waits=False))
 
     def _one(self, query: bytes, engine: str) -> Any:
         row = asked(self._server, lambda connection: connection.execute(query, (engine,)).fetchone())

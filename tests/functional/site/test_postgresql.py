@@ -11,7 +11,7 @@ from saltext.jobs.core.disk.lease import Superseded
 from saltext.jobs.core.log.records import Returned
 from saltext.jobs.core.postgresql import lease as leases
 from saltext.jobs.core.postgresql.connections import Connections
-from saltext.jobs.core.postgresql.lease import MARGIN, TTL, Lease
+from saltext.jobs.core.postgresql.lease import TTL, Lease
 from saltext.jobs.core.postgresql.options import read_cache_options
 from saltext.jobs.core.postgresql.site import PostgresqlSite
 from tests.waiting import wait_for
@@ -60,9 +60,9 @@ def test_a_leader_publishes_until_some_seconds_before_its_lease_ends(server):
     assert lease.take()
     try:
         lease.check()
-        clock.now = began + TTL - MARGIN - 0.01
+        clock.now = began + TTL * 2 / 3 - 0.01
         lease.check()
-        clock.now = began + TTL - MARGIN
+        clock.now = began + TTL * 2 / 3
         with pytest.raises(OSError, match="could not be renewed") as told:
             lease.check()
         assert not isinstance(told.value, Superseded)  # that is not known
@@ -75,7 +75,7 @@ def test_a_lease_is_renewed_by_itself(server):
     lease = Lease(server, ENGINE, "a", clock=clock)
     assert lease.take()
     try:
-        clock.now += TTL - MARGIN
+        clock.now += TTL * 2 / 3
 
         def is_renewed():
             try:

@@ -1,0 +1,62 @@
+"""
+A process that wants to lead a site in PostgreSQL, and does what an engine does: ``python -m tests.functional.site.rival
+OPTIONS NAME TTL``. It prints what it has done, a line each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+from saltext.jobs.core.postgresql.lease import Lease, boottime
+from saltext.jobs.core.postgresql.site import PostgresqlSite
+
+ENGINE, JOURNAL = "batch_manager", "batches/1.journal"
+
+
+def tell(*words):
+    os.write(1, f"{' '.join(map(str, words))}\n".encode())
+
+
+def lead(site, lease):
+    """Write down what is to be published, and publish it, until the lead is lost."""
+    journal = site.folder(ENGINE, lease).journal(JOURNAL)
+    try:
+        content = journal.read()
+        journal.copy(content)
+        number = max((record[1] for record in content.records), default=content.snapshot[1]) + 1
+    except FileNotFoundError:
+        journal.rewrite([lease.epoch, 0])
+        number = 1
+    while True:
+        journal.append([lease.epoch, number])
+        journal.sync()
+        tell("confirmed", lease.epoch, number)
+        at = boottime()
+        lease.check()
+        tell("published", lease.epoch, number, at)
+        number += 1
+        if number % 50 == 0:
+            journal.rewrite([lease.epoch, number - 1])
+
+
+def main():
+    opts, name, ttl = json.loads(sys.argv[1]), sys.argv[2], float(sys.argv[3])
+    site = PostgresqlSite({**opts, "id": name})
+    site.is_led(ENGINE)
+    while True:
+        lease = Lease(site.connections(), ENGINE, name, ttl=ttl)
+        try:
+            if lease.take():
+                tell("leads", lease.epoch, 0, boottime())
+                lead(site, lease)
+        except OSError as exc:
+            tell("trouble", lease.epoch, 0, type(exc).__name__)
+        lease.release()
+        time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    main()
