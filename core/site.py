@@ -18,7 +18,6 @@ from saltext.jobs.core.disk.folder import FileFolder
 from saltext.jobs.core.disk.journal import Content
 from saltext.jobs.core.disk.lease import Leader, leader_in
 from saltext.jobs.core.disk.lease import Lease as FileLease
-from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.log import checkpoints
 from saltext.jobs.core.log.checkpoints import Position
@@ -29,8 +28,10 @@ from saltext.jobs.core.log.segments import folder_of
 from saltext.jobs.core.log.writer import SIZE, Writer
 
 #: The option that says what masters share which share no cachedir, its value, and which others it needs.
-SITE, POSTGRESQL = "saltext_jobs_site", "postgresql"
-_NEEDED = {"master_job_cache": "salt_cache", "cache": POSTGRESQL}
+_SITE, _POSTGRESQL = "saltext_jobs_site", "postgresql"
+#: The engine that works for its own master alone, with the bus of that.
+_ALONE = "job_recorder"
+_NEEDED = {"master_job_cache": "salt_cache", "cache": _POSTGRESQL}
 
 
 class Lease(Protocol):
@@ -314,17 +315,17 @@ def site_of(opts: Mapping[str, Any], engine: str = "") -> Site:
     """
     Return what this master has in common with others.
 
-    :param engine: for which engine: the job_recorder of each master works for itself, with the bus of its own.
+    :param engine: for which engine, where that matters.
     :raises SettingsError: where the option ``saltext_jobs_site`` has a value that is not accepted, or lacks what it needs.
     """
-    kind = opts.get(SITE)
-    if not kind or engine == JOB_RECORDER:
+    kind = opts.get("saltext_jobs_site")
+    if not kind or engine == _ALONE:
         return FileSite(opts)
-    if kind != POSTGRESQL:
-        raise SettingsError(f"{SITE} is {kind!r}; accepted is {POSTGRESQL}, or nothing: then the cachedir is the site")
+    if kind != _POSTGRESQL:
+        raise SettingsError(f"{_SITE} is {kind!r}; accepted is {_POSTGRESQL}, or nothing: then the cachedir is the site")
     lacking = [f"{name}: {value}" for name, value in _NEEDED.items() if opts.get(name) != value]
     if lacking:
-        raise SettingsError(f"{SITE} is {kind}, which needs {' and '.join(lacking)} too")
+        raise SettingsError(f"{_SITE} is {kind}, which needs {' and '.join(lacking)} too")
     from saltext.jobs.core.postgresql.site import PostgresqlSite  # psycopg is an extra
 
     return PostgresqlSite(opts)

@@ -72,7 +72,7 @@ MAY_IMPORT = {
     "notices": GROUND,
     "arguments": {"errors", "ids", "options", "windows"},
     "runner": {"arguments", "display", "errors", "lines"},
-    "postgresql": BASE | {"disk"},
+    "postgresql": BASE | {"disk", "log"},
     "returners": BASE | {"master", "store", "postgresql"},
     "engines": GROUND | {"batch", "retry", "recorder", "notices"},
     "runners": GROUND | {"arguments", "runner", "batch", "retry", "recorder"},

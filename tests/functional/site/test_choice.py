@@ -1,0 +1,39 @@
+"""Which masters work as one is what the option says, or whoever shares the cachedir."""
+
+from __future__ import annotations
+
+import pytest
+
+from saltext.jobs.core.errors import SettingsError
+from saltext.jobs.core.postgresql.site import PostgresqlSite
+from saltext.jobs.core.site import FileSite, site_of
+
+NEEDED = {"cachedir": "/x", "id": "m", "master_job_cache": "salt_cache", "cache": "postgresql"}
+
+
+def test_without_the_option_the_cachedir_is_the_site():
+    assert isinstance(site_of(NEEDED), FileSite)
+
+
+def test_with_it_the_database_is():
+    assert isinstance(site_of({**NEEDED, "saltext_jobs_site": "postgresql"}), PostgresqlSite)
+
+
+def test_the_recorder_of_each_master_works_for_itself():
+    assert isinstance(site_of({**NEEDED, "saltext_jobs_site": "postgresql"}, "job_recorder"), FileSite)
+
+
+@pytest.mark.parametrize(
+    ("opts", "told"),
+    [
+        ({"saltext_jobs_site": "redis"}, "saltext_jobs_site is 'redis'; accepted is postgresql"),
+        ({"saltext_jobs_site": ["postgresql"]}, "accepted is postgresql"),
+        (
+            {"saltext_jobs_site": "postgresql", "cache": "sqlite", "master_job_cache": "local_cache"},
+            "needs master_job_cache: salt_cache and cache: postgresql too",
+        ),
+    ],
+)
+def test_what_is_not_accepted_is_named(opts, told):
+    with pytest.raises(SettingsError, match=told):
+        site_of({**NEEDED, **opts})
