@@ -13,6 +13,7 @@ import dataclasses
 import datetime
 import functools
 import math
+import os
 import re
 import zoneinfo
 from collections.abc import Iterable, Sequence
@@ -152,6 +153,16 @@ def find_zone(name: Any) -> datetime.tzinfo:
         raise ValueError(
             f"{name!r} is no time zone of this system; accepted is a name such as 'Europe/Berlin' or 'UTC'"
         ) from None
+
+
+def own_zone() -> str:
+    """Return the name of this machine's time zone, as ``find_zone`` takes it; empty where it has none that is known."""
+    named = os.environ.get("TZ", "").lstrip(":") or os.path.realpath("/etc/localtime").partition("/zoneinfo/")[2]
+    try:
+        find_zone(named)
+    except ValueError:
+        return ""
+    return named
 
 
 # -- when windows are open --------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.grouping import By, parse_by
 from saltext.jobs.core.master.access import Access
 from saltext.jobs.core.master.caller import Caller
-from saltext.jobs.core.windows import find_zone, parse_moment, parse_windows
+from saltext.jobs.core.windows import find_zone, own_zone, parse_moment, parse_windows
 
 #: The options that are read here.
 OPTIONS = ("start_at", "window", "timezone", "by", "check")
@@ -40,6 +40,9 @@ def times_of(options: Mapping[str, Any]) -> dict[str, Any]:
     if "window" in options:
         arguments.accepted(parse_windows, options["window"])
         found["window"] = "; ".join(arguments.sequence("window", _listed(options["window"])))
+        # Another master, with a clock of another zone, may go on with the batch.
+        if zone is None and (own := own_zone()):
+            found["timezone"] = own
     if "start_at" in options:
         found["start_at"] = _start_at(options["start_at"], zone)
     return found

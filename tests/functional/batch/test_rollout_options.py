@@ -30,6 +30,14 @@ def test_windows_are_kept_as_they_were_written_a_list_as_one_text():
     assert rollout.times_of({}) == {}
 
 
+def test_a_window_without_a_zone_is_by_the_clock_of_the_master_that_was_asked(monkeypatch):
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    assert rollout.times_of({"window": "02:00-05:00"}) == {"window": "02:00-05:00", "timezone": "Europe/Berlin"}
+    monkeypatch.setenv("TZ", "no/such")
+    assert rollout.times_of({"window": "02:00-05:00"}) == {"window": "02:00-05:00"}
+    assert rollout.times_of({"start_at": time.time() + 3600}).keys() == {"start_at"}
+
+
 @pytest.mark.parametrize("days", [1, 40])
 def test_a_start_time_is_a_date_a_delay_or_unix_time(days):
     later = round(time.time() / 60 + days * 1440) * 60
