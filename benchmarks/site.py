@@ -1,0 +1,122 @@
+"""
+What a site costs that is in PostgreSQL, beside one in a cachedir: CPU time of this process and of the server, and wall time.
+
+    python -m benchmarks.site                      in the temporary folder; the server syncs (fsync is on)
+    python -m benchmarks.site --records 200        a short look
+
+A server is started for it on a free port. Both forms are measured in turns, and the least of several turns counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import pathlib
+import resource
+import tempfile
+import time
+
+import psutil
+
+from saltext.jobs.core.log.records import Returned
+from saltext.jobs.core.postgresql.site import PostgresqlSite
+from saltext.jobs.core.site import FileSite
+from tests.postgresql import PostgreSQL
+
+TURNS = 3
+ENGINE = "batch_manager"
+RECORD = ["returned", "web1234.example.com", 0, 1234567890.123]
+
+
+class Meter:
+    """CPU seconds of this process, and of a server with its children."""
+
+    def __init__(self, server):
+        self._server = psutil.Process(server.process.pid)
+
+    def now(self):
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        own = used.ru_utime + used.ru_stime
+        spent = 0.0
+        for process in (self._server, *self._server.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                spent += sum(process.cpu_times()[:2])
+        return own, spent, time.perf_counter()
+
+    def each(self, count, work):
+        """Milliseconds of (this process, the server, the clock on the wall) for one of ``count`` pieces of work."""
+        before = self.now()
+        for number in range(count):
+            work(number)
+        return tuple((after - was) / count * 1e3 for was, after in zip(before, self.now(), strict=True))
+
+
+def works(site, count):
+    """``{name: (how often, work)}`` of what the engines and the master do."""
+    lease = site.lease(ENGINE)
+    assert lease.take()
+    folder, writer = site.folder(ENGINE, lease), site.log_writer()
+    journal = folder.journal("batches/20260101000000000000.journal")
+    journal.rewrite(["snapshot"])
+
+    def durable(records):
+        for _ in range(records):
+            journal.append(RECORD)
+        journal.sync()
+
+    yield {
+        "a look whether it leads": (20 * count, lambda number: lease.check()),
+        "a durable record of a batch": (count, lambda number: durable(1)),
+        "50 durable records of a batch": (max(1, count // 10), lambda number: durable(50)),
+        "a record of the log": (
+            count,
+            lambda number: writer.append(
+                Returned(f"{number:020d}", "web1234.example.com", "state.apply", 0, True, 1.0)
+            ),
+        ),
+        "a request, written and taken": (count, lambda number: ask(folder, number)),
+        "who leads, asked by a publish": (count, lambda number: site.leader(ENGINE)),
+    }
+    journal.close()
+    lease.release()
+
+
+def ask(folder, number):
+    name = f"requests/{number:020d}"
+    folder.write(f"{name}.request", b"x" * 200, durable=True)
+    folder.rename(f"{name}.request", f"{name}.taken")
+    folder.remove(f"{name}.taken")
+
+
+def measure(count):
+    server = PostgreSQL("shared_buffers=64MB")
+    try:
+        meter, found = Meter(server), {}
+        options = {"postgresql.host": "127.0.0.1", "postgresql.port": server.port, "postgresql.db": "postgres"}
+        for _ in range(TURNS):
+            for form in (FileSite, PostgresqlSite):
+                with tempfile.TemporaryDirectory(prefix="sj-site-") as folder:
+                    cachedir = pathlib.Path(folder)
+                    site = form({**options, "cachedir": str(cachedir), "id": "one"})
+                    for made in works(site, count):
+                        for name, (often, work) in made.items():
+                            spent = meter.each(often, work)
+                            best = found.setdefault(name, {}).get(form, spent)
+                            found[name][form] = min(best, spent)
+        return found
+    finally:
+        server.remove()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--records", type=int, default=1000)
+    found = measure(parser.parse_args().records)
+    print("| | files: CPU, wall | PostgreSQL: CPU here, of the server, wall |\n|---|---|---|")
+    for name, spent in found.items():
+        (own, _, wall), (theirs, server, long) = spent[FileSite], spent[PostgresqlSite]
+        print(f"| {name} | {own:.3f} ms, {wall:.3f} | {theirs:.3f} ms, {server:.3f}, {long:.3f} |")
+
+
+if __name__ == "__main__":
+    main()
