@@ -213,12 +213,13 @@ def coverage(tgt="*", tgt_type="glob", timeout=None):
     who is limited needs the right to ``saltutil.find_cached_job``, ``config.get`` and ``cp.is_cached`` on them.
 
     tgt, tgt_type
-        Whom to ask, by default all.
+        Whom to ask, by default all. Those that the master takes for matched are asked, each by its name.
 
     timeout
         Seconds to wait for answers, by default the master's ``timeout``.
 
-    :return: a dict with has (names of minions), lacks (``{minion: what is missing there}``) and silent (names of minions).
+    :return: a dict with asked (``tgt``, ``tgt_type``, and how many ``minions`` they match), has (names of minions), lacks
+        (``{minion: what is missing there}``) and silent (names of minions).
 
     CLI Example:
 
@@ -226,6 +227,7 @@ def coverage(tgt="*", tgt_type="glob", timeout=None):
 
         salt-run job_retry.coverage
         salt-run job_retry.coverage 'web*'
+        salt-run job_retry.coverage 'L@web1,web2 or G@os:Debian' tgt_type=compound
     """
     who = _caller()
     caller.require_no_peer(who)

@@ -67,6 +67,12 @@ def _columns(char: str) -> int:
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
+def target(tgt: Any, tgt_type: Any) -> str:
+    """Return a target as people write it, with its type where that has to be said."""
+    text = ",".join(str(name) for name in tgt) if isinstance(tgt, (list, tuple)) else str(tgt)
+    return text if tgt_type in (None, "glob", "list") else f"{text} ({tgt_type})"
+
+
 def width_of(text: str) -> int:
     """Return how many columns of a terminal a clean text takes."""
     return len(text) if text.isascii() else sum(_columns(char) for char in text)

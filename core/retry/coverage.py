@@ -35,7 +35,8 @@ def coverage(opts: Mapping[str, Any], who: Caller, tgt: Any, tgt_type: str, time
 
     :param who: who wants to know it.
     :param timeout: seconds to wait for answers.
-    :return: has (list of minions), lacks (``{minion: what is missing}``), silent (list of minions).
+    :return: asked (the target as it was given, its type, and how many minions it matches), has (list of minions), lacks
+        (``{minion: what is missing}``), silent (list of minions).
     :raises Refused: when ``who`` may not ask them, when the target matches nobody, or the master publishes nothing.
     """
     matched = salt.utils.minions.CkMinions(dict(opts)).check_minions(tgt, tgt_type).get("minions") or []
@@ -47,7 +48,8 @@ def coverage(opts: Mapping[str, Any], who: Caller, tgt: Any, tgt_type: str, time
     options = {"timeout": timeout, "executor_opts": {once.NAME: {"question": True}}}
     try:
         with salt.client.get_local_client(mopts=dict(opts)) as client:
-            told = client.cmd(tgt, *_QUESTION, tgt_type=tgt_type, **options) or {}
+            # By name: on a minion itself the target may match more than the master knows, and ``who`` may ask.
+            told = client.cmd(sorted(matched), *_QUESTION, tgt_type="list", **options) or {}
             without = [minion for minion, answer in told.items() if once.record_of(answer) is None]
             functions, arguments = list(_FUNCTIONS), [list(each) for each in _ARGUMENTS]
             more = client.cmd(without, functions, arguments, tgt_type="list", **options) if without else {}
@@ -56,6 +58,7 @@ def coverage(opts: Mapping[str, Any], who: Caller, tgt: Any, tgt_type: str, time
     answers = {minion: (answer, (more or {}).get(minion)) for minion, answer in told.items()}
     lacks = {minion: lack_of(*answer) for minion, answer in answers.items() if minion in matched}
     return {
+        "asked": {"tgt": tgt, "tgt_type": tgt_type, "minions": len(matched)},
         "has": sorted(minion for minion, lack in lacks.items() if not lack),
         "lacks": {minion: lacks[minion] for minion in sorted(lacks) if lacks[minion]},
         "silent": sorted(set(matched) - lacks.keys()),

@@ -13,7 +13,7 @@ from typing import Any
 
 from saltext.jobs.core.display import moments
 from saltext.jobs.core.display.page import ROWS, Column, Page, by_state
-from saltext.jobs.core.display.text import counted
+from saltext.jobs.core.display.text import counted, target
 from saltext.jobs.core.retry.entry import State
 
 #: What needs somebody comes first; what is under way comes before what waits.
@@ -138,10 +138,9 @@ def _steps_of(minion: str, jid: str, state: str) -> list[str]:
 
 def coverage(found: Mapping[str, Any], page: Page) -> None:
     """Show ``job_retry.coverage``: who has the executor, and what others lack."""
-    has, lacks, silent = found["has"], found["lacks"], found["silent"]
-    page.line(
-        f"{counted(len(has) + len(lacks) + len(silent), 'minion')}: {len(has):,} have job_once, {len(lacks):,} do not"
-    )
+    asked, has, lacks, silent = found["asked"], found["has"], found["lacks"], found["silent"]
+    whom = f"{counted(asked['minions'], 'minion')} asked ({target(asked['tgt'], asked['tgt_type'])})"
+    page.line(f"{whom}: {len(has):,} have job_once, {len(lacks):,} do not")
     reasons = collections.defaultdict[str, list[str]](list)
     for minion, what in lacks.items():
         reasons[str(what)].append(minion)

@@ -119,10 +119,15 @@ def test_large_arguments_take_no_page():
     assert len(drawn(tables.entry, shown(arg=["x" * 100_000]))) < 20
 
 
+ASKED = {"asked": {"tgt": "web* and G@os:Debian", "tgt_type": "compound", "minions": 4}}
+
+
 def test_coverage_names_those_that_lack_it_with_what_they_lack():
-    lines = drawn(tables.coverage, {"has": ["a"], "lacks": {"b": "no executor", "c": "no executor"}, "silent": ["d"]})
+    lines = drawn(
+        tables.coverage, {**ASKED, "has": ["a"], "lacks": {"b": "no executor", "c": "no executor"}, "silent": ["d"]}
+    )
     assert lines == [
-        "4 minions: 1 have job_once, 2 do not",
+        "4 minions asked (web* and G@os:Debian (compound)): 1 have job_once, 2 do not",
         "lacks it (no executor), 2: b, c",
         "said nothing, 1: d",
         "has it, 1: a",
@@ -134,4 +139,12 @@ def test_what_would_act_on_the_terminal_does_not(harmful):
     bad = {"minion": harmful, "fun": harmful, "reason": harmful, "jid": harmful, "waits_for": harmful}
     drawn(tables.entries, [entry(**bad)])
     drawn(tables.entry, shown(**bad, arg=[harmful], tgt=harmful, user=harmful, metadata={harmful: harmful}))
-    drawn(tables.coverage, {"has": [harmful], "lacks": {harmful: harmful}, "silent": [harmful]})
+    drawn(
+        tables.coverage,
+        {
+            "asked": {"tgt": harmful, "tgt_type": harmful, "minions": 1},
+            "has": [harmful],
+            "lacks": {harmful: harmful},
+            "silent": [harmful],
+        },
+    )
