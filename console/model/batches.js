@@ -10,6 +10,15 @@ export const UNSUCCESSFUL = ["failed", "timed_out", "lost", "offline", "killed"]
 const OVER = new Set(["complete", "halted"]);
 const KINDS = new Set(["new", "progress", "paused", "resumed", "check", "checked", "halted", "complete"]);
 
+/** Return in words why a batch was halted, as `batch.status` does on a terminal. */
+export function whyHalted({ halted_reason: reason, stopped_by: by }) {
+  if (reason === "stop") return `stopped by ${by || "batch.stop"}`;
+  if (reason === "failhard") return "a minion failed, and failhard is set";
+  const [, group] = /^max_failures(?: in group (.*))?$/.exec(reason) ?? [null, null];
+  if (group !== null) return `more minions failed than max_failures allows${group ? ` in group ${group}` : ""}`;
+  return reason;
+}
+
 /** Most batches that are held: forged ones must end somewhere. */
 const MOST = 20000;
 
@@ -122,7 +131,7 @@ export function apply(batch, what, data) {
   if (what === "progress") batch.blocked_reason = text(data.blocked_reason);
   if (what === "resumed") Object.assign(batch, { paused_by: null, paused_reason: null, opens_at: null });
   if (what === "halted" || what === "complete") {
-    Object.assign(batch, { halted_reason: text(data.halted_reason), success: data.success === true });
+    Object.assign(batch, { halted_reason: text(data.halted_reason), stopped_by: text(data.stopped_by), success: data.success === true });
   }
   return true;
 }

@@ -2,7 +2,7 @@
 
 import { el, to } from "../dom.js";
 import { ago, duration, line, target, tempo } from "../format.js";
-import { Batches, command, isOver, pace, word } from "../model/batches.js";
+import { Batches, command, isOver, pace, whyHalted, word } from "../model/batches.js";
 import { Reader } from "../reader.js";
 import { Table, Trouble, badge, bar, cell, counts } from "./parts.js";
 
@@ -102,7 +102,7 @@ export class BatchesView {
  */
 export function remark(batch, silent) {
   if (silent > 0 && batch.driver === "engine" && !isOver(batch)) return `the engine has not answered for ${duration(silent)}`;
-  if (batch.halted_reason) return line(batch.halted_reason, 120);
+  if (batch.halted_reason) return line(whyHalted(batch), 120);
   if (batch.state === "paused" && batch.paused_reason) return line(batch.paused_reason, 120);
   const parts = [];
   if (batch.blocked_reason && !isOver(batch)) parts.push(line(batch.blocked_reason, 200));

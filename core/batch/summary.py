@@ -193,6 +193,19 @@ def has_succeeded(found: Mapping[str, Any]) -> bool:
     return bool(found.get("success", not found["halted"] and not found["failed"]))
 
 
+def why_halted(found: Mapping[str, Any]) -> str:
+    """Return in words why a batch was halted; empty where it was not. :param found: its summary."""
+    reason, by = str(found.get("halted_reason") or ""), found.get("stopped_by")
+    if reason == "stop":
+        return f"stopped by {by}" if by else "stopped by batch.stop"
+    if reason == "failhard":
+        return "a minion failed, and failhard is set"
+    budget, _, group = reason.partition(" in group ")
+    if budget == "max_failures":
+        return f"more minions failed than max_failures allows{f' in group {group}' if group else ''}"
+    return reason
+
+
 def verdict(found: Mapping[str, Any]) -> tuple[bool, str]:
     """
     Return whether a batch that has ended did succeed, and a sentence that says so, and how many minions were left out.
@@ -204,7 +217,8 @@ def verdict(found: Mapping[str, Any]) -> tuple[bool, str]:
         return True, f"Batch {found['jid']}: {found['completed']} of {found['total']} minions completed{left_out}"
     names = ("failed", "lost", "timed_out", "offline", "killed", "pending")
     wrong = ", ".join(f"{found[name]} {name}" for name in names if found.get(name))
-    reason = f" ({found['halted_reason']})" if found["halted_reason"] else ""
+    why = why_halted(found)
+    reason = f" ({why})" if why else ""
     return (
         False,
         f"Batch {found['jid']} is {word(found)}{reason}: {wrong or 'nothing ran'} of {found['total']} minions",

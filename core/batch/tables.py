@@ -13,11 +13,11 @@ from typing import Any
 from saltext.jobs.core.batch.flight import Outcome
 from saltext.jobs.core.batch.forecast import two_digits
 from saltext.jobs.core.batch.pause import HELD, SCHEDULED, PausedBy
-from saltext.jobs.core.batch.summary import WORDS, word
+from saltext.jobs.core.batch.summary import WORDS, why_halted, word
 from saltext.jobs.core.display import moments
 from saltext.jobs.core.display.page import ROWS, Column, Page, by_state, headline
 from saltext.jobs.core.display.reasons import reasons
-from saltext.jobs.core.display.text import counted
+from saltext.jobs.core.display.text import counted, target
 
 #: The outcomes in which a minion's part has ended without success, worst first.
 BAD = ("failed", "timed_out", "lost", "killed", "offline")
@@ -137,8 +137,8 @@ def _particulars(batch: Mapping[str, Any], page: Page) -> list[str]:
     """Return what else there is to say, a line each, what wants somebody first."""
     over = batch["state"] in ("complete", "halted")
     told = [
-        ("halted", batch.get("halted_reason")),
-        ("stopped by", batch.get("stopped_by")),
+        ("halted", why_halted(batch)),
+        ("stopped by", batch.get("stopped_by") if batch.get("halted_reason") != "stop" else None),
         ("taken over by", batch.get("taken_over_by")),
         (word(batch), _waits(batch, page)),
         ("to be approved by", _approvers(batch)),
@@ -333,6 +333,4 @@ def _command(batch: Mapping[str, Any]) -> str:
 
 
 def _target(batch: Mapping[str, Any]) -> str:
-    target, kind = batch.get("tgt"), batch.get("tgt_type")
-    text = ",".join(str(name) for name in target) if isinstance(target, (list, tuple)) else str(target)
-    return text if kind in (None, "glob", "list") else f"{text} ({kind})"
+    return target(batch.get("tgt"), batch.get("tgt_type"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 
+import pytest
+
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch import summary as batch_summary
 from saltext.jobs.core.batch.watch import Display, progress_line
@@ -61,7 +63,10 @@ def test_the_verdict_on_a_batch_that_did_not_succeed_says_what_went_wrong():
     bench.sent()
     bench.returns("a", retcode=3)
     good, said = verdict_of(bench)
-    assert (good, said.partition(" is ")[2]) == (False, "halted (failhard): 1 failed, 3 pending of 4 minions")
+    assert (good, said.partition(" is ")[2]) == (
+        False,
+        "halted (a minion failed, and failhard is set): 1 failed, 3 pending of 4 minions",
+    )
     nobody = Bench("ab", "2", presence="ping", offline="skip")
     nobody.present()
     assert verdict_of(nobody)[1].endswith("is unsuccessful: 2 offline of 2 minions")
@@ -171,3 +176,19 @@ def test_an_active_minion_is_told_since_when_it_runs_and_when_it_was_last_seen()
     bench.probed(running="a")
     told = batch_summary.minions(bench.batch)["a"]
     assert (told["since"], told["seen"]) == (BEGIN + 2, bench.now)
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ({"halted_reason": None}, ""),
+        ({"halted_reason": "stop", "stopped_by": "anna"}, "stopped by anna"),
+        ({"halted_reason": "stop", "stopped_by": ""}, "stopped by batch.stop"),
+        ({"halted_reason": "failhard"}, "a minion failed, and failhard is set"),
+        ({"halted_reason": "max_failures"}, "more minions failed than max_failures allows"),
+        ({"halted_reason": "max_failures in group eu"}, "more minions failed than max_failures allows in group eu"),
+        ({"halted_reason": "check runner:survey: it said no"}, "check runner:survey: it said no"),
+    ],
+)
+def test_why_a_batch_was_halted_is_said_in_words(found, words):
+    assert batch_summary.why_halted(found) == words

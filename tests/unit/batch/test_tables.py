@@ -175,8 +175,12 @@ def test_how_a_batch_stands_takes_a_few_lines():
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ({"state": "halted", "halted_reason": "max_failures"}, "  halted: max_failures"),
-        ({"state": "halted", "stopped_by": "anna"}, "  stopped by: anna"),
+        (
+            {"state": "halted", "halted_reason": "check runner:survey: 3 alarms"},
+            "  halted: check runner:survey: 3 alarms",
+        ),
+        ({"state": "halted", "halted_reason": "stop", "stopped_by": "anna"}, "  halted: stopped by anna"),
+        ({"state": "halted", "halted_reason": "failhard", "stopped_by": "anna"}, "  stopped by: anna"),
         ({"state": "paused", "paused_reason": "waits for approval", "approve": 0}, "  paused: waits for approval"),
         (
             {"state": "paused", "paused_by": "start", "publishes": 0},

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { Batches, apply, budget, command, counted, done, isHeld, isOver, isScheduled, optionsOf, pace, stagesOf, word } from "../../../../console/model/batches.js";
+import { Batches, apply, budget, command, counted, done, isHeld, isOver, isScheduled, optionsOf, pace, stagesOf, whyHalted, word } from "../../../../console/model/batches.js";
 
 const NONE = { completed: 0, active: 0, pending: 0, failed: 0, timed_out: 0, lost: 0, offline: 0, killed: 0 };
 const JID = "20260516120000000000";
@@ -131,4 +131,13 @@ test("stages have the sizes that were asked for, and the one in which a batch fa
   assert.equal(stagesOf(batch({ ...ramp, state: "halted" }))[1].state, "failed");
   assert.deepEqual(stagesOf(batch({ ...ramp, stage: 3, state: "complete", success: true })).map(({ state }) => state), ["completed", "completed", "completed"]);
   assert.deepEqual(stagesOf(batch({ stages: 2, stage: 1 })).map(({ size }) => size), ["", ""]);
+});
+
+test("why a batch was halted is said in words", () => {
+  assert.equal(whyHalted({ halted_reason: "stop", stopped_by: "anna" }), "stopped by anna");
+  assert.equal(whyHalted({ halted_reason: "stop" }), "stopped by batch.stop");
+  assert.equal(whyHalted({ halted_reason: "failhard" }), "a minion failed, and failhard is set");
+  assert.equal(whyHalted({ halted_reason: "max_failures" }), "more minions failed than max_failures allows");
+  assert.equal(whyHalted({ halted_reason: "max_failures in group eu" }), "more minions failed than max_failures allows in group eu");
+  assert.equal(whyHalted({ halted_reason: "max_failures are many" }), "max_failures are many");
 });
