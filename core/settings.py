@@ -36,7 +36,7 @@ from saltext.jobs.core.options import (
 S = TypeVar("S")
 
 #: What the job_notices engine can tell.
-NOTICES = ("approval", "paused", "halted", "failed", "engine", "recovered")
+NOTICES = ("approval", "paused", "halted", "failed", "dead", "engine", "recovered")
 #: What to do about an option that is right for every site.
 _LEAVE_OUT = "leave it out"
 

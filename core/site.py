@@ -322,7 +322,9 @@ def site_of(opts: Mapping[str, Any], engine: str = "") -> Site:
     if not kind or engine == _ALONE:
         return FileSite(opts)
     if kind != _POSTGRESQL:
-        raise SettingsError(f"{_SITE} is {kind!r}; accepted is {_POSTGRESQL}, or nothing: then the cachedir is the site")
+        raise SettingsError(
+            f"{_SITE} is {kind!r}; accepted is {_POSTGRESQL}, or nothing: then the cachedir is the site"
+        )
     lacking = [f"{name}: {value}" for name, value in _NEEDED.items() if opts.get(name) != value]
     if lacking:
         raise SettingsError(f"{_SITE} is {kind}, which needs {' and '.join(lacking)} too")

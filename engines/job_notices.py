@@ -1,6 +1,6 @@
 """
-Tell people, where they are, that a batch was halted, has failed or waits for an approval, that an engine hangs, and that
-it is over: by a signed webhook, and by Salt's own returners.
+Tell people, where they are, that a batch was halted, has failed or waits for an approval, that owed jobs were given up, that
+an engine hangs, and that it is over: by a signed webhook, and by Salt's own returners.
 
 .. code-block:: yaml
 
@@ -29,15 +29,19 @@ from saltext.jobs.core.engine import process as engine
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_NOTICES, JOB_RECORDER, JOB_RETRY
 from saltext.jobs.core.engine.worker import Worker
-from saltext.jobs.core.errors import SettingsError, StateError
+from saltext.jobs.core.errors import LaterVersion, SettingsError, StateError
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.notices.files import LedgerFile
 from saltext.jobs.core.notices.ledger import Ledger
-from saltext.jobs.core.notices.notice import Seen, plain
+from saltext.jobs.core.notices.notice import GivenUp, Seen, plain
 from saltext.jobs.core.notices.shell import NoticesShell, Ports, Target
-from saltext.jobs.core.notices.webhook import Webhook, check_address
-from saltext.jobs.core.recorder.returner import ReturnerModule
-from saltext.jobs.core.settings import NoticesSettings, read_settings
+from saltext.jobs.core.notices.usable import check
+from saltext.jobs.core.notices.webhook import Webhook
+from saltext.jobs.core.recorder.returner import ReturnerAbsent, ReturnerModule
+from saltext.jobs.core.retry.entry import State
+from saltext.jobs.core.retry.owner import owner_of
+from saltext.jobs.core.retry.store import RetryStore
+from saltext.jobs.core.settings import NoticesSettings, is_configured, read_settings
 
 log = lines.logger(__name__)
 
@@ -61,10 +65,7 @@ def start(**options):
     """
     try:
         settings = read_settings(NoticesSettings, JOB_NOTICES, __opts__.get(JOB_NOTICES), options)
-        if settings.url:
-            check_address(settings.url)
-        elif not settings.returners:
-            raise SettingsError("job_notices has neither url nor returners, so nobody would be told")
+        check(settings)
     except SettingsError as exc:
         log.critical("The job_notices engine does not start: %s", exc)
         engine.wait_for_the_end()
@@ -85,16 +86,19 @@ def start(**options):
 def _wired(opts, settings, loop, lease):
     targets = {name: Target(send, Worker(loop)) for name, send in _senders(opts, settings).items()}
     file, store = LedgerFile(opts, lease), BatchStore(opts)
+    queue = RetryStore(opts, read_only=True) if is_configured(opts, JOB_RETRY) else None
     ledger = Ledger(opts["id"], settings.kinds, settings.console, list(targets), file.read())
     ports = Ports(
         loop=loop,
         wall=time.time,
+        steady=time.monotonic,
         bus=Bus(opts, loop, JOB_NOTICES),
         inbox=requests.Inbox(opts, JOB_NOTICES, lease),
         disk=Worker(loop),
         file=file,
         jids=lambda: [*store.open_jids(), *store.ended_jids()],
         look=lambda jid: _look(store, jid),
+        given_up=lambda: {} if queue is None else _given_up(queue, owner_of(opts)),
         silent=lambda: {name: requests.silent_for(opts, name) for name in (BATCH_MANAGER, JOB_RETRY, JOB_RECORDER)},
         targets=targets,
     )
@@ -105,7 +109,12 @@ def _senders(opts, settings):
     webhook = Webhook(settings.url, settings.secret, settings.secret_file, settings.ca_file)
     senders = {"webhook": webhook} if settings.url else {}
     for choice in settings.returners:
-        senders[choice.label] = _to_returner(opts["id"], ReturnerModule(opts, choice.returner, choice.ret_config))
+        returner = ReturnerModule(opts, choice.returner, choice.ret_config)
+        try:
+            returner.has("returner")
+        except ReturnerAbsent as exc:
+            log.error("No notice reaches %s: %s", choice.label, exc)
+        senders[choice.label] = _to_returner(opts["id"], returner)
     return senders
 
 
@@ -132,4 +141,22 @@ def _look(store, jid):
         batch = store.read(jid)
     except StateError:  # the batch_manager engine says so in the log, and sets it aside
         return None
-    return None if batch is None else Seen(summary.summary(batch, time.time()), summary.minions(batch))
+    if batch is None:
+        return None
+    found = summary.summary(batch, time.time())
+    return Seen({**found, "halted_reason": summary.why_halted(found)}, summary.minions(batch))
+
+
+def _given_up(queue, owner):
+    """Return the jobs of the retry queue that are given up for some minions. :raises StateError: when it cannot be read."""
+    found = {}
+    for jid, snapshot in queue.snapshots(owner):
+        try:
+            dead = {entry.minion: entry.reason for entry in queue.entries(jid, snapshot) if entry.state is State.DEAD}
+        except LaterVersion:  # the job_retry engine says so in the log, and leaves it alone
+            continue
+        if dead:
+            fun = snapshot["load"].get("fun")
+            name = ",".join(map(str, fun)) if isinstance(fun, (list, tuple)) else str(fun)
+            found[jid] = GivenUp(jid, name, dead)
+    return found

@@ -25,6 +25,7 @@ from saltext.jobs.core import lines
 from saltext.jobs.core.batch import tables as batches
 from saltext.jobs.core.display import facts, terminal
 from saltext.jobs.core.display.page import Page
+from saltext.jobs.core.notices import tables as notices
 from saltext.jobs.core.recorder import tables as recorder
 from saltext.jobs.core.retry import tables as retries
 from saltext.jobs.core.store import tables as jobs
@@ -50,6 +51,8 @@ _PAGES = {
     "job_cache.outcome": jobs.outcome,
     "job_cache.running": jobs.running,
     "job_cache.verify": jobs.verification,
+    "job_notices.stats": notices.stats,
+    "job_notices.doctor": notices.doctor,
     "job_recorder.stats": recorder.stats,
     "job_recorder.set_aside": recorder.set_aside,
     "job_recorder.redeliver": recorder.redelivered,

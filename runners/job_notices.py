@@ -1,18 +1,21 @@
 """
-See whether notices of the job_notices engine arrive.
+See whether notices of the job_notices engine arrive, and what keeps them from it.
 
 .. code-block:: bash
 
     salt-run job_notices.test
     salt-run job_notices.stats
+    salt-run job_notices.doctor
 
 .. versionadded:: 0.3.0
 """
 
-from saltext.jobs.core import runner
+from saltext.jobs.core import arguments, runner
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_NOTICES
 from saltext.jobs.core.master import caller
+from saltext.jobs.core.notices import doctor as examination
+from saltext.jobs.core.recorder.returner import ReturnerAbsent, ReturnerModule
 
 __virtualname__ = JOB_NOTICES
 
@@ -25,7 +28,8 @@ def __virtual__():
 def stats():
     """
     Return for each target, ``webhook`` or a returner, how many notices were sent since the engine started, how many wait,
-    how many tries failed, how many were dropped, and what is wrong now (``trouble``, or None). Refused when no engine runs.
+    how many tries failed, how many were dropped, when it got one last (``delivered``, Unix time, or None), and what is wrong
+    now (``trouble``, or None). Refused when no engine runs.
 
     CLI Example:
 
@@ -50,6 +54,41 @@ def test():
     """
     caller.require_no_peer(caller.caller(__opts__, globals().get("__user__")))
     return _ask("test")
+
+
+@runner.verb
+def doctor(reach=False):
+    """
+    Return what an operator should know before relying on notices.
+
+    ``salt-run`` ends with 1 where something does not work, or will not soon; with 0 where all that is said is advice.
+
+    reach
+        Also connect to the webhook's receiver. It gets no notice; ``job_notices.test`` sends one.
+
+    :return: a dict with engine (whether it runs), process (which one it is, of whom and where), targets (names of those that
+        are told), waiting (``{target: notices that have not arrived}``), delivered (``{target: when it got one last}``, Unix
+        time or None), reachable (whether the receiver takes a connection; None where that was not tried), findings: a
+        sentence for each thing that may want a change, and retcode: the exit status.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run job_notices.doctor
+        salt-run job_notices.doctor reach=True
+    """
+    caller.require_no_peer(caller.caller(__opts__, globals().get("__user__")))
+    return examination.examine(__opts__, _missing, arguments.flag("reach", reach))
+
+
+def _missing(choice):
+    """Return why a returner cannot be loaded; empty where it can."""
+    try:
+        ReturnerModule(__opts__, choice.returner, choice.ret_config).has("returner")
+    except ReturnerAbsent as exc:
+        return str(exc)
+    return ""
 
 
 def _ask(verb):

@@ -7,7 +7,7 @@ import { Series, flat } from "../model/series.js";
 import { Reader } from "../reader.js";
 import { Trouble, badge } from "./parts.js";
 
-const DOCTORS = [["batch.doctor", "Batches"], ["job_retry.doctor", "Job retry"], ["job_cache.doctor", "Job cache"], ["job_recorder.doctor", "Job recorder"]];
+const DOCTORS = [["batch.doctor", "Batches"], ["job_retry.doctor", "Job retry"], ["job_cache.doctor", "Job cache"], ["job_recorder.doctor", "Job recorder"], ["job_notices.doctor", "Notices"]];
 /** Where an engine's figures are, and its charts: name of the figure, title, whether it is a counter, how a value reads. */
 const ENGINES = [
   ["batch_manager", "Batches", "batch.history", [

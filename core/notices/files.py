@@ -27,6 +27,23 @@ class LedgerFile:
     def __init__(self, opts: Mapping[str, Any], lease: Lease | None = None) -> None:
         self._folder = site_of(opts).folder(JOB_NOTICES, lease)
 
+    def look(self) -> dict[str, Any] | None:
+        """
+        Return what was kept, or None where nothing was, and change nothing.
+
+        :raises StateError: where it is damaged, or (LaterVersion) a later version has written it.
+        """
+        record = read_msgpack(self._folder, self._NAME)
+        if record is None:
+            return None
+        if not isinstance(record, dict):
+            raise StateError(f"{self._where} is damaged: it holds no mapping")
+        try:
+            formats.check(self._where, formats.number_of(record), FORMAT, "no notice is sent")
+        except ValueError as exc:
+            raise StateError(f"{self._where} is damaged: {exc}") from exc
+        return record
+
     def read(self) -> dict[str, Any] | None:
         """
         Return what was kept, or None where nothing was. What is damaged is set aside.
@@ -34,18 +51,12 @@ class LedgerFile:
         :raises LaterVersion: where a later version has written it.
         """
         try:
-            record = read_msgpack(self._folder, self._NAME)
-            if record is None:
-                return None
-            if not isinstance(record, dict):
-                raise StateError(f"{self._where} is damaged: it holds no mapping")
-            formats.check(self._where, formats.number_of(record), FORMAT, "no notice is sent")
-        except (StateError, ValueError) as exc:
+            return self.look()
+        except StateError as exc:
             if isinstance(exc, LaterVersion):
                 raise
             log.error("Notices that waited are lost: %s; it is kept as %s", exc, self._folder.set_aside(self._NAME))
             return None
-        return record
 
     def write(self, packed: bytes) -> None:
         """Keep what ``pack`` has returned. Blocks. :raises OSError:"""

@@ -1,15 +1,16 @@
 """
-What was told of each batch and engine, and the notices that have not arrived yet: kept as one, so that a crash loses none.
+What was told of each batch, owed job and engine, and the notices that have not arrived yet: kept as one, so that a crash
+loses none.
 
 Pure: stdlib only. It goes by how things stand and not by events, which can be lost or forged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from saltext.jobs.core.notices.notice import TEST, Condition, Seen, of_batch, of_engine, written
+from saltext.jobs.core.notices.notice import TEST, Condition, GivenUp, Seen, of_batch, of_engine, of_given_up, written
 
 #: The number of the form in which it is kept.
 FORMAT = 1
@@ -41,9 +42,14 @@ class Ledger:
         self._told: dict[str, str] = dict(kept.get("told", {}))
         self._over: set[str] = set(kept.get("over", ()))
         self._number = int(kept.get("number", 0))
+        #: For how many minions each job was given up when that was told last; None before the first look.
+        self._given_up: dict[str, int] | None = kept.get("given_up")
         before = kept.get("waiting", {})
         #: What each target has not got yet, oldest first.
         self.waiting: dict[str, list[dict[str, Any]]] = {name: list(before.get(name, ())) for name in targets}
+        reached = kept.get("delivered", {})
+        #: When each target got one last, in Unix time; None where it never has.
+        self.delivered: dict[str, float | None] = {name: reached.get(name) for name in targets}
         #: How many notices were dropped since the start.
         self.dropped = dict.fromkeys(targets, 0)
 
@@ -56,6 +62,8 @@ class Ledger:
             "over": sorted(self._over),
             "number": self._number,
             "waiting": self.waiting,
+            "given_up": self._given_up,
+            "delivered": self.delivered,
         }
 
     def to_read(self, jids: Collection[str]) -> list[str]:
@@ -84,6 +92,21 @@ class Ledger:
         self._told = {name: kind for name, kind in self._told.items() if not name.startswith("batch ") or name in alive}
         return before != (False, self._told, self._over)
 
+    def take_given_up(self, jobs: Mapping[str, GivenUp], now: float) -> bool:
+        """
+        Take which owed jobs are given up, by jid, and return whether anything has changed.
+
+        A job is told again when it is given up for twice as many minions: a thousand are told ten times.
+        """
+        before, counts = self._given_up, {jid: len(one.minions) for jid, one in jobs.items()}
+        known = before or {}
+        fresh = [jid for jid in sorted(jobs) if counts[jid].bit_length() > known.get(jid, 0).bit_length()]
+        self._given_up = {jid: count if jid in fresh else min(count, known[jid]) for jid, count in counts.items()}
+        if fresh and before is not None:
+            given_up = [jobs[jid] for jid in fresh]
+            self._write("dead", of_given_up(given_up), None, now, given_up)
+        return before != self._given_up
+
     def take_engine(self, name: str, silent: float, now: float) -> bool:
         """Take for how many seconds an engine has not answered, and return whether anything has changed."""
         before = dict(self._told)
@@ -94,8 +117,13 @@ class Ledger:
         """Somebody wants to see whether notices arrive."""
         self._write(TEST, "A test of the notices: somebody has asked for it. Nothing is wrong.", None, now)
 
-    def arrived(self, target: str, number: str) -> None:
-        """A target has a notice, or it is given up."""
+    def arrived(self, target: str, number: str, now: float) -> None:
+        """A target has a notice."""
+        self.delivered[target] = now
+        self.forget(target, number)
+
+    def forget(self, target: str, number: str) -> None:
+        """A notice waits no more for a target."""
         self.waiting[target] = [one for one in self.waiting[target] if one["id"] != number]
 
     def _take(self, subject: str, condition: Condition, seen: Seen | None, now: float) -> None:
@@ -117,13 +145,13 @@ class Ledger:
             text = f"Batch {seen.summary['jid']}, a retry of {parent}, has succeeded."
             self._write("recovered", text, seen, now)
 
-    def _write(self, kind: str, text: str, seen: Seen | None, now: float) -> None:
+    def _write(self, kind: str, text: str, seen: Seen | None, now: float, jobs: Sequence[GivenUp] = ()) -> None:
         if kind != TEST and kind not in self._kinds:
             return
         self._number += 1
         # With the time: a number that a crash has taken back is no other notice's.
         number = f"{self._master}-{round(now * 1000)}-{self._number}"
-        notice = written(number, kind, text, now, self._master, seen, self._console)
+        notice = written(number, kind, text, now, self._master, seen, self._console, jobs)
         for target, waiting in self.waiting.items():
             if kind == TEST and any(one["kind"] == TEST for one in waiting):
                 continue  # however often it is asked for, it pushes nothing out that is true

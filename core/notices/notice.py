@@ -1,5 +1,5 @@
 """
-What is worth telling somebody of a batch or an engine, and the words for it.
+What is worth telling somebody of a batch, of owed jobs or of an engine, and the words for it.
 
 Pure: stdlib only. A notice must never hold what a minion has returned, nor an argument of a job.
 """
@@ -18,6 +18,7 @@ KINDS = {
     "paused": "a batch waits for somebody to resume it, and nobody has paused it",
     "halted": "a batch was halted",
     "failed": "a batch has ended, and not on all minions with success",
+    "dead": "jobs that minions are owed were given up",
     "engine": "an engine does not answer",
     "recovered": "what was told before is over: the batch goes on, it or its retry has succeeded, the engine answers",
 }
@@ -26,6 +27,8 @@ TEST = "test"
 NAMED = 20
 #: Most characters of a text.
 _LONGEST = 2000
+#: Most jobs that a text describes, and most characters of what it says of one.
+_JOBS, _SHORT = 5, 120
 #: States of a minion of a batch with which it did not succeed, worst first.
 _WRONG = ("failed", "timed_out", "lost", "killed", "offline")
 
@@ -60,6 +63,19 @@ class Seen:
     minions: Mapping[str, Mapping[str, Any]]
 
 
+@dataclass(frozen=True)
+class GivenUp:
+    """
+    A job of the retry queue that was given up for some minions.
+
+    :param minions: why, of each of them.
+    """
+
+    jid: str
+    fun: str
+    minions: Mapping[str, str]
+
+
 def of_batch(found: Mapping[str, Any]) -> Condition:
     """Return how a batch stands. :param found: its summary."""
     state, by, jid = found["state"], found.get("paused_by"), found["jid"]
@@ -83,6 +99,17 @@ def of_engine(name: str, silent: float) -> Condition:
     return Condition(text=f"The {name} engine answers again")
 
 
+def of_given_up(jobs: Sequence[GivenUp]) -> str:
+    """Return what there is to say of jobs that were given up. :param jobs: at least one."""
+    told = [
+        f"{one.jid} ({_cut(one.fun, _SHORT)}) for {len(one.minions)} minion{'s' if len(one.minions) > 1 else ''}: "
+        f"{_cut(next(iter(one.minions.values())), _SHORT)}"
+        for one in jobs[:_JOBS]
+    ]
+    more = f"; and {len(jobs) - _JOBS} more jobs" if len(jobs) > _JOBS else ""
+    return f"Owed jobs were given up: {'; '.join(told)}{more}. salt-run job_retry.list state=dead tells all."
+
+
 def wrong_minions(minions: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return the minions of a batch on which it did not succeed, worst first."""
     found: dict[str, list[str]] = {state: [] for state in _WRONG}
@@ -94,11 +121,22 @@ def wrong_minions(minions: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 def link(console: str, jid: str) -> str:
     """Return the address of a batch in the console. :param console: that of the console; empty where there is none."""
-    return f"{console.split('#')[0]}#/batches/{quote(jid, safe='')}" if console and jid else ""
+    return _place(console, f"batches/{quote(jid, safe='')}") if jid else ""
+
+
+def _place(console: str, path: str) -> str:
+    return f"{console.split('#')[0]}#/{path}" if console else ""
 
 
 def written(
-    number: str, kind: str, text: str, at: float, master: str, seen: Seen | None = None, console: str = ""
+    number: str,
+    kind: str,
+    text: str,
+    at: float,
+    master: str,
+    seen: Seen | None = None,
+    console: str = "",
+    jobs: Sequence[GivenUp] = (),
 ) -> dict[str, Any]:
     """
     Return a notice as it is sent.
@@ -106,10 +144,11 @@ def written(
     :param number: what it is known by, wherever it comes to more than once.
     :param at: Unix time.
     :param console: the address of the console.
+    :param jobs: those that were given up, where that is told.
     """
     found: Mapping[str, Any] = seen.summary if seen else {}
-    wrong = wrong_minions(seen.minions) if seen else []
-    address = link(console, str(found.get("jid", "")))
+    wrong = wrong_minions(seen.minions) if seen else sorted({minion for one in jobs for minion in one.minions})
+    address = _place(console, "queue") if jobs else link(console, str(found.get("jid", "")))
     names = f" Minions: {', '.join(wrong[:NAMED])}{', …' if len(wrong) > NAMED else ''}." if wrong else ""
     return {
         "id": number,
@@ -123,6 +162,7 @@ def written(
             if found.get(name)
         },
         **({"counts": {name: found[name] for name in _COUNTS if name in found}} if found else {}),
+        **({"jobs": [{"jid": one.jid, "fun": _cut(one.fun, _SHORT)} for one in jobs[:NAMED]]} if jobs else {}),
         **({"minions": wrong[:NAMED], "minions_in_all": len(wrong)} if wrong else {}),
         **({"link": address} if address else {}),
     }
@@ -135,8 +175,8 @@ def _bounded(value: Any) -> Any:
     return _cut(value) if isinstance(value, str) else value
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+def _cut(text: str, most: int = _LONGEST) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def plain(text: str) -> str:

@@ -1,13 +1,15 @@
 """
-The job_notices engine's work: look how batches and engines stand, and tell of what has changed.
+The job_notices engine's work: look how batches, owed jobs and engines stand, and tell of what has changed.
 
-What comes over the bus is a hint to look; what is told was read from the batches' journals. Each target has a thread of its
-own, so that one that hangs keeps neither another nor any engine waiting. A notice leaves the ledger, on the disk, when its
-target has taken it: it can come twice, with the same ``id``, after a crash between the two, and never not at all.
+What comes over the bus is a hint to look; what is told was read from the batches' journals and the retry queue. Each target
+has a thread of its own, so that one that hangs keeps neither another nor any engine waiting. A notice leaves the ledger, on
+the disk, when its target has taken it: it can come twice, with the same ``id``, after a crash between the two, and never not
+at all.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +25,7 @@ from saltext.jobs.core.metrics import History, Metric, of_bus
 from saltext.jobs.core.notices.files import LedgerFile, pack
 from saltext.jobs.core.notices.ledger import MOST, Ledger
 from saltext.jobs.core.notices.metrics import metrics_of
-from saltext.jobs.core.notices.notice import Seen
+from saltext.jobs.core.notices.notice import GivenUp, Seen
 from saltext.jobs.core.quiet import Quiet
 
 log = lines.logger(__name__)
@@ -32,6 +34,8 @@ log = lines.logger(__name__)
 _TICK = 5.0
 #: Seconds between two looks at the batches that events cause, and without any event.
 _SOON, _ANYWAY = 1.0, 300.0
+#: Seconds between two looks at the retry queue, of which one reads all of it.
+_QUEUE = 15.0
 #: Seconds before a notice that did not arrive is sent again; twice as long each time, up to the longest.
 _SHORTEST, _LONGEST = 5.0, 300.0
 #: Events of a batch after which there may be something to tell.
@@ -61,19 +65,23 @@ class Ports:
     What the engine works with. It closes them.
 
     :param wall: returns Unix time.
+    :param steady: returns seconds that only ever rise.
     :param jids: returns the jids of all batches; blocks.
     :param look: returns how a batch stands, or None where that cannot be read; blocks.
+    :param given_up: returns the owed jobs that are given up, by jid; blocks, and raises where that cannot be read.
     :param silent: returns for how many seconds each engine has not answered, 0 where it has.
     """
 
     loop: Any
     wall: Callable[[], float]
+    steady: Callable[[], float]
     bus: Bus
     inbox: Inbox
     disk: Worker
     file: LedgerFile
     jids: Callable[[], list[str]]
     look: Callable[[str], Seen | None]
+    given_up: Callable[[], Mapping[str, GivenUp]]
     silent: Callable[[], Mapping[str, float]]
     targets: Mapping[str, Target] = field(default_factory=dict)
 
@@ -96,12 +104,15 @@ class NoticesShell:
         self._quiet = Quiet(log)
         self._looked = 0.0
         self._is_wanted = False
+        self._looked_at_queue = -math.inf
+        self._is_queue_wanted = False
         self._is_unsaved = False
         self._dropped: dict[str, int] = {}
 
     def start(self) -> None:
         # What happened while nobody listened is looked for once somebody does.
         self._ports.bus.listen(self, self.on_gap)
+        self._want_queue()
         self._tick()
         self._kick()
 
@@ -126,19 +137,33 @@ class NoticesShell:
     # -- the bus ------------------------------------------------------------------------------------------------------
 
     def wants(self, tag: str) -> bool:
-        return tag == self._wake or (tag.startswith("salt/batch/") and tag.rpartition("/")[2] in _TELLING)
+        return tag == self._wake or _is_of_queue(tag) or (tag.startswith("salt/batch/") and _kind(tag) in _TELLING)
 
     def handle(self, tag: str, data: Any) -> None:
         if tag == self._wake:
             self._service.take()
+        elif _is_of_queue(tag):
+            self._want_queue()
         else:
-            self.on_gap()
+            self._want_batches()
 
     def on_gap(self) -> None:
+        """Look at everything soon."""
+        self._want_batches()
+        self._want_queue()
+
+    def _want_batches(self) -> None:
         """Look at the batches soon, once for all events until then."""
         if not self._is_wanted:
             self._is_wanted = True
             self._ports.loop.call_later(_SOON, self._ports.loop.spawn_callback, self._look)
+
+    def _want_queue(self) -> None:
+        """Look at the retry queue: soon, or some time after the look before, however many events there are."""
+        if not self._is_queue_wanted:
+            self._is_queue_wanted = True
+            wait = max(_SOON, self._looked_at_queue + _QUEUE - self._ports.steady())
+            self._ports.loop.call_later(wait, self._ports.loop.spawn_callback, self._look_at_queue)
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
@@ -162,6 +187,16 @@ class NoticesShell:
             self._quiet.error("look", "How batches stand cannot be read, so nothing is told of them", exc_info=exc)
             return
         if self._ledger.take_batches(seen, jids, self._ports.wall()):
+            await self._tell()
+
+    async def _look_at_queue(self) -> None:
+        self._is_queue_wanted, self._looked_at_queue = False, self._ports.steady()
+        try:
+            found = await self._ports.disk.call(self._ports.given_up)
+        except Exception as exc:
+            self._quiet.error("queue", "The retry queue cannot be read, so nothing is told of it: %s", exc)
+            return
+        if self._ledger.take_given_up(found, self._ports.wall()):
             await self._tell()
 
     def _read(self, jids: list[str]) -> dict[str, Seen]:
@@ -200,6 +235,7 @@ class NoticesShell:
                 log.error("A notice for %s is given up: %s", name, notice["text"])
                 self._ledger.dropped[name] += 1
                 self._dropped[name] = self._ledger.dropped[name]
+                self._ledger.forget(name, notice["id"])
             else:
                 try:
                     await target.worker.call(target.send, notice)
@@ -207,7 +243,7 @@ class NoticesShell:
                     self._put_off(name, target, exc)
                     return
                 target.sent, target.trouble, target.pause = target.sent + 1, None, self._shortest
-            self._ledger.arrived(name, notice["id"])
+                self._ledger.arrived(name, notice["id"], self._ports.wall())
             await self._save()
         target.busy = False
 
@@ -229,6 +265,7 @@ class NoticesShell:
                 "waiting": len(self._ledger.waiting[name]),
                 "failures": target.failures,
                 "dropped": self._ledger.dropped[name],
+                "delivered": self._ledger.delivered[name],
                 "trouble": target.trouble,
             }
             for name, target in self._ports.targets.items()
@@ -238,3 +275,11 @@ class NoticesShell:
         self._ledger.take_test(self._ports.wall())
         await self._tell()
         return list(self._ports.targets)
+
+
+def _kind(tag: str) -> str:
+    return tag.rpartition("/")[2]
+
+
+def _is_of_queue(tag: str) -> bool:
+    return tag.startswith("salt/job_retry/") and _kind(tag) == "dead"

@@ -16,7 +16,7 @@ import pathlib
 import socket
 import ssl
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -61,20 +61,34 @@ class Webhook:
         if not 200 <= status < 300:
             raise Undelivered(f"the receiver answers {status}")
 
+    def reach(self) -> None:
+        """Connect to the receiver, and send nothing. :raises Undelivered: where it cannot be reached."""
+        try:
+            with self._connected() as connection:
+                connection.connect()
+        except (OSError, http.client.HTTPException, ValueError) as exc:
+            raise Undelivered(_said(exc)) from None
+
     def _post(self, body: bytes) -> int:
         headers = {"Content-Type": "application/json", "User-Agent": "saltext-jobs", "Connection": "close"}
-        secret = self._read_secret()
+        secret = self.read_secret()
         if secret:
             headers[SIGNATURE] = signature(secret, body)
+        with self._connected() as connection:
+            path = f"{self._url.path or '/'}{f'?{self._url.query}' if self._url.query else ''}"
+            connection.request("POST", path, body, headers)
+            return connection.getresponse().status  # a redirect is an answer that says no
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[http.client.HTTPConnection]:
+        """Give a connection to the receiver, which is opened when it is used, and closed after the block."""
         connection = self._connection(self._url)
         # Each operation has its own patience; one that goes on byte by byte is ended with the connection.
         ends = threading.Timer(self._deadline, _cut, [connection])
         ends.daemon = True
         ends.start()
         try:
-            path = f"{self._url.path or '/'}{f'?{self._url.query}' if self._url.query else ''}"
-            connection.request("POST", path, body, headers)
-            return connection.getresponse().status  # a redirect is an answer that says no
+            yield connection
         finally:
             ends.cancel()
             connection.close()
@@ -86,7 +100,8 @@ class Webhook:
         trusted = ssl.create_default_context(cafile=self._ca_file or None)
         return http.client.HTTPSConnection(host, url.port, timeout=self._patience, context=trusted)
 
-    def _read_secret(self) -> bytes:
+    def read_secret(self) -> bytes:
+        """Return the secret, empty for none. :raises OSError, ValueError: where its file cannot be read, or is empty."""
         if not self._secret_file:
             return self._secret.encode()
         secret = pathlib.Path(self._secret_file).read_bytes().strip()

@@ -23,7 +23,7 @@ import salt.loader
 import salt.returners
 import salt.utils.files
 
-from saltext.jobs.core import lines
+from saltext.jobs.core import compat, lines
 from saltext.jobs.core.errors import JobsError
 from saltext.jobs.core.ids import TIME_ZONES, jid_time
 
@@ -32,6 +32,11 @@ log = lines.logger(__name__)
 _COUNT = itertools.count()
 #: The returner that writes a return piece by piece.
 _RAWFILE = "rawfile_json"
+_WHY_GONE = (
+    "; from 3008 on Salt has few returners of its own: put the file of another into _returners of a folder in module_dirs"
+    if compat.HAS_FEW_RETURNERS
+    else ""
+)
 
 
 class ReturnerAbsent(JobsError):
@@ -183,7 +188,7 @@ class ReturnerModule:
             loaded = salt.loader.returners(self._opts, functions, loaded_base_name=base)
             if f"{self.name}.returner" not in loaded:
                 reason = loaded.missing_fun_string(f"{self.name}.returner")
-                raise ReturnerAbsent(f"The returner {self.name!r} cannot be loaded: {reason}")
+                raise ReturnerAbsent(f"The returner {self.name!r} cannot be loaded: {reason}{_WHY_GONE}")
             self._loaded = loaded
         return self._loaded
 

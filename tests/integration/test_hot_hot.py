@@ -91,7 +91,9 @@ def there(masters, desks, **options):
 
 def start(desk, trace, whom=MINIONS, seconds=2, **options):
     command = f"echo $(hostname) >> {trace}; sleep {seconds}"
-    return desk.run("batch.start", whom, "cmd.run", command, batch=1, tgt_type="list", presence="none", **options)["jid"]
+    return desk.run("batch.start", whom, "cmd.run", command, batch=1, tgt_type="list", presence="none", **options)[
+        "jid"
+    ]
 
 
 def has_begun(trace, many):

@@ -1,4 +1,7 @@
-"""Run the job_notices engine, as Salt's loader has it, in a process of its own: ``run.py FOLDER OPTIONS``."""
+"""
+Run the job_notices engine, as Salt's loader has it, in a process of its own: ``run.py FOLDER OPTIONS MORE``, where ``MORE`` are
+options of the master.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,15 @@ import salt.loader
 from tests.event_bus import options
 
 
-def main(folder, given):
+def main(folder, given, more):
     logging.basicConfig(level=logging.DEBUG, stream=sys.stderr, force=True)
-    opts = {**options(folder), "job_notices": json.loads(given), "hash_type": "sha256"}
+    opts = {
+        **options(folder),
+        "job_notices": json.loads(given),
+        "hash_type": "sha256",
+        "engines": ["job_retry"],
+        **json.loads(more),
+    }
     salt.loader.engines(opts, {}, {}, {})["job_notices.start"]()
 
 

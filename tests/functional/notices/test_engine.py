@@ -8,6 +8,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 import salt.utils.event
@@ -17,6 +18,8 @@ from saltext.jobs.core.disk.journal import Journal
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_NOTICES
 from saltext.jobs.core.notices.files import LedgerFile
+from saltext.jobs.core.retry.entry import Entry, State
+from saltext.jobs.core.retry.store import Changes, RetryStore
 from tests.batches import journal_path
 from tests.event_bus import event_bus, options
 from tests.unit.batch.bench import Bench
@@ -39,14 +42,22 @@ class Site:
         self.engine = None
         self._count = 0
 
-    def start(self, **more):
-        given = json.dumps({"url": self.url, "secret": SECRET, **more})
-        command = [sys.executable, "-m", "tests.functional.notices.run", str(self.folder), given]
+    def start(self, more=None, **notices):
+        given = json.dumps({"url": self.url, "secret": SECRET, **notices})
+        command = [
+            sys.executable,
+            "-m",
+            "tests.functional.notices.run",
+            str(self.folder),
+            given,
+            json.dumps(more or {}),
+        ]
         with self.log.open("ab") as log:
             self.engine = subprocess.Popen(command, cwd=CHECKOUT, stderr=log, start_new_session=True)
         ledger = LedgerFile(self.opts)
         wait_for(lambda: requests.is_running(self.opts, JOB_NOTICES), what="the engine runs")
-        wait_for(lambda: (ledger.read() or {}).get("begun"), what="it has looked")
+        wait_for(lambda: (ledger.read() or {}).get("begun"), what="it has looked at the batches")
+        wait_for(lambda: ledger.read().get("given_up") is not None, what="it has looked at the queue")
 
     def kill(self):
         if self.engine is not None:
@@ -71,6 +82,18 @@ class Site:
         with salt.utils.event.get_event("master", self.opts["sock_dir"], opts=self.opts, listen=False) as bus:
             bus.fire_event({"jid": jid}, f"salt/batch/{jid}/complete")
         return jid
+
+    def give_up(self, jid, *minions):
+        """Jobs of the retry queue that are given up, as its engine leaves them; the bus has an event of the last."""
+        snapshot = {"owner": "m", "published_at": 1.0, "load": {"fun": "state.apply"}, "minions": list(minions)}
+        changes = Changes(jobs={jid: snapshot})
+        for minion in minions:
+            entry = Entry(minion, jid, 1.0, 9e9, "queued")
+            entry.move(State.DEAD, 2.0, "it no longer matches the job's target")
+            changes.entries[minion, jid] = entry.as_record()
+        assert RetryStore(self.opts).write(changes) == {}
+        with salt.utils.event.get_event("master", self.opts["sock_dir"], opts=self.opts, listen=False) as bus:
+            bus.fire_event({"jid": jid, "minion": minion, "reason": "forged"}, f"salt/job_retry/{minion}/{jid}/dead")
 
     def stats(self):
         return requests.ask(self.opts, JOB_NOTICES, {"do": "stats"})["webhook"]
@@ -136,3 +159,14 @@ def test_a_returner_gets_each_notice_too(site, receiver):
     site.start(returners=["rawfile_json"])
     assert requests.ask(site.opts, JOB_NOTICES, {"do": "test"}) == ["webhook", "rawfile_json"]
     wait_for(lambda: receiver.kinds() == ["test"], what="the test has arrived")
+
+
+def test_owed_jobs_that_are_given_up_are_told(site, receiver):
+    site.start()
+    jid = "20260516101112139999"
+    site.give_up(jid, "a", "b")
+    wait_for(lambda: receiver.kinds() == ["dead"], what="it is told")
+    notice = receiver.got[0][0]
+    assert (notice["minions"], notice["jobs"]) == (["a", "b"], [{"jid": jid, "fun": "state.apply"}])
+    assert "it no longer matches the job's target" in notice["text"] and "forged" not in notice["text"]
+    assert site.stats()["delivered"] == pytest.approx(time.time(), abs=60)

@@ -16,6 +16,7 @@ import time
 
 from tests.integration.console.browser import SECRET
 
+DOCTORS = ("batch", "job_retry", "job_cache", "job_recorder", "job_notices")
 CONSOLE = pathlib.Path(__file__).resolve().parents[3] / "console"
 
 
@@ -52,7 +53,7 @@ class StandIn:
             "batch.failures": lambda **_: {"groups": []},
             "job_cache.outcome": lambda **_: {"groups": []},
             "job_cache.search": lambda **_: {"jobs": [], "next": None},
-            **{f"{name}.doctor": lambda: found for name in ("batch", "job_retry", "job_cache", "job_recorder")},
+            **{f"{name}.doctor": lambda: found for name in DOCTORS},
             **{f"{name}.history": _nothing for name in ("batch", "job_retry", "job_recorder")},
         }
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tests.integration.console.browser import Page
-from tests.integration.console.stand_in import No, StandIn, serving
+from tests.integration.console.stand_in import DOCTORS, No, StandIn, serving
 from tests.waiting import load, wait_for
 
 pytestmark = pytest.mark.slow
@@ -729,10 +729,7 @@ def test_script_in_ids_and_returns_is_text(page, api):
             "next": HOSTILE,
         },
         "jobs.list_job": lambda jid: job,
-        **{
-            f"{name}.doctor": lambda: {"findings": [HOSTILE]}
-            for name in ("batch", "job_retry", "job_cache", "job_recorder")
-        },
+        **{f"{name}.doctor": lambda: {"findings": [HOSTILE]} for name in DOCTORS},
         "batch.history": lambda: [[time.time() - 60, {HOSTILE: {HOSTILE: 1}}], [time.time(), {HOSTILE: 2}]],
         "batch.pause": lambda jid: True,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.notices.ledger import MOST, Ledger
-from saltext.jobs.core.notices.notice import KINDS, NAMED, Seen, link, plain, wrong_minions
+from saltext.jobs.core.notices.notice import KINDS, NAMED, GivenUp, Seen, link, plain, wrong_minions
 from saltext.jobs.core.settings import NOTICES
 
 JID, RETRY = "20260516101112131415", "20260516111112131415"
@@ -197,7 +197,7 @@ def test_tests_push_no_notice_out_however_many_are_asked_for(stage):
     for _ in range(2 * MOST):
         stage.ledger.take_test(stage.now)
     assert stage.told == ["halted", "test"]
-    stage.ledger.arrived("webhook", stage.ledger.waiting["webhook"][-1]["id"])
+    stage.ledger.arrived("webhook", stage.ledger.waiting["webhook"][-1]["id"], 1.0)
     stage.ledger.take_test(stage.now)
     assert stage.told == ["halted", "test"]
 
@@ -208,3 +208,69 @@ def test_a_notice_is_short_however_long_the_target_and_the_reason_are(stage):
     (notice,) = stage.ledger.waiting["webhook"]
     assert notice["tgt"] == [*many[:NAMED], "…"]
     assert len(str(notice)) < 20_000
+
+
+# -- owed jobs that are given up ---------------------------------------------------------------------------------------
+
+REASON = "it no longer matches the job's target"
+
+
+def given_up(*minions, jid=JID):
+    return {jid: GivenUp(jid, "state.apply", dict.fromkeys(minions, REASON))}
+
+
+def test_what_was_given_up_before_the_first_look_is_not_told(stage):
+    assert stage.ledger.take_given_up(given_up("a"), 1000.0)
+    assert not stage.ledger.take_given_up(given_up("a"), 1001.0)
+    assert stage.told == []
+
+
+def test_owed_jobs_that_are_given_up_are_told_once_with_their_minions_and_why(stage):
+    stage.ledger.take_given_up({}, 1000.0)
+    stage.ledger.take_given_up({**given_up("b", "a"), **given_up("a", jid=RETRY)}, 1001.0)
+    stage.ledger.take_given_up({**given_up("b", "a"), **given_up("a", jid=RETRY)}, 1002.0)
+    (notice,) = stage.ledger.waiting["webhook"]
+    assert (notice["kind"], notice["minions"], notice["minions_in_all"]) == ("dead", ["a", "b"], 2)
+    assert notice["jobs"] == [{"jid": JID, "fun": "state.apply"}, {"jid": RETRY, "fun": "state.apply"}]
+    assert (
+        f"{JID} (state.apply) for 2 minions: {REASON}; {RETRY} (state.apply) for 1 minion: {REASON}." in notice["text"]
+    )
+
+
+def test_a_job_that_is_given_up_for_ever_more_minions_is_told_again_when_they_are_twice_as_many(stage):
+    stage.ledger.take_given_up({}, 1000.0)
+    for count in range(1, 1001):
+        stage.ledger.take_given_up(given_up(*(f"m{number}" for number in range(count))), 1000.0 + count)
+    assert stage.told == ["dead"] * 10
+
+
+def test_a_job_that_was_retried_and_is_given_up_again_is_told_again(stage):
+    stage.ledger.take_given_up({}, 1000.0)
+    stage.ledger.take_given_up(given_up("a"), 1001.0)
+    stage.ledger.take_given_up({}, 1002.0)
+    again = Stage(record=stage.ledger.record())
+    again.ledger.take_given_up(given_up("a"), 1003.0)
+    assert again.told == ["dead", "dead"]
+
+
+def test_many_jobs_that_are_given_up_at_once_are_one_short_notice_that_leads_to_the_queue():
+    stage = Stage(console="https://salt/index.html")
+    stage.ledger.take_given_up({}, 1000.0)
+    jids = [f"202605161011121{number:05}" for number in range(300)]
+    stage.ledger.take_given_up({jid: GivenUp(jid, "f" * 9000, {"m" + jid: "r" * 9000}) for jid in jids}, 1001.0)
+    (notice,) = stage.ledger.waiting["webhook"]
+    assert "; and 295 more jobs." in notice["text"] and notice["link"] == "https://salt/index.html#/queue"
+    assert len(notice["text"]) < 4000 and len(notice["jobs"]) == NAMED and notice["minions_in_all"] == 300
+
+
+def test_who_does_not_want_to_hear_of_owed_jobs_does_not():
+    stage = Stage(kinds=("halted",))
+    stage.ledger.take_given_up({}, 1000.0)
+    stage.ledger.take_given_up(given_up("a"), 1001.0)
+    assert stage.told == []
+
+
+def test_when_a_target_got_a_notice_last_is_kept(stage):
+    stage.look(HALTED)
+    stage.ledger.arrived("webhook", stage.ledger.waiting["webhook"][0]["id"], 2000.0)
+    assert Stage(record=stage.ledger.record()).ledger.delivered == {"webhook": 2000.0}

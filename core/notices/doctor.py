@@ -1,0 +1,131 @@
+"""
+What an operator should know about notices before relying on them. It changes nothing. It must never tell the webhook's
+address, nor the secret.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from saltext.jobs.core.advice import Advice, examined
+from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.findings import around
+from saltext.jobs.core.engine.names import JOB_NOTICES
+from saltext.jobs.core.errors import EngineAbsent, LaterVersion, SettingsError, StateError
+from saltext.jobs.core.notices.files import LedgerFile
+from saltext.jobs.core.notices.usable import check
+from saltext.jobs.core.notices.webhook import Undelivered, Webhook
+from saltext.jobs.core.settings import NoticesSettings, ReturnerChoice, engine_options, is_configured, read_settings
+
+#: Says why a returner cannot be loaded; empty where it can.
+Missing = Callable[[ReturnerChoice], str]
+#: Hosts to which nothing goes over a network.
+_HERE = ("localhost", "127.0.0.1", "::1")
+
+
+def examine(opts: Mapping[str, Any], missing: Missing, reach: bool = False) -> dict[str, Any]:
+    """
+    Return how things stand.
+
+    :param reach: whether to connect to the webhook's receiver, which gets nothing but the connection.
+    :return: engine (whether it runs), process (which one it is; None where that is not known), targets (names of those that
+        are told), waiting (``{target: notices that have not arrived}``), delivered (``{target: when it got one last}``, Unix
+        time or None), reachable (whether the receiver takes a connection; None where that was not tried), findings: a
+        sentence for each thing that an operator may want to change, and retcode: 1 where one is more than advice.
+    """
+    runs, found, reachable = requests.is_running(opts, JOB_NOTICES), around(opts, JOB_NOTICES), None
+    targets: list[str] = []
+    try:
+        settings = read_settings(NoticesSettings, JOB_NOTICES, *engine_options(opts, JOB_NOTICES))
+        check(settings)
+    except SettingsError as exc:
+        if is_configured(opts, JOB_NOTICES):
+            found.append(f"the engine does not start: {exc}")
+    else:
+        targets = [*(["webhook"] if settings.url else []), *(choice.label for choice in settings.returners)]
+        found += _about_webhook(opts, settings) if settings.url else []
+        found += [f"no notice reaches {one.label}: {why}" for one in settings.returners if (why := missing(one))]
+        if reach and settings.url:
+            found += (unreached := _about_receiver(settings))
+            reachable = not unreached
+    kept = _kept(opts, found)
+    waiting = {name: len(kept.get("waiting", {}).get(name, ())) for name in targets}
+    delivered = {name: kept.get("delivered", {}).get(name) for name in targets}
+    found += _about_work(opts, delivered) if runs else _about_waiting(waiting)
+    process = requests.process_of(opts, JOB_NOTICES)
+    standing = {
+        "engine": runs,
+        "process": process and str(process),
+        "targets": targets,
+        "waiting": waiting,
+        "delivered": delivered,
+        "reachable": reachable,
+    }
+    return examined(standing, found)
+
+
+def _kept(opts: Mapping[str, Any], found: list[str]) -> Mapping[str, Any]:
+    """Return what the engine has kept; where it cannot be read, that is added to what is found."""
+    try:
+        return LedgerFile(opts).look() or {}
+    except LaterVersion as exc:
+        found.append(f"the engine does not start: {exc}")
+    except (StateError, OSError) as exc:
+        found.append(f"which notices wait is not known: {exc}")
+    return {}
+
+
+def _about_webhook(opts: Mapping[str, Any], settings: NoticesSettings) -> list[str]:
+    found: list[str] = []
+    url, secret = urlsplit(settings.url), settings.secret_file
+    if not settings.secret and not secret:
+        found.append(
+            Advice(
+                "notices are not signed, so their receiver cannot tell them from forged ones: set secret_file, or secret"
+            )
+        )
+    if settings.secret and not secret and opts.get("pillar_opts"):
+        found.append("every minion gets the secret, since pillar_opts is set: name it by secret_file")
+    if url.scheme == "http" and url.hostname not in _HERE:
+        found.append(Advice("notices go over the network as plain text: have the webhook's url begin with https://"))
+    try:
+        if secret and pathlib.Path(secret).stat().st_mode & 0o007:
+            found.append(f"{secret} can be used by everybody on this machine: chmod o= {secret}")
+        Webhook(settings.url, settings.secret, secret).read_secret()
+    except (OSError, ValueError) as exc:
+        found.append(f"no notice can be sent: {secret}: {getattr(exc, 'strerror', None) or exc}")
+    return found
+
+
+def _about_receiver(settings: NoticesSettings) -> list[str]:
+    try:
+        Webhook(settings.url, settings.secret, settings.secret_file, settings.ca_file).reach()
+    except Undelivered as exc:
+        return [f"the webhook's receiver cannot be reached: {exc}"]
+    return []
+
+
+def _about_waiting(waiting: Mapping[str, int]) -> list[str]:
+    return [f"{count} notices wait for {name} until the engine runs" for name, count in waiting.items() if count]
+
+
+def _about_work(opts: Mapping[str, Any], delivered: Mapping[str, float | None]) -> list[str]:
+    try:
+        stats = requests.ask(opts, JOB_NOTICES, {"do": "stats"})
+    except EngineAbsent as exc:
+        return [str(exc)]
+    found: list[str] = []
+    for name, one in stats.items():
+        if one["trouble"]:
+            found.append(f"notices do not arrive at {name}, and {one['waiting']} wait: {one['trouble']}")
+        elif delivered.get(name) is None:
+            found.append(Advice(f"no notice has arrived at {name} yet: salt-run job_notices.test sends one"))
+        if one["dropped"]:
+            found.append(
+                f"{one['dropped']} notices for {name} were given up since the engine's start: the master's log has them; "
+                "salt-run batch.list shows how batches stand"
+            )
+    return found

@@ -1,0 +1,184 @@
+"""What ``job_notices.doctor`` finds."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+
+import pytest
+
+from saltext.jobs.core.disk import files
+from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.names import JOB_NOTICES
+from saltext.jobs.core.notices import doctor
+from saltext.jobs.core.notices.files import LedgerFile, pack
+from saltext.jobs.core.notices.ledger import Ledger
+from saltext.jobs.core.notices.notice import GivenUp
+from tests.functional.cache_servers import free_port
+from tests.functional.notices.receiver import receiving
+from tests.user import USER
+
+TOKEN, SECRET = "of-the-address", "a-secret-that-nobody-sees"
+WELL = {"sent": 0, "waiting": 0, "failures": 0, "dropped": 0, "delivered": None, "trouble": None}
+
+
+@pytest.fixture
+def secret(tmp_path):
+    path = tmp_path / "secret"
+    path.write_text(f"{SECRET}\n")
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+def opts(tmp_path, secret):
+    notices = {"url": f"https://ops.example.com/hooks?token={TOKEN}", "secret_file": str(secret)}
+    return {
+        "cachedir": str(tmp_path / "cache"),
+        "sock_dir": str(tmp_path),
+        "id": "m",
+        "user": USER,
+        "engines": ["job_notices"],
+        "job_notices": notices,
+    }
+
+
+def examine(opts, reach=False, missing=lambda choice: "", **notices):
+    found = doctor.examine({**opts, "job_notices": {**opts["job_notices"], **notices}}, missing, reach)
+    assert TOKEN not in repr(found) and SECRET not in repr(found)
+    return found
+
+
+@contextlib.contextmanager
+def an_engine(opts, **figures):
+    """Stands in for the engine's process: holds its lock, and answers requests for its figures."""
+    inbox, over = requests.Inbox(opts, JOB_NOTICES), threading.Event()
+
+    def serve():
+        while not over.is_set():
+            for request_id, request in inbox.take():
+                assert request["do"] == "stats"
+                inbox.answer(request_id, {"webhook": {**WELL, **figures}})
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        with files.single_holder(requests.lock_path(opts, JOB_NOTICES)):
+            yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def kept(opts, delivered=None):
+    """A ledger with a notice that waits, or that has arrived."""
+    ledger = Ledger("m", ("dead",), "", ["webhook"], None)
+    ledger.take_given_up({}, 1.0)
+    ledger.take_given_up({"20260516101112131415": GivenUp("20260516101112131415", "test.ping", {"a": "why"})}, 2.0)
+    if delivered:
+        ledger.arrived("webhook", ledger.waiting["webhook"][0]["id"], delivered)
+    folder = requests.engine_dir(opts, JOB_NOTICES)
+    files.private_dir(folder)
+    LedgerFile(folder).write(pack(ledger.record()))
+
+
+def test_nothing_is_found_where_all_is_well(opts):
+    kept(opts, delivered=5.0)
+    with an_engine(opts):
+        assert examine(opts) == {
+            "engine": True,
+            "process": None,
+            "targets": ["webhook"],
+            "waiting": {"webhook": 0},
+            "delivered": {"webhook": 5.0},
+            "reachable": None,
+            "findings": [],
+            "retcode": 0,
+        }
+
+
+def test_that_nothing_has_arrived_yet_is_advice(opts):
+    with an_engine(opts):
+        found = examine(opts)
+    assert found["retcode"] == 0
+    assert "no notice has arrived at webhook yet: salt-run job_notices.test sends one" in found["findings"]
+
+
+@pytest.mark.parametrize(
+    ("figures", "part"),
+    [
+        (
+            {"trouble": "the receiver answers 503", "waiting": 4},
+            "do not arrive at webhook, and 4 wait: the receiver answers",
+        ),
+        ({"dropped": 3}, "3 notices for webhook were given up"),
+    ],
+)
+def test_what_the_engine_tells_of_a_target_is_found(opts, figures, part):
+    kept(opts, delivered=5.0)
+    with an_engine(opts, **figures):
+        found = examine(opts)
+    assert found["retcode"] == 1 and part in " ".join(found["findings"])
+
+
+def test_notices_that_wait_for_an_engine_that_does_not_run_are_told(opts):
+    kept(opts)
+    found = examine(opts)
+    assert found["waiting"] == {"webhook": 1} and "1 notices wait for webhook" in " ".join(found["findings"])
+
+
+@pytest.mark.parametrize(
+    ("options", "part", "retcode"),
+    [
+        ({"secret_file": ""}, "notices are not signed", 0),
+        ({"url": f"http://ops.example.com/{TOKEN}"}, "as plain text", 0),
+        ({"url": f"ftp://ops.example.com/{TOKEN}"}, "url is no address of a webhook", 1),
+        ({"url": ""}, "neither url nor returners", 1),
+        ({"secret_file": "/nowhere/secret"}, "no notice can be sent: /nowhere/secret: No such file", 1),
+        ({"kinds": ["nothing"]}, "the engine does not start: job_notices: kinds", 1),
+    ],
+)
+def test_what_is_wrong_with_the_options_is_told(opts, options, part, retcode):
+    kept(opts, delivered=5.0)
+    with an_engine(opts):
+        found = examine(opts, **options)
+    assert [part in finding for finding in found["findings"]].count(True) == 1
+    assert found["retcode"] == retcode
+
+
+def test_a_secret_that_everybody_may_read_or_that_minions_get_is_told(opts, secret):
+    kept(opts, delivered=5.0)
+    secret.chmod(0o644)
+    with an_engine(opts):
+        assert f"chmod o= {secret}" in " ".join(examine(opts)["findings"])
+        secret.write_text("")
+        assert "no notice can be sent" in " ".join(examine(opts)["findings"])
+        found = examine({**opts, "pillar_opts": True}, secret_file="", secret=SECRET)
+    assert "every minion gets the secret" in " ".join(found["findings"])
+
+
+def test_a_returner_that_is_not_there_is_told(opts):
+    found = examine(opts, missing=lambda choice: f"no {choice.returner}", returners=["smtp"])
+    assert found["targets"] == ["webhook", "smtp"] and "no notice reaches smtp: no smtp" in found["findings"]
+
+
+def test_the_receiver_is_tried_only_when_asked(opts):
+    with receiving() as receiver:
+        assert examine(opts, url=receiver.url)["reachable"] is None
+        assert examine(opts, url=receiver.url, reach=True)["reachable"] is True
+        assert receiver.tried == []
+        found = examine(opts, url=receiver.url.replace("http:", "https:"), reach=True)
+        assert found["reachable"] is False and "cannot be reached: TLS: " in " ".join(found["findings"])
+    found = examine(opts, url=f"http://127.0.0.1:{free_port()}/{TOKEN}", reach=True)
+    assert found["reachable"] is False and "cannot be reached: Connection refused" in " ".join(found["findings"])
+
+
+def test_a_ledger_that_cannot_be_read_is_told_and_left_as_it_is(opts):
+    kept(opts)
+    path = requests.engine_dir(opts, JOB_NOTICES) / "ledger"
+    path.write_bytes(b"nothing")
+    assert "which notices wait is not known" in " ".join(examine(opts)["findings"])
+    LedgerFile(path.parent).write(pack({"format": 99}))
+    assert "the engine does not start" in " ".join(examine(opts)["findings"]) and path.exists()

@@ -1,0 +1,60 @@
+"""Notices by mail, to a real mail server: by Salt's returner where the release has it, and by the runner of the page."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import salt.loader
+
+from saltext.jobs.core import compat
+from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.names import JOB_NOTICES
+from tests.event_bus import event_bus, options
+from tests.functional.notices.mailbox import mailbox
+from tests.functional.notices.receiver import receiving
+from tests.functional.notices.test_engine import Site
+from tests.waiting import wait_for
+
+PAGE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "notices.md"
+
+
+def runner_of_the_page():
+    """The runner that docs/notices.md shows."""
+    (found,) = re.findall(r"```python\n(\"\"\"Send mail.+?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    return found
+
+
+def test_the_returner_smtp_sends_mail_where_salt_has_it_and_where_not_that_is_said(tmp_path):
+    with event_bus(tmp_path), receiving() as receiver, mailbox() as box:
+        site = Site(tmp_path, receiver.url)
+        server = {"host": "127.0.0.1", "port": box.port, "from": "salt@example.com", "to": "ops@example.com"}
+        site.start(returners=["smtp"], more={f"smtp.{name}": value for name, value in server.items()})
+        try:
+            jid = site.fail_a_batch()
+            wait_for(lambda: receiver.kinds() == ["failed"], what="the webhook has it, whatever becomes of the mail")
+            if compat.HAS_FEW_RETURNERS:
+                wait_for(lambda: trouble(site), what="the mail was tried")
+                assert "cannot be loaded" in trouble(site) and "module_dirs" in trouble(site)
+                assert "No notice reaches smtp: " in site.log.read_text()
+            else:
+                ((to, mail),) = wait_for(lambda: box.mails, what="the mail has arrived")
+                assert to == ["ops@example.com"] and f"Batch {jid} has not succeeded" in mail.get_content()
+        finally:
+            site.kill()
+
+
+def trouble(site):
+    return requests.ask(site.opts, JOB_NOTICES, {"do": "stats"})["smtp"]["trouble"]
+
+
+def test_the_runner_of_the_page_sends_mail(tmp_path):
+    (tmp_path / "mail.py").write_text(runner_of_the_page())
+    with mailbox() as box:
+        runners = salt.loader.runner({**options(tmp_path), "runner_dirs": [str(tmp_path)]})
+        assert (
+            runners["mail.send"]("Batch 20260516101112131415 was halted", to="ops@example.com", port=box.port) is True
+        )
+    ((to, mail),) = box.mails
+    assert to == ["ops@example.com"] and mail["Subject"] == "Salt: Batch 20260516101112131415 was halted"
+    assert mail.get_content().strip() == "Batch 20260516101112131415 was halted"

@@ -1,0 +1,50 @@
+"""What ``salt-run job_notices.*`` shows on a terminal."""
+
+from __future__ import annotations
+
+import datetime
+
+from saltext.jobs.core.display.page import Page
+from saltext.jobs.core.notices import tables
+
+NOW = 1778999800.0
+WELL = {"sent": 3, "waiting": 0, "failures": 0, "dropped": 0, "delivered": NOW - 120, "trouble": None}
+AWAY = {"sent": 0, "waiting": 2, "failures": 7, "dropped": 1, "delivered": None, "trouble": "Connection refused"}
+
+
+def drawn(draw, found, width=80):
+    page = Page(width, NOW, datetime.timezone.utc)
+    draw(found, page)
+    lines = page.text().splitlines()
+    assert all(len(line) <= width for line in lines)
+    return lines
+
+
+def test_each_target_has_a_line_and_its_trouble_stands_below():
+    assert drawn(tables.stats, {"webhook": WELL, "smtp": AWAY}) == [
+        "TARGET   SENT  WAITING  FAILED TRIES  DROPPED  LAST ARRIVED",
+        "webhook     3        0             0        0  2 min ago",
+        "smtp        0        2             7        1  never",
+        "smtp: Connection refused",
+        "Next: salt-run job_notices.doctor (or test)",
+    ]
+
+
+def test_the_doctor_shows_who_is_told_and_when_last():
+    found = {
+        "engine": True,
+        "process": None,
+        "targets": ["webhook", "smtp"],
+        "waiting": {"webhook": 0, "smtp": 2},
+        "delivered": {"webhook": NOW - 120, "smtp": None},
+        "reachable": False,
+        "findings": ["one"],
+        "retcode": 1,
+    }
+    lines = drawn(tables.doctor, found, 200)
+    assert lines[0] == "engine: runs; receiver: does not answer"
+    assert lines[1].startswith(
+        "targets: webhook (0 wait, last arrived 2026-05-17 06:34:40 (2 min ago)); smtp (2 wait, "
+    )
+    assert "last arrived never" in lines[1]
+    drawn(tables.doctor, found, 40)
