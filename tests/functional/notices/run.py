@@ -1,6 +1,6 @@
 """
-Run the job_notices engine, as Salt's loader has it, in a process of its own: ``run.py FOLDER OPTIONS MORE``, where ``MORE`` are
-options of the master.
+Run the job_notices engine, as Salt's loader has it, in a process of its own: ``run.py FOLDER OPTIONS MORE``, where ``MORE``
+are options of the master.
 """
 
 from __future__ import annotations
