@@ -90,7 +90,7 @@ def master(salt_factories, metrics, tmp_path_factory):
         more[JOB_NOTICES] = {"url": receiver.url}
         engines = [{name: {**options, "metrics_dir": str(metrics)}} for name, options in more.items()]
         events = str(tmp_path_factory.mktemp("events") / "events")
-        options = {"engines": engines, "returner.rawfile_json.filename": events}
+        options = {"engines": engines, "rawfile_json.filename": events}
         with batch_master(salt_factories, "p1", **options) as daemon:
             for name in more:
                 wait_for((metrics / f"saltext_jobs_{name}.prom").exists, what=f"{name} has written its figures")

@@ -79,7 +79,7 @@ def kept(opts, delivered=None):
     ledger.take_given_up({"20260516101112131415": GivenUp("20260516101112131415", "test.ping", {"a": "why"})}, 2.0)
     if delivered:
         ledger.arrived("webhook", ledger.waiting["webhook"][0]["id"], delivered)
-    folder = requests.engine_dir(opts, JOB_NOTICES)
+    folder = FileSite(opts).path(JOB_NOTICES)
     files.private_dir(folder)
     LedgerFile(folder).write(pack(ledger.record()))
 
@@ -177,7 +177,7 @@ def test_the_receiver_is_tried_only_when_asked(opts):
 
 def test_a_ledger_that_cannot_be_read_is_told_and_left_as_it_is(opts):
     kept(opts)
-    path = requests.engine_dir(opts, JOB_NOTICES) / "ledger"
+    path = FileSite(opts).path(JOB_NOTICES) / "ledger"
     path.write_bytes(b"nothing")
     assert "which notices wait is not known" in " ".join(examine(opts)["findings"])
     LedgerFile(path.parent).write(pack({"format": 99}))
