@@ -15,6 +15,7 @@ from saltext.jobs.core.notices import doctor
 from saltext.jobs.core.notices.files import LedgerFile, pack
 from saltext.jobs.core.notices.ledger import Ledger
 from saltext.jobs.core.notices.notice import GivenUp
+from saltext.jobs.core.site import FileSite
 from tests.functional.cache_servers import free_port
 from tests.functional.notices.receiver import receiving
 from tests.user import USER
@@ -65,7 +66,7 @@ def an_engine(opts, **figures):
     thread = threading.Thread(target=serve)
     thread.start()
     try:
-        with files.single_holder(requests.lock_path(opts, JOB_NOTICES)):
+        with files.single_holder(FileSite(opts).lock_path(JOB_NOTICES)):
             yield
     finally:
         over.set()
@@ -81,7 +82,7 @@ def kept(opts, delivered=None):
         ledger.arrived("webhook", ledger.waiting["webhook"][0]["id"], delivered)
     folder = FileSite(opts).path(JOB_NOTICES)
     files.private_dir(folder)
-    LedgerFile(folder).write(pack(ledger.record()))
+    LedgerFile(opts).write(pack(ledger.record()))
 
 
 def test_nothing_is_found_where_all_is_well(opts):
@@ -180,5 +181,5 @@ def test_a_ledger_that_cannot_be_read_is_told_and_left_as_it_is(opts):
     path = FileSite(opts).path(JOB_NOTICES) / "ledger"
     path.write_bytes(b"nothing")
     assert "which notices wait is not known" in " ".join(examine(opts)["findings"])
-    LedgerFile(path.parent).write(pack({"format": 99}))
+    LedgerFile(opts).write(pack({"format": 99}))
     assert "the engine does not start" in " ".join(examine(opts)["findings"]) and path.exists()
