@@ -14,7 +14,6 @@ import contextlib
 import dataclasses
 import itertools
 import logging
-import pathlib
 import re
 
 from saltext.jobs.core import compat
@@ -36,6 +35,7 @@ from saltext.jobs.core.retry.reader import JobReader, job_of
 from saltext.jobs.core.retry.shell import RetryShell
 from saltext.jobs.core.retry.store import CLAIMS, NOTES, QUEUE, RetryStore, count_claim
 from saltext.jobs.core.settings import RetrySettings
+from saltext.jobs.core.site import FileSite
 from saltext.jobs.core.store.records import work_of
 from tests.virtual_loop import VirtualLoop
 
@@ -47,6 +47,8 @@ PATIENCE, ANSWERS = 10.0, 5.0
 #: and longest pause between two looks at the log: of what is heard it is looked at sooner.
 DISK, LATENCY, POLL = 0.02, 0.05, 5.0
 OPTS = {"id": "here_master", "timeout": PATIENCE - ANSWERS, "gather_job_timeout": ANSWERS}
+#: It has no files: what is kept lies in the world.
+_SITE = FileSite({**OPTS, "cachedir": "/nobody/has"})
 #: Why an entry waits whose job is to be run again, or was not published at all.
 AGAIN = ("an operator", "it was begun", "the publish was refused")
 REQUESTS = (
@@ -304,7 +306,7 @@ class Kept(Checkpoint):
     """A checkpoint that lies in the world."""
 
     def __init__(self, world):
-        super().__init__(pathlib.Path(), pathlib.Path())
+        super().__init__(_SITE, _SITE.folder(JOB_RETRY))
         self._world = world
 
     def load(self):
@@ -475,7 +477,7 @@ class World:
             inbox=Inbox(self),
             checkpoint=Kept(self),
             owner=OPTS["id"],
-            folder=pathlib.Path("/nobody/has"),
+            folder=_SITE.folder(JOB_RETRY),
             log=(lambda positions: Tail(self, positions.get(OPTS["id"]))) if self.has_log else None,
             wall=self.wall,
         )
