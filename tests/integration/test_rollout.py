@@ -28,7 +28,7 @@ BROKEN = f"""
 {{% if grains.id in {FULL} %}}
 site:
   cmd.run:
-    - name: echo "write error: no space left on device (pid $$)" >&2; exit 1
+    - name: echo no space left on device, pid $$ >&2; exit 1
 restart:
   test.nop:
     - require: [cmd: site]
@@ -84,7 +84,9 @@ def typed(master):
     def type_it(line, columns=80):
         words = line if columns == 80 else f"COLUMNS={columns} {line}"
         printed = at_prompt(words, master.config_dir)[1]
-        assert all(len(one) <= columns for one in printed.splitlines()), printed
+        # What Salt 3008 complains of itself when a command ends is no matter of ours.
+        shown = [one for one in printed.splitlines() if "unclosed Runner" not in one]
+        assert all(len(one) <= columns for one in shown), printed
         return printed
 
     return type_it
@@ -105,7 +107,7 @@ def next_of(printed, jid):
 
 def test_a_third_of_a_rollout_fails_in_three_ways_and_is_mended(master, typed, receiver, states):
     started = typed("salt-run batch.start 'web*' state.apply site batch=4,50%,100%")
-    jid = re.match(r"\d{20}", started)[0]
+    jid = re.search(r"^\d{20}", started, re.MULTILINE)[0]
     (failed,) = wait_for(lambda: genuine(receiver), 240, what="somebody is told")
     assert (failed["kind"], failed["jid"], failed["minions_in_all"]) == ("failed", jid, 14)
     assert failed["counts"]["completed"] == 26 and failed["link"].endswith(f"#/batches/{jid}")

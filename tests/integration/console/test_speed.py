@@ -95,7 +95,7 @@ def used():
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_jobs_and_one_of_many_minions_are_shown_at_once(page, master, width):
     page.chrome.set_window_size(width, 900)
-    page.be("admin")
+    page.open("admin")
     for _ in range(2):  # the first time, the runner's modules are imported too
 
         def jobs():
