@@ -34,10 +34,11 @@ from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.master.stream import Stream
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.entry import Entry, Job
+from saltext.jobs.core.retry.entry import Entry, Job, Key, Kind
+from saltext.jobs.core.retry.knowledge import Evidence
 from saltext.jobs.core.retry.ports import ports_of
 from saltext.jobs.core.retry.shell import RetryShell
-from saltext.jobs.core.retry.store import Changes, RetryStore
+from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.settings import RetrySettings
 
 #: The fleet's process is forked, and inherits what this one has made.
@@ -220,13 +221,15 @@ class Stage:
 
     def populate(self, jobs):
         """Write the queue: ``jobs`` is ``{jid: minions}``."""
-        changes = Changes()
+        changes = {}
         for jid, minions in jobs.items():
             load = {"jid": jid, "fun": "state.apply", "arg": ["web"], "tgt": "*", "tgt_type": "glob", "user": "root"}
             at = time.time()
-            changes.jobs[jid] = {"owner": "bench_master", "published_at": at, "load": load, "minions": minions}
+            snapshot = {"owner": "bench_master", "published_at": at, "load": load, "minions": minions}
+            changes[Key(Kind.JOB, jid)] = snapshot
             for minion in minions:
-                changes.entries[minion, jid] = Entry(minion, jid, at, at + 86400, "was away").as_record()
+                entry = Entry(minion, jid, at, at + 86400, "was away")
+                changes[Key(Kind.ENTRY, jid, minion)] = entry.as_record()
         RetryStore(self.opts).write(changes)
 
     def go_on(self, until, limit):
@@ -391,10 +394,11 @@ def forge(minions, owed, minutes, every):
                 if isinstance(effect, facts.LookUp):
                     asked.append((now, facts.LookedUp(effect.jid, effect.minions, frozenset())))
                 elif isinstance(effect, facts.Ask):
-                    asked.append((now + 10.0, facts.Asked(effect.jid, silent=frozenset(effect.minions))))
+                    asked.append((now + 10.0, facts.Asked(effect.jid, {Evidence.SILENT: frozenset(effect.minions)})))
 
     shell = stage.build(Answered)
-    shell.step(facts.Restored((job,), tuple(entries), {}) if owed else facts.Restored((), (), {}))
+    shell.machine.take_up({job.jid: job}, entries if owed else (), 0.0)
+    shell.step(facts.Restored())
     starts = [f"salt/minion/{name}/start".encode() + b"\n\n" + salt.payload.dumps({"id": name}) for name in names]
     stage.bus.listener = shell
     spent = cpu()
@@ -472,7 +476,7 @@ def big(entries):
     measure("the first sweep", lambda: None)
     measure("ten seconds with nothing to do", lambda: None)
     measure("a gap", shell.on_gap)
-    measure("one job is cancelled", lambda: shell.step(facts.CancelRequested(None, jids[0])))
+    measure("one job is cancelled", lambda: shell.step(facts.Requested("cancel", {"minion": None, "jid": jids[0]})))
     report(
         "  resident memory, MB", round(memory()), most=round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)
     )

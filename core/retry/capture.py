@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from saltext.jobs.core.functions import KILLS
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.entry import Job, State
+from saltext.jobs.core.retry.entry import Job, Key, State
 from saltext.jobs.core.retry.notes import Note, Notes
 from saltext.jobs.core.retry.open_job import OpenJob, Source, Stage
 from saltext.jobs.core.retry.timers import Timers
@@ -77,12 +77,13 @@ class Capture:
     :param settings: the options under ``job_retry``.
     :param patience: seconds from a publish to its deadline.
     :param timers: the machine's; the keys ``("open", jid)`` are used here.
+    :param changed: as for Notes.
     """
 
-    def __init__(self, settings: RetrySettings, patience: float, timers: Timers) -> None:
+    def __init__(self, settings: RetrySettings, patience: float, timers: Timers, changed: dict[Key, None]) -> None:
         self._settings, self._patience, self._timers = settings, patience, timers
         self.open: dict[str, OpenJob] = {}
-        self.notes = Notes(timers)
+        self.notes = Notes(timers, changed)
         self._late: set[str] = set()  # open jobs of which another record may follow in the job cache
         self._surveys = 0
         self._place = 1  # of the newest publish among all that this engine has come to know

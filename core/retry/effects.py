@@ -16,8 +16,8 @@ from saltext.jobs.core.errors import JobCacheError, LaterVersion, NoMinionMatche
 from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.questions import Found
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.entry import Job
-from saltext.jobs.core.retry.knowledge import Said
+from saltext.jobs.core.retry.entry import Key, Kind
+from saltext.jobs.core.retry.knowledge import Evidence, Said
 from saltext.jobs.core.retry.load import expression_of, narrowed
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.ports import Ports
@@ -77,33 +77,17 @@ class Effects:
     # -- the store ----------------------------------------------------------------------------------------------------
 
     def _save(self, effect: facts.Save) -> None:
-        for jid in effect.jobs:
-            job = self._machine.jobs.get(jid)
-            if job is None:
-                self._writer.put_job(jid, None)
-                if not self._machine.knows(jid):
-                    self._loads.pop(jid, None)
-            else:
-                self._writer.put_job(jid, self._snapshot(job))
-        if effect.entries:
-            self._writer.put_entries(effect.entries)
-        for jid in effect.notes:
-            note = self._machine.notes.get(jid)
-            self._writer.put_note(self._owner, jid, None if note is None else note.as_record())
+        self._writer.put(key._replace(of=self._owner) if key.kind is Kind.NOTE else key for key in effect.keys)
+        for key in effect.keys:
+            if key.kind is Kind.JOB and not self._machine.knows(key.jid):
+                self._loads.pop(key.jid, None)
 
     def save_all(self) -> None:
         """Store all that the machine knows once more."""
         machine = self._machine
-        entries = tuple((entry.minion, entry.jid) for entry in machine.entries())
-        self._save(facts.Save(entries, tuple(machine.jobs), tuple(machine.notes)))
-
-    def _snapshot(self, job: Job) -> dict[str, Any]:
-        return {
-            "owner": self._owner,
-            "published_at": job.published_at,
-            "load": self._loads[job.jid],
-            "minions": self._machine.minions_of(job.jid),
-        }
+        self._writer.put(Key(Kind.JOB, jid) for jid in machine.jobs)
+        self._writer.put(Key(Kind.ENTRY, entry.jid, entry.minion) for entry in machine.entries())
+        self._writer.put(Key(Kind.NOTE, jid, self._owner) for jid in machine.notes)
 
     # -- the job cache ------------------------------------------------------------------------------------------------
 
@@ -180,7 +164,7 @@ class Effects:
                 )
             except Exception as exc:  # whatever it is: who asked waits for an outcome
                 log.warning("%d minions could not be asked about job %s: %s", len(left), jid, exc)
-                self._step(facts.Asked(jid, unasked=frozenset(left)))
+                self._step(facts.Asked(jid, {Evidence.UNASKED: frozenset(left)}))
             else:
                 await self._tell_asked(jid, said, False)
 
@@ -193,23 +177,19 @@ class Effects:
             records = {**self._said(jid, said.records), **dict.fromkeys(others, Said.INTERRUPTED)}
         except Exception:  # whatever it is: who asked waits for an outcome
             log.exception("What minions say of job %s cannot be used", jid)
-            self._step(facts.Asked(jid, unasked=said.answered | said.silent, more=more))
+            self._step(facts.Asked(jid, {Evidence.UNASKED: said.answered | said.silent}, more=more))
             return
-        self._step(
-            facts.Asked(
-                jid,
-                said.running,
-                ran,
-                said.idle | others,
-                said.silent,
-                frozenset(said.ran) - ran - others,  # one whose return cannot be stored now is asked again
-                said.unmatched,
-                said.unproven,
-                records,
-                said.free,
-                more,
-            )
-        )
+        told = {
+            Evidence.UNASKED: frozenset(said.ran)
+            - ran
+            - others,  # one whose return cannot be stored now is asked again
+            Evidence.FETCHED: ran,
+            Evidence.RUNS: said.running,
+            Evidence.IDLE: said.idle | others,
+            Evidence.UNPROVEN: said.unproven & said.silent,
+            Evidence.SILENT: said.silent - said.unproven,
+        }
+        self._step(facts.Asked(jid, told, said.unmatched, records, said.free, more))
 
     def _others(self, jid: str, returns: Mapping[str, Any]) -> frozenset[str]:
         """Return the minions that have run something else under the jid of a job: they would not run the job under it."""
@@ -254,8 +234,7 @@ class Effects:
             return frozenset()
 
     def _claim(self, effect: facts.Claim) -> None:
-        claims = self._machine.claims_of(effect.jid)
-        self._writer.claim(effect.jid, claims, lambda: self._step(facts.Claimed(effect.jid, effect.minions)))
+        self._writer.claim(effect.jid, lambda: self._step(facts.Claimed(effect.jid, effect.minions)))
 
     def _publish(self, effect: facts.Publish) -> None:
         async def publish() -> None:
@@ -268,6 +247,7 @@ class Effects:
             except ValueError as exc:
                 self._step(facts.Refused(effect.jid, str(exc)))
                 return
+            outcome, why, missed = Evidence.PUBLISHED, "", frozenset(effect.minions)
             try:
                 matched = await self._ports.publisher.publish(
                     load["fun"],
@@ -283,13 +263,13 @@ class Effects:
                 )
             except PublishFailed as exc:
                 log.warning("Job %s could not be replayed to %d minions: %s", effect.jid, len(effect.minions), exc)
-                if isinstance(exc, NoMinionMatched):
-                    self._step(facts.Sent(effect.jid, effect.minions, missed=frozenset(effect.minions)))
-                else:
-                    self._step(facts.SendFailed(effect.jid, effect.minions, str(exc), exc.certain, exc.forbidden))
+                if not isinstance(exc, NoMinionMatched):
+                    refused = Evidence.FORBIDDEN if exc.forbidden else Evidence.REFUSED
+                    outcome, why, missed = refused if exc.certain else Evidence.UNCONFIRMED, str(exc), frozenset()
             else:
                 log.info("Replayed job %s to %d minions", effect.jid, len(effect.minions))
-                self._step(facts.Sent(effect.jid, effect.minions, frozenset(effect.minions) - matched))
+                missed -= matched
+            self._step(facts.Sent(effect.jid, effect.minions, missed, outcome, why))
             await self._keep_load(effect.jid, load)
 
         self._loop.spawn_callback(publish)

@@ -10,8 +10,8 @@ import enum
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import InitVar, dataclass
+from typing import Any, NamedTuple
 
 #: What of an entry is stored as it is.
 _AS_IT_IS = (
@@ -36,6 +36,23 @@ class State(str, enum.Enum):
     DEAD = "dead"  # given up, for the reason that its history names
 
     __hash__ = str.__hash__  # that of an Enum is written in Python, and states are looked up for each event
+
+
+class Kind(enum.IntEnum):
+    """What of the queue is stored. A lower number is written first, but for a job that is removed, which goes last."""
+
+    JOB = 1  # its load, and the minions that are owed it
+    CLAIMS = 2  # when it was claimed, by minion: maybe newer than the entries
+    ENTRY = 3
+    NOTE = 4  # what is known of minions without an entry
+
+
+class Key(NamedTuple):
+    """Under which a record is stored. ``of``: the minion of an entry, or the master whose note it is."""
+
+    kind: Kind
+    jid: str
+    of: str = ""
 
 
 #: To which states an entry may go from each.
@@ -87,6 +104,7 @@ class Asker:
         return cls(user, eauth, limited)
 
 
+@dataclass(slots=True, eq=False)
 class Entry:
     """
     One job that one minion is owed. Times are Unix time in seconds.
@@ -96,46 +114,36 @@ class Entry:
     which was there did not take. ``reached``: one of them may have reached the minion. ``named``: an operator named the
     minion, so that it gets the job whether or not the job's target matches it. ``asker``: who asked for it by hand last, if
     anybody; that user's rights count at the replay beside those of the publisher.
+
+    :param why: it is queued.
     """
 
-    __slots__ = (
-        "acknowledged",
-        "asker",
-        "attempts",
-        "expires_at",
-        "history",
-        "jid",
-        "lost",
-        "minion",
-        "named",
-        "next_at",
-        "queued_at",
-        "reached",
-        "sent_at",
-        "since",
-        "state",
-        "tries",
-        "vain",
-    )
+    minion: str
+    jid: str
+    queued_at: float
+    expires_at: float
+    why: InitVar[str]
+    state: State = State.PENDING
+    attempts: int = 0
+    tries: int = 0
+    lost: int = 0
+    vain: int = 0
+    reached: bool = False
+    named: bool = False
+    asker: Asker | None = None
+    sent_at: float | None = None
+    next_at: float = 0.0  # not tried again before, unless the minion starts
+    acknowledged: bool = False
+    history: tuple[tuple[float, str, str], ...] = ()
 
-    def __init__(self, minion: str, jid: str, queued_at: float, expires_at: float, reason: str) -> None:
-        self.minion, self.jid = minion, jid
-        self.state = State.PENDING
-        self.queued_at = self.since = queued_at
-        self.expires_at = expires_at
-        self.attempts = self.tries = self.lost = self.vain = 0
-        self.reached = self.named = False
-        self.asker: Asker | None = None
-        self.sent_at: float | None = None
-        self.next_at = 0.0  # not tried again before, unless the minion starts
-        self.acknowledged = False
-        self.history: tuple[tuple[float, str, str], ...] = ((queued_at, State.PENDING.value, reason),)
+    def __post_init__(self, why: str) -> None:
+        self.history = ((self.queued_at, self.state.value, why),)
 
     def move(self, to: State, now: float, reason: str) -> None:
         """Go to another state. :raises ValueError: when the table does not know this way."""
         if to not in TRANSITIONS[self.state]:
             raise ValueError(f"an entry cannot go from {self.state.value} to {to.value}")
-        self.state, self.since = to, now
+        self.state = to
         history = (*self.history, (now, to.value, reason))
         self.history = history if len(history) <= _HISTORY else (history[0], *history[2:])
 
@@ -149,6 +157,11 @@ class Entry:
         self.attempts += 1
         self.sent_at, self.acknowledged = now, False
         self.move(State.CLAIMED, now, f"attempt {self.attempts}")
+
+    @property
+    def since(self) -> float:
+        """When it came into its state."""
+        return self.history[-1][0]
 
     @property
     def reason(self) -> str:
@@ -179,7 +192,8 @@ class Entry:
                 (_finite(at), str(State(state).value), sys.intern(str(why))) for at, state, why in record["history"]
             )
             entry.state = State(record["state"])
-            entry.since = entry.history[-1][0]
+            if not entry.history:
+                raise ValueError("it has no history")
             entry.attempts, entry.tries = int(record["attempts"]), int(record["tries"])
             # Version 0.1.0 wrote neither of these, but counted restarts.
             entry.lost = int(record.get("lost", record.get("restarts", 0)))

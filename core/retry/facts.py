@@ -10,9 +10,10 @@ import enum
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from saltext.jobs.core.retry.entry import Asker, Entry, Job
-from saltext.jobs.core.retry.knowledge import Said
+from saltext.jobs.core.retry.entry import Asker, Job, Key
+from saltext.jobs.core.retry.knowledge import Evidence, Said
 from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.retry.open_job import OpenJob, Source
 
@@ -164,21 +165,15 @@ class LookedUp(Fact):
 @dataclass(frozen=True)
 class Asked(Fact):
     """
-    What minions say about a job: they run it, have run it (``ran``: their return is in the job cache now), or neither
-    (``idle``; of these ``unmatched`` are those that the job's target does not match). ``silent`` said nothing, as far as is
-    proven; of these ``unproven`` seem to have answered. ``unasked`` could not be asked. ``said`` is what idle ones with
-    records of their own know of it. ``free`` are the idle ones that run nothing at all, and would know of no other job more
-    than that. ``more``: the question is not over, and others may still answer.
+    What minions say about a job, as far as is proven. ``told`` has those of whom each is known; the returns of those that
+    had kept theirs are in the job cache now. Of the idle ones ``unmatched`` are those that the job's target does not match,
+    ``said`` is what those with records of their own know of the job, and ``free`` are those that run nothing at all, and
+    would know of no other job more than that. ``more``: the question is not over, and others may still answer.
     """
 
     jid: str
-    running: frozenset[str] = frozenset()
-    ran: frozenset[str] = frozenset()
-    idle: frozenset[str] = frozenset()
-    silent: frozenset[str] = frozenset()
-    unasked: frozenset[str] = frozenset()
+    told: Mapping[Evidence, frozenset[str]]
     unmatched: frozenset[str] = frozenset()
-    unproven: frozenset[str] = frozenset()
     said: Mapping[str, Said] = field(default_factory=dict)
     free: frozenset[str] = frozenset()
     more: bool = False
@@ -194,25 +189,16 @@ class Claimed(Fact):
 
 @dataclass(frozen=True)
 class Sent(Fact):
-    """The publish has succeeded; the master does not know the ``missed`` ones."""
+    """
+    The publish is over: the master has taken it, or not, as far as is known (``outcome``), and ``why``. The master does not
+    know the ``missed`` ones.
+    """
 
     jid: str
     minions: tuple[str, ...]
     missed: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True)
-class SendFailed(Fact):
-    """
-    The publish was not confirmed; ``certain`` when no minion can have received it, ``forbidden`` when the master will refuse
-    the same again.
-    """
-
-    jid: str
-    minions: tuple[str, ...]
-    reason: str
-    certain: bool
-    forbidden: bool = False
+    outcome: Evidence = Evidence.PUBLISHED
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -270,73 +256,23 @@ class OpeningFound(Fact):
 @dataclass(frozen=True)
 class Restored(Fact):
     """
-    What the store held when the engine started. It needs no writing. ``open``: the jobs whose outcome was not known, by jid.
+    The engine has started, and the machine has taken up what the store held. ``open``: the jobs whose outcome was not known,
+    by jid; ``notes`` likewise.
     """
 
-    jobs: tuple[Job, ...]
-    entries: tuple[Entry, ...]
     notes: Mapping[str, Note] = field(default_factory=dict)
     open: Mapping[str, OpenJob] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Adopted(Fact):
-    """What an operator takes over from another master, or has recovered; answered with the number of entries."""
+class Requested(Fact):
+    """
+    An operator asks for something. ``do`` is the function of ``owing.py`` that does it, ``given`` its arguments, and what it
+    returns is the answer.
+    """
 
-    jobs: tuple[Job, ...]
-    entries: tuple[Entry, ...]
-
-
-@dataclass(frozen=True)
-class EnqueueRequested(Fact):
-    """An operator queues a job for minions by hand; answered with the number of new entries."""
-
-    job: Job
-    minions: tuple[str, ...]
-    reason: str
-    named: bool = False  # the operator named the minions, so that they need not match the job's target
-    asker: Asker | None = None  # the operator, where somebody vouches for it beside the job's publisher
-
-
-@dataclass(frozen=True)
-class ReplayRequested(Fact):
-    """An operator wants a minion to get what it is owed now; answered with the number of its pending entries."""
-
-    minion: str
-
-
-@dataclass(frozen=True)
-class RetryRequested(Fact):
-    """An operator wants held and dead entries to be tried again; answered with their number."""
-
-    minion: str | None = None
-    jid: str | None = None
-    asker: Asker | None = None
-
-
-@dataclass(frozen=True)
-class CancelRequested(Fact):
-    """An operator cancels entries; answered with their number."""
-
-    minion: str | None = None
-    jid: str | None = None
-
-
-@dataclass(frozen=True)
-class PurgeRequested(Fact):
-    """An operator wants entries of some states to be forgotten; answered with their number."""
-
-    states: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class PauseRequested(Fact):
-    """An operator wants nothing to be replayed for now; answered with whether that is new."""
-
-
-@dataclass(frozen=True)
-class ResumeRequested(Fact):
-    """An operator wants replays to go on; answered with whether that is new."""
+    do: str
+    given: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -350,14 +286,11 @@ class Tick(Fact):
 @dataclass(frozen=True)
 class Save(Effect):
     """
-    Store what the queue now holds under these keys (minion, jid), and remove what it does not hold any more. Likewise
-    the snapshots of ``jobs``: stored before their first entry, removed after their last; and the ``notes`` about jobs. It
-    may take a second.
+    Store what the queue now holds under these keys, and remove what it does not hold any more. It may take a second. A note
+    is that of this master.
     """
 
-    entries: tuple[tuple[str, str], ...]
-    jobs: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    keys: tuple[Key, ...]
 
 
 @dataclass(frozen=True)
@@ -420,7 +353,7 @@ class Publish(Effect):
     """
     Publish the job as it was, under its own jid, to those of these minions that its target still matches, and to the
     ``named`` ones whatever it matches. ``rerun``: one that keeps records is to run it though it was interrupted there.
-    ``recorded``: all of them will have it on record. Then give Sent or SendFailed. One publish.
+    ``recorded``: all of them will have it on record. Then give Sent. One publish.
     """
 
     jid: str

@@ -9,6 +9,7 @@ silence for absence, nor believe a word from the bus about a job that was not se
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass
 
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, Job, State
 
@@ -52,6 +53,10 @@ class Evidence(enum.Enum):
     __hash__ = object.__hash__
 
 
+#: What only the minion can have told.
+ANSWERS = frozenset({Evidence.RUNS, Evidence.IDLE, Evidence.FETCHED})
+
+
 class Verdict(enum.Enum):
     """What follows for a job that may be with its minion."""
 
@@ -66,18 +71,17 @@ class Verdict(enum.Enum):
     UNKNOWN = "unknown"  # the minion is there and does not run it, and nothing says that it got it
 
 
+@dataclass(slots=True, eq=False)
 class Signs:
     """What is known of a minion itself. Times are Unix time in seconds, 0 for never."""
 
-    __slots__ = ("false_signs", "free_at", "seen", "started")
-
-    def __init__(self) -> None:
-        self.seen = 0.0  # its last sign of life
-        self.started = 0.0  # its last start: then it has forgotten which jids it has seen
-        self.free_at = 0.0  # when it was last asked, and said that it ran nothing
-        self.false_signs = 0  # how often in a row it did not answer, though it seemed to be there
+    seen: float = 0.0  # its last sign of life
+    started: float = 0.0  # its last start: then it has forgotten which jids it has seen
+    free_at: float = 0.0  # when it was last asked, and said that it ran nothing
+    false_signs: int = 0  # how often in a row it did not answer, though it seemed to be there
 
 
+@dataclass(slots=True, eq=False)
 class Knowledge:
     """
     What is known of one job and one minion, for as long as a replay takes.
@@ -85,15 +89,16 @@ class Knowledge:
     :param since: Unix time since when; what was heard before is known of from the entry alone.
     """
 
-    __slots__ = ("asked", "begun", "entry", "last", "published", "said", "sent_before", "signs", "since", "why")
-
-    def __init__(self, entry: Entry, signs: Signs, since: float) -> None:
-        self.entry, self.signs, self.since = entry, signs, since
-        self.last, self.why = Evidence.NONE, ""
-        self.said = Said.NOTHING  # what the minion's records said when it answered last
-        self.asked = self.begun = 0.0  # when the minion was asked last; when it was first said that it begins
-        self.sent_before: float | None = None  # when the job was claimed, and so may have been sent, before this replay
-        self.published: float | None = None  # the job's newest publish, where the job cache was asked for that
+    entry: Entry
+    signs: Signs
+    since: float
+    last: Evidence = Evidence.NONE
+    why: str = ""  # what was said where a publish failed
+    said: Said = Said.NOTHING  # what the minion's records said when it answered last
+    asked: float = 0.0  # when the minion was asked last
+    begun: float = 0.0  # when it was first said that it begins the job
+    sent_before: float | None = None  # when the job was claimed, and so may have been sent, before this replay
+    published: float | None = None  # the job's newest publish, where the job cache was asked for that
 
     def take(self, evidence: Evidence, said: Said = Said.NOTHING, free: bool = False, why: str = "") -> None:
         """

@@ -10,16 +10,14 @@ needs no second look, and any other one is published as a compound target with t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.options import duration
 from saltext.jobs.core.retry.entry import Entry, Limits, State
 from saltext.jobs.core.retry.openings import Hours, hours_of
+from saltext.jobs.core.settings import RetrySettings
 from saltext.jobs.core.windows import find_zone, next_opening, parse_windows
-
-if TYPE_CHECKING:
-    from saltext.jobs.core.settings import RetrySettings
 
 log = lines.logger(__name__)
 

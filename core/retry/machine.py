@@ -24,12 +24,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import AGAIN, Capture, Outcome, Owed, Survey
-from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, State
+from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, State
 from saltext.jobs.core.retry.open_job import Source
 from saltext.jobs.core.retry.openings import Openings
 from saltext.jobs.core.retry.outbox import Kind, Outbox, Turn
@@ -68,7 +68,7 @@ class Retry:
         self.outbox = Outbox(settings.rate, self._timers)
         self.turns = Turns(settings, self.queue, self._timers, self.openings, self.outbox, paused)
         self.replays = Replays(settings, self.queue, self.outbox, self._timers, self.turns)
-        self.capture = Capture(settings, patience, self._timers)
+        self.capture = Capture(settings, patience, self._timers, self.queue.changed)
         self.owing = Owing(self.queue, self.capture, self._timers, self.turns, self.replays)
         self._out: list[facts.Effect] = []  # of the present step
         # What is still to be looked at, since events may have been missed.
@@ -130,7 +130,7 @@ class Retry:
             TIMERS[key[0]](self, *key[1:])
         for turn in self.outbox.release(self.queue.now):
             self._publish(turn)
-        return [*self.queue.take_due(self.capture.notes), *self._out]
+        return [*self.queue.take_due(), *self._out]
 
     def _publish(self, turn: Turn) -> None:
         if turn.kind is Kind.JOB:
@@ -145,9 +145,6 @@ class Retry:
 
     def _do(self, *effects: facts.Effect) -> None:
         self._out += effects
-
-    def _answer(self, value: int | bool) -> None:
-        self._do(facts.Answer(value))
 
     def _follow(self, outcomes: Iterable[Outcome]) -> None:
         """Do what follows from what has become of a published job."""
@@ -244,21 +241,16 @@ class Retry:
 
     # -- facts from the store and from operators ----------------------------------------------------------------------
 
-    def take_up(self, part: facts.Restored, now: float) -> None:
-        """Take up a part of what the store holds, before the step that takes the rest: until then nothing follows."""
+    def take_up(self, jobs: Mapping[str, Job], entries: Iterable[Entry], now: float) -> None:
+        """Take up some of what the store holds, by jid and as a list, before Restored: until then nothing follows."""
         self.queue.now = max(now, self.queue.now)
-        self.owing.take_up(part)
+        self.owing.take_up(jobs, entries)
         # What was read needs no writing.
-        self.queue.take_changes(self.capture.notes)
+        self.queue.changed.clear()
 
     def _restored(self, fact: facts.Restored) -> None:
-        self.take_up(fact, self.queue.now)
         self._timers.set(("sweep",), self.queue.now)
         self.capture.restore(fact.notes, fact.open, self.queue.now)
-
-    def _adopted(self, fact: facts.Adopted) -> None:
-        self._answer(self.owing.take_up(fact))
-        self._timers.set(("sweep",), self.queue.now)
 
     def _note_due(self, jid: str) -> None:
         if begun := self.capture.notes.due(jid):
@@ -295,21 +287,13 @@ HANDLERS: dict[type, Callable[[Retry, Any], None]] = {
     facts.Surveyed: Retry._surveyed,
     facts.Claimed: lambda it, fact: it._do(*it.replays.claimed(fact)),
     facts.Sent: lambda it, fact: it.replays.sent(fact),
-    facts.SendFailed: lambda it, fact: it.replays.sent(fact),
     facts.Unreadable: Retry._unreadable,
     facts.KeysRead: lambda it, fact: it._do(*it.owing.keys_read(fact)),
     facts.Vetted: lambda it, fact: it.capture.vetted(fact),
     facts.Refused: lambda it, fact: it.owing.refused(fact),
     facts.OpeningFound: Retry._opening_found,
     facts.Restored: Retry._restored,
-    facts.Adopted: Retry._adopted,
-    facts.EnqueueRequested: lambda it, fact: it._answer(it.owing.enqueue(fact)),
-    facts.ReplayRequested: lambda it, fact: it._answer(it.owing.replay(fact)),
-    facts.RetryRequested: lambda it, fact: it._answer(it.owing.retry(fact)),
-    facts.CancelRequested: lambda it, fact: it._answer(it.owing.cancel(fact)),
-    facts.PurgeRequested: lambda it, fact: it._answer(it.owing.purge(fact)),
-    facts.PauseRequested: lambda it, _fact: it._answer(it.owing.pause()),
-    facts.ResumeRequested: lambda it, _fact: it._answer(it.owing.resume()),
+    facts.Requested: lambda it, fact: it._do(facts.Answer(getattr(it.owing, fact.do)(**fact.given))),
     facts.Tick: lambda it, _fact: None,  # what is due is done after every fact
 }
 

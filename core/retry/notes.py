@@ -10,66 +10,55 @@ It must never change a note without noting that it is to be stored.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
+from saltext.jobs.core.retry.entry import Key, Kind
 from saltext.jobs.core.retry.timers import Timers
 
 
+@dataclass(slots=True, eq=False)
 class Note:
     """
     ``until`` is the Unix time at which nobody can be owed the job any more; ``killed`` is ``{minion: who killed it}``.
     """
 
-    __slots__ = ("begun", "killed", "settled", "until")
-
-    def __init__(
-        self,
-        until: float,
-        begun: Iterable[str] = (),
-        settled: Iterable[str] = (),
-        killed: Mapping[str, str] | None = None,
-    ) -> None:
-        self.until, self.begun, self.settled = until, set(begun), set(settled)
-        self.killed = dict(killed or {})
+    until: float
+    begun: set[str] = field(default_factory=set)
+    settled: set[str] = field(default_factory=set)
+    killed: dict[str, str] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.begun or self.settled or self.killed)
 
     def as_record(self) -> dict[str, Any]:
         """Return the form that is stored."""
-        return {
-            "until": self.until,
-            "begun": sorted(self.begun),
-            "settled": sorted(self.settled),
-            "killed": dict(self.killed),
-        }
+        names = {"begun": sorted(self.begun), "settled": sorted(self.settled)}
+        return {"until": self.until, **names, "killed": dict(self.killed)}
 
     @classmethod
     def from_record(cls, record: Any) -> Note:
         """Return the note that a stored record describes. :raises ValueError: when it describes none."""
         try:
-            until, begun, settled = float(record["until"]), list(record["begun"]), list(record["settled"])
-            killed = dict(record["killed"])
+            note = cls(float(record["until"]), set(record["begun"]), set(record["settled"]), dict(record["killed"]))
         except (KeyError, TypeError) as exc:
             raise ValueError(f"{type(exc).__name__}: {exc}") from exc
-        names = (*begun, *settled, *killed, *killed.values())
-        if not math.isfinite(until) or not all(isinstance(name, str) for name in names):
+        names = (*note.begun, *note.settled, *note.killed, *note.killed.values())
+        if not math.isfinite(note.until) or not all(isinstance(name, str) for name in names):
             raise ValueError("it is no note about a job")
-        return cls(until, begun, settled, killed)
+        return note
 
 
 class Notes:
     """
-    ``changed`` are the jobs whose note is to be stored, or removed where there is none any more.
-
     :param timers: the machine's; the keys ``("note", jid)`` are used here.
+    :param changed: where it is noted what is to be stored, or removed where there is no note any more.
     """
 
-    def __init__(self, timers: Timers) -> None:
-        self._timers = timers
+    def __init__(self, timers: Timers, changed: dict[Key, None]) -> None:
+        self._timers, self._changed = timers, changed
         self.by_jid: dict[str, Note] = {}
-        self.changed: dict[str, None] = {}
 
     def get(self, jid: str) -> Note:
         """Return the note about a job; an empty one where there is none."""
@@ -117,19 +106,19 @@ class Notes:
         note.begun -= begun
         note.killed = {minion: user for minion, user in note.killed.items() if minion not in killed}
         if note:
-            self.changed[jid] = None
+            self._changed[Key(Kind.NOTE, jid)] = None
         else:
             self.drop(jid)
 
     def _keep(self, jid: str, note: Note) -> None:
         self.restore(jid, note)
-        self.changed[jid] = None
+        self._changed[Key(Kind.NOTE, jid)] = None
 
     def drop(self, jid: str) -> None:
         """Drop the note about a job, if there is one."""
         if self.by_jid.pop(jid, None) is not None:
             self._timers.cancel(("note", jid))
-            self.changed[jid] = None
+            self._changed[Key(Kind.NOTE, jid)] = None
 
     def due(self, jid: str) -> list[str]:
         """Drop a note about a job that nobody can be owed any more. Returns the minions that had begun it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 from saltext.jobs.core.retry.entry import Job
@@ -34,55 +35,39 @@ class Stage(enum.Enum):
     ASKING = "asking"  # the missing ones, which jobs they run
 
 
+@dataclass(slots=True, eq=False)
 class OpenJob:
     """
     What is known of it. Times are Unix time in seconds.
 
     :param at: its newest publish; minus infinity where none is known.
-    :param now: when it is opened.
+    :param known_since: when that became known; now, for one that is opened.
     :param place: that of the publish that opens it, among all publishes that are known.
     """
 
-    __slots__ = (
-        "asking",
-        "at",
-        "begun",
-        "heard",
-        "idle",
-        "is_overtaken",
-        "job",
-        "killed_at",
-        "known_since",
-        "most_begun",
-        "place",
-        "publishes",
-        "recorded",
-        "signal",
-        "since",
-        "stage",
-        "survey",
-        "surveyed",
-    )
+    at: float
+    known_since: float
+    place: int
+    since: float = 0.0  # its first publish that is known
+    stage: Stage = Stage.WAITING
+    job: Job | None = None
+    signal: bool = False  # a signal to another job, which cannot wait: so it seems until it is read
+    is_overtaken: bool = False  # it was published again while it was read
+    asking: set[str] = field(default_factory=set)
+    survey: int = 0  # the number of the survey that it takes part in
+    surveyed: set[str] = field(default_factory=set)  # minions that have been asked since its deadline
+    idle: set[str] = field(default_factory=set)  # minions that are there, but do not run it
+    begun: set[str] = field(default_factory=set)  # minions that have said that they begin it
+    most_begun: int = MOST_BEGUN  # they are checked once there are more
+    # What the log has under its jid: the place of each publish, the digest of what it runs, and the minions.
+    publishes: list[tuple[int, str, tuple[str, ...]]] = field(default_factory=list)
+    killed_at: int = -1  # the place at which it was killed last
+    # Without a log: the newest publish that was heard of, and the newest one that the job cache had when it was read.
+    heard: float = 0.0
+    recorded: float = 0.0
 
-    def __init__(self, at: float, now: float, place: int) -> None:
-        self.at, self.place = at, place
-        self.since = min(now, at) if at > -math.inf else now  # its first publish that is known
-        self.known_since = now  # when its newest publish became known
-        self.stage = Stage.WAITING
-        self.job: Job | None = None
-        self.signal = False  # a signal to another job, which cannot wait: so it seems until it is read
-        self.is_overtaken = False  # it was published again while it was read
-        self.asking: set[str] = set()
-        self.survey = 0  # the number of the survey that it takes part in
-        self.surveyed: set[str] = set()  # minions that have been asked since its deadline
-        self.idle: set[str] = set()  # minions that are there, but do not run it
-        self.begun: set[str] = set()  # minions that have said that they begin it
-        self.most_begun = MOST_BEGUN  # they are checked once there are more
-        # What the log has under its jid: the place of each publish, the digest of what it runs, and the minions.
-        self.publishes: list[tuple[int, str, tuple[str, ...]]] = []
-        self.killed_at = -1  # the place at which it was killed last
-        # Without a log: the newest publish that was heard of, and the newest one that the job cache had when it was read.
-        self.heard, self.recorded = 0.0, 0.0
+    def __post_init__(self) -> None:
+        self.since = min(self.known_since, self.at) if self.at > -math.inf else self.known_since
 
     def as_record(self) -> list[Any]:
         """Return what an engine that starts must know of it."""

@@ -1,7 +1,6 @@
 """
 Who is owed a job from now on, and who no longer is, because of what became of the job or because an operator asks for that,
-with what follows for their replays. Each request is answered with what has come of it; ``facts.py`` says with what. Part of
-the retry machine, and as pure as it.
+with what follows for their replays. Part of the retry machine, and as pure as it.
 
 It must never let a job be owed anew to a minion whose entry an operator has removed, nor send anything: what an operator
 asks for goes the way of all replays, with every look and question.
@@ -9,11 +8,11 @@ asks for goes the way of all replays, with every look and question.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import Capture, Owed
-from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, State
+from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Asker, Entry, Job, State
 from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.replay import Replays
 from saltext.jobs.core.retry.timers import Timers
@@ -64,10 +63,9 @@ class Owing:
                 self._replays.end(older, State.CANCELLED, f"the same job was published again: {job.jid}")
         return queued
 
-    def take_up(self, fact: facts.Restored | facts.Adopted) -> int:
-        """Take entries into the queue as they were stored. Returns how many of them are new."""
-        jobs = {job.jid: job for job in fact.jobs}
-        new = [e for e in fact.entries if not self._queue.has(e.minion, e.jid) and e.jid in jobs]
+    def take_up(self, jobs: Mapping[str, Job], entries: Iterable[Entry]) -> int:
+        """Take entries of these jobs into the queue as they were stored. Returns how many of them are new."""
+        new = [e for e in entries if not self._queue.has(e.minion, e.jid) and e.jid in jobs]
         for entry in new:
             self._queue.put(jobs[entry.jid], entry)
             if entry.state in UNDER_WAY:
@@ -124,66 +122,76 @@ class Owing:
 
     # -- what operators ask for ---------------------------------------------------------------------------------------
 
-    def enqueue(self, fact: facts.EnqueueRequested) -> int:
-        """Queue a job for minions; those whose entry has ended get it anew."""
-        ttl = self._capture.ttl_of(fact.job)
-        job = self._queue.jobs.get(fact.job.jid, fact.job)
-        minions = list(dict.fromkeys(fact.minions))
+    def adopt(self, jobs: Mapping[str, Job], entries: Iterable[Entry]) -> int:
+        """Take over what another master was to deliver, or what was recovered. Returns how many entries are new."""
+        self._timers.set(("sweep",), self._queue.now)
+        return self.take_up(jobs, entries)
+
+    def enqueue(self, job: Job, minions: Iterable[str], reason: str, named: bool, asker: Asker | None) -> int:
+        """
+        Queue a job for minions; those whose entry has ended get it anew. Returns how many entries are new.
+
+        :param named: whether the operator named the minions, so that they need not match the job's target.
+        :param asker: the operator, where somebody vouches for it beside the job's publisher.
+        """
+        ttl = self._capture.ttl_of(job)
+        job = self._queue.jobs.get(job.jid, job)
+        minions = list(dict.fromkeys(minions))
         again = [entry for minion in minions if (entry := self._queue.entry(minion, job.jid)) and entry.state in ENDED]
         for entry in again:
-            self._queue.renew(entry, self._queue.now + ttl, fact.reason)
+            self._queue.renew(entry, self._queue.now + ttl, reason)
         new = [minion for minion in minions if not self._queue.has(minion, job.jid)]
-        queued = self.add(job, new, fact.reason, self._queue.now + ttl)
+        queued = self.add(job, new, reason, self._queue.now + ttl)
         for entry in (*again, *queued):
-            entry.named, entry.asker = fact.named, fact.asker
+            entry.named, entry.asker = named, asker
         self._turns.ping(minion for minion in minions if minion in self._queue.backlogs)
         return len(queued) + len(again)
 
-    def replay(self, fact: facts.ReplayRequested) -> int:
-        """Let a minion have what it is owed now, whatever window or wait there is."""
-        pending = [entry for entry in self._queue.of(fact.minion, None) if entry.state is State.PENDING]
+    def replay(self, minion: str) -> int:
+        """Let a minion have what it is owed now, whatever window or wait there is. Returns how many entries that is."""
+        pending = [entry for entry in self._queue.of(minion, None) if entry.state is State.PENDING]
         for entry in pending:
             entry.next_at = 0.0
         if pending:
-            backlog = self._queue.backlogs[fact.minion]
+            backlog = self._queue.backlogs[minion]
             backlog.not_before, backlog.urged = 0.0, self._queue.now
             backlog.at_any_time.update(entry.jid for entry in pending)
-            self._turns.wake(fact.minion, self._queue.now)
+            self._turns.wake(minion, self._queue.now)
         return len(pending)
 
-    def retry(self, fact: facts.RetryRequested) -> int:
-        """Make entries pending again that are held or were given up."""
-        found = [entry for entry in self._queue.of(fact.minion, fact.jid) if entry.state in (State.HELD, State.DEAD)]
+    def retry(self, minion: str | None = None, jid: str | None = None, asker: Asker | None = None) -> int:
+        """Make entries pending again that are held or were given up. Returns how many."""
+        found = [entry for entry in self._queue.of(minion, jid) if entry.state in (State.HELD, State.DEAD)]
         for entry in found:
             ttl = self._capture.ttl_of(self._queue.jobs[entry.jid])
-            entry.asker = fact.asker or entry.asker
+            entry.asker = asker or entry.asker
             self._queue.renew(entry, self._queue.now + ttl, "an operator wants it tried again")
         self._turns.ping(entry.minion for entry in found)
         return len(found)
 
-    def cancel(self, fact: facts.CancelRequested) -> int:
-        """Cancel entries that have not ended."""
-        found = [entry for entry in self._queue.of(fact.minion, fact.jid) if entry.state not in ENDED]
+    def cancel(self, minion: str | None = None, jid: str | None = None) -> int:
+        """Cancel entries that have not ended. Returns how many."""
+        found = [entry for entry in self._queue.of(minion, jid) if entry.state not in ENDED]
         for entry in found:
             late = "; it may have been delivered" if entry.state in UNDER_WAY else ""
             self._replays.end(entry, State.CANCELLED, f"by an operator{late}")
         return len(found)
 
-    def purge(self, fact: facts.PurgeRequested) -> int:
-        """Forget entries of some states."""
-        found = [entry for entry in self._queue.of(None, None) if entry.state.value in fact.states]
+    def purge(self, states: Iterable[str]) -> int:
+        """Forget entries of some states. Returns how many."""
+        found = [entry for entry in self._queue.of(None, None) if entry.state.value in states]
         for entry in found:
             self.remove(entry)
         return len(found)
 
     def pause(self) -> bool:
-        """Let nothing be replayed for now."""
+        """Let nothing be replayed for now. Returns whether that is new."""
         is_new = not self._turns.paused
         self._replays.pause()
         return is_new
 
     def resume(self) -> bool:
-        """Let replays go on, and find out who is there for them."""
+        """Let replays go on, and find out who is there for them. Returns whether that is new."""
         is_new, self._turns.paused = self._turns.paused, False
         self._turns.ping_without_replay(self._queue.backlogs)
         return is_new

@@ -11,14 +11,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import matches
 from saltext.jobs.core.retry.decision import Terms
-from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, State
+from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, Key, Kind, State
 from saltext.jobs.core.retry.knowledge import Signs
-from saltext.jobs.core.retry.notes import Notes
 from saltext.jobs.core.retry.openings import Openings
 from saltext.jobs.core.retry.steps import Replay, Step
 from saltext.jobs.core.retry.timers import Timers
@@ -27,26 +27,16 @@ if TYPE_CHECKING:
     from saltext.jobs.core.settings import RetrySettings
 
 
+@dataclass(slots=True, eq=False)
 class Backlog(Signs):
     """What one minion is owed, and what is known of it. Times are Unix time in seconds, 0 for never."""
 
-    __slots__ = (
-        "at_any_time",
-        "delayed",
-        "entries",
-        "not_before",
-        "replay",
-        "urged",
-    )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.entries: dict[str, Entry] = {}
-        self.replay: Replay | None = None
-        self.not_before = 0.0  # no new replay earlier
-        self.delayed = 0.0  # since when its starts have kept the next replay from beginning
-        self.urged = 0.0  # when an operator last asked for a replay now
-        self.at_any_time: set[str] = set()  # the jobs that he asked for then: their windows need not be open
+    entries: dict[str, Entry] = field(default_factory=dict)
+    replay: Replay | None = None
+    not_before: float = 0.0  # no new replay earlier
+    delayed: float = 0.0  # since when its starts have kept the next replay from beginning
+    urged: float = 0.0  # when an operator last asked for a replay now
+    at_any_time: set[str] = field(default_factory=set)  # the jobs asked for then: their windows need not be open
 
     @property
     def open(self) -> int:
@@ -77,8 +67,7 @@ class Queue:
         self.total = 0  # entries
         self._members: dict[str, set[str]] = {}  # jid -> minions that are owed it
         self._warned = 0.0
-        self._dirty: dict[tuple[str, str], None] = {}
-        self._dirty_jobs: dict[str, None] = {}
+        self.changed: dict[Key, None] = {}  # what is to be stored
         self._told: list[facts.Effect] = []
 
     def entry(self, minion: str, jid: str) -> Entry | None:
@@ -155,7 +144,7 @@ class Queue:
         if job.jid not in self.jobs:
             self.jobs[job.jid] = job
             self._openings.add(job, self.now)
-        self._dirty_jobs[job.jid] = None
+        self.changed[Key(Kind.JOB, job.jid)] = None
         self._members.setdefault(job.jid, set()).add(entry.minion)
         self.backlogs.setdefault(entry.minion, Backlog()).entries[entry.jid] = entry
         self.total += 1
@@ -187,7 +176,7 @@ class Queue:
         backlog = self.backlogs[entry.minion]
         del backlog.entries[entry.jid]
         self.total -= 1
-        self._dirty[entry.minion, entry.jid] = None
+        self.changed[Key(Kind.ENTRY, entry.jid, entry.minion)] = None
         if not backlog.entries:
             del self.backlogs[entry.minion]
             self._timers.cancel(("end", entry.minion))
@@ -198,13 +187,13 @@ class Queue:
             self._openings.remove(self.jobs.pop(entry.jid))
             self.republished.pop(entry.jid, None)
             self.replayed.pop(entry.jid, None)
-            self._dirty_jobs[entry.jid] = None
+            self.changed[Key(Kind.JOB, entry.jid)] = None
 
     # -- an entry's way -----------------------------------------------------------------------------------------------
 
     def touch(self, entry: Entry) -> None:
         """Note that an entry is to be stored, and set the timer for its end."""
-        self._dirty[entry.minion, entry.jid] = None
+        self.changed[Key(Kind.ENTRY, entry.jid, entry.minion)] = None
         self._timers.no_later(("end", entry.minion), self.end_of(entry))
 
     def end_of(self, entry: Entry) -> float:
@@ -233,19 +222,13 @@ class Queue:
 
     # -- what is to be done because of that ---------------------------------------------------------------------------
 
-    def take_due(self, notes: Notes) -> list[facts.Effect]:
+    def take_due(self) -> list[facts.Effect]:
         """Return what is to be stored and told of the changes since the last call; the Save comes first."""
         due, self._told = self._told, []
-        changes = self.take_changes(notes)
-        return [changes, *due] if changes else due
-
-    def take_changes(self, notes: Notes) -> facts.Save | None:
-        """Return what is to be stored of the changes since the last call, also of the notes, if there are any."""
-        if not self._dirty and not self._dirty_jobs and not notes.changed:
-            return None
-        changes = facts.Save(tuple(self._dirty), tuple(self._dirty_jobs), tuple(notes.changed))
-        self._dirty, self._dirty_jobs, notes.changed = {}, {}, {}
-        return changes
+        if self.changed:
+            due.insert(0, facts.Save(tuple(self.changed)))
+            self.changed.clear()
+        return due
 
     # -- what holds for a job -----------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.decision import NOTHING_ELSE, Decision, Permits, decide
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
-from saltext.jobs.core.retry.knowledge import Evidence, Knowledge, Said
+from saltext.jobs.core.retry.knowledge import ANSWERS, Evidence, Knowledge, Said
 from saltext.jobs.core.retry.looks import DOUBTED, LONGEST, Gathering, Inflow
 from saltext.jobs.core.retry.outbox import Outbox
 from saltext.jobs.core.retry.queue import Backlog, Queue
@@ -302,17 +302,9 @@ class Replays:
 
     def asked(self, fact: facts.Asked) -> None:
         """Go on with what minions say about a job."""
-        if fact.running or fact.ran or fact.idle:
-            self._heard = self._queue.now
-        said_by = (
-            (Evidence.UNASKED, fact.unasked),
-            (Evidence.FETCHED, fact.ran),
-            (Evidence.RUNS, fact.running),
-            (Evidence.IDLE, fact.idle),
-            (Evidence.UNPROVEN, fact.unproven & fact.silent),
-            (Evidence.SILENT, fact.silent - fact.unproven),
-        )
-        for evidence, minions in said_by:
+        for evidence, minions in fact.told.items():
+            if minions and evidence in ANSWERS:
+                self._heard = self._queue.now
             for entry, replay in self._queue.replays(fact.jid, minions, *QUESTIONS.values()):
                 said = fact.said.get(entry.minion, Said.NOTHING)
                 replay.known.take(evidence, said, free=entry.minion in fact.free)
@@ -372,17 +364,14 @@ class Replays:
         minions = tuple(entry.minion for entry, _ in ready)
         return [facts.Publish(fact.jid, minions, named, Said.INTERRUPTED in said, recorded)]
 
-    def sent(self, fact: facts.Sent | facts.SendFailed) -> None:
-        """The publish is over: the master has taken it, or not, as far as is known."""
-        if isinstance(fact, facts.Sent) and fact.jid in self._queue.jobs:
+    def sent(self, fact: facts.Sent) -> None:
+        """The publish is over."""
+        if fact.outcome is Evidence.PUBLISHED and fact.jid in self._queue.jobs:
             self._queue.replayed[fact.jid] = self._queue.now
         for entry, replay in self._queue.replays(fact.jid, fact.minions, Step.SENDING):
-            if isinstance(fact, facts.Sent):
-                replay.known.take(Evidence.MISSED if entry.minion in fact.missed else Evidence.PUBLISHED)
-            else:
-                refused = Evidence.FORBIDDEN if fact.forbidden else Evidence.REFUSED
-                replay.known.take(refused if fact.certain else Evidence.UNCONFIRMED, why=fact.reason)
-            missed = replay.known.last is Evidence.MISSED and self._turns.is_waited_for(entry)
+            is_missed = entry.minion in fact.missed
+            replay.known.take(Evidence.MISSED if is_missed else fact.outcome, why=fact.why)
+            missed = is_missed and self._turns.is_waited_for(entry)
             self._decide(entry, replay, Permits(waited_for=True) if missed else NOTHING_ELSE)
 
 

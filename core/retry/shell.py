@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -29,7 +30,7 @@ from saltext.jobs.core.retry import doings, facts
 from saltext.jobs.core.retry.capture import LATEST
 from saltext.jobs.core.retry.checkpoint import MARGIN
 from saltext.jobs.core.retry.effects import Effects, answer_time
-from saltext.jobs.core.retry.entry import ENDED, Entry
+from saltext.jobs.core.retry.entry import ENDED, Entry, Job, Key, Kind
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.metrics import metrics_of
 from saltext.jobs.core.retry.notes import Note
@@ -130,15 +131,13 @@ class RetryShell:
 
     async def _begin(self) -> None:
         """Take up what the store holds, then what was published since the last checkpoint, then requests."""
-        jobs, entries = await self._of_store(read_queue, self._ports, self._owner)
+        jobs, loads, entries = await self._of_store(read_queue, self._ports, self._owner)
+        self._loads.update(loads)
         notes = await self._of_store(self._ports.store.notes, self._owner)
-        self._loads.update({jid: load for jid, (_, load) in jobs.items()})
-        restored = tuple(job for job, _ in jobs.values())
-        while len(entries) > _PART:
-            self.machine.take_up(facts.Restored(restored, tuple(entries[-_PART:]), {}), self._ports.clock.now())
-            del entries[-_PART:]
+        for start in range(0, len(entries), _PART):
+            self.machine.take_up(jobs, entries[start : start + _PART], self._ports.clock.now())
             await compat.sleep(0)
-        self.step(facts.Restored(restored, tuple(entries), notes, self._checkpoint.open))
+        self.step(facts.Restored(notes, self._checkpoint.open))
         self.restored = True
         since = await self._take_over()
         gap = self._proof.start()
@@ -165,10 +164,10 @@ class RetryShell:
         """Take in the queues that masters of a cluster had of their own; return since when published jobs are looked for."""
         since = self._checkpoint.at
         for queue in earlier_queues(self._ports.earlier):
-            jobs, entries = await self._of_store(read_queue, self._ports, queue.owner)
+            jobs, loads, entries = await self._of_store(read_queue, self._ports, queue.owner)
             if queue.owner != self._owner:
-                self._loads.update({jid: load for jid, (_, load) in jobs.items()})
-                self.step(facts.Adopted(tuple(job for job, _ in jobs.values()), tuple(entries)))
+                self._loads.update(loads)
+                self.step(facts.Requested("adopt", {"jobs": jobs, "entries": entries}))
             log.info("The %d entries of the master %s are taken over", len(entries), queue.owner)
             self.writer.when_durable(functools.partial(retire, queue, self._ports.folder))
             since = min(since, queue.at)
@@ -331,9 +330,18 @@ class RetryShell:
         self._alarm.set(self.machine.next_due)
         return answer
 
-    def _record_of(self, minion: str, jid: str) -> dict[str, Any] | None:
-        entry = self.machine.entry(minion, jid)
-        return None if entry is None else entry.as_record()
+    def _record_of(self, key: Key) -> dict[str, Any] | None:
+        """Return what is to be stored under a key; None where there is nothing."""
+        machine, jid = self.machine, key.jid
+        if key.kind is Kind.CLAIMS:
+            return machine.claims_of(jid)
+        if key.kind is Kind.JOB:
+            if jid not in machine.jobs:
+                return None
+            told = {"owner": self._owner, "published_at": machine.jobs[jid].published_at}
+            return {**told, "load": self._loads[jid], "minions": machine.minions_of(jid)}
+        kept = machine.notes.get(jid) if key.kind is Kind.NOTE else machine.entry(key.of, jid)
+        return None if kept is None else kept.as_record()
 
     def _refused(self, jid: str, reason: str) -> None:
         self.step(facts.Refused(jid, reason))
@@ -363,10 +371,8 @@ class RetryShell:
         self._service.sweep(self._ports.wall())
         self._write_checkpoint()
         self._loop.spawn_callback(self._beat)
-        # What has ended counts for little, and the store may have refused it.
-        entry = next((entry for entry in self.machine.entries() if entry.state not in ENDED), None)
-        noted = next(iter(self.machine.notes.items()), None)
-        self.writer.when_durable(lambda: self._loop.spawn_callback(self._look_for_stored, entry, noted))
+        sample = self._sample()
+        self.writer.when_durable(lambda: self._loop.spawn_callback(self._look_for_stored, sample))
 
     async def _beat(self) -> None:
         try:
@@ -374,19 +380,26 @@ class RetryShell:
         except StateError as exc:
             log.debug("No heartbeat: %s", exc)
 
-    async def _look_for_stored(self, entry: Entry | None, noted: tuple[str, Note] | None) -> None:
+    def _sample(self) -> dict[Key, Job | Entry | Note]:
+        """Return something of each kind that the store has. What has ended counts for little, and may have been refused."""
+        machine, found = self.machine, dict[Key, Job | Entry | Note]()
+        entry = next((entry for entry in machine.entries() if entry.state not in ENDED), None)
+        if entry is not None:
+            found[Key(Kind.JOB, entry.jid)] = machine.jobs[entry.jid]
+            found[Key(Kind.ENTRY, entry.jid, entry.minion)] = entry
+        for jid, note in itertools.islice(machine.notes.items(), 1):
+            found[Key(Kind.NOTE, jid, self._owner)] = note
+        return found
+
+    async def _look_for_stored(self, sample: Mapping[Key, Any]) -> None:
         """Look whether the store still has what it was given: where somebody has removed that, it gets all anew."""
         try:
-            note = None if noted is None else (self._owner, noted[0])
-            is_whole = await self._store_worker.call(self._ports.store.has_all, entry, note)
+            is_whole = await self._store_worker.call(self._ports.store.has_all, sample)
         except StateError as exc:
             log.debug("The store cannot be looked at: %s", exc)
             return
         # What the engine itself has removed meanwhile says nothing.
-        machine = self.machine
-        entry_goes = entry is not None and (machine.entry(entry.minion, entry.jid) is not entry or entry.state in ENDED)
-        note_goes = noted is not None and machine.notes.get(noted[0]) is not noted[1]
-        if not (is_whole or entry_goes or note_goes):
+        if not is_whole and sample == self._sample():
             log.error("Records of the retry queue were removed from the store; what the engine knows is written again")
             self._effects.save_all()
 

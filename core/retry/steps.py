@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from saltext.jobs.core.retry.knowledge import Knowledge
 
@@ -106,13 +107,12 @@ PUBLISHED = RESTING | {
 }
 
 
+@dataclass(slots=True, eq=False)
 class Replay:
     """The job that a minion is getting: where that stands, and what is known of it."""
 
-    __slots__ = ("known", "step")
-
-    def __init__(self, step: Step, known: Knowledge) -> None:
-        self.step, self.known = step, known
+    step: Step
+    known: Knowledge
 
     @property
     def jid(self) -> str:

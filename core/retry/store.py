@@ -30,12 +30,12 @@ Blocks: use it in one Worker. It must never let one unreadable record keep anoth
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import salt.cache
 import salt.payload
@@ -46,7 +46,7 @@ from saltext.jobs.core.disk.lease import no_fence
 from saltext.jobs.core.disk.local_banks import LocalBanks
 from saltext.jobs.core.errors import LaterVersion, StateError
 from saltext.jobs.core.ids import is_plain
-from saltext.jobs.core.retry.entry import Entry, State
+from saltext.jobs.core.retry.entry import Entry, Key, Kind, State
 from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.retry.refusals import is_of_the_record
 from saltext.jobs.core.store.keys import Keys
@@ -68,30 +68,15 @@ _REFUSED = "refused."
 FORMAT = 2
 
 
-@dataclass
-class Changes:
-    """What is to be written; None removes. Later changes of the same key replace earlier ones."""
+_BANKS = {Kind.JOB: JOBS, Kind.CLAIMS: CLAIMS, Kind.ENTRY: QUEUE, Kind.NOTE: NOTES}
 
-    jobs: dict[str, dict[str, Any] | None] = field(default_factory=dict)
-    entries: dict[tuple[str, str], dict[str, Any] | None] = field(default_factory=dict)
-    claims: dict[str, dict[str, float]] = field(default_factory=dict)
-    notes: dict[tuple[str, str], dict[str, Any] | None] = field(default_factory=dict)  # by owner and jid
+#: What is to be written; None removes.
+Changes = Mapping[Key, Mapping[str, Any] | None]
+T = TypeVar("T")
 
-    def __bool__(self) -> bool:
-        return bool(self.jobs or self.claims or self.entries or self.notes)
 
-    def without(self, jids: Mapping[str, str]) -> Changes:
-        """Return the changes that are about other jobs than these."""
-        return Changes(
-            {jid: job for jid, job in self.jobs.items() if jid not in jids},
-            {key: entry for key, entry in self.entries.items() if key[1] not in jids},
-            {jid: claims for jid, claims in self.claims.items() if jid not in jids},
-            {key: note for key, note in self.notes.items() if key[1] not in jids},
-        )
-
-    def jids(self) -> set[str]:
-        """Return the jobs that they are about."""
-        return {*self.jobs, *self.claims, *(jid for _, jid in (*self.entries, *self.notes))}
+class _Damaged(Exception):
+    """A record cannot be used, and is set aside as far as possible."""
 
 
 class RetryStore:
@@ -118,13 +103,10 @@ class RetryStore:
         #: ``{jid: why}`` of the jobs that have been met and that a later version has written: nothing of them is touched.
         self.later: dict[str, str] = {}
 
-    def _queue(self, minion: str) -> str:
-        """Return the bank of a minion's entries."""
-        return f"{QUEUE}/{self._keys.encode(minion)}"
-
-    def _notes(self, owner: str) -> str:
-        """Return the bank of a master's notes."""
-        return f"{NOTES}/{self._keys.encode(owner)}"
+    def _place(self, key: Key) -> tuple[str, str]:
+        """Return the bank of a record, and its key there."""
+        bank = _BANKS[key.kind]
+        return (f"{bank}/{self._keys.encode(key.of)}" if key.of else bank), key.jid
 
     def write(self, changes: Changes) -> dict[str, str]:
         """
@@ -137,30 +119,25 @@ class RetryStore:
             self._fence()
         except OSError as exc:
             raise StateError(str(exc)) from exc
-        refused = {jid: self.later[jid] for jid in self.later.keys() & changes.jids()}
-        changes = changes.without(refused)
-        for jid, snapshot in changes.jobs.items():
-            if snapshot is not None:
-                self._try(refused, jid, "store", JOBS, jid, _numbered(snapshot))
-        for jid, claims in changes.claims.items():
-            self._try(refused, jid, "store", CLAIMS, jid, claims, *self._durably)
+        refused = {jid: self.later[jid] for jid in self.later.keys() & {key.jid for key in changes}}
         emptied = set()
-        for (minion, jid), record in changes.entries.items():
-            if record is None:
-                self._try(refused, jid, "flush", self._queue(minion), jid)
-                emptied.add(minion)
-            elif jid not in refused:
-                self._try(refused, jid, "store", self._queue(minion), jid, _numbered(record))
-                emptied.discard(minion)
-        for minion in emptied if self._driver != "localfs" else ():
-            self._drop_if_empty(self._queue(minion))
-        for (owner, jid), note in changes.notes.items():
-            name, more = ("flush", ()) if note is None else ("store", (_numbered(note),))
-            self._try(refused, jid, name, self._notes(owner), jid, *more)
-        for jid, snapshot in changes.jobs.items():
-            if snapshot is None:
-                self._try(refused, jid, "flush", CLAIMS, jid)
-                self._try(refused, jid, "flush", JOBS, jid)
+        for key in sorted(changes, key=lambda key: (key.kind is Kind.JOB and changes[key] is None, key)):
+            record, place = changes[key], self._place(key)
+            if key.jid in self.later or (key.kind is Kind.ENTRY and key.jid in refused and record is not None):
+                continue
+            if record is not None:
+                more = (record, *self._durably) if key.kind is Kind.CLAIMS else (_numbered(record),)
+                self._try(refused, key.jid, "store", *place, *more)
+                emptied.discard(place[0])
+                continue
+            if key.kind is Kind.JOB:
+                self._try(refused, key.jid, "flush", CLAIMS, key.jid)
+            self._try(refused, key.jid, "flush", *place)
+            if key.kind is Kind.ENTRY:
+                emptied.add(place[0])
+        for bank in emptied if self._driver != "localfs" else ():
+            if not self._do("list", bank):
+                self._do("flush", bank)
         return refused
 
     @property
@@ -215,35 +192,14 @@ class RetryStore:
         :raises StateError: when the store cannot be read at all.
         """
         try:
-            snapshot = self._fetch(JOBS, jid)
-            if not snapshot:
-                return {}
-            _check_snapshot(jid, snapshot)
-        except LaterVersion:
-            raise
-        except StateError as exc:
-            if self._is_away():
-                raise
+            return self._read(Key(Kind.JOB, jid), lambda record: _snapshot(jid, record)) or {}
+        except _Damaged as exc:
             log.error("Job %s cannot be replayed: its snapshot is set aside: %s", jid, exc)
-            self._put_aside(JOBS, jid)
             return {}
-        return dict(snapshot)
 
-    def has_all(self, entry: Entry | None, note: tuple[str, str] | None) -> bool:
-        """
-        Tell whether a record of each kind is there: an entry, its job's snapshot, and the note of a master about a job.
-
-        :raises StateError: when the store cannot be read.
-        """
-        places = [(JOBS, entry.jid), (self._queue(entry.minion), entry.jid)] if entry is not None else []
-        if note is not None:
-            places.append((self._notes(note[0]), note[1]))
-        return all(self._do("contains", *place) for place in places)
-
-    def drop_snapshot(self, jid: str) -> None:
-        """Remove a snapshot to which no entry belongs. :raises StateError: when that cannot be done."""
-        self._do("flush", CLAIMS, jid)
-        self._do("flush", JOBS, jid)
+    def has_all(self, keys: Iterable[Key]) -> bool:
+        """Tell whether these records are there. :raises StateError: when the store cannot be read."""
+        return all(self._do("contains", *self._place(key)) for key in keys)
 
     def entries(self, jid: str, snapshot: Mapping[str, Any], minion: str | None = None) -> Iterator[Entry]:
         """
@@ -256,40 +212,34 @@ class RetryStore:
         """
         claims = self._claims(jid)
         for name in snapshot["minions"] if minion is None else {minion}.intersection(snapshot["minions"]):
+            name = sys.intern(name)  # one name for all jobs of a minion
+            key, make = Key(Kind.ENTRY, jid, name), functools.partial(Entry.from_record, name, jid)
             try:
-                record = self._fetch(self._queue(name), jid)
-                if record:
-                    entry = Entry.from_record(sys.intern(name), jid, record)  # one name for all jobs of a minion
-                    count_claim(entry, claims.get(name))
-                    yield entry
+                entry = self._read(key, make)
             except LaterVersion as exc:
                 self._leave_alone(jid, exc)
                 raise
-            except (StateError, ValueError) as exc:
-                if self._is_away():
-                    raise StateError(f"The retry queue cannot be read: {exc}") from exc
+            except _Damaged as exc:
                 log.error("The entry of %s for job %s is set aside; the job is held: %s", name, jid, exc)
-                self._put_aside(self._queue(name), jid)
                 entry = _unknown(name, jid, snapshot)
                 if not self._read_only:
-                    self._do("store", self._queue(name), jid, _numbered(entry.as_record()))
+                    self._do("store", *self._place(key), _numbered(entry.as_record()))
+            if entry is not None:
+                count_claim(entry, claims.get(name))
                 yield entry
 
     def notes(self, owner: str) -> dict[str, Note]:
         """Return the notes of a master, by jid; what cannot be used is set aside. :raises StateError: as ``snapshots``."""
-        found, bank = {}, self._notes(owner)
-        for jid in self._do("list", bank) or ():
+        found = {}
+        for jid in self._do("list", self._place(Key(Kind.NOTE, "", owner))[0]) or ():
             try:
-                record = self._fetch(bank, jid)
-                if record:
-                    found[jid] = Note.from_record(record)
+                note = self._read(Key(Kind.NOTE, jid, owner), Note.from_record)
+                if note is not None:
+                    found[jid] = note
             except LaterVersion as exc:
                 self._leave_alone(jid, exc)
-            except (StateError, ValueError, KeyError, TypeError) as exc:
-                if self._is_away():
-                    raise StateError(f"The retry queue cannot be read: {exc}") from exc
+            except _Damaged as exc:
                 log.error("The note about job %s is set aside: %s", jid, exc)
-                self._put_aside(bank, jid)
         return found
 
     def set_aside(self) -> list[str]:
@@ -325,20 +275,36 @@ class RetryStore:
         value = self._do("fetch", OWNERS, owner)
         return float(value) if isinstance(value, (int, float)) else 0.0
 
+    def _read(self, key: Key, make: Callable[[Any], T]) -> T | None:
+        """
+        Return what is made of a record, None where there is none. One that cannot be used is moved out of the way, and a
+        copy kept where that is possible.
+
+        :raises LaterVersion: when a later version has written it.
+        :raises _Damaged: when it cannot be used.
+        :raises StateError: when the store cannot be read at all.
+        """
+        bank, name = self._place(key)
+        try:
+            found = self._do("fetch", bank, name)
+            formats.check(f"{bank} {name}", formats.number_of(found), FORMAT, "the job is not delivered")
+            return make(found) if found else None
+        except LaterVersion:
+            raise
+        except (StateError, ValueError) as exc:
+            if self._is_away():
+                raise StateError(f"The retry queue cannot be read: {exc}") from exc
+            if not self._read_only:
+                self._put_aside(bank, name)
+            raise _Damaged(str(exc)) from exc
+
     def _put_aside(self, bank: str, key: str) -> None:
-        """Move a record that cannot be used out of the way, and keep a copy of it where that is possible."""
-        if self._read_only:
-            return
         try:
             value = self._do("fetch", bank, key)
             self._do("store", ASIDE, f"{bank.replace('/', '.')}.{key}"[:200], value)
             self._do("flush", bank, key)
         except StateError as exc:
             log.debug("What cannot be decoded stays where it is: %s", exc)
-
-    def _drop_if_empty(self, bank: str) -> None:
-        if not self._do("list", bank):
-            self._do("flush", bank)
 
     def _is_away(self) -> bool:
         """Tell whether nothing can be read at all, so that it is not the record's fault."""
@@ -368,15 +334,6 @@ class RetryStore:
             self._opened = None  # Some go on failing on a broken connection.
             raise StateError(f"{name} {bank} {args[:1]}: {type(exc).__name__}: {exc}") from exc
 
-    def _fetch(self, bank: str, key: str) -> Any:
-        """Return a record that has a format. :raises LaterVersion, StateError:"""
-        found = self._do("fetch", bank, key)
-        try:
-            formats.check(f"{bank} {key}", formats.number_of(found), FORMAT, "the job is not delivered")
-        except ValueError as exc:
-            raise StateError(str(exc)) from exc
-        return found
-
 
 def _numbered(record: Mapping[str, Any]) -> dict[str, Any]:
     return {**record, formats.FIELD: FORMAT}
@@ -396,7 +353,7 @@ def count_claim(entry: Entry, at: Any) -> None:
         entry.claim(float(at))
 
 
-def _check_snapshot(jid: str, snapshot: Any) -> None:
+def _snapshot(jid: str, snapshot: Any) -> dict[str, Any]:
     try:
         usable = (
             is_plain(jid)
@@ -407,9 +364,10 @@ def _check_snapshot(jid: str, snapshot: Any) -> None:
             and all(is_plain(minion) for minion in snapshot["minions"])
         )
     except (KeyError, TypeError) as exc:
-        raise StateError(f"{type(exc).__name__}: {exc}") from exc
+        raise ValueError(f"{type(exc).__name__}: {exc}") from exc
     if not usable:
-        raise StateError("it is no snapshot of a job")
+        raise ValueError("it is no snapshot of a job")
+    return dict(snapshot)
 
 
 def _unknown(minion: str, jid: str, snapshot: Mapping[str, Any]) -> Entry:

@@ -15,7 +15,7 @@ from saltext.jobs.core.errors import LaterVersion
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.master.identity import WHO
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.entry import Asker, Entry, Job
+from saltext.jobs.core.retry.entry import Asker, Entry, Job, Key, Kind
 from saltext.jobs.core.retry.pause import pause, resume
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.reader import job_of
@@ -24,7 +24,10 @@ from saltext.jobs.core.retry.reader import job_of
 OWNER_GONE = 180.0
 
 Request = Mapping[str, Any]
-_Make = Callable[[Request], facts.Fact | Awaitable[facts.Fact]]
+Given = Mapping[str, Any]
+#: Requests for which another function of owing.py has the name: what was recovered is taken in like another master's.
+_DO = {"take_up": "adopt"}
+_Make = Callable[[Request], Given | Awaitable[Given]]
 
 
 class Verbs:
@@ -49,44 +52,44 @@ class Verbs:
             "enqueue": self._enqueue,
             "adopt": self._adopt,
             "take_up": self._take_up,
-            "replay": lambda asked: facts.ReplayRequested(str(asked.get("minion"))),
-            "retry": lambda asked: facts.RetryRequested(asked.get("minion"), asked.get("jid"), asker_of(asked)),
-            "cancel": lambda asked: facts.CancelRequested(asked.get("minion"), asked.get("jid")),
-            "purge": lambda asked: facts.PurgeRequested(tuple(asked["states"])),
+            "replay": lambda asked: {"minion": str(asked.get("minion"))},
+            "retry": lambda asked: {**selected(asked), "asker": asker_of(asked)},
+            "cancel": selected,
+            "purge": lambda asked: {"states": tuple(asked["states"])},
             "pause": self._pause,
             "resume": self._resume,
         }
-        return {verb: self._in_order(make) for verb, make in made.items()}
+        return {verb: self._in_order(verb, make) for verb, make in made.items()}
 
-    def _in_order(self, make: _Make) -> Verb:
+    def _in_order(self, do: str, make: _Make) -> Verb:
         def verb(request: Request) -> Awaitable[Any]:
             # Which request is next is settled here, before any of them waits for anything.
             before, self._last = self._last, compat.Future()
-            return self._carry_out(make, request, before, self._last)
+            return self._carry_out(_DO.get(do, do), make, request, before, self._last)
 
         return verb
 
-    async def _carry_out(self, make: _Make, request: Request, before: Any, done: Any) -> Any:
+    async def _carry_out(self, do: str, make: _Make, request: Request, before: Any, done: Any) -> Any:
         if before is not None:
             await before
         try:
-            made = make(request)
-            durable = self._take(made if isinstance(made, facts.Fact) else await made)
+            given = make(request)
+            durable = self._take(facts.Requested(do, given if isinstance(given, Mapping) else await given))
         finally:
             done.set_result(None)
         return await durable
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    def _pause(self, _request: Request) -> facts.Fact:
+    def _pause(self, _request: Request) -> Given:
         pause(self._ports.folder)
-        return facts.PauseRequested()
+        return {}
 
-    def _resume(self, _request: Request) -> facts.Fact:
+    def _resume(self, _request: Request) -> Given:
         resume(self._ports.folder)
-        return facts.ResumeRequested()
+        return {}
 
-    async def _enqueue(self, request: Request) -> facts.Fact:
+    async def _enqueue(self, request: Request) -> Given:
         jid, named = str(request.get("jid")), request.get("minions")
         if not is_plain(jid) or (named is not None and not all(is_plain(minion) for minion in named)):
             raise ValueError(f"{jid!r} with {named!r} names no job and minions")
@@ -115,16 +118,17 @@ class Verbs:
         if read.job.obstacle and named is None:
             raise ValueError(f"Job {jid} cannot be delivered: {read.job.obstacle}; name the minions")
         reason = str(request.get("reason") or "by an operator")
-        return facts.EnqueueRequested(read.job, owed, reason, named=named is not None, asker=asker_of(request))
+        given = {"job": read.job, "minions": owed, "reason": reason}
+        return {**given, "named": named is not None, "asker": asker_of(request)}
 
-    async def _adopt(self, request: Request) -> facts.Fact:
+    async def _adopt(self, request: Request) -> Given:
         owner = str(request.get("owner"))
         if owner == self._owner:
             raise ValueError(f"{owner} is this master")
         age = self._ports.wall() - await self._ports.store_worker.call(self._ports.store.last_beat, owner)
         if age < OWNER_GONE:
             raise ValueError(f"The master {owner} was alive {age:.0f} s ago; its entries are its own")
-        jobs, entries = await self._ports.store_worker.call(read_queue, self._ports, owner)
+        jobs, loads, entries = await self._ports.store_worker.call(read_queue, self._ports, owner)
         if not jobs:
             raise ValueError(f"The master {owner} has no entries")
         # A job is taken over whole: one of whose minions this master does not know stays where it is.
@@ -133,16 +137,20 @@ class Verbs:
         jobs = {jid: job for jid, job in jobs.items() if jid not in foreign}
         if not jobs:
             raise ValueError(f"Each job of the master {owner} is owed to a minion that has no accepted key here")
-        self._loads.update({jid: load for jid, (_, load) in jobs.items()})
-        taken = tuple(entry for entry in entries if entry.jid in jobs)
-        return facts.Adopted(tuple(job for job, _ in jobs.values()), taken)
+        self._loads.update({jid: loads[jid] for jid in jobs})
+        return {"jobs": jobs, "entries": entries}
 
-    async def _take_up(self, request: Request) -> facts.Fact:
+    async def _take_up(self, request: Request) -> Given:
         """Take up what the store holds of this master's own queue and is not known: job_cache.recover brought it back."""
-        jobs, entries = await self._ports.store_worker.call(read_queue, self._ports, self._owner, False)
-        for jid, (_, load) in jobs.items():
+        jobs, loads, entries = await self._ports.store_worker.call(read_queue, self._ports, self._owner, False)
+        for jid, load in loads.items():
             self._loads.setdefault(jid, load)
-        return facts.Adopted(tuple(job for job, _ in jobs.values()), tuple(entries))
+        return {"jobs": jobs, "entries": entries}
+
+
+def selected(request: Request) -> Given:
+    """Return which entries a request is about: of one minion or all, of one job or all."""
+    return {"minion": request.get("minion"), "jid": request.get("jid")}
 
 
 def asker_of(request: Request) -> Asker | None:
@@ -156,23 +164,23 @@ def asker_of(request: Request) -> Asker | None:
 
 def read_queue(
     ports: Ports, owner: str, tidy: bool = True
-) -> tuple[dict[str, tuple[Job, dict[str, Any]]], list[Entry]]:
+) -> tuple[dict[str, Job], dict[str, dict[str, Any]], list[Entry]]:
     """
-    Return what the store holds of a master's queue: ``{jid: (job, load)}`` and the entries. Blocks.
+    Return what the store holds of a master's queue: the jobs and their loads, by jid, and the entries. Blocks.
 
     :param tidy: whether a snapshot without entries is removed; its first one may be about to be written.
     :raises StateError: when the store cannot be read.
     """
-    jobs, entries = {}, []
+    jobs, loads, entries = dict[str, Job](), dict[str, dict[str, Any]](), list[Entry]()
     for jid, snapshot in ports.store.snapshots(owner):
         try:
             found = list(ports.store.entries(jid, snapshot))
         except LaterVersion:
             continue
         if found:
-            load = dict(snapshot["load"])
-            jobs[jid] = job_of(jid, load, float(snapshot["published_at"])), load
+            loads[jid] = dict(snapshot["load"])
+            jobs[jid] = job_of(jid, loads[jid], float(snapshot["published_at"]))
             entries += found
         elif tidy:
-            ports.store.drop_snapshot(jid)
-    return jobs, entries
+            ports.store.write({Key(Kind.JOB, jid): None})
+    return jobs, loads, entries

@@ -7,7 +7,6 @@ kept and written again until it does.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterable
@@ -16,6 +15,7 @@ from typing import Any
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.retry.entry import Key, Kind
 from saltext.jobs.core.retry.store import Changes, RetryStore
 
 log = lines.logger(__name__)
@@ -24,7 +24,7 @@ log = lines.logger(__name__)
 _PAUSE, _LONGEST_PAUSE = 1.0, 15.0
 #: Seconds for which changes are gathered, unless somebody waits for them.
 _GATHER = 1.0
-#: Most entries that are written at a stretch.
+#: Most entries and notes that are written at a stretch.
 _PART = 500
 
 
@@ -33,8 +33,7 @@ class Writer:
     :param loop: the engine's tornado loop; all methods are called on its thread.
     :param worker: the thread in which the store is used.
     :param store: where to.
-    :param record_of: returns the record of an entry by its minion and jid, or None where there is no such entry: what is
-        written is what an entry is by then.
+    :param record_of: returns the record under a key, or None where there is none: what is written is what it is by then.
     :param refused: called with (jid, reason) where the store refuses what belongs to a job; the rest it takes.
     """
 
@@ -43,36 +42,28 @@ class Writer:
         loop: Any,
         worker: Worker,
         store: RetryStore,
-        record_of: Callable[[str, str], dict[str, Any] | None],
+        record_of: Callable[[Key], dict[str, Any] | None],
         refused: Callable[[str, str], None],
     ) -> None:
         self._loop, self._worker, self._store = loop, worker, store
         self._record_of, self._refused = record_of, refused
-        self._changes = Changes()
-        self._entries: dict[tuple[str, str], None] = {}  # that have changed
-        self._waiting: list[Callable[[], None]] = []
-        self._claimed: list[Callable[[], None]] = []
+        # What has changed.
+        self._claims, self._jobs, self._rest = dict[Key, None](), dict[Key, None](), dict[Key, None]()
+        self._claimed, self._waiting = list[Callable[[], None]](), list[Callable[[], None]]()
         self._busy = False
         self._timer: Any = None
 
-    def put_job(self, jid: str, snapshot: dict[str, Any] | None) -> None:
-        """Store the snapshot of a job; None removes it."""
-        self._changes.jobs[jid] = snapshot
-        self._soon()
+    def put(self, keys: Iterable[Key]) -> None:
+        """Store what has become of these."""
+        for key in keys:
+            (self._jobs if key.kind is Kind.JOB else self._rest)[key] = None
+        # An entry often changes again within the second: then it is written once.
+        if self._timer is None and not self._busy:
+            self._timer = self._loop.call_later(_GATHER, self._begin)
 
-    def put_entries(self, keys: Iterable[tuple[str, str]]) -> None:
-        """Store what has become of entries, by minion and jid."""
-        self._entries.update(dict.fromkeys(keys))
-        self._soon()
-
-    def put_note(self, owner: str, jid: str, record: dict[str, Any] | None) -> None:
-        """Store a master's note about a job; None removes it."""
-        self._changes.notes[owner, jid] = record
-        self._soon()
-
-    def claim(self, jid: str, claims: dict[str, float], call: Callable[[], None]) -> None:
+    def claim(self, jid: str, call: Callable[[], None]) -> None:
         """Store all claims of a job before anything else, and call back when they are."""
-        self._changes.claims[jid] = claims
+        self._claims[Key(Kind.CLAIMS, jid)] = None
         self._claimed.append(call)
         self._begin()
 
@@ -84,16 +75,7 @@ class Writer:
     @property
     def idle(self) -> bool:
         """Whether everything is stored."""
-        return not (self._busy or self._has_changes or self._waiting or self._claimed)
-
-    @property
-    def _has_changes(self) -> bool:
-        return bool(self._entries or self._changes)
-
-    def _soon(self) -> None:
-        # An entry often changes again within the second: then it is written once.
-        if self._timer is None and not self._busy:
-            self._timer = self._loop.call_later(_GATHER, self._begin)
+        return not (self._busy or self._jobs or self._rest or self._waiting or self._claimed)
 
     def _begin(self) -> None:
         if self._timer is not None:
@@ -104,47 +86,31 @@ class Writer:
             self._loop.spawn_callback(self._write)
 
     async def _write(self) -> None:
-        while self._has_changes or self._waiting or self._claimed:
+        while self._claimed or self._jobs or self._rest or self._waiting:
+            calls: list[Callable[[], None]] = []
             if self._claimed:
-                claims, self._changes.claims = self._changes.claims, {}
-                await self._write_one(Changes(claims=claims), "_claimed")
-            elif self._waiting or self._due():
-                await self._write_one(self._take(), "_waiting")
+                changes: Changes = {key: self._record_of(key) for key in self._claims}
+                self._claims = {}
+                calls, self._claimed = self._claimed, calls
             else:
-                break
+                changes = self._take()
+                # Those that wait for everything are called once nothing is left of what was put before them.
+                if not self._jobs and not self._rest:
+                    calls, self._waiting = self._waiting, calls
+            await self._write_one(changes, calls)
         self._busy = False
-        if self._has_changes:
-            self._soon()
-
-    def _due(self) -> bool:
-        return self._timer is None and self._has_changes
 
     def _take(self) -> Changes:
         """Take a part of the changes that is written quickly, so that a claim need not wait long."""
-        changes, keys = self._changes, list(itertools.islice(self._entries, _PART))
+        keys = list(itertools.islice(self._rest, _PART))
         for key in keys:
-            del self._entries[key]
-        entries = {key: self._record_of(*key) for key in keys}
-        if not self._entries:
-            self._changes = Changes()
-            return dataclasses.replace(changes, entries=entries)
+            del self._rest[key]
+        changes = {key: self._record_of(key) for key in (*self._jobs, *keys)}
         # A job comes before its first entry, and goes after its last.
-        part = Changes(
-            jobs={jid: snapshot for jid, snapshot in changes.jobs.items() if snapshot is not None},
-            entries=entries,
-            notes=changes.notes,
-        )
-        changes.notes = {}
-        changes.jobs = {jid: None for jid, snapshot in changes.jobs.items() if snapshot is None}
-        return part
+        self._jobs = {key: None for key in self._jobs if changes[key] is None} if self._rest else {}
+        return {key: record for key, record in changes.items() if key not in self._jobs}
 
-    async def _write_one(self, changes: Changes, waiting: str) -> None:
-        # Those that wait for everything are called once nothing is left of what was put before them.
-        whole = waiting == "_claimed" or not self._has_changes
-        calls: list[Callable[[], None]] = []
-        if whole:
-            calls = getattr(self, waiting)
-            setattr(self, waiting, [])
+    async def _write_one(self, changes: Changes, calls: list[Callable[[], None]]) -> None:
         pause = 0.0
         refused: dict[str, str] = {}
         while changes:

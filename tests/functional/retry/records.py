@@ -6,7 +6,7 @@ import pathlib
 
 import salt.loader
 
-from saltext.jobs.core.retry.entry import Entry
+from saltext.jobs.core.retry.entry import Entry, Key, Kind
 
 JID = "20260516101112131415"
 
@@ -33,3 +33,13 @@ def snapshot_of(*minions, owner="here_master", **more):
 
 def record_of(minion, jid=JID):
     return Entry(minion, jid, 100.0, 1e10, "was away").as_record()
+
+
+def changes(jobs=(), entries=(), claims=(), notes=()):
+    """What is to be written: snapshots and claims by jid, entries by minion and jid, notes by master and jid."""
+    return {
+        **{Key(Kind.JOB, jid): snapshot for jid, snapshot in dict(jobs).items()},
+        **{Key(Kind.ENTRY, jid, minion): record for (minion, jid), record in dict(entries).items()},
+        **{Key(Kind.CLAIMS, jid): record for jid, record in dict(claims).items()},
+        **{Key(Kind.NOTE, jid, owner): record for (owner, jid), record in dict(notes).items()},
+    }

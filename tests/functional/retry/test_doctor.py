@@ -16,9 +16,9 @@ from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry import doctor
-from saltext.jobs.core.retry.store import FORMAT, Changes, RetryStore
+from saltext.jobs.core.retry.store import FORMAT, RetryStore
 from saltext.jobs.core.site import FileSite
-from tests.functional.retry.records import JID, load_of, record_of, snapshot_of
+from tests.functional.retry.records import JID, changes, load_of, record_of, snapshot_of
 
 SIGNED = {"require_minion_sign_messages": True, "drop_messages_signature_fail": True}
 
@@ -94,7 +94,7 @@ def test_an_engine_that_runs_and_does_nothing_is_told_of(opts, running):
 
 
 def test_records_that_were_damaged_are_named(opts):
-    RetryStore(opts).write(Changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
+    RetryStore(opts).write(changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
     path = pathlib.Path(opts["cachedir"]) / "job_retry" / "jobs" / f"{JID}.p"
     path.write_bytes(b"\x05")
     list(RetryStore(opts).snapshots())
@@ -104,7 +104,7 @@ def test_records_that_were_damaged_are_named(opts):
 
 def test_a_job_whose_records_the_store_refuses_is_named_with_the_reason(opts):
     long = "2" * 254
-    refused = RetryStore(opts).write(Changes({long: snapshot_of("a")}, {("a", long): record_of("a", long)}))
+    refused = RetryStore(opts).write(changes({long: snapshot_of("a")}, {("a", long): record_of("a", long)}))
     assert list(refused) == [long]
     found = doctor.examine(opts)
     assert found["set_aside"] == []
@@ -139,7 +139,7 @@ def test_that_nobody_can_tell_whose_the_queue_is_is_told_of(opts):
 
 
 def test_what_a_later_version_has_written_is_told_of(opts):
-    RetryStore(opts).write(Changes({JID: {**snapshot_of("a")}}, {("a", JID): record_of("a")}))
+    RetryStore(opts).write(changes({JID: {**snapshot_of("a")}}, {("a", JID): record_of("a")}))
     banks = salt.cache.Cache(opts)
     banks.store("job_retry/jobs", JID, {**banks.fetch("job_retry/jobs", JID), "format": FORMAT + 1})
     files.write_msgpack(FileSite(opts).path(JOB_RETRY) / "checkpoint", {"format": FORMAT + 1})

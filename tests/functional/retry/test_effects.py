@@ -12,7 +12,7 @@ from saltext.jobs.core.master import once
 from saltext.jobs.core.master.questions import Found
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.effects import Effects
-from saltext.jobs.core.retry.knowledge import Said
+from saltext.jobs.core.retry.knowledge import Evidence, Said
 from saltext.jobs.core.retry.reader import JobReader, job_of
 from tests.functional.retry.records import JID, load_of
 
@@ -96,7 +96,7 @@ def returned(fun, **more):
 def test_a_return_that_a_minion_has_kept_of_this_job_is_fetched(opts, job_cache, fun, told):
     job_cache.keep_load(JID, load_of(fun=fun), ["a"])
     fact, _ = asked(opts, job_cache, returned(told), fun=fun)
-    assert (fact.ran, fact.unasked) == ({"a"}, frozenset())
+    assert (fact.told[Evidence.FETCHED], fact.told[Evidence.UNASKED]) == ({"a"}, frozenset())
     assert job_cache.have_returned(JID, ["a"]) == {"a"}
 
 
@@ -106,10 +106,14 @@ def test_what_a_minion_has_returned_to_another_master_under_the_same_jid_is_no_r
 ):
     job_cache.keep_load(JID, load_of(), ["a"])
     fact, _ = asked(opts, job_cache, returned(told))
-    assert (fact.ran, fact.idle, fact.unasked) == (frozenset(), {"a"}, frozenset())
+    assert {evidence: minions for evidence, minions in fact.told.items() if minions} == {Evidence.IDLE: {"a"}}
     assert fact.said == {"a": Said.INTERRUPTED}, "it would not run under that jid"
     assert job_cache.have_returned(JID, ["a"]) == frozenset()
     assert "has run another function" in caplog.text
+
+
+def sent(outcome, why):
+    return facts.Sent(JID, ("a",), outcome=outcome, why=why)
 
 
 class Refusing:
@@ -126,9 +130,9 @@ class Refusing:
     ("why", "told"),
     [
         (NoMinionMatched("no such minion"), facts.Sent(JID, ("a",), missed=frozenset("a"))),
-        (PublishFailed("no", certain=True, forbidden=True), facts.SendFailed(JID, ("a",), "no", True, forbidden=True)),
-        (PublishFailed("no", certain=True), facts.SendFailed(JID, ("a",), "no", True)),
-        (PublishFailed("no answer"), facts.SendFailed(JID, ("a",), "no answer", False)),
+        (PublishFailed("no", certain=True, forbidden=True), sent(Evidence.FORBIDDEN, "no")),
+        (PublishFailed("no", certain=True), sent(Evidence.REFUSED, "no")),
+        (PublishFailed("no answer"), sent(Evidence.UNCONFIRMED, "no answer")),
     ],
 )
 def test_why_a_publish_failed_is_told(opts, job_cache, why, told):

@@ -18,9 +18,9 @@ from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.retry.entry import Entry
-from saltext.jobs.core.retry.store import Changes, RetryStore
+from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import FileSite
-from tests.functional.retry.records import JID, load_of, record_of, snapshot_of
+from tests.functional.retry.records import JID, changes, load_of, record_of, snapshot_of
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def runner(opts):
 
 
 def test_the_queue_is_listed_without_arguments(opts, runner):
-    RetryStore(opts).write(Changes({JID: snapshot_of("a", "b")}, {(name, JID): record_of(name) for name in "ab"}))
+    RetryStore(opts).write(changes({JID: snapshot_of("a", "b")}, {(name, JID): record_of(name) for name in "ab"}))
     rows = runner["job_retry.list"]()
     assert [row["minion"] for row in rows] == ["a", "b"]
     assert rows[0] == {
@@ -82,7 +82,7 @@ def test_an_entry_outside_its_window_tells_what_it_waits_for_and_until_when(opts
     own = {"metadata": {"job_retry": {"window": now}}}
     other = str(int(JID) + 1)
     jobs = {JID: snapshot_of("a"), other: {**snapshot_of("a"), "load": load_of(jid=other, kwargs=own)}}
-    RetryStore(opts).write(Changes(jobs, {("a", jid): record_of("a", jid) for jid in jobs}))
+    RetryStore(opts).write(changes(jobs, {("a", jid): record_of("a", jid) for jid in jobs}))
     runner = salt.loader.runner(opts)
     first, second = runner["job_retry.list"]()
     assert first["waits_for"] == f"its window {later} (UTC)"
@@ -97,7 +97,7 @@ def test_a_window_that_opens_too_late_is_told_of(opts):
     later = window_that_opens_in(3)
     opts["engines"] = [{"job_retry": {"window": later, "timezone": "UTC"}}]
     record = Entry("a", JID, 100.0, time.time() + 3600, "was away").as_record()
-    RetryStore(opts).write(Changes({JID: snapshot_of("a")}, {("a", JID): record}))
+    RetryStore(opts).write(changes({JID: snapshot_of("a")}, {("a", JID): record}))
     assert salt.loader.runner(opts)["job_retry.list"]()[0]["waits_for"].endswith("which opens after it expires")
 
 

@@ -8,9 +8,9 @@ from saltext.jobs.core.disk import files
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.owner import owner_of
-from saltext.jobs.core.retry.store import FORMAT, Changes, RetryStore
+from saltext.jobs.core.retry.store import FORMAT, RetryStore
 from saltext.jobs.core.site import FileSite
-from tests.functional.retry.records import JID, accept, record_of, snapshot_of
+from tests.functional.retry.records import JID, accept, changes, record_of, snapshot_of
 from tests.functional.retry.test_shell import Stage
 from tests.functional.retry.test_shell_log import Master
 
@@ -73,7 +73,7 @@ def test_what_masters_of_a_cluster_had_of_their_own_is_taken_over(masters, opts)
         jid = JID if minion == "a" else str(int(JID) + 1)
         snapshot = {**snapshot_of(minion), "owner": name}
         snapshot["load"] = {**snapshot["load"], "jid": jid}
-        RetryStore(opts).write(Changes({jid: snapshot}, {(minion, jid): {**record_of(minion), "jid": jid}}))
+        RetryStore(opts).write(changes({jid: snapshot}, {(minion, jid): {**record_of(minion), "jid": jid}}))
     stage = masters.lead("two")
     stage.until(lambda: stage.state("a") is not None)
     assert stage.state("b", str(int(JID) + 1)) is State.PENDING

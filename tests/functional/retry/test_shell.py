@@ -27,11 +27,11 @@ from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.retry.ports import ports_of
 from saltext.jobs.core.retry.shell import RetryShell
-from saltext.jobs.core.retry.store import FORMAT, Changes, RetryStore
+from saltext.jobs.core.retry.store import FORMAT, RetryStore
 from saltext.jobs.core.settings import RetrySettings
 from saltext.jobs.core.site import FileSite
 from saltext.jobs.core.sqlite.banks import banks_of
-from tests.functional.retry.records import JID, accept, load_of, record_of, snapshot_of
+from tests.functional.retry.records import JID, accept, changes, load_of, record_of, snapshot_of
 from tests.waiting import comes_true
 
 SIGNAL = "20260516101113000000"
@@ -150,7 +150,7 @@ def test_requests_that_were_left_while_the_engine_was_down_are_carried_out_in_th
 def test_who_begins_a_job_while_the_store_is_read_is_known_afterwards(stage, opts, job_cache, monkeypatch):
     accept(opts, "a")
     held = {**record_of("a"), "state": "held"}
-    RetryStore(opts).write(Changes({JID: snapshot_of("a")}, {("a", JID): held}))
+    RetryStore(opts).write(changes({JID: snapshot_of("a")}, {("a", JID): held}))
     for jid in (JID, SIGNAL):
         job_cache.keep_load(jid, load_of(jid=jid), ["a"])
     steps, step = [], stage.shell.machine.step
@@ -166,7 +166,7 @@ def test_who_begins_a_job_while_the_store_is_read_is_known_afterwards(stage, opt
 
 
 def test_a_kill_that_this_master_published_cancels_what_is_queued(stage, opts, job_cache):
-    RetryStore(opts).write(Changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
+    RetryStore(opts).write(changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
     stage.start()
     assert stage.state("a") is State.PENDING
     kill = load_of(jid=SIGNAL, fun="saltutil.kill_job", arg=[JID], user="ann")
@@ -214,7 +214,7 @@ def test_a_corrupt_record_of_a_publish_keeps_no_engine_from_starting(stage, opts
 def test_a_job_that_another_master_keeps_in_a_store_that_they_share_is_left_to_it(opts):
     shared = {**opts, "cache": "sqlite"}
     accept(shared, "a")
-    RetryStore(shared).write(Changes({JID: snapshot_of("a", owner="there_master")}))
+    RetryStore(shared).write(changes({JID: snapshot_of("a", owner="there_master")}))
     stage = Stage(shared, JobCache(shared))
     try:
         for jid in (JID, SIGNAL):
@@ -274,7 +274,7 @@ def test_a_start_of_a_minion_that_is_owed_nothing_is_not_even_decoded_and_rememb
 
 
 def test_a_start_of_a_minion_that_is_owed_a_job_is_wanted(stage):
-    RetryStore(stage.opts).write(Changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
+    RetryStore(stage.opts).write(changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
     accept(stage.opts, "a")
     stage.start()
     assert stage.shell.wants("salt/minion/a/start")
@@ -283,7 +283,7 @@ def test_a_start_of_a_minion_that_is_owed_a_job_is_wanted(stage):
 
 def test_a_job_of_a_later_version_is_not_queued_anew(stage, opts, job_cache):
     accept(opts, "a")
-    RetryStore(opts).write(Changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
+    RetryStore(opts).write(changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
     banks = salt.cache.Cache(opts)
     banks.store("job_retry/jobs", JID, {**banks.fetch("job_retry/jobs", JID), "format": FORMAT + 1})
     written = banks.fetch("job_retry/jobs", JID), banks.fetch("job_retry/queue/a", JID)
@@ -321,9 +321,8 @@ def test_what_somebody_removes_from_the_store_under_the_engine_is_written_again(
     opts = {**opts, "cache": driver}
     accept(opts, "a", "b")
     stage, store = Stage(opts, job_cache), RetryStore(opts)
-    changes = Changes({JID: snapshot_of("a", "b")}, {(minion, JID): record_of(minion) for minion in "ab"})
-    changes.notes["here_master", SIGNAL] = Note(1e10, settled={"c"}).as_record()
-    store.write(changes)
+    notes = {("here_master", SIGNAL): Note(1e10, settled={"c"}).as_record()}
+    store.write(changes({JID: snapshot_of("a", "b")}, {(name, JID): record_of(name) for name in "ab"}, notes=notes))
     stage.start()
     stage.until(lambda: store.last_beat("here_master"))
     stage.until(lambda: stage.shell.writer.idle)

@@ -12,9 +12,9 @@ from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.log import segments
 from saltext.jobs.core.retry.entry import State
-from saltext.jobs.core.retry.store import Changes, RetryStore
+from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import FileSite
-from tests.functional.retry.records import JID, accept, load_of, record_of, returners, snapshot_of
+from tests.functional.retry.records import JID, accept, changes, load_of, record_of, returners, snapshot_of
 from tests.functional.retry.test_shell import SIGNAL, Stage
 
 
@@ -90,7 +90,7 @@ def test_who_begins_a_job_before_its_publish_was_read_has_begun_it(make, master)
 
 
 def test_a_kill_ends_what_was_published_before_it_and_nothing_that_was_published_after_it(make, master, opts):
-    RetryStore(opts).write(Changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
+    RetryStore(opts).write(changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
     stage = make()
     stage.run(1.5)  # and nothing is searched for any more: what a search finds has no order
     master.publish(JID, "a", "b")
@@ -216,7 +216,7 @@ def test_what_an_engine_has_read_may_go_from_the_log(make, master):
 def test_a_checkpoint_of_0_2_0_is_gone_on_from(make, master, opts):
     """It has a time and no place in a log; what was settled since then is looked at once more, and left as it is."""
     held = {**record_of("a"), "state": "held"}
-    RetryStore(opts).write(Changes({JID: snapshot_of("a")}, {("a", JID): held}))
+    RetryStore(opts).write(changes({JID: snapshot_of("a")}, {("a", JID): held}))
     before = time.time() - 600
     master.publish(JID, "a")
     master.publish("20260516111111111111", "b")

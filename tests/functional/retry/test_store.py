@@ -16,11 +16,11 @@ import salt.loader
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.retry.entry import Entry, State
 from saltext.jobs.core.retry.notes import Note
-from saltext.jobs.core.retry.store import CLAIMS, FORMAT, JOBS, NOTES, QUEUE, Changes, RetryStore
+from saltext.jobs.core.retry.store import CLAIMS, FORMAT, JOBS, NOTES, QUEUE, RetryStore
 from saltext.jobs.core.retry.verbs import read_queue
 from tests.faults import full_disk
 from tests.functional.cache_servers import DRIVERS, driver_options
-from tests.functional.retry.records import JID, record_of, snapshot_of
+from tests.functional.retry.records import JID, changes, record_of, snapshot_of
 
 
 @pytest.fixture(params=DRIVERS)
@@ -38,7 +38,7 @@ def any_store(any_opts):
 
 def test_what_is_stored_is_found_by_another_process_on_every_driver(any_store, any_opts):
     names = ("a", "B", "b", "web.example.com")
-    any_store.write(Changes({JID: snapshot_of(*names)}, {(name, JID): record_of(name) for name in names}))
+    any_store.write(changes({JID: snapshot_of(*names)}, {(name, JID): record_of(name) for name in names}))
     again = RetryStore(any_opts)
     found = dict(again.snapshots())
     assert list(found) == [JID]
@@ -49,24 +49,24 @@ def test_what_is_stored_is_found_by_another_process_on_every_driver(any_store, a
 
 def test_jids_that_look_alike_are_jobs_of_their_own_on_every_driver(any_store):
     jids = ("deploy", "Deploy", "déploy", "_deploy", "a?b=c")
-    any_store.write(Changes({jid: snapshot_of("a") for jid in jids}, {("a", jid): record_of("a") for jid in jids}))
-    any_store.write(Changes({"Deploy": None}, {("a", "Deploy"): None}))
+    any_store.write(changes({jid: snapshot_of("a") for jid in jids}, {("a", jid): record_of("a") for jid in jids}))
+    any_store.write(changes({"Deploy": None}, {("a", "Deploy"): None}))
     found = dict(any_store.snapshots())
     assert set(found) == {"deploy", "déploy", "_deploy", "a?b=c"}
     assert all([entry.jid for entry in any_store.entries(jid, found[jid])] == [jid] for jid in found)
 
 
 def test_what_is_removed_is_gone_on_every_driver(any_store):
-    any_store.write(Changes({JID: snapshot_of("a", "b")}, {(name, JID): record_of(name) for name in "ab"}))
-    any_store.write(Changes({}, {("a", JID): None}))
+    any_store.write(changes({JID: snapshot_of("a", "b")}, {(name, JID): record_of(name) for name in "ab"}))
+    any_store.write(changes({}, {("a", JID): None}))
     assert [entry.minion for entry in any_store.entries(JID, any_store.snapshot(JID))] == ["b"]
-    any_store.write(Changes({JID: None}, {("b", JID): None}))
+    any_store.write(changes({JID: None}, {("b", JID): None}))
     assert list(any_store.snapshots()) == []
 
 
 def test_a_claim_counts_until_the_entry_says_something_newer(any_store):
-    any_store.write(Changes({JID: snapshot_of("a", "b")}, {(name, JID): record_of(name) for name in "ab"}))
-    any_store.write(Changes(claims={JID: {"a": 200.0}}))
+    any_store.write(changes({JID: snapshot_of("a", "b")}, {(name, JID): record_of(name) for name in "ab"}))
+    any_store.write(changes(claims={JID: {"a": 200.0}}))
 
     def states():
         found = any_store.entries(JID, any_store.snapshot(JID))
@@ -75,10 +75,10 @@ def test_a_claim_counts_until_the_entry_says_something_newer(any_store):
     assert states() == {"a": (State.CLAIMED, 1), "b": (State.PENDING, 0)}
     newer = Entry.from_record("a", JID, record_of("a"))
     newer.move(State.HELD, 300.0, "was begun")
-    any_store.write(Changes({}, {("a", JID): newer.as_record()}))
+    any_store.write(changes({}, {("a", JID): newer.as_record()}))
     assert states() == {"a": (State.HELD, 0), "b": (State.PENDING, 0)}
-    any_store.write(Changes({JID: None}, {("a", JID): None, ("b", JID): None}))
-    any_store.write(Changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
+    any_store.write(changes({JID: None}, {("a", JID): None, ("b", JID): None}))
+    any_store.write(changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
     assert states() == {"a": (State.PENDING, 0)}  # nothing is left of the claim
 
 
@@ -91,23 +91,23 @@ def test_a_claim_is_on_the_disk_when_it_is_written_so_that_a_power_cut_sends_not
         sync(number)
 
     monkeypatch.setattr(os, "fsync", note)
-    RetryStore(opts).write(Changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
+    RetryStore(opts).write(changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
     assert synced == []  # what the job cache and the minions tell again is not waited for
-    RetryStore(opts).write(Changes(claims={JID: {"a": 200.0}}))
+    RetryStore(opts).write(changes(claims={JID: {"a": 200.0}}))
     assert all(CLAIMS in path for path in synced)
     assert {os.path.isdir(path) for path in synced} == {True, False}  # the file, and its name
 
 
 def test_entries_of_other_masters_are_left_alone(opts):
     store = RetryStore(opts)
-    store.write(Changes({"1": snapshot_of("a"), "2": snapshot_of("a", owner="other_master")}))
+    store.write(changes({"1": snapshot_of("a"), "2": snapshot_of("a", owner="other_master")}))
     assert [jid for jid, _ in store.snapshots("here_master")] == ["1"]
 
 
 @pytest.mark.parametrize("rubbish", [{"state": "x"}, ["list"], "text", {"minion": "b"}])
 def test_a_corrupt_entry_is_held_with_the_reason_and_harms_no_other(opts, rubbish, caplog):
     store = RetryStore(opts)
-    store.write(Changes({JID: snapshot_of("a", "b")}, {("b", JID): record_of("b")}))
+    store.write(changes({JID: snapshot_of("a", "b")}, {("b", JID): record_of("b")}))
     salt.cache.Cache(opts).store("job_retry/queue/a", JID, rubbish)
     with caplog.at_level(logging.ERROR):
         states = {entry.minion: entry.state for entry in store.entries(JID, store.snapshot(JID))}
@@ -119,27 +119,27 @@ def test_a_corrupt_entry_is_held_with_the_reason_and_harms_no_other(opts, rubbis
 @pytest.mark.parametrize("number", [float("inf"), float("nan")])
 def test_an_entry_with_a_number_that_is_none_is_held_and_harms_no_other(opts, name, number):
     store = RetryStore(opts)
-    store.write(Changes({JID: snapshot_of("a", "b")}, {("a", JID): {**record_of("a"), name: number}}))
-    store.write(Changes(entries={("b", JID): record_of("b")}))
+    store.write(changes({JID: snapshot_of("a", "b")}, {("a", JID): {**record_of("a"), name: number}}))
+    store.write(changes(entries={("b", JID): record_of("b")}))
     states = {entry.minion: entry.state for entry in store.entries(JID, store.snapshot(JID))}
     assert states == {"a": State.HELD, "b": State.PENDING}
 
 
 def test_a_claim_at_a_time_that_is_none_counts_for_nothing(opts):
     store = RetryStore(opts)
-    store.write(Changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}, {JID: {"a": float("inf")}}))
+    store.write(changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}, {JID: {"a": float("inf")}}))
     assert [entry.state for entry in store.entries(JID, store.snapshot(JID))] == [State.PENDING]
 
 
 def test_a_snapshot_from_a_time_that_is_none_is_set_aside_and_harms_no_other(opts):
     store = RetryStore(opts)
-    store.write(Changes({"1": {**snapshot_of("a"), "published_at": float("nan")}, "2": snapshot_of("a")}))
+    store.write(changes({"1": {**snapshot_of("a"), "published_at": float("nan")}, "2": snapshot_of("a")}))
     assert [jid for jid, _ in store.snapshots()] == ["2"]
 
 
 def test_a_file_that_cannot_be_decoded_is_held_with_the_reason(opts):
     store = RetryStore(opts)
-    store.write(Changes({JID: snapshot_of("a", "b")}, {(name, JID): record_of(name) for name in "ab"}))
+    store.write(changes({JID: snapshot_of("a", "b")}, {(name, JID): record_of(name) for name in "ab"}))
     (pathlib.Path(opts["cachedir"]) / "job_retry/queue/a" / f"{JID}.p").write_bytes(b"\xc1\xff garbage")
     states = {entry.minion: entry.state for entry in store.entries(JID, store.snapshot(JID))}
     assert states == {"a": State.HELD, "b": State.PENDING}
@@ -147,7 +147,7 @@ def test_a_file_that_cannot_be_decoded_is_held_with_the_reason(opts):
 
 def test_a_corrupt_snapshot_is_set_aside_and_harms_no_other(opts, caplog):
     store = RetryStore(opts)
-    store.write(Changes({"1": snapshot_of("a"), "2": snapshot_of("a")}))
+    store.write(changes({"1": snapshot_of("a"), "2": snapshot_of("a")}))
     salt.cache.Cache(opts).store("job_retry/jobs", "1", {"owner": 7})
     assert [jid for jid, _ in store.snapshots()] == ["2"]
     assert [jid for jid, _ in store.snapshots()] == ["2"]
@@ -165,14 +165,14 @@ def test_a_corrupt_snapshot_that_is_asked_for_by_its_jid_is_none_and_set_aside(o
 
 
 def test_a_runner_changes_nothing_when_it_reads(opts):
-    RetryStore(opts).write(Changes({"1": snapshot_of("a")}))
+    RetryStore(opts).write(changes({"1": snapshot_of("a")}))
     salt.cache.Cache(opts).store("job_retry/jobs", "1", {"owner": 7})
     assert list(RetryStore(opts, read_only=True).snapshots()) == []
     assert salt.cache.Cache(opts).fetch("job_retry/jobs", "1") == {"owner": 7}
 
 
 def test_files_are_for_the_masters_user_only(opts):
-    RetryStore(opts).write(Changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
+    RetryStore(opts).write(changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
     found = list((pathlib.Path(opts["cachedir"]) / "job_retry").rglob("*.p"))
     assert len(found) == 2
     assert all(path.stat().st_mode & 0o077 == 0 for path in found)
@@ -180,8 +180,8 @@ def test_files_are_for_the_masters_user_only(opts):
 
 def test_a_removed_queue_leaves_no_directory(opts):
     store = RetryStore(opts)
-    store.write(Changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
-    store.write(Changes({JID: None}, {("a", JID): None}))
+    store.write(changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}))
+    store.write(changes({JID: None}, {("a", JID): None}))
     assert not (pathlib.Path(opts["cachedir"]) / "job_retry/queue/a").exists()
 
 
@@ -193,11 +193,11 @@ def test_a_store_that_is_away_is_reported_as_such(opts):
 
 def test_notes_are_found_by_another_process_on_every_driver(any_store, any_opts):
     note = Note(1e10, {"a", "b"}, {"c"})
-    any_store.write(Changes(notes={("here_master", JID): note.as_record(), ("there_master", JID): note.as_record()}))
+    any_store.write(changes(notes={("here_master", JID): note.as_record(), ("there_master", JID): note.as_record()}))
     found = RetryStore(any_opts).notes("here_master")
     assert {jid: one.as_record() for jid, one in found.items()} == {JID: note.as_record()}
     assert any_store.notes("other_master") == {}
-    any_store.write(Changes(notes={("here_master", JID): None}))
+    any_store.write(changes(notes={("here_master", JID): None}))
     assert any_store.notes("here_master") == {}
     assert set(any_store.notes("there_master")) == {JID}
 
@@ -205,7 +205,7 @@ def test_notes_are_found_by_another_process_on_every_driver(any_store, any_opts)
 @pytest.mark.parametrize("rubbish", [{"begun": []}, "text", {"until": "x"}])
 def test_a_corrupt_note_harms_no_other(opts, rubbish, caplog):
     store = RetryStore(opts)
-    store.write(Changes(notes={("here_master", JID): Note(1e10, {"a"}).as_record()}))
+    store.write(changes(notes={("here_master", JID): Note(1e10, {"a"}).as_record()}))
     salt.cache.Cache(opts).store("job_retry/notes/here_master", "1", rubbish)
     assert list(store.notes("here_master")) == [JID]
     assert "set aside" in caplog.text
@@ -213,10 +213,10 @@ def test_a_corrupt_note_harms_no_other(opts, rubbish, caplog):
 
 def test_a_job_of_which_the_driver_refuses_something_keeps_no_other_from_being_stored(opts):
     store, long = RetryStore(opts), "9" * 254
-    changes = Changes(
+    both = changes(
         {long: snapshot_of("a"), JID: snapshot_of("a")}, {("a", long): record_of("a", long), ("a", JID): record_of("a")}
     )
-    assert list(store.write(changes)) == [long]
+    assert list(store.write(both)) == [long]
     assert [entry.jid for entry in store.entries(JID, store.snapshot(JID))] == [JID]
 
 
@@ -224,8 +224,8 @@ def test_a_disk_without_room_for_a_record_is_full_and_refuses_no_job(opts):
     store, big = RetryStore(opts), snapshot_of(*(f"minion{number}" for number in range(200)))
     store.beat("here_master", 1.0)
     with full_disk(most=1000), pytest.raises(StateError):  # which a small record still finds room on
-        store.write(Changes({JID: big}))
-    assert store.write(Changes({JID: big})) == store.refused() == {}
+        store.write(changes({JID: big}))
+    assert store.write(changes({JID: big})) == store.refused() == {}
     assert store.snapshot(JID) == {**big, "format": FORMAT}
 
 
@@ -233,7 +233,7 @@ def test_what_stands_in_the_way_of_one_record_keeps_no_other_from_being_written(
     store = RetryStore(opts)
     (pathlib.Path(opts["cachedir"]) / JOBS / f"{JID}.p").mkdir(parents=True)
     other = "20260516101112131416"
-    refused = store.write(Changes({JID: snapshot_of("a"), other: snapshot_of("a")}))
+    refused = store.write(changes({JID: snapshot_of("a"), other: snapshot_of("a")}))
     assert refused.keys() == {JID}
     assert dict(store.snapshots()).keys() == {other}
 
@@ -242,21 +242,21 @@ def test_a_record_that_others_hold_in_postgresql_is_written_once_they_let_go(opt
     (tmp_path / "driver").mkdir()
     settings = {**driver_options("postgresql", cache_servers, tmp_path / "driver", 909), "postgresql.timeout": 1}
     store = RetryStore({**opts, **settings})
-    store.write(Changes({JID: snapshot_of("a")}))
+    store.write(changes({JID: snapshot_of("a")}))
     import psycopg  # an extra
 
     place = {"host": "127.0.0.1", "port": settings["postgresql.port"], "user": settings["postgresql.user"]}
     with psycopg.connect(**place, dbname=settings["postgresql.db"]) as other:
         other.execute("SELECT 1 FROM salt_cache WHERE key = %s FOR UPDATE", (JID,))
         with pytest.raises(StateError, match="look at its load, its locks"):
-            store.write(Changes({JID: snapshot_of("a", "b")}))
-    assert store.write(Changes({JID: snapshot_of("a", "b")})) == store.refused() == {}
+            store.write(changes({JID: snapshot_of("a", "b")}))
+    assert store.write(changes({JID: snapshot_of("a", "b")})) == store.refused() == {}
     assert store.snapshot(JID)["minions"] == ["a", "b"]
 
 
 def test_what_no_driver_can_ever_store_is_refused_on_every_driver(any_store):
     strange = {**snapshot_of("a"), "load": {"arg": [object()]}}
-    assert list(any_store.write(Changes({"1": strange, JID: snapshot_of("a")}))) == ["1"]
+    assert list(any_store.write(changes({"1": strange, JID: snapshot_of("a")}))) == ["1"]
     assert list(dict(any_store.snapshots())) == [JID]
 
 
@@ -274,19 +274,19 @@ def test_a_job_of_a_later_version_is_left_as_it_is_and_the_others_go_on(opts, ba
     note = Note(1e10, {"b"}).as_record()
     entries = {(name, jid): record_of(name, jid) for name in "ab" for jid in ("1", "2")}
     RetryStore(opts).write(
-        Changes({"1": snapshot_of("a", "b"), "2": snapshot_of("a", "b")}, entries, notes={("here_master", "1"): note})
+        changes({"1": snapshot_of("a", "b"), "2": snapshot_of("a", "b")}, entries, notes={("here_master", "1"): note})
     )
     put(opts, bank, "1", **LATER)
     folder = pathlib.Path(opts["cachedir"]) / "job_retry"
     written = {path: path.read_bytes() for path in folder.rglob("*1.p")}
     assert len(written) == 4
     store = RetryStore(opts)
-    jobs, entries = read_queue(types.SimpleNamespace(store=store), "here_master")
+    jobs, _, entries = read_queue(types.SimpleNamespace(store=store), "here_master")
     store.notes("here_master")
     assert set(jobs) == {"2"} or bank.startswith(NOTES)
     assert len([entry for entry in entries if entry.jid == "2"]) == 2
     assert f"format {FORMAT + 1}, from a later version" in caplog.text
-    everything = Changes(
+    everything = changes(
         {"1": None},
         {("a", "1"): None, ("b", "1"): record_of("b", "1")},
         {"1": {"b": 5.0}},
@@ -299,14 +299,14 @@ def test_a_job_of_a_later_version_is_left_as_it_is_and_the_others_go_on(opts, ba
 
 def test_every_record_of_a_job_has_its_format(opts):
     notes = {("here_master", JID): Note(1e10, {"b"}).as_record()}
-    RetryStore(opts).write(Changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}, notes=notes))
+    RetryStore(opts).write(changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}, notes=notes))
     banks = salt.cache.Cache(opts)
     for bank in (JOBS, f"{QUEUE}/a", f"{NOTES}/here_master"):
         assert banks.fetch(bank, JID)["format"] == FORMAT
 
 
 def test_a_format_that_is_none_is_damage(opts):
-    RetryStore(opts).write(Changes({"1": snapshot_of("a"), "2": snapshot_of("a")}))
+    RetryStore(opts).write(changes({"1": snapshot_of("a"), "2": snapshot_of("a")}))
     put(opts, JOBS, "1", format="x")
     store = RetryStore(opts)
     assert [jid for jid, _ in store.snapshots()] == ["2"]

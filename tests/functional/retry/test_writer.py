@@ -7,6 +7,7 @@ import pathlib
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.engine.worker import Worker
+from saltext.jobs.core.retry.entry import Key, Kind
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.retry.writer import Writer
 from tests.functional.retry.records import JID, record_of, snapshot_of
@@ -15,6 +16,18 @@ from tests.waiting import run_until
 
 def refuse_nothing(jid, reason):
     raise AssertionError(f"{jid}: {reason}")
+
+
+def keys_of(jid, *minions):
+    """The keys of a job, and of its entries."""
+    return [Key(Kind.JOB, jid), *(Key(Kind.ENTRY, jid, minion) for minion in minions)]
+
+
+def record_under(key):
+    """What is stored under a key of an entry, a job that two minions are owed, or its claims."""
+    if key.kind is Kind.ENTRY:
+        return record_of(key.of)
+    return {"a": 1.0} if key.kind is Kind.CLAIMS else snapshot_of("a", "b")
 
 
 class Loop:
@@ -30,16 +43,15 @@ class Loop:
 def test_what_the_disk_does_not_take_is_written_once_it_does(opts, caplog):
     helper, durable = Loop(), []
     worker = Worker(helper.loop)
-    writer = Writer(helper.loop, worker, RetryStore(opts), record_of, refuse_nothing)
+    writer = Writer(helper.loop, worker, RetryStore(opts), record_under, refuse_nothing)
     blocker = pathlib.Path(opts["cachedir"]) / "job_retry"
     blocker.write_text("no directory can be made here")
-    writer.put_job(JID, snapshot_of("a"))
-    writer.put_entries([("a", JID)])
+    writer.put(keys_of(JID, "a"))
     writer.when_durable(lambda: durable.append(True))
     with caplog.at_level(logging.WARNING):
         helper.until(lambda: "cannot be written" in caplog.text)
         assert durable == []
-        writer.put_entries([("b", JID)])
+        writer.put(keys_of(JID, "b"))
         blocker.unlink()
         helper.until(lambda: bool(durable))
         helper.until(lambda: (blocker / "queue/b" / f"{JID}.p").exists())
@@ -55,11 +67,10 @@ def test_what_redis_does_not_take_is_written_once_it_is_back(opts, cache_servers
     helper, durable = Loop(), []
     worker = Worker(helper.loop)
     store = RetryStore({**opts, **server.options})
-    writer = Writer(helper.loop, worker, store, record_of, refuse_nothing)
+    writer = Writer(helper.loop, worker, store, record_under, refuse_nothing)
     store.beat("here_master", 1.0)
     server.stop()
-    writer.put_job(JID, snapshot_of("a"))
-    writer.put_entries([("a", JID)])
+    writer.put(keys_of(JID, "a"))
     writer.when_durable(lambda: durable.append(True))
     with caplog.at_level(logging.WARNING):
         helper.until(lambda: "cannot be written" in caplog.text)
@@ -74,15 +85,13 @@ def test_what_redis_does_not_take_is_written_once_it_is_back(opts, cache_servers
 def test_what_the_store_refuses_is_told_before_anybody_goes_on_with_it_and_the_rest_is_written(opts, caplog):
     helper, told = Loop(), []
     worker, store, long = Worker(helper.loop), RetryStore(opts), "9" * 254
-    writer = Writer(helper.loop, worker, store, record_of, lambda jid, reason: told.append(jid))
-    writer.put_job(long, snapshot_of("a"))
-    writer.put_entries([("a", long)])
-    writer.put_job(JID, snapshot_of("a"))
-    writer.put_entries([("a", JID)])
+    writer = Writer(helper.loop, worker, store, record_under, lambda jid, reason: told.append(jid))
+    writer.put(keys_of(long, "a"))
+    writer.put(keys_of(JID, "a"))
     writer.when_durable(lambda: told.append("durable"))
     helper.until(lambda: "durable" in told)
     assert told == [long, "durable"]
-    writer.claim(long, {"a": 1.0}, lambda: told.append("claimed"))
+    writer.claim(long, lambda: told.append("claimed"))
     helper.until(lambda: "claimed" in told)
     assert told[2:] == [long, "claimed"]
     assert [entry.jid for entry in store.entries(JID, store.snapshot(JID))] == [JID]
@@ -92,13 +101,11 @@ def test_what_the_store_refuses_is_told_before_anybody_goes_on_with_it_and_the_r
 
 
 def test_an_entry_that_changes_again_before_it_is_written_is_written_as_it_is_by_then(opts):
-    helper, records, durable = Loop(), {("a", JID): {**record_of("a"), "attempts": 1}, ("b", JID): record_of("b")}, []
+    helper, durable, entries = Loop(), [], {"a": {**record_of("a"), "attempts": 1}, "b": record_of("b")}
     worker, store = Worker(helper.loop), RetryStore(opts)
-    writer = Writer(helper.loop, worker, store, lambda *key: records.get(key), refuse_nothing)
-    writer.put_job(JID, snapshot_of("a", "b"))
-    writer.put_entries(records)
-    records["a", JID] = {**record_of("a"), "attempts": 2}
-    del records["b", JID]
+    writer = Writer(helper.loop, worker, store, lambda key: entries.get(key.of, record_under(key)), refuse_nothing)
+    writer.put(keys_of(JID, "a", "b"))
+    entries.update(a={**record_of("a"), "attempts": 2}, b=None)
     writer.when_durable(lambda: durable.append(True))
     helper.until(lambda: bool(durable))
     assert [(entry.minion, entry.attempts) for entry in store.entries(JID, store.snapshot(JID))] == [("a", 2)]

@@ -30,7 +30,7 @@ import salt.version
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.master.job_cache import JobCache
-from saltext.jobs.core.retry.store import Changes, RetryStore
+from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.sqlite.database import database_at
 from saltext.jobs.core.store import calling, publication, records
 from saltext.jobs.core.store.calling import Outage
@@ -40,6 +40,7 @@ from saltext.jobs.core.store.search import Query, search
 from saltext.jobs.core.store.store import Store, store_of
 from saltext.jobs.core.store.verification import Verification
 from tests.functional.cache_servers import cache_servers, disk_usage, driver_options  # noqa: F401 (a fixture)
+from tests.functional.retry.records import changes
 from tests.functional.store.beside import writer
 from tests.waiting import stretched, wait_for
 
@@ -674,13 +675,13 @@ class Contract:
         batch.parent.mkdir(parents=True)
         batch.touch()
         queue = RetryStore(opts)
-        queue.write(Changes({OLD: {"owner": "m", "published_at": 1.0, "load": LOAD, "minions": ["web1"]}}))
+        queue.write(changes({OLD: {"owner": "m", "published_at": 1.0, "load": LOAD, "minions": ["web1"]}}))
         for jid in (OLD, JID, "20260516-special"):
             job_cache.save_load(jid, LOAD, minions=["web1"])
         job_cache.sweep_in(3700)
         assert sorted(job_cache.get_jids()) == sorted([OLD, JID])
         batch.rename(batch.with_suffix(".ended"))
-        queue.write(Changes({OLD: None}))
+        queue.write(changes({OLD: None}))
         job_cache.sweep_in(3700)
         assert job_cache.get_jids() == {}
 

@@ -17,6 +17,7 @@ from saltext.jobs.core.master import events
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import LATEST
 from saltext.jobs.core.retry.entry import ENDED, Asker, Limits, State
+from saltext.jobs.core.retry.knowledge import Evidence
 from saltext.jobs.core.retry.steps import Step
 from saltext.jobs.core.windows import is_open, parse_windows
 from tests.unit.retry.world import World, is_sent
@@ -162,14 +163,15 @@ class Adversary(World):
     def takes(self, fact):
         """Remember what this engine process knows, and what operators want of it."""
         self._note(fact)
-        if isinstance(fact, facts.CancelRequested):
-            self.gone |= {(name, fact.jid) for name in self.minions}
-        elif isinstance(fact, facts.ReplayRequested):
-            self.urged.setdefault(fact.minion, set()).update(self.published)
-        elif isinstance(fact, facts.EnqueueRequested):
-            self._is_wanted({(name, fact.job.jid) for name in fact.minions})
-        elif isinstance(fact, facts.RetryRequested):
-            ended = [e for e in self.machine.entries() if e.jid == fact.jid and e.state in (State.HELD, State.DEAD)]
+        do, given = (fact.do, fact.given) if isinstance(fact, facts.Requested) else ("", {})
+        if do == "cancel":
+            self.gone |= {(name, given["jid"]) for name in self.minions}
+        elif do == "replay":
+            self.urged.setdefault(given["minion"], set()).update(self.published)
+        elif do == "enqueue":
+            self._is_wanted({(name, given["job"].jid) for name in given["minions"]})
+        elif do == "retry":
+            ended = [e for e in self.machine.entries() if e.jid == given["jid"] and e.state in (State.HELD, State.DEAD)]
             self._is_wanted({(entry.minion, entry.jid) for entry in ended})
 
     def _is_wanted(self, keys):
@@ -182,7 +184,7 @@ class Adversary(World):
     def _note(self, fact):
         """Remember what a minion that speaks the truth has told."""
         if isinstance(fact, facts.Asked):
-            self.begun |= {(minion, fact.jid) for minion in fact.running}
+            self.begun |= {(minion, fact.jid) for minion in fact.told.get(Evidence.RUNS, ())}
         elif isinstance(fact, facts.Surveyed):
             jids = self.machine.capture.open.keys()
             self.begun |= {(m, jid) for m, running in fact.running.items() for jid in running if jid in jids}

@@ -71,7 +71,7 @@ def test_who_has_a_held_job_tried_again_vouches_for_it():
     world = enqueued()
     world.unsure.add("ann")
     back(world)
-    world.tell(facts.RetryRequested("b", "j1", asker=ROOT))
+    world.tell(facts.Requested("retry", {"minion": "b", "jid": "j1", "asker": ROOT}))
     world.run(60)
     assert world.runs["b", "j1"] == 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.retry import facts
+from saltext.jobs.core.retry.knowledge import Evidence
 from tests.unit.retry.busy import Busy
 from tests.unit.retry.world import World
 
@@ -112,13 +113,13 @@ def test_those_that_answer_late_are_sent_their_job_together():
     effects(facts.LookUp, 1.0)
     (look,) = effects(facts.LookUp, 3.0)
     assert [ask.minions for ask in effects(facts.Ask, 3.1, facts.LookedUp("j", look.minions))] == [tuple("abcd")]
-    assert effects(facts.LookUp, 4.0, facts.Asked("j", idle=frozenset("a"), more=True)) == []
-    assert effects(facts.LookUp, 5.5, facts.Asked("j", idle=frozenset("b"), more=True)) == []
+    assert effects(facts.LookUp, 4.0, facts.Asked("j", {Evidence.IDLE: frozenset("a")}, more=True)) == []
+    assert effects(facts.LookUp, 5.5, facts.Asked("j", {Evidence.IDLE: frozenset("b")}, more=True)) == []
     assert effects(facts.LookUp, 6.5) == [], "others may still answer"
     (look,) = effects(facts.LookUp, 7.5)
     assert look.minions == ("a", "b")
-    assert effects(facts.LookUp, 8.0, facts.Asked("j", idle=frozenset("c"), more=True)) == []
-    (look,) = effects(facts.LookUp, 8.5, facts.Asked("j", silent=frozenset("d")))
+    assert effects(facts.LookUp, 8.0, facts.Asked("j", {Evidence.IDLE: frozenset("c")}, more=True)) == []
+    (look,) = effects(facts.LookUp, 8.5, facts.Asked("j", {Evidence.SILENT: frozenset("d")}))
     assert look.minions == ("c",), "nobody is left to wait for"
 
 
@@ -136,6 +137,6 @@ def test_those_that_have_answered_do_not_wait_without_end_for_others_that_still_
     machine.step(facts.LookedUp("j", names), now + 3.0)
     looks = []
     for second, name in enumerate(names):
-        found = machine.step(facts.Asked("j", idle=frozenset({name}), more=True), now + 4.0 + second)
+        found = machine.step(facts.Asked("j", {Evidence.IDLE: frozenset({name})}, more=True), now + 4.0 + second)
         looks += [len(effect.minions) for effect in found if isinstance(effect, facts.LookUp)]
     assert looks == [16, 16]

@@ -9,6 +9,7 @@ import pytest
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import LATEST, MOST_LATE
 from saltext.jobs.core.retry.entry import Limits, State
+from saltext.jobs.core.retry.knowledge import Evidence
 from saltext.jobs.core.retry.open_job import MOST_BEGUN
 from tests.unit.retry.test_machine import away
 from tests.unit.retry.world import ANSWERS, PATIENCE, START, World
@@ -442,7 +443,7 @@ def test_what_another_question_says_about_the_jid_is_not_taken_for_the_answer_to
     world.stop("b")
     world.publish("j1", targets=("b",))
     world.run_until(lambda: len(world.effects(facts.Inquire)) > 1)
-    world.tell(facts.Asked("j1", silent=frozenset({"a"})))
+    world.tell(facts.Asked("j1", {Evidence.SILENT: frozenset({"a"})}))
     world.run(60)
     assert world.state("b", "j1") is State.PENDING
 
@@ -677,8 +678,8 @@ def test_a_kill_that_is_heard_of_once_more_cancels_nothing_that_an_operator_want
 
 def settle(world):
     """Have the store written to, after which what is over is forgotten."""
-    world.tell(facts.PauseRequested())
-    world.tell(facts.ResumeRequested())
+    world.tell(facts.Requested("pause"))
+    world.tell(facts.Requested("resume"))
     world.run(1)
 
 
@@ -888,8 +889,8 @@ def test_what_was_purged_is_not_queued_again_by_a_further_publish():
     world.stop("b")
     world.publish("j1")
     world.run(30)
-    world.tell(facts.CancelRequested(jid="j1"))
-    world.tell(facts.PurgeRequested(("cancelled",)))
+    world.tell(facts.Requested("cancel", {"jid": "j1"}))
+    world.tell(facts.Requested("purge", {"states": ("cancelled",)}))
     world.run(5)
     world.restart()
     world.publish("j1", targets=("a",))
@@ -960,7 +961,7 @@ def test_a_forged_event_about_a_job_that_is_to_be_looked_at_does_not_let_a_crash
     world.run(5)
     world.cache_up = False
     world.run(10)
-    world.tell(facts.PauseRequested())  # its answer waits for the store, and then the checkpoint is moved on
+    world.tell(facts.Requested("pause"))  # its answer waits for the store, and then the checkpoint is moved on
     world.run(5)
     world.restart()
     world.cache_up = True
@@ -1070,8 +1071,8 @@ def test_a_note_lasts_as_long_as_its_job_is_owed_whatever_made_it():
     world.run(30)
     world.kill("j1", targets=("c",))
     world.run(20)
-    world.tell(facts.CancelRequested("b", "j1"))
-    world.tell(facts.PurgeRequested(("cancelled",)))
+    world.tell(facts.Requested("cancel", {"minion": "b", "jid": "j1"}))
+    world.tell(facts.Requested("purge", {"states": ("cancelled",)}))
     world.run(5000)
     world.publish("j1", targets=("a",))
     world.run(60)

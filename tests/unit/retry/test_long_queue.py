@@ -10,18 +10,19 @@ from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.settings import RetrySettings
 
 MINIONS = [f"m{number}" for number in range(20_000)]
-JOBS = tuple(Job(f"2026051610111200000{number}", ("state.apply",), 0.0) for number in range(4))
+JIDS = [f"2026051610111200000{number}" for number in range(4)]
+JOBS = {jid: Job(jid, ("state.apply",), 0.0) for jid in JIDS}
 
 
 @pytest.fixture(scope="module")
 def machine():
-    entries = [Entry(minion, job.jid, 0.0, 1e6, "was away") for job in JOBS for minion in MINIONS]
+    entries = [Entry(minion, jid, 0.0, 1e6, "was away") for jid in JIDS for minion in MINIONS]
     machine = Retry(RetrySettings(), 15.0)
     for start in range(0, len(entries), 10_000):
-        machine.take_up(facts.Restored(JOBS, tuple(entries[start : start + 10_000])), 1.0)
-    assert machine.next_due == 1e6  # until the step that takes the rest nothing follows
-    steps = follow(machine, facts.Restored(JOBS, ()), 1.0)
-    assert looked_for(steps) == {job.jid: set(MINIONS) for job in JOBS}
+        machine.take_up(JOBS, entries[start : start + 10_000], 1.0)
+    assert machine.next_due == 1e6  # until the step that tells of it nothing follows
+    steps = follow(machine, facts.Restored(), 1.0)
+    assert looked_for(steps) == {jid: set(MINIONS) for jid in JIDS}
     return machine
 
 
@@ -59,5 +60,5 @@ def test_where_the_log_tells_of_returns_none_is_looked_for_after_a_gap(machine):
 
 def test_a_gap_amid_the_looks_of_another_keeps_none_from_being_looked_at(machine):
     steps = [machine.step(facts.Gap(), 300.0), *follow(machine, facts.Gap(returns=False), 300.01)]
-    assert looked_for(steps) == {job.jid: set(MINIONS) for job in JOBS}
+    assert looked_for(steps) == {jid: set(MINIONS) for jid in JIDS}
     assert {minion for part in pinged(steps) for minion in part} == set(MINIONS)

@@ -649,7 +649,7 @@ def test_a_key_that_is_there_again_as_it_was_is_the_minion_s_own():
 
 def test_a_cancelled_entry_is_not_delivered_nor_queued_again():
     world = away()
-    world.tell(facts.CancelRequested(jid="j1"))
+    world.tell(facts.Requested("cancel", {"jid": "j1"}))
     world.run(1)
     assert world.answers == [1]
     world.restart()
@@ -668,7 +668,7 @@ def test_a_held_entry_is_tried_again_when_an_operator_says_so():
     world.run(15)
     world.start("b")
     world.run(30)
-    world.tell(facts.RetryRequested(minion="b"))
+    world.tell(facts.Requested("retry", {"minion": "b"}))
     world.run(120)
     assert world.answers == [1]
     assert world.runs["b", "j1"] == 2
@@ -677,14 +677,14 @@ def test_a_held_entry_is_tried_again_when_an_operator_says_so():
 
 def test_a_pause_stops_replays_and_not_the_queueing():
     world = World()
-    world.tell(facts.PauseRequested())
+    world.tell(facts.Requested("pause"))
     world.stop("b")
     world.publish("j1")
     world.run(60)
     world.start("b")
     world.run(60)
     assert (world.state("b", "j1"), world.runs["b", "j1"]) == (State.PENDING, 0)
-    world.tell(facts.ResumeRequested())
+    world.tell(facts.Requested("resume"))
     world.run(60)
     assert world.runs["b", "j1"] == 1
     assert world.answers == [True, True]
@@ -710,7 +710,7 @@ def test_a_replay_now_ends_the_waiting():
     world.deliver = lambda jid, names: None
     world.run(60)
     del world.deliver
-    world.tell(facts.ReplayRequested("b"))
+    world.tell(facts.Requested("replay", {"minion": "b"}))
     world.run(15)
     assert world.answers == [1]
     assert world.runs["b", "j1"] == 1
@@ -718,10 +718,10 @@ def test_a_replay_now_ends_the_waiting():
 
 def test_a_replay_now_counts_although_the_minion_is_being_asked_in_vain():
     world = away(cooldown=3600.0, ttl=9000.0)
-    world.tell(facts.ReplayRequested("b"))
+    world.tell(facts.Requested("replay", {"minion": "b"}))
     world.run(4)
     world.minions["b"].up = True
-    world.tell(facts.ReplayRequested("b"))
+    world.tell(facts.Requested("replay", {"minion": "b"}))
     world.run(20)
     assert world.answers == [1, 1]
     assert world.runs["b", "j1"] == 1
@@ -733,8 +733,8 @@ def test_purging_removes_what_has_ended_and_nothing_else():
     world.publish("j1")
     world.publish("j2")
     world.run(60)
-    world.tell(facts.CancelRequested(jid="j1"))
-    world.tell(facts.PurgeRequested(("cancelled", "dead")))
+    world.tell(facts.Requested("cancel", {"jid": "j1"}))
+    world.tell(facts.Requested("purge", {"states": ("cancelled", "dead")}))
     world.run(1)
     assert world.answers == [1, 1]
     assert [entry.jid for entry in world.machine.entries()] == ["j2"]
@@ -745,12 +745,12 @@ def test_what_is_purged_while_its_job_is_looked_at_again_after_a_restart_stays_a
     world.stop("b")
     world.publish("j1")
     world.run(60)
-    world.tell(facts.CancelRequested(jid="j1"))
+    world.tell(facts.Requested("cancel", {"jid": "j1"}))
     world.run(5)
     world.checkpoint = None
     world.lose_log()
     world.restart()
-    world.tell(facts.PurgeRequested(("cancelled",)))
+    world.tell(facts.Requested("purge", {"states": ("cancelled",)}))
     world.run(60)
     assert world.machine.total == 0
 

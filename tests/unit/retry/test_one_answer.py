@@ -140,7 +140,7 @@ def test_a_minion_that_has_been_silent_since_its_answer_is_asked_again():
     world.run_until(lambda: world.effects(facts.Claim))
     world.minions["b"].up = False
     world.run_until(lambda: world.effects(facts.Ask)[1:] and world.state("b", "j1") is State.PENDING)
-    world.tell(facts.CancelRequested(jid="j1"))
+    world.tell(facts.Requested("cancel", {"jid": "j1"}))
     world.minions["b"].up = True
     world.tell(facts.SignOfLife(("b",), facts.Sign.PRESENCE))
     world.run_until(lambda: world.runs["b", "j3"])

@@ -131,7 +131,7 @@ def test_what_runs_when_its_window_closes_goes_on():
 
 def test_an_operator_who_says_replay_means_now_whatever_the_window():
     world = away(**NIGHT)
-    world.tell(facts.ReplayRequested("b"))
+    world.tell(facts.Requested("replay", {"minion": "b"}))
     world.run(30)
     assert world.answers == [1]
     assert world.runs["b", "j1"] == 1
@@ -142,7 +142,7 @@ def test_replay_means_now_and_not_whenever_the_minion_comes_back():
     world.stop("b")
     world.publish("j2", targets=("b",))
     world.run(PATIENCE + 10)
-    world.tell(facts.ReplayRequested("b"))
+    world.tell(facts.Requested("replay", {"minion": "b"}))
     world.run(60)
     world.start("b")
     world.run(300)
@@ -157,7 +157,7 @@ def test_all_that_a_minion_waits_for_is_delivered_one_after_the_other_by_replay(
     world.run(PATIENCE + 10)
     world.start("b")
     world.run(30)
-    world.tell(facts.ReplayRequested("b"))
+    world.tell(facts.Requested("replay", {"minion": "b"}))
     world.run(60)
     assert [jid for jid, _ in publishes(world)] == ["j1", "j2"]
 
@@ -165,7 +165,7 @@ def test_all_that_a_minion_waits_for_is_delivered_one_after_the_other_by_replay(
 def test_a_held_job_that_an_operator_wants_tried_again_waits_for_its_window():
     world = away(**NIGHT)
     world.machine.replays.end(world.machine.entry("b", "j1"), State.HELD, "it was begun")
-    world.tell(facts.RetryRequested("b"))
+    world.tell(facts.Requested("retry", {"minion": "b"}))
     world.run(60)
     assert world.state("b", "j1") is State.PENDING
     assert publishes(world) == world.effects(facts.Ping) == []

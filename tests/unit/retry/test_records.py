@@ -164,7 +164,7 @@ def test_a_held_job_that_somebody_wants_again_is_sent_with_the_word_that_lets_it
     world.minions["b"].begun.add("j1")
     world.start("b")
     world.run_until(lambda: world.state("b", "j1") is State.HELD)
-    world.tell(facts.RetryRequested("b", "j1", asker=ROOT))
+    world.tell(facts.Requested("retry", {"minion": "b", "jid": "j1", "asker": ROOT}))
     world.run_until(lambda: ("b", "j1") not in world.stored)
     assert [effect.rerun for effect in world.effects(facts.Publish)] == [True]
     assert world.runs["b", "j1"] == 1
@@ -188,7 +188,7 @@ def test_a_job_that_takes_its_own_minion_down_runs_once_more_for_each_time_that_
     world.run(1800)
     if not again:
         assert (world.runs["b", "j1"], world.state("b", "j1")) == (1, State.HELD)
-        tell(facts.RetryRequested("b", "j1", asker=ROOT))
+        tell(facts.Requested("retry", {"minion": "b", "jid": "j1", "asker": ROOT}))
         world.run(1800)
     assert minion.begun == {"j1"}
     assert world.runs["b", "j1"] == runs
@@ -203,10 +203,10 @@ def test_a_job_that_somebody_wants_again_runs_also_where_the_master_refuses_it_a
     world.start("b")
     world.run_until(lambda: world.state("b", "j1") is State.HELD)
     world.refuse(refused, error)
-    world.tell(facts.RetryRequested("b", "j1", asker=ROOT))
+    world.tell(facts.Requested("retry", {"minion": "b", "jid": "j1", "asker": ROOT}))
     for _ in range(refused):  # where the master does not know a minion, its next sign of life is waited for
         world.run(60)
-        world.tell(facts.ReplayRequested("b"))
+        world.tell(facts.Requested("replay", {"minion": "b"}))
     world.run_until(lambda: ("b", "j1") not in world.stored)
     assert world.runs["b", "j1"] == 1
 

@@ -9,6 +9,7 @@ import pytest
 from saltext.jobs.core.errors import NoMinionMatched
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import State
+from saltext.jobs.core.retry.knowledge import Evidence
 from saltext.jobs.core.retry.steps import Step
 from tests.unit.retry.test_machine import away
 from tests.unit.retry.world import PATIENCE, World, forty_with_a_job_each
@@ -299,7 +300,7 @@ def test_a_job_whose_function_is_allowed_again_is_delivered_when_somebody_wants_
     world.start("b")
     world.run(60)
     world.forbidden.clear()
-    world.tell(facts.RetryRequested("b", "j1"))
+    world.tell(facts.Requested("retry", {"minion": "b", "jid": "j1"}))
     world.run(60)
     assert (world.machine.total, world.runs["b", "j1"]) == (0, 1)
 
@@ -309,13 +310,13 @@ def test_a_pause_stops_whatever_has_not_been_published():
     for name in names:
         world.start(name)
     world.run(8)
-    world.tell(facts.PauseRequested())
+    world.tell(facts.Requested("pause"))
     world.run(1)  # what was being published
     sent = len(world.effects(facts.Publish))
     assert 0 < sent < 20
     world.run(3600)
     assert len(world.effects(facts.Publish)) == sent
-    world.tell(facts.ResumeRequested())
+    world.tell(facts.Requested("resume"))
     world.run(600)
     assert all(world.runs[name, f"j-{name}"] == 1 for name in names)
 
@@ -325,11 +326,11 @@ def test_a_claim_that_becomes_durable_after_a_pause_is_not_published():
     world.store_up = False
     world.start("b")
     world.run(20)
-    world.tell(facts.PauseRequested())
+    world.tell(facts.Requested("pause"))
     world.store_up = True
     world.run(600)
     assert world.effects(facts.Publish) == []
-    world.tell(facts.ResumeRequested())
+    world.tell(facts.Requested("resume"))
     world.run(120)
     assert world.runs["b", "j1"] == 1
 
@@ -350,7 +351,7 @@ def test_ended_entries_do_not_fill_the_queue_of_a_minion():
     for n in range(3):
         world.publish(f"old{n}")
     world.run(60)
-    world.tell(facts.CancelRequested(minion="b"))
+    world.tell(facts.Requested("cancel", {"minion": "b"}))
     for n in range(3):
         world.publish(f"new{n}")
     world.run(60)
@@ -512,7 +513,7 @@ def sent_and_asked():
     world = away(acks=False, duration=1e6)
     world.minions["b"].seen.add("j1")
     world.minions["b"].up = True
-    world.tell(facts.ReplayRequested("b"))
+    world.tell(facts.Requested("replay", {"minion": "b"}))
     world.run_until(lambda: world.effects(facts.Publish))
     asked = len(world.effects(facts.Ask))
     world.minions["b"].up = False
@@ -522,7 +523,7 @@ def sent_and_asked():
 
 def test_an_answer_that_is_not_proven_concludes_nothing_about_a_job_that_may_have_begun():
     world = sent_and_asked()
-    world.tell(facts.Asked("j1", silent=frozenset("b"), unproven=frozenset("b")))
+    world.tell(facts.Asked("j1", {Evidence.UNPROVEN: frozenset("b")}))
     assert world.state("b", "j1") is State.SENT
     assert world.machine.entry("b", "j1").lost == 0
 
@@ -531,25 +532,25 @@ def test_one_that_begins_after_it_has_answered_that_it_runs_nothing_is_not_held(
     world = sent_and_asked()
     world.run(0.1)
     world.tell(facts.Acknowledged("b", "j1"))
-    world.tell(facts.Asked("j1", idle=frozenset("b")))
+    world.tell(facts.Asked("j1", {Evidence.IDLE: frozenset("b")}))
     world.run(30)
     assert world.state("b", "j1") is State.RUNNING
 
 
 def test_before_a_job_is_sent_an_answer_that_is_not_proven_is_silence():
     world = away()
-    world.tell(facts.ReplayRequested("b"))
+    world.tell(facts.Requested("replay", {"minion": "b"}))
     world.run_until(lambda: world.effects(facts.Ask))
-    world.tell(facts.Asked("j1", silent=frozenset("b"), unproven=frozenset("b")))
+    world.tell(facts.Asked("j1", {Evidence.UNPROVEN: frozenset("b")}))
     assert world.machine.backlogs["b"].false_signs == 1
     assert world.effects(facts.Publish) == []
 
 
 def test_a_minion_whose_answer_came_a_moment_too_late_is_asked_again_though_it_shows_no_other_sign_of_life():
     world = away()
-    world.tell(facts.ReplayRequested("b"))
+    world.tell(facts.Requested("replay", {"minion": "b"}))
     world.run_until(lambda: world.effects(facts.Ask))
-    world.tell(facts.Asked("j1", silent=frozenset("b"), unproven=frozenset("b")))
+    world.tell(facts.Asked("j1", {Evidence.UNPROVEN: frozenset("b")}))
     world.minions["b"].up = True
     world.run(world.settings.cooldown + 20.0)
     assert world.runs["b", "j1"] == 1
@@ -557,7 +558,7 @@ def test_a_minion_whose_answer_came_a_moment_too_late_is_asked_again_though_it_s
 
 def test_forged_answers_of_a_minion_that_is_away_have_it_asked_less_and_less_often():
     world = away()
-    world.tell(facts.ReplayRequested("b"))
+    world.tell(facts.Requested("replay", {"minion": "b"}))
     ask = world.ask
 
     def forge(fun, arg, question, names, kept):

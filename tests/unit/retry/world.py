@@ -51,10 +51,6 @@ OPTS = {"id": "here_master", "timeout": PATIENCE - ANSWERS, "gather_job_timeout"
 _SITE = FileSite({**OPTS, "cachedir": "/nobody/has"})
 #: Why an entry waits whose job is to be run again, or was not published at all.
 AGAIN = ("an operator", "it was begun", "the publish was refused")
-REQUESTS = (
-    *(facts.EnqueueRequested, facts.ReplayRequested, facts.RetryRequested, facts.CancelRequested),
-    *(facts.PurgeRequested, facts.PauseRequested, facts.ResumeRequested, facts.Adopted),
-)
 
 
 def is_sent(entry):
@@ -541,7 +537,7 @@ class World:
         """Give the engine a fact, or a request."""
         if self.shell is None or not self.shell.restored:
             return
-        if not isinstance(fact, REQUESTS):
+        if not isinstance(fact, facts.Requested):
             self.shell.step(fact)
             return
         self.life.spawn_callback(self._ask_for, fact)
