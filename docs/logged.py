@@ -16,7 +16,7 @@ LEVELS = {"warning": "warning", "error": "error", "exception": "error", "critica
 #: What a logger is called -> which argument is the text; ``core/quiet.py`` takes first what is not to be repeated.
 _LOGGERS = {"log": 0, "quiet": 1}
 #: Functions that log a warning for their caller -> the argument that is the text.
-_CALLS = {"Warn": 0, "facts.Warn": 0, "ignore": 1, "self._find_or_warn": 1}
+_CALLS = {"Warn": 0, "facts.Warn": 0, "ignore": 1}
 _FIELD = re.compile(r"%[-+#0 ]*\d*(?:\.\d+)?[srd]")
 
 

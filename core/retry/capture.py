@@ -26,7 +26,7 @@ from saltext.jobs.core.functions import KILLS
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Job, Key, State
 from saltext.jobs.core.retry.notes import Note, Notes
-from saltext.jobs.core.retry.open_job import OpenJob, Source, Stage
+from saltext.jobs.core.retry.open_job import MOST_BEGUN, OpenJob, Source, Stage
 from saltext.jobs.core.retry.timers import Timers
 
 if TYPE_CHECKING:
@@ -66,8 +66,13 @@ class Survey:
     """Minions are to be asked which jobs they run, once it is their turn."""
 
 
+@dataclass(frozen=True)
+class CheckKeys:
+    """It is to be found out which of so many that claim to have begun a job have a key here."""
+
+
 #: What follows from a fact. A Kill is for the entries that the queue has.
-Outcome = facts.Read | facts.Vet | facts.Warn | Survey | Owed | facts.Kill
+Outcome = facts.Read | facts.Warn | Survey | CheckKeys | Owed | facts.Kill
 
 
 class Capture:
@@ -116,12 +121,16 @@ class Capture:
             return []
         job.begun.add(minion)
         # Anybody can say so in any name: those that are no minions are found out when there are many.
-        return [facts.Vet(jid, tuple(job.begun))] if job.is_to_vet() else []
+        return [CheckKeys()] if job.is_to_vet() else []
 
-    def vetted(self, fact: facts.Vetted) -> None:
+    def claimed(self) -> set[str]:
+        """Return who has said to begin a job whose outcome is not known yet, where these are many."""
+        return {minion for job in self.open.values() if len(job.begun) > MOST_BEGUN for minion in job.begun}
+
+    def forget(self, strangers: Iterable[str]) -> None:
         """Forget those that said that they begin a job and are no minions of this master."""
-        if fact.jid in self.open:
-            self.open[fact.jid].forget(fact.strangers)
+        for job in self.open.values():
+            job.forget(strangers)
 
     def settled(self, job: Job, minion: str) -> None:
         """Note that a minion is not owed a job any more: its entry is removed, and no return will come."""

@@ -22,14 +22,12 @@ from saltext.jobs.core.retry.load import expression_of, narrowed
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.writer import Writer
-from saltext.jobs.core.windows import next_opening
 
 log = lines.logger(__name__)
 
 #: What a minion's record of a job says, as the machine has it.
 _SAID = {"never": Said.NEVER, "interrupted": Said.INTERRUPTED}
 _COMPLAINT = "The job cache cannot be used now, and is tried again: %s"
-_NO_KEYS = "The keys cannot be read now: %s"
 #: Seconds for which answers to a ping are gathered into one sign of life.
 _HEARD = 0.1
 #: Seconds for which key events are gathered into one look at the keys.
@@ -69,10 +67,40 @@ class Effects:
 
     def perform(self, effect: facts.Effect) -> None:
         """Begin what is to be done. What cannot even be begun is logged, and does not keep the next from being done."""
+        begin = BEGINS.get(type(effect))
         try:
-            PERFORM[type(effect)](self, effect)
+            if begin is None:
+                self._loop.spawn_callback(self._find, effect)
+            else:
+                begin(self, effect)
         except Exception:
             log.exception("An effect could not be performed: %s", type(effect).__name__)
+
+    async def _find(self, effect: Any) -> None:
+        """Tell what is found; where that fails, whatever it is, who asked gets to know that."""
+        try:
+            fact = await FINDS[type(effect)](self, effect)
+        except Exception as exc:
+            fact = self._failed(effect, exc)
+        if fact is not None:
+            self._step(fact)
+
+    @staticmethod
+    def _failed(effect: Any, exc: Exception) -> facts.Fact | None:
+        if isinstance(effect, facts.Ask):
+            log.warning("%d minions could not be asked about job %s: %s", len(effect.minions), effect.jid, exc)
+            return facts.Asked(effect.jid, {Evidence.UNASKED: frozenset(effect.minions)})
+        if isinstance(effect, facts.Inquire):
+            log.warning("%d minions could not be asked which jobs they run: %s", len(effect.minions), exc)
+            return facts.Surveyed(effect.number, unasked=frozenset(effect.minions))
+        if isinstance(effect, facts.Ping):
+            log.warning("Minions with a queue could not be pinged: %s", exc)
+            return None
+        if isinstance(effect, facts.CheckKeys):
+            log.warning("The keys cannot be read now: %s", exc)
+            return None
+        log.warning(_COMPLAINT, exc)
+        return facts.Unreadable(effect.jid, getattr(effect, "minions", ()))
 
     # -- the store ----------------------------------------------------------------------------------------------------
 
@@ -91,34 +119,18 @@ class Effects:
 
     # -- the job cache ------------------------------------------------------------------------------------------------
 
-    def _read(self, effect: facts.Read) -> None:
-        async def read() -> Any:
-            fact, load = await self._look(self._ports.reader.read, effect.jid, effect.publishes)
-            if await self._is_others(effect.jid):
-                return facts.JobRead(effect.jid, None)
-            if fact.job is None:
-                return fact
-            self._loads.setdefault(effect.jid, load)
-            # The record has the time of the clock on the wall, which may have been set since this engine started.
-            ahead = self._ports.clock.now() - self._ports.wall()
-            job = dataclasses.replace(fact.job, published_at=fact.job.published_at + ahead)
-            return dataclasses.replace(fact, job=job)
-
-        self._find_or_warn(read, _COMPLAINT, facts.Unreadable(effect.jid))
-
-    def _find_or_warn(self, find: Callable[[], Awaitable[Any]], complaint: str, otherwise: facts.Fact | None) -> None:
-        """Tell what is found; where that fails, whatever it is, who asked gets the other fact."""
-
-        async def tell() -> None:
-            try:
-                fact = await find()
-            except Exception as exc:
-                log.warning(complaint, exc)
-                fact = otherwise
-            if fact is not None:
-                self._step(fact)
-
-        self._loop.spawn_callback(tell)
+    async def _read(self, effect: facts.Read) -> facts.Fact:
+        found: facts.JobRead
+        found, load = await self._look(self._ports.reader.read, effect.jid, effect.publishes)
+        if await self._is_others(effect.jid):
+            return facts.JobRead(effect.jid, None)
+        if found.job is None:
+            return found
+        self._loads.setdefault(effect.jid, load)
+        # The record has the time of the clock on the wall, which may have been set since this engine started.
+        ahead = self._ports.clock.now() - self._ports.wall()
+        job = dataclasses.replace(found.job, published_at=found.job.published_at + ahead)
+        return dataclasses.replace(found, job=job)
 
     def _look(self, function: Callable[..., Any], *args: Any) -> Awaitable[Any]:
         """Have something looked up in the job cache, or among the keys."""
@@ -134,62 +146,51 @@ class Effects:
             return True  # whoever has written it keeps it
         return bool(snapshot) and snapshot.get("owner") != self._owner
 
-    def _look_up(self, effect: facts.LookUp) -> None:
-        async def look_up() -> Any:
-            reader, jid, minions = self._ports.reader, effect.jid, effect.minions
-            if effect.only_returns:
-                return await self._look(reader.look_for_returns, jid, minions)
-            return await self._look(reader.look_up, jid, minions, self._loads[jid], effect.publish, effect.askers)
-
-        self._find_or_warn(look_up, _COMPLAINT, facts.Unreadable(effect.jid, effect.minions))
+    async def _look_up(self, effect: facts.LookUp) -> Any:
+        jid, minions = effect.jid, effect.minions
+        if effect.only_returns:
+            returned = await self._look(self._ports.cache.have_returned, jid, minions)
+            return facts.LookedUp(jid, minions, returned, only_returns=True)
+        look_up = self._ports.reader.look_up
+        return await self._look(look_up, jid, minions, self._loads[jid], effect.publish, effect.askers)
 
     # -- minions ------------------------------------------------------------------------------------------------------
 
-    def _ask(self, effect: facts.Ask) -> None:
-        jid, left = effect.jid, set(effect.minions)
+    async def _ask(self, effect: facts.Ask) -> facts.Fact:
+        jid = effect.jid
         job = self._machine.queue.jobs.get(jid)
         # A proxy runs several functions without a record (Salt's ``metaproxy``): of those it would say that it never began.
         doubted = effect.doubted if job is not None and len(job.funs) == 1 else ()
 
+        async def tell(said: Found) -> None:
+            self._step(await self._asked(jid, said, True))
+
         def told(said: Found) -> None:
             # Those that have answered need not wait for the others.
-            left.difference_update(said.answered)
-            self._loop.spawn_callback(self._tell_asked, jid, said, True)
+            self._loop.spawn_callback(tell, said)
 
-        async def ask() -> None:
-            questions, expression = self._ports.questions, self._expression(jid)
-            try:
-                said = await questions.find_either(
-                    jid, effect.minions, self._timeout, expression, self._kept, told, doubted
-                )
-            except Exception as exc:  # whatever it is: who asked waits for an outcome
-                log.warning("%d minions could not be asked about job %s: %s", len(left), jid, exc)
-                self._step(facts.Asked(jid, {Evidence.UNASKED: frozenset(left)}))
-            else:
-                await self._tell_asked(jid, said, False)
+        questions, expression = self._ports.questions, self._expression(jid)
+        said = await questions.find_either(jid, effect.minions, self._timeout, expression, self._kept, told, doubted)
+        return await self._asked(jid, said, False)
 
-        self._loop.spawn_callback(ask)
-
-    async def _tell_asked(self, jid: str, said: Found, more: bool) -> None:
+    async def _asked(self, jid: str, said: Found, more: bool) -> facts.Asked:
         try:
             others = self._others(jid, said.ran)
             ran = await self._store_returns(jid, {m: kept for m, kept in said.ran.items() if m not in others})
             records = {**self._said(jid, said.records), **dict.fromkeys(others, Said.INTERRUPTED)}
         except Exception:  # whatever it is: who asked waits for an outcome
             log.exception("What minions say of job %s cannot be used", jid)
-            self._step(facts.Asked(jid, {Evidence.UNASKED: said.answered | said.silent}, more=more))
-            return
+            return facts.Asked(jid, {Evidence.UNASKED: said.answered | said.silent}, more=more)
         told = {
-            Evidence.UNASKED: frozenset(said.ran)
-            - ran
-            - others,  # one whose return cannot be stored now is asked again
+            # One whose return cannot be stored now is asked again.
+            Evidence.UNASKED: frozenset(said.ran) - ran - others,
             Evidence.FETCHED: ran,
             Evidence.RUNS: said.running,
             Evidence.IDLE: said.idle | others,
             Evidence.UNPROVEN: said.unproven & said.silent,
             Evidence.SILENT: said.silent - said.unproven,
         }
-        self._step(facts.Asked(jid, told, said.unmatched, records, said.free, more))
+        return facts.Asked(jid, told, said.unmatched, records, said.free, more)
 
     def _others(self, jid: str, returns: Mapping[str, Any]) -> frozenset[str]:
         """Return the minions that have run something else under the jid of a job: they would not run the job under it."""
@@ -214,13 +215,9 @@ class Effects:
         except (KeyError, ValueError):
             return None
 
-    def _inquire(self, effect: facts.Inquire) -> None:
-        async def inquire() -> Any:
-            questions, timeout = self._ports.questions, self._timeout
-            return facts.Surveyed(effect.number, await questions.find_running(effect.minions, timeout, self._kept))
-
-        complaint = f"{len(effect.minions)} minions could not be asked which jobs they run: %s"
-        self._find_or_warn(inquire, complaint, facts.Surveyed(effect.number, unasked=frozenset(effect.minions)))
+    async def _inquire(self, effect: facts.Inquire) -> facts.Fact:
+        running = await self._ports.questions.find_running(effect.minions, self._timeout, self._kept)
+        return facts.Surveyed(effect.number, running)
 
     async def _store_returns(self, jid: str, returns: Mapping[str, Any]) -> frozenset[str]:
         if not returns:
@@ -236,43 +233,40 @@ class Effects:
     def _claim(self, effect: facts.Claim) -> None:
         self._writer.claim(effect.jid, lambda: self._step(facts.Claimed(effect.jid, effect.minions)))
 
-    def _publish(self, effect: facts.Publish) -> None:
-        async def publish() -> None:
-            load = self._loads[effect.jid]
-            options = load.get("kwargs")
-            try:
-                tgt, tgt_type = narrowed(load, effect.minions, effect.named)
-                if not self._compound:  # each has said itself that the job's target matches it
-                    tgt, tgt_type = list(effect.minions), "list"
-            except ValueError as exc:
-                self._step(facts.Refused(effect.jid, str(exc)))
-                return
-            outcome, why, missed = Evidence.PUBLISHED, "", frozenset(effect.minions)
-            try:
-                matched = await self._ports.publisher.publish(
-                    load["fun"],
-                    load.get("arg") or [],
-                    tgt,
-                    tgt_type,
-                    jid=effect.jid,
-                    user=load.get("user"),
-                    ret=load.get("ret") or "",
-                    options=options if isinstance(options, Mapping) else None,
-                    once=self._wishes(effect),
-                    natively=not effect.recorded,
-                )
-            except PublishFailed as exc:
-                log.warning("Job %s could not be replayed to %d minions: %s", effect.jid, len(effect.minions), exc)
-                if not isinstance(exc, NoMinionMatched):
-                    refused = Evidence.FORBIDDEN if exc.forbidden else Evidence.REFUSED
-                    outcome, why, missed = refused if exc.certain else Evidence.UNCONFIRMED, str(exc), frozenset()
-            else:
-                log.info("Replayed job %s to %d minions", effect.jid, len(effect.minions))
-                missed -= matched
-            self._step(facts.Sent(effect.jid, effect.minions, missed, outcome, why))
-            await self._keep_load(effect.jid, load)
-
-        self._loop.spawn_callback(publish)
+    async def _publish(self, effect: facts.Publish) -> facts.Fact | None:
+        load = self._loads[effect.jid]
+        options = load.get("kwargs")
+        try:
+            tgt, tgt_type = narrowed(load, effect.minions, effect.named)
+        except ValueError as exc:
+            return facts.Refused(effect.jid, str(exc))
+        if not self._compound:  # each has said itself that the job's target matches it
+            tgt, tgt_type = list(effect.minions), "list"
+        outcome, why, missed = Evidence.PUBLISHED, "", frozenset(effect.minions)
+        try:
+            matched = await self._ports.publisher.publish(
+                load["fun"],
+                load.get("arg") or [],
+                tgt,
+                tgt_type,
+                jid=effect.jid,
+                user=load.get("user"),
+                ret=load.get("ret") or "",
+                options=options if isinstance(options, Mapping) else None,
+                once=self._wishes(effect),
+                natively=not effect.recorded,
+            )
+        except PublishFailed as exc:
+            log.warning("Job %s could not be replayed to %d minions: %s", effect.jid, len(effect.minions), exc)
+            if not isinstance(exc, NoMinionMatched):
+                refused = Evidence.FORBIDDEN if exc.forbidden else Evidence.REFUSED
+                outcome, why, missed = refused if exc.certain else Evidence.UNCONFIRMED, str(exc), frozenset()
+        else:
+            log.info("Replayed job %s to %d minions", effect.jid, len(effect.minions))
+            missed -= matched
+        self._step(facts.Sent(effect.jid, effect.minions, missed, outcome, why))
+        await self._keep_load(effect.jid, load)
+        return None
 
     def _wishes(self, effect: facts.Publish) -> dict[str, Any]:
         """Return what minions with records are told: how long the job may be sent again, and whether it is to run again."""
@@ -290,7 +284,7 @@ class Effects:
         except JobCacheError as exc:
             log.warning("The job cache shows the replay of job %s and not the job itself: %s", jid, exc)
 
-    def _ping(self, effect: facts.Ping) -> None:
+    async def _ping(self, effect: facts.Ping) -> None:
         asked, there = frozenset(effect.minions), list[str]()
 
         def tell() -> None:
@@ -305,25 +299,12 @@ class Effects:
                     self._loop.call_later(_HEARD, tell)
                 there.append(minion)
 
-        async def ping() -> None:
-            try:
-                await self._ports.questions.ping(list(asked), "list", self._timeout, told=heard)
-            except PublishFailed as exc:
-                log.warning("Minions with a queue could not be pinged: %s", exc)
-
-        self._loop.spawn_callback(ping)
+        await self._ports.questions.ping(list(asked), "list", self._timeout, told=heard)
 
     # -- keys ---------------------------------------------------------------------------------------------------------
 
-    def _check_keys(self, effect: facts.CheckKeys) -> None:
-        self._find_or_warn(lambda: self._look(self._ports.reader.check_keys, effect.minions), _NO_KEYS, None)
-
-    def _vet(self, effect: facts.Vet) -> None:
-        async def vet() -> Any:
-            strangers = await self._look(self._ports.reader.strangers_among, effect.minions)
-            return facts.Vetted(effect.jid, strangers)
-
-        self._find_or_warn(vet, _NO_KEYS, None)
+    async def _check_keys(self, effect: facts.CheckKeys) -> Any:
+        return await self._look(self._ports.reader.check_keys, effect.minions)
 
     def check_keys_soon(self) -> None:
         """Look at the keys, after an event about one."""
@@ -334,34 +315,12 @@ class Effects:
 
     def _check_keys_now(self) -> None:
         self._keys_asked = False
-        self._check_keys(facts.CheckKeys(tuple(self._machine.backlogs)))
-
-    # -- windows ------------------------------------------------------------------------------------------------------
-
-    def _find_opening(self, effect: facts.FindOpening) -> None:
-        """Windows go by the clock on the wall, deadlines by one that nobody sets: the answer is in the latter's time."""
-        wall, window, timezone = self._ports.wall(), effect.window, effect.timezone
-        try:
-            found = next_opening(None, window, timezone, wall)
-        except ValueError as exc:
-            log.error("Jobs with the window %r wait, since nobody can tell when it opens: %s", window, exc)
-            answer = facts.OpeningFound(window, timezone, None)
-        else:
-            shift = self._ports.clock.now() - wall
-            closes = None if found.closes is None else found.closes + shift
-            answer = facts.OpeningFound(window, timezone, found.opens + shift, closes)
-        self._loop.add_callback(self._step, answer)
+        self.perform(self._machine.check_keys())
 
     # -- the bus and the log ------------------------------------------------------------------------------------------
 
     def _announce(self, effect: facts.Announce) -> None:
-        payload = {
-            "minion": effect.minion,
-            "jid": effect.jid,
-            "fun": effect.fun,
-            "attempts": effect.attempts,
-            "reason": effect.reason,
-        }
+        payload = {name: value for name, value in vars(effect).items() if name != "kind"}
         self._ports.bus.fire(events.retry_tag(effect.minion, effect.jid, effect.kind), payload)
 
     def _warn(self, effect: facts.Warn) -> None:
@@ -373,18 +332,20 @@ def answer_time(opts: Mapping[str, Any]) -> float:
     return float(opts.get("gather_job_timeout", 10))
 
 
-PERFORM: dict[type, Callable[[Effects, Any], None]] = {
+#: What is done at once, in the order in which it is wanted.
+BEGINS: dict[type, Callable[[Effects, Any], None]] = {
     facts.Save: Effects._save,
+    facts.Claim: Effects._claim,
+    facts.Announce: Effects._announce,
+    facts.Warn: Effects._warn,
+}
+#: What takes its time, and gives a fact.
+FINDS: dict[type, Callable[[Effects, Any], Awaitable[facts.Fact | None]]] = {
     facts.Read: Effects._read,
     facts.LookUp: Effects._look_up,
     facts.Ask: Effects._ask,
     facts.Inquire: Effects._inquire,
-    facts.Claim: Effects._claim,
     facts.Publish: Effects._publish,
     facts.Ping: Effects._ping,
     facts.CheckKeys: Effects._check_keys,
-    facts.Vet: Effects._vet,
-    facts.FindOpening: Effects._find_opening,
-    facts.Announce: Effects._announce,
-    facts.Warn: Effects._warn,
 }

@@ -222,32 +222,11 @@ class KeysRead(Fact):
 
 
 @dataclass(frozen=True)
-class Vetted(Fact):
-    """The keys were read: of the minions of Vet the ``strangers`` have none here, accepted or not."""
-
-    jid: str
-    strangers: frozenset[str]
-
-
-@dataclass(frozen=True)
 class Refused(Fact):
     """The store refuses what belongs to a job, for the reason; the rest it takes."""
 
     jid: str
     reason: str
-
-
-@dataclass(frozen=True)
-class OpeningFound(Fact):
-    """
-    A window is open, or opens next, at ``opens``, and closes at ``closes``, or never where that is None. ``opens`` is None
-    where that could not be said.
-    """
-
-    window: str
-    timezone: str
-    opens: float | None
-    closes: float | None = None
 
 
 # -- facts: from the store and from operators -------------------------------------------------------------------------
@@ -375,22 +354,6 @@ class CheckKeys(Effect):
     """Find out which of these minions have no key any more; then give KeysRead."""
 
     minions: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Vet(Effect):
-    """Find out which of these, who are said to have begun a job, are no minions; then give Vetted, if that can be said."""
-
-    jid: str
-    minions: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class FindOpening(Effect):
-    """Say when a window of a time zone opens and closes next, as core/windows.py has both; then give OpeningFound."""
-
-    window: str
-    timezone: str
 
 
 @dataclass(frozen=True)

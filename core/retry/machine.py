@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.capture import AGAIN, Capture, Outcome, Owed, Survey
+from saltext.jobs.core.retry.capture import AGAIN, Capture, CheckKeys, Outcome, Owed, Survey
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, State
 from saltext.jobs.core.retry.open_job import Source
 from saltext.jobs.core.retry.openings import Openings
@@ -71,6 +71,7 @@ class Retry:
         self.capture = Capture(settings, patience, self._timers, self.queue.changed)
         self.owing = Owing(self.queue, self.capture, self._timers, self.turns, self.replays)
         self._out: list[facts.Effect] = []  # of the present step
+        self._ahead = 0.0  # seconds by which the clock on the wall is ahead at the present step
         # What is still to be looked at, since events may have been missed.
         self._jobs_left, self._minions_left = deque[str](), deque[str]()
         # What the shell asks: entries by minion and jid, what is owed by minion; jobs that are owed, and notes, by jid.
@@ -117,13 +118,16 @@ class Retry:
 
     # -- the main path ------------------------------------------------------------------------------------------------
 
-    def step(self, fact: facts.Fact, now: float) -> list[facts.Effect]:
+    def step(self, fact: facts.Fact, now: float, wall: float | None = None) -> list[facts.Effect]:
         """
         Take a fact that has become known at ``now``, and return what is to be done.
 
         Effects are begun in this order; an Answer waits for the Saves before it, nothing else waits.
+
+        :param wall: Unix time as the clock on the wall has it, by which windows go; by default ``now``.
         """
         self.queue.now = max(now, self.queue.now)
+        self._ahead = 0.0 if wall is None else wall - now
         self._out = []
         HANDLERS[type(fact)](self, fact)
         for key in self._timers.due(self.queue.now):
@@ -155,6 +159,8 @@ class Retry:
                 self.owing.owe(outcome)
             elif isinstance(outcome, facts.Kill):
                 self.owing.killed(outcome)
+            elif isinstance(outcome, CheckKeys):
+                self._do(self.check_keys())
             else:
                 self._do(outcome)
 
@@ -219,16 +225,16 @@ class Retry:
         self._timers.set(("sweep",), self.queue.now + self.settings.sweep)
         self.capture.recheck(self.queue.now)
         if self.queue.backlogs:
-            self._check_keys()
+            self._do(self.check_keys())
             self._look_again()
 
-    def _opening_found(self, fact: facts.OpeningFound) -> None:
-        is_open, jids = self.openings.found(fact, self.queue.now)
-        for jid in jids:
-            if is_open:
-                self.turns.ping_without_replay(self.queue.minions_of(jid))
-            else:
-                self.replays.shut(jid)
+    def _opening_due(self, *hours: str) -> None:
+        opened, shut, told = self.openings.due((hours[0], hours[1]), self.queue.now, self._ahead)
+        self._do(*told)
+        for jid in opened:
+            self.turns.ping_without_replay(self.queue.minions_of(jid))
+        for jid in shut:
+            self.replays.shut(jid)
 
     def _unreadable(self, fact: facts.Unreadable) -> None:
         if fact.minions:
@@ -236,8 +242,13 @@ class Retry:
         else:
             self._follow(self.capture.unreadable(fact, self.queue.now))
 
-    def _check_keys(self) -> None:
-        self._do(facts.CheckKeys(tuple(self.queue.backlogs)))
+    def check_keys(self) -> facts.Effect:
+        """Find out whose keys are gone, and who has never had one."""
+        return facts.CheckKeys((*self.queue.backlogs, *self.capture.claimed()))
+
+    def _keys_read(self, fact: facts.KeysRead) -> None:
+        self.capture.forget(fact.gone)
+        self._do(*self.owing.keys_read(fact))
 
     # -- facts from the store and from operators ----------------------------------------------------------------------
 
@@ -288,10 +299,8 @@ HANDLERS: dict[type, Callable[[Retry, Any], None]] = {
     facts.Claimed: lambda it, fact: it._do(*it.replays.claimed(fact)),
     facts.Sent: lambda it, fact: it.replays.sent(fact),
     facts.Unreadable: Retry._unreadable,
-    facts.KeysRead: lambda it, fact: it._do(*it.owing.keys_read(fact)),
-    facts.Vetted: lambda it, fact: it.capture.vetted(fact),
+    facts.KeysRead: Retry._keys_read,
     facts.Refused: lambda it, fact: it.owing.refused(fact),
-    facts.OpeningFound: Retry._opening_found,
     facts.Restored: Retry._restored,
     facts.Requested: lambda it, fact: it._do(facts.Answer(getattr(it.owing, fact.do)(**fact.given))),
     facts.Tick: lambda it, _fact: None,  # what is due is done after every fact
@@ -301,8 +310,8 @@ TIMERS: dict[str, Callable[..., None]] = {
     **{name: lambda it, jid, name=name: it._do(*it.replays.due(name, jid)) for name in GATHERINGS},
     "open": lambda it, jid: it._follow(it.capture.due(jid)),
     "note": Retry._note_due,
-    "keys": lambda it: it._check_keys() if it.owing.keyless else None,
-    "opening": lambda it, *hours: it._do(it.openings.due(*hours, it.queue.now)),
+    "keys": lambda it: it._do(*([it.check_keys()] if it.owing.keyless else ())),
+    "opening": Retry._opening_due,
     "end": Retry._end_due,
     "minion": lambda it, minion: it.replays.begin(minion),
     "replay": lambda it, minion: it.replays.overdue(minion),

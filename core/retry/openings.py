@@ -2,8 +2,8 @@
 Which jobs may be replayed now: those without a window, and those whose window is open. Part of the retry machine, and as
 pure as it.
 
-It has no calendar: it asks when a window opens and closes next, and again each time that it does. Where that is not known,
-the window counts as shut. What reached a minion while its window was open goes on when that closes.
+It looks again when a window opens and closes next. Where that is not known, the window counts as shut. What reached a minion
+while its window was open goes on when that closes.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Job, Limits
 from saltext.jobs.core.retry.timers import Timers
+from saltext.jobs.core.windows import Period, next_opening
 
 if TYPE_CHECKING:
     from saltext.jobs.core.settings import RetrySettings
 
-#: Seconds after which it is asked again at the latest when a window opens: the clock on the wall may have been set.
-ASK_AGAIN = 600.0
-#: Seconds after which it is asked again where that could not be said.
+#: Seconds after which it is looked again at the latest when a window opens: the clock on the wall may have been set.
+LOOK_AGAIN = 600.0
+#: Seconds after which it is looked again where that could not be said.
 _TROUBLED = 60.0
-#: Seconds by which an answer may be wrong, since it is converted from one clock to another.
+#: Seconds by which what was found may be wrong, since it is converted from one clock to another.
 _SLACK = 0.001
 
 #: A text as core/windows.py reads it, and a time zone; either may be empty.
@@ -37,15 +38,18 @@ def hours_of(limits: Limits, settings: RetrySettings) -> Hours | None:
 
 class Openings:
     """
+    ``find``: says when a window opens next, as ``next_opening`` does.
+
     :param settings: the options under ``job_retry``.
     :param timers: the machine's; the keys ``("opening", window, timezone)`` are set here.
     """
 
     def __init__(self, settings: RetrySettings, timers: Timers) -> None:
         self._settings, self._timers = settings, timers
+        self.find = next_opening
         self._jobs: dict[Hours, dict[str, None]] = {}  # the jids of the jobs for which each window holds
-        self._found: dict[Hours, facts.OpeningFound] = {}  # the newest answer about each of those windows
-        self._open: set[Hours] = set()  # those that were open when it came
+        self._found: dict[Hours, Period] = {}  # when each of those windows is open next
+        self._open: set[Hours] = set()  # those that were open when that was found
 
     def add(self, job: Job, now: float) -> None:
         """Heed the window of a job that has come into the queue."""
@@ -72,33 +76,35 @@ class Openings:
         if not self._jobs:
             return True  # as a rule no job has a window
         hours = hours_of(job.limits, self._settings)
-        return hours is None or _is_open(self._found.get(hours), now)
+        return hours is None or self._is_open(hours, now)
 
-    def due(self, window: str, timezone: str, now: float) -> facts.FindOpening:
-        """Ask when a window opens next."""
-        self._timers.set(("opening", window, timezone), now + _TROUBLED)  # where the answer does not come
-        return facts.FindOpening(window, timezone)
-
-    def found(self, fact: facts.OpeningFound, now: float) -> tuple[bool, list[str]]:
+    def due(self, hours: Hours, now: float, ahead: float) -> tuple[list[str], list[str], list[facts.Effect]]:
         """
-        Take the answer. Returns whether the window is open now, and its jobs, unless it has been open before.
+        Find out when a window opens and closes next.
+
+        :param ahead: seconds by which the clock on the wall, by which windows go, is ahead of ``now``.
+        :return: the jobs for which it has opened, those for which it is shut, and what to tell.
         """
-        hours = fact.window, fact.timezone
-        if hours not in self._jobs:
-            return False, []
-        before, is_open = self._found.get(hours), _is_open(fact, now)
-        # A window that opens only now is new, also where the answer before said that it would open by now.
-        was_open = hours in self._open and _is_open(before, now)
-        self._found[hours] = fact
-        (self._open.add if is_open else self._open.discard)(hours)
-        change = fact.closes if is_open else fact.opens
-        wait = _TROUBLED if fact.opens is None else ASK_AGAIN
-        at = now + wait if change is None else min(now + wait, max(change, now + 1.0))
-        self._timers.set(("opening", *hours), at)
-        return is_open, [] if was_open else list(self._jobs[hours])
+        was_open = hours in self._open and self._is_open(hours, now)
+        try:
+            found = self.find(None, *hours, now + ahead)
+        except ValueError as exc:
+            self._found.pop(hours, None)
+            self._timers.set(("opening", *hours), now + _TROUBLED)
+            told = f"Jobs with the window {hours[0]!r} wait, since nobody can tell when it opens: {exc}"
+            return [], list(self._jobs[hours]), [facts.Warn(told)]
+        opens, closes = found.opens - ahead, None if found.closes is None else found.closes - ahead
+        self._found[hours] = Period(opens, closes)
+        change = closes if self._is_open(hours, now) else opens
+        soonest = now + LOOK_AGAIN if change is None else max(change, now + 1.0)
+        self._timers.set(("opening", *hours), min(now + LOOK_AGAIN, soonest))
+        if not self._is_open(hours, now):
+            self._open.discard(hours)
+            return [], list(self._jobs[hours]), []
+        # A window that opens only now is new, also where it was said before that it would open by now.
+        self._open.add(hours)
+        return [] if was_open else list(self._jobs[hours]), [], []
 
-
-def _is_open(found: facts.OpeningFound | None, now: float) -> bool:
-    if found is None or found.opens is None:
-        return False
-    return found.opens <= now + _SLACK and (found.closes is None or now < found.closes)
+    def _is_open(self, hours: Hours, now: float) -> bool:
+        found = self._found.get(hours)
+        return found is not None and found.opens <= now + _SLACK and (found.closes is None or now < found.closes)

@@ -124,10 +124,6 @@ class JobReader:
             log.warning("Job %s is not kept for minions that it was not published to: %s", jid, sorted(refused)[:5])
         return known - added
 
-    def look_for_returns(self, jid: str, minions: tuple[str, ...]) -> LookedUp:
-        """Return who has returned a job. :raises JobCacheError: when the job cache cannot be read."""
-        return LookedUp(jid, minions, self._cache.have_returned(jid, minions), only_returns=True)
-
     def look_up(
         self,
         jid: str,
@@ -178,11 +174,6 @@ class JobReader:
             self._keys = compat.minion_keys(self._opts)
             self._keys_at = time.monotonic()
         return self._keys
-
-    def strangers_among(self, minions: Iterable[str]) -> frozenset[str]:
-        """Return which of ``minions`` have no key here, accepted or not. :raises OSError: when keys cannot be read."""
-        self._keys_at = 0.0  # one of them may have been accepted only now
-        return frozenset(minions) - self.keys()[1]
 
     def check_keys(self, minions: Iterable[str]) -> KeysRead:
         """

@@ -19,7 +19,7 @@ from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
 from saltext.jobs.core.retry.knowledge import ANSWERS, Evidence, Knowledge, Said
 from saltext.jobs.core.retry.looks import DOUBTED, LONGEST, Gathering, Inflow
 from saltext.jobs.core.retry.outbox import Outbox
-from saltext.jobs.core.retry.queue import Backlog, Queue
+from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.steps import LOOKS, PUBLISHED, QUESTIONS, RESTING, UNCLAIMED, Replay, Step
 from saltext.jobs.core.retry.timers import Timers
 from saltext.jobs.core.retry.turns import Turns
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 GATHERINGS = ("company", "answered", "look")
 #: At these steps it matters at once that a minion has begun the job; at others it counts before the job is sent.
 _HEEDFUL = frozenset({Step.TO_SEND, Step.CLAIMING, *PUBLISHED})
-_LOOKING = frozenset(LOOKS.values())
 
 
 class Replays:
@@ -270,7 +269,7 @@ class Replays:
             if fact.only_returns and not returned and entry.expires_at > self._queue.now:
                 continue  # nothing follows
             backlog = self._queue.backlogs[minion]
-            replay = None if fact.only_returns else _of(backlog, entry, _LOOKING)
+            replay = None if fact.only_returns else self._queue.replay(minion, fact.jid, *LOOKS.values())
             if not returned and not fact.only_returns and replay is None:
                 continue
             known = replay.known if replay else Knowledge(entry, backlog, self._queue.now)
@@ -323,7 +322,7 @@ class Replays:
         if entry is None:
             return
         backlog = self._queue.backlogs[fact.minion]
-        replay = _of(backlog, entry, _HEEDFUL)
+        replay = self._queue.replay(fact.minion, fact.jid, *_HEEDFUL)
         known = replay.known if replay else Knowledge(entry, backlog, self._queue.now)
         claiming = replay is not None and replay.step is Step.CLAIMING
         is_news = known.believe(proven, claiming, self._queue.now)
@@ -373,9 +372,3 @@ class Replays:
             replay.known.take(Evidence.MISSED if is_missed else fact.outcome, why=fact.why)
             missed = is_missed and self._turns.is_waited_for(entry)
             self._decide(entry, replay, Permits(waited_for=True) if missed else NOTHING_ELSE)
-
-
-def _of(backlog: Backlog, entry: Entry, steps: frozenset[Step]) -> Replay | None:
-    """Return the replay of an entry, if it has one that is at one of these steps."""
-    replay = backlog.replay
-    return replay if replay is not None and replay.known.entry is entry and replay.step in steps else None

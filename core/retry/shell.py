@@ -316,7 +316,7 @@ class RetryShell:
     def step(self, fact: facts.Fact) -> int | bool | None:
         """Give the machine a fact, perform what it wants done, and return its answer to a request."""
         answer = None
-        for effect in self.machine.step(fact, self._ports.clock.now()):
+        for effect in self.machine.step(fact, self._ports.clock.now(), self._ports.wall()):
             if isinstance(effect, facts.Answer):
                 answer = effect.value
                 continue

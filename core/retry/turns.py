@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: Seconds by which starts of a minion, one soon after the other, may put off what it is owed.
 LONGEST_DELAY = 60.0
-#: Seconds for which it is remembered that a minion started, and how many are remembered at least: ids can be made up.
+#: Seconds for which it is remembered that a minion started, and how many are remembered: ids can be made up.
 _JUST_STARTED, _MOST_STARTED = 60.0, 100_000
 _LONGEST_ID = 255
 
@@ -52,9 +52,7 @@ class Turns:
     ) -> None:
         self._settings, self._queue, self._timers, self._openings = settings, queue, timers, openings
         self._outbox, self.paused = outbox, paused
-        self._started: dict[str, float] = {}  # minion -> when it started, since ``_generation``
-        self._started_before: dict[str, float] = {}  # likewise, in the time before that
-        self._generation = 0.0
+        self._started: dict[str, float] = {}  # minion -> when it started, in this order
 
     def alive(self, minion: str, start: bool = False, settled: bool = False) -> None:
         """
@@ -152,15 +150,15 @@ class Turns:
             self._remember_start(minion, now)
 
     def _remember_start(self, minion: str, now: float) -> None:
-        # Two generations, so that none has to be looked through.
-        if now > self._generation + _JUST_STARTED or len(self._started) >= _MOST_STARTED:
-            self._started_before, self._started, self._generation = self._started, {}, now
+        self._started.pop(minion, None)
         self._started[minion] = now
+        first = next(iter(self._started))
+        if len(self._started) > _MOST_STARTED or self._started[first] < now - _JUST_STARTED:
+            del self._started[first]
 
     def has_just_started(self, minion: str) -> bool:
         """Tell whether a minion started not long ago, whether or not it was owed anything then."""
-        at = self._started.get(minion) or self._started_before.get(minion, 0.0)
-        return at > self._queue.now - _JUST_STARTED
+        return self._started.get(minion, 0.0) > self._queue.now - _JUST_STARTED
 
     def ping(self, minions: Iterable[str]) -> None:
         """Find out which of these is there, as far as anything could be sent to them now."""

@@ -169,7 +169,7 @@ def test_any_number_of_forged_beginnings_takes_little_memory_and_no_genuine_one_
         world.tell(said(f"made-up-{number}", "j1"))
         world.run(0.0005)
         assert len(world.machine.capture.open["j1"].begun) <= 3 * MOST_BEGUN
-    assert len(world.effects(facts.Vet)) < 20
+    assert len(world.effects(facts.CheckKeys)) < 20
     world.stop("a")
     world.run(60)
     assert (world.state("a", "j1"), world.machine.total) == (State.RUNNING, 1)
@@ -181,7 +181,7 @@ def test_the_minions_of_a_fleet_that_has_begun_a_job_are_looked_at_a_few_times_e
     world.publish("j1")
     world.run(2)
     assert len(world.machine.capture.open["j1"].begun) == 5000
-    assert len(world.effects(facts.Vet)) <= 3
+    assert len(world.effects(facts.CheckKeys)) <= 3
 
 
 def test_a_return_that_is_heard_long_before_it_is_stored_ends_the_job():

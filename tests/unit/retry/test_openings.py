@@ -219,6 +219,6 @@ def test_nobody_is_asked_about_a_window_that_holds_for_no_job_any_more():
     world = away(**NIGHT)
     world.run(TWO - world.now + 60)
     assert world.machine.total == 0
-    asked = len(world.effects(facts.FindOpening))
+    looked = world.openings
     world.run(24 * 3600)
-    assert len(world.effects(facts.FindOpening)) == asked
+    assert world.openings == looked

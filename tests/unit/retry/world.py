@@ -37,6 +37,7 @@ from saltext.jobs.core.retry.store import CLAIMS, NOTES, QUEUE, RetryStore, coun
 from saltext.jobs.core.settings import RetrySettings
 from saltext.jobs.core.site import FileSite
 from saltext.jobs.core.store.records import work_of
+from saltext.jobs.core.windows import next_opening
 from tests.virtual_loop import VirtualLoop
 
 #: Unix time at which a world begins: 1,000 seconds into a Thursday of these years.
@@ -388,7 +389,7 @@ class World:
         # What the engine keeps, and wants.
         self.banks, self.checkpoint = collections.defaultdict(dict), None
         self.requests, self.answers = {}, []
-        self.log = []  # every effect
+        self.log, self.openings = [], 0  # every effect; how often it was looked when a window opens
         self.broken = []
         self.life = self.bus = self.shell = None
         self._is_running = False
@@ -484,21 +485,26 @@ class World:
         self.shell = RetryShell(self.opts, self.settings, life, ports, poll=POLL)
         step = self.machine.step
 
-        def recorded(fact, now):
+        def recorded(fact, now, wall):
             if not life.alive:  # it was killed a moment ago, and what it had begun to do comes to nothing
                 return []
-            if isinstance(fact, facts.OpeningFound) and not self.windows_known:
-                fact = dataclasses.replace(fact, opens=None, closes=None)
             self.takes(fact)
-            effects = step(fact, now)
+            effects = step(fact, now, wall)
             self.log += effects
             self._check()
             return effects
 
-        self.machine.step = recorded
+        self.machine.step, self.machine.openings.find = recorded, self.find_opening
         self.shell.start()
         if not self._is_running:
             self.run(5.0, lambda: self.shell is None or self.shell.restored)
+
+    def find_opening(self, *args):
+        """Say when a window opens next, where anybody can."""
+        self.openings += 1
+        if not self.windows_known:
+            raise ValueError("the zone is gone")
+        return next_opening(*args)
 
     def takes(self, fact):
         """The engine takes a fact."""
