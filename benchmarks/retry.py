@@ -393,6 +393,8 @@ def forge(minions, owed, minutes, every):
             for effect in self.machine.step(fact, now):
                 if isinstance(effect, facts.LookUp):
                     asked.append((now, facts.LookedUp(effect.jid, effect.minions, frozenset())))
+                elif isinstance(effect, facts.FindReturns):
+                    asked.append((now, facts.Returned(effect.jid, frozenset(), frozenset(effect.minions))))
                 elif isinstance(effect, facts.Ask):
                     asked.append((now + 10.0, facts.Asked(effect.jid, {Evidence.SILENT: frozenset(effect.minions)})))
 

@@ -22,8 +22,8 @@ from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import OURS, JobCache
 from saltext.jobs.core.master.publisher import Publisher
 from saltext.jobs.core.master.questions import Questions
+from saltext.jobs.core.retry.doctor import doubts_about, settings_of
 from saltext.jobs.core.retry.ports import ports_of
-from saltext.jobs.core.retry.premises import doubts_about, settings_of
 from saltext.jobs.core.retry.shell import RetryShell
 from saltext.jobs.core.settings import RetrySettings
 from saltext.jobs.core.site import site_of

@@ -116,7 +116,6 @@ SHELLS = {
         "owner",
         "pause",
         "ports",
-        "premises",
         "reader",
         "shell",
         "store",

@@ -1,5 +1,5 @@
 """
-From a published job to the minions that missed it. Part of the retry machine, and as pure as it.
+From a published job to the minions that missed it.
 
 A job's way: it is left alone until its deadline, then read in the job cache. The minions without a return are asked which
 jobs they run, in one question about all jobs whose deadline has come. Those that say nothing are owed the job. Those that

@@ -1,6 +1,5 @@
 """
 What is done about a job that is owed, at each step of its replay and whatever has become known: the one place that decides.
-Part of the retry machine, and as pure as it.
 
 It changes nothing: replay.py carries out what is decided here. It must never take silence for absence, nor let a job run
 again of which it is known that it was begun, unless ``retry_interrupted`` or somebody asks for that.

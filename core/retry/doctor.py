@@ -1,5 +1,6 @@
 """
-What an operator should know about the engine and its surroundings before relying on the retry queue. It changes nothing.
+What must hold before a retry queue can be kept, and what an operator should know about the engine and its surroundings
+before relying on it. It changes nothing.
 """
 
 from __future__ import annotations
@@ -16,17 +17,53 @@ from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.findings import about_folders, about_returns, around
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import JobCacheError, LaterVersion, SettingsError, StateError
-from saltext.jobs.core.master.job_cache import OURS, JobCache
+from saltext.jobs.core.master.job_cache import KEEP_MINIONS, OURS, JobCache
 from saltext.jobs.core.retry.checkpoint import read_checkpoint
 from saltext.jobs.core.retry.owner import owner_of
 from saltext.jobs.core.retry.pause import is_paused
-from saltext.jobs.core.retry.premises import doubts_about, settings_of
 from saltext.jobs.core.retry.store import RetryStore
-from saltext.jobs.core.settings import engine_options
+from saltext.jobs.core.settings import RetrySettings, engine_options, read_settings
 from saltext.jobs.core.site import site_of
+from saltext.jobs.core.windows import longest_break, parse_windows
 
 #: Seconds without a heartbeat, which comes every ten, after which an engine that runs does not work.
 _SILENT = 60.0
+
+
+def settings_of(opts: Mapping[str, Any], *sources: Any) -> RetrySettings:
+    """
+    Return the engine's options.
+
+    :param opts: the master's options.
+    :param sources: as for ``read_settings``.
+    :raises SettingsError: when the engine cannot start with these, and why.
+    """
+    settings = read_settings(RetrySettings, JOB_RETRY, *sources)
+    cache = opts.get("master_job_cache")
+    if cache != OURS and not settings.trust_job_cache:
+        raise SettingsError(
+            f"master_job_cache is {cache!r}; accepted is {OURS}, which alone tells what this master has published, or any "
+            "other where job_retry has trust_job_cache: True because every accepted minion is trusted"
+        )
+    if not opts.get("job_cache", True) and not opts.get("ext_job_cache"):
+        raise SettingsError("job_cache is False; accepted is True, since without returns nobody knows what has run")
+    return settings
+
+
+def doubts_about(opts: Mapping[str, Any], settings: RetrySettings) -> list[str]:
+    """Return what may keep jobs from being delivered, with options that are accepted."""
+    found, cache = [], opts.get("master_job_cache")
+    if cache not in KEEP_MINIONS:
+        found.append(
+            f"of Salt's job caches only {', '.join(sorted(KEEP_MINIONS))} keep for which minions a job is; if {cache} does "
+            "not, nothing is ever queued"
+        )
+    if settings.window and longest_break(parse_windows(settings.window)) >= settings.ttl:
+        found.append(
+            f"a job is owed for {settings.ttl:.0f} s (ttl), and the window {settings.window!r} stays shut for longer: jobs "
+            "will expire before it opens"
+        )
+    return found
 
 
 def examine(opts: Mapping[str, Any]) -> dict[str, Any]:

@@ -93,6 +93,14 @@ class Effects:
         if isinstance(effect, facts.Inquire):
             log.warning("%d minions could not be asked which jobs they run: %s", len(effect.minions), exc)
             return facts.Surveyed(effect.number, unasked=frozenset(effect.minions))
+        if isinstance(effect, facts.Publish):
+            log.warning("Job %s could not be replayed to %d minions: %s", effect.jid, len(effect.minions), exc)
+            if isinstance(exc, NoMinionMatched):
+                return facts.Sent(effect.jid, effect.minions, missed=frozenset(effect.minions))
+            outcome = Evidence.UNCONFIRMED
+            if isinstance(exc, PublishFailed) and exc.certain:
+                outcome = Evidence.FORBIDDEN if exc.forbidden else Evidence.REFUSED
+            return facts.Sent(effect.jid, effect.minions, outcome=outcome, why=str(exc))
         if isinstance(effect, facts.Ping):
             log.warning("Minions with a queue could not be pinged: %s", exc)
             return None
@@ -100,6 +108,8 @@ class Effects:
             log.warning("The keys cannot be read now: %s", exc)
             return None
         log.warning(_COMPLAINT, exc)
+        if isinstance(effect, facts.FindReturns):
+            return None  # that is looked for again in any case
         return facts.Unreadable(effect.jid, getattr(effect, "minions", ()))
 
     # -- the store ----------------------------------------------------------------------------------------------------
@@ -147,12 +157,12 @@ class Effects:
         return bool(snapshot) and snapshot.get("owner") != self._owner
 
     async def _look_up(self, effect: facts.LookUp) -> Any:
-        jid, minions = effect.jid, effect.minions
-        if effect.only_returns:
-            returned = await self._look(self._ports.cache.have_returned, jid, minions)
-            return facts.LookedUp(jid, minions, returned, only_returns=True)
-        look_up = self._ports.reader.look_up
-        return await self._look(look_up, jid, minions, self._loads[jid], effect.publish, effect.askers)
+        jid, look_up = effect.jid, self._ports.reader.look_up
+        return await self._look(look_up, jid, effect.minions, self._loads[jid], effect.publish, effect.askers)
+
+    async def _find_returns(self, effect: facts.FindReturns) -> facts.Fact:
+        returned = await self._look(self._ports.cache.have_returned, effect.jid, effect.minions)
+        return facts.Returned(effect.jid, returned, frozenset(effect.minions) - returned, searched=True)
 
     # -- minions ------------------------------------------------------------------------------------------------------
 
@@ -233,7 +243,7 @@ class Effects:
     def _claim(self, effect: facts.Claim) -> None:
         self._writer.claim(effect.jid, lambda: self._step(facts.Claimed(effect.jid, effect.minions)))
 
-    async def _publish(self, effect: facts.Publish) -> facts.Fact | None:
+    async def _publish(self, effect: facts.Publish) -> facts.Fact:
         load = self._loads[effect.jid]
         options = load.get("kwargs")
         try:
@@ -242,7 +252,6 @@ class Effects:
             return facts.Refused(effect.jid, str(exc))
         if not self._compound:  # each has said itself that the job's target matches it
             tgt, tgt_type = list(effect.minions), "list"
-        outcome, why, missed = Evidence.PUBLISHED, "", frozenset(effect.minions)
         try:
             matched = await self._ports.publisher.publish(
                 load["fun"],
@@ -256,17 +265,10 @@ class Effects:
                 once=self._wishes(effect),
                 natively=not effect.recorded,
             )
-        except PublishFailed as exc:
-            log.warning("Job %s could not be replayed to %d minions: %s", effect.jid, len(effect.minions), exc)
-            if not isinstance(exc, NoMinionMatched):
-                refused = Evidence.FORBIDDEN if exc.forbidden else Evidence.REFUSED
-                outcome, why, missed = refused if exc.certain else Evidence.UNCONFIRMED, str(exc), frozenset()
-        else:
-            log.info("Replayed job %s to %d minions", effect.jid, len(effect.minions))
-            missed -= matched
-        self._step(facts.Sent(effect.jid, effect.minions, missed, outcome, why))
-        await self._keep_load(effect.jid, load)
-        return None
+        finally:
+            await self._keep_load(effect.jid, load)
+        log.info("Replayed job %s to %d minions", effect.jid, len(effect.minions))
+        return facts.Sent(effect.jid, effect.minions, frozenset(effect.minions) - matched)
 
     def _wishes(self, effect: facts.Publish) -> dict[str, Any]:
         """Return what minions with records are told: how long the job may be sent again, and whether it is to run again."""
@@ -343,6 +345,7 @@ BEGINS: dict[type, Callable[[Effects, Any], None]] = {
 FINDS: dict[type, Callable[[Effects, Any], Awaitable[facts.Fact | None]]] = {
     facts.Read: Effects._read,
     facts.LookUp: Effects._look_up,
+    facts.FindReturns: Effects._find_returns,
     facts.Ask: Effects._ask,
     facts.Inquire: Effects._inquire,
     facts.Publish: Effects._publish,

@@ -60,10 +60,15 @@ class Kill(Fact):
 
 @dataclass(frozen=True)
 class Returned(Fact):
-    """The job cache has the returns of a job by these minions."""
+    """
+    The job cache has the returns of a job by these minions, and none of the ``missing`` ones. ``searched``: it was searched
+    for them, so they may have come long ago.
+    """
 
     jid: str
     minions: frozenset[str]
+    missing: frozenset[str] = frozenset()
+    searched: bool = False
 
 
 # -- facts: from the bus, and so never more than a hint ---------------------------------------------------------------
@@ -148,8 +153,8 @@ class LookedUp(Fact):
     """
     ``returned``: those of ``minions`` whose return the job cache has. ``barred``: those whose key is not accepted.
     ``denied``: ``{minion: reason}`` of those to which it may not be published any more; ``unsure``: of those of which that
-    cannot be found out. With ``only_returns`` the last three were not looked at. ``last``: Unix time of the job's newest
-    publish, or None where that was not looked for or is not known.
+    cannot be found out. ``last``: Unix time of the job's newest publish, or None where that was not looked for or is not
+    known.
     """
 
     jid: str
@@ -158,7 +163,6 @@ class LookedUp(Fact):
     barred: frozenset[str] = frozenset()
     denied: Mapping[str, str] = field(default_factory=dict)
     unsure: Mapping[str, str] = field(default_factory=dict)
-    only_returns: bool = False
     last: float | None = None
 
 
@@ -287,15 +291,21 @@ class Read(Effect):
 class LookUp(Effect):
     """
     Look for returns, keys and access, that of the publishing user and of the ``askers``, by minion; then give LookedUp or
-    Unreadable. With ``only_returns`` keys and access are left out. With ``publish`` the time of the job's newest publish is
-    looked for as well.
+    Unreadable. With ``publish`` the time of the job's newest publish is looked for as well.
     """
 
     jid: str
     minions: tuple[str, ...]
-    only_returns: bool = False
     publish: bool = False
     askers: Mapping[str, Asker] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FindReturns(Effect):
+    """Look whether the job cache has returns of which nothing was heard; then give Returned, if that can be said."""
+
+    jid: str
+    minions: tuple[str, ...]
 
 
 @dataclass(frozen=True)

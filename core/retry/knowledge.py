@@ -1,6 +1,5 @@
 """
-What is known of a minion, and of one job that it is owed: who has said what, and what follows from that. Part of the retry
-machine, and as pure as it.
+What is known of a minion, and of one job that it is owed: who has said what, and what follows from that.
 
 What must outlive the engine stands in the entry; what was learned since its replay began stands here. It must never take
 silence for absence, nor believe a word from the bus about a job that was not sent from here.

@@ -1,6 +1,5 @@
 """
 Looks at the job cache that minions share: those that are owed the same job are looked up together, and wait for each other.
-Part of the retry machine, and as pure as it.
 
 It decides nothing: what a look means for a replay is told in replay.py.
 """

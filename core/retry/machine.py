@@ -203,7 +203,7 @@ class Retry:
             jid = self._jobs_left.popleft()
             owed = self.queue.minions_of(jid)
             left -= len(owed)
-            self._do(*([self.replays.look_for_returns(jid, owed)] if owed else ()))
+            self._do(*([facts.FindReturns(jid, tuple(owed))] if owed else ()))
         while self._minions_left and left > 0:
             minion = self._minions_left.popleft()
             backlog = self.queue.backlogs.get(minion)
@@ -279,7 +279,7 @@ class Retry:
                 self.owing.remove(entry)
             else:
                 # It expires if the job cache has no return of it, once that can be read.
-                self._do(self.replays.look_for_returns(entry.jid, (minion,)))
+                self._do(facts.FindReturns(entry.jid, (minion,)))
                 following = min(following, self.queue.now + AGAIN)
         if minion in self.queue.backlogs:
             self._timers.no_later(("end", minion), following)

@@ -1,7 +1,6 @@
 """
 What is known of minions and jobs beside the entries of the queue: who has begun a job, for whom an operator has killed it,
-and whose entry was removed without a return. A later look at the job must not owe it to those anew. Part of the retry
-machine, and as pure as it.
+and whose entry was removed without a return. A later look at the job must not owe it to those anew.
 
 There is one note for each job, however many minions it names: a job that 10,000 minions run for an hour costs one record.
 It must never change a note without noting that it is to be stored.

@@ -1,5 +1,5 @@
 """
-A published job whose outcome is not known yet, as capture.py leads it. Part of the retry machine, and as pure as it.
+A published job whose outcome is not known yet, as capture.py leads it.
 
 It must never forget a minion that may have begun the job, nor keep any number of names that somebody has made up.
 """

@@ -1,6 +1,5 @@
 """
-Which jobs may be replayed now: those without a window, and those whose window is open. Part of the retry machine, and as
-pure as it.
+Which jobs may be replayed now: those without a window, and those whose window is open.
 
 It looks again when a window opens and closes next. Where that is not known, the window counts as shut. What reached a minion
 while its window was open goes on when that closes.

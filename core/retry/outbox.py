@@ -1,5 +1,5 @@
 """
-What is to be published for the retry queue, let go no faster than ``rate``. Part of the retry machine, and as pure as it.
+What is to be published for the retry queue, let go no faster than ``rate``.
 
 Jobs go first, then pings, surveys and questions. It must never hold a minion back for another job's sake: minions that
 wait for the same job go together, in one publish.

@@ -1,6 +1,6 @@
 """
 Who is owed a job from now on, and who no longer is, because of what became of the job or because an operator asks for that,
-with what follows for their replays. Part of the retry machine, and as pure as it.
+with what follows for their replays.
 
 It must never let a job be owed anew to a minion whose entry an operator has removed, nor send anything: what an operator
 asks for goes the way of all replays, with every look and question.

@@ -1,6 +1,5 @@
 """
-The entries of the retry queue, by minion, and the jobs that they share: how they come, are kept, and go. Part of the retry
-machine, and as pure as it.
+The entries of the retry queue, by minion, and the jobs that they share: how they come, are kept, and go.
 
 It holds no policy about when something is published. It must never let an entry come, go or move without noting that it is
 to be stored.

@@ -1,7 +1,7 @@
 """
 How a job goes to a minion, or what has become of it: what becomes known is taken (knowledge.py), what to do about it is
-decided (decision.py), and that is carried out here and nowhere else. Part of the retry machine, and as pure as it. The steps
-stand in steps.py; when the next replay begins, turns.py says.
+decided (decision.py), and that is carried out here and nowhere else. The steps stand in steps.py; when the next replay
+begins, turns.py says.
 
 It must never let a minion have two replays, leave one with a replay whose entry has ended, publish a job whose claim is not
 durable, nor let a job be sent before the minion has said that it does not run it. "I run nothing" covers every job that was
@@ -10,7 +10,6 @@ published before the answer: until it starts anew, a minion ignores a jid that i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from saltext.jobs.core.retry import facts
@@ -243,10 +242,6 @@ class Replays:
                 askers[entry.minion] = entry.asker
         return [facts.LookUp(jid, minions, publish=publish, askers=askers)] if minions else []
 
-    def look_for_returns(self, jid: str, minions: Iterable[str]) -> facts.Effect:
-        """Look whether the job cache has returns of which nothing was heard."""
-        return facts.LookUp(jid, tuple(minions), only_returns=True)
-
     def unreadable(self, fact: facts.Unreadable) -> None:
         """Look again later."""
         for entry, replay in self._queue.replays(fact.jid, fact.minions, *LOOKS.values()):
@@ -254,38 +249,32 @@ class Replays:
             self._decide(entry, replay)
 
     def returned(self, fact: facts.Returned) -> None:
-        """Take returns that minions have just given: the job cache has them."""
-        if any(self._queue.has(minion, fact.jid) for minion in fact.minions):
-            self._heard = self._queue.now
-        self.looked_up(facts.LookedUp(fact.jid, tuple(fact.minions), fact.minions, only_returns=True))
+        """End what was returned, and what was not in its time to live."""
+        for minion in (*fact.minions, *fact.missing):
+            entry, is_there = self._queue.entry(minion, fact.jid), minion in fact.minions
+            if entry is None or not (is_there or entry.expires_at <= self._queue.now):
+                continue
+            if is_there and not fact.searched:
+                self._heard = self._queue.now
+            known = Knowledge(entry, self._queue.backlogs[minion], self._queue.now)
+            known.take(Evidence.RETURNED if is_there else Evidence.NOT_RETURNED)
+            permits, terms = Permits(unreturned=True), self._queue.terms_of(entry)
+            self._carry_out(entry, None, decide(None, known, permits, terms, self._queue.now))
 
     def looked_up(self, fact: facts.LookedUp) -> None:
         """Go on with what the job cache, the keys and the access lists say."""
-        for minion in fact.minions:
-            entry = self._queue.entry(minion, fact.jid)
-            if entry is None:
-                continue
-            returned = minion in fact.returned
-            if fact.only_returns and not returned and entry.expires_at > self._queue.now:
-                continue  # nothing follows
-            backlog = self._queue.backlogs[minion]
-            replay = None if fact.only_returns else self._queue.replay(minion, fact.jid, *LOOKS.values())
-            if not returned and not fact.only_returns and replay is None:
-                continue
-            known = replay.known if replay else Knowledge(entry, backlog, self._queue.now)
-            known.published = fact.last
-            known.take(Evidence.RETURNED if returned else Evidence.NOT_RETURNED)
-            permits = NOTHING_ELSE
-            if replay is None:
-                permits = Permits(unreturned=True)
-            elif replay.step is Step.LAST_LOOK:
+        self.returned(facts.Returned(fact.jid, fact.returned, searched=True))
+        for entry, replay in self._queue.replays(fact.jid, fact.minions, *LOOKS.values()):
+            minion, permits = entry.minion, NOTHING_ELSE
+            replay.known.published = fact.last
+            replay.known.take(Evidence.NOT_RETURNED)
+            if replay.step is Step.LAST_LOOK:
                 permits = Permits(waited_for=self._turns.is_waited_for(entry))
             elif minion in fact.denied or minion in fact.unsure or minion in fact.barred:
                 permits = Permits(
                     fact.denied.get(minion, ""), fact.unsure.get(minion, ""), barred=minion in fact.barred
                 )
-            step, terms = replay.step if replay else None, self._queue.terms_of(entry)
-            self._carry_out(entry, replay, decide(step, known, permits, terms, self._queue.now))
+            self._decide(entry, replay, permits)
 
     # -- questions and their answers ----------------------------------------------------------------------------------
 

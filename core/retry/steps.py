@@ -66,18 +66,6 @@ TRANSITIONS: Mapping[Step, frozenset[Step]] = {
     Step.LAST_LOOK: frozenset({Step.GRACE, Step.RUNNING}),  # the latter where it has begun only now
 }
 
-#: Nothing of it is on disk yet.
-UNCLAIMED = frozenset(
-    {
-        Step.GATHERING,
-        Step.CHECKING,
-        Step.TO_ASK,
-        Step.ASKING,
-        Step.ANSWERED,
-        Step.CHECKING_AGAIN,
-        Step.TO_SEND,
-    }
-)
 #: It waits for a look at the job cache -> the look has been begun.
 LOOKS: Mapping[Step, Step] = {
     Step.GATHERING: Step.CHECKING,
@@ -95,16 +83,12 @@ BEFORE: Mapping[Step, Step] = {
 }
 #: The job may have reached the minion, and nothing is being found out about that.
 RESTING = frozenset({Step.SENT, Step.RUNNING})
+#: Nothing of it is on disk yet.
+UNCLAIMED = frozenset(
+    {Step.GATHERING, Step.CHECKING, Step.TO_ASK, Step.ASKING, Step.ANSWERED, Step.CHECKING_AGAIN, Step.TO_SEND}
+)
 #: The job may have reached the minion.
-PUBLISHED = RESTING | {
-    Step.SENDING,
-    Step.DOUBTED,
-    Step.LOOKING,
-    Step.TO_PROBE,
-    Step.PROBING,
-    Step.GRACE,
-    Step.LAST_LOOK,
-}
+PUBLISHED = frozenset(Step) - UNCLAIMED - {Step.CLAIMING}
 
 
 @dataclass(slots=True, eq=False)

@@ -1,6 +1,5 @@
 """
-Whether minions are there, when the next replay to one may begin, and with which of its entries. Part of the retry machine,
-and as pure as it.
+Whether minions are there, when the next replay to one may begin, and with which of its entries.
 
 It must never let a newer job overtake an older one, let forged signs of life put off for long what a minion is owed, nor
 ping a minion that could not be sent anything now.

@@ -11,7 +11,7 @@ from saltext.jobs.core.disk.folder import FileFolder
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.checkpoint import Checkpoint
-from saltext.jobs.core.retry.premises import doubts_about, settings_of
+from saltext.jobs.core.retry.doctor import doubts_about, settings_of
 from saltext.jobs.core.settings import RetrySettings, read_settings
 from saltext.jobs.core.site import FileSite
 from tests.functional.options import options_in
