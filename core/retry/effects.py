@@ -16,7 +16,7 @@ from saltext.jobs.core.errors import JobCacheError, LaterVersion, NoMinionMatche
 from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.questions import Found
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.entry import Key, Kind
+from saltext.jobs.core.retry.entry import Job, Key, Kind
 from saltext.jobs.core.retry.knowledge import Evidence, Said
 from saltext.jobs.core.retry.load import expression_of, narrowed
 from saltext.jobs.core.retry.machine import Retry
@@ -39,7 +39,6 @@ class Effects:
     :param loop: the engine's tornado loop.
     :param ports: what they are performed with.
     :param machine: what wants them, and what they are about.
-    :param loads: the loads of the jobs that the machine knows, by jid.
     :param opts: the master's options.
     :param step: takes a fact.
     """
@@ -50,12 +49,11 @@ class Effects:
         ports: Ports,
         machine: Retry,
         writer: Writer,
-        loads: dict[str, dict[str, Any]],
         opts: Mapping[str, Any],
         step: Callable[[facts.Fact], Any],
     ) -> None:
         self._loop, self._ports, self._machine, self._writer = loop, ports, machine, writer
-        self._loads, self._step, self._owner = loads, step, ports.owner
+        self._step, self._owner = step, ports.owner
         self._timeout = answer_time(opts)
         # Whether other masters use the same store.
         self._shared = opts.get("cache") not in (None, "localfs", "mmap_cache") or bool(opts.get("cluster_id"))
@@ -116,9 +114,6 @@ class Effects:
 
     def _save(self, effect: facts.Save) -> None:
         self._writer.put(key._replace(of=self._owner) if key.kind is Kind.NOTE else key for key in effect.keys)
-        for key in effect.keys:
-            if key.kind is Kind.JOB and not self._machine.knows(key.jid):
-                self._loads.pop(key.jid, None)
 
     def save_all(self) -> None:
         """Store all that the machine knows once more."""
@@ -131,12 +126,11 @@ class Effects:
 
     async def _read(self, effect: facts.Read) -> facts.Fact:
         found: facts.JobRead
-        found, load = await self._look(self._ports.reader.read, effect.jid, effect.publishes)
+        found = await self._look(self._ports.reader.read, effect.jid, effect.publishes)
         if await self._is_others(effect.jid):
             return facts.JobRead(effect.jid, None)
         if found.job is None:
             return found
-        self._loads.setdefault(effect.jid, load)
         # The record has the time of the clock on the wall, which may have been set since this engine started.
         ahead = self._ports.clock.now() - self._ports.wall()
         job = dataclasses.replace(found.job, published_at=found.job.published_at + ahead)
@@ -158,7 +152,8 @@ class Effects:
 
     async def _look_up(self, effect: facts.LookUp) -> Any:
         jid, look_up = effect.jid, self._ports.reader.look_up
-        return await self._look(look_up, jid, effect.minions, self._loads[jid], effect.publish, effect.askers)
+        load = self._machine.jobs[jid].load
+        return await self._look(look_up, jid, effect.minions, load, effect.publish, effect.askers)
 
     async def _find_returns(self, effect: facts.FindReturns) -> facts.Fact:
         returned = await self._look(self._ports.cache.have_returned, effect.jid, effect.minions)
@@ -168,7 +163,7 @@ class Effects:
 
     async def _ask(self, effect: facts.Ask) -> facts.Fact:
         jid = effect.jid
-        job = self._machine.queue.jobs.get(jid)
+        job = self._machine.jobs.get(jid)
         # A proxy runs several functions without a record (Salt's ``metaproxy``): of those it would say that it never began.
         doubted = effect.doubted if job is not None and len(job.funs) == 1 else ()
 
@@ -179,7 +174,7 @@ class Effects:
             # Those that have answered need not wait for the others.
             self._loop.spawn_callback(tell, said)
 
-        questions, expression = self._ports.questions, self._expression(jid)
+        questions, expression = self._ports.questions, _expression(job)
         said = await questions.find_either(jid, effect.minions, self._timeout, expression, self._kept, told, doubted)
         return await self._asked(jid, said, False)
 
@@ -204,26 +199,19 @@ class Effects:
 
     def _others(self, jid: str, returns: Mapping[str, Any]) -> frozenset[str]:
         """Return the minions that have run something else under the jid of a job: they would not run the job under it."""
-        load = self._loads.get(jid, {})
-        others = frozenset(m for m, kept in returns.items() if load and not once.is_return_of(load.get("fun"), kept))
+        job = self._machine.jobs.get(jid)
+        others = frozenset(m for m, kept in returns.items() if job and not once.is_return_of(job.load.get("fun"), kept))
         if others:
             log.warning("%s has run another function under the jid of job %s, for another master", sorted(others), jid)
         return others
 
     def _said(self, jid: str, records: Mapping[str, once.Record]) -> dict[str, Said]:
         """Return what the records of minions tell about a job; nothing where they would not have it."""
-        job, load = self._machine.queue.jobs.get(jid), self._loads.get(jid)
-        if job is None or load is None or not once.is_recorded(job.funs, load.get("kwargs")):
+        job = self._machine.jobs.get(jid)
+        if job is None or not once.is_recorded(job.funs, job.load.get("kwargs")):
             return {}
         age = self._ports.clock.now() - job.published_at
         return {minion: _SAID.get(record.about(age), Said.NOT_SURE) for minion, record in records.items()}
-
-    def _expression(self, jid: str) -> str | None:
-        """Return the job's own target, where a minion may no longer match it."""
-        try:
-            return expression_of(self._loads[jid])
-        except (KeyError, ValueError):
-            return None
 
     async def _inquire(self, effect: facts.Inquire) -> facts.Fact:
         running = await self._ports.questions.find_running(effect.minions, self._timeout, self._kept)
@@ -233,7 +221,7 @@ class Effects:
         if not returns:
             return frozenset()
         try:
-            load = self._loads[jid]
+            load = self._machine.jobs[jid].load
             stored: frozenset[str] = await self._look(self._ports.reader.store_returns, jid, load, returns)
             return stored
         except (JobCacheError, KeyError) as exc:
@@ -244,8 +232,8 @@ class Effects:
         self._writer.claim(effect.jid, lambda: self._step(facts.Claimed(effect.jid, effect.minions)))
 
     async def _publish(self, effect: facts.Publish) -> facts.Fact:
-        load = self._loads[effect.jid]
-        options = load.get("kwargs")
+        job = self._machine.jobs[effect.jid]
+        load, options = job.load, job.load.get("kwargs")
         try:
             tgt, tgt_type = narrowed(load, effect.minions, effect.named)
         except ValueError as exc:
@@ -262,19 +250,13 @@ class Effects:
                 user=load.get("user"),
                 ret=load.get("ret") or "",
                 options=options if isinstance(options, Mapping) else None,
-                once=self._wishes(effect),
+                once={"keep": self._machine.capture.ttl_of(job), **({"rerun": True} if effect.rerun else {})},
                 natively=not effect.recorded,
             )
         finally:
             await self._keep_load(effect.jid, load)
         log.info("Replayed job %s to %d minions", effect.jid, len(effect.minions))
         return facts.Sent(effect.jid, effect.minions, frozenset(effect.minions) - matched)
-
-    def _wishes(self, effect: facts.Publish) -> dict[str, Any]:
-        """Return what minions with records are told: how long the job may be sent again, and whether it is to run again."""
-        job = self._machine.queue.jobs.get(effect.jid)
-        keep = {} if job is None else {"keep": self._machine.capture.ttl_of(job)}
-        return {**keep, "rerun": True} if effect.rerun else keep
 
     async def _keep_load(self, jid: str, load: Mapping[str, Any]) -> None:
         """Where publishing overwrites the load in the job cache, put the original one back."""
@@ -327,6 +309,14 @@ class Effects:
 
     def _warn(self, effect: facts.Warn) -> None:
         log.warning("%s", effect.message)
+
+
+def _expression(job: Job | None) -> str | None:
+    """Return a job's own target, where a minion may no longer match it."""
+    try:
+        return None if job is None else expression_of(job.load)
+    except ValueError:
+        return None
 
 
 def answer_time(opts: Mapping[str, Any]) -> float:

@@ -10,7 +10,7 @@ import enum
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import InitVar, dataclass
+from dataclasses import InitVar, dataclass, field
 from typing import Any, NamedTuple
 
 #: What of an entry is stored as it is.
@@ -232,8 +232,9 @@ class Limits:
 @dataclass(frozen=True)
 class Job:
     """
-    What the queue needs to know of a job; its load stays in the store.
+    What the queue needs to know of a job.
 
+    ``load``: as it was published, without secrets; the machine keeps it and does not look into it.
     ``digest`` is equal for jobs with the same functions and arguments. ``kept_out`` names why it cannot be queued at
     all: its returns are not stored, or something else decides who gets it. ``obstacle`` names why it cannot be published
     again to single minions. ``by_id`` tells whether its target goes by the ids of minions, which do not change.
@@ -247,3 +248,4 @@ class Job:
     kept_out: str = ""
     obstacle: str = ""
     by_id: bool = False
+    load: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)

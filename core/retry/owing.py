@@ -127,15 +127,19 @@ class Owing:
         self._timers.set(("sweep",), self._queue.now)
         return self.take_up(jobs, entries)
 
-    def enqueue(self, job: Job, minions: Iterable[str], reason: str, named: bool, asker: Asker | None) -> int:
+    def enqueue(
+        self, job: Job, minions: Iterable[str], reason: str, named: bool, asker: Asker | None, is_new_load: bool = False
+    ) -> int:
         """
         Queue a job for minions; those whose entry has ended get it anew. Returns how many entries are new.
 
         :param named: whether the operator named the minions, so that they need not match the job's target.
         :param asker: the operator, where somebody vouches for it beside the job's publisher.
+        :param is_new_load: whether its load counts from now on, if the queue has the job.
         """
         ttl = self._capture.ttl_of(job)
-        job = self._queue.jobs.get(job.jid, job)
+        if known := self._queue.jobs.get(job.jid):
+            job = self._queue.replace(known, job.load) if is_new_load else known
         minions = list(dict.fromkeys(minions))
         again = [entry for minion in minions if (entry := self._queue.entry(minion, job.jid)) and entry.state in ENDED]
         for entry in again:

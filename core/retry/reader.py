@@ -58,9 +58,9 @@ class JobReader:
         self._keys_at = 0.0
         self._gone_at: dict[str, float] = {}  # minions without a key -> when that was found first
 
-    def read(self, jid: str, publishes: Iterable[tuple[str, Iterable[str]]] = ()) -> tuple[JobRead, dict[str, Any]]:
+    def read(self, jid: str, publishes: Iterable[tuple[str, Iterable[str]]] = ()) -> JobRead:
         """
-        Return what the job cache knows of a job of this master, and its load without secrets.
+        Return what the job cache knows of a job of this master.
 
         :param publishes: what the log has under its jid: the digest of what each publish runs, and its minions.
         :raises JobCacheError: when it cannot be read.
@@ -71,14 +71,14 @@ class JobReader:
         if not self._believes_all:
             found = self._cache.publication(jid)
             if found is None:
-                return JobRead(jid, None, recorded=self._cache.has_publication(jid)), {}
+                return JobRead(jid, None, recorded=self._cache.has_publication(jid))
             publication = found
         load = self._cache.published_load(jid)
         if load and not publication.vouches_for(load):
             log.error("Job %s is not kept: its load in the job cache is not the one that this master published", jid)
-            return JobRead(jid, None), {}
+            return JobRead(jid, None)
         if not load:
-            return JobRead(jid, None, recorded=False), {}
+            return JobRead(jid, None, recorded=False)
         minions = self._minions_of(load)
         load, work = without_secrets(load), work_of(load)
         minions = minions.union(*(named for runs, named in publishes if runs == work))
@@ -86,12 +86,12 @@ class JobReader:
             load.pop(WHO, None)  # whoever publishes can write there what they like, where it is not our own job cache
         since = publication.at if self._believes_all else publication.last
         if kills := kills_of(load, self._permitted(jid, load, minions - publication.added)):
-            return JobRead(jid, None, age=self._wall() - since, kills=kills), {}
+            return JobRead(jid, None, age=self._wall() - since, kills=kills)
         returned = self._cache.have_returned(jid, minions)
         missing = self._of_the_job(jid, minions - returned, publication.added)
         job = job_of(jid, load, publication.at)
         age = self._wall() - since  # now: on a busy disk the returns of a large fleet take a while
-        return JobRead(jid, job, missing, age, returned=returned), load
+        return JobRead(jid, job, missing, age, returned=returned)
 
     def _permitted(self, jid: str, load: Mapping[str, Any], minions: frozenset[str]) -> frozenset[str]:
         """
@@ -216,7 +216,7 @@ def job_of(jid: str, load: Mapping[str, Any], published_at: float) -> Job:
     elif options.get("nocache"):
         kept_out = "its returns are not stored"
     limits = limits_of(jid, options.get("metadata"))
-    return Job(jid, funs, published_at, work_of(load), limits, kept_out, obstacle(load), is_by_id(load))
+    return Job(jid, funs, published_at, work_of(load), limits, kept_out, obstacle(load), is_by_id(load), load)
 
 
 def kills_of(load: Mapping[str, Any], minions: frozenset[str]) -> tuple[Kill, ...]:

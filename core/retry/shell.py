@@ -87,7 +87,6 @@ class RetryShell:
         self._is_searched = False  # and all that was published before that is known
         # Who has begun jobs of which the engine does not know yet: the log tells of a publish a little later than the bus.
         self._early: list[tuple[str, str]] = []
-        self._loads: dict[str, dict[str, Any]] = {}
         self._cache_worker, self._store_worker = ports.cache_worker, ports.store_worker
         self.writer = Writer(loop, self._store_worker, ports.store, self._record_of, self._refused)
         self._alarm = Alarm(loop, ports.clock, self._tick)
@@ -99,8 +98,8 @@ class RetryShell:
         self._reconciling, self._since, self._searches = False, math.inf, 0
         # Up to which time of its record a search knows a job already: it would lose the order of a kill that the log told.
         self._known_to: dict[str, float] = {}
-        self._effects = Effects(loop, ports, self.machine, self.writer, self._loads, opts, self.step)
-        verbs = Verbs(ports, self._loads, self.request)
+        self._effects = Effects(loop, ports, self.machine, self.writer, opts, self.step)
+        verbs = Verbs(ports, self.request)
         self.history = History()
         table = {
             **verbs.table(),
@@ -131,8 +130,7 @@ class RetryShell:
 
     async def _begin(self) -> None:
         """Take up what the store holds, then what was published since the last checkpoint, then requests."""
-        jobs, loads, entries = await self._of_store(read_queue, self._ports, self._owner)
-        self._loads.update(loads)
+        jobs, entries = await self._of_store(read_queue, self._ports, self._owner)
         notes = await self._of_store(self._ports.store.notes, self._owner)
         for start in range(0, len(entries), _PART):
             self.machine.take_up(jobs, entries[start : start + _PART], self._ports.clock.now())
@@ -164,9 +162,8 @@ class RetryShell:
         """Take in the queues that masters of a cluster had of their own; return since when published jobs are looked for."""
         since = self._checkpoint.at
         for queue in earlier_queues(self._ports.earlier):
-            jobs, loads, entries = await self._of_store(read_queue, self._ports, queue.owner)
+            jobs, entries = await self._of_store(read_queue, self._ports, queue.owner)
             if queue.owner != self._owner:
-                self._loads.update(loads)
                 self.step(facts.Requested("adopt", {"jobs": jobs, "entries": entries}))
             log.info("The %d entries of the master %s are taken over", len(entries), queue.owner)
             self.writer.when_durable(functools.partial(retire, queue, self._ports.folder))
@@ -323,10 +320,6 @@ class RetryShell:
             if isinstance(effect, facts.Announce):
                 self._told[effect.kind] += 1
             self._effects.perform(effect)
-        jid = getattr(fact, "jid", None)
-        for ended in list(self._loads) if isinstance(fact, facts.Surveyed) else [jid]:
-            if ended in self._loads and not self.machine.knows(ended):
-                del self._loads[ended]
         self._alarm.set(self.machine.next_due)
         return answer
 
@@ -338,8 +331,8 @@ class RetryShell:
         if key.kind is Kind.JOB:
             if jid not in machine.jobs:
                 return None
-            told = {"owner": self._owner, "published_at": machine.jobs[jid].published_at}
-            return {**told, "load": self._loads[jid], "minions": machine.minions_of(jid)}
+            job, minions = machine.jobs[jid], machine.minions_of(jid)
+            return {"owner": self._owner, "published_at": job.published_at, "load": dict(job.load), "minions": minions}
         kept = machine.notes.get(jid) if key.kind is Kind.NOTE else machine.entry(key.of, jid)
         return None if kept is None else kept.as_record()
 

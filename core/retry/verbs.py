@@ -6,6 +6,7 @@ It must never let a request overtake one that was made before: what an operator 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -33,17 +34,15 @@ _Make = Callable[[Request], Given | Awaitable[Given]]
 class Verbs:
     """
     :param ports: what is read.
-    :param loads: the loads of the jobs that the machine knows, by jid.
     :param take: gives the machine a fact, and returns a future of the answer, which comes once all changes are durable.
     """
 
     def __init__(
         self,
         ports: Ports,
-        loads: dict[str, dict[str, Any]],
         take: Callable[[facts.Fact], Any],
     ) -> None:
-        self._ports, self._owner, self._loads, self._take = ports, ports.owner, loads, take
+        self._ports, self._owner, self._take = ports, ports.owner, take
         self._last: Any = None  # resolves when the request before has been taken
 
     def table(self) -> dict[str, Verb]:
@@ -94,10 +93,11 @@ class Verbs:
         if not is_plain(jid) or (named is not None and not all(is_plain(minion) for minion in named)):
             raise ValueError(f"{jid!r} with {named!r} names no job and minions")
         reader, ask = self._ports.reader, self._ports.cache_worker.call
-        read, load = await ask(reader.read, jid)
-        if read.job is None:
+        read = await ask(reader.read, jid)
+        job = read.job
+        if job is None:
             raise ValueError(f"Job {jid} is not in the job cache as one that this master has published")
-        if (load.get("kwargs") or {}).get("nocache"):
+        if (job.load.get("kwargs") or {}).get("nocache"):
             raise ValueError(f"Job {jid} stores no returns, so nobody could tell who has run it")
         owner = (await self._ports.store_worker.call(self._ports.store.snapshot, jid)).get("owner", self._owner)
         if owner != self._owner:
@@ -112,13 +112,12 @@ class Verbs:
         if outside:
             raise ValueError(f"Job {jid} was not published to {', '.join(outside[:10])}")
         if request.get("who"):  # of a batch that somebody else has taken over since
-            self._loads[jid] = {**load, WHO: request["who"]}
-        self._loads.setdefault(jid, load)
+            job = dataclasses.replace(job, load={**job.load, WHO: request["who"]})
         owed = tuple(minion for minion in minions if minion in accepted and minion not in returned)
-        if read.job.obstacle and named is None:
-            raise ValueError(f"Job {jid} cannot be delivered: {read.job.obstacle}; name the minions")
+        if job.obstacle and named is None:
+            raise ValueError(f"Job {jid} cannot be delivered: {job.obstacle}; name the minions")
         reason = str(request.get("reason") or "by an operator")
-        given = {"job": read.job, "minions": owed, "reason": reason}
+        given = {"job": job, "minions": owed, "reason": reason, "is_new_load": bool(request.get("who"))}
         return {**given, "named": named is not None, "asker": asker_of(request)}
 
     async def _adopt(self, request: Request) -> Given:
@@ -128,7 +127,7 @@ class Verbs:
         age = self._ports.wall() - await self._ports.store_worker.call(self._ports.store.last_beat, owner)
         if age < OWNER_GONE:
             raise ValueError(f"The master {owner} was alive {age:.0f} s ago; its entries are its own")
-        jobs, loads, entries = await self._ports.store_worker.call(read_queue, self._ports, owner)
+        jobs, entries = await self._ports.store_worker.call(read_queue, self._ports, owner)
         if not jobs:
             raise ValueError(f"The master {owner} has no entries")
         # A job is taken over whole: one of whose minions this master does not know stays where it is.
@@ -137,14 +136,11 @@ class Verbs:
         jobs = {jid: job for jid, job in jobs.items() if jid not in foreign}
         if not jobs:
             raise ValueError(f"Each job of the master {owner} is owed to a minion that has no accepted key here")
-        self._loads.update({jid: loads[jid] for jid in jobs})
         return {"jobs": jobs, "entries": entries}
 
     async def _take_up(self, request: Request) -> Given:
         """Take up what the store holds of this master's own queue and is not known: job_cache.recover brought it back."""
-        jobs, loads, entries = await self._ports.store_worker.call(read_queue, self._ports, self._owner, False)
-        for jid, load in loads.items():
-            self._loads.setdefault(jid, load)
+        jobs, entries = await self._ports.store_worker.call(read_queue, self._ports, self._owner, False)
         return {"jobs": jobs, "entries": entries}
 
 
@@ -162,25 +158,22 @@ def asker_of(request: Request) -> Asker | None:
     return Asker.from_record(request.get("asker"))
 
 
-def read_queue(
-    ports: Ports, owner: str, tidy: bool = True
-) -> tuple[dict[str, Job], dict[str, dict[str, Any]], list[Entry]]:
+def read_queue(ports: Ports, owner: str, tidy: bool = True) -> tuple[dict[str, Job], list[Entry]]:
     """
-    Return what the store holds of a master's queue: the jobs and their loads, by jid, and the entries. Blocks.
+    Return what the store holds of a master's queue: the jobs, by jid, and the entries. Blocks.
 
     :param tidy: whether a snapshot without entries is removed; its first one may be about to be written.
     :raises StateError: when the store cannot be read.
     """
-    jobs, loads, entries = dict[str, Job](), dict[str, dict[str, Any]](), list[Entry]()
+    jobs, entries = dict[str, Job](), list[Entry]()
     for jid, snapshot in ports.store.snapshots(owner):
         try:
             found = list(ports.store.entries(jid, snapshot))
         except LaterVersion:
             continue
         if found:
-            loads[jid] = dict(snapshot["load"])
-            jobs[jid] = job_of(jid, loads[jid], float(snapshot["published_at"]))
+            jobs[jid] = job_of(jid, snapshot["load"], float(snapshot["published_at"]))
             entries += found
         elif tidy:
             ports.store.write({Key(Kind.JOB, jid): None})
-    return jobs, loads, entries
+    return jobs, entries

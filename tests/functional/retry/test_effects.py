@@ -47,9 +47,9 @@ def perform(opts, job_cache, effect, load, **others):
         **others,
     )
     capture = types.SimpleNamespace(ttl_of=lambda job: 3600.0)
-    machine = types.SimpleNamespace(queue=types.SimpleNamespace(jobs={JID: job}), capture=capture)
+    machine = types.SimpleNamespace(jobs={JID: job}, capture=capture)
     loop = types.SimpleNamespace(spawn_callback=lambda call, *args: calls.append(call(*args)))
-    effects = Effects(loop, ports, machine, None, {JID: load}, {"id": "m"}, told.append)
+    effects = Effects(loop, ports, machine, None, {"id": "m"}, told.append)
     effects.perform(effect)
     asyncio.run(calls.pop())
     (fact,) = told

@@ -281,7 +281,7 @@ def test_a_job_of_a_later_version_is_left_as_it_is_and_the_others_go_on(opts, ba
     written = {path: path.read_bytes() for path in folder.rglob("*1.p")}
     assert len(written) == 4
     store = RetryStore(opts)
-    jobs, _, entries = read_queue(types.SimpleNamespace(store=store), "here_master")
+    jobs, entries = read_queue(types.SimpleNamespace(store=store), "here_master")
     store.notes("here_master")
     assert set(jobs) == {"2"} or bank.startswith(NOTES)
     assert len([entry for entry in entries if entry.jid == "2"]) == 2

@@ -485,7 +485,7 @@ class World:
         self.shell = RetryShell(self.opts, self.settings, life, ports, poll=POLL)
         step = self.machine.step
 
-        def recorded(fact, now, wall):
+        def recorded(fact, now, wall=None):
             if not life.alive:  # it was killed a moment ago, and what it had begun to do comes to nothing
                 return []
             self.takes(fact)
