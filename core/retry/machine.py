@@ -66,10 +66,10 @@ class Retry:
         self.openings = Openings(settings, self._timers)
         self.queue = Queue(settings, self._timers, self.openings, acks)
         self.outbox = Outbox(settings.rate, self._timers)
-        self.turns = Turns(settings, self.queue, self._timers, self.openings, self.outbox, paused)
-        self.replays = Replays(settings, self.queue, self.outbox, self._timers, self.turns)
+        self.turns = Turns(self.queue, self.openings, self.outbox, paused)
+        self.replays = Replays(self.queue, self.outbox, self.turns)
         self.capture = Capture(settings, patience, self._timers, self.queue.changed)
-        self.owing = Owing(self.queue, self.capture, self._timers, self.turns, self.replays)
+        self.owing = Owing(self.queue, self.capture, self.turns, self.replays)
         self._out: list[facts.Effect] = []  # of the present step
         self._ahead = 0.0  # seconds by which the clock on the wall is ahead at the present step
         # What is still to be looked at, since events may have been missed.

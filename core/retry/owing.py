@@ -8,14 +8,13 @@ asks for goes the way of all replays, with every look and question.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import Capture, Owed
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Asker, Entry, Job, State
 from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.replay import Replays
-from saltext.jobs.core.retry.timers import Timers
 from saltext.jobs.core.retry.turns import Turns
 
 #: Seconds before keys that were not found are looked for again, and where one of those minions seems to be there.
@@ -24,16 +23,16 @@ _KEYS_AGAIN, _KEYS_SOON = 30.0, 0.5
 
 class Owing:
     """
+    The timer ``("keys",)`` is set here.
+
     :param queue: what is owed.
     :param capture: what is known of minions without an entry.
-    :param timers: the machine's; the key ``("keys",)`` is set here.
     :param turns: whether minions are there, and when the next replay begins.
     :param replays: what is under way.
     """
 
-    def __init__(self, queue: Queue, capture: Capture, timers: Timers, turns: Turns, replays: Replays) -> None:
-        self._queue, self._capture, self._timers, self._turns = queue, capture, timers, turns
-        self._replays = replays
+    def __init__(self, queue: Queue, capture: Capture, turns: Turns, replays: Replays) -> None:
+        self._queue, self._capture, self._turns, self._replays = queue, capture, turns, replays
         self.keyless: set[str] = set()  # minions whose key was not found when the keys were last read
 
     # -- entries come -------------------------------------------------------------------------------------------------
@@ -99,7 +98,7 @@ class Owing:
     def alive(self, minions: Iterable[str]) -> None:
         """Minions seem to be there: those whose key was not found may have a new one, and are not to get what is owed."""
         if self.keyless and not self.keyless.isdisjoint(minions):
-            self._timers.no_later(("keys",), self._queue.now + _KEYS_SOON)
+            self._queue.timers.no_later(("keys",), self._queue.now + _KEYS_SOON)
 
     def keys_read(self, fact: facts.KeysRead) -> list[facts.Effect]:
         """
@@ -117,14 +116,14 @@ class Owing:
                     self._replays.end(entry, State.CANCELLED, "the minion's key was deleted")
                 self.remove(entry)
         if self.keyless - suspects:
-            self._timers.set(("keys",), self._queue.now + _KEYS_AGAIN)
+            self._queue.timers.set(("keys",), self._queue.now + _KEYS_AGAIN)
         return []
 
     # -- what operators ask for ---------------------------------------------------------------------------------------
 
     def adopt(self, jobs: Mapping[str, Job], entries: Iterable[Entry]) -> int:
         """Take over what another master was to deliver, or what was recovered. Returns how many entries are new."""
-        self._timers.set(("sweep",), self._queue.now)
+        self._queue.timers.set(("sweep",), self._queue.now)
         return self.take_up(jobs, entries)
 
     def enqueue(
@@ -181,7 +180,7 @@ class Owing:
             self._replays.end(entry, State.CANCELLED, f"by an operator{late}")
         return len(found)
 
-    def purge(self, states: Iterable[str]) -> int:
+    def purge(self, states: Collection[str]) -> int:
         """Forget entries of some states. Returns how many."""
         found = [entry for entry in self._queue.of(None, None) if entry.state.value in states]
         for entry in found:

@@ -45,16 +45,17 @@ class Backlog(Signs):
 
 class Queue:
     """
-    What is owed. ``now`` is the time of the machine's present step.
+    What is owed, and what all parts of the machine go by: its ``settings``, its ``timers``, of which the keys
+    ``("end", minion)`` are set here, and ``now``, the time of the present step.
 
     :param settings: the options under ``job_retry``.
-    :param timers: the machine's; the keys ``("end", minion)`` are set here.
+    :param timers: the machine's.
     :param openings: told of the jobs that come and go.
     :param acks: whether minions say when they begin a job.
     """
 
     def __init__(self, settings: RetrySettings, timers: Timers, openings: Openings, acks: bool) -> None:
-        self._settings, self._timers, self._openings = settings, timers, openings
+        self.settings, self.timers, self._openings = settings, timers, openings
         self._terms = Terms(
             settings.backoff, settings.max_attempts, settings.retry_interrupted, acks, settings.cooldown
         )
@@ -128,8 +129,8 @@ class Queue:
             if self.has(minion, job.jid):
                 continue
             backlog = self.backlogs.get(minion)
-            full = backlog is not None and backlog.open >= self._settings.max_queue_per_minion
-            if full or self.total >= self._settings.max_queue:
+            full = backlog is not None and backlog.open >= self.settings.max_queue_per_minion
+            if full or self.total >= self.settings.max_queue:
                 self._refuse(minion, job, "max_queue_per_minion" if full else "max_queue")
                 continue
             entry = Entry(minion, job.jid, self.now, expires_at, reason)
@@ -161,13 +162,13 @@ class Queue:
         if self.now - self._warned > 60:
             self._warned = self.now
             self._told.append(
-                facts.Warn(f"Job {job.jid} is not kept for {minion}: {reason} ({getattr(self._settings, option)})")
+                facts.Warn(f"Job {job.jid} is not kept for {minion}: {reason} ({getattr(self.settings, option)})")
             )
 
     def superseded_by(self, entry: Entry) -> list[Entry]:
         """Return the older entries of the minion that a new one replaces."""
         job = self.jobs[entry.jid]
-        globs = self._settings.supersede
+        globs = self.settings.supersede
         if not globs or not all(matches(fun, globs) for fun in job.funs):
             return []
         pending = [
@@ -184,7 +185,7 @@ class Queue:
         self.changed[Key(Kind.ENTRY, entry.jid, entry.minion)] = None
         if not backlog.entries:
             del self.backlogs[entry.minion]
-            self._timers.cancel(("end", entry.minion))
+            self.timers.cancel(("end", entry.minion))
         members = self._members[entry.jid]
         members.discard(entry.minion)
         if not members:
@@ -199,12 +200,12 @@ class Queue:
     def touch(self, entry: Entry) -> None:
         """Note that an entry is to be stored, and set the timer for its end."""
         self.changed[Key(Kind.ENTRY, entry.jid, entry.minion)] = None
-        self._timers.no_later(("end", entry.minion), self.end_of(entry))
+        self.timers.no_later(("end", entry.minion), self.end_of(entry))
 
     def end_of(self, entry: Entry) -> float:
         """Return when an entry that stays in its state expires, or is forgotten; never, where its replay decides."""
         if entry.state in ENDED:
-            return entry.since + self._settings.keep
+            return entry.since + self.settings.keep
         return math.inf if entry.state in UNDER_WAY else entry.expires_at
 
     def move(self, entry: Entry, to: State, reason: str) -> None:

@@ -10,8 +10,6 @@ published before the answer: until it starts anew, a minion ignores a jid that i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.decision import NOTHING_ELSE, Decision, Permits, decide
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
@@ -20,11 +18,7 @@ from saltext.jobs.core.retry.looks import DOUBTED, LONGEST, Gathering, Inflow
 from saltext.jobs.core.retry.outbox import Outbox
 from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.steps import LOOKS, PUBLISHED, QUESTIONS, RESTING, UNCLAIMED, Replay, Step
-from saltext.jobs.core.retry.timers import Timers
 from saltext.jobs.core.retry.turns import Turns
-
-if TYPE_CHECKING:
-    from saltext.jobs.core.settings import RetrySettings
 
 #: Why a minion waits for a look: for others that are owed the same job, or have answered too, or until it is time.
 GATHERINGS = ("company", "answered", "look")
@@ -34,20 +28,19 @@ _HEEDFUL = frozenset({Step.TO_SEND, Step.CLAIMING, *PUBLISHED})
 
 class Replays:
     """
-    :param settings: the options under ``job_retry``.
+    The timers ``replay`` and those of GATHERINGS are set here.
+
     :param queue: what is owed.
     :param outbox: what waits for its turn to be published.
-    :param timers: the machine's; the keys ``replay`` and those of GATHERINGS are set here.
     :param turns: when the next replay begins.
     """
 
-    def __init__(self, settings: RetrySettings, queue: Queue, outbox: Outbox, timers: Timers, turns: Turns) -> None:
-        self._settings, self._queue, self._outbox, self._timers = settings, queue, outbox, timers
-        self._turns = turns
+    def __init__(self, queue: Queue, outbox: Outbox, turns: Turns) -> None:
+        self._queue, self._outbox, self._turns = queue, outbox, turns
         # Those owed the same job wait for each other, those that have answered a question likewise; or for a look at a time.
-        self._gathered = {name: Gathering(name, timers) for name in GATHERINGS}
+        self._gathered = {name: Gathering(name, queue.timers) for name in GATHERINGS}
         self._company, self._answered, self._looks = self._gathered.values()
-        self._inflow = Inflow(settings.gather)
+        self._inflow = Inflow(queue.settings.gather)
         # When a minion last showed a receipt, or answered: the master hands on what minions send. Not for what anybody can
         # say again and again in its name: what has been said of a publish already, or what the job cache does not have.
         self._heard = 0.0
@@ -73,7 +66,7 @@ class Replays:
         else:
             backlog.replay = Replay(Step.GATHERING, Knowledge(entry, backlog, now))
             latest = now + self._inflow.wait(entry.jid, now)
-            self._company.put_off(entry.jid, minion, now + self._settings.gather, latest)
+            self._company.put_off(entry.jid, minion, now + self._queue.settings.gather, latest)
 
     # -- what is decided, and carried out -----------------------------------------------------------------------------
 
@@ -121,12 +114,12 @@ class Replays:
         elif step is Step.SENDING:
             self._queue.tell(entry, "sent")
         elif step in RESTING:
-            self._timers.set(("replay", minion), now + wait)
+            self._queue.timers.set(("replay", minion), now + wait)
         elif step is Step.ANSWERED and not wait:
             # Once no more answers come, nobody waits for those that are late; few at a time would be many publishes.
-            self._answered.put_off(jid, minion, now + self._settings.gather, now + LONGEST)
+            self._answered.put_off(jid, minion, now + self._queue.settings.gather, now + LONGEST)
         else:
-            self._timers.cancel(("replay", minion))
+            self._queue.timers.cancel(("replay", minion))
             # No look for another one cuts short the time in which a return may come.
             self._looks.add(jid, minion, now + wait, no_sooner=step is Step.GRACE)
 
@@ -152,7 +145,7 @@ class Replays:
         entry.next_at = now + decision.wait if decision.wait else entry.next_at
         if entry.state is not State.PENDING:
             self._queue.move(entry, State.PENDING, decision.reason)
-        backlog.not_before = now + max(decision.pause, self._settings.cooldown)
+        backlog.not_before = now + max(decision.pause, self._queue.settings.cooldown)
         self._drop(entry.minion)
         alive = decision.alive
         if known.restarted:
@@ -163,17 +156,17 @@ class Replays:
         else:
             backlog.at_any_time.discard(entry.jid)  # what an operator asks for is one try
         if alive or backlog.seen > known.since:
-            self._turns.wake(entry.minion, now + self._settings.settle)
+            self._turns.wake(entry.minion, now + self._queue.settings.settle)
         elif len(backlog.entries) > 1:
             # Nothing says that the minion is there. Its next sign of life sets the timer anew, for whatever it is owed then.
-            self._timers.cancel(("minion", entry.minion))
+            self._queue.timers.cancel(("minion", entry.minion))
         if decision.pause:
             backlog.false_signs += 1
             backlog.at_any_time.clear()  # an operator's request was for now
 
     def _drop(self, minion: str) -> None:
         self._queue.backlogs[minion].replay = None
-        self._timers.cancel(("replay", minion))
+        self._queue.timers.cancel(("replay", minion))
 
     def land(self, entry: Entry) -> None:
         """End the replay of an entry, if it has one; the next one may begin."""
@@ -197,7 +190,7 @@ class Replays:
         self.land(entry)
         self._queue.remove(entry)
         if entry.minion not in self._queue.backlogs:
-            self._timers.cancel(("minion", entry.minion))
+            self._queue.timers.cancel(("minion", entry.minion))
             self._outbox.withdraw_ping(entry.minion)
 
     def pause(self) -> None:

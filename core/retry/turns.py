@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.decision import IN_VAIN
@@ -18,10 +17,6 @@ from saltext.jobs.core.retry.openings import Openings
 from saltext.jobs.core.retry.outbox import Outbox
 from saltext.jobs.core.retry.queue import Backlog, Queue
 from saltext.jobs.core.retry.steps import RESTING
-from saltext.jobs.core.retry.timers import Timers
-
-if TYPE_CHECKING:
-    from saltext.jobs.core.settings import RetrySettings
 
 #: Seconds by which starts of a minion, one soon after the other, may put off what it is owed.
 LONGEST_DELAY = 60.0
@@ -32,25 +27,16 @@ _LONGEST_ID = 255
 
 class Turns:
     """
-    :param settings: the options under ``job_retry``.
+    The timers ``("minion", id)`` and ``("replay", id)`` are set here.
+
     :param queue: what is owed.
-    :param timers: the machine's; the keys ``("minion", id)`` and ``("replay", id)`` are set here.
     :param openings: which jobs may be replayed now.
     :param outbox: where pings wait for their turn to be published.
     :param paused: whether no replay begins.
     """
 
-    def __init__(
-        self,
-        settings: RetrySettings,
-        queue: Queue,
-        timers: Timers,
-        openings: Openings,
-        outbox: Outbox,
-        paused: bool,
-    ) -> None:
-        self._settings, self._queue, self._timers, self._openings = settings, queue, timers, openings
-        self._outbox, self.paused = outbox, paused
+    def __init__(self, queue: Queue, openings: Openings, outbox: Outbox, paused: bool) -> None:
+        self._queue, self._openings, self._outbox, self.paused = queue, openings, outbox, paused
         self._started: dict[str, float] = {}  # minion -> when it started, in this order
 
     def alive(self, minion: str, start: bool = False, settled: bool = False) -> None:
@@ -63,16 +49,16 @@ class Turns:
         backlog = self._queue.backlogs.get(minion)
         if backlog is None:
             return
-        backlog.seen = self._queue.now
+        backlog.seen, settle = self._queue.now, self._queue.settings.settle
         if start:
             for entry in backlog.entries.values():
                 entry.next_at = 0.0
         if backlog.replay is None:
             # The jitter spreads a fleet that starts at once; it is the same for a minion each time.
             spread = 0.0 if settled else 1.0 + zlib.crc32(minion.encode()) / 2**32
-            self.wake(minion, self._queue.now + self._settings.settle * spread, anew=start and self._may_delay(backlog))
+            self.wake(minion, self._queue.now + settle * spread, anew=start and self._may_delay(backlog))
         elif start and backlog.replay.step in RESTING:
-            self._timers.set(("replay", minion), self._queue.now + self._settings.settle)
+            self._queue.timers.set(("replay", minion), self._queue.now + settle)
 
     def _note_start(self, minion: str) -> None:
         """A minion has started: it may have begun anything before, and have forgotten which jids it has seen."""
@@ -94,7 +80,7 @@ class Turns:
         if first is not None:
             at_once = first.state in UNDER_WAY or self.holds_up(first)
             at = max(at, backlog.not_before, 0.0 if at_once else first.next_at)
-            (self._timers.set if anew else self._timers.no_later)(("minion", minion), at)
+            (self._queue.timers.set if anew else self._queue.timers.no_later)(("minion", minion), at)
 
     def first(self, backlog: Backlog) -> Entry | None:
         """
@@ -141,7 +127,7 @@ class Turns:
             self.alive(minion, start, settled=fact.sign is facts.Sign.ANSWER)
 
     def _counts(self, sign: facts.Sign) -> bool:
-        return not facts.TRIGGERED_BY[sign].isdisjoint(self._settings.triggers)
+        return not facts.TRIGGERED_BY[sign].isdisjoint(self._queue.settings.triggers)
 
     def started(self, minion: str, now: float) -> None:
         """A minion that is owed nothing says that it has started. It may be asked about a job just now, and miss that."""
