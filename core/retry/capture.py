@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 #: Questions about another job, which mean nothing later on. A waiting ``salt`` command publishes the first one every few
 #: seconds.
 NEVER = KILLS | {"saltutil.find_job", "saltutil.find_cached_job", "saltutil.is_running", "saltutil.running"}
+#: Seconds for which jobs are gathered into one survey.
+_GATHER = 0.5
 #: Seconds for a return that is on its way.
 GRACE = 3.0
 #: Seconds before something that could not be read or asked is tried again.
@@ -61,18 +63,8 @@ class Owed:
     alive: bool = False
 
 
-@dataclass(frozen=True)
-class Survey:
-    """Minions are to be asked which jobs they run, once it is their turn."""
-
-
-@dataclass(frozen=True)
-class CheckKeys:
-    """It is to be found out which of so many that claim to have begun a job have a key here."""
-
-
 #: What follows from a fact. A Kill is for the entries that the queue has.
-Outcome = facts.Read | facts.Warn | Survey | CheckKeys | Owed | facts.Kill
+Outcome = facts.Read | facts.Warn | Owed | facts.Kill
 
 
 class Capture:
@@ -81,7 +73,8 @@ class Capture:
 
     :param settings: the options under ``job_retry``.
     :param patience: seconds from a publish to its deadline.
-    :param timers: the machine's; the keys ``("open", jid)`` are used here.
+    :param timers: the machine's; the keys ``("open", jid)``, ``("survey",)``, when minions are to be asked which jobs they
+        run, and ``("vet",)``, when ``claimed`` is to be told from minions, are set here.
     :param changed: as for Notes.
     """
 
@@ -114,14 +107,14 @@ class Capture:
             if note.killed:
                 self._look_now(jid, now)
 
-    def begun(self, jid: str, minion: str) -> list[Outcome]:
+    def begun(self, jid: str, minion: str, now: float) -> None:
         """Believe a minion without an entry that says that it begins a job whose outcome is not known yet."""
         job = self.open.get(jid)
-        if job is None:
-            return []
-        job.begun.add(minion)
-        # Anybody can say so in any name: those that are no minions are found out when there are many.
-        return [CheckKeys()] if job.is_to_vet() else []
+        if job is not None:
+            job.begun.add(minion)
+            # Anybody can say so in any name: those that are no minions are found out when there are many.
+            if job.is_to_vet():
+                self._timers.no_later(("vet",), now)
 
     def claimed(self) -> set[str]:
         """Return who has said to begin a job whose outcome is not known yet, where these are many."""
@@ -247,7 +240,8 @@ class Capture:
         if unasked := missing - job.surveyed:  # also one of a further publish whose deadline has passed unseen
             self.notes.add(fact.jid, self._end_of(job.job), job.begun & unasked)
             job.stage, job.asking = Stage.TO_ASK, set(unasked)
-            return [Survey()]
+            self._timers.no_later(("survey",), now + _GATHER)
+            return []
         # Some may have said so only after they were asked, in answer to another question. They are asked about it before it
         # is held: what was heard can be forged, and one that keeps records knows whether it has begun.
         there, begun = missing & job.idle, missing & job.idle & (note.begun | job.begun)
@@ -287,7 +281,8 @@ class Capture:
         outcomes: list[Outcome] = [kill]
         for jid in jids:
             # This is stored before the signal counts as settled; the look sorts out those who have returned the job.
-            self.notes.kill(jid, now + self._settings.ttl, kill.minions, kill.user)
+            killed = dict.fromkeys(sorted(kill.minions), kill.user)
+            self.notes.add(jid, now + self._settings.ttl, killed=killed)
             if jid in self.open:
                 self.open[jid].killed_at = place
             self._look_now(jid, now)
@@ -307,12 +302,11 @@ class Capture:
 
     def surveyed(self, fact: facts.Surveyed, now: float) -> list[Outcome]:
         """Queue the jobs for those that say nothing."""
-        outcomes: list[Outcome] = []
         for minion, jids in fact.running.items():
             for jid in jids:
-                outcomes += self.begun(jid, minion)  # whether or not it was asked about that one
+                self.begun(jid, minion, now)  # whether or not it was asked about that one
         asking = [jid for jid, job in self.open.items() if job.stage is Stage.ASKING and job.survey == fact.number]
-        return [*outcomes, *(outcome for jid in asking for outcome in self._surveyed(jid, fact, now))]
+        return [outcome for jid in asking for outcome in self._surveyed(jid, fact, now)]
 
     def _surveyed(self, jid: str, fact: facts.Surveyed, now: float) -> list[Outcome]:
         job = self.open[jid]

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.capture import AGAIN, Capture, CheckKeys, Outcome, Owed, Survey
+from saltext.jobs.core.retry.capture import AGAIN, Capture, Outcome, Owed
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, State
 from saltext.jobs.core.retry.open_job import Source
 from saltext.jobs.core.retry.openings import Openings
@@ -42,8 +42,6 @@ from saltext.jobs.core.retry.turns import Turns
 if TYPE_CHECKING:
     from saltext.jobs.core.settings import RetrySettings
 
-#: Seconds for which jobs are gathered into one survey.
-_GATHER = 0.5
 #: Seconds from a replay to its record in the job cache, at most; seconds by which the time of such a record may be wrong.
 _RECORDED, _SLACK = 10.0, 1.0
 #: Entries that are looked at in one step, and seconds before the next ones are: others get their turn meanwhile.
@@ -153,14 +151,10 @@ class Retry:
     def _follow(self, outcomes: Iterable[Outcome]) -> None:
         """Do what follows from what has become of a published job."""
         for outcome in outcomes:
-            if isinstance(outcome, Survey):
-                self._timers.no_later(("survey",), self.queue.now + _GATHER)
-            elif isinstance(outcome, Owed):
+            if isinstance(outcome, Owed):
                 self.owing.owe(outcome)
             elif isinstance(outcome, facts.Kill):
                 self.owing.killed(outcome)
-            elif isinstance(outcome, CheckKeys):
-                self._do(self.check_keys())
             else:
                 self._do(outcome)
 
@@ -184,7 +178,7 @@ class Retry:
         if self.queue.has(fact.minion, fact.jid):
             self.replays.acknowledged(fact)
         else:
-            self._follow(self.capture.begun(fact.jid, fact.minion))
+            self.capture.begun(fact.jid, fact.minion, self.queue.now)
 
     def _sign_of_life(self, fact: facts.SignOfLife) -> None:
         self.turns.sign_of_life(fact)
@@ -317,6 +311,7 @@ TIMERS: dict[str, Callable[..., None]] = {
     "replay": lambda it, minion: it.replays.overdue(minion),
     "sweep": Retry._sweep,
     "again": Retry._look_at_part,
-    "survey": lambda it: it.outbox.survey(),
+    "vet": lambda it: it._do(it.check_keys()),
+    "survey": lambda it: it.outbox.line_up(Kind.SURVEY),
     "rate": lambda it: None,
 }

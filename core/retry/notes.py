@@ -9,7 +9,7 @@ It must never change a note without noting that it is to be stored.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,9 +68,17 @@ class Notes:
         self.by_jid[jid] = note
         self._timers.set(("note", jid), note.until)
 
-    def add(self, jid: str, until: float, begun: Iterable[str] = (), settled: Iterable[str] = ()) -> None:
+    def add(
+        self,
+        jid: str,
+        until: float,
+        begun: Iterable[str] = (),
+        settled: Iterable[str] = (),
+        killed: Mapping[str, str] | None = None,
+    ) -> None:
         """
-        Note minions that have begun a job, and those that are not owed it any more although no return will come.
+        Note minions that have begun a job, those that are not owed it any more although no return will come, and those for
+        which an operator has killed it.
 
         :param until: Unix time until which it can be owed.
         """
@@ -79,15 +87,10 @@ class Notes:
         known = len(note.begun) + len(note.settled)
         note.begun.update(begun)
         note.settled.update(settled)
-        if len(note.begun) + len(note.settled) > known:
-            self._keep(jid, note)
-
-    def kill(self, jid: str, until: float, minions: Iterable[str], user: str) -> None:
-        """Note for which minions an operator has killed a job; ``until`` as above."""
-        note = self.by_jid.get(jid) or Note(until)
-        note.until = max(note.until, until)
-        note.killed.update(dict.fromkeys(sorted(minions), user))
-        self._keep(jid, note)
+        note.killed.update(killed or {})
+        if killed is not None or len(note.begun) + len(note.settled) > known:
+            self.restore(jid, note)
+            self._changed[Key(Kind.NOTE, jid)] = None
 
     def spare(self, jid: str, minions: Iterable[str]) -> None:
         """Forget that a job was killed for these minions: it was published to them again since."""
@@ -108,10 +111,6 @@ class Notes:
             self._changed[Key(Kind.NOTE, jid)] = None
         else:
             self.drop(jid)
-
-    def _keep(self, jid: str, note: Note) -> None:
-        self.restore(jid, note)
-        self._changed[Key(Kind.NOTE, jid)] = None
 
     def drop(self, jid: str) -> None:
         """Drop the note about a job, if there is one."""

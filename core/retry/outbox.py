@@ -47,30 +47,19 @@ class Outbox:
         self._tokens, self._filled = max(1.0, rate), 0.0
         self._waiting: dict[Kind, dict[str, dict[str, None]]] = {kind: {} for kind in Kind}  # kind -> jid -> minions
 
-    def ask(self, jid: str, minions: Iterable[str]) -> None:
-        """Line up a question to minions about a job."""
-        self._add(Kind.QUESTION, jid, minions)
+    def line_up(self, kind: Kind, jid: str = "", minions: Iterable[str] = ()) -> None:
+        """Line up what is to be published to minions; a survey has none, and a job or a question has a jid."""
+        wanted = dict.fromkeys(minions)
+        if wanted or kind is Kind.SURVEY:
+            self._waiting[kind].setdefault(jid, {}).update(wanted)
 
-    def send(self, jid: str, minion: str) -> None:
-        """Line up a job that is to be published to a minion."""
-        self._add(Kind.JOB, jid, (minion,))
-
-    def ping(self, minions: Iterable[str]) -> None:
-        """Line up a ping of minions."""
-        self._add(Kind.PING, "", minions)
-
-    def survey(self) -> None:
-        """Line up a survey."""
-        self._waiting[Kind.SURVEY].setdefault("", {})
-
-    def withdraw(self, jid: str, minion: str) -> None:
-        """Take a minion off the list for a job: it is neither asked about the job nor sent it."""
-        for kind in (Kind.QUESTION, Kind.JOB):
-            self._drop(kind, jid, minion)
-
-    def withdraw_ping(self, minion: str) -> None:
-        """Take a minion off the list of pings."""
-        self._drop(Kind.PING, "", minion)
+    def withdraw(self, minion: str, jid: str = "") -> None:
+        """Take a minion off the lists for a job, so that it is neither asked about it nor sent it; or off that of pings."""
+        for waiting in self._waiting.values():
+            if minion in waiting.get(jid, ()):
+                del waiting[jid][minion]
+                if not waiting[jid]:
+                    del waiting[jid]
 
     def release(self, now: float) -> Iterator[Turn]:
         """Yield what may be published by now."""
@@ -89,15 +78,3 @@ class Outbox:
         kind = next(kind for kind in Kind if self._waiting[kind])
         jid = next(iter(self._waiting[kind]))
         return Turn(kind, jid, tuple(self._waiting[kind].pop(jid)))
-
-    def _add(self, kind: Kind, jid: str, minions: Iterable[str]) -> None:
-        wanted = dict.fromkeys(minions)
-        if wanted:
-            self._waiting[kind].setdefault(jid, {}).update(wanted)
-
-    def _drop(self, kind: Kind, jid: str, minion: str) -> None:
-        waiting = self._waiting[kind].get(jid)
-        if waiting is not None:
-            waiting.pop(minion, None)
-            if not waiting:
-                del self._waiting[kind][jid]

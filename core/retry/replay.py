@@ -15,7 +15,7 @@ from saltext.jobs.core.retry.decision import NOTHING_ELSE, Decision, Permits, de
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
 from saltext.jobs.core.retry.knowledge import ANSWERS, Evidence, Knowledge, Said
 from saltext.jobs.core.retry.looks import DOUBTED, LONGEST, Gathering, Inflow
-from saltext.jobs.core.retry.outbox import Outbox
+from saltext.jobs.core.retry.outbox import Kind, Outbox
 from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.steps import LOOKS, PUBLISHED, QUESTIONS, RESTING, UNCLAIMED, Replay, Step
 from saltext.jobs.core.retry.turns import Turns
@@ -100,13 +100,13 @@ class Replays:
         """Let a replay go on, and begin what is waited for there."""
         minion, jid, now = entry.minion, entry.jid, self._queue.now
         if replay.step is Step.TO_SEND:
-            self._outbox.withdraw(jid, minion)
+            self._outbox.withdraw(minion, jid)
         if replay.step is not step:
             replay.go(step)
         if step in QUESTIONS:
-            self._outbox.ask(jid, (minion,))
+            self._outbox.line_up(Kind.QUESTION, jid, (minion,))
         elif step is Step.TO_SEND:
-            self._outbox.send(jid, minion)
+            self._outbox.line_up(Kind.JOB, jid, (minion,))
         elif step is Step.CLAIMING:
             replay.known.sent_before = entry.sent_at
             entry.claim(now)
@@ -173,7 +173,7 @@ class Replays:
         backlog = self._queue.backlogs[entry.minion]
         if backlog.replay is not None and backlog.replay.jid == entry.jid:
             self._drop(entry.minion)
-            self._outbox.withdraw(entry.jid, entry.minion)
+            self._outbox.withdraw(entry.minion, entry.jid)
             self._turns.wake(entry.minion, self._queue.now)
 
     def end(self, entry: Entry, state: State, reason: str) -> None:
@@ -191,7 +191,7 @@ class Replays:
         self._queue.remove(entry)
         if entry.minion not in self._queue.backlogs:
             self._queue.timers.cancel(("minion", entry.minion))
-            self._outbox.withdraw_ping(entry.minion)
+            self._outbox.withdraw(entry.minion)
 
     def pause(self) -> None:
         """Begin no replay, and end those that have not claimed their job: nothing more is published."""

@@ -14,7 +14,7 @@ from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.decision import IN_VAIN
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
 from saltext.jobs.core.retry.openings import Openings
-from saltext.jobs.core.retry.outbox import Outbox
+from saltext.jobs.core.retry.outbox import Kind, Outbox
 from saltext.jobs.core.retry.queue import Backlog, Queue
 from saltext.jobs.core.retry.steps import RESTING
 
@@ -148,7 +148,8 @@ class Turns:
     def ping(self, minions: Iterable[str]) -> None:
         """Find out which of these is there, as far as anything could be sent to them now."""
         backlogs = self._queue.backlogs
-        self._outbox.ping(minion for minion in minions if self.first(backlogs[minion]) is not None)
+        there = (minion for minion in minions if self.first(backlogs[minion]) is not None)
+        self._outbox.line_up(Kind.PING, minions=there)
 
     def ping_without_replay(self, minions: Iterable[str]) -> None:
         """Likewise, but leave out those that have a replay."""
