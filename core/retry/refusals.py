@@ -31,6 +31,9 @@ _WORDS = {
 #: MySQL may close the connection instead: of a value of so many bytes, these numbers say that.
 _LARGE = 500_000
 _CLOSED = frozenset({2006, 2013})
+#: What decoders raise, and the names of what Salt and msgpack make of it.
+_DECODING = (ValueError, TypeError, RecursionError)
+_UNPACKING = frozenset({"SaltDeserializationError", "UnpackException", "OutOfData"})
 
 
 def is_of_the_record(driver: str, error: BaseException, size: int) -> bool:
@@ -41,6 +44,11 @@ def is_of_the_record(driver: str, error: BaseException, size: int) -> bool:
     :param size: of the record in bytes.
     """
     return any(_is_of_it(driver, each, size) for each in _chain(error))
+
+
+def is_damage(error: BaseException) -> bool:
+    """Tell whether an error says that what was read stands for nothing: it comes from decoding."""
+    return any(isinstance(each, _DECODING) or type(each).__name__ in _UNPACKING for each in _chain(error))
 
 
 def _is_of_it(driver: str, error: BaseException, size: int) -> bool:

@@ -29,6 +29,7 @@ Blocks: use it in one Worker. It must never let one unreadable record keep anoth
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import hashlib
@@ -48,7 +49,7 @@ from saltext.jobs.core.errors import LaterVersion, StateError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.retry.entry import Entry, Key, Kind, State
 from saltext.jobs.core.retry.notes import Note
-from saltext.jobs.core.retry.refusals import is_of_the_record
+from saltext.jobs.core.retry.refusals import is_damage, is_of_the_record
 from saltext.jobs.core.store.keys import Keys
 
 log = lines.logger(__name__)
@@ -67,12 +68,21 @@ _REFUSED = "refused."
 #: Of snapshots, entries and notes: see ``core/formats.py``.
 FORMAT = 2
 
+#: Reads of one record in a row that fail, while others do not, after which it is its fault whatever the driver says.
+_MOST_READS = 10
 
 _BANKS = {Kind.JOB: JOBS, Kind.CLAIMS: CLAIMS, Kind.ENTRY: QUEUE, Kind.NOTE: NOTES}
+#: When each kind is written, and when removed. Wherever that ends, an entry that comes or goes, or the note that stands for
+#: it, is there.
+_TURNS = {Kind.JOB: (0, 5), Kind.CLAIMS: (1, 1), Kind.ENTRY: (2, 4), Kind.NOTE: (3, 3)}
 
 #: What is to be written; None removes.
 Changes = Mapping[Key, Mapping[str, Any] | None]
 T = TypeVar("T")
+
+
+class _NotDone(StateError):
+    """The driver has not done what it was told; its cause is what the driver raised."""
 
 
 class _Damaged(Exception):
@@ -100,6 +110,7 @@ class RetryStore:
         named = self._opts.get("cache") or "localfs"
         self._driver = "localfs" if named == "mmap_cache" else named
         self._keys = Keys(self._driver)
+        self._failed: collections.Counter[tuple[str, str]] = collections.Counter()  # reads, in a row, by bank and key
         #: ``{jid: why}`` of the jobs that have been met and that a later version has written: nothing of them is touched.
         self.later: dict[str, str] = {}
 
@@ -120,22 +131,22 @@ class RetryStore:
         except OSError as exc:
             raise StateError(str(exc)) from exc
         refused = {jid: self.later[jid] for jid in self.later.keys() & {key.jid for key in changes}}
-        emptied = set()
-        for key in sorted(changes, key=lambda key: (key.kind is Kind.JOB and changes[key] is None, key)):
+        stored, emptied = set(), set()
+        for key in sorted(changes, key=lambda key: (_TURNS[key.kind][changes[key] is None], key)):
             record, place = changes[key], self._place(key)
             if key.jid in self.later or (key.kind is Kind.ENTRY and key.jid in refused and record is not None):
                 continue
             if record is not None:
                 more = (record, *self._durably) if key.kind is Kind.CLAIMS else (_numbered(record),)
                 self._try(refused, key.jid, "store", *place, *more)
-                emptied.discard(place[0])
+                stored.add(place[0])
                 continue
             if key.kind is Kind.JOB:
                 self._try(refused, key.jid, "flush", CLAIMS, key.jid)
             self._try(refused, key.jid, "flush", *place)
             if key.kind is Kind.ENTRY:
                 emptied.add(place[0])
-        for bank in emptied if self._driver != "localfs" else ():
+        for bank in emptied - stored if self._driver != "localfs" else ():
             if not self._do("list", bank):
                 self._do("flush", bank)
         return refused
@@ -258,9 +269,9 @@ class RetryStore:
 
     def _claims(self, jid: str) -> dict[str, Any]:
         try:
-            found = self._do("fetch", CLAIMS, jid)
-        except StateError:
-            if self._is_away():
+            found = self._fetch(CLAIMS, jid)
+        except StateError as exc:
+            if not self._is_unusable(CLAIMS, jid, exc):
                 raise
             log.error("The claims of job %s cannot be read", jid)
             return {}
@@ -286,13 +297,13 @@ class RetryStore:
         """
         bank, name = self._place(key)
         try:
-            found = self._do("fetch", bank, name)
+            found = self._fetch(bank, name)
             formats.check(f"{bank} {name}", formats.number_of(found), FORMAT, "the job is not delivered")
             return make(found) if found else None
         except LaterVersion:
             raise
         except (StateError, ValueError) as exc:
-            if self._is_away():
+            if not self._is_unusable(bank, name, exc):
                 raise StateError(f"The retry queue cannot be read: {exc}") from exc
             if not self._read_only:
                 self._put_aside(bank, name)
@@ -306,8 +317,26 @@ class RetryStore:
         except StateError as exc:
             log.debug("What cannot be decoded stays where it is: %s", exc)
 
+    def _fetch(self, bank: str, key: str) -> Any:
+        found = self._do("fetch", bank, key)
+        self._failed.pop((bank, key), None)
+        return found
+
+    def _is_unusable(self, bank: str, key: str, exc: Exception) -> bool:
+        """
+        Tell whether it is a record's fault that it could not be used. What may be the store's is read again many times
+        first: what is set aside is not delivered.
+        """
+        if not isinstance(exc, _NotDone):
+            return True
+        cause = exc.__cause__ or exc
+        if is_damage(cause) or is_of_the_record(self._driver, cause, 0):
+            return True
+        self._failed[bank, key] += 1
+        return self._failed[bank, key] >= _MOST_READS and not self._is_away()
+
     def _is_away(self) -> bool:
-        """Tell whether nothing can be read at all, so that it is not the record's fault."""
+        """Tell whether nothing can be read at all."""
         try:
             self._do("list", JOBS)
         except StateError:
@@ -332,7 +361,7 @@ class RetryStore:
             return [self._keys.decode(key) for key in found or ()] if name == "list" else found
         except Exception as exc:  # A driver raises whatever its client library raises.
             self._opened = None  # Some go on failing on a broken connection.
-            raise StateError(f"{name} {bank} {args[:1]}: {type(exc).__name__}: {exc}") from exc
+            raise _NotDone(f"{name} {bank} {args[:1]}: {type(exc).__name__}: {exc}") from exc
 
 
 def _numbered(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
+import errno
 import logging
 import os
 import pathlib
+import sqlite3
 import types
 import zlib
 
@@ -13,6 +17,7 @@ import salt.cache
 import salt.config
 import salt.loader
 
+from saltext.jobs.core.disk.local_banks import LocalBanks
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.retry.entry import Entry, State
 from saltext.jobs.core.retry.notes import Note
@@ -143,6 +148,95 @@ def test_a_file_that_cannot_be_decoded_is_held_with_the_reason(opts):
     (pathlib.Path(opts["cachedir"]) / "job_retry/queue/a" / f"{JID}.p").write_bytes(b"\xc1\xff garbage")
     states = {entry.minion: entry.state for entry in store.entries(JID, store.snapshot(JID))}
     assert states == {"a": State.HELD, "b": State.PENDING}
+
+
+class Flaky(LocalBanks):
+    """Banks of which each record cannot be read so many times before it can."""
+
+    def __init__(self, cachedir, times, error):
+        super().__init__(cachedir)
+        self.left, self.error = collections.defaultdict(lambda: times), error
+
+    def fetch(self, bank, key, default=None):
+        self.left[bank, key] -= 1
+        if self.left[bank, key] >= 0:
+            raise self.error
+        return super().fetch(bank, key, default)
+
+
+def read_as_an_engine_does(store, times):
+    """Read the queue until that succeeds. Returns what was found, and how often it was tried."""
+    ports = types.SimpleNamespace(store=store)
+    for tried in range(times):
+        try:
+            return *read_queue(ports, "here_master"), store.notes("here_master"), tried
+        except StateError:
+            continue
+    raise AssertionError(f"nothing could be read in {times} tries")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ConnectionResetError("redis"), OSError(errno.EMFILE, "too many files"), sqlite3.OperationalError("locked")],
+)
+def test_a_record_that_cannot_be_read_for_a_moment_is_read_again_and_not_set_aside(opts, error):
+    note = Note(1e10, {"b"})
+    owned = {("here_master", JID): note.as_record()}
+    RetryStore(opts).write(changes({JID: snapshot_of("a")}, {("a", JID): record_of("a")}, notes=owned))
+    RetryStore(opts).write(changes(claims={JID: {"a": 1e9}}))
+    banks = Flaky(opts["cachedir"], 3, error)
+    jobs, entries, notes, _ = read_as_an_engine_does(RetryStore(opts, open_banks=lambda: banks), 20)
+    assert jobs.keys() == notes.keys() == {JID}
+    assert [(entry.minion, entry.sent_at) for entry in entries] == [("a", 1e9)]
+    assert not RetryStore(opts).set_aside()
+
+
+def test_a_record_that_can_never_be_read_though_others_can_harms_no_other(opts):
+    other = "20260516101112131416"
+    RetryStore(opts).write(
+        changes({jid: snapshot_of("a") for jid in (JID, other)}, {("a", other): record_of("a", other)})
+    )
+    banks = Flaky(opts["cachedir"], 0, RuntimeError("nobody knows what this driver means"))
+    banks.left[JOBS, JID] = 1000
+    jobs, entries, *_ = read_as_an_engine_does(RetryStore(opts, open_banks=lambda: banks), 20)
+    assert jobs.keys() == {other} == {entry.jid for entry in entries}
+
+
+class Ending(LocalBanks):
+    """Banks that take so many changes and no more."""
+
+    def __init__(self, cachedir, most):
+        super().__init__(cachedir)
+        self.most = most
+
+    def _counts(self):
+        self.most -= 1
+        if self.most < 0:
+            raise ConnectionError("the server is gone")
+
+    def store(self, *args):
+        self._counts()
+        super().store(*args)
+
+    def flush(self, *args):
+        self._counts()
+        super().flush(*args)
+
+
+@pytest.mark.parametrize("most", range(4))
+@pytest.mark.parametrize("comes", [True, False])
+def test_wherever_a_write_ends_an_entry_that_comes_or_goes_or_its_note_is_there(opts, most, comes):
+    entry, note = {("a", JID): record_of("a")}, {("here_master", JID): Note(1e10, {"a"}).as_record()}
+    before, after = (changes(notes=note), changes(entries=entry, notes=dict.fromkeys(note)))
+    if not comes:
+        before, after = (changes(entries=entry), changes(entries=dict.fromkeys(entry), notes=note))
+    store = RetryStore(opts)
+    store.write(changes({JID: snapshot_of("a")}))
+    store.write(before)
+    with contextlib.suppress(StateError):
+        RetryStore(opts, open_banks=lambda: Ending(opts["cachedir"], most)).write(after)
+    entries = list(store.entries(JID, store.snapshot(JID)))
+    assert entries or store.notes("here_master")
 
 
 def test_a_corrupt_snapshot_is_set_aside_and_harms_no_other(opts, caplog):
