@@ -66,9 +66,14 @@ class Checkpoint:
         """Return what is kept. Raises as ``read_checkpoint``."""
         return read_checkpoint(self._folder)
 
-    def save(self, record: Mapping[str, Any], positions: Mapping[str, Position]) -> None:
-        """Keep a record, and the logs from ``positions`` on. :raises OSError: when it cannot be written."""
-        write_msgpack(self._folder, CHECKPOINT, record)
+    def save(self, record: Mapping[str, Any], positions: Mapping[str, Position], durable: bool = False) -> None:
+        """
+        Keep a record, and the logs from ``positions`` on.
+
+        :param durable: whether it must survive a power cut when this returns.
+        :raises OSError: when it cannot be written.
+        """
+        write_msgpack(self._folder, CHECKPOINT, record, durable)
         self._site.keep_log(JOB_RETRY, positions)
 
     def read(self, now: float) -> None:
@@ -81,7 +86,8 @@ class Checkpoint:
         try:
             found = self.load()
             if found is None:
-                self.write(now, {}, {})
+                # One that a power cut took away again would be taken for the first start of an engine.
+                self.write(now, {}, {}, durable=True)
                 return
         except LaterVersion:
             raise
@@ -100,7 +106,9 @@ class Checkpoint:
             with contextlib.suppress(ValueError):
                 self.positions[str(name)] = Position.from_record(record)
 
-    def write(self, at: float, positions: Mapping[str, Position], open_jobs: Mapping[str, OpenJob]) -> None:
+    def write(
+        self, at: float, positions: Mapping[str, Position], open_jobs: Mapping[str, OpenJob], durable: bool = False
+    ) -> None:
         """Advance. What cannot be written is logged, and was not done. The logs keep what comes after ``positions``."""
         record = {
             formats.FIELD: FORMAT,
@@ -110,7 +118,7 @@ class Checkpoint:
             "closed": {},  # 0.2.0 needs it
         }
         try:
-            self.save(record, positions)
+            self.save(record, positions, durable)
         except OSError as exc:
             log.warning("The checkpoint cannot be written: %s", exc)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -131,6 +132,19 @@ def test_an_engine_that_dies_in_its_first_second_leaves_behind_from_when_on_jobs
     second = checkpoint_in(tmp_path)
     second.read(2000.0)
     assert (first.at, second.at) == (1000.0, 1000.0)
+
+
+def test_the_first_checkpoint_survives_a_power_cut_which_would_else_make_the_next_start_the_first_one(
+    tmp_path, monkeypatch
+):
+    synced, sync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda number: (synced.append(os.fstat(number).st_ino), sync(number)))
+    checkpoint = Checkpoint(tmp_path / "checkpoint", tmp_path / "log")
+    checkpoint.read(1000.0)
+    assert synced == [path.stat().st_ino for path in (tmp_path / "checkpoint", tmp_path)]
+    checkpoint.write(1010.0, {}, {})
+    checkpoint.read(1010.0)
+    assert len(synced) == 2  # the next ones wait for no disk: an older one does, too
 
 
 def test_a_checkpoint_that_is_damaged_is_the_present_and_says_so(tmp_path, caplog):

@@ -238,12 +238,16 @@ class Banks:
     def _bank(self, bank):
         if not self._world.store_up:
             raise ConnectionError("the store is down")
+        self._world.uses_store()
         return self._world.banks[bank]
 
-    def store(self, bank, key, value, *_durably):
-        self._bank(bank)[key] = value
+    def store(self, bank, key, value, *durably):
+        found = self._bank(bank)
+        self._world.writes(bank, key, found.get(key), any(durably))
+        found[key] = value
         if bank.startswith(f"{QUEUE}/"):
             self._world.has_stored(bank[len(QUEUE) + 1 :], key, value)
+        self._world.uses_store()
 
     def fetch(self, bank, key):
         return self._bank(bank).get(key, {})
@@ -255,7 +259,9 @@ class Banks:
         return key in self._bank(bank)
 
     def flush(self, bank, key=None):
-        self._bank(bank).clear() if key is None else self._bank(bank).pop(key, None)
+        found = self._bank(bank)
+        for each in list(found) if key is None else [key]:
+            self._world.writes(bank, each, found.pop(each, None), False)
 
 
 class Reader(JobReader):
@@ -309,7 +315,8 @@ class Kept(Checkpoint):
     def load(self):
         return self._world.checkpoint
 
-    def save(self, record, positions):
+    def save(self, record, positions, durable=False):
+        self._world.writes("checkpoint", "", self._world.checkpoint, durable)
         self._world.checkpoint = record
 
 
@@ -514,6 +521,12 @@ class World:
 
     def touched(self):
         """The engine has had something done outside of it."""
+
+    def uses_store(self):
+        """The engine reads or writes in the store, or has just written there."""
+
+    def writes(self, bank, key, before, durably):
+        """The engine writes in the store where there was ``before`` until now; ``durably``: on the disk at once."""
 
     def _check(self):
         total = 0
