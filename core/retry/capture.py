@@ -193,13 +193,7 @@ class Capture:
             self._later(fact.jid, now)
             return []
         if fact.kills:
-            self._drop(fact.jid)  # with the note of those who have killed the kill
-            outcomes: list[Outcome] = []
-            # One of which somebody tells again, or that was itself killed, was taken long ago.
-            is_new = now - fact.age > job.heard - AGAIN if job.heard else job.at > -math.inf
-            for kill in fact.kills if is_new else ():
-                outcomes += self.kill(dataclasses.replace(kill, at=job.since), now, job.place)
-            return outcomes
+            return self._carry_out(job, fact, now)
         if not fact.recorded and self._may_follow(job.known_since, now):
             self._wait_for_record(fact.jid, now)
             return []
@@ -220,6 +214,19 @@ class Capture:
             self._later(fact.jid, job.at + self._patience)
             return []
         return self._judge(job, fact, known, now)
+
+    def _carry_out(self, job: OpenJob, fact: facts.JobRead, now: float) -> list[Outcome]:
+        """Kill what a signal is for. Another part of it may have been heard of whose record follows."""
+        recorded, before = now - fact.age, job.recorded
+        # One of which somebody tells again, or that was itself killed, was taken long ago.
+        is_new = recorded > job.heard - AGAIN if job.heard else job.at > -math.inf
+        self._drop(fact.jid)  # with the note of those who have killed the kill
+        outcomes: list[Outcome] = []
+        for kill in fact.kills if is_new and abs(recorded - before) > _SLACK else ():
+            outcomes += self.kill(dataclasses.replace(kill, at=job.since), now, job.place)
+        job.recorded = recorded
+        self._wait_for_part(fact.jid, job, now)
+        return outcomes
 
     def _may_follow(self, since: float, now: float) -> bool:
         """Tell whether the record of a publish of which one has known since then may still follow in the job cache."""
@@ -356,12 +363,17 @@ class Capture:
         self.notes.drop(jid)
 
     def _settle(self, jid: str, now: float) -> None:
-        """Close a job, but look again where one has heard of a publish that is not recorded: it may have been forged."""
+        """Close a job, unless another part of it may follow."""
         job = self.open[jid]
         self._close(jid)
+        self._wait_for_part(jid, job, now)
+
+    def _wait_for_part(self, jid: str, job: OpenJob, now: float) -> None:
+        """Look again where one has heard of a publish that is not recorded: it may have been forged."""
         if job.heard > job.recorded + _SLACK and self._may_follow(job.heard, now):
             again = self.open[jid] = OpenJob(job.recorded, job.heard, job.place)
             again.since = again.heard = again.known_since = job.heard
+            again.recorded, again.signal = job.recorded, job.signal
             again.begun = job.begun
             again.publishes = job.publishes
             self._wait_for_record(jid, now)

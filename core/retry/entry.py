@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 #: What of an entry is stored as it is.
 _AS_IT_IS = (
     *("minion", "jid", "queued_at", "expires_at", "attempts", "tries", "lost", "vain", "reached", "named", "sent_at"),
-    *("next_at", "acknowledged"),
+    *("next_at", "acknowledged", "wanted_at"),
 )
 #: Steps of an entry's history that are kept: its first, and the newest.
 _HISTORY = 20
@@ -113,7 +113,7 @@ class Entry:
     none; ``lost`` those of them after which the minion may have begun the job all the same; ``vain`` those that a minion
     which was there did not take. ``reached``: one of them may have reached the minion. ``named``: an operator named the
     minion, so that it gets the job whether or not the job's target matches it. ``asker``: who asked for it by hand last, if
-    anybody; that user's rights count at the replay beside those of the publisher.
+    anybody; that user's rights count at the replay beside those of the publisher. ``wanted_at``: when that was, 0 for never.
 
     :param why: it is queued.
     """
@@ -131,6 +131,7 @@ class Entry:
     reached: bool = False
     named: bool = False
     asker: Asker | None = None
+    wanted_at: float = 0.0
     sent_at: float | None = None
     next_at: float = 0.0  # not tried again before, unless the minion starts
     acknowledged: bool = False
@@ -201,6 +202,7 @@ class Entry:
             entry.vain, entry.reached = int(record.get("vain", 0)), bool(record.get("reached", entry.tries))
             entry.named = bool(record.get("named", False))
             entry.asker = Asker.from_record(record.get("asker"))
+            entry.wanted_at = _finite(record.get("wanted_at", 0.0))  # 0.3.0 did not write it
             entry.sent_at = None if record["sent_at"] is None else _finite(record["sent_at"])
             entry.next_at = _finite(record["next_at"]) or 0.0
             entry.acknowledged = bool(record["acknowledged"])

@@ -74,11 +74,12 @@ class Owing:
     # -- entries end, and go ------------------------------------------------------------------------------------------
 
     def killed(self, kill: facts.Kill) -> None:
-        """Cancel what an operator has killed on these minions."""
+        """Cancel what an operator has killed on these minions, but for what was asked for by hand since."""
         for minion in sorted(kill.minions):
             for entry in self._queue.of(minion, kill.jid or None):
-                is_meant = entry.state in UNDER_WAY and (entry.sent_at or 0.0) <= kill.at
-                if entry.state not in ENDED if kill.jid else is_meant:
+                is_sent = entry.state in UNDER_WAY and (entry.sent_at or 0.0) <= kill.at
+                is_owed = entry.state not in ENDED and entry.wanted_at <= kill.at
+                if is_owed if kill.jid else is_sent:
                     self._replays.end(entry, State.CANCELLED, f"killed by {kill.user}")
 
     def refused(self, fact: facts.Refused) -> None:
@@ -146,7 +147,7 @@ class Owing:
         new = [minion for minion in minions if not self._queue.has(minion, job.jid)]
         queued = self.add(job, new, reason, self._queue.now + ttl)
         for entry in (*again, *queued):
-            entry.named, entry.asker = named, asker
+            entry.named, entry.asker, entry.wanted_at = named, asker, self._queue.now
         self._turns.ping(minion for minion in minions if minion in self._queue.backlogs)
         return len(queued) + len(again)
 
@@ -167,7 +168,7 @@ class Owing:
         found = [entry for entry in self._queue.of(minion, jid) if entry.state in (State.HELD, State.DEAD)]
         for entry in found:
             ttl = self._capture.ttl_of(self._queue.jobs[entry.jid])
-            entry.asker = asker or entry.asker
+            entry.asker, entry.wanted_at = asker or entry.asker, self._queue.now
             self._queue.renew(entry, self._queue.now + ttl, "an operator wants it tried again")
         self._turns.ping(entry.minion for entry in found)
         return len(found)

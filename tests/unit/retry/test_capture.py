@@ -705,6 +705,42 @@ def test_a_kill_of_long_ago_is_not_carried_out_again(why):
     assert world.state("b", "j1") is State.PENDING
 
 
+@pytest.mark.parametrize("how", ["by a search", "in the log"])
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_kill_that_was_carried_out_is_not_carried_out_again_by_an_engine_that_starts_and_searches(how, twice):
+    world = away(duration=300.0, has_log=how == "in the log")
+    world.run(60)
+    with world.deaf() if how == "by a search" else contextlib.nullcontext():
+        world.kill("j1")
+        world.run(0.2)
+    if how == "by a search":
+        world.notice()
+    world.run(5)
+    assert world.state("b", "j1") is State.CANCELLED
+    world.enqueue("j1", ["b"])
+    world.run(2)
+    world.lose_log()
+    for _ in range(1 + twice):
+        world.restart()
+        world.run(15)
+    world.run(400)
+    assert world.state("b", "j1") is State.PENDING
+
+
+def test_a_part_of_a_kill_that_is_stored_late_counts_although_another_one_precedes_it():
+    world = World(has_log=False, duration=300.0)
+    for name in ("a", "b"):
+        world.stop(name)
+    world.publish("j1", targets=("a", "b"))
+    world.run(PATIENCE + ANSWERS + 5)
+    signal = world.kill("j1", targets=("a",))
+    world.run(2)
+    world.lag = 20.0
+    world.kill("j1", targets=("b",), signal=signal)
+    world.run(40)
+    assert [world.state(name, "j1") for name in "ab"] == [State.CANCELLED] * 2
+
+
 def test_an_old_kill_of_everything_of_which_somebody_tells_again_kills_nothing_new():
     world = World(has_log=False, minions=("a", "b"), duration=1.0)
     signal = world.kill("", fun="saltutil.kill_all_jobs")
