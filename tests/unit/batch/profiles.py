@@ -7,6 +7,7 @@ sent while the batch is paused, and the use of the budget is what the outcomes s
 
 from __future__ import annotations
 
+from tests import many_worlds
 from tests.unit.batch.world import World
 
 AWAY = ("restarts",) * 4 + ("dies",)
@@ -104,3 +105,17 @@ class Hell(Clocks, Rollout, Forged, Stores, Power, Restarts):
 
 
 PROFILES = (Clocks, Rollout, Rollcrash, Forged, Stores, Power, Killed, Restarts, Once, Hell)
+
+
+def live_through(profile, seed):
+    """Play one world to its end and judge it."""
+    world = profile(seed)
+    try:
+        world.run()
+        world.verdict()
+    except AssertionError as exc:
+        raise AssertionError(f"{profile.__name__} {seed}: {exc}") from exc
+
+
+if __name__ == "__main__":
+    many_worlds.main((World, *PROFILES), live_through)

@@ -5,15 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.batch import profiles
-
-
-def live_through(profile, seed):
-    world = profile(seed)
-    try:
-        world.run()
-        world.verdict()
-    except AssertionError as exc:
-        raise AssertionError(f"{profile.__name__} {seed}: {exc}") from exc
+from tests.unit.batch.profiles import live_through
 
 
 @pytest.mark.parametrize("profile", profiles.PROFILES)

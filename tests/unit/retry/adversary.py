@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import datetime
+import math
 import random
 
 from saltext.jobs.core.log import records
@@ -19,7 +20,9 @@ from saltext.jobs.core.retry.capture import LATEST
 from saltext.jobs.core.retry.entry import ENDED, Asker, Limits, State
 from saltext.jobs.core.retry.knowledge import Evidence
 from saltext.jobs.core.retry.steps import Step
+from saltext.jobs.core.retry.store import JOBS
 from saltext.jobs.core.windows import is_open, parse_windows
+from tests import many_worlds
 from tests.unit.retry.world import World, is_sent
 
 #: Seconds from the publish of a kill until it must have been taken note of, while the engine can read the job cache.
@@ -30,6 +33,8 @@ STORED_LATE = LATEST + 10.0
 RIGHT_NOTED = 30.0
 #: A window that is open for half of the time.
 HALF_HOURS = "; ".join(f"{hour:02}:10-{hour:02}:40" for hour in range(24))
+#: Seconds after which a disk has what was written to it.
+SYNCED = 30.0
 #: Where entries stay.
 SETTLED = ENDED | {State.HELD}
 #: Those who enqueue by hand.
@@ -82,6 +87,7 @@ class Adversary(World):
         self.begun = set()  # (minion, jid) of which this engine process was told that it was begun
         self.again = set()  # (minion, jid) that an operator wants run again
         self.gone = set()  # (minion, jid) that an operator does not want delivered
+        self.lost = set()  # (minion, jid) of which nothing is left to be known by
         self.killed_at = {}  # (minion, jid) -> when an operator last killed it
         self.targets = collections.defaultdict(set)  # jid -> to whom it was published
         self.urged = {}  # minion -> the jobs that an operator wanted it to get at once, at some time
@@ -166,6 +172,8 @@ class Adversary(World):
         do, given = (fact.do, fact.given) if isinstance(fact, facts.Requested) else ("", {})
         if do == "cancel":
             self.gone |= {(name, given["jid"]) for name in self.minions}
+        elif do == "purge":
+            self.gone |= {(e.minion, e.jid) for e in self.machine.entries() if e.state.value in given["states"]}
         elif do == "replay":
             self.urged.setdefault(given["minion"], set()).update(self.published)
         elif do == "enqueue":
@@ -399,13 +407,9 @@ class Adversary(World):
         """Let much happen; then let all be well, and enough time pass for everything to come to its end."""
         for _ in range(steps):
             self.act()
-        if not self.cache_up:
-            self.do_cache()
-        self.store_up = self.keeps_returns = True
-        self._die_at, self.lossy, self.windows_known = None, 0.0, True
+        self.calm()
         if self.machine is None:
             self.boot()
-        self.publishing = []
         self.run(1.0)
         self.notice()
         for name, minion in self.minions.items():
@@ -418,6 +422,13 @@ class Adversary(World):
             60, lambda: self.shell.writer.idle and not any(e.state is State.CLAIMED for e in self.machine.entries())
         )
 
+    def calm(self):
+        """From now on all is well."""
+        if not self.cache_up:
+            self.do_cache()
+        self.store_up = self.keeps_returns = True
+        self._die_at, self.lossy, self.windows_known, self.publishing = None, 0.0, True, []
+
     def _is_over(self):
         """Nothing more happens of itself."""
         return not self.machine.capture.open and all(entry.state in SETTLED for entry in self.machine.entries())
@@ -429,11 +440,14 @@ class Adversary(World):
             for name in targets:
                 key = name, jid
                 settled = note is not None and (name in note.settled or name in note.begun)
-                explained = key in self.returned or self.state(*key) or settled or key in self.gone
+                explained = key in self.returned or self.state(*key) or settled or key in self.gone or key in self.lost
                 assert explained, f"{key} is lost: it has run {self.runs[key]} times"
                 assert self.state(*key) is not State.CLAIMED
         assert all(runs <= 6 for runs in self.runs.values()), "a loop"
-        assert set(self.stored) == {(entry.minion, entry.jid) for entry in self.machine.entries()}
+        # Of an entry that the stored job does not name, nobody knows.
+        named = {(name, jid) for jid, job in self.banks[JOBS].items() for name in job["minions"]}
+        stored = named.intersection(self.stored)
+        assert stored == {(entry.minion, entry.jid) for entry in self.machine.entries()}, "it is not what is stored"
 
 
 class CutOff(Adversary):
@@ -484,3 +498,130 @@ class CutOff(Adversary):
         for name, backlog in self.machine.backlogs.items():
             pending = [entry.jid for entry in backlog.entries.values() if entry.state is State.PENDING]
             assert len(pending) <= 1, f"{pending} wait for each other, and {name} is there"
+
+
+class Failing(CutOff):
+    """A world whose store fails, for one record or for all: before it has written, or when it has and cannot say so."""
+
+    def __init__(self, seed):
+        self.failing = random.Random(f"{seed}, store")
+        self.share = 0.0
+        super().__init__(seed)
+        self.share = self.failing.choice([0.02, 0.1, 0.3])
+
+    def uses_store(self):
+        if self.failing.random() < self.share:
+            raise ConnectionError("the store is busy")
+
+    def calm(self):
+        super().calm()
+        self.share = 0.0
+
+
+class Power(CutOff):
+    """
+    A world in which the power of the master is cut: what was not synced is lost, each record for itself. Returns and the log
+    are not, nor is what the queue writes, but for its claims.
+    """
+
+    KINDS = (*CutOff.KINDS, "power", "power", "power")
+
+    def __init__(self, seed):
+        self.fate = random.Random(f"{seed}, power")
+        self.unsynced = {}  # (bank, key) -> [(when it was written over, what it was)]
+        self.returned_at = {}
+        super().__init__(seed)
+
+    def writes(self, bank, key, before, durably):
+        if durably:
+            self.unsynced.pop((bank, key), None)
+        else:
+            self.unsynced.setdefault((bank, key), []).append((self.now, before))
+
+    def store_return(self, name, jid):
+        self.returned_at.setdefault((name, jid), self.now)
+        super().store_return(name, jid)
+
+    def do_power(self):
+        """The machine of the master goes off, and is there again a moment later; its engine needs a while."""
+        self.crash()
+        older = {place: self._of_disk(versions) for place, versions in self.unsynced.items()}
+        self.unsynced = {}
+        older = {place: version for place, version in older.items() if version is not None}
+        if ("checkpoint", "") in older:
+            self.checkpoint = older.pop(("checkpoint", ""))[0]
+        gone = set()
+        for (bank, key), (record,) in older.items():
+            if record is None:
+                self.banks[bank].pop(key, None)
+            else:
+                self.banks[bank][key] = record
+            gone.add(key)
+        for key, at in list(self.returned_at.items()):
+            if self.now - at < SYNCED and self.fate.random() < 0.5:
+                del self.returned_at[key]
+                self.returned.discard(key)
+        self.lose_log()
+        self._forget(gone)
+        self.later(self.fate.uniform(0.1, 30.0), self._reboot, engine=False)
+
+    def _of_disk(self, versions):
+        """What the disk has of a record, in a tuple: one of its last versions; None where that is the newest."""
+        recent = [before for at, before in versions if self.now - at < SYNCED]
+        return (self.fate.choice(recent),) if recent and self.fate.random() < 0.5 else None
+
+    def _forget(self, jids):
+        """Nobody can know any more what the disk had of these jobs; those published lately are found in the job cache."""
+        since = self.checkpoint["at"] if self.checkpoint else self.now
+        still_open = self.checkpoint["open"] if self.checkpoint else {}
+        stored = self.stored
+        for name, jid in list(self.known):
+            is_named = name in self.banks[JOBS].get(jid, {"minions": ()})["minions"]
+            record = stored.get((name, jid)) if is_named else None
+            if jid in jids and not (record and (record["state"] in ("running", "held") or record["acknowledged"])):
+                self.known.discard((name, jid))
+        for jid in jids & self.published.keys():
+            last = self.recorded.get(jid, (0.0, math.inf))[1]
+            if last < since and jid not in still_open:
+                self.lost |= {(name, jid) for name in self.minions}
+            for name in self.minions:
+                self.killed_at.pop((name, jid), None)
+
+
+class PowerOnce(Power):
+    """The same, with minions that all keep records of what they have begun: none of them runs anything twice."""
+
+    def __init__(self, seed):
+        super().__init__(seed)
+        # (minion, jid) -> how often it was sent with the word that lets it run again
+        self.wanted = collections.Counter()
+        for minion in self.minions.values():
+            minion.keeps = True
+
+    async def take_publish(self, life, jid, names, once):
+        if once.get("rerun"):
+            self.wanted.update((name, jid) for name in names)
+        return await super().take_publish(life, jid, names, once)
+
+    def deliver(self, jid, names):
+        super().deliver(jid, names)
+        for name in names:
+            self.must(self.runs[name, jid] <= 1 + self.wanted[name, jid], f"{name} runs {jid} twice")
+
+
+#: By name, as ``python -m tests.unit.retry.adversary`` takes it.
+PROFILES = (Adversary, CutOff, Failing, Power, PowerOnce)
+
+
+def live_through(profile, seed):
+    """Play one world to its end and judge it."""
+    with profile(seed) as world:
+        try:
+            world.play(steps=30)
+            world.judge()
+        except AssertionError as exc:
+            raise AssertionError(f"{profile.__name__} {seed}: {exc}") from exc
+
+
+if __name__ == "__main__":
+    many_worlds.main(PROFILES, live_through)

@@ -1,0 +1,58 @@
+"""
+Plays many made-up worlds, of which each stands for a seed, and tells which of them broke a promise:
+
+    python -m tests.unit.retry.adversary --profile Power --seeds 30000-50000
+    python -m tests.unit.batch.profiles --seeds 30000-50000
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import sys
+import time
+
+
+@contextlib.contextmanager
+def quiet():
+    """Leave out what the extension logs of faults that are caused: a world looks at errors with a traceback only."""
+    logger = logging.getLogger("saltext.jobs.core")
+    level, propagate = logger.level, logger.propagate
+    logger.setLevel(logging.ERROR)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        logger.propagate = propagate
+
+
+def main(profiles, live_through):
+    """
+    Play what the command line names.
+
+    :param profiles: classes of worlds, of which the command line may name one.
+    :param live_through: plays a world, by its class and its seed; an AssertionError says what is wrong in it.
+    """
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--profile", choices=[profile.__name__ for profile in profiles], help="by default all")
+    parser.add_argument("--seeds", default="0-100", help="from the first up to, and without, the last")
+    asked = parser.parse_args()
+    first, last = map(int, asked.seeds.split("-"))
+    bad = 0
+    with quiet():
+        for profile in profiles:
+            if asked.profile not in (None, profile.__name__):
+                continue
+            began, found = time.process_time(), 0
+            for seed in range(first, last):
+                try:
+                    live_through(profile, seed)
+                except AssertionError as exc:
+                    found += 1
+                    print(exc, flush=True)
+            spent = time.process_time() - began
+            print(f"{profile.__name__}: {found} of {last - first} worlds are bad; {spent:.0f} s of CPU", flush=True)
+            bad += found
+    sys.exit(bool(bad))
