@@ -174,6 +174,8 @@ class Capture:
             self._later(fact.jid, max(now, at + wait))
         elif job.stage is Stage.WAITING:
             self._timers.no_later(("open", fact.jid), max(now, at + wait))
+        elif fact.source is Source.CACHE and job.stage is not Stage.READING:
+            self._later(fact.jid, now)  # its minions are to be asked, too
 
     def due(self, jid: str) -> list[Outcome]:
         """Read a job whose time has come."""

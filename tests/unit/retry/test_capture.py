@@ -461,6 +461,19 @@ def test_forged_publishes_of_a_job_do_not_keep_it_from_being_captured(every):
     assert len(world.effects(facts.Inquire)) == 1
 
 
+def test_a_further_publish_that_a_search_finds_while_others_are_asked_is_not_lost():
+    world = World(has_log=False, minions=("a", "b"))
+    for name in ("a", "b"):
+        world.stop(name)
+    world.publish("j1", targets=("b",))
+    world.run(PATIENCE + 2)  # b is being asked
+    with world.deaf():
+        world.publish("j1", targets=("a",))
+    world.notice()
+    world.run(3 * PATIENCE)
+    assert [world.state(name, "j1") for name in "ab"] == [State.PENDING] * 2
+
+
 def test_a_further_publish_that_is_stored_after_a_replay_of_the_same_jid_is_not_lost():
     world = World(minions=("a", "b"), duration=1.0)
     world.run(LATEST + 10)  # and what it looks for at its start is over

@@ -112,7 +112,9 @@ class Life:
         await over
         self.world.touched()
         if not self.alive:
-            await compat.Future()
+            never = compat.Future()
+            self.world.graves.append(never)
+            await never
 
 
 class Worker:
@@ -398,6 +400,7 @@ class World:
         self.requests, self.answers = {}, []
         self.log, self.openings = [], 0  # every effect; how often it was looked when a window opens
         self.broken = []
+        self.graves = []  # what is left of engines that were killed, which would come to life where Python removes it
         self.life = self.bus = self.shell = None
         self._is_running = False
         self._errors = Errors(self)
@@ -546,6 +549,7 @@ class World:
         """kill -9: what was not stored is gone, and nobody waits for an outcome."""
         if self.life is not None:
             self.life.alive = False
+            self.graves.append(self.shell)
         self.life = self.bus = self.shell = None
 
     def restart(self):
