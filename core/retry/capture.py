@@ -292,8 +292,8 @@ class Capture:
             # This is stored before the signal counts as settled; the look sorts out those who have returned the job.
             killed = dict.fromkeys(sorted(kill.minions), kill.user)
             self.notes.add(jid, now + self._settings.ttl, killed=killed)
-            if jid in self.open:
-                self.open[jid].killed_at = place
+            if jid in self.open:  # a search may find again what the log has told of
+                self.open[jid].killed_at = max(place, self.open[jid].killed_at)
             self._look_now(jid, now)
         return outcomes
 

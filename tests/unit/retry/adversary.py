@@ -561,6 +561,7 @@ class Power(CutOff):
             if self.now - at < SYNCED and self.fate.random() < 0.5:
                 del self.returned_at[key]
                 self.returned.discard(key)
+                self.lost.add(key)
         self.lose_log()
         self._forget(gone)
         self.later(self.fate.uniform(0.1, 30.0), self._reboot, engine=False)

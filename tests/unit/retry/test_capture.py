@@ -10,7 +10,7 @@ from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import LATEST, MOST_LATE
 from saltext.jobs.core.retry.entry import Limits, State
 from saltext.jobs.core.retry.knowledge import Evidence
-from saltext.jobs.core.retry.open_job import MOST_BEGUN
+from saltext.jobs.core.retry.open_job import MOST_BEGUN, Source
 from tests.unit.retry.test_machine import away
 from tests.unit.retry.world import ANSWERS, PATIENCE, START, World
 
@@ -738,6 +738,18 @@ def test_a_kill_that_was_carried_out_is_not_carried_out_again_by_an_engine_that_
         world.run(15)
     world.run(400)
     assert world.state("b", "j1") is State.PENDING
+
+
+def test_a_kill_that_a_search_finds_too_while_the_log_tells_of_it_counts():
+    world = World(duration=300.0)
+    with world.deaf():
+        world.publish("j1")
+        signal = world.kill("j1")
+    for jid in ("j1", signal):
+        world.tell(facts.Published(jid, world.now, Source.CACHE))
+    world.fire("salt/job/any/new", {"jid": "any", "fun": "test.ping"})  # the log is read before the job cache is
+    world.run(PATIENCE + ANSWERS + 10)
+    assert {entry.state for entry in world.machine.entries()} == {State.CANCELLED}
 
 
 def test_a_part_of_a_kill_that_is_stored_late_counts_although_another_one_precedes_it():

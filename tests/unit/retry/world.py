@@ -89,6 +89,7 @@ class Life:
 
     def __init__(self, world):
         self.world, self.loop, self.alive = world, world.virtual.loop, True
+        self.waits = set()
 
     def call_later(self, delay, call, *args):
         return self.loop.call_later(delay, self._call, call, *args)
@@ -108,12 +109,14 @@ class Life:
     async def wait(self, seconds):
         """Let some time pass; without end for one that is killed meanwhile."""
         over = compat.Future()
+        self.waits.add(over)
         self.call_later(seconds, over.set_result, None)
         await over
+        self.waits.discard(over)
         self.world.touched()
         if not self.alive:
             never = compat.Future()
-            self.world.graves.append(never)
+            self.waits.add(never)
             await never
 
 
@@ -549,7 +552,7 @@ class World:
         """kill -9: what was not stored is gone, and nobody waits for an outcome."""
         if self.life is not None:
             self.life.alive = False
-            self.graves.append(self.shell)
+            self.graves.append((self.life, self.shell))
         self.life = self.bus = self.shell = None
 
     def restart(self):
