@@ -121,9 +121,10 @@ class Capture:
         return {minion for job in self.open.values() if len(job.begun) > MOST_BEGUN for minion in job.begun}
 
     def forget(self, strangers: Iterable[str]) -> None:
-        """Forget those that said that they begin a job and are no minions of this master."""
+        """Forget those among ``claimed`` that are no minions of this master."""
         for job in self.open.values():
-            job.forget(strangers)
+            if len(job.begun) > MOST_BEGUN:
+                job.forget(strangers)
 
     def settled(self, job: Job, minion: str) -> None:
         """Note that a minion is not owed a job any more: its entry is removed, and no return will come."""

@@ -241,7 +241,8 @@ class Retry:
         return facts.CheckKeys((*self.queue.backlogs, *self.capture.claimed()))
 
     def _keys_read(self, fact: facts.KeysRead) -> None:
-        self.capture.forget(fact.gone)
+        if not fact.none:  # otherwise they could not be read
+            self.capture.forget(fact.gone)
         self._do(*self.owing.keys_read(fact))
 
     # -- facts from the store and from operators ----------------------------------------------------------------------

@@ -184,6 +184,19 @@ def test_the_minions_of_a_fleet_that_has_begun_a_job_are_looked_at_a_few_times_e
     assert len(world.effects(facts.CheckKeys)) <= 3
 
 
+@pytest.mark.parametrize(
+    ("more", "read"),
+    [(0, facts.KeysRead(frozenset("a"))), (MOST_BEGUN, facts.KeysRead(frozenset("abc"), none=True))],
+    ids=["one key is not found", "no key is found at all"],
+)
+def test_who_has_begun_a_job_is_not_forgotten_because_keys_are_not_found_for_a_moment(more, read):
+    world = World(minions=("a", "b", "c", *(f"m{number}" for number in range(more))), duration=1e6)
+    world.publish("j1")
+    world.run(2)
+    world.tell(read)
+    assert world.machine.capture.open["j1"].begun == world.minions.keys()
+
+
 def test_a_return_that_is_heard_long_before_it_is_stored_ends_the_job():
     world = World(minions=("a",), acks=False)
     world.keeps_returns = False  # the master is slow
