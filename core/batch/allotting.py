@@ -74,6 +74,11 @@ class Allotting:
                 self._plan()
                 return
 
+    def is_whole(self, whole: bool) -> None:
+        """Say whether all batches that have not ended were taken in: before they are, nothing is allotted."""
+        self.sharing.is_whole(whole)
+        self._plan()
+
     def leave(self, jid: str) -> None:
         """A batch has ended."""
         if self.sharing.active:

@@ -26,7 +26,8 @@ def seconds_left(batch: Batch, now: float) -> float | None:
     if batch.finished:
         return 0.0
     runs = sorted(batch.publish_window.runs)
-    if batch.state == "paused" or not runs or (batch.pace.stage == 0 and len(runs) < _enough(batch)):
+    waits = batch.state == "paused" or batch.waits_for_room()
+    if waits or not runs or (batch.pace.stage == 0 and len(runs) < _enough(batch)):
         return None
     run = runs[len(runs) // 2]
     left = _present(batch, run, now)

@@ -147,7 +147,7 @@ class Sharing:
         self._fresh: set[str] = set()  # of these, those that have not been answered
         self._waiters: dict[str, set[str]] = {}  # {minion: jids of the batches that wait for it}
         self._untold: set[str] = set()  # jids of batches that need not wait for a minion any more
-        self._changed = False
+        self._changed = self._whole = False
         self._rounds = 0
 
     # -- who there is --------------------------------------------------------------------------------------------------
@@ -169,6 +169,11 @@ class Sharing:
         self._members[batch.spec.jid] = _Member(batch, ready=not self.limit.by)
         batch.inflight.moves = []
         self._changed = True
+
+    def is_whole(self, whole: bool) -> None:
+        """Say whether all batches that have not ended were taken in: before, nobody knows how much room there is."""
+        self._changed |= whole and not self._whole
+        self._whole = whole
 
     def know(self, jid: str, lanes: Mapping[str, str]) -> None:
         """Take the lanes of a batch's minions."""
@@ -247,8 +252,8 @@ class Sharing:
         return bool(self._fresh or self._untold)
 
     def wait(self, now: float) -> float | None:
-        """Return for how many seconds what is free is gathered; None where nobody would get anything."""
-        if not self._changed or not (self._wanting or self._untold):
+        """Return for how many seconds what is free is gathered; None where nobody would get anything now."""
+        if not self._whole or not self._changed or not (self._wanting or self._untold):
             return None
         if self.urgent or self._window.first is None:
             return 0.0

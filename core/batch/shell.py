@@ -73,7 +73,7 @@ class BatchShell:
         self._timer: Any = None  # of the next look after all batches
         self.live: dict[str, Live] = {}
         self.ended: set[str] = set()
-        self._left_alone: set[str] = set()  # open batches whose journals a later version has written
+        self._undriven: set[str] = set()  # batches whose journals a later version has written, or that were damaged
         self._seeking: dict[Live, None] = {}  # batches that wait for signs of life
         self._knows_ended = False
         self._tally = Tally(ports.clock.now())
@@ -398,21 +398,24 @@ class BatchShell:
 
     def _adopt_all(self) -> list[Live]:
         """Take in the batches that are on the disk, and return those that are new here."""
-        found = (self._attempt(f"batch {jid}", self._adopt, jid) for jid in self._ports.store.open_jids())
+        jids = self._ports.store.open_jids()
+        found = [self._attempt(f"batch {jid}", self._adopt, jid) for jid in jids]
+        self._allotting.is_whole(all(jid in self.live or jid in self._undriven for jid in jids))
         return [live for live in found if live is not None]
 
     def _adopt(self, jid: str) -> Live | None:
         store = self._ports.store
-        if jid in self.live or jid in self._left_alone:
+        if jid in self.live or jid in self._undriven:
             return None
         try:
             batch, journal = store.open(jid)
         except LaterVersion as exc:
-            self._left_alone.add(jid)
+            self._undriven.add(jid)
             log.error("Batch %s is left alone, and the others go on: %s", jid, exc)
             return None
         except StateError as exc:
             aside = store.set_aside(jid)
+            self._undriven.add(jid)
             log.error("Batch %s is set aside as %s and the others go on: %s", jid, aside, exc)
             return None
         return self._take_in(batch, journal)

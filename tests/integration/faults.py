@@ -14,7 +14,7 @@ import threading
 import psutil
 
 from saltext.jobs.core.engine import requests
-from tests.waiting import wait_for
+from tests.waiting import SOON, stretched, wait_for
 
 _SCRIPT = pathlib.Path(__file__).with_name("run_engine.py")
 
@@ -93,6 +93,17 @@ def thaw(processes):
     for process in processes:
         if process.is_running():
             process.resume()
+
+
+def kill_the_master(master):
+    """Kill all processes of a master daemon, and start it anew."""
+    processes = [psutil.Process(master.pid), *psutil.Process(master.pid).children(recursive=True)]
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(processes, stretched(SOON))
+    master.terminate()
+    master.start()
 
 
 class CountedJob:

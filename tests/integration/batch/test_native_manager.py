@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pathlib
 import signal
@@ -13,7 +12,7 @@ import pytest
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch.store import BatchStore
 from tests.integration.conftest import ask_runner, make_master, minions, salt_cli
-from tests.integration.faults import CountedJob
+from tests.integration.faults import CountedJob, kill_the_master
 from tests.waiting import SOON, lasting, stretched, wait_for
 
 pytestmark = pytest.mark.skipif(
@@ -70,16 +69,6 @@ def kill_the_manager(master):
 def stop_the_master(master):
     os.kill(master.pid, signal.SIGTERM)
     psutil.Process(master.pid).wait(stretched(SOON))
-    master.terminate()
-    master.start()
-
-
-def kill_the_master(master):
-    processes = [psutil.Process(master.pid), *psutil.Process(master.pid).children(recursive=True)]
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(processes, stretched(SOON))
     master.terminate()
     master.start()
 

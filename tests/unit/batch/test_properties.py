@@ -32,6 +32,15 @@ any_fact = st.one_of(
     st.just(facts.PauseRequested()),
     st.just(facts.ResumeRequested()),
     st.just(facts.Recovered()),
+    st.just(facts.Recovered(shared=True)),
+    st.builds(
+        facts.Allotted,
+        groups,
+        st.sampled_from(["", "total", "groups"]),
+        st.integers(0, 3),
+        st.dictionaries(names, st.just("20260516101112131416"), max_size=3),
+        groups,
+    ),
     st.builds(
         facts.OpeningFound, st.sampled_from([None, 0.0, BEGIN + 20]), st.sampled_from([None, BEGIN + 60, BEGIN + 1e6])
     ),
@@ -81,6 +90,20 @@ def test_the_fold_of_the_journal_equals_the_live_state(options, history):
     assert bench.replayed().snapshot() == bench.batch.snapshot()
     assert Batch.restore(bench.batch.snapshot()).snapshot() == bench.batch.snapshot()
     assert Batch.restore(bench.batch.snapshot()).next_due == bench.batch.next_due
+
+
+@COMMON
+@given(any_options, any_history)
+def test_a_batch_that_shares_sends_to_whom_it_was_just_allotted_and_to_nobody_else(options, history):
+    bench = Bench(MINIONS, **options)
+    bench.tell(facts.Recovered(shared=True))
+    for fact, pause in history:
+        for effect in bench.wait(pause):
+            assert not isinstance(effect, facts.Publish) or not bench.batch.room.shared
+        for effect in bench.tell(fact):
+            if isinstance(effect, facts.Publish) and bench.batch.room.shared:
+                assert isinstance(fact, facts.Allotted)
+                assert set(effect.minions) <= set(fact.minions)
 
 
 @COMMON

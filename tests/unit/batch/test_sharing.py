@@ -7,6 +7,8 @@ import collections
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from saltext.jobs.core.batch.pending import Pending
+from saltext.jobs.core.batch.plan import Membership
 from saltext.jobs.core.batch.sharing import Demand, share
 from saltext.jobs.core.settings import InFlightLimit
 
@@ -133,3 +135,53 @@ def test_nobody_starves_whatever_becomes_free_when(total, sizes, chance):
         flying[ending] -= 1
         waited.update(jid for jid, count in left.items() if count and not flying[jid])
     assert not any(left.values())
+
+
+# -- who is next in a lane ---------------------------------------------------------------------------------------------
+
+
+def in_lanes(**lanes):
+    membership = Membership("abcdef", (4, 2))
+    membership.lanes = {minion: lane for lane, minions in lanes.items() for minion in minions}
+    return Pending("abcdef", membership)
+
+
+def nobody(_minion):
+    return ""
+
+
+def test_the_next_of_a_lane_are_named_in_order_and_stay_where_they_are():
+    pending = in_lanes(eu="bde", us="acf")
+    assert pending.lanes() == {"us": 2, "eu": 2}, "of the group whose turn it is, the lane of the first one first"
+    assert pending.first("eu", 5, nobody) == (["b", "d"], {})
+    assert pending.first("us", 1, nobody) == (["a"], {})
+    assert "".join(pending) == "abcdef"
+    pending.open_to(1)
+    assert pending.first("eu", 5, nobody) == (["b", "d", "e"], {})
+
+
+def test_one_that_is_passed_over_is_not_asked_for_again_and_then_has_its_place():
+    pending = in_lanes(eu="abcdef")
+    assert pending.first("eu", 2, {"a": "A", "c": "C"}.get) == (["b", "d"], {"a": "A", "c": "C"})
+    assert (pending.lanes(), pending.available, "".join(pending)) == ({"eu": 2}, 4, "abcdef")
+    assert pending.first("eu", 4, nobody) == (["b", "d"], {})
+    pending.let_go("c")
+    pending.drop("a")
+    pending.let_go("a")
+    assert pending.first("eu", 4, nobody) == (["b", "c", "d"], {})
+    pending.put_first(["d"])
+    assert pending.first("eu", 4, nobody) == (["d", "b", "c"], {})
+    assert pending.lanes() == {"eu": 3}
+
+
+def test_lanes_that_become_known_later_change_no_order():
+    membership = Membership("abcdef", ())
+    pending = Pending("bca", membership)
+    pending.put_first("fe")
+    membership.lanes = {"a": "eu", "b": "us", "c": "eu", "e": "us", "f": "us"}
+    pending.order_by_lanes()
+    assert pending.lanes() == {"us": 3, "eu": 2}
+    assert pending.take_those("aef", 2) == ("a", "e")
+    assert "".join(pending) == "fbc"
+    assert pending.take(9) == ("f", "b", "c")
+    assert (len(pending), pending.available, pending.lanes()) == (0, 0, {})

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from saltext.jobs.core.batch.forecast import seconds_left
 from saltext.jobs.core.batch.minion_data import MinionDataUnreadable
+from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.errors import PublishFailed
 from saltext.jobs.core.settings import InFlightLimit
 from tests.unit.batch.shell_bench import FakeMinion, ShellBench
@@ -155,6 +157,58 @@ def test_the_limit_holds_through_the_death_of_the_engine_and_all_batches_end(tmp
         for jid in (A, B, C):
             assert bench.batch(jid).success
     assert bench.master.most <= (8 if limit.total is None else 3)
+
+
+def test_nothing_is_allotted_before_all_batches_that_may_have_minions_in_flight_could_be_read(tmp_path):
+    class Unreadable(BatchStore):
+        broken = frozenset()
+
+        def open(self, jid):
+            if jid in self.broken:
+                raise OSError("the disk fails")
+            return super().open(jid)
+
+    with ShellBench(tmp_path, "ab", store=Unreadable, max_in_flight=InFlightLimit(1)) as bench:
+        bench.master.minions["a"].seconds = 40.0
+        bench.begin("a", "1", jid=A)
+        bench.begin("b", "1", jid=B)
+        bench.run(1)
+        bench.store.broken = {A}
+        bench.restart()
+        bench.run(30)
+        assert flying(bench, B) == [0]
+        bench.store.broken = frozenset()
+        bench.end(jid=A)
+        bench.end(jid=B)
+    assert bench.master.most == 1
+
+
+def test_a_batch_whose_journal_is_damaged_keeps_the_others_from_nothing(tmp_path):
+    with ShellBench(tmp_path, "ab", max_in_flight=InFlightLimit(1)) as bench:
+        bench.begin("b", "1", jid=B)
+        bench.store.journal_path(A).write_bytes(b"no journal")
+        bench.restart()
+        assert bench.end(jid=B).success
+
+
+def test_a_limit_that_is_taken_away_holds_nobody_from_the_next_start_on(tmp_path):
+    with ShellBench(tmp_path, EIGHT, max_in_flight=by(total=1, each=1)) as bench:
+        bench.begin(EIGHT, "8", jid=A)
+        bench.run(0.5)
+        bench.settings = type(bench.settings)()
+        bench.restart()
+        bench.end(jid=A)
+    assert bench.master.most == 8
+
+
+def test_how_long_a_batch_takes_is_not_known_while_others_have_the_room(tmp_path):
+    with ShellBench(tmp_path, EIGHT, max_in_flight=InFlightLimit(2)) as bench:
+        bench.begin(EIGHT, "2", jid=A)
+        bench.run(3)
+        assert seconds_left(bench.batch(A), bench.clock.now()) is not None
+        bench.begin(EIGHT, "8", jid=B)
+        bench.run(3)
+        assert seconds_left(bench.batch(B), bench.clock.now()) is None
 
 
 def test_a_limit_that_was_lowered_counts_from_the_next_start_for_batches_that_run(tmp_path):

@@ -1,0 +1,60 @@
+"""Batches beside each other, on a real master with minions: one limit over all, and none in another's way on a minion."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.batch.conftest import batch_master, timeouts
+from tests.integration.conftest import ask_runner
+from tests.integration.faults import CountedJob, kill_the_master
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.story
+
+MINIONS = ("s1", "s2", "s3", "s4", "s5")
+BATCHES, LIMIT = 3, 2
+
+
+@pytest.fixture(scope="module")
+def master(salt_factories):
+    with batch_master(
+        salt_factories, *MINIONS, engines=[{"batch_manager": {"max_in_flight": LIMIT}}], job_retry=False
+    ) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def run(master):
+    return lambda *args: ask_runner(master, *args)
+
+
+def begin(run, target, *job):
+    return run("batch.start", target, *job, "batch=100%", *timeouts(5))["jid"]
+
+
+def test_the_limit_over_all_batches_holds_although_the_master_is_killed_in_the_middle(master, run, tmp_path):
+    work = CountedJob(tmp_path, "work", seconds=1.5)
+    jids = [begin(run, "s*", "cmd.run", work.command) for _ in range(BATCHES)]
+    wait_for(lambda: work.begun() >= LIMIT + 1, what="some have ended, and others run")
+    waits = [run("batch.status", jid)["blocked_reason"] for jid in jids]
+    assert f"waits for room: {LIMIT} of {LIMIT} minions are in flight over all batches" in " ".join(filter(None, waits))
+    kill_the_master(master)
+    for jid in jids:
+        found = run("batch.wait", jid)
+        assert (found["success"], found["completed"]) == (True, len(MINIONS))
+    assert (work.begun(), work.most_at_once()) == (BATCHES * len(MINIONS), LIMIT)
+
+
+def test_exclusive_batches_of_states_never_run_on_a_minion_at_once(run, look, tmp_path):
+    work = CountedJob(tmp_path, "states", gated=True)
+    first = begin(run, "s1", "state.single", "cmd.run", work.command)
+    second = begin(run, "s*", "state.single", "cmd.run", work.command, "exclusive=True")
+    wait_for(
+        lambda: look("batch.status", second)["blocked_by"] == {first: ["s1"]}, what="the second one waits for the first"
+    )
+    work.open_gate()
+    for jid, count in ((first, 1), (second, len(MINIONS))):
+        # Salt refuses a run of states where another one is under way: then the minion would have failed.
+        found = run("batch.wait", jid)
+        assert (found["success"], found["completed"]) == (True, count), run("batch.failures", jid)
+    assert (work.begun(), work.most_at_once()) == (len(MINIONS) + 1, LIMIT)
