@@ -325,6 +325,10 @@ def test_coverage_tells_who_has_the_executor_and_what_the_others_lack(master, de
         assert (
             "module_executors does not name it" in desk.run("job_retry.coverage", "bert", timeout=10)["lacks"]["bert"]
         )
+        for tgt, tgt_type in (("anna,bert", "list"), ("L@anna,bert", "compound"), ("anna or E@b.rt", "compound")):
+            found = desk.run("job_retry.coverage", tgt, tgt_type=tgt_type, timeout=10)
+            assert (found["asked"]["minions"], found["asked"]["tgt_type"]) == (2, tgt_type)
+            assert (found["has"], list(found["lacks"]), found["silent"]) == (["anna"], ["bert"], [])
 
 
 # -- other minions -----------------------------------------------------------------------------------------------------
