@@ -188,7 +188,7 @@ class ReturnerModule:
             loaded = salt.loader.returners(self._opts, functions, loaded_base_name=base)
             if f"{self.name}.returner" not in loaded:
                 reason = loaded.missing_fun_string(f"{self.name}.returner")
-                raise ReturnerAbsent(f"The returner {self.name!r} cannot be loaded: {reason}{_WHY_GONE}")
+                raise ReturnerAbsent(f"The returner {self.name!r} cannot be loaded: {reason.rstrip('.')}{_WHY_GONE}")
             self._loaded = loaded
         return self._loaded
 
