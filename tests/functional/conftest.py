@@ -26,10 +26,11 @@ def until(loop):
 
 
 @pytest.fixture(scope="session")
-def sock_dir(salt_factories_default_root_dir):
+def deaf_bus(salt_factories_default_root_dir):
     """
-    The sockets of a bus, without a reader. A command of Salt that finds none tries for two seconds to connect, and
-    takes a core for it.
+    A folder with the sockets of a bus, without a reader. A command of Salt that finds none tries for a second or two to
+    connect, and takes a core for it. It must be linked to from below the master's ``root_dir``, which Salt puts before each
+    other path.
     """
     folder = salt_factories_default_root_dir / "bus"
     folder.mkdir()
@@ -38,6 +39,6 @@ def sock_dir(salt_factories_default_root_dir):
         sockets.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         sockets[-1].bind(str(folder / f"master_event_{side}.ipc"))
         sockets[-1].listen(4096)
-    yield str(folder)
+    yield folder
     for each in sockets:
         each.close()

@@ -47,13 +47,14 @@ def broken():
 
 
 @pytest.fixture
-def call(tmp_path, sock_dir):
+def call(tmp_path, deaf_bus):
     runners = tmp_path / "runners"
     runners.mkdir()
     (runners / "survey.py").write_text(RUNNER)
     (tmp_path / "var/cache/salt/master/proc").mkdir(parents=True)  # a master has one
     config = tmp_path / "master"
-    places = f"root_dir: {tmp_path}\nsock_dir: {sock_dir}\nlog_file: {tmp_path / 'log'}\n"
+    (tmp_path / "bus").symlink_to(deaf_bus)
+    places = f"root_dir: {tmp_path}\nsock_dir: {tmp_path / 'bus'}\nlog_file: {tmp_path / 'log'}\n"
     config.write_text(f"{places}runner_dirs: [{runners}]\nuser: root\n")
     loop = compat.new_loop()
 

@@ -22,12 +22,21 @@ def jobs_that_are_gone():
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory, sock_dir):
+def config(tmp_path_factory, deaf_bus):
     """A master's configuration; no master runs with it."""
     folder = tmp_path_factory.mktemp("m")
     (folder / "var" / "cache" / "salt" / "master" / "proc").mkdir(parents=True)
-    content = {"root_dir": str(folder), "user": getpass.getuser(), "id": "m_master", "log_file": str(folder / "log")}
-    (folder / "master").write_text(json.dumps({**content, "master_job_cache": "salt_cache", "sock_dir": sock_dir}))
+    (folder / "bus").symlink_to(deaf_bus)
+    content = {
+        "root_dir": str(folder),
+        "user": getpass.getuser(),
+        "id": "m_master",
+        "log_file": str(folder / "log"),
+        "master_job_cache": "salt_cache",
+        "sock_dir": str(folder / "bus"),
+        "grains_cache": True,
+    }
+    (folder / "master").write_text(json.dumps(content))
     return folder
 
 
