@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 #: Seconds in which an effect must show.
 SOON = 60.0
-_POLL = 0.05
+_POLL, _RARELY = 0.05, 1.0
 _LOAD = pathlib.Path("/proc/loadavg")
 
 
@@ -74,7 +74,7 @@ def wait_for(condition: Callable[[], T], seconds: float = SOON, what: str | Call
 
     A condition that raises AssertionError is not yet true. It is looked at once more when the time is over, since it may
     have come true while this process was waiting for a core. A condition that takes long, such as a command, is looked at
-    for half of the time: what is waited for needs the machine too.
+    less often, since what is waited for needs the machine too.
 
     :param what: what is waited for, for the failure message; or a function that returns it, called when the time is
         over.
@@ -90,7 +90,7 @@ def wait_for(condition: Callable[[], T], seconds: float = SOON, what: str | Call
             reason = exc
         if over:
             raise AssertionError(f"not within {seconds:g} s: {what() if callable(what) else what}") from reason
-        time.sleep(max(_POLL, time.monotonic() - asked))
+        time.sleep(max(_POLL, min(3 * (time.monotonic() - asked), _RARELY)))
 
 
 def run_until(loop: Any, condition: Callable[[], T], seconds: float = SOON, what: str = "") -> T:
