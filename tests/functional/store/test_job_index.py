@@ -75,13 +75,17 @@ LOADS = {
 ODD = {"20260516-special": {"fun": "test.echo", "user": "anna"}, "no-date": {"fun": ["a.b", "c.d"], "arg": [1]}}
 
 
+def options(folder):
+    own = {"cachedir": str(folder), "pki_dir": str(folder), "extension_modules": f"{folder}/ext", "cache": "sqlite"}
+    own.update({"id": "m_master", "salt_cache": {"sync": "none"}, "keep_jobs_seconds": 3600})
+    return {**salt.config.DEFAULT_MASTER_OPTS, **own}
+
+
 @pytest.fixture
 def opts(tmp_path):
     folder = tmp_path / "cache"
     folder.mkdir()
-    own = {"cachedir": str(folder), "pki_dir": str(folder), "extension_modules": f"{folder}/ext", "cache": "sqlite"}
-    own.update({"id": "m_master", "salt_cache": {"sync": "none"}, "keep_jobs_seconds": 3600})
-    return {**salt.config.DEFAULT_MASTER_OPTS, **own}
+    return options(folder)
 
 
 @pytest.fixture
@@ -487,19 +491,28 @@ def test_pairs_of_function_and_user_that_no_job_has_go_without_an_old_hour_too(o
     assert len(list(job_cache.store.driver.banks_file.index.marks())) == 1
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """A file with jobs that are old, some of them with many returns; nobody has it open."""
+    opts = options(tmp_path_factory.mktemp("kept"))
+    job_cache = Returner(opts)
+    banks = job_cache.store.driver.banks_file
+    for number in range(40):
+        jid = f"2020010100{number:010}"
+        job_cache.save_load(jid, {**LOAD, "jid": jid}, minions=["web1"])
+        with banks.transaction():
+            for minion in range(20 if number % 4 else 4000):
+                banks.store(f"jobs/returns/{jid}", f"web{minion}", {"return": "x" * 50})
+    with contextlib.closing(sqlite3.connect(banks.path)) as sql:
+        sql.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return banks.path
+
+
 class TestRemoval:
     @pytest.fixture
-    def large(self, opts):
-        """Jobs that are old, some of them with many returns."""
-        job_cache = Returner(opts)
-        banks = job_cache.store.driver.banks_file
-        for number in range(40):
-            jid = f"2020010100{number:010}"
-            job_cache.save_load(jid, {**LOAD, "jid": jid}, minions=["web1"])
-            with banks.transaction():
-                for minion in range(20 if number % 4 else 4000):
-                    banks.store(f"jobs/returns/{jid}", f"web{minion}", {"return": "x" * 50})
-        return job_cache
+    def large(self, opts, path, kept):
+        shutil.copyfile(kept, path)
+        return Returner(opts)
 
     def test_a_writer_waits_for_no_more_than_a_moment(self, large, opts):
         with writer(large.store) as waited:
