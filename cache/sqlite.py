@@ -22,13 +22,12 @@ from salt.exceptions import SaltCacheError
 
 # The values of the calling loader. Globals that loaders write into this file are shared by all loaders of a process.
 from saltext.jobs.core.compat import loader_opts as __opts__
-from saltext.jobs.core.disk import packed
 from saltext.jobs.core.errors import StateError
 
 try:
     import sqlite3
 
-    from saltext.jobs.core.sqlite import banks
+    from saltext.jobs.core.sqlite import banks, stored
 except ImportError:
     sqlite3 = None
 
@@ -90,7 +89,7 @@ def list_(bank, cachedir=None):
 def list_all(bank, cachedir=None, include_data=False):
     """``{key: value}`` of a bank. The values cost next to nothing, so they are always included."""
     with _errors("list", bank, None):
-        return {key: packed.loads(value) for key, value in _banks(cachedir).items(bank)}
+        return {key: stored.loads(value) for key, value in _banks(cachedir).items(bank)}
 
 
 def contains(bank, key=None, cachedir=None):

@@ -19,10 +19,9 @@ from typing import Any
 import salt.payload
 
 from saltext.jobs.core.banks import MINIONS, RETURNS
-from saltext.jobs.core.disk import packed
 from saltext.jobs.core.disk.bank_names import below, plain_bank
 from saltext.jobs.core.errors import StateError
-from saltext.jobs.core.sqlite import job_index, removal
+from saltext.jobs.core.sqlite import job_index, removal, stored
 from saltext.jobs.core.sqlite.database import Database, database_at
 from saltext.jobs.core.sqlite.job_lookup import CHUNK, JobLookup
 from saltext.jobs.core.sqlite.minion_numbers import MinionNumbers
@@ -117,7 +116,7 @@ class SqliteBanks:
         found = self._rows(f"SELECT value FROM records WHERE {_OF} AND key = ? AND {_ALIVE}", bank, str(key), _now())
         if not found:
             return {} if default is None else default
-        return packed.loads(found[0][0])
+        return stored.loads(found[0][0])
 
     def values(self, places: Sequence[tuple[str, str]]) -> dict[tuple[str, str], bytes]:
         """Return the values at some places, each the plain name of a bank and a key, as they are stored: of one moment."""
@@ -269,7 +268,7 @@ class SqliteBanks:
     def with_minion(self, jids: Sequence[str], minion: str) -> set[str]:
         """Return those of some jids of which the minion is in ``jobs/minions``, or has returned."""
         name = salt.payload.dumps(minion, use_bin_type=True)  # as it stands in a list, with its length before it
-        found = {jid for jid, listed in self.pick(MINIONS, jids) if name in listed}
+        found = {jid for jid, listed in self.pick(MINIONS, jids) if _holds(listed, name)}
         for part in _parts([jid for jid in jids if jid not in found]):
             query = f"""SELECT banks.name FROM banks JOIN records ON records.bank = banks.id AND records.key = ?
                 WHERE banks.name IN ({_marks(part)})"""
@@ -354,10 +353,17 @@ class SqliteBanks:
 # -- names and marks ---------------------------------------------------------------------------------------------------
 
 
+def _holds(data: bytes, part: bytes) -> bool:
+    try:
+        return part in stored.serialized(data)
+    except ValueError:  # it is damaged
+        return False
+
+
 def _row(key: Any, value: Any, expires: float | None) -> tuple[Any, ...]:
     now = _now()
     until = None if expires is None else now + int(float(expires) * 1000)
-    return (str(key), now, until, salt.payload.dumps(value, use_bin_type=True))
+    return (str(key), now, until, stored.dumps(value))
 
 
 def _now() -> int:

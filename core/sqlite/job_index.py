@@ -30,9 +30,8 @@ from typing import TYPE_CHECKING, Any
 
 from saltext.jobs.core import banks
 from saltext.jobs.core.banks import LOADS, MINIONS
-from saltext.jobs.core.disk import packed
 from saltext.jobs.core.disk.job_summary import has_failed, job_marks, shown_of
-from saltext.jobs.core.sqlite import minion_sets
+from saltext.jobs.core.sqlite import minion_sets, stored
 
 if TYPE_CHECKING:  # Python may have been built without it
     import sqlite3
@@ -65,8 +64,8 @@ _FORGET = f"""DELETE FROM jobs WHERE mark IS NULL
 #: What is shown then says that there was a load.
 _NO_LOAD = "UPDATE jobs SET mark = NULL, shown = x''"
 AT_ONCE = 500  # values in one statement
-#: Returns the set of some minions.
-Pack = Callable[["sqlite3.Connection", Sequence[str]], bytes]
+#: Returns the set of those minions that a list has, whatever else it has.
+Pack = Callable[["sqlite3.Connection", Sequence[Any]], bytes]
 
 
 # -- writing it, in the transaction in which the records are written ---------------------------------------------------
@@ -89,8 +88,7 @@ def has_stored(
         sql.execute(put, (key, _number(sql, *mark), shown))
     elif bank == MINIONS:
         if isinstance(value, (list, tuple)):
-            names = value if set(map(type, value)) <= {str} else [name for name in value if isinstance(name, str)]
-            who = (pack or _pack)(sql, names)
+            who = (pack or _pack)(sql, value)
             _add_minions(sql, key, who, minion_sets.count(who))
     elif bank.startswith(RETURNS):
         jid = bank[len(RETURNS) :]
@@ -136,7 +134,8 @@ def build(sql: sqlite3.Connection) -> None:
         has_stored(sql, LOADS, key, _read(data))
     known: dict[str, int] = {}
 
-    def pack(sql: sqlite3.Connection, names: Sequence[str]) -> bytes:
+    def pack(sql: sqlite3.Connection, listed: Sequence[Any]) -> bytes:
+        names = ids_in(listed)
         new = [name for name in names if name not in known]
         known.update(zip(new, numbers_of(sql, new), strict=True))
         return minion_sets.pack([known[name] for name in names])
@@ -162,7 +161,7 @@ def _is_plain_success(data: bytes) -> bool:
 
 def _read(data: bytes) -> Any:
     try:
-        return packed.loads(data)
+        return stored.loads(data)
     except Exception:  # msgpack raises many kinds for a broken value
         return None
 
@@ -185,6 +184,11 @@ def _number(sql: sqlite3.Connection, fun: str, user: str) -> int:
     if found is not None:
         return int(found[0])
     return int(sql.execute("INSERT INTO marks (fun, user) VALUES (?, ?)", (fun, user)).lastrowid or 0)
+
+
+def ids_in(listed: Sequence[Any]) -> list[str]:
+    """Return what can be an id in a list of minions."""
+    return [name for name in listed if isinstance(name, str)]
 
 
 def numbers_of(sql: sqlite3.Connection, names: Sequence[str]) -> list[int]:
@@ -234,8 +238,8 @@ def forget_numbers(sql: sqlite3.Connection, numbers: Sequence[int]) -> None:
     )
 
 
-def _pack(sql: sqlite3.Connection, names: Sequence[str]) -> bytes:
-    return minion_sets.pack(numbers_of(sql, names))
+def _pack(sql: sqlite3.Connection, listed: Sequence[Any]) -> bytes:
+    return minion_sets.pack(numbers_of(sql, ids_in(listed)))
 
 
 def _add_minions(sql: sqlite3.Connection, jid: str, who: bytes, sent: int | None = None) -> None:

@@ -6,9 +6,8 @@ import sqlite3
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from saltext.jobs.core.disk import packed
 from saltext.jobs.core.disk.bank_names import plain_bank
-from saltext.jobs.core.sqlite import job_index
+from saltext.jobs.core.sqlite import job_index, stored
 
 ADD = "INSERT OR IGNORE INTO records (bank, key, updated, expires, value) VALUES (?, ?, ?, ?, ?)"
 #: Keeps what belongs to a value that was stored: gets the bank, the key, the value, and that as it is stored.
@@ -34,5 +33,5 @@ def add(sql: sqlite3.Connection, rows: Iterable[tuple[Any, ...]], has_stored: Ha
         name = plain_bank(bank)
         if sql.execute(ADD, (bank_id(sql, name), key, *rest)).rowcount:
             count += 1
-            has_stored(sql, name, key, packed.loads(rest[-1]), rest[-1])
+            has_stored(sql, name, key, stored.loads(rest[-1]), rest[-1])
     return count

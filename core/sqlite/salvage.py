@@ -23,7 +23,7 @@ from saltext.jobs.core import lines
 from saltext.jobs.core.banks import OWED, RETURNS
 from saltext.jobs.core.disk.bank_names import plain_bank
 from saltext.jobs.core.errors import StateError
-from saltext.jobs.core.sqlite import rows, schema
+from saltext.jobs.core.sqlite import rows, schema, stored
 
 log = lines.logger(__name__)
 
@@ -184,7 +184,7 @@ def _is_whole(rest: list[Any]) -> bool:
     if not isinstance(updated, int) or not isinstance(expires, (int, type(None))) or not isinstance(value, bytes):
         return False
     try:
-        salt.payload.loads(value)
+        stored.loads(value)
     except Exception:  # msgpack raises many kinds for a broken value
         return False
     return True
@@ -218,7 +218,7 @@ def to_come(banks: Banks) -> list[str]:
     """Return the damaged files whose jobs are still to be brought over."""
     folder = os.path.dirname(banks.path)
     found = banks.rows(f"SELECT key, value FROM records WHERE {_OF_IT}", (_BEGUN_WITH,))
-    return [os.path.join(folder, name) for name, value in found if salt.payload.loads(value)]
+    return [os.path.join(folder, name) for name, value in found if stored.loads(value)]
 
 
 def _note(sql: sqlite3.Connection, path: str, to_come: bool) -> None:

@@ -12,7 +12,8 @@ import sqlite3
 from saltext.jobs.core.sqlite import job_index
 
 APPLICATION = 0x53614A42  # in the header of the file: it is ours
-VERSION = 4  # of the tables
+VERSION = 5  # of the tables, and of how values stand in them
+_INDEX_SINCE = 4  # since then what lies beside the records is as it is now
 #: Whatever is written, is written as whole pages. With less than this, rows of some hundred bytes fill them badly.
 PAGE_BYTES = 2048
 #: What the names of banks begin with that nobody sees: none that is given does.
@@ -38,11 +39,18 @@ def upgrade(sql: sqlite3.Connection) -> None:
     """
     Bring a file of an earlier version up to this one, where nobody has. The caller has begun a transaction.
 
-    What is kept beside the records is made anew. Version 1 had function and user of a load in the columns ``fun`` and
-    ``user`` of ``records``. They stay in such a file, unused: to take them out every row would have to be written again.
+    In a file from before version 4 what is kept beside the records is made anew. Version 1 had function and user of a load
+    in the columns ``fun`` and ``user`` of ``records``. They stay there, unused: to take them out every row would have to be
+    written again. In one from before version 5 no value is squeezed.
     """
-    if sql.execute("PRAGMA user_version").fetchone()[0] >= VERSION:
-        return
+    version = sql.execute("PRAGMA user_version").fetchone()[0]
+    if version < _INDEX_SINCE:
+        _begin_index_anew(sql)
+    if version < VERSION:
+        sql.execute(f"PRAGMA user_version={VERSION}")
+
+
+def _begin_index_anew(sql: sqlite3.Connection) -> None:
     for name in ("records_by_fun", "records_undated", "records_by_user"):
         sql.execute(f"DROP INDEX IF EXISTS {name}")
     for name in job_index.NAMES:
@@ -50,4 +58,3 @@ def upgrade(sql: sqlite3.Connection) -> None:
     for statement in job_index.TABLES:
         sql.execute(statement)
     job_index.build(sql)
-    sql.execute(f"PRAGMA user_version={VERSION}")

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.banks import ASIDE
-from saltext.jobs.core.disk import packed
 from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.sqlite import stored
 from saltext.jobs.core.sqlite.banks import SqliteBanks, banks_of
 from saltext.jobs.core.sqlite.job_lookup import CHUNK, JobLookup
 from saltext.jobs.core.sqlite.salvage import end, to_come
@@ -80,7 +80,7 @@ class Sqlite(TableDriver):
 
     def _decoded_one(self, bank: str, key: str, data: bytes) -> Any:
         try:
-            return packed.loads(data)
+            return stored.loads(data)
         except Exception as exc:  # msgpack raises many kinds for a broken value
             return self.error("fetch", bank, key, exc)
 

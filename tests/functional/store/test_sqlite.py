@@ -49,6 +49,11 @@ def content_of(path):
         return stream.read()
 
 
+def dense(size):
+    """What takes as many bytes in the file: nothing can be squeezed out of it."""
+    return random.randbytes(size)
+
+
 def is_held(path):
     """Tell whether somebody holds the lock on a file."""
     with open(path, "rb") as stream:
@@ -365,7 +370,7 @@ class TestTheFile:
 
     def test_space_that_is_free_is_given_back_piece_by_piece(self, cache, opts, path):
         for number in range(50):
-            cache.store("bank", str(number), "x" * 100_000)
+            cache.store("bank", str(number), dense(100_000))
         banks = banks_of(opts)
         cache.flush("bank")
         assert banks.free_bytes() > 4_000_000
@@ -480,7 +485,7 @@ class TestManyWriters:
 
         def write(count):
             for number in range(count):
-                cache.store("bank", str(number % 30), bytes([number % 251]) * 100_000)
+                cache.store("bank", str(number % 30), dense(100_000))
 
         wait_for(lambda: write(30) or size() > 8 << 20, what="the log has been filled")
         wait_for(lambda: write(30) or size() < 9 << 20, what="the log has been begun anew")
@@ -524,7 +529,7 @@ class TestManyWriters:
 
         def write_and_look(before):
             for number in itertools.islice(numbers, 100):
-                cache.store("bank", str(number % 30), bytes([number % 251]) * 100_000)
+                cache.store("bank", str(number % 30), dense(100_000))
             return beginning() != before
 
         for _ in range(3):
@@ -541,7 +546,7 @@ class TestManyWriters:
             waits = []
             for number in range(1500):
                 began = time.monotonic()
-                cache.store("bank", str(number % 30), bytes([number % 251]) * 100_000)
+                cache.store("bank", str(number % 30), dense(100_000))
                 waits.append(time.monotonic() - began)
         assert os.stat(f"{path}-wal").st_size > 100 << 20
         assert max(waits) < stretched(5) and sum(wait > 0.9 for wait in waits) <= stretched(4), sorted(waits)[-5:]
@@ -676,9 +681,9 @@ class TestFaults:
         cache.store("bank", "key", 1)
         database_at(path).read("PRAGMA max_page_count=40")
         with pytest.raises(SaltCacheError, match="full"):
-            cache.store("bank", "large", "x" * 1_000_000)
+            cache.store("bank", "large", dense(1_000_000))
         database_at(path).read("PRAGMA max_page_count=1000000")
-        cache.store("bank", "large", "x" * 1_000_000)
+        cache.store("bank", "large", dense(1_000_000))
         assert cache.fetch("bank", "key") == 1
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")

@@ -1,9 +1,9 @@
 """
-Writes the file that a master with version 0.2.0 and ``cache: sqlite`` leaves behind, by that version's own code, into
-``database_of_0_2_0/``. Run once, by
+Writes the file that a master of an earlier version with ``cache: sqlite`` leaves behind, by that version's own code, into
+``database_of_0_2_0/`` or the like. Run once for each version, by
 
-    git worktree add /tmp/v/saltext/jobs 43f4e58        # the last commit of 0.2.0
-    PYTHONPATH=/tmp/v .venv/bin/python tests/functional/upgrade/write_database_0_2_0.py
+    git worktree add /tmp/v/saltext/jobs 43f4e58        # the last commit of 0.2.0; of 0.3.0 it is aa23e38
+    PYTHONPATH=/tmp/v .venv/bin/python tests/functional/upgrade/write_database.py 0.2.0
 
 It must never be run with the code of another version: what it writes shows that this one reads what that one wrote.
 """
@@ -11,13 +11,21 @@ It must never be run with the code of another version: what it writes shows that
 import os
 import pathlib
 import shutil
+import sys
 
 import salt.config
 
 import saltext.jobs.returners.salt_cache as returner
-from saltext.jobs.core.disk.sqlite_banks import banks_of
 
-OUT = pathlib.Path(__file__).resolve().parent / "database_of_0_2_0"
+try:
+    from saltext.jobs.core.sqlite.banks import banks_of
+except ImportError:
+    from saltext.jobs.core.disk.sqlite_banks import banks_of
+
+#: The number of the tables that each version has in its files.
+TABLES = {"0.2.0": 3, "0.3.0": 4}
+VERSION = sys.argv[1] if len(sys.argv) > 1 else ""
+OUT = pathlib.Path(__file__).resolve().parent / f"database_of_{VERSION.replace('.', '_')}"
 OPTS = {
     **salt.config.master_config(None),
     "id": "here_master",
@@ -47,7 +55,9 @@ def write():
     banks.store("tokens", "t", {"name": "anna"}, expires=1e9)
     banks.store("job_retry/jobs", JOBS[1], {"owner": "here_master"})
     with banks.transaction() as sql:
-        assert sql.execute("PRAGMA user_version").fetchone()[0] == 3, "this is not the code of version 0.2.0"
+        assert sql.execute("PRAGMA user_version").fetchone()[0] == TABLES[VERSION], (
+            "this is the code of another version"
+        )
 
 
 if __name__ == "__main__":

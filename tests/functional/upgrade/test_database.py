@@ -1,7 +1,7 @@
 """
-The file of ``cache: sqlite`` that version 0.2.0 has left is brought up to this version, and holds what it held.
+The file of ``cache: sqlite`` that each earlier version has left is brought up to this version, and holds what it held.
 
-It was written by that version's own code: see ``write_database_0_2_0.py``.
+It was written by that version's own code: see ``write_database.py``.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from saltext.jobs.core.store.search import Query, search
 from saltext.jobs.core.store.store import Store
 from tests.functional.options import options_in
 
-LEFT = pathlib.Path(__file__).with_name("database_of_0_2_0")
+HERE = pathlib.Path(__file__).parent
 JOBS = [*(f"2026112203000{number}000000" for number in range(10)), "0", "20261122-special"]
 
 
-@pytest.fixture
-def opts(tmp_path):
-    shutil.copytree(LEFT, tmp_path / "cache")
+@pytest.fixture(params=["0_2_0", "0_3_0"])
+def opts(tmp_path, request):
+    shutil.copytree(HERE / f"database_of_{request.param}", tmp_path / "cache")
     return options_in(tmp_path, master_job_cache="salt_cache", cache="sqlite")
 
 
@@ -63,7 +63,7 @@ def test_all_else_is_there_and_the_file_is_sound(opts):
 
 def test_what_0_1_0_has_left_on_localfs_can_be_copied_into_sqlite(tmp_path):
     """Version 0.1.0 has no sqlite."""
-    shutil.copytree(LEFT.with_name("written_by_0_1_0"), tmp_path / "cache")
+    shutil.copytree(HERE / "written_by_0_1_0", tmp_path / "cache")
     opts = options_in(tmp_path, master_job_cache="salt_cache")
     source, target = Store({**opts, "cache": "localfs"}), Store({**opts, "cache": "sqlite"})
     jids = migration.jobs_in(source)
