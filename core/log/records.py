@@ -7,15 +7,14 @@ from outside is packed as text (``core/log/framing.py`` says why).
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from saltext.jobs.core.log import framing
 
 _PUBLISHED, _RETURNED = "p", "r"
-#: If the ids of its minions take more bytes, a publish refers to the bank ``jobs/minions``.
-_MOST = 64 << 10
+#: If its minions are more, or their ids take more bytes, a publish refers to the bank ``jobs/minions``.
+_MANY, _MOST = 8 << 10, 64 << 10
 #: Most characters of a user's name.
 _LONGEST_USER = 256
 #: Stands for all jobs, in place of a jid.
@@ -29,8 +28,8 @@ class Published(NamedTuple):
     * ``functions``: joined by commas.
     * ``origin``: which engine of ours has published it; empty for all other publishers.
     * ``minions``: those that it is for, ``total`` in number; None if they are too many. Then they are in the bank
-      ``jobs/minions``. If ``whole`` is the ``list_digest`` of that list, it has only the minions of this publish, else
-      others too.
+      ``jobs/minions``, perhaps with others.
+    * ``unused``: up to 0.3.0 a digest of them, which nothing read.
     * ``ends``: the jobs that it ends by a signal, ``EVERY_JOB`` for all that a minion runs.
     * ``work``: the digest of its functions and arguments.
     * ``sent``: False if a load was only stored, and nothing published.
@@ -43,7 +42,7 @@ class Published(NamedTuple):
     origin: str
     minions: tuple[str, ...] | None
     total: int
-    whole: str
+    unused: str
     ends: tuple[str, ...]
     work: str
     sent: bool
@@ -80,25 +79,18 @@ def published(
     functions: str,
     user: str,
     origin: str,
-    minions: Collection[str],
+    minions: Sequence[str],
     ends: Collection[str],
     work: str,
     sent: bool,
     at: float,
 ) -> Published:
-    """Return the record of a publish. If its minions are many, it refers to the bank."""
+    """Return the record of a publish. Its minions come in order; if they are many, it refers to the bank."""
     named: tuple[str, ...] | None = tuple(minions)
-    whole = ""
-    if sum(map(len, minions)) > _MOST:
-        whole, named = list_digest(minions), None
+    if len(minions) > _MANY or sum(map(len, minions)) > _MOST:
+        named = None
     user = user[:_LONGEST_USER]
-    return Published(jid, functions, user, origin, named, len(minions), whole, tuple(ends), work, sent, at)
-
-
-def list_digest(minions: Collection[str]) -> str:
-    """Return the digest of a list of minions, whatever its order."""
-    text = "/".join(sorted(minions)).encode("utf-8", "surrogatepass")
-    return hashlib.blake2b(text, digest_size=16).hexdigest()
+    return Published(jid, functions, user, origin, named, len(minions), "", tuple(ends), work, sent, at)
 
 
 def read(body: bytes) -> Record | None:

@@ -7,7 +7,7 @@ All fields are checked here. It must never fail because of a load's content: tha
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from saltext.jobs.core.functions import KILLS
@@ -17,12 +17,12 @@ from saltext.jobs.core.master.events import function_of, retcode_of
 
 
 def publish_of(
-    jid: str, load: Mapping[str, Any], minions: Iterable[str], work: str, origin: str, sent: bool
+    jid: str, load: Mapping[str, Any], minions: Sequence[str], work: str, origin: str, sent: bool
 ) -> Published:
     """
     Return the record of a publish.
 
-    :param minions: the usable ids of the minions that it is for.
+    :param minions: the usable ids of the minions that it is for, in order.
     :param digest: that of the load, as ``jobs/published`` has it.
     :param work: the digest of its functions and arguments.
     :param origin: the engine that publishes it; empty for all other publishers.
@@ -34,7 +34,7 @@ def publish_of(
         function_of(load),
         user if isinstance(user, str) else "",
         origin,
-        sorted(minions),
+        minions,
         ended_by(load),
         work,
         sent,

@@ -7,9 +7,11 @@ It must never know a number that was not committed: what is taken back may be an
 from __future__ import annotations
 
 import hashlib
+import operator
 import sqlite3
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
 from saltext.jobs.core.sqlite import job_index, minion_sets
 from saltext.jobs.core.sqlite.database import Database
@@ -25,27 +27,28 @@ class MinionNumbers:
         self._database = database
         self._known = _Known()
 
-    def pack(self, sql: sqlite3.Connection, names: Sequence[str], data: bytes) -> bytes:
+    def pack(self, sql: sqlite3.Connection, listed: Sequence[Any], data: bytes) -> bytes:
         """
-        Return the set of some minions.
+        Return the set of those minions that a list has, whatever else it has.
 
-        :param data: the list of them as it is stored: jobs are often for the same ones.
+        :param data: the list as it is stored: jobs are often for the same ones.
         """
-        if len(names) < MANY:
-            return minion_sets.pack(job_index.numbers_of(sql, names))
+        if len(listed) < MANY:
+            return minion_sets.pack(job_index.numbers_of(sql, job_index.ids_in(listed)))
         if not self._known.is_of(sql):
             self._known = _Known()
         found = self._known.set_of(data)
         if found is not None:
             return found
-        found = self._known.packed(names)
+        found = self._known.packed(listed)
         if found is None:
             self._known = self._known.with_more(self._database)
-            found = self._known.packed(names)
+            found = self._known.packed(listed)
         known = self._known
         if found is not None:
             known.keep(data, found)
             return found
+        names = job_index.ids_in(listed)
         new = [name for name in names if name not in known.numbers]
         numbers = [known.numbers[name] for name in names if name in known.numbers]
         return minion_sets.pack(numbers + job_index.numbers_of(sql, new))
@@ -71,14 +74,15 @@ class _Known:
         found = dict(sql.execute("SELECT id, name FROM minions WHERE id IN (0, ?)", (number,)).fetchall())
         return found.get(number) == name and found.get(0, "") == self._forgotten
 
-    def packed(self, names: Sequence[str]) -> bytes | None:
-        """Return the set of some minions; None where the number of one of them is not known."""
-        numbers, digits = self.numbers, bytearray(b"0") * (self._last[1] + 1)
+    def packed(self, listed: Sequence[Any]) -> bytes | None:
+        """Return the set of many minions; None where the number of one of them is not known, or where it is none."""
         try:
-            for name in names:
-                digits[numbers[name]] = minion_sets.DIGIT
-        except KeyError:
+            numbers = operator.itemgetter(*listed)(self.numbers)  # takes half as long as to look up one after the other
+        except (KeyError, TypeError):
             return None
+        digits = bytearray(b"0") * (self._last[1] + 1)
+        for number in numbers:
+            digits[number] = minion_sets.DIGIT
         return minion_sets.of_digits(digits)
 
     def with_more(self, database: Database) -> _Known:

@@ -34,6 +34,7 @@ from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.banks import ENDTIMES, LOADS, MINIONS, NOCACHE, PUBLISHED, RETURNS
+from saltext.jobs.core.disk import packed
 from saltext.jobs.core.errors import LaterVersion
 from saltext.jobs.core.store.calling import Undecodable
 from saltext.jobs.core.store.drivers import ABSENT, Left
@@ -150,7 +151,7 @@ def digest_of(load: Mapping[str, Any]) -> str:
 
 
 def _as_it_reads_back(load: Mapping[str, Any]) -> Any:
-    return salt.payload.loads(salt.payload.dumps(load, use_bin_type=True))
+    return packed.loads(salt.payload.dumps(load, use_bin_type=True))
 
 
 def store_no_returns(store: Store, key: str) -> None:

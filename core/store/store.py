@@ -111,8 +111,7 @@ class Store:
         """Return the usable ids among ``minions``, each once and in order; of others a warning tells."""
         named = [minions] if isinstance(minions, str) else list(minions or ())
         if are_plain(named):
-            named.sort()
-            # In order and each once, as a rule: no set of them has to be made.
+            # In order and each once, as a rule: nothing has to be made of them.
             return named if all(map(operator.lt, named, itertools.islice(named, 1, None))) else sorted(set(named))
         usable = {minion for minion in named if isinstance(minion, str) and plain(minion)}
         refused = [minion for minion in named if not isinstance(minion, str) or minion not in usable]

@@ -57,4 +57,4 @@ def test_what_a_minion_says_is_checked_before_it_is_written():
     ],
 )
 def test_no_load_keeps_a_publish_from_being_written(load):
-    assert publish_of(JID, load, {"web1"}, "d", "", True).packed()
+    assert publish_of(JID, load, ["web1"], "d", "", True).packed()
