@@ -19,7 +19,7 @@ import resource
 import time
 
 from benchmarks.job_cache import LOAD, RETURN
-from benchmarks.job_cache_wide import COLUMNS, in_folder, opened
+from benchmarks.job_cache_wide import COLUMNS, least, opened
 
 JOBS, WIDTH = 720, 10
 ROWS = ("publish, ms of CPU", "return, ms of CPU", "longest wait, ms", "memory of a worker, MB")
@@ -85,9 +85,9 @@ def main():
     print(f"load of the machine: {os.getloadavg()[0]:.1f}\n")
     print("| | local | sqlite | ratio |\n|---|---:|---:|---:|")
     for workers in map(int, args.workers.split(",")):
-        rounds = [{column: in_folder(figures, column, workers) for column in COLUMNS} for _ in range(args.rounds)]
+        found = least(figures, workers, rounds=args.rounds)
         for number, row in enumerate(ROWS):
-            local, ours = (min(found[column][number] for found in rounds) for column in COLUMNS)
+            local, ours = (found[column][number] for column in COLUMNS)
             print(f"| {workers} workers: {row} | {local:.3f} | {ours:.3f} | {ours / local:.2f} |", flush=True)
 
 
