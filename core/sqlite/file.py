@@ -180,8 +180,15 @@ class DatabaseFile:
             return False
 
     def check_rights(self, exc: sqlite3.Error) -> None:
-        """:raises StateError: where an error is that of a user who may not read the file."""
-        if "unable to open" in str(exc) and os.path.exists(self.path) and not os.access(self.path, os.R_OK):
+        """:raises StateError: where an error is that of a user who may not read the file, or of a disk that nobody may write."""
+        if "unable to open" not in str(exc) or not os.path.exists(self.path):
+            return
+        if os.statvfs(self.path).f_flag & os.ST_RDONLY and self.log_identity() is None:
+            raise StateError(
+                f"{self.path} is on a disk that may only be read, and SQLite needs a -wal and a -shm beside it: look at a copy "
+                "of the file, or mount the disk for writing"
+            ) from exc
+        if not os.access(self.path, os.R_OK):
             raise StateError(
                 f"{self.path} is private to the user that the master runs as (uid {os.stat(self.path).st_uid}); this "
                 f"process is of another (uid {os.geteuid()}). If this is the master, the file is to be given to its user"
@@ -335,11 +342,14 @@ class DatabaseFile:
         :param since: when the caller began to wait, on the monotonic clock, if it is not to wait without end.
         :raises sqlite3.OperationalError: where it waits for longer than ``BUSY_SECONDS``.
         """
-        path = f"{self.path}.lock"
+        path, mode = f"{self.path}.lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            handle = self.new_file(path)
-        except FileExistsError:
-            handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            handle = os.open(path, mode)  # first, as it is there as a rule
+        except FileNotFoundError:
+            try:
+                handle = self.new_file(path)
+            except FileExistsError:
+                handle = os.open(path, mode)
         try:
             if since is None:
                 fcntl.flock(handle, fcntl.LOCK_EX)

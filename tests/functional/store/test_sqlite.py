@@ -67,6 +67,12 @@ def is_held(path):
 FORK = multiprocessing.get_context("fork")
 
 
+def _error_of(call):
+    with pytest.raises(SaltCacheError) as told:
+        call()
+    return str(told.value)
+
+
 @pytest.fixture
 def opts(tmp_path):
     folder = tmp_path / "cache"
@@ -685,6 +691,22 @@ class TestFaults:
         database_at(path).read("PRAGMA max_page_count=1000000")
         cache.store("bank", "large", dense(1_000_000))
         assert cache.fetch("bank", "key") == 1
+
+    def test_a_file_that_nobody_has_open_on_a_disk_that_may_only_be_read_is_told_of(self, opts, tmp_path):
+        disk = tmp_path / "disk"
+        disk.mkdir()
+        if subprocess.run(["mount", "-t", "tmpfs", "none", disk], capture_output=True, check=False).returncode:
+            pytest.skip("this user may not mount anything")
+        try:
+            own = {**opts, "cachedir": str(disk)}
+            in_processes(1, lambda _: salt.cache.Cache(own).store("bank", "key", 1))
+            with contextlib.closing(sqlite3.connect(disk / "cache.sqlite")) as last:  # takes its log away as it goes
+                last.execute("SELECT count(*) FROM records").fetchone()
+            subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+            (error,) = in_processes(1, lambda _: _error_of(lambda: salt.cache.Cache(own).fetch("bank", "key")))
+            assert "is on a disk that may only be read" in error and "look at a copy" in error
+        finally:
+            subprocess.run(["umount", "-l", disk], check=True)
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
     def test_what_may_not_be_written_is_an_error_that_names_it(self, opts, cache, path, tmp_path):
