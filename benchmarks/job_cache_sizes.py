@@ -4,6 +4,7 @@ What the job cache costs as it grows: CPU time at 1,000, 10,000, 100,000 and 1,0
     python -m benchmarks.job_cache_sizes --data sizes.json                                   all sizes, a table of each
     python -m benchmarks.job_cache_sizes --sizes 1000,10000 --columns sqlite,local --data sizes.json
     python -m benchmarks.job_cache_sizes --draw docs/job_cache.svg --data sizes.json         the curves, of what is there
+    python -m benchmarks.job_cache_sizes --overview --data sizes.json                        the table of docs/job_cache.md
 
 The columns are those of ``benchmarks/job_cache.py``. The jobs are spread over ten days, each for ten of a fleet of
 2,000 minions; one in 10,000 has a function, and one in 10,000 a minion, that no other job has. The searches look for
@@ -59,6 +60,10 @@ ROWS = (
     "bytes, in times of msgpack and keys",
     "files and directories a job",
 )
+#: What depends on the number of returns of a job.
+BY_RETURNS = {"removal of a job of ten returns", "bytes a job", "files and directories a job"}
+#: What the overview shows, by the number of jobs.
+SHOWN = {"10000": ("local", "native", "ours", "sqlite"), "100000": ("local", "sqlite"), "1000000": ("sqlite",)}
 #: How a removal affects other processes, with sqlite.
 BESIDE = {
     "longest transaction of the removal": "ms of CPU",
@@ -167,9 +172,36 @@ def sqlite_alone(path):
         sql.execute("SELECT value FROM records WHERE bank = 0 AND key = ''").fetchall()
 
 
+def overview(known):
+    """All sizes in one table, with what sqlite takes of what local_cache takes."""
+    columns = [(size, column) for size, those in SHOWN.items() for column in those]
+    heads, at = [], {}
+    for size, column in columns:
+        heads.append(f"{column}, {int(size):,}")
+        if column == "sqlite" and "local" in SHOWN[size]:
+            at[len(heads)] = size
+            heads.append("ratio")
+    print("| | " + " | ".join(heads) + " |\n|---|" + "---:|" * len(heads))
+    for row in ROWS:
+        cells = []
+        for size, column in columns:
+            found = _shown(known, size, column, row)
+            cells.append("" if found is None else f"{found:,.{0 if found >= 1000 else 2 if found >= 0.1 else 3}f}")
+            if len(cells) in at:
+                local = _shown(known, size, "local", row)
+                cells.append("" if None in (local, found) or not local else f"{found / local:.2f}")
+        print(f"| {row} | " + " | ".join(cells) + " |")
+
+
+def _shown(known, size, column, row):
+    found = known.get(size, {}).get(column, {})
+    is_like = column == "sqlite" or found.get("returns a job", RETURNS) == RETURNS
+    return found.get(row) if is_like or row not in BY_RETURNS else None
+
+
 def figures(column, size, folder, file_returns):
     own = options(folder, **({"cache": "sqlite"} if column == "sqlite" else {}), keep_jobs_seconds=40 * 86400)
-    found = {}
+    found = {"returns a job": RETURNS if column == "sqlite" else file_returns}
     taken = fill(
         column,
         folder,
@@ -363,10 +395,16 @@ def main():
     )
     parser.add_argument("--data", type=pathlib.Path, help="JSON to which the figures are added, or from which to draw")
     parser.add_argument("--draw", type=pathlib.Path, help="draw the curves from what --data holds, and take no figures")
+    parser.add_argument(
+        "--overview", action="store_true", help="print what --data holds as one table, and take no figures"
+    )
     args = parser.parse_args()
     known = json.loads(args.data.read_text()) if args.data and args.data.exists() else {}
     if args.draw:
         draw(known, args.draw)
+        return
+    if args.overview:
+        overview(known)
         return
     for size in map(int, args.sizes.split(",")):
         found = {}

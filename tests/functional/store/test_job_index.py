@@ -456,6 +456,25 @@ class TestJobsOfAMinion:
         assert left() == set()
 
 
+def test_a_job_for_so_many_that_their_list_is_squeezed_is_found_and_shown(opts, path):
+    many = [f"web{number:06}.example.com" for number in range(10_000)]
+    job_cache = Returner(opts)
+    job_cache.save_load(JIDS[0], {**LOAD, "jid": JIDS[0]}, minions=many)
+    job_cache.returner({"jid": JIDS[0], "id": many[7], "return": "x" * 100_000, "retcode": 0})
+    assert (
+        job_cache.get_load(JIDS[0])["Minions"] == many and len(job_cache.get_jid(JIDS[0])[many[7]]["return"]) == 100_000
+    )
+    assert found(job_cache.store, minion=many[-1]) == JIDS[:1] and found(job_cache.store, minion="db1") == []
+    banks = banks_of(opts)
+    assert banks.with_minion([JIDS[0]], many[5000]) == {JIDS[0]} and banks.with_minion([JIDS[0]], "db1") == set()
+    with banks.transaction() as sql:
+        ((size,),) = sql.execute("SELECT sum(length(value)) FROM records").fetchall()
+        sql.execute("UPDATE records SET value = substr(value, 1, 200) WHERE length(value) > 5000")
+    assert size < 60_000
+    assert job_cache.get_load(JIDS[0])["Minions"] == [many[7]], "those who answered, as of the list nothing is known"
+    assert banks.with_minion([JIDS[0]], many[5000]) == set()
+
+
 def test_a_pair_of_function_and_user_is_forgotten_after_its_last_job(opts):
     job_cache = Returner(opts)
     for jid in JIDS[:2]:
