@@ -180,13 +180,13 @@ class DatabaseFile:
             return False
 
     def check_rights(self, exc: sqlite3.Error) -> None:
-        """:raises StateError: where an error is that of a user who may not read the file, or of a disk that nobody may write."""
+        """:raises StateError: where an error is that of a user who may not read the file, or of a disk that is read-only."""
         if "unable to open" not in str(exc) or not os.path.exists(self.path):
             return
         if os.statvfs(self.path).f_flag & os.ST_RDONLY and self.log_identity() is None:
             raise StateError(
-                f"{self.path} is on a disk that may only be read, and SQLite needs a -wal and a -shm beside it: look at a copy "
-                "of the file, or mount the disk for writing"
+                f"{self.path} is on a disk that may only be read, and SQLite needs a -wal and a -shm beside it: look at a "
+                "copy of the file, or mount the disk for writing"
             ) from exc
         if not os.access(self.path, os.R_OK):
             raise StateError(
