@@ -1032,7 +1032,7 @@ class TestSqlite(Contract):
     def test_a_sweep_gives_free_space_back_and_finds_damage(self, job_cache, opts, caplog):
         path = os.path.join(opts["cachedir"], "cache.sqlite")
         for number in range(20):
-            job_cache.returner(a_return(f"web{number}", OLD, "x" * 200_000))
+            job_cache.returner(a_return(f"web{number}", OLD, os.urandom(200_000)))
         job_cache.sweep_in(3700)
         large = job_cache.store.driver.banks_file.free_bytes()
         job_cache.clean_old_jobs()
@@ -1070,7 +1070,7 @@ class TestSqlite(Contract):
         jids = [f"202605161200000000{number:02}" for number in range(60)]
         for jid in jids:
             job_cache.save_load(jid, LOAD, minions=["web1"])
-            job_cache.returner(a_return("web1", jid, "x" * 50_000))
+            job_cache.returner(a_return("web1", jid, os.urandom(50_000)))
         trim(job_cache.store, time.time())
         assert len(job_cache.get_jids()) == 60
         trim(job_cache.store, time.time() + 3700)
