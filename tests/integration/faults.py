@@ -51,6 +51,9 @@ class EngineProcess:
     def is_running(self):
         return requests.is_running(self._master.config, self._name)
 
+    def has_died(self):
+        return self._process.poll() is not None
+
     def wait_for_death(self):
         """Wait until the trap has sprung."""
         wait_for(lambda: self._process.poll() is not None, what=lambda: f"the engine dies: {self.output()}")
