@@ -294,7 +294,9 @@ class World:
         self.batch = batch
         self.clock_is_off = self.heeded = self.wall_is_off
         self.truth.begins_anew()
-        is_young = young or self.now < self.back_at  # the master has been started a moment ago, though this engine was not
+        is_young = (
+            young or self.now < self.back_at
+        )  # the master has been started a moment ago, though this engine was not
         settled_at = self.clock() + 30.0 if is_young else 0.0
         # Every other one is another master's, which has run for long.
         self.tell(facts.Recovered(settled_at, f"boot {self.boots}", self.clock_is_off, self.life % 2 == 0))

@@ -579,7 +579,7 @@ class Power(CutOff):
         for name, jid in list(self.known):
             is_named = name in self.banks[JOBS].get(jid, {"minions": ()})["minions"]
             record = stored.get((name, jid)) if is_named else None
-            if jid in jids and not (record and (record["state"] in ("running", "held") or record["acknowledged"])):
+            if not (record and (record["state"] in ("running", "held") or record["acknowledged"])):
                 self.known.discard((name, jid))
         for jid in jids & self.published.keys():
             last = self.recorded.get(jid, (0.0, math.inf))[1]
