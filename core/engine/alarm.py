@@ -1,7 +1,7 @@
 """
-The time by which an engine's deadlines go, and the timer that wakes it for the next one.
+The clock for an engine's deadlines, and the timer that wakes the engine at the next one.
 
-It must never follow the system's clock: somebody who sets that clock must neither end a wait nor prolong it.
+It must never follow the system's clock: setting that clock must neither end a wait nor prolong it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-#: It has what tells one run of this machine from another, on Linux.
+#: An id that Linux makes anew at each boot.
 _BOOT = pathlib.Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot() -> str:
-    """Return what tells this run of the machine from others, of which each has a steady clock of its own; or nothing."""
+    """Return the id of this boot, since each boot has a steady clock of its own; empty if there is none."""
     try:
         return _BOOT.read_text(encoding="ascii").strip()
     except (OSError, ValueError):
@@ -25,10 +25,10 @@ def boot() -> str:
 
 class Clock:
     """
-    Unix time as it was when this was made, carried on by a clock that nobody can set.
+    Unix time that is read once, and then counted on by a clock that cannot be set.
 
-    :param unix: the Unix time to begin with, in seconds; by default the present.
-    :param steady: returns seconds that only ever rise. ``offset`` is what is added to them.
+    :param unix: the Unix time to begin with, in seconds; now by default.
+    :param steady: returns seconds that only rise. ``offset`` is added to them.
     """
 
     def __init__(self, unix: float | None = None, steady: Callable[[], float] = time.monotonic) -> None:
@@ -45,8 +45,8 @@ class Alarm:
     One pending deadline on an engine's loop.
 
     :param loop: the engine's tornado loop.
-    :param clock: what the deadline is read by.
-    :param ring: called on the loop, never before the deadline, and once for each deadline that was set.
+    :param clock: the time of the deadline.
+    :param ring: called on the loop, never before the deadline, once for each deadline that was set.
     """
 
     def __init__(self, loop: Any, clock: Clock, ring: Callable[[], None]) -> None:
@@ -60,7 +60,7 @@ class Alarm:
         return self._due
 
     def set(self, due: float | None) -> None:
-        """Replace the deadline; None for none. Costs nothing where it stays the same."""
+        """Replace the deadline; None for none. The same deadline again costs nothing."""
         if due == self._due:
             return
         self._stop()
@@ -69,7 +69,7 @@ class Alarm:
             self._wait(due)
 
     def close(self) -> None:
-        """Ring no more, unless a deadline is set anew."""
+        """Ring no more, unless a new deadline is set."""
         self._stop()
         self._due = None
 

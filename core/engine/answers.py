@@ -1,8 +1,8 @@
 """
-Answers to questions as the job cache has them. An event can be forged by any accepted minion; what the master has stored
-as a return, it has stored under the name of the minion whose key it came with.
+Answers to questions, read from the job cache. Any accepted minion can forge an event. A return is stored under the name
+of the minion whose key it came with.
 
-Only where ``JobCache.unproven`` is empty is that so; elsewhere the events are believed. The job cache is used in its Worker.
+That is so only if ``JobCache.unproven`` is empty; otherwise the events are believed. The job cache is used in its Worker.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ class KeptAnswers:
     A ``Kept`` of questions.
 
     :param cache: the job cache.
-    :param worker: where it is used.
+    :param worker: the thread in which it is used.
     """
 
     def __init__(self, cache: JobCache, worker: Worker) -> None:
         self._cache, self._worker = cache, worker
 
     async def read(self, jid: str, minions: frozenset[str]) -> Mapping[str, Answer]:
-        """Return ``{minion: (its answer, retcode)}`` of those that have answered. :raises JobCacheError: if that fails."""
+        """Return ``{minion: (answer, retcode)}`` for those that have answered. :raises JobCacheError: if that fails."""
         found: Mapping[str, Answer] = await self._worker.call(self._cache.answers, jid, minions)
         return found
 
     async def answered(self, jid: str, minions: frozenset[str]) -> frozenset[str]:
-        """Return those that have answered, whatever it was. :raises JobCacheError: if that fails."""
+        """Return the minions that have answered, whatever the answer. :raises JobCacheError: if that fails."""
         return await self._worker.call(self._cache.have_returned, jid, minions)
 
     async def forget(self, jid: str) -> None:
-        """Remove a question that is over: nobody wants to find it among the jobs."""
+        """Remove a question that is over, so that it is not listed among the jobs."""
         try:
             await self._worker.call(self._cache.forget, jid)
         except JobCacheError as exc:
-            log.debug("The question %s stays in the job cache for its time: %s", jid, exc)
+            log.debug("The question %s stays in the job cache until that expires: %s", jid, exc)

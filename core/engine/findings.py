@@ -1,5 +1,5 @@
 """
-What an operator may want to change around an engine, whichever it is: a sentence for each thing. It changes nothing.
+The findings of the doctors that are the same for every engine: one sentence for each. Nothing is changed here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from saltext.jobs.core.site import site_of
 #: Clients of salt-api that publish, and its front ends.
 _PUBLISHING = frozenset(("local", "local_async", "local_batch", "local_subset"))
 _FRONTS = ("rest_cherrypy", "rest_tornado", "rest_wsgi")
-#: Seconds after which a request that an engine has not taken says that the engine does not work. It looks every ten.
+#: Seconds after which a request that the engine has not taken is a finding. An engine looks every ten.
 LONGEST_WAIT = 30.0
 
 
@@ -42,8 +42,8 @@ def around(opts: Mapping[str, Any], engine: str) -> list[str]:
 
 def about_folders(opts: Mapping[str, Any], *folders: pathlib.Path) -> list[str]:
     """
-    Return what others may read or write of folders that are the master's alone, or write of those around them up to the
-    cache directory. At most one thing is told, since one command mends them all.
+    Return whether other users may read or write the given folders, which are private to the master, or write to those above
+    them up to the cache directory. Returns at most one finding, since one command mends them all.
     """
     user, cachedir = str(opts.get("user") or "root"), pathlib.Path(opts["cachedir"])
     found = [finding for folder in folders if folder.exists() for finding in about_files(user, folder)]
@@ -54,12 +54,12 @@ def about_folders(opts: Mapping[str, Any], *folders: pathlib.Path) -> list[str]:
 
 
 def about_engine(opts: Mapping[str, Any], engine: str) -> list[str]:
-    """Return what is to be said of an engine that does not run, or that runs and takes no requests."""
+    """Return the finding about an engine that does not run, or that runs and takes no requests."""
     wait = requests.longest_wait(opts, engine)
     if not requests.is_running(opts, engine):
         if not wait and not is_configured(opts, engine):
-            return [Advice(f"no {engine} engine runs, and none is to: add it to `engines:` if it is wanted")]
-        left = "; what it was asked for waits until it does" if wait else ""
+            return [Advice(f"no {engine} engine runs, and none is configured: add it to `engines:` if it is wanted")]
+        left = "; a request made to it waits until it does" if wait else ""
         return [f"no {engine} engine runs: add it to `engines:`, and look for it in the master's log{left}"]
     silent = requests.silent_for(opts, engine)
     if silent:
@@ -83,12 +83,12 @@ def _about_process(opts: Mapping[str, Any], engine: str) -> list[str]:
 
 
 def about_peers(opts: Mapping[str, Any]) -> list[str]:
-    """Return whether masters of a cluster, which are to share their cachedir, do not."""
+    """Return whether the masters of a cluster fail to share their cachedir."""
     if not opts.get("cluster_id") or opts.get("cluster_isolated_filesystem"):
         return []
     what = (
-        f"no other master goes on with what this one has begun: have them share {opts['cachedir']}, as a disk of all, or "
-        "set cluster_isolated_filesystem where they are not to"
+        f"no other master can take over what this one has begun: have all masters share {opts['cachedir']} on one disk, or "
+        "set cluster_isolated_filesystem if they shall not"
     )
     stranger = mirrored_from(opts)
     if stranger:
@@ -98,43 +98,43 @@ def about_peers(opts: Mapping[str, Any]) -> list[str]:
         return []
     return [
         Advice(
-            f"of the {len(peers) + 1} masters of this cluster, {len(masters)} have written to {opts['cachedir']} so far; if "
-            f"it is not one directory for all of them, {what}"
+            f"of the {len(peers) + 1} masters of this cluster, {len(masters)} have written to {opts['cachedir']} so far; "
+            f"unless all of them share that directory, {what}"
         )
     ]
 
 
 def about_returns(opts: Mapping[str, Any], cache: JobCache) -> list[str]:
-    """Return how somebody could have a return counted that its minion did not make."""
+    """Return how a forged return could be counted."""
     if cache.unproven:
         return [f"a return or an answer that a minion forges on the bus counts as genuine: {cache.unproven}"]
     if opts.get("require_minion_sign_messages") and opts.get("drop_messages_signature_fail"):
         return []
     return [
         Advice(
-            "an accepted minion can have returns of others stored, as a syndic does, unless "
-            "require_minion_sign_messages and drop_messages_signature_fail are set, and every minion signs its messages "
-            "(minion_sign_messages)"
+            "an accepted minion can store returns in the name of others, as a syndic does, unless every minion signs its "
+            "messages (minion_sign_messages) and the master sets require_minion_sign_messages and "
+            "drop_messages_signature_fail"
         )
     ]
 
 
 def _about_clients(opts: Mapping[str, Any]) -> list[str]:
-    """Return whether users of salt-api can have Salt publish what they may not."""
+    """Return whether users of salt-api can publish functions for which they have no right."""
     clients = [str(name) for name in opts.get("netapi_enable_clients") or () if str(name) in _PUBLISHING]
     if not clients or not any(opts.get(front) for front in _FRONTS):
         return []
     return [
         Advice(
-            f"users of salt-api may publish (netapi_enable_clients: {', '.join(clients)}), and whoever may publish one "
-            "function can have others run with it, since Salt asks for the right to one of several only: runner is all that "
-            "this extension needs there"
+            f"users of salt-api may publish (netapi_enable_clients: {', '.join(clients)}). A user with the right to one "
+            "function can publish it together with others, since Salt checks the right to one of them only. This "
+            "extension needs nothing but `runner` there"
         )
     ]
 
 
 def _about_beats(opts: Mapping[str, Any], engine: str) -> list[str]:
-    """Return whether the master stores the engine's beats with ``event_return``, as its filter goes by tags."""
+    """Return whether the master's ``event_return`` stores the engine's beats."""
     if not opts.get("event_return"):
         return []
     tag = beat_tag(engine, 1)
@@ -145,7 +145,7 @@ def _about_beats(opts: Mapping[str, Any], engine: str) -> list[str]:
         return []
     return [
         Advice(
-            f"event_return stores an event of the {engine} engine every two seconds, which nobody will ever read; with "
-            "event_return_blacklist: ['saltext/jobs/*/beat/*'] in the master's configuration it does not"
+            f"event_return stores an event of the {engine} engine every two seconds, which nobody will ever read: set "
+            "event_return_blacklist: ['saltext/jobs/*/beat/*'] in the master's configuration"
         )
     ]

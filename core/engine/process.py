@@ -1,7 +1,7 @@
 """
-What every engine process does around its work: take the lead, make its loop, and wait instead of ending.
+What every engine process does around its work: take the lead, and run a loop until the process ends.
 
-Salt's master starts an engine anew as soon as its start() returns, so an engine that has nothing to do must wait.
+Salt's master restarts an engine as soon as its start() returns, so an engine that has nothing to do must wait.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class App(Protocol):
         """Return the engine's figures."""
 
     def close(self) -> None:
-        """Release everything; called once, when the loop has stopped. What must survive is on disk already."""
+        """Release everything; called once, when the loop has stopped. All that must survive is on disk already."""
 
 
 def wait_for_the_end() -> None:
@@ -56,17 +56,17 @@ def wait_for_the_end() -> None:
 
 
 def warn_of_deprecated(name: str, kind: type[Any], *sources: Any) -> None:
-    """Log what to do in place of the deprecated options of an engine that are set, each once."""
+    """Log once, for each deprecated option of an engine that is set, what to use instead."""
     for option, instead in deprecated(kind, *sources).items():
-        log.warning("%s: the option %s is deprecated and will be taken away: %s", name, option, instead)
+        log.warning("%s: the option %s is deprecated and will be removed: %s", name, option, instead)
 
 
 def master_age() -> float:
-    """Return for how many seconds the master has been running, which is the parent of an engine's process."""
+    """Return for how many seconds the master, the parent of an engine's process, has been running."""
     try:
         return max(0.0, time.time() - float(psutil.Process(os.getppid()).create_time()))
     except psutil.Error:
-        return math.inf  # it has just ended, and so will this process
+        return math.inf  # the master has just ended, and so will this process
 
 
 def run(opts: Mapping[str, Any], name: str, build: Callable[[Any, Lease], App], metrics_dir: str = "") -> None:
@@ -75,7 +75,7 @@ def run(opts: Mapping[str, Any], name: str, build: Callable[[Any, Lease], App], 
 
     :param opts: the master's options.
     :param name: the engine's name.
-    :param build: makes the engine's App for a loop and a Lease, which this process then has.
+    :param build: makes the engine's App from the loop and the Lease that this process holds.
     :param metrics_dir: where the engine's figures are written for Prometheus; empty for nowhere.
     """
     with contextlib.ExitStack() as stack:
@@ -96,20 +96,20 @@ def run(opts: Mapping[str, Any], name: str, build: Callable[[Any, Lease], App], 
         loop.add_callback(_beat, loop, lease)
         log.info("The %s engine runs", name)
         loop.start()
-    # Nothing else ends the loop. Salt starts the engine anew, and it waits for its turn.
+    # Nothing else ends the loop. Salt restarts the engine, which then waits for its turn.
     log.error("The %s engine ends: while it was frozen or cut off, another one has taken over", name)
 
 
 def _remember(loop: Any, app: App) -> None:
-    """Keep the engine's figures now, and every minute; ends with the loop."""
+    """Keep the engine's figures now and every minute, as long as the loop turns."""
     loop.call_later(History.INTERVAL, _remember, loop, app)
     app.history.take(time.time(), app.metrics())
 
 
 def _beat(loop: Any, lease: Lease) -> None:
-    """Say now, and again and again, that the engine's loop turns; ends with the loop."""
+    """Say now and every ``BEAT`` seconds that the engine's loop turns."""
     loop.call_later(requests.BEAT, _beat, loop, lease)
-    with contextlib.suppress(OSError):  # then it looks as if it hung, and the log says what is wrong with the disk
+    with contextlib.suppress(OSError):  # the engine then looks hung, and the log says what is wrong with the disk
         lease.beat()
 
 
@@ -147,8 +147,8 @@ def _why_it_waits(opts: Mapping[str, Any], name: str) -> str:
 
 
 def _run_of_master() -> str:
-    """Return what tells the master, which is the parent of an engine's process, from what it was before a restart."""
+    """Return an id of this run of the master, the parent of an engine's process. It changes with each restart."""
     try:
         return f"{os.getppid()}-{psutil.Process(os.getppid()).create_time():.2f}"
     except psutil.Error:
-        return ""  # it has just ended, and so will this process
+        return ""  # the master has just ended, and so will this process

@@ -1,13 +1,13 @@
 """
-What is done by the masters that share this one's cachedir, and returns that are waited for, until they are proven. An event
-proves nothing: every accepted minion can fire one in another's name.
+Proves what the masters that share this cachedir have done: publishes, kills and returns. An event proves nothing: any
+accepted minion can fire one in another's name.
 
-With our own job cache the log of each master proves them: it has each publish, and each return that the master has stored.
-Nothing that the bus tells, or fails to tell, matters then; an event has the log read a little sooner. With any other job
-cache, and as long as there is no log, a return of which the bus tells is looked for there, for many minions at once;
-``core/master/hearsay.py`` says when. Where the job cache is no better evidence than the event, that counts as it is.
+With our own job cache the log of each master is the proof: it has each publish, and each return that the master has stored.
+What the bus tells or loses does not matter then; an event only makes the engine read the log sooner. With any other job
+cache, and as long as there is no log, a return that the bus tells of is looked up in the job cache, for many minions at
+once; ``core/master/hearsay.py`` says when. If the job cache is no better evidence than the event, the event counts.
 
-It must never conclude from a record's absence that there was no return: where the log may lack some, it says so.
+It must never conclude from a missing record that there was no return: if the log may lack records, the listener is told.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from saltext.jobs.core.site import Log
 
 log = lines.logger(__name__)
 
-#: Seconds before a job cache that failed is asked again.
+#: Seconds before a job cache that failed is read again.
 RETRY_PAUSE = 5.0
 #: Longest pause in seconds between two looks at the log.
 POLL = 0.5
-#: Seconds between two times at which the job cache is read because of gaps in the log.
+#: Seconds between two searches of the job cache that gaps in the log cause.
 GAP_PAUSE = 5.0
 
 
 class Listener(Protocol):
-    """Who wants to know what this master does."""
+    """Is told what the masters do."""
 
     def waits_for(self, jid: str, minion: str) -> bool:
         """Whether a return would change anything."""
@@ -47,23 +47,23 @@ class Listener(Protocol):
         """The job cache has these returns, ``{minion: retcode}``, which are the job's own."""
 
     def logged(self, record: Record) -> None:
-        """The log has this, in its order. A return is of whatever job, and may be of another function than the job's."""
+        """The log has this record next. A return may be of any job, and of another function than its job's."""
 
     def on_read(self) -> None:
-        """The log was read; what it has had a moment ago has been told."""
+        """The log was read to its end, and all its records have been told."""
 
     def on_lost(self) -> None:
-        """Records may be missing in the log: look in the job cache for all that they would have told."""
+        """The log may lack records: look in the job cache for all that they would have told."""
 
 
 class Proof:
     """
     :param loop: the engine's tornado loop.
-    :param clock: the time by which deadlines go.
+    :param clock: the time of deadlines.
     :param cache: the job cache; used in ``worker`` only.
-    :param tail: reads the logs of this master and of those that share its cachedir; None where there is none.
-    :param listener: who waits for returns.
-    :param poll: longest pause in seconds between two looks at the log: each that finds nothing doubles it.
+    :param tail: reads the logs of this master and of those that share its cachedir; None if there is none.
+    :param listener: waits for returns.
+    :param poll: longest pause in seconds between two looks at the log. Each look that finds nothing doubles the pause.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Proof:
         self._loop, self._clock, self._cache, self._worker = loop, clock, cache, worker
         self._tail = None if cache.unproven else tail
         self._listener, self._poll = listener, poll
-        self._of: dict[str, tuple[Hearsay, Alarm]] = {}  # by jid: what is looked for in the job cache
+        self._of: dict[str, tuple[Hearsay, Alarm]] = {}  # by jid: the returns to be looked up in the job cache
         self._next_read, self._pause = Alarm(loop, clock, self._read), STORED
         self._after_gap = Alarm(loop, clock, self._make_good)
         self._made_good = -GAP_PAUSE
@@ -92,13 +92,14 @@ class Proof:
 
     @property
     def positions(self) -> Mapping[str, Position]:
-        """Before which place of each master's log all has been told, by its folder's name; none where there is no log."""
+        """``{folder of a master's log: place}``: all records before the place have been told. Empty if there is no log."""
         return self._tail.positions if self._tail is not None else {}
 
     def start(self) -> str:
         """
-        Begin to read the log where ``tail`` begins. Returns why what was before that, or part of it, may be missing; empty
-        where it is not: what is missing is the caller's to look for.
+        Begin to read the log where ``tail`` begins.
+
+        :return: why earlier records may be missing, which the caller must then look for; empty if none are.
         """
         if self._tail is None:
             return "there is none"
@@ -108,7 +109,7 @@ class Proof:
         return "it cannot be read" if news is None else news.gap
 
     def close(self) -> None:
-        """Look for nothing any more."""
+        """Stop all reading and looking."""
         self._next_read.close()
         self._after_gap.close()
         for jid in list(self._of):
@@ -119,7 +120,7 @@ class Proof:
     # -- the log ------------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """The bus tells of a return, which the log may have in a moment. Cheap: it is called for each one."""
+        """Read the log soon: the bus tells of a return. Called for every return, so it is cheap."""
         due, soon = self._next_read.due, self._clock.now() + STORED
         if due is not None and due > soon:
             self._pause = STORED
@@ -155,7 +156,7 @@ class Proof:
         except Exception as exc:
             self._quiet.error(
                 type(exc).__name__,
-                "A record of job %s in the log cannot be taken: %s",
+                "A record of job %s in the log cannot be processed: %s",
                 record.jid,
                 exc,
                 exc_info=exc,
@@ -172,7 +173,7 @@ class Proof:
     # -- the job cache ------------------------------------------------------------------------------------------------
 
     def heard(self, jid: str, minion: str, retcode: int) -> None:
-        """The bus tells of a return that is waited for."""
+        """The bus tells of a return that an engine waits for."""
         if self._cache.unproven:
             self._listener.found(jid, {minion: retcode})
             return
@@ -183,7 +184,7 @@ class Proof:
         alarm.set(hearsay.next_due)
 
     def forget(self, jid: str) -> bool:
-        """Look for no return of a job any more, and tell whether some were still to be looked for."""
+        """Stop looking for returns of a job, and tell whether any were still to be looked for."""
         if jid not in self._of:
             return False
         hearsay, alarm = self._of.pop(jid)
@@ -209,7 +210,7 @@ class Proof:
             if doubted:
                 self._quiet.warning(
                     jid,
-                    "Job %s: the bus tells of returns that the job cache does not have, which count for nothing: %s",
+                    "Job %s: the bus tells of returns that are not in the job cache; they do not count: %s",
                     jid,
                     ", ".join(doubted[:5]) + (" …" if len(doubted) > 5 else ""),
                 )

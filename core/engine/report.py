@@ -1,5 +1,5 @@
 """
-Writes an engine's figures into a file that the textfile collector of Prometheus' node_exporter reads.
+Writes an engine's figures into a file for the textfile collector of Prometheus' node_exporter.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ INTERVAL = 15.0
 
 class Report:
     """
-    Writes an engine's figures into a file, again and again.
+    Writes an engine's figures into a file every ``INTERVAL`` seconds.
 
     :param loop: the engine's tornado loop.
     :param folder: the directory that the collector reads. It must be there.
@@ -46,12 +46,12 @@ class Report:
         self._timer: Any = None
 
     def start(self) -> None:
-        """Write the file now, and every INTERVAL seconds."""
+        """Write the file now and every ``INTERVAL`` seconds."""
         self._timer = self._loop.call_later(INTERVAL, self.start)
         self._loop.spawn_callback(self._write)
 
     def close(self) -> None:
-        """Write no more. The file stays, and says when it was written last."""
+        """Write no more. The file stays, with the time of the last write in it."""
         if self._timer is not None:
             self._loop.remove_timeout(self._timer)
             self._timer = None
@@ -67,7 +67,7 @@ class Report:
 
 
 def _replace(path: pathlib.Path, text: str) -> None:
-    # A directory that this made would be one that the collector may not enter.
+    # The collector may not enter a directory that this process makes.
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no directory {path.parent}; make it, or correct metrics_dir")
     # The collector runs as another user.
@@ -75,5 +75,5 @@ def _replace(path: pathlib.Path, text: str) -> None:
 
 
 def folder_of(metrics_dir: str) -> pathlib.Path | None:
-    """Return the directory that the option names, None where it is off."""
+    """Return the directory that the option names; None if it is off."""
     return pathlib.Path(os.path.expanduser(metrics_dir)) if metrics_dir else None

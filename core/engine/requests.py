@@ -1,14 +1,14 @@
 """
 How a runner asks an engine for something: a durable file, and a wake-up on the bus.
 
-The file is the request; the wake-up carries nothing, so that what is on the bus can control nothing. A request that is
-made while the engine is down waits for it. States of a request are names of one file, changed by atomic renames:
+The file is the request. The wake-up carries no data, so that nobody can control an engine over the bus. A request waits
+while the engine is down. Its state is the suffix of its file, changed by an atomic rename:
 
-    <id>.request   made, not yet seen: the runner may withdraw it
-    <id>.taken     the engine works on it: it will be answered, after a crash too
+    <id>.request   made, not yet taken: the runner may withdraw it
+    <id>.taken     the engine works on it, and will answer it even after a crash
     <id>.reply     the answer, which the runner removes
 
-An engine must answer a request again in the same way when it finds it still taken after a restart.
+An engine that finds a taken request after a restart must give the same answer as before.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from saltext.jobs.core.version import VERSION
 
 log = lines.logger(__name__)
 
-#: Seconds between two times that an engine says that it is alive, and after how many without it does not look so.
+#: Seconds between two signs of life of an engine, and seconds without one after which it looks dead.
 BEAT, SILENT = 10.0, 35.0
 #: Seconds after which an answer that nobody fetched is removed.
 _STALE = 3600.0
@@ -48,9 +48,9 @@ def is_running(opts: Mapping[str, Any], engine: str) -> bool:
 
 def silent_for(opts: Mapping[str, Any], engine: str) -> float:
     """
-    Return for how many seconds an engine that runs has not said that it is alive, where that is too long.
+    Return for how many seconds a running engine has shown no sign of life, if that is longer than ``SILENT``.
 
-    0 where it has, where none runs, and where it is not known, as of an engine of an earlier version.
+    Returns 0 if it has shown one, if none runs, and if it is not known, as for an engine of an earlier version.
     """
     process = process_of(opts, engine)
     if process is None or not process.tells_version:
@@ -64,7 +64,7 @@ def silent_for(opts: Mapping[str, Any], engine: str) -> float:
 
 
 def other_version(opts: Mapping[str, Any], engine: str) -> str:
-    """Say that an engine that runs is of another version than this process, and what to do; empty where it is not."""
+    """Say that a running engine has another version than this process, and what to do; empty if it has the same."""
     process = process_of(opts, engine)
     if process is None or not VERSION or process.version == VERSION or (process.tells_version and not process.version):
         return ""
@@ -85,7 +85,7 @@ def process_of(opts: Mapping[str, Any], engine: str) -> Leader | None:
 
 class Inbox:
     """
-    The engine's side.
+    The engine's side of requests.
 
     :param opts: the master's options.
     :param engine: the engine's name.
@@ -98,7 +98,7 @@ class Inbox:
 
     def take(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """
-        Yield (id, request) of each request that is waiting, oldest first, after taking it.
+        Take each waiting request, oldest first, and yield its id and content.
 
         What an earlier engine took comes first, with a key ``again``: it may have been carried out already, and only the
         answer be missing. One that is damaged is set aside.
@@ -112,12 +112,12 @@ class Inbox:
                 self._folder.rename(name, taken)
                 request = read_msgpack(self._folder, taken)
             except FileNotFoundError:
-                continue  # withdrawn in this moment
+                continue  # withdrawn at this moment
             except StateError as exc:
                 self._set_aside(taken, str(exc))
                 continue
             except OSError as exc:
-                log.error("A request cannot be read now, and is left for later: %s", exc)
+                log.error("A request cannot be read; trying again later: %s", exc)
                 continue
             if isinstance(request, dict):
                 self._underway.add(request_id)
@@ -145,10 +145,10 @@ class Inbox:
         try:
             self._folder.set_aside(taken)
         except OSError as exc:
-            log.error("It cannot even be renamed, which is tried again: %s", exc)
+            log.error("A damaged request cannot be renamed; trying again: %s", exc)
 
     def _finish(self, request_id: str, reply: dict[str, Any]) -> None:
-        # If the answer cannot be written, the request is taken again. One that has taken over meanwhile answers it anew.
+        # If the answer cannot be written, the request is taken again: by this process, or by one that leads by now.
         self._underway.discard(request_id)
         write_msgpack(self._folder, _name(request_id, ".reply"), reply)
         self._folder.remove(_name(request_id, ".taken"))
@@ -205,9 +205,9 @@ def ask(
 
 def history(opts: Mapping[str, Any], engine: str) -> Any:
     """
-    Return the figures that an engine has kept: see ``core.metrics.History``.
+    Return the figures that an engine has kept; see ``core.metrics.History``.
 
-    :raises EngineAbsent: at once, where no engine runs; otherwise as ``ask``.
+    :raises EngineAbsent: at once if no engine runs; otherwise as ``ask``.
     """
     if not is_running(opts, engine):
         raise EngineAbsent(f"No {engine} engine runs on this master")
@@ -238,7 +238,7 @@ def leave(opts: Mapping[str, Any], engine: str, request: Mapping[str, Any]) -> N
     """
     Leave a request for an engine and wake it, without waiting for its answer.
 
-    :raises OSError: when the request cannot be written.
+    :raises OSError: if the request cannot be written.
     """
     write_msgpack(site_of(opts, engine).folder(engine), _name(_new_id(), ".request"), dict(request), durable=True)
     _wake(opts, engine)
@@ -265,7 +265,7 @@ def _not_taken(folder: Folder) -> list[str]:
 
 def _wake(opts: Mapping[str, Any], engine: str) -> None:
     if not is_running(opts, engine):
-        return  # It looks for requests when it starts.
+        return  # an engine looks for requests when it starts
     with salt.utils.event.get_master_event(dict(opts), opts["sock_dir"], listen=False) as bus:
         bus.fire_event({}, events.wake_tag(engine))
 
@@ -305,7 +305,7 @@ def _absence(opts: Mapping[str, Any], engine: str) -> str:
         return "is not running (is it under `engines:` in the master's configuration?)"
     silent, process = silent_for(opts, engine), process_of(opts, engine)
     if not silent:
-        return "did not answer in time: it is busy, or look in the master's log"
+        return "did not answer in time: it is busy, or it failed: look in the master's log"
     which = f" (process {process})" if process else ""
     return f"has not answered for {silent:.0f} s{which}: it hangs or is stopped; look in the master's log"
 

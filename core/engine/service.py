@@ -1,7 +1,7 @@
 """
-An engine's side of the requests of runners: takes them, has each carried out, and answers it or says why not.
+An engine's side of the requests of runners: takes each, has it carried out, and answers it or says why not.
 
-It must never leave a request without a reply: whatever goes wrong is told to the runner that waits for it.
+It must never leave a request without a reply: the waiting runner is told anything that goes wrong.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from saltext.jobs.core.engine.requests import Inbox
 
 log = lines.logger(__name__)
 
-#: Carries one request out and returns the answer, at once or later. It gets the request as the runner made it, with
-#: ``again`` where an earlier process of the engine took it and may have carried it out.
+#: Carries out one request and returns the answer, or an awaitable of it. It gets the request as the runner made it, with
+#: ``again`` if an earlier process of the engine took it and may have carried it out.
 Verb = Callable[[Mapping[str, Any]], Any]
 
-#: Errors whose message is meant for the operator. Of any other one, the log gets the traceback.
+#: Errors whose message is meant for the operator. The traceback of any other goes to the log.
 _EXPECTED = (SaltException, ValueError, OSError)
 
 
 class Service:
     """
     :param loop: the engine's tornado loop.
-    :param inbox: where the requests are.
-    :param verbs: what the engine can be asked for: ``{verb: function}``. A request names its verb under ``do``.
+    :param inbox: the requests.
+    :param verbs: ``{verb: function}``: what the engine can be asked for. A request names its verb under ``do``.
     """
 
     def __init__(self, loop: Any, inbox: Inbox, verbs: Mapping[str, Verb]) -> None:
@@ -37,9 +37,9 @@ class Service:
 
     def take(self) -> None:
         """
-        Carry out all requests that wait.
+        Carry out all waiting requests.
 
-        A verb that is a plain function is answered when this returns; coroutines run side by side.
+        Verbs that are plain functions are answered when this returns; coroutines run side by side.
         """
         for request_id, request in self._inbox.take():
             try:
@@ -53,7 +53,7 @@ class Service:
                 self._reply(self._inbox.answer, request_id, value)
 
     def sweep(self, now: float) -> None:
-        """Remove answers that nobody fetched; ``now`` is Unix time as the file system has it."""
+        """Remove answers that nobody fetched; ``now`` is Unix time by the file system's clock."""
         self._inbox.sweep(now)
 
     def _verb(self, request: Mapping[str, Any]) -> Verb:
@@ -85,5 +85,5 @@ class Service:
         try:
             reply(request_id, value)
         except Exception as exc:
-            # The request is still there: it is taken again with the next ones.
+            # The request is still there, and is taken again with the next ones.
             log.error("The reply to a request cannot be written: %s: %s", type(exc).__name__, exc)

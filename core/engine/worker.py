@@ -1,8 +1,8 @@
 """
-One thread beside an engine's loop, for what may block: the job cache and everything else that waits for a disk or a server.
+One thread beside an engine's loop, for calls that may block: the job cache, and all else that waits for a disk or a server.
 
-One thread only, so that what runs in it needs no lock and keeps its order. It must never touch the engine's state: it
-returns a value, and the loop's thread uses it.
+It is one thread only, so calls need no lock and keep their order. They must never touch the engine's state: they return
+a value, which the loop's thread uses.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Worker:
         self._executor = concurrent.futures.ThreadPoolExecutor(max_workers=1)
 
     async def call(self, function: Callable[..., T], *args: Any) -> T:
-        """Run ``function(*args)`` in the thread, after what was asked for before, and return or raise what it does."""
+        """Run ``function(*args)`` in the thread, after all earlier calls, and return or raise what it does."""
         result: Any = compat.Future()
 
         def finish(done: concurrent.futures.Future[T]) -> None:
@@ -45,11 +45,11 @@ class Worker:
         return value
 
     def close(self) -> None:
-        """Drop what has not begun. What is running is not waited for."""
+        """Drop calls that have not begun. Does not wait for a running one."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def end(self, patience: float = 5.0) -> bool:
-        """Let everything that was asked for be done, for at most ``patience`` seconds, and return whether it is."""
+        """Wait for all calls, for at most ``patience`` seconds, and return whether they are done."""
         done = threading.Event()
 
         def wait() -> None:

@@ -22,7 +22,7 @@ def forge(bench, minion, retcode=0, jid=JID):
 
 
 def doubts(caplog):
-    return [line for line in caplog.messages if "does not have" in line]
+    return [line for line in caplog.messages if "not in the job cache" in line]
 
 
 def test_a_forged_return_frees_no_slot_and_is_no_success(tmp_path, caplog):
