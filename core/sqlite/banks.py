@@ -1,9 +1,9 @@
 """
 The banks of salt.cache in one SQLite file: ``cache: sqlite`` (cache/sqlite.py), the job cache and the retry queue.
 
-It behaves as the driver localfs does: a bank lists its keys and the banks in it, and stays when its last key goes; flushing
-a bank takes what is below it; a missing key fetches ``{}``. A value that has expired counts as absent. Functions and users
-of jobs are kept beside their loads, so that jobs are found by them.
+It behaves like the driver localfs: a bank lists its keys and the banks in it, and stays when its last key is removed;
+flushing a bank removes the banks below it too; a missing key fetches ``{}``. An expired value counts as absent. The
+function and the user of each job are kept beside its load, so that jobs can be found by them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from saltext.jobs.core.sqlite.minion_numbers import MinionNumbers
 from saltext.jobs.core.sqlite.rows import ADD, add, bank_id
 
 FILE = "cache.sqlite"
-RESERVE = 100  # free pages that are kept for what comes next
+RESERVE = 100  # free pages that are kept for the next records
 
 _SYNC = ("NORMAL", "FULL")
 _OF = "bank = (SELECT id FROM banks WHERE name = ?)"
@@ -41,7 +41,7 @@ def banks_of(opts: Mapping[str, Any], cachedir: str | None = None) -> SqliteBank
     """
     Return the banks that a master's options name.
 
-    :param cachedir: where another directory than the master's own is to be used; the option for the path is not for that.
+    :param cachedir: another directory than the master's own; the option for the path does not apply to it.
     :raises StateError: for an option that is not accepted.
     """
     home = str(opts.get("cachedir") or "")
@@ -63,15 +63,15 @@ class SqliteBanks:
     def __init__(self, database: Database) -> None:
         self._database = database
         self.path = database.path
-        #: Of the library that Python was built with.
+        #: The version of the library that Python was built with.
         self.sqlite_version = sqlite3.sqlite_version_info
-        #: By which jobs are found and listed.
+        #: Finds and lists jobs.
         self.index = JobLookup(database)
         self._numbers = MinionNumbers(database)
         self._removal = removal.Removal(database)
 
     def transaction(self, durable: bool = False) -> AbstractContextManager[sqlite3.Connection]:
-        """All that this thread does in the block is done as a whole, or not at all, and nobody else writes meanwhile."""
+        """All writes of this thread in the block happen together or not at all, and nobody else writes meanwhile."""
         return self._database.transaction(durable)
 
     # -- one value -------------------------------------------------------------------------------------------------
@@ -81,8 +81,8 @@ class SqliteBanks:
         Store a value.
 
         :param durable: whether it must survive a power cut when this returns.
-        :param expires: in how many seconds it counts as absent.
-        :raises Exception: of sqlite3, or StateError; the old value is there then.
+        :param expires: in how many seconds the value counts as absent.
+        :raises Exception: of sqlite3, or StateError; the old value is still there then.
         """
         name, row = plain_bank(bank), _row(key, value, expires)
         with self.transaction(durable) as sql:
@@ -95,7 +95,7 @@ class SqliteBanks:
         job_index.has_stored(sql, bank, key, value, lambda sql, names: self._numbers.pack(sql, names, data), is_new)
 
     def store_new(self, bank: str, key: str, value: Any, durable: bool = False) -> bool:
-        """Store a value where there is none, and tell whether that was so."""
+        """Store a value if there is none, and tell whether it was stored."""
         name, row = plain_bank(bank), _row(key, value, None)
         with self.transaction(durable) as sql:
             place = (bank_id(sql, name), row[0])
@@ -109,9 +109,9 @@ class SqliteBanks:
 
     def fetch(self, bank: str, key: str, default: Any = None) -> Any:
         """
-        Return a value; where there is none ``default``, or ``{}``.
+        Return a value; ``default`` or ``{}`` if there is none.
 
-        :raises Exception: whatever msgpack raises for a broken value.
+        :raises Exception: anything that msgpack raises for a broken value.
         """
         found = self._rows(f"SELECT value FROM records WHERE {_OF} AND key = ? AND {_ALIVE}", bank, str(key), _now())
         if not found:
@@ -119,14 +119,14 @@ class SqliteBanks:
         return stored.loads(found[0][0])
 
     def values(self, places: Sequence[tuple[str, str]]) -> dict[tuple[str, str], bytes]:
-        """Return the values at some places, each the plain name of a bank and a key, as they are stored: of one moment."""
+        """Return the stored bytes at some places (plain name of a bank, key), all read at one moment."""
         banks, keys = dict(places), dict.fromkeys(key for _, key in places)
         query = f"""SELECT name, key, value FROM banks JOIN records ON bank = banks.id
             WHERE name IN ({_marks(banks)}) AND key IN ({_marks(keys)}) AND {_ALIVE}"""
         return {(name, key): value for name, key, value in self._database.read(query, (*banks, *keys, _now()))}
 
     def contains(self, bank: str, key: str | None = None) -> bool:
-        """Tell whether there is a value; without a key, whether there is the bank."""
+        """Tell whether there is a value; without a key, whether the bank exists."""
         if key is None:
             name = plain_bank(bank)
             query = "SELECT 1 FROM banks WHERE name = ? OR (name > ? AND name < ?) LIMIT 1"
@@ -134,13 +134,13 @@ class SqliteBanks:
         return bool(self._rows(f"SELECT 1 FROM records WHERE {_OF} AND key = ? AND {_ALIVE}", bank, str(key), _now()))
 
     def updated(self, bank: str, key: str) -> float | None:
-        """Return the Unix time of the last write, None where there is no value."""
+        """Return the Unix time of the last write; None if there is no value."""
         query = f"SELECT updated FROM records WHERE {_OF} AND key = ? AND {_ALIVE}"
         found = self._rows(query, bank, str(key), _now())
         return found[0][0] / 1000 if found else None
 
     def flush(self, bank: str, key: str | None = None) -> bool:
-        """Remove a key; without one, the bank with all that is in it and below it. Returns whether there was anything."""
+        """Remove a key; without one, the bank with all that is in and below it. Returns whether anything was there."""
         name = plain_bank(bank)
         with self.transaction() as sql:
             if key is not None:
@@ -160,7 +160,7 @@ class SqliteBanks:
             return bool(found)
 
     def move(self, bank: str, key: str, to_bank: str, to_key: str) -> None:
-        """Give a value another place, whatever it holds, and replace what is there."""
+        """Move a value, which may be damaged, to another place, and replace what is there."""
         name = plain_bank(bank)
         with self.transaction() as sql:
             place = (bank_id(sql, plain_bank(to_bank)), str(to_key))
@@ -183,7 +183,7 @@ class SqliteBanks:
         return list(dict.fromkeys(str(row[0])[start:].partition("/")[0] for row in found))
 
     def outside(self, bank: str, since: str, low: str, high: str) -> list[str]:
-        """Return the keys of a bank from ``since`` on that are before ``low``; if it is empty also those after ``high``."""
+        """Return the keys of a bank from ``since`` on, before ``low``; if ``since`` is empty, also those after ``high``."""
         query = f"SELECT key FROM records WHERE {_OF} AND key {{}}"
         found = self._rows(query.format(">= ? AND key < ?"), bank, since, low)
         if not since:
@@ -191,7 +191,7 @@ class SqliteBanks:
         return [row[0] for row in found]
 
     def banks_outside(self, bank: str, since: str, low: str, high: str) -> list[str]:
-        """As ``outside``, the names of the banks in a bank."""
+        """As ``outside``, for the names of the banks in a bank."""
         name = plain_bank(bank)
         first, last = below(name)
         found: list[Any] = []
@@ -202,7 +202,7 @@ class SqliteBanks:
         return [name for name in names if not low <= name <= high]
 
     def items(self, bank: str) -> Iterator[tuple[str, bytes]]:
-        """Yield the keys of a bank, in order, and their values as they are stored; what changes meanwhile may be there."""
+        """Yield the keys of a bank, in order, with their stored bytes. Writes made meanwhile may be seen or not."""
         query = f"SELECT key, value FROM records WHERE {_OF} AND key {{}} ? AND {_ALIVE} ORDER BY key LIMIT {CHUNK}"
         rows = self._rows(query.format(">="), bank, "", _now())
         while rows:
@@ -210,7 +210,7 @@ class SqliteBanks:
             rows = self._rows(query.format(">"), bank, rows[-1][0], _now())
 
     def pick(self, bank: str, keys: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-        """Yield those of some keys that have a value, in the given order, with their values as they are stored."""
+        """Yield those of some keys that have a value, in the given order, with their stored bytes."""
         for part in _parts(list(keys)):
             query = f"SELECT key, value FROM records WHERE {_OF} AND key IN ({_marks(part)}) AND {_ALIVE}"
             found = dict(self._rows(query, bank, *part, _now()))
@@ -225,14 +225,14 @@ class SqliteBanks:
         return found
 
     def bank_updated(self, bank: str) -> float | None:
-        """Return the Unix time of the last write of any key in a bank; None where it has none."""
+        """Return the Unix time of the last write of any key in a bank; None if it has no keys."""
         found = self._rows(f"SELECT max(updated) FROM records WHERE {_OF} AND {_ALIVE}", bank, _now())
         return None if found[0][0] is None else found[0][0] / 1000
 
     def clean_expired(self, bank: str) -> int:
-        """Remove what has expired in a bank, and return how many that was."""
+        """Remove the expired values of a bank, and return how many there were."""
         now, count = _now(), 0
-        # Looked for while others write: as a rule there is none.
+        # They are looked for while others may write: usually there are none.
         found = [row[0] for row in self._rows(f"SELECT id FROM records WHERE {_OF} AND expires <= ?", bank, now)]
         for part in _parts(found):
             if count:
@@ -258,11 +258,11 @@ class SqliteBanks:
         return self._removal.remove_older(banks, parent, names, than)
 
     def give_way(self) -> None:
-        """Let others write, who had to wait for this thread."""
+        """Let others write who had to wait for this thread."""
         self._database.give_way()
 
     def tidy(self) -> bool:
-        """Remove some of what nobody needs and nobody sees, and tell whether there was any."""
+        """Remove some of the hidden and unused records, and tell whether there were any."""
         return bool(self._removal.empty_some() or self.index.forget())
 
     def with_minion(self, jids: Sequence[str], minion: str) -> set[str]:
@@ -279,29 +279,29 @@ class SqliteBanks:
     # -- the file as a whole ---------------------------------------------------------------------------------------
 
     def add_rows(self, rows: Sequence[tuple[Any, ...]]) -> int:
-        """Store (bank, key, updated, expires, value) as they are, where there is nothing, and count those."""
+        """Store rows (bank, key, updated, expires, value) unchanged where there is no value; return how many."""
         with self.transaction() as sql:
             return add(sql, rows, self._has_stored)
 
     def rows(self, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        """Return what a query finds."""
+        """Return the rows that a query finds."""
         return self._database.read(query, values)
 
     def is_sound(self) -> bool:
-        """Read the whole file, and tell whether it is sound; where it is not, it has been set aside."""
+        """Read the whole file, and tell whether it is sound; if it is damaged, it has been set aside."""
         return self._database.check()
 
     def check_for(self, whom: str) -> None:
-        """As ``is_sound``, but once only for each whom: a text, which is nobody where it is empty."""
+        """As ``is_sound``, but only once per caller's name; an empty name is no caller."""
         self._database.check_for(whom)
 
     def damage(self) -> str | None:
-        """Return what a check of the whole file finds; None where it is sound."""
+        """Return what a check of the whole file finds; None if it is sound."""
         found = str(self._database.read("PRAGMA quick_check(1)")[0][0])
         return None if found == "ok" else found
 
     def backup(self, path: str) -> None:
-        """Make a copy of this moment, while others write. :raises OSError: also where there is something."""
+        """Copy the file as it is at this moment; others may write. :raises OSError: also if the path exists."""
         self._database.backup(path)
 
     def file_bytes(self) -> int:
@@ -313,21 +313,21 @@ class SqliteBanks:
         return size
 
     def used_bytes(self) -> int:
-        """Return what is used of the file."""
+        """Return how many bytes of the file are used."""
         ((pages, free, size),) = self._database.read(
             "SELECT page_count, freelist_count, page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
         )
         return int((pages - free) * size)
 
     def free_bytes(self) -> int:
-        """Return how much of the file is free for new records."""
+        """Return how many bytes of the file are free for new records."""
         ((pages, size),) = self._database.read(
             "SELECT freelist_count, page_size FROM pragma_freelist_count, pragma_page_size"
         )
         return int(pages * size)
 
     def give_back(self, pages: int) -> int:
-        """Cut up to ``pages`` free pages off the file, as long as more than a tenth of it is free, and return how many."""
+        """Cut up to ``pages`` free pages off the file while more than a tenth of it is free; return how many."""
         ((free, total),) = self._database.read(
             "SELECT freelist_count, page_count FROM pragma_freelist_count, pragma_page_count"
         )
@@ -337,7 +337,7 @@ class SqliteBanks:
         return max(count, 0)
 
     def damaged(self) -> list[str]:
-        """Return the files that have been set aside, oldest first."""
+        """Return the damaged files that have been set aside, oldest first."""
         folder, name = os.path.split(self.path)
         found = (entry for entry in os.listdir(folder) if entry.startswith(f"{name}.damaged-"))
         return [os.path.join(folder, entry) for entry in sorted(found) if not entry.endswith(("-wal", "-shm"))]
@@ -346,7 +346,7 @@ class SqliteBanks:
         return self._database.read(query, (plain_bank(bank), *values))
 
     def list(self, bank: str) -> list[str]:
-        """Return the names of what is in a bank: keys, and banks in it."""
+        """Return the names of the keys and banks in a bank."""
         return list(dict.fromkeys((*self.keys(bank), *self.banks(bank))))
 
 

@@ -1,10 +1,10 @@
 """
-One SQLite file that many processes and threads use at once: their connections, and what is read and written by them.
+One SQLite file that many processes and threads use at once: their connections, and how these read and write.
 
-Each thread of each process has a connection of its own. One that was opened before a fork, or on a file that has been
-replaced since, is never used again, nor closed: closing it would touch the files of whoever uses them now.
+Each thread of each process has a connection of its own. A connection from before a fork, or to a file that was replaced
+since, is neither used again nor closed: closing it would release the locks of those who use the file now.
 
-Besides this file there are its ``-wal`` and ``-shm``, which belong to SQLite, and ``.lock``, held while a file is made or
+Beside this file lie its ``-wal`` and ``-shm``, which belong to SQLite, and ``.lock``, held while a file is made or
 set aside (``core/sqlite/file.py``).
 """
 
@@ -36,32 +36,32 @@ from saltext.jobs.core.sqlite.file import (
     roll_back,
 )
 
-CACHE_KB = 2048  # of pages that a connection keeps, at most; what others write makes them useless
-#: Seconds, at least and at most, between two transactions of one who removes or copies much, in which others write. Who
-#: waits looks every 20 ms at the latest, and must not miss it.
+CACHE_KB = 2048  # most that a connection's page cache takes; a write by others makes it useless
+#: Shortest and longest pause in seconds between two transactions of a bulk removal or copy, in which others can write. A
+#: waiting writer looks at least every 20 ms, and must not miss it.
 PAUSE, LONGEST_PAUSE = 0.03, 1.0
-#: Bytes that -wal keeps once it is begun anew, and seconds between two tries of a process to come to that: it waits for the
-#: disk. From LARGE_LOG on others may write meanwhile; from LARGEST_LOG on they may not, as it would never end otherwise.
+#: Bytes that -wal keeps after a checkpoint, and seconds between two attempts of a process to checkpoint it, which waits for
+#: the disk. From LARGE_LOG bytes on others may write meanwhile; from LARGEST_LOG on they may not, or it would never end.
 LOG_KEPT, LARGE_LOG, LARGEST_LOG, LOG_PAUSE = 8 << 20, 12 << 20, 64 << 20, 1.0
-#: For how many seconds others may not write then, at most, and how many go by after that was in vain.
+#: Most seconds for which others may not write then, and seconds until the next attempt if it failed.
 LOG_WAIT, LOG_AGAIN = 1.0, 10.0
-#: After how many pauses one who removes or copies much does so, before others have to: it waits for the disk.
+#: After this many pauses a bulk removal or copy makes the checkpoint itself, so that others need not wait for the disk.
 LOG_TURNS = 8
 
 _DATABASES: dict[tuple[str, bool, bool], Database] = {}
 
 
 class Connection:
-    """What one thread of one process has open."""
+    """The open connection of one thread of one process."""
 
     def __init__(self, sql: sqlite3.Connection, identity: tuple[int, int], log: tuple[int, int]) -> None:
-        #: ``identity`` of the file, and that of its -wal.
+        #: The ``identity`` of the file, and that of its -wal.
         self.sql, self.identity, self.log = sql, identity, log
-        #: Whether a transaction is open, and whether what it stores must survive a power cut.
+        #: Whether a transaction is open, and whether its writes must survive a power cut.
         self.busy = self.durable = False
         #: For how many seconds the last transaction kept others from writing.
         self.held = 0.0
-        #: How often it has paused, when it may see to the log again, and whether others could not write when it last did.
+        #: How often it has paused, when it may checkpoint again, and whether others could not write at its last attempt.
         self.pauses, self.log_at, self.was_alone = 0, 0.0, False
 
 
@@ -75,9 +75,9 @@ def database_at(path: str, full_sync: bool = False, chosen: bool = False) -> Dat
 class Database:
     """
     :param path: of the file; absolute.
-    :param full_sync: whether every transaction must survive a power cut; otherwise those that ask for it.
-    :param mounts: returns what is mounted where, as ``/proc/self/mounts``; that file, where none is given.
-    :param chosen: whether somebody has chosen the directory, which is not made then.
+    :param full_sync: whether every transaction must survive a power cut; otherwise only those that ask for it.
+    :param mounts: returns the mounts in the format of ``/proc/self/mounts``; by default that file.
+    :param chosen: whether an operator chose the directory, which is then not created.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Database:
         self._full_sync = full_sync
         self._log = f"{path}-wal"
         self._pid = os.getpid()
-        #: By thread. A thread that has the number of one that has ended takes its connection over.
+        #: By thread. A thread with the number of one that has ended takes over its connection.
         self._open_ones: dict[int, Connection] = {}
 
     # -- using it --------------------------------------------------------------------------------------------------
@@ -98,21 +98,21 @@ class Database:
         Return the rows that a query finds.
 
         :raises sqlite3.Error: as SQLite does; a damaged file has been set aside then.
-        :raises StateError: where the file cannot be used.
+        :raises StateError: if the file cannot be used.
         """
         with self._watched() as connection:
             rows: list[tuple[Any, ...]] = patiently(lambda: connection.sql.execute(query, values).fetchall())
             return rows
 
     def committed(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        """As ``read``, within a transaction of this thread too without what that has written. Nothing, where it fails."""
+        """As ``read``, but never with what an open transaction of this thread has written. Empty if the read fails."""
         with contextlib.suppress(sqlite3.Error), contextlib.closing(self._file.existing()) as other:
             return other.execute(query, values).fetchall()
         return []
 
     def transaction(self, durable: bool = False) -> AbstractContextManager[sqlite3.Connection]:
         """
-        Write, as the only one, all or nothing. Within another transaction of this thread it is a part of that one.
+        Write all or nothing, while nobody else writes. Within another transaction of this thread it is a part of that one.
 
         :param durable: whether it must survive a power cut when this returns.
         :raises Exception: as ``read``. Nothing was written then.
@@ -127,7 +127,7 @@ class Database:
     def _transaction(self, durable: bool) -> Iterator[sqlite3.Connection]:
         connection = self._connection(is_to_begin=True)
         try:
-            roll_back(connection.sql)  # of what was interrupted before it was known to have begun
+            roll_back(connection.sql)  # of a transaction that was interrupted just after it began
             connection = self._begin(connection)
             connection.busy, connection.durable, began = True, durable, time.monotonic()
             try:
@@ -146,7 +146,7 @@ class Database:
             raise
 
     def _begin(self, connection: Connection) -> Connection:
-        """Begin a transaction, on the file that is there once all who came first have ended theirs."""
+        """Begin a transaction, on the file that is in place when it is this thread's turn."""
         while True:
             self._wait_for_turn(connection.sql)
             # Another version of this extension may have changed the tables since the connection was opened.
@@ -159,9 +159,9 @@ class Database:
 
     def _wait_for_turn(self, sql: sqlite3.Connection) -> None:
         """
-        Begin a transaction. Of those who have to wait one looks all the time, and the others look now and then for it.
+        Begin a transaction. Of all waiting writers, one tries all the time; the others try now and then to be that one.
 
-        That one may be overtaken by who comes just when nobody writes, so that the file is never idle.
+        A writer that comes just when nobody writes may go first, so that the file is never idle.
         """
         began = time.monotonic()
         try:
@@ -175,20 +175,20 @@ class Database:
     def shrink(self, pages: int) -> None:
         """Cut free pages off the file, in a transaction of its own."""
         with self._watched() as connection:
-            # Each page is a row without columns, of which ``execute`` takes one only.
+            # The pragma returns a row without columns for each page, and ``execute`` would take the first one only.
             patiently(connection.sql.executescript, f"PRAGMA incremental_vacuum({pages})")
 
     @property
     def held(self) -> float:
-        """For how many seconds this thread's last transaction kept others from writing."""
+        """Seconds for which this thread's last transaction kept others from writing."""
         connection = self._open_ones.get(threading.get_ident())
         return connection.held if connection else 0.0
 
     def give_way(self) -> None:
         """
-        Let others write: for as long as this thread's last transaction kept them from it.
+        Let others write, for as long as this thread's last transaction kept them from it.
 
-        Who waits looks now and then whether he may, and on a busy machine less often than he would.
+        Waiting writers try now and then, and on a busy machine less often than they should.
         """
         connection = self._open_ones.get(threading.get_ident())
         if connection is not None:
@@ -207,16 +207,16 @@ class Database:
             raise
 
     def _has_met(self, exc: Exception, connection: Connection) -> None:
-        """Set the file aside where an error, or what has led to it, is about what the file holds."""
+        """Set the file aside if an error, or its cause, says that the file is damaged."""
         met = damage_in(exc)
         if met and not connection.busy:
-            # A transaction may have opened a newer one.
+            # A transaction may have opened a newer connection.
             connection = self._open_ones.get(threading.get_ident(), connection)
             self._leave(connection)
             self._file.set_aside(connection.identity, met)
 
     def _see_to_log(self, connection: Connection) -> None:
-        """Move what is in -wal into the file, where it has become large or is no longer there under its name."""
+        """Checkpoint -wal if it has become large or was removed."""
         try:
             found = os.stat(self._log)
         except OSError:
@@ -233,32 +233,33 @@ class Database:
 
     def _empty_log(self, alone: bool) -> None:
         """
-        Move what is in -wal into the file. Where nobody has written meanwhile, the next one who writes begins it anew.
+        Checkpoint: move what is in -wal into the file. If nobody writes meanwhile, the next writer starts -wal from its
+        beginning.
 
-        Left to itself SQLite does so after each transaction from 8 MB on. While many write there is no moment in which none
-        of them does, so that it grew all the time, and all of them waited for the disk.
+        By default SQLite tries that after each transaction once -wal has 8 MB. While many write, one of them always does, so
+        that -wal kept growing, and every writer waited for the disk.
 
-        :param alone: whether others are kept from writing for as long as the disk takes for what comes last, and until those
-            have ended who read what was there before: at most ``LOG_WAIT``.
+        :param alone: whether others are kept from writing, until the last pages are on the disk and earlier readers have
+            ended: for at most ``LOG_WAIT``.
         """
         with contextlib.suppress(sqlite3.Error), contextlib.closing(self._file.existing(LOG_WAIT)) as other:
             ((is_busy, _, _),) = other.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()  # as others write
             if alone and not is_busy and self._file.may_wait_again(LOG_AGAIN):
                 ((is_busy, _, _),) = other.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
-                if is_busy:  # as while a copy is made, or the whole file read
+                if is_busy:  # as while a copy is made or the whole file is read
                     self._file.has_waited_in_vain()
 
     def _sync(self, connection: Connection) -> None:
         """
-        Have the disk take what has been committed.
+        Sync what has been committed to the disk.
 
-        Whatever has gone from -wal into the file meanwhile was synced by SQLite. SQLite holds no lock on -wal, so that
-        closing it here releases none.
+        SQLite itself has synced what went from -wal into the file meanwhile. It holds no lock on -wal, so that closing -wal
+        here releases none.
         """
         try:
             handle = os.open(self._log, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
-            self._give_up(connection)  # somebody has removed it: all of it is moved into the file
+            self._give_up(connection)  # -wal was removed: its content is moved into the file
             return
         try:
             os.fsync(handle)
@@ -268,7 +269,7 @@ class Database:
     # -- opening it ------------------------------------------------------------------------------------------------
 
     def _connection(self, is_to_begin: bool = False) -> Connection:
-        """:param is_to_begin: whether a transaction is begun next, which looks whether file and -wal are still there."""
+        """:param is_to_begin: whether a transaction begins next, which itself checks that file and -wal are in place."""
         if self._pid != os.getpid():
             LEFT.extend(connection.sql for connection in self._open_ones.values())
             self._open_ones, self._pid = {}, os.getpid()
@@ -282,14 +283,14 @@ class Database:
         return found
 
     def _is_current(self, connection: Connection) -> bool:
-        """Tell whether file and -wal are still those that a connection has open."""
+        """Tell whether file and -wal are still the ones that a connection has open."""
         return connection.identity == self._file.identity(filled=True) and connection.log == self._file.log_identity()
 
     def _give_up(self, connection: Connection) -> None:
         """
-        Leave a connection whose file or -wal is no longer there under its name.
+        Leave a connection whose file or -wal was removed or replaced.
 
-        :raises StateError: where what is in a -wal that was removed could not be moved into the file.
+        :raises StateError: if the content of a removed -wal could not be moved into the file.
         """
         self._leave(connection)
         if connection.identity == self._file.identity(filled=True):
@@ -298,7 +299,7 @@ class Database:
             self._file.set_aside(connection.identity, "somebody has emptied it")
 
     def _rescued(self) -> bool:
-        """Save a -wal that was removed and that another thread has open, which may never use it again."""
+        """Save a removed -wal that another thread of this process has open, since that thread may never run again."""
         identity = self._file.identity(filled=True)
         others = [other for other in list(self._open_ones.values()) if other.identity == identity]
         if not others or self._file.log_identity() is not None:
@@ -343,7 +344,7 @@ class Database:
                 return connection
 
     def _connect(self, identity: tuple[int, int]) -> Connection | None:
-        """Return a connection; None where the file, or its -wal, is another one by now."""
+        """Return a connection; None if the file or its -wal was replaced meanwhile."""
         before = self._file.log_identity()
         sql = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
         try:
@@ -352,7 +353,7 @@ class Database:
             if identity != self._file.identity():
                 LEFT.append(sql)
                 return None
-            if application != schema.APPLICATION:  # of something else, or whoever makes it has not come to the end
+            if application != schema.APPLICATION:  # something else's, or not completely made yet
                 sql.close()
                 self._file.make()
                 return None
@@ -390,13 +391,13 @@ class Database:
         sql.execute("PRAGMA wal_autocheckpoint=0")
         sql.execute("PRAGMA temp_store=MEMORY")
         sql.execute(f"PRAGMA cache_size=-{CACHE_KB}")
-        # Debian has it on: whatever is removed is written over, which doubles what a sweep costs. The file is private.
+        # On by default in Debian: it overwrites removed data, which doubles the cost of a sweep. The file is private.
         sql.execute("PRAGMA secure_delete=OFF")
 
     # -- all of it -------------------------------------------------------------------------------------------------
 
     def check(self) -> bool:
-        """Read the whole file and tell whether it is sound; where it is not, set it aside. Writers are not kept waiting."""
+        """Read the whole file, and tell whether it is sound; set it aside if not. Others can write meanwhile."""
         with self._watched() as connection:
             found = patiently(lambda: connection.sql.execute("PRAGMA quick_check(1)").fetchone()[0])
         if found == "ok":
@@ -406,24 +407,24 @@ class Database:
         return False
 
     def check_for(self, whom: str) -> None:
-        """Do what ``check`` does, unless that was done for the same one; nobody, where it is an empty text."""
+        """As ``check``, but only once per caller's name; an empty name is no caller."""
         if not whom or self._file.checked_for() != whom:
             self.check()
             self._file.note_check(whom)
 
     def backup(self, path: str) -> None:
         """
-        Make a copy of this moment, while others go on writing.
+        Copy the file as it is at this moment, while others go on writing.
 
         :param path: of the copy; absolute.
-        :raises OSError: also where there is something.
+        :raises OSError: also if the path exists.
         """
         draft = f"{path}.part"
         os.close(self._file.new_file(draft))
         try:
             with self._watched() as connection, contextlib.closing(sqlite3.connect(draft)) as copy:
                 connection.sql.backup(copy)
-                copy.execute("PRAGMA journal_mode=DELETE")  # all in one file, by which it is known as a copy
+                copy.execute("PRAGMA journal_mode=DELETE")  # all in one file; this mode marks it as a copy
             name_anew(draft, path)
         except BaseException:
             for name in (draft, f"{draft}-journal"):

@@ -1,8 +1,8 @@
 """
-The file of a database: where it may be, how it is made, brought up to this version, and set aside where it is damaged.
+The file of a database: where it may be, how it is made, upgraded, and set aside if it is damaged.
 
-Only the owner of the directory may read the file, which holds pillars and tokens as well; what root makes is given to that
-owner. It must never touch a file that is not its own.
+Only the owner of the directory may read the file, since it also holds pillars and tokens; a file that root makes is given
+to that owner. This module must never touch a file that is not a database of this extension.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ from saltext.jobs.core.sqlite.salvage import begin_with
 
 log = lines.logger(__name__)
 
-BUSY_SECONDS = 30.0  # how long a writer waits for the others
-#: Seconds between two looks whether the others have ended: at first, and once a second has gone by.
+BUSY_SECONDS = 30.0  # longest time that a writer waits for others
+#: Seconds between two attempts of a waiting writer: in the first second, and after it.
 LOOK, LATER_LOOK = 0.002, 0.02
-#: The first that takes INSERT … ON CONFLICT DO UPDATE, the newest of what is used here.
+#: The first version with INSERT … ON CONFLICT DO UPDATE, the newest feature that is used here.
 LEAST_SQLITE = (3, 24, 0)
 
 _COMPANIONS = ("-wal", "-shm")
-#: What .lock holds: for whom the file was checked and, from where on, which -wal were removed and saved; how long both are.
+#: Layout of .lock: for whom the file was last checked; from the offset on, which -wal were removed and saved. And lengths.
 _CHECKED_BYTES, _SAVED, _SAVED_BYTES, _MOST_SAVED = 200, 256, 1024, 16
-#: And when somebody waited in vain for those who read.
+#: Then: when a checkpoint last waited in vain for readers.
 _WAITED, _WAITED_BYTES = 2048, 12
-#: And the name of the damaged file with which the next one is to begin.
+#: Then: the name of the damaged file whose records go into the next one.
 _DAMAGED, _DAMAGED_BYTES = 3072, 512
-#: What a file system says that has no second names for files.
+#: The errors of file systems without hard links.
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
 
 #: Connections that must not be closed.
 LEFT: list[sqlite3.Connection] = []
-#: What is open to read the beginnings of files, by device and number.
+#: Descriptors for reading the beginnings of files, by device and inode.
 _HEADS: dict[tuple[int, int], int] = {}
 
 
 class DatabaseFile:
     """
     :param path: absolute.
-    :param mounts: returns what is mounted where, as ``/proc/self/mounts``; that file, where none is given.
-    :param chosen: whether somebody has chosen the directory. It has to be there: perhaps its disk is not mounted.
+    :param mounts: returns the mounts in the format of ``/proc/self/mounts``; by default that file.
+    :param chosen: whether an operator chose the directory. It must exist then: its disk may not be mounted.
     """
 
     def __init__(self, path: str, mounts: Callable[[], str] | None = None, chosen: bool = False) -> None:
@@ -65,9 +65,9 @@ class DatabaseFile:
 
     def identity(self, filled: bool = False) -> tuple[int, int] | None:
         """
-        Return what tells this file from one that takes its place; None where there is none.
+        Return what tells this file from one that replaces it; None if there is no file.
 
-        :param filled: also None where it is empty, as it is while somebody begins to make it and never after that.
+        :param filled: return None for an empty file too. A file is empty only when its making has just begun.
         """
         try:
             found = os.stat(self.path)
@@ -76,7 +76,7 @@ class DatabaseFile:
         return None if filled and not found.st_size else (found.st_dev, found.st_ino)
 
     def log_identity(self) -> tuple[int, int] | None:
-        """As ``identity``, of -wal."""
+        """As ``identity``, for -wal."""
         try:
             found = os.stat(self._log)
         except FileNotFoundError:
@@ -85,18 +85,17 @@ class DatabaseFile:
 
     def rescue(self, sql: sqlite3.Connection, used: tuple[int, int]) -> None:
         """
-        Move into the file what is in a -wal that somebody has removed. It is there as long as somebody has it open, and is
-        lost after that.
+        Move the content of a removed -wal into the file. It exists as long as a process has it open, and is lost after that.
 
-        :param sql: what has it open. It must not be used again: the next -wal is another one.
-        :param used: the identity of that -wal.
-        :raises StateError: where that fails.
+        :param sql: a connection that has it open. It must not be used again: the next -wal is another one.
+        :param used: the identity of the removed -wal.
+        :raises StateError: if that fails.
         """
         with self.alone() as handle:
             saved, now = self._saved(handle), self.log_identity()
             if used in saved or now == used:
                 return  # somebody was faster
-            # One that is empty was made by somebody who came just now, and who knows of nothing that is in it.
+            # An empty -wal in its place belongs to a process that came just now and has written nothing.
             is_another = now is not None and os.stat(self._log).st_size
             error = "another one is in its place" if is_another else self._moved(sql)
             if error:
@@ -108,7 +107,7 @@ class DatabaseFile:
                 )
                 raise StateError(f"{self.path}-wal was removed, and what was in it could not be saved: {error}")
             self._note_saved(handle, [used, *saved])
-            with contextlib.suppress(FileExistsError):  # those who come find that it is another one
+            with contextlib.suppress(FileExistsError):  # processes that come now see that it is another one
                 os.close(self.new_file(self._log))
         log.critical(
             "%s-wal was removed while it was in use. What was in it has been moved into the file, and nothing is lost: find "
@@ -117,11 +116,11 @@ class DatabaseFile:
         )
 
     def begin_log(self, used: tuple[int, int]) -> None:
-        """Note that a -wal is in use. One that was removed and saved may have had the same number on the disk."""
+        """Note that a -wal is in use. A -wal that was removed and saved may have had the same inode."""
         try:
             with open(f"{self.path}.lock", "rb") as stream:
                 if used not in self._saved(stream.fileno()):
-                    return  # also who may only read, or has a disk that may only be read
+                    return  # also for a process that may not write, or a read-only disk
         except OSError:
             return
         with self.alone() as handle:
@@ -131,7 +130,7 @@ class DatabaseFile:
 
     @staticmethod
     def _saved(handle: int) -> list[tuple[int, int]]:
-        """Return the identities of those -wal that were removed and saved, newest first."""
+        """Return the identities of the -wal that were removed and saved, newest first."""
         words = os.pread(handle, _SAVED_BYTES, _SAVED).rstrip(b"\0").split()
         numbers = [int(word) for word in words if word.isdigit() and word.isascii()]
         return list(zip(numbers[::2], numbers[1::2], strict=False))
@@ -142,7 +141,7 @@ class DatabaseFile:
         os.pwrite(handle, text.ljust(_SAVED_BYTES, b"\0"), _SAVED)
 
     def _moved(self, sql: sqlite3.Connection) -> str:
-        """Have SQLite move all that is in the -wal of a connection into the file. Returns why not, or nothing."""
+        """Have SQLite move the whole -wal of a connection into the file. Returns why that failed; empty if it did not."""
         deadline = time.monotonic() + BUSY_SECONDS
         while True:
             try:
@@ -152,25 +151,25 @@ class DatabaseFile:
             if not busy:
                 return ""
             if time.monotonic() > deadline:
-                return "somebody reads or writes without an end"
+                return "another process never stops reading or writing"
             time.sleep(LOOK)
 
     def wait_for_log(self) -> None:
         """
-        Wait until those who have a -wal open that was removed have moved it into the file.
+        Wait until the processes that have a removed -wal open have moved it into the file.
 
-        :raises StateError: where they do not.
+        :raises StateError: if they do not.
         """
         deadline = time.monotonic() + BUSY_SECONDS
         while self.log_identity() is None and self._is_open():
             if time.monotonic() > deadline:
                 raise StateError(
-                    f"{self._log} was removed while others use it, and they do nothing: restart the master"
+                    f"{self._log} was removed while other processes use it, and they do not save it: restart the master"
                 )
             time.sleep(LATER_LOOK)
 
     def _is_open(self) -> bool:
-        """Tell whether somebody has the file open: SQLite holds a lock on it then. False where the system does not tell."""
+        """Tell whether a process has the file open, since SQLite then holds a lock. False if the system does not tell."""
         try:
             found = os.stat(self.path)
             with open("/proc/locks", encoding="ascii", errors="replace") as stream:
@@ -191,11 +190,11 @@ class DatabaseFile:
         if not os.access(self.path, os.R_OK):
             raise StateError(
                 f"{self.path} is private to the user that the master runs as (uid {os.stat(self.path).st_uid}); this "
-                f"process is of another (uid {os.geteuid()}). If this is the master, the file is to be given to its user"
+                f"process is of another (uid {os.geteuid()}). If this is the master, chown the file to its user"
             ) from exc
 
     def check_place(self) -> None:
-        """:raises StateError: where no database may be."""
+        """:raises StateError: if no database may be at this path."""
         if sqlite3.sqlite_version_info < LEAST_SQLITE:
             raise StateError(f"cache: sqlite needs SQLite 3.24 or later, and this Python has {sqlite3.sqlite_version}")
         for name in ("", *_COMPANIONS):
@@ -216,10 +215,10 @@ class DatabaseFile:
 
     def is_copy(self) -> bool:
         """
-        Tell whether the file is a copy that was put here and that nobody has opened since.
+        Tell whether the file is a backup that was put here and not opened since.
 
-        A copy is no database with a log yet, and whatever log lies beside it is that of another file. SQLite would take it
-        for the copy's own.
+        A backup has no -wal of its own yet, so a -wal beside it belongs to another file. SQLite would take it for the
+        backup's.
         """
         try:
             head = head_of(self.path)
@@ -228,7 +227,7 @@ class DatabaseFile:
         return head[18:20] == b"\1\1" and head[68:72] == schema.APPLICATION.to_bytes(4, "big")
 
     def take_up_copy(self) -> None:
-        """Make a copy that was put here the file in use. What lies beside it is kept, under another name."""
+        """Take into use a backup that was put here. What lies beside it is kept under another name."""
         with self.alone():
             if not self.is_copy():
                 return  # somebody was faster
@@ -238,7 +237,7 @@ class DatabaseFile:
             with contextlib.suppress(FileNotFoundError):
                 os.rename(f"{self.path}-wal", target)
                 log.warning(
-                    "%s is a copy that was put back: what was left there of another one is kept as %s",
+                    "%s is a backup that was put back: what was left of the file before it is kept as %s",
                     self.path,
                     target,
                 )
@@ -247,12 +246,12 @@ class DatabaseFile:
 
     def make(self) -> None:
         """
-        Make the file, or what is missing in one that somebody has begun. It takes the place of one that was set aside, and
-        has from the beginning what can be read of that.
+        Make the file, or complete one whose making was interrupted. If an earlier file was set aside, the new one has from
+        the beginning what can be read of it.
         """
         with self.alone() as handle:
             if self.identity() is None:
-                for name in _COMPANIONS:  # of a file that is gone: they would be taken for those of the new one
+                for name in _COMPANIONS:  # left by a file that is gone: SQLite would take them for the new one's
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(self.path + name)
                 os.close(self.new_file(self.path))
@@ -288,7 +287,7 @@ class DatabaseFile:
             raise StateError(f"{self.path}: this file system has no memory that processes share")
 
     def upgrade(self) -> None:
-        """Bring the tables up to this version. It is all done or not at all, and others wait meanwhile."""
+        """Bring the tables up to this version, all or nothing, while others wait."""
         with self.alone(), contextlib.closing(self._plain_connection()) as sql:
             sql.execute("BEGIN IMMEDIATE")
             try:
@@ -304,21 +303,21 @@ class DatabaseFile:
 
     def existing(self, patience: float = 0) -> sqlite3.Connection:
         """
-        Return a connection that makes no file.
+        Return a connection that creates no file.
 
-        :param patience: for how many seconds it waits for others.
-        :raises sqlite3.Error: also where there is none.
+        :param patience: seconds for which it waits for others.
+        :raises sqlite3.Error: also if there is no file.
         """
         return sqlite3.connect(f"file:{quote(self.path)}?mode=rw", uri=True, timeout=patience, isolation_level=None)
 
     def may_wait_again(self, seconds: float) -> bool:
-        """Tell whether it is so long ago that somebody called ``has_waited_in_vain``, on this machine's clock."""
+        """Tell whether the last call of ``has_waited_in_vain`` on this machine is at least so many seconds ago."""
         with self.alone() as handle:
             at = os.pread(handle, _WAITED_BYTES, _WAITED)
         return not (at.isascii() and at.isdigit()) or not 0 <= time.time() - int(at) < seconds
 
     def has_waited_in_vain(self) -> None:
-        """Note that somebody has kept others from writing, and those who read did not come to an end."""
+        """Note that a checkpoint kept others from writing and failed, since readers did not end in time."""
         with self.alone() as handle:
             os.pwrite(handle, b"%0*d" % (_WAITED_BYTES, time.time()), _WAITED)
 
@@ -335,12 +334,12 @@ class DatabaseFile:
     @contextlib.contextmanager
     def alone(self, since: float | None = None) -> Iterator[int]:
         """
-        Nobody else makes a file, sets one aside, or is the next to write. Yields the descriptor of the file that sees to it.
+        Hold ``.lock``: nobody else makes a file, sets one aside, or is the next to write. Yields its descriptor.
 
-        Whoever writes at this moment may never wait for it.
+        A process must never wait for it during a transaction.
 
-        :param since: when the caller began to wait, on the monotonic clock, if it is not to wait without end.
-        :raises sqlite3.OperationalError: where it waits for longer than ``BUSY_SECONDS``.
+        :param since: when the caller began to wait, on the monotonic clock; without it the wait has no end.
+        :raises sqlite3.OperationalError: if it waits for longer than ``BUSY_SECONDS``.
         """
         path, mode = f"{self.path}.lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
@@ -357,7 +356,7 @@ class DatabaseFile:
                 _lock(handle, since)
             yield handle
         finally:
-            # Not left to close: a process that another thread has begun meanwhile holds what is open here.
+            # Closing is not enough: a child process that was forked meanwhile has the descriptor too.
             fcntl.flock(handle, fcntl.LOCK_UN)
             os.close(handle)
 
@@ -372,13 +371,13 @@ class DatabaseFile:
             os.pwrite(handle, whom.encode()[:_CHECKED_BYTES].ljust(_CHECKED_BYTES, b"\0"), 0)
 
     def set_aside(self, identity: tuple[int, int], reason: str) -> None:
-        """Rename a damaged file, unless somebody has done so or it is sound; the next who opens it begins a new one."""
+        """Rename a damaged file, unless it is sound or was renamed already. The next process to open it makes a new one."""
         with self.alone() as handle:
             if self.identity() != identity:
                 return
             sql = self._plain_connection()
             try:
-                is_filled = self.identity(filled=True) is not None  # an empty one is sound to SQLite
+                is_filled = self.identity(filled=True) is not None  # to SQLite an empty file is sound
                 found = sql.execute("PRAGMA integrity_check(1)").fetchone()[0] if is_filled else "it is empty"
                 if found == "ok":
                     sql.close()
@@ -390,10 +389,10 @@ class DatabaseFile:
                 found = str(exc)
             LEFT.append(sql)
             with contextlib.suppress(sqlite3.Error):
-                sql.execute("BEGIN IMMEDIATE")  # nobody commits to it while it is renamed
+                sql.execute("BEGIN IMMEDIATE")  # so nobody commits to it while it is renamed
             target = free_name(f"{self.path}.damaged-{_now()}")
             self._note_damaged(handle, os.path.basename(target))
-            # The file itself goes last: a new one must never find the log of the old one beside it.
+            # The file itself is renamed last: a new one must never find the -wal of the old one beside it.
             for name in (*_COMPANIONS, ""):
                 with contextlib.suppress(FileNotFoundError):
                     os.rename(self.path + name, target + name)
@@ -410,12 +409,12 @@ class DatabaseFile:
 
 def patiently(call: Callable[..., Any], *values: Any, since: float | None = None) -> Any:
     """
-    Call what may find the file locked by somebody, and again until it is not.
+    Call a function again and again while the file is locked.
 
-    SQLite by itself looks less and less often, ten times a second in the end, and may miss every pause of a sweep for long.
+    SQLite's own waiting looks less and less often, down to ten times a second, and can miss every pause of a sweep.
 
-    :param since: on the monotonic clock, when the caller began to wait.
-    :raises sqlite3.OperationalError: where it is locked for ``BUSY_SECONDS``.
+    :param since: when the caller began to wait, on the monotonic clock.
+    :raises sqlite3.OperationalError: if the file stays locked for ``BUSY_SECONDS``.
     """
     began = time.monotonic() if since is None else since
     while True:
@@ -435,13 +434,13 @@ def _lock(handle: int, since: float) -> None:
             return
         except BlockingIOError as exc:
             if time.monotonic() - since > BUSY_SECONDS:
-                raise sqlite3.OperationalError("database is locked by one who waits for it and does nothing") from exc
+                raise sqlite3.OperationalError("database is locked by a waiting process that does not go on") from exc
         time.sleep(LATER_LOOK)
 
 
 def roll_back(sql: sqlite3.Connection) -> None:
-    """End a transaction that has failed."""
-    if sql.in_transaction:  # on some errors SQLite has done so itself
+    """Roll back a transaction that has failed."""
+    if sql.in_transaction:  # after some errors SQLite has done so itself
         with contextlib.suppress(sqlite3.Error):
             sql.execute("ROLLBACK")
 
@@ -451,7 +450,7 @@ def _now() -> str:
 
 
 def name_anew(draft: str, path: str) -> None:
-    """Give a file the name that it is to have. :raises OSError: also where something has that name."""
+    """Rename a draft to its final name. :raises OSError: also if that name is taken."""
     try:
         os.link(draft, path)  # unlike a rename it replaces nothing
     except OSError as exc:
@@ -464,7 +463,7 @@ def name_anew(draft: str, path: str) -> None:
 
 
 def free_name(path: str) -> str:
-    """Return the path, or it with a number after it, that nothing has."""
+    """Return the path, or the path with a number appended, that does not exist yet."""
     number, found = 1, path
     while os.path.lexists(found):
         number += 1
@@ -473,13 +472,13 @@ def free_name(path: str) -> str:
 
 
 def is_damage(exc: BaseException) -> bool:
-    """Tell whether an error of SQLite is about what the file holds."""
+    """Tell whether an error of SQLite says that the file is damaged."""
     text = str(exc)
     return isinstance(exc, sqlite3.DatabaseError) and ("malformed" in text or "not a database" in text)
 
 
 def damage_in(exc: BaseException | None) -> str:
-    """Return what SQLite has found of damage, where an error came of that; nothing where it did not."""
+    """Return what SQLite said about damage, if that caused an error; else an empty text."""
     while exc is not None:
         if is_damage(exc):
             return str(exc)
@@ -491,7 +490,7 @@ def head_of(path: str) -> bytes:
     """
     Return the first 100 bytes of a file.
 
-    What is opened for it is never closed: this would release all locks that SQLite holds on the file in this process.
+    The descriptor is never closed: closing it would release all locks that SQLite holds on the file in this process.
     """
     found = os.stat(path)
     handle = _HEADS.get((found.st_dev, found.st_ino))
@@ -503,6 +502,6 @@ def head_of(path: str) -> bytes:
 
 
 def is_foreign(path: str) -> bool:
-    """Tell whether a file that SQLite cannot read has never been one of its own; zeros are what a power cut leaves."""
+    """Tell whether a file was never a database of SQLite. Zeros at its beginning do not count: a power cut leaves them."""
     head = head_of(path)
     return not head.startswith(b"SQLite format 3\0") and bool(head.strip(b"\0"))

@@ -1,22 +1,22 @@
 """
-What is kept beside the records of jobs, so that they are found and listed without reading them.
+The index of jobs beside their records: jobs are found and listed by it, without reading the records.
 
 ===============  ====================================================================================================
 table            holds
 ===============  ====================================================================================================
-``marks``        the pairs of function and user that loads have, a number for each
-``jobs``         of each job its jid, the number of its mark and what else ``jobs.list_jobs`` shows (``shown``), both NULL
-                 without a load, how many minions it was for (``sent``), and those with others that have returned (``who``)
+``marks``        each pair of function and user in a load, with its number
+``jobs``         for each job: its jid; the number of its mark and what else ``jobs.list_jobs`` shows (``shown``), both NULL
+                 without a load; how many minions it was for (``sent``); these and others that have returned (``who``)
 ``failures``     the returns that tell of a failure
-``minions``      the ids of minions, a number for each; the numbers are never used again. The number 0 has a name that
-                 changes when some are forgotten
-``stretches``    the jobs from one jid to that of the next row, some hundred, and all of their minions (``who``); NULL where
-                 they have not been put together yet
+``minions``      the id of each minion, with its number; numbers are never used again. The name of the number 0 changes when
+                 minions are forgotten
+``stretches``    a stretch of some hundred jobs, from its first jid to the next row's, with all their minions (``who``); NULL
+                 if these have not been united yet
 ===============  ====================================================================================================
 
-It is written here, in the transaction in which the records are written, and read in ``core/sqlite/job_lookup.py``. A row
-says where to look; the records say what is there. What is written of a job does not depend on how many minions it is for:
-they are one value (``core/sqlite/minion_sets.py``), and stretches are put together once for many jobs.
+The index is written here, in the transaction that writes the records, and read in ``core/sqlite/job_lookup.py``. A row
+says where to look; the records say what is there. A job's writes do not grow with the number of its minions: these are one
+value (``core/sqlite/minion_sets.py``), and a stretch is united once for many jobs.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ if TYPE_CHECKING:  # Python may have been built without it
 
 RETURNS = f"{banks.RETURNS}/"
 
-#: Jids that begin with no second.
+#: Jids that do not begin with a date and time.
 UNTIMED = "jid NOT GLOB '" + 14 * "[0-9]" + "*'"
 TABLES = (
-    # A number is never used again: whoever has read it may look later what it stands for.
+    # A number is never used again: a reader may look up later what it stands for.
     "CREATE TABLE marks (id INTEGER PRIMARY KEY AUTOINCREMENT, fun TEXT NOT NULL, user TEXT NOT NULL, UNIQUE (fun, user))",
-    # The minions come last: where they are many, a list of jobs does not read them.
+    # The minions come last, so that a list of jobs does not read them if they are many.
     "CREATE TABLE jobs (jid TEXT PRIMARY KEY, mark INTEGER, shown BLOB, sent INTEGER, who BLOB) WITHOUT ROWID",
     "CREATE INDEX jobs_by_mark ON jobs (mark, jid) WHERE mark IS NOT NULL",
     f"CREATE INDEX jobs_untimed ON jobs (jid) WHERE {UNTIMED}",
@@ -53,15 +53,15 @@ TABLES = (
     "INSERT INTO stretches (first, who) VALUES ('', NULL)",
 )
 NAMES = ("marks", "jobs", "minions", "jobs_of_minions", "stretches", "failures")
-#: Jobs of a stretch, and how many it has when it is made two.
+#: Jobs in a new stretch, and in one that is long enough to be divided.
 STRETCH, LONG_STRETCH = 256, 512
-#: Jobs of which stretches are made at a time, at most, and one of how many that are stored has its stretch looked at.
+#: Most jobs that are divided into stretches at a time; and one in so many stored jobs has the length of its stretch checked.
 MOST_DIVIDED, LOOKED_AT = 4096, 32
-#: What is left of jobs that have neither a load nor a list of minions nor returns any more.
+#: Removes the rows of jobs that have neither a load nor a list of minions nor returns any more.
 _FORGET = f"""DELETE FROM jobs WHERE mark IS NULL
     AND NOT EXISTS (SELECT 1 FROM records WHERE bank = (SELECT id FROM banks WHERE name = '{MINIONS}') AND key = jobs.jid)
     AND NOT EXISTS (SELECT 1 FROM banks WHERE name = '{RETURNS}' || jobs.jid)"""
-#: What is shown then says that there was a load.
+#: The empty ``shown`` says that there was a load.
 _NO_LOAD = "UPDATE jobs SET mark = NULL, shown = x''"
 AT_ONCE = 500  # values in one statement
 #: Returns the set of those minions that a list has, whatever else it has.
@@ -75,10 +75,10 @@ def has_stored(
     sql: sqlite3.Connection, bank: str, key: str, value: Any, pack: Pack | None = None, is_new: bool = False
 ) -> None:
     """
-    Keep what belongs to a value that was stored.
+    Index a value that was stored.
 
-    :param pack: makes a set of minions; from what is in the file, where it is not given.
-    :param is_new: whether there was none in its place.
+    :param pack: makes a set of minions; by default from the numbers in the file.
+    :param is_new: whether there was no value in its place.
     """
     if bank == LOADS:
         mark = job_marks(value)
@@ -100,7 +100,7 @@ def has_stored(
 
 
 def has_removed(sql: sqlite3.Connection, bank: str, keys: Sequence[str] | None = None) -> None:
-    """Keep nothing of what was removed from a bank: some values, or all of it."""
+    """Remove from the index what was removed from a bank: some values, or all of them."""
     if bank == LOADS:
         if keys is None:
             sql.execute(_NO_LOAD)
@@ -122,13 +122,13 @@ def has_removed(sql: sqlite3.Connection, bank: str, keys: Sequence[str] | None =
 
 
 def has_removed_jobs(sql: sqlite3.Connection, jids: Sequence[str]) -> None:
-    """Keep nothing of jobs of which all was removed."""
+    """Remove from the index jobs that were removed completely."""
     for table in ("jobs", "failures"):
         sql.execute(f"DELETE FROM {table} WHERE jid IN ({','.join('?' * len(jids))})", tuple(jids))
 
 
 def build(sql: sqlite3.Connection) -> None:
-    """Fill the empty tables from the records that there are."""
+    """Fill the empty index from the records."""
     query = "SELECT key, value FROM records WHERE bank = (SELECT id FROM banks WHERE name = ?) ORDER BY key"
     for key, data in sql.execute(query, (LOADS,)):
         has_stored(sql, LOADS, key, _read(data))
@@ -155,7 +155,7 @@ def build(sql: sqlite3.Connection) -> None:
 
 
 def _is_plain_success(data: bytes) -> bool:
-    """Tell whether a return is certainly none of a failure, without decoding it: there is one retcode, and it is 0."""
+    """Tell whether a return is certainly a success, without decoding it: it has one retcode, which is 0."""
     return data.count(b"\xa7retcode") == 1 and b"\xa7retcode\x00" in data and b"\xa7success\xc2" not in data
 
 
@@ -168,9 +168,9 @@ def _read(data: bytes) -> Any:
 
 def _replaces_published(sql: sqlite3.Connection, jid: str) -> bool:
     """
-    Tell whether a load takes the place of one that a publish stored: whoever lists it looks whether it is the same.
+    Tell whether a load replaces one that a publish stored, so that a reader must check whether it is the same job.
 
-    One that is copied comes after what vouches for it, and replaces none.
+    A load that is copied comes after the record that vouches for it, and replaces none.
     """
     before = sql.execute("SELECT mark, shown FROM jobs WHERE jid = ?", (jid,)).fetchone() or (None, None)
     if before == (None, None):
@@ -192,7 +192,7 @@ def ids_in(listed: Sequence[Any]) -> list[str]:
 
 
 def numbers_of(sql: sqlite3.Connection, names: Sequence[str]) -> list[int]:
-    """Return the numbers of minions, in the same order; who has none gets one."""
+    """Return the numbers of minions, in the same order; a minion without a number gets one."""
     found: dict[str, int] = {}
     for start in range(0, len(names), AT_ONCE):
         part = names[start : start + AT_ONCE]
@@ -206,8 +206,8 @@ def numbers_of(sql: sqlite3.Connection, names: Sequence[str]) -> list[int]:
 
 def minions_of_no_job(execute: Callable[[str, tuple[Any, ...]], Iterable[tuple[Any, ...]]]) -> list[int]:
     """
-    Return the numbers of minions that are in no set; none where that cannot be told. The last one stays, as no number is
-    used again.
+    Return the numbers of minions that are in no set; none if that cannot be told. The highest number is left out, so that it
+    is not used again.
 
     :param execute: returns the rows that a query finds.
     """
@@ -229,10 +229,10 @@ def minions_of_no_job(execute: Callable[[str, tuple[Any, ...]], Iterable[tuple[A
 
 
 def forget_numbers(sql: sqlite3.Connection, numbers: Sequence[int]) -> None:
-    """Remove minions by their numbers, so that each process that knows some of them by heart learns of it."""
+    """Remove minions by their numbers, and let every process that caches numbers know."""
     sql.executemany("DELETE FROM minions WHERE id = ?", [(number,) for number in numbers])
     times = sql.execute("SELECT name FROM minions WHERE id = 0").fetchone()
-    # No minion is called so.
+    # No minion has such a name.
     sql.execute(
         "INSERT OR REPLACE INTO minions (id, name) VALUES (0, ?)", (f"/{int(times[0][1:]) + 1 if times else 1}",)
     )
@@ -244,16 +244,16 @@ def _pack(sql: sqlite3.Connection, listed: Sequence[Any]) -> bytes:
 
 def _add_minions(sql: sqlite3.Connection, jid: str, who: bytes, sent: int | None = None) -> None:
     """
-    Add minions to those of a job, and to those of the stretch that it is in.
+    Add minions to those of a job, and to those of its stretch.
 
-    :param sent: how many it is for, where that is known.
+    :param sent: how many minions the job is for, if that is known.
     """
     before, known = sql.execute("SELECT who, sent FROM jobs WHERE jid = ?", (jid,)).fetchone() or (None, None)
     if before is not None:
         merged = _united((before, who))
         if merged == before and sent in (known, None):
             return
-        if merged is None:  # it is damaged, and stays a job that may be for anybody
+        if merged is None:  # damaged: it stays so, and counts as a job that may be for any minion
             sql.execute(
                 "UPDATE stretches SET who = NULL WHERE first = (SELECT max(first) FROM stretches WHERE first <= ?)",
                 (jid,),
@@ -274,17 +274,17 @@ def _add_minions(sql: sqlite3.Connection, jid: str, who: bytes, sent: int | None
 
 
 def _has_returned(sql: sqlite3.Connection, jid: str, minion: str) -> None:
-    """Add a minion that has returned to those of its job. As a rule it is one of them already."""
+    """Add a minion that has returned to those of its job. Usually it is one of them already."""
     query = "SELECT (SELECT who FROM jobs WHERE jid = ?), (SELECT id FROM minions WHERE name = ?)"
     who, number = sql.execute(query, (jid, minion)).fetchone()
-    with contextlib.suppress(Exception):  # what is damaged; zlib has an error of its own
+    with contextlib.suppress(Exception):  # damaged data; zlib has an error of its own
         if who is not None and number is not None and minion_sets.has(who, number):
             return
     _add_minions(sql, jid, _pack(sql, [minion]))
 
 
 def _divide(sql: sqlite3.Connection, first: str) -> None:
-    """Make stretches of some jobs each of one that has become long."""
+    """Divide a stretch that has become long into stretches of ``STRETCH`` jobs."""
     (end,) = sql.execute("SELECT min(first) FROM stretches WHERE first > ?", (first,)).fetchone()
     of_it = "FROM jobs WHERE jid >= ?" + ("" if end is None else " AND jid < ?")
     edges = (first,) if end is None else (first, end)
@@ -295,7 +295,7 @@ def _divide(sql: sqlite3.Connection, first: str) -> None:
     is_all = len(rows) <= MOST_DIVIDED
     for start in range(0, len(rows), STRETCH):
         part = rows[start : start + STRETCH]
-        # What comes after the last jid of all is added to by each job that comes: it is not put together.
+        # Every new job goes into the last stretch, so that one is not united.
         is_open = start + STRETCH >= len(rows) and (end is None or not is_all)
         merged = None if is_open else _united(row[1] for row in part if row[1] is not None)
         put = "INSERT OR REPLACE INTO stretches (first, who) VALUES (?, ?)"
@@ -303,7 +303,7 @@ def _divide(sql: sqlite3.Connection, first: str) -> None:
 
 
 def _united(sets: Iterable[bytes]) -> bytes | None:
-    """Return the union of some sets; None, which is not known, where one is damaged."""
+    """Return the union of some sets; None, for not known, if one is damaged."""
     try:
         return minion_sets.union(sets)
     except Exception:  # zlib has an error of its own

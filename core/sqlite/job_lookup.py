@@ -1,4 +1,4 @@
-"""Finds and lists jobs by what is kept beside their records (``core/sqlite/job_index.py``)."""
+"""Finds and lists jobs by the index beside their records (``core/sqlite/job_index.py``)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from saltext.jobs.core.sqlite.database import Database
 from saltext.jobs.core.sqlite.job_index import RETURNS, UNTIMED, forget_numbers, minions_of_no_job
 
 FEW = 40
-CHUNK = 500  # rows asked for at a time: a reader that stays in one query would keep -wal from being emptied
-SOME = 5000  # rows that are removed in one transaction
-SOME_STRETCHES = 20  # looked at by each sweep
-MANY_GONE = 1000  # minions that are in no job any more; fewer are left, since all processes learn the numbers anew
+CHUNK = 500  # rows read at a time: one long query would keep -wal from being emptied
+SOME = 5000  # rows that one transaction removes
+SOME_STRETCHES = 20  # stretches that each sweep checks
+MANY_GONE = 1000  # minions in no job; fewer are not removed, since then every process must read all numbers again
 
-#: Stands for a mark that was forgotten since its load was listed; the load is gone.
+#: In place of a mark that was forgotten since its load was listed; the load is gone.
 _GONE = ("", "")
 _DATED = re.compile("[0-9]{8}").match
-#: Said so that the order of the jids decides by what the rows are found.
+#: The "+" makes SQLite use the index in the order of the jids.
 _LOADED = "+mark IS NOT NULL"
 
 
@@ -31,27 +31,27 @@ class JobLookup:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        #: The last stretch that was looked at, whether it has jobs.
+        #: The last stretch that was checked for jobs.
         self._tidied = ""
-        #: Whether jobs have gone since it was looked for minions that are in none.
+        #: Whether jobs were removed since the last search for minions that are in none.
         self._have_gone = True
 
     def jids(self, low: str, high: str, mark: int | None = None) -> Iterator[str]:
         """
-        Yield the jids of loads from ``high`` down to ``low``, both included, of those that begin with a date.
+        Yield the jids of loads that begin with a date, from ``high`` down to ``low``, both included.
 
-        :param mark: the number of their mark, where not of all.
+        :param mark: the number of their mark; by default any.
         """
         where = _LOADED if mark is None else f"mark = {int(mark)}"
         query = f"SELECT jid FROM jobs WHERE {where} AND jid {{}} ? AND jid >= ? ORDER BY jid DESC LIMIT ?"
-        # Who wants the newest wants few of them.
+        # A caller that wants the newest jobs wants few of them.
         rows = self._database.read(query.format("<="), (high, low, FEW))
         while rows:
             yield from (row[0] for row in rows if _DATED(row[0]))
             rows = self._database.read(query.format("<"), (rows[-1][0], low, CHUNK))
 
     def jids_near(self, low: str, high: str, minion: str) -> Iterator[str]:
-        """As ``jids``, of the loads of jobs that are for a minion or that it has returned."""
+        """As ``jids``, for jobs that are for a minion or that have its return."""
         found = self._database.read("SELECT id FROM minions WHERE name = ?", (minion,))
         if not found:
             return
@@ -76,7 +76,7 @@ class JobLookup:
             rows = self._database.read(query, (rows[-1][0], low, CHUNK))
 
     def jids_failed(self, low: str, high: str) -> Iterator[str]:
-        """As ``jids``, of the jobs of which a return tells of a failure."""
+        """As ``jids``, for jobs with a return that tells of a failure."""
         query = "SELECT DISTINCT jid FROM failures WHERE jid {} ? AND jid >= ? ORDER BY jid DESC LIMIT ?"
         rows = self._database.read(query.format("<="), (high, low, FEW))
         while rows:
@@ -85,10 +85,10 @@ class JobLookup:
 
     def tallies(self, jids: Sequence[str], minion: str | None) -> dict[str, Tally]:
         """
-        Return the tallies of some jobs, without reading their returns. Of what is damaged there is none. A return that was
-        removed by itself counts as missing.
+        Return the tallies of some jobs, without reading their returns. A job with a damaged row has none. A return that was
+        removed alone counts as missing.
 
-        :param minion: of whom ``of_minion`` tells.
+        :param minion: the minion of ``of_minion``.
         """
         bank = "(SELECT id FROM banks WHERE name = ? || jobs.jid)"
         query = f"""SELECT jid, sent, who, (SELECT count(*) FROM records WHERE bank = {bank}),
@@ -115,7 +115,7 @@ class JobLookup:
         return found
 
     def marks(self) -> list[tuple[int, str, str]]:
-        """Return the pairs of function and user that loads have, or had lately, each with its number before it."""
+        """Return (number, function, user) for each pair of function and user that loads have, or had lately."""
         return [(row[0], row[1], row[2]) for row in self._database.read("SELECT id, fun, user FROM marks")]
 
     def oldest(self, count: int) -> list[str]:
@@ -137,10 +137,10 @@ class JobLookup:
 
     def shown(self) -> Iterator[tuple[Sequence[str], list[tuple[str, str]], list[list[Any] | None]]]:
         """
-        Yield what is shown of all loads, some at a time: their jids, in order; in the same order, their functions and users;
-        and lists of arguments, target, target type and, where there is some, metadata.
+        Yield what ``jobs.list_jobs`` shows of all loads, some at a time: their jids, in order; in the same order, their
+        (function, user); and for each a list of arguments, target, target type and, if there is any, metadata.
 
-        None stands for a list where the load is to be read, also since the list is damaged.
+        None in place of a list says that the load must be read; the list may be damaged.
         """
         query = f"SELECT jid, mark, shown FROM jobs WHERE {_LOADED} AND jid > ? ORDER BY jid LIMIT {CHUNK}"
         known: dict[int, tuple[str, str]] = {}
@@ -149,7 +149,7 @@ class JobLookup:
             jids, numbers, values = zip(*rows, strict=True)
             if not known.keys() >= set(numbers):
                 known = {number: shown_mark(fun, user) for number, fun, user in self.marks()}
-                # Where a mark is missing the load itself tells, if it is there still.
+                # If a mark is missing, the load itself tells, if it still exists.
                 values = tuple(
                     value if number in known else None for number, value in zip(numbers, values, strict=True)
                 )
@@ -157,16 +157,16 @@ class JobLookup:
             rows = self._database.read(query, (jids[-1],))
 
     def forget(self) -> int:
-        """Remove some of what tells of jobs that are gone; return how much."""
+        """Remove some rows of the index that only removed jobs needed; return how many."""
         return self._forget_stretches() or self._forget_marks() or self._forget_minions()
 
     def _forget_stretches(self) -> int:
-        """Remove those of the next stretches in which there are no jobs any more: what comes there is the one before's."""
+        """Remove empty stretches among the next ones: a new job there then belongs to the stretch before."""
         query = "SELECT first FROM stretches WHERE first > ? ORDER BY first LIMIT ?"
         rows = self._database.read(query, (self._tidied, SOME_STRETCHES))
         self._tidied = rows[-1][0] if len(rows) == SOME_STRETCHES else ""
         empty = """NOT EXISTS (SELECT 1 FROM jobs WHERE jid >= ? AND jid < coalesce(
-            (SELECT min(first) FROM stretches WHERE first > ?), x''))"""  # after each text there is that
+            (SELECT min(first) FROM stretches WHERE first > ?), x''))"""  # a blob sorts after every text
         found = [3 * row for row in rows if self._database.read(f"SELECT {empty}", 2 * row)[0][0]]
         if found:
             self._have_gone = True
@@ -175,7 +175,7 @@ class JobLookup:
         return len(found)
 
     def _forget_marks(self) -> int:
-        """Remove some of the pairs of function and user that no load has any more; return how many."""
+        """Remove some pairs of function and user that no load has any more; return how many."""
         unused = "NOT EXISTS (SELECT 1 FROM jobs WHERE mark = marks.id)"
         found = self._database.read(f"SELECT id FROM marks WHERE {unused} LIMIT {SOME}")
         if found:
@@ -184,14 +184,14 @@ class JobLookup:
         return len(found)
 
     def _forget_minions(self) -> int:
-        """Remove the numbers of minions that are in no job any more, where they are many; return how many."""
+        """Remove the numbers of minions that are in no job any more, if they are many; return how many."""
         if not self._have_gone:
             return 0
         self._have_gone = False
         read = self._database.read
         if len(minions_of_no_job(lambda query, values: iter(read(query, values)))) < MANY_GONE:
             return 0
-        with self._database.transaction() as sql:  # somebody may have published to them meanwhile
+        with self._database.transaction() as sql:  # a publish may have named them meanwhile
             gone = minions_of_no_job(sql.execute)
             if gone:
                 forget_numbers(sql, gone)

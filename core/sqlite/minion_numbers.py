@@ -1,7 +1,7 @@
 """
-The numbers of many minions at once, as this process knows them, so that a publish to all of them asks the file for none.
+This process's cache of the numbers of minions, so that a publish to many of them need not query the file.
 
-It must never know a number that was not committed: what is taken back may be another minion's next.
+It must never hold a number that was not committed: after a rollback another minion may get that number.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 from saltext.jobs.core.sqlite import job_index, minion_sets
 from saltext.jobs.core.sqlite.database import Database
 
-MANY = 50  # of fewer the file is asked
-LISTS = 16  # of many minions, whose sets are known
+MANY = 50  # the numbers of fewer minions are read from the file
+LISTS = 16  # long lists of minions whose sets are cached
 
 
 class MinionNumbers:
@@ -55,19 +55,19 @@ class MinionNumbers:
 
 
 class _Known:
-    """The numbers of minions by their names, the last of them, and the sets of some lists."""
+    """The numbers of minions by their names, the highest of them, and the sets of some lists."""
 
     def __init__(
         self, numbers: dict[str, int] | None = None, last: tuple[str, int] = ("", 0), forgotten: str = ""
     ) -> None:
         self.numbers = numbers or {}
-        #: The last one, and the name of the number 0, which changes when some are forgotten.
+        #: The highest number with its name, and the name of the number 0, which changes when minions are forgotten.
         self._last, self._forgotten = last, forgotten
-        #: By the checksum of a list, and once it was there twice by its digest: many lists are there only once.
+        #: By checksum of a list: empty, or its set by digest once the list has come again. Many lists come only once.
         self._sets: dict[int, dict[bytes, bytes]] = {}
 
     def is_of(self, sql: sqlite3.Connection) -> bool:
-        """Tell whether they are those of this file, and not of one that was in its place, and none was forgotten since."""
+        """Tell whether the numbers are those of this very file, and none was forgotten since."""
         name, number = self._last
         if not number:
             return True
@@ -86,18 +86,18 @@ class _Known:
         return minion_sets.of_digits(digits)
 
     def with_more(self, database: Database) -> _Known:
-        """Return also those that were given since."""
+        """Return a cache that also has the numbers that were given since."""
         rows = database.committed("SELECT name, id FROM minions WHERE id = 0 OR id > ? ORDER BY id", (self._last[1],))
         forgotten = rows.pop(0)[0] if rows and rows[0][1] == 0 else ""
         return _Known({**self.numbers, **dict(rows)}, rows[-1], forgotten) if rows else self
 
     def set_of(self, data: bytes) -> bytes | None:
-        """Return the set of a list, where that is known."""
+        """Return the cached set of a list; None if there is none."""
         known = self._sets.get(zlib.crc32(data))
         return known.get(_digest(data)) if known else None
 
     def keep(self, data: bytes, found: bytes) -> None:
-        """Keep the set of a list, if the list was here before."""
+        """Cache the set of a list, if the list came before."""
         checksum = zlib.crc32(data)
         known = self._sets.get(checksum)
         if known is not None:

@@ -1,5 +1,5 @@
 """
-A set of minions as bytes: their numbers, as a list where they are few, else a bit for each number, squeezed.
+A set of minions as bytes: a list of their numbers if they are few, else a bit for each number, compressed if it pays.
 
 Equal sets are equal bytes. Pure.
 """
@@ -17,7 +17,7 @@ _WIDTH = 4  # bytes of a number in a list
 
 
 def pack(numbers: Collection[int]) -> bytes:
-    """Return the bytes of some numbers, each from 0 on."""
+    """Return the bytes of a set of numbers, which are 0 or more."""
     top = max(numbers, default=0)
     if _is_listed(len(numbers), top):
         return _listed(set(numbers))
@@ -28,8 +28,8 @@ def pack(numbers: Collection[int]) -> bytes:
 
 
 def of_digits(digits: bytearray) -> bytes:
-    """Return the bytes of a set of which there is a digit for each number from 0 on, ``DIGIT`` for those that are in it."""
-    return _of_mask(int(digits[::-1], 2))  # to set bits of an integer one by one would copy it each time
+    """Return the bytes of a set from one digit for each number from 0 on: ``DIGIT`` if the number is in the set."""
+    return _of_mask(int(digits[::-1], 2))  # setting the bits of an integer one by one would copy it each time
 
 
 def _of_mask(mask: int) -> bytes:
@@ -69,7 +69,7 @@ def has(data: bytes, number: int) -> bool:
 
 
 def may_have(data: bytes, number: int) -> bool:
-    """As ``has``; also True where that cannot be told since the set is damaged."""
+    """As ``has``; also True if the set is damaged."""
     try:
         return has(data, number)
     except Exception:  # zlib has an error of its own
@@ -77,7 +77,7 @@ def may_have(data: bytes, number: int) -> bool:
 
 
 def digits_of(data: bytes) -> str:
-    """Return a digit for each number from 0 on, "1" for those that are in a set. :raises Exception: for what is none."""
+    """Return one digit for each number from 0 on: "1" if it is in the set. :raises Exception: if it is damaged."""
     if data[:1] == _LIST:
         numbers = _numbers(data)
         digits = bytearray(b"0") * (max(numbers, default=0) + 1)
@@ -88,14 +88,14 @@ def digits_of(data: bytes) -> str:
 
 
 def count(data: bytes) -> int:
-    """Return how many are in a set. :raises Exception: of ValueError or zlib, for what is none."""
+    """Return how many numbers are in a set. :raises Exception: ValueError or zlib's own, if it is damaged."""
     if data[:1] == _LIST:
         return (len(data) - 1) // _WIDTH
     return int.from_bytes(_bits(data), "little").bit_count()
 
 
 def union(sets: Iterable[bytes]) -> bytes:
-    """Return the set of all that are in some sets."""
+    """Return the union of some sets."""
     numbers: set[int] = set()
     mask = 0
     for data in sets:
@@ -122,7 +122,7 @@ def _numbers(data: bytes) -> array[int]:
 
 
 def _bits(data: bytes) -> bytes:
-    """:raises ValueError: for what is no set."""
+    """:raises ValueError: if it is not a set."""
     kind = data[:1]
     if kind == _BITS:
         return data[1:]

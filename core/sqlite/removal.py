@@ -1,8 +1,8 @@
 """
-Takes records out of the database in short transactions, so that no writer waits long, however much there is to remove.
+Removes records in short transactions, so that no writer waits long, however many there are.
 
-A bank with many records is set apart first, under a name that no bank can have: at once nobody sees it any more, and its
-records go later, some at a time.
+A bank with many records is first renamed to a name that no bank can have, which hides it at once. Its records are removed
+later, some at a time.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 from saltext.jobs.core.sqlite import job_index, schema
 from saltext.jobs.core.sqlite.database import Database
 
-#: Records that one transaction removes, about: some ten milliseconds. With fewer it costs more: after each pause the CPU has
-#: what others did at hand, and this has to be fetched again.
+#: About how many records one transaction removes, which takes some ten milliseconds. Fewer would cost more: after each pause
+#: the CPU's caches are cold.
 MOST = 3300
-#: Seconds that one should take at most. Where it took longer, as on a busy machine or a slow disk, the next are smaller.
+#: Most seconds that a transaction should take. After a longer one (busy machine, slow disk) the next are smaller.
 LONG = 0.05
-#: Records of the smallest ones: of fewer each costs too much.
+#: Records of the smallest transaction: with fewer, each record costs too much.
 LEAST = 500
 _APART = f"{schema.HIDDEN}removed/"
 
@@ -33,12 +33,12 @@ class Removal:
 
     def remove_older(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float) -> float | None:
         """
-        Remove the keys ``names`` of some banks, and the banks ``parent/name``, where nothing of a name was written since.
+        Remove the keys ``names`` from some banks, and the banks ``parent/name``, of each name last written before ``than``.
 
-        All of one name goes at once. The caller has begun no transaction.
+        All of one name is removed at once. The caller must not be in a transaction.
 
         :param than: Unix time.
-        :return: a Unix time before which none of those that stay was last written; None where none stays.
+        :return: a Unix time; all names that stay were last written at it or later. None if none stays.
         """
         jobs = _Jobs(banks, parent, int(than * 1000))
         sizes, at = self._sizes(parent, names), 0
@@ -53,14 +53,14 @@ class Removal:
         return min(kept) / 1000 if kept else None
 
     def _sizes(self, parent: str, names: Sequence[str]) -> dict[str, int]:
-        """Return how many records there are in the banks ``parent/name``."""
+        """Return the number of records in each of the banks ``parent/name``."""
         query = f"""SELECT banks.name, count(*) FROM banks JOIN records ON records.bank = banks.id
             WHERE banks.name IN ({_marks(names)}) GROUP BY banks.name"""
         found = self._database.read(query, tuple([f"{parent}/{name}" for name in names]))
         return {row[0][len(parent) + 1 :]: row[1] for row in found}
 
     def _part(self, names: Sequence[str], sizes: Mapping[str, int]) -> list[str]:
-        """Return the first of some names, of which there are not too many records; one with many alone."""
+        """Return as many of the first names as fit into one transaction; a name with many records comes alone."""
         records = count = 0
         for name in names:
             size = 3 + sizes.get(name, 0)  # a load, a list of minions, a mark
@@ -70,7 +70,7 @@ class Removal:
         return list(names[:count])
 
     def _remove(self, jobs: _Jobs, names: Sequence[str]) -> list[int]:
-        """Remove the old ones of names with few records each. Returns when the others were written."""
+        """Remove the old ones of some names, which have few records each. Returns when the others were written."""
         kept: dict[str, int] = {}
         while True:
             try:
@@ -82,13 +82,13 @@ class Removal:
                 self._database.give_way()
 
     def _remove_large(self, jobs: _Jobs, name: str) -> list[int]:
-        """As ``_remove``, a name with many records. Before it lets nobody else write it looks at all of them."""
+        """As ``_remove``, for one name with many records, which are all checked before others are kept from writing."""
         bank = (jobs.bank(name),)
         query = """SELECT banks.id, count(*), max(records.id){} FROM banks JOIN records ON records.bank = banks.id
             WHERE banks.name = ?"""
         while True:
             ((*seen, newest),) = self._database.read(query.format(", max(updated)"), bank)
-            if newest is None:  # somebody was faster
+            if newest is None:  # another process was faster
                 return self._remove(jobs, [name])
             if newest >= jobs.than:
                 return [newest]
@@ -101,7 +101,7 @@ class Removal:
                 return list(exc.written.values())
 
     def empty_some(self) -> int:
-        """Remove some of the records in banks that were set apart, and return how many."""
+        """Remove some of the records in hidden banks, and return how many."""
         found = self._database.read("SELECT id FROM banks WHERE name > ? AND name < '/s' LIMIT 1", (_APART,))
         if not found:
             return 0
@@ -110,7 +110,7 @@ class Removal:
                 "SELECT 1 FROM banks WHERE id = ? AND name > ? AND name < '/s'", (*found[0], _APART)
             ).fetchone()
             if still is None:
-                return 1  # somebody else was faster, and another bank may have its number by now
+                return 1  # another process was faster, and another bank may have this number by now
             of = f"SELECT id FROM records WHERE bank = ? LIMIT {self._most}"
             count = sql.execute(f"DELETE FROM records WHERE id IN ({of})", found[0]).rowcount
             if count < self._most:
@@ -119,12 +119,12 @@ class Removal:
         return max(count, 1)
 
     def _adapt(self) -> None:
-        """Take less at a time where the last transaction took long."""
+        """Remove fewer at a time if the last transaction took long."""
         self._most = max(LEAST, self._most // 2) if self._database.held > LONG else min(MOST, 2 * self._most)
 
 
 class _Young(Exception):
-    """Some names have records that are not old. All that was done in the transaction is to be taken back."""
+    """Some names have records that are not old. The transaction must be rolled back."""
 
     def __init__(self, written: dict[str, int]) -> None:
         super().__init__()
@@ -133,22 +133,22 @@ class _Young(Exception):
 
 
 class _Jobs:
-    """Where the records of jobs are, and when they are old: written before ``than``, in milliseconds of Unix time."""
+    """Where the records of jobs are, and when they are old: if written before ``than``, in milliseconds of Unix time."""
 
     def __init__(self, banks: Sequence[str], parent: str, than: int) -> None:
         self.than = than
         self._banks, self._parent = banks, parent
 
     def bank(self, name: str) -> str:
-        """Return the name of the bank that is a name's own."""
+        """Return the name of a name's own bank."""
         return f"{self._parent}/{name}"
 
     def remove(self, sql: sqlite3.Connection, names: Sequence[str], apart: int | None = None) -> None:
         """
         Remove some names, all of which are old.
 
-        :param apart: the number of the one name's own bank, if that is old and too large to be removed here.
-        :raises _Young: where something of a name is not old.
+        :param apart: for a single name whose own bank is old and too large to be removed here: the number of that bank.
+        :raises _Young: if a record of a name is not old.
         """
         shared = _numbers(sql, self._banks).values()
         keyed, values = f"bank IN ({_marks(shared)}) AND key IN ({_marks(names)})", (*shared, *names)
@@ -157,7 +157,7 @@ class _Jobs:
             set_apart(sql, apart)
             own = {}
         numbers, marks = tuple(own), _marks(own)
-        # To look at the time of each record first takes as long as to remove them. What lies together goes together.
+        # Checking the time of each record first takes as long as removing it. Neighbours in the file are removed together.
         sql.execute(f"DELETE FROM records WHERE bank IN ({marks}) AND updated < ?", (*numbers, self.than))
         sql.execute(f"DELETE FROM records WHERE {keyed} AND updated < ?", (*values, self.than))
         young = sql.execute(f"SELECT key, updated FROM records WHERE {keyed}", values).fetchall()
@@ -179,9 +179,9 @@ def _numbers(sql: sqlite3.Connection, banks: Sequence[str]) -> dict[str, int]:
 
 def take_banks(sql: sqlite3.Connection, sizes: Mapping[int, int]) -> None:
     """
-    Remove some banks with all that is in them, at once for whoever looks.
+    Remove some banks with all that is in them. For readers they are gone at once.
 
-    :param sizes: how many records there are in each, by its number.
+    :param sizes: the number of records in each bank, by the bank's number.
     """
     small = [number for number, size in sizes.items() if size < MOST]
     sql.execute(f"DELETE FROM records WHERE bank IN ({_marks(small)})", small)
@@ -191,7 +191,7 @@ def take_banks(sql: sqlite3.Connection, sizes: Mapping[int, int]) -> None:
 
 
 def set_apart(sql: sqlite3.Connection, number: int) -> None:
-    """Have nobody see a bank any more; its records go later."""
+    """Hide a bank; its records are removed later."""
     sql.execute("UPDATE banks SET name = ? WHERE id = ?", (f"{_APART}{number}", number))
 
 

@@ -1,4 +1,4 @@
-"""Rows of ``records`` that are put in as they are, with the time at which they were written; what belongs to them too."""
+"""Inserts rows into ``records`` unchanged, with the time at which they were written, and indexes them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from saltext.jobs.core.disk.bank_names import plain_bank
 from saltext.jobs.core.sqlite import job_index, stored
 
 ADD = "INSERT OR IGNORE INTO records (bank, key, updated, expires, value) VALUES (?, ?, ?, ?, ?)"
-#: Keeps what belongs to a value that was stored: gets the bank, the key, the value, and that as it is stored.
+#: Indexes a value that was stored: gets the bank, the key, the value, and its stored bytes.
 HasStored = Callable[[sqlite3.Connection, str, str, Any, bytes], None]
 
 
 def bank_id(sql: sqlite3.Connection, name: str) -> int:
-    """Return the number of a bank, which is made where there is none."""
+    """Return the number of a bank, which is created if it is missing."""
     found = sql.execute("SELECT id FROM banks WHERE name = ?", (name,)).fetchone()
     if found is not None:
         return int(found[0])
@@ -27,7 +27,7 @@ def _has_stored(sql: sqlite3.Connection, bank: str, key: str, value: Any, _data:
 
 
 def add(sql: sqlite3.Connection, rows: Iterable[tuple[Any, ...]], has_stored: HasStored = _has_stored) -> int:
-    """Put in (bank, key, updated, expires, value) where there is nothing, and return how many. The caller has begun."""
+    """Insert (bank, key, updated, expires, value) if the place is free; return how many. Call it in a transaction."""
     count = 0
     for bank, key, *rest in rows:
         name = plain_bank(bank)

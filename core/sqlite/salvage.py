@@ -1,9 +1,9 @@
 """
-Brings over what can be read of a damaged database of the driver sqlite, row by row.
+Salvages a damaged database of the driver sqlite, row by row.
 
-The new file begins with all but the jobs, and with those jobs that the retry queue owes somebody: nobody sees it without
-them. The other jobs may be many; the sweep of the job cache brings them over, or an operator. What is there already stays as
-it is. It must never write to the damaged file.
+A new file begins with all readable records but the jobs, and with those jobs that the retry queue still owes a minion:
+nobody sees the file without them. The other jobs may be many; the sweep of the job cache brings them over, or an operator.
+Records that exist already stay as they are. It must never write to the damaged file.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from saltext.jobs.core.sqlite import rows, schema, stored
 
 log = lines.logger(__name__)
 
-_ROWS = 200  # read at a time
-_PART = 1000  # written at a time
+_ROWS = 200  # rows read at a time
+_PART = 1000  # rows written at a time
 _JOBS = "jobs/"
-#: The bank of the files with which one has begun. Keys are their names; a value tells whether jobs are still to come.
+#: The bank of the damaged files that are salvaged into this one. A key is a file's name; its value tells whether jobs are
+#: still to come.
 _BEGUN_WITH = f"{schema.HIDDEN}begun_with"
 _OF_IT = "bank = (SELECT id FROM banks WHERE name = ?)"
 
@@ -40,18 +41,18 @@ class Unreadable(Exception):
 
 
 class Banks(Protocol):
-    """Those in use: ``core/sqlite/banks.py``."""
+    """The banks in use: ``core/sqlite/banks.py``."""
 
     path: str
 
     def rows(self, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        """Return what a query finds."""
+        """Return the rows that a query finds."""
 
     def transaction(self) -> AbstractContextManager[sqlite3.Connection]:
-        """All that is done in the block is done as a whole."""
+        """All writes in the block happen together or not at all."""
 
     def add_rows(self, rows: Sequence[tuple[Any, ...]]) -> int:
-        """Store rows where there is nothing, and count those."""
+        """Store rows where there is no value; return how many."""
 
     def give_way(self) -> None:
         """Let others write."""
@@ -61,7 +62,7 @@ class Part(enum.Enum):
     """Which records are wanted."""
 
     ALL = "all"
-    FIRST = "first"  # all but jobs, and the jobs that the retry queue owes somebody
+    FIRST = "first"  # all but jobs, and the jobs that the retry queue still owes a minion
     JOBS = "jobs"  # those in the banks of the job cache
 
 
@@ -70,14 +71,14 @@ class Remains:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        #: Records that could be read, and gaps in which nothing could be read.
+        #: How many records could be read, and how many gaps could not.
         self.read = self.gaps = 0
 
     def rows(self, part: Part) -> Iterator[tuple[Any, ...]]:
         """
-        Yield (bank, key, updated, expires, value) of what is whole.
+        Yield (bank, key, updated, expires, value) of each whole record.
 
-        :raises Unreadable: where there is nothing.
+        :raises Unreadable: if nothing can be read.
         """
         try:
             with contextlib.closing(sqlite3.connect(self._path, isolation_level=None)) as sql:
@@ -113,14 +114,14 @@ class Remains:
     ) -> Iterator[tuple[Any, ...]]:
         where = ""
         if wanted is not None:
-            sql.create_function("wanted", 2, wanted)  # so that no value is read of what is not
+            sql.create_function("wanted", 2, wanted)  # so that only wanted values are read
             where = "wanted(bank, key) AND"
         for _, bank, key, *rest in self._rows(sql, "records", "id, bank, key, updated, expires, value", where):
             if bank in names and isinstance(key, str) and _is_whole(rest):
                 yield (names[bank], key, *rest)
 
     def _names(self, sql: sqlite3.Connection) -> dict[int, str]:
-        """Return the names of the banks: from their index too, which lies elsewhere in the file."""
+        """Return the names of the banks, from the table and from its index, which lies elsewhere in the file."""
         names = dict(self._rows(sql, "banks", "id, name"))
         after = ""
         try:
@@ -134,7 +135,7 @@ class Remains:
         return {number: name for number, name in names.items() if isinstance(name, str) and _is_plain(name)}
 
     def _rows(self, sql: sqlite3.Connection, table: str, columns: str, where: str = "") -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of a table; past what cannot be read it goes on from the other side of the gap."""
+        """Yield the rows of a table. Behind a gap that cannot be read it goes on, from the far side."""
         forward = f"SELECT {columns} FROM {table} WHERE {where} id >= ? ORDER BY id LIMIT ?"
         backward = f"SELECT {columns} FROM {table} WHERE {where} id < ? AND id >= ? ORDER BY id DESC LIMIT 1"
         at, size, step = 0, _ROWS, 1
@@ -162,7 +163,7 @@ class Remains:
 
     @staticmethod
     def _back(sql: sqlite3.Connection, query: str, low: int, high: int) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows before ``high``, from the last one to the first that cannot be read."""
+        """Yield the rows before ``high``, backwards, up to the first that cannot be read."""
         try:
             while (row := sql.execute(query, (high, low)).fetchone()) is not None:
                 yield row
@@ -172,7 +173,7 @@ class Remains:
 
 
 def _is_plain(name: str) -> bool:
-    """Tell whether a name can be that of a bank; one that is hidden is none."""
+    """Tell whether a name can be that of a bank that is not hidden."""
     try:
         return plain_bank(name) == name
     except StateError:
@@ -192,11 +193,11 @@ def _is_whole(rest: list[Any]) -> bool:
 
 def begin_with(sql: sqlite3.Connection, path: str) -> None:
     """
-    Begin a new file with what can be read of a damaged one, but for most jobs, and note that these are still to come.
+    Fill a new file with what can be read of a damaged one, except for most jobs, and note that these are still to come.
 
-    The caller has begun a transaction in which the tables were made.
+    Call it in the transaction that has made the tables.
 
-    :raises sqlite3.Error: where the new file cannot be written.
+    :raises sqlite3.Error: if the new file cannot be written.
     """
     remains = Remains(path)
     try:
@@ -215,7 +216,7 @@ def begin_with(sql: sqlite3.Connection, path: str) -> None:
 
 
 def to_come(banks: Banks) -> list[str]:
-    """Return the damaged files whose jobs are still to be brought over."""
+    """Return the damaged files whose jobs are still to come."""
     folder = os.path.dirname(banks.path)
     found = banks.rows(f"SELECT key, value FROM records WHERE {_OF_IT}", (_BEGUN_WITH,))
     return [os.path.join(folder, name) for name, value in found if stored.loads(value)]
@@ -229,31 +230,31 @@ def _note(sql: sqlite3.Connection, path: str, to_come: bool) -> None:
 class Salvage:
     """
     :param path: of the damaged file.
-    :param banks: those in use.
+    :param banks: the banks in use.
     """
 
     def __init__(self, path: str, banks: Banks) -> None:
         self._path, self._banks, self._remains = path, banks, Remains(path)
-        #: Records that were not there.
+        #: Records that were written, since they were missing.
         self.written = 0
 
     @property
     def read(self) -> int:
-        """Records that could be read."""
+        """How many records could be read."""
         return self._remains.read
 
     @property
     def gaps(self) -> int:
-        """In how many places nothing could be read."""
+        """How many gaps could not be read."""
         return self._remains.gaps
 
     def run(self) -> None:
         """
-        Bring over what can be read. Where the file in use has begun with it, jobs alone: of all else it had what there was,
-        and what is not there any more was removed since.
+        Bring over what can be read. If the file in use began with this damaged one, bring over jobs only: it got all else at
+        the beginning, and what is missing was removed since.
 
-        :raises Unreadable: where nothing of the file can be read.
-        :raises sqlite3.Error: where the one in use cannot be written.
+        :raises Unreadable: if nothing of the damaged file can be read.
+        :raises sqlite3.Error: if the file in use cannot be written.
         """
         values = (_BEGUN_WITH, os.path.basename(self._path))
         noted = bool(self._banks.rows(f"SELECT 1 FROM records WHERE {_OF_IT} AND key = ?", values))
@@ -275,9 +276,9 @@ class Salvage:
 
 def end(path: str, banks: Banks) -> None:
     """
-    Bring over the jobs that are still to come of a damaged file.
+    Bring over the jobs of a damaged file that are still to come.
 
-    :raises sqlite3.Error: where the one in use cannot be written; the next call goes on.
+    :raises sqlite3.Error: if the file in use cannot be written; the next call goes on.
     """
     salvage = Salvage(path, banks)
     try:

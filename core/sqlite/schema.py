@@ -1,8 +1,8 @@
 """
 The tables of the database that ``cache: sqlite`` keeps, and how a file of an earlier version gets them.
 
-``records`` holds every value. What tells of the jobs among them lies beside it, so that jobs are found and listed without
-reading them; ``core/sqlite/job_index.py`` writes and reads it.
+``records`` holds every value. The other tables are an index of the jobs among them, by which jobs are found and listed
+without reading them; see ``core/sqlite/job_index.py``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ VERSION = 5  # of the tables, and of how values stand in them
 _INDEX_SINCE = 4  # since then what lies beside the records is as it is now
 #: Whatever is written, is written as whole pages. With less than this, rows of some hundred bytes fill them badly.
 PAGE_BYTES = 2048
-#: What the names of banks begin with that nobody sees: none that is given does.
+#: The names of hidden banks begin with this; no other name does.
 HIDDEN = "/"
 
 _RECORDS = (
@@ -28,7 +28,7 @@ _RECORDS = (
 
 
 def create(sql: sqlite3.Connection) -> None:
-    """Make the tables in an empty file, and mark it as ours. The caller has begun a transaction."""
+    """Make the tables in an empty file, and mark the file as ours. Call it in a transaction."""
     for statement in (*_RECORDS, *job_index.TABLES):
         sql.execute(statement)
     sql.execute(f"PRAGMA application_id={APPLICATION}")
@@ -37,7 +37,7 @@ def create(sql: sqlite3.Connection) -> None:
 
 def upgrade(sql: sqlite3.Connection) -> None:
     """
-    Bring a file of an earlier version up to this one, where nobody has. The caller has begun a transaction.
+    Upgrade a file of an earlier version, unless that is done already. Call it in a transaction.
 
     In a file from before version 4 what is kept beside the records is made anew. Version 1 had function and user of a load
     in the columns ``fun`` and ``user`` of ``records``. They stay there, unused: to take them out every row would have to be
