@@ -1,1 +1,1 @@
-"""The job cache's own parts: keys, the cache drivers and how they differ, what is written, listed and removed."""
+"""The job cache's own parts: keys, cache drivers and how they differ, and what is written, listed and removed."""

@@ -1,8 +1,7 @@
 """
-Calls to a driver of ``salt.cache``: loaded once, asked again while its server is away, with errors that say which driver,
-bank and key.
+Calls to a driver of ``salt.cache``: the driver is loaded once, and a call is repeated while its server is away.
 
-An error leaves here as :py:exc:`salt.exceptions.SaltCacheError`, never raw.
+Every error is raised as a :py:exc:`salt.exceptions.SaltCacheError` that names driver, bank and key.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from salt.exceptions import SaltCacheError, SaltDeserializationError
 
 from saltext.jobs.core.banks import NOCACHE
 
-OUTAGE_SECONDS = 3.0  # how long a server may be away before the caller is told
+OUTAGE_SECONDS = 3.0  # how long a server may be away before a call fails
 RETRY_SECONDS = 0.2
 
 # EtcdNotFile: another process was faster in making the directory that the driver keeps everything in.
@@ -34,16 +33,16 @@ _MYSQL_AWAY = frozenset((0, 1040, 1053, 2002, 2003, 2006, 2013, 2055))
 _DAMAGE = frozenset(("UnpackException", "OutOfData", "StackError", "FormatError", "ExtraData"))
 
 _COUNT = itertools.count()
-# One lock per process id: a lock that another thread held during a fork would never open in the child.
+# One lock per process id: a lock that another thread held during a fork would never be released in the child.
 _LOADING: dict[int, threading.Lock] = {}
 
 
 class Outage(SaltCacheError):  # type: ignore[misc]
-    """The server behind the driver is away: there is no point in asking it for the next key."""
+    """The server behind the driver is away: asking it for the next key is pointless."""
 
 
 class Undecodable(SaltCacheError):  # type: ignore[misc]
-    """The record was read, and is damaged: reading it again will not help."""
+    """The record was read and is damaged: reading it again will not help."""
 
 
 class Calls:
@@ -53,15 +52,15 @@ class Calls:
     :param opts: the master's options.
     """
 
-    #: Seconds for which a server may be away before the caller is told.
+    #: Seconds for which a server may be away before a call fails.
     patience = OUTAGE_SECONDS
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
-        # A copy: the loader writes the options of the next loader into the same dictionary.
+        # A copy, since Salt's loader would write the options of the next loader into the same dictionary.
         self._opts = dict(opts)
         self.name: str = opts.get("cache") or "localfs"
-        # Loaders of one process share a module under its name: it has the options of the last one to load it, and
-        # mmap_cache then removes what it finds in a bank that was made with others.
+        # Loaders of one process share a module by its name. The module has the options of the loader that came last, and
+        # mmap_cache would remove the content of a bank that was made with others.
         self._base = f"saltext_jobs.cache{next(_COUNT)}"
         self._opened: tuple[Any, dict[str, Any], dict[str, Any]] | None = None
         self._guard: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
@@ -77,16 +76,16 @@ class Calls:
     def _try(
         self, name: str, bank: str, key: str | None, work: Callable[[Any, dict[str, Any], dict[str, Any]], Any]
     ) -> Any:
-        """Do ``work`` with the driver. While its server is away it is tried again, for ``patience``."""
+        """Do ``work`` with the driver, again and again while its server is away, for up to ``patience``."""
         began, tries = time.monotonic(), 0
         while True:
             try:
                 with self._guard:
                     return work(*(self._opened or self._open()))
-            except Exception as exc:  # A driver raises whatever its client library raises.
+            except Exception as exc:  # A driver raises anything that its client library raises.
                 error, tries = self.error(name, bank, key, exc), tries + 1
                 if not isinstance(error, Undecodable):
-                    self._opened = None  # some go on failing on a broken connection
+                    self._opened = None  # some drivers never replace a broken connection
                 if not isinstance(error, Outage) or time.monotonic() - began >= self.patience:
                     raise error from exc
                 if tries > 1 and self._is_refusal(name):
@@ -94,7 +93,7 @@ class Calls:
             time.sleep(RETRY_SECONDS)
 
     def _is_refusal(self, name: str) -> bool:
-        """Tell whether the server is up after all, so that ``name`` failed for what it was asked to do."""
+        """Tell whether the server is up after all, and refused this very call."""
         return False
 
     def error(self, name: str, bank: str, key: str | None, exc: Exception) -> SaltCacheError:
@@ -123,7 +122,7 @@ class Calls:
         return modules, calls, fixed
 
     def _prepare(self, modules: Any, calls: dict[str, Any], fixed: dict[str, Any]) -> None:
-        """Make the first call, in which a driver sets its client up: no driver can do that in two threads at once."""
+        """Make the first call, in which a driver makes its client: no driver can do that in two threads at once."""
         run(modules, calls["contains"], NOCACHE, "first", **fixed)
 
     @staticmethod
@@ -137,8 +136,8 @@ def run(modules: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
     """
     Call a function of the driver's loader in a context of its own.
 
-    A loader keeps the context of its last call, and this one outlives its caller: the context would keep the caller's
-    loader alive, which Salt 3008 then tears down, with a traceback, when the interpreter is half gone already.
+    A loader keeps the context of its last call, and this loader outlives its caller. The context would keep the caller's
+    loader alive until the interpreter exits, when Salt 3008 tears it down with a traceback.
     """
     return contextvars.Context().run(modules.run, function, *args, **kwargs)
 
@@ -155,7 +154,7 @@ def _is_outage(exc: BaseException | None) -> bool:
 
 
 def _is_damage(exc: BaseException | None) -> bool:
-    """Tell whether an error of ``fetch`` is about what the record holds: what msgpack raises is a ValueError."""
+    """Tell whether an error of ``fetch`` says that the record is damaged: msgpack raises a ValueError."""
     while exc is not None:
         if isinstance(exc, (SaltDeserializationError, ValueError)) or type(exc).__name__ in _DAMAGE:
             return True
@@ -164,11 +163,11 @@ def _is_damage(exc: BaseException | None) -> bool:
 
 
 def _reason(exc: BaseException) -> str:
-    """What the client library said comes last: mysql's driver puts the value, of any size, before it."""
+    """The end of a long text is kept, since mysql's driver puts the value, of any size, before the client's message."""
     text = repr(exc)
     return text if len(text) <= 500 else f"{text[:200]} … {text[-300:]}"
 
 
 def loading() -> contextlib.AbstractContextManager[Any]:
-    """Hold while a driver or a store is made: two threads of a process must not both do so."""
+    """Return the lock to hold while a driver or a store is made: two threads of a process must not do so at once."""
     return _LOADING.setdefault(os.getpid(), threading.Lock())

@@ -1,6 +1,6 @@
 """
-Copies that an operator asks for: of the jobs of another job cache or driver (``core/store/migration.py`` copies one job), of
-the file of ``cache: sqlite``, and of what is left of damaged ones.
+Copies that an operator asks for: the jobs of another job cache or driver (``core/store/migration.py`` copies one job), a
+backup of the file of ``cache: sqlite``, and the readable rest of damaged files.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # Python may have been built without sqlite3
 
 DRIVERS = ("localfs", "sqlite", "postgresql", "redis", "mysql", "etcd", "consul", "mmap_cache")
 
-#: Gets how many jobs have been looked at, and how many there are.
+#: Gets progress: the jobs looked at so far, and all jobs.
 Told = Callable[[int, int], None]
 
 
@@ -34,15 +34,15 @@ def from_returner(
 
     :param clean: returns a load without its secrets.
     :param dry_run: write nothing.
-    :return: what ``migration.copy_each`` does, with source, driver and dry_run.
-    :raises Refused: where that cannot be done.
+    :return: as ``migration.copy_each``, with source, driver and dry_run.
+    :raises Refused: if that cannot be done.
     """
     store = Store(opts)
     _refuse_the_folder_of_local_cache(opts, store, dry_run)
     jobs = _source_called(opts, name)
     try:
         names = sorted(jobs.jids())
-    except Exception as exc:  # a returner raises whatever it raises
+    except Exception as exc:  # a returner may raise anything
         raise Refused(f"The jobs of {name} cannot be listed: {exc}") from exc
     return _copied(
         name,
@@ -58,10 +58,10 @@ def between(opts: Mapping[str, Any], name: Any, to: Any, dry_run: bool, told: To
     """
     Copy the jobs of one driver to another.
 
-    :param name: of the driver to read.
-    :param to: of the other one; that of ``cache`` where it is None.
-    :return: as ``from_returner``, and lacking: how many records the target still lacks; not with ``dry_run``.
-    :raises Refused: where that cannot be done.
+    :param name: the driver to read.
+    :param to: the driver to write; None for the one of ``cache``.
+    :return: as ``from_returner``, and, without ``dry_run``, lacking: how many records the target still lacks.
+    :raises Refused: if that cannot be done.
     """
     target = opts.get("cache") or "localfs" if to is None else to
     for option, driver in (("from", name), ("to", target)):
@@ -80,7 +80,7 @@ def between(opts: Mapping[str, Any], name: Any, to: Any, dry_run: bool, told: To
 def _refuse_the_folder_of_local_cache(opts: Mapping[str, Any], store: Store, dry_run: bool) -> None:
     if not dry_run and opts.get("master_job_cache") == "local_cache" and store.driver.in_jobs_folder:
         raise Refused(
-            f"master_job_cache is local_cache, whose sweep would remove what is copied to cache: {store.driver.name}. "
+            f"master_job_cache is local_cache, whose sweep would remove the jobs copied to cache: {store.driver.name}. "
             "Set master_job_cache: salt_cache, restart the master, and run this again"
         )
 
@@ -107,11 +107,11 @@ def _source_called(opts: Mapping[str, Any], name: str) -> migration.Source:
 
 def backup(store: Store, path: Any) -> dict[str, Any]:
     """
-    Copy the file, as it is at this moment.
+    Copy the file as it is at this moment.
 
-    :param path: where to; absolute.
+    :param path: of the copy; absolute.
     :return: path and bytes.
-    :raises Refused: where that cannot be done.
+    :raises Refused: if that cannot be done.
     """
     banks = _file_of(store, "backup")
     if not isinstance(path, str) or not os.path.isabs(path) or "\0" in path:
@@ -119,7 +119,7 @@ def backup(store: Store, path: Any) -> dict[str, Any]:
     try:
         banks.backup(path)
     except FileExistsError as exc:
-        raise Refused(f"{exc.filename2 or exc.filename} is there already; name a file that is not") from exc
+        raise Refused(f"{exc.filename2 or exc.filename} is there already; name a file that does not exist") from exc
     except Exception as exc:  # SQLite and the disk raise many kinds
         raise Refused(f"The copy cannot be made: {exc}") from exc
     return {"path": path, "bytes": os.stat(path).st_size}
@@ -127,11 +127,11 @@ def backup(store: Store, path: Any) -> dict[str, Any]:
 
 def recover(store: Store, path: Any = None) -> dict[str, Any]:
     """
-    Bring over what can be read of damaged files.
+    Bring over the readable records of damaged files.
 
-    :param path: of one; all that were set aside, where it is None.
-    :return: by the path of each file read, written and gaps, or error.
-    :raises Refused: where there is none.
+    :param path: one damaged file; None for all that were set aside.
+    :return: by the path of each file: read, written and gaps, or error.
+    :raises Refused: if there is none.
     """
     banks = _file_of(store, "recover")
     if path is not None and (not isinstance(path, str) or not _is_another_file(path, banks.path)):

@@ -1,6 +1,6 @@
 """
-How the job cache stands: how large it is, and what an operator should know before relying on it, a sentence for each thing.
-It changes nothing.
+The state of the job cache: how large it is, and what an operator should know before relying on it, one sentence for each
+finding. Nothing is changed here.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from saltext.jobs.core.store import records
 from saltext.jobs.core.store.drivers import Driver, has_date
 from saltext.jobs.core.store.store import Store
 
-#: Jobs from which on a driver with files for each is slow to list, and takes many inodes.
+#: With so many jobs, a driver that keeps files for each is slow to list, and takes many inodes.
 MANY_JOBS = 20_000
-#: Files of a driver that are looked at.
+#: The files that are checked for each driver.
 _SOME_FILES = 5000
 _OURS = "salt_cache"
 
 
 def examine(store: Store, opts: Mapping[str, Any]) -> dict[str, Any]:
     """
-    Return how things stand.
+    Return the state of the job cache.
 
     :param opts: the master's options.
-    :return: job_cache (``master_job_cache``), driver, usable (whether the driver answers), jobs (how many loads there are,
-        None where that cannot be told), findings: a sentence for each thing that an operator may want to change, and
-        retcode: 1 where one is more than advice.
+    :return: job_cache (``master_job_cache``), driver, usable (whether the driver answers), jobs (the number of loads; None
+        if it is not known), findings (one sentence for each thing that an operator may want to change), and retcode: 1 if a
+        finding is more than advice.
     """
     name = str(opts.get("master_job_cache") or "local_cache")
     found = [] if name == _OURS else [f"master_job_cache is {name!r}: the master stores no jobs here"]
     if name == _OURS and opts.get("ext_job_cache"):
-        found.append(f"ext_job_cache is {opts['ext_job_cache']!r}, which gets the returns: here there are loads only")
+        found.append(f"ext_job_cache is {opts['ext_job_cache']!r}, which gets the returns: only loads are stored here")
     jobs: int | None = None
     try:
         store.contains(NOCACHE, "doctor")
@@ -57,15 +57,15 @@ def _about_publishes(store: Store, is_ours: bool) -> list[str]:
     if not is_ours or not records.lacks_publications(store):
         return []
     return [
-        "there are published jobs, and no record of a publish (jobs/published): the master writes them with another "
-        "salt_cache than this extension's, or was not started anew since that was installed"
+        "there are published jobs, but no record of a publish (jobs/published): the master uses another salt_cache than "
+        "this extension's, or was not restarted since that was installed"
     ]
 
 
 def _about_limits(store: Store) -> list[str]:
     if store.max_bytes is None or store.driver.name == "sqlite":
         return []
-    return [f"salt_cache: max_bytes is for cache: sqlite, and does nothing with {store.driver.name}; max_jobs does"]
+    return [f"salt_cache: max_bytes is for cache: sqlite, and does nothing with {store.driver.name}: set max_jobs"]
 
 
 def _about_files(store: Store, opts: Mapping[str, Any], jobs: int | None) -> list[str]:
@@ -88,8 +88,8 @@ def _about_files(store: Store, opts: Mapping[str, Any], jobs: int | None) -> lis
     if jobs is not None and jobs > MANY_JOBS:
         found.append(
             Advice(
-                f"{jobs} jobs are kept in some files each: with cache: sqlite they are one file, and listed and searched "
-                "faster (salt-run job_cache.migrate from=localfs to=sqlite)"
+                f"each of {jobs} jobs has files of its own: with cache: sqlite they are one file, which is listed and "
+                "searched faster (salt-run job_cache.migrate from=localfs to=sqlite)"
             )
         )
     return found
@@ -98,7 +98,7 @@ def _about_files(store: Store, opts: Mapping[str, Any], jobs: int | None) -> lis
 def _about_database(driver: Driver, user: str) -> list[str]:
     try:
         banks = driver.banks_file
-    except Exception:  # an option that is not accepted, which the driver has said
+    except Exception:  # an option that is not accepted; the driver itself has said so
         banks = None
     if banks is None:
         return []
@@ -118,10 +118,10 @@ def _about_database(driver: Driver, user: str) -> list[str]:
     damage = driver.damage()
     if damage:
         found.append(
-            f"{path} is damaged ({damage}): it is set aside when the master starts, and what can be read of it kept"
+            f"{path} is damaged ({damage}): when the master starts it is set aside, and what can be read of it is kept"
         )
     found += [
-        f"{name} was damaged and set aside: what could be read of it is in use. Look at the disk, and remove it"
+        f"{name} was damaged and set aside; what could be read of it is in use. Check the disk, then remove that file"
         for name in banks.damaged()
     ]
     return found
@@ -129,8 +129,8 @@ def _about_database(driver: Driver, user: str) -> list[str]:
 
 def figures_of(store: Store) -> dict[str, Any]:
     """
-    Return driver; jobs, published and returns, as counts; oldest and newest, as jids; and bytes: what the banks take on
-    disk, holes left out, None for a driver that has a server. With sqlite also free_bytes, and with mmap_cache bank_bytes.
+    Return driver; jobs, published and returns, as counts; oldest and newest, as jids; and bytes: the size of the banks on
+    disk without holes, None for a driver with a server. With sqlite also free_bytes, with mmap_cache bank_bytes.
     """
     keys = sorted(store.keys(LOADS))
     timed = [key for key in keys if has_date(key)]

@@ -12,11 +12,11 @@ import salt.payload
 from saltext.jobs.core.store.calling import run
 from saltext.jobs.core.store.drivers import Driver
 
-READ_SECONDS = 1  # the client asks four times before it gives up
+READ_SECONDS = 1  # the client tries four times before it gives up
 
 
 class Etcd(Driver):
-    """The driver etcd. Its own patience is a minute for each try; what an operator has set stays."""
+    """The driver etcd. By default its client waits a minute at each try; a time-out that operators set is kept."""
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
         super().__init__(opts)

@@ -1,8 +1,8 @@
 """
-From an id to a key that a cache driver neither confuses with another nor loses, and back.
+Turns an id into a key that a cache driver neither loses nor confuses with another, and back.
 
-An id that is not one plain path component never becomes a key. What a driver would confuse is written as ``=`` and two hex
-digits for each byte; jids of Salt's own making and common minion ids are their own keys on every driver.
+An id that is not one plain path component never becomes a key. Characters that a driver would confuse are written as ``=``
+and two hex digits for each byte. The jids that Salt makes, and common minion ids, are their own keys on every driver.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-# mysql compares without case and accents, and pads with blanks. etcd and consul take keys as a piece of a URL,
-# keep the time of a key in a second one with a suffix, and etcd hides what begins with an underscore.
+# mysql ignores case and accents, and pads with blanks. etcd and consul use keys as parts of a URL, and keep the time of a
+# key under a second one with a suffix; etcd hides keys that begin with an underscore.
 _UNSAFE = {
     "mysql": re.compile(r"[^0-9a-z_.@:+~-]"),
     "etcd": re.compile(r"^_|[^0-9A-Za-z_.@:+-]|p$(?<=\.tstamp)"),
     "consul": re.compile(r"[^0-9A-Za-z_.@:+-]|p$(?<=\.tstamp)"),
 }
 _ESCAPED = re.compile(rb"=([0-9a-f]{2})")
-# Longest key in bytes: the file name with its ".p", and the columns for "jobs/returns/<jid>".
+# Longest key in bytes: limited by the file name with its ".p", and by the columns that hold "jobs/returns/<jid>".
 _LONGEST = {"localfs": 253, "mysql": 242}
 
 
@@ -27,7 +27,7 @@ def plain(value: Any) -> str | None:
     """
     Return ``value`` as text if it is one plain path component of 1 to 255 bytes, else None.
 
-    Numbers are taken, since YAML on the command line makes one of a jid; so is UTF-8 in bytes.
+    Numbers are accepted, since YAML on the command line turns a jid into one; so are bytes in UTF-8.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
@@ -42,15 +42,15 @@ def plain(value: Any) -> str | None:
 
 
 def are_plain(values: Sequence[Any]) -> bool:
-    """Tell whether all of many values are plain texts, in a tenth of the time; False also where that is not certain."""
+    """Tell whether all of many values are plain texts, ten times as fast as ``plain``; False also if it is not certain."""
     try:
         text = "\0".join(values)
     except TypeError:
         return False
-    # With one NUL more than there are gaps, one is within a value.
+    # More NULs than gaps: one is within a value.
     if not text or not text.isascii() or "/" in text or "\\" in text or text.count("\0") != len(values) - 1:
         return False
-    # With three characters there is no "..".
+    # A name of at least three characters is neither "." nor "..".
     lengths = set(map(len, values))
     return min(lengths) >= 3 and max(lengths) <= 255
 
@@ -59,8 +59,8 @@ class Keys:
     """
     The keys of one driver.
 
-    :param driver: its name, as the option ``cache`` has it.
-    :param longest: the longest key in bytes, where the driver's own limit is a setting.
+    :param driver: its name in the option ``cache``.
+    :param longest: the longest key in bytes, if the driver's limit is a setting.
     """
 
     def __init__(self, driver: str, longest: int = 255) -> None:
@@ -68,7 +68,7 @@ class Keys:
         self._unsafe = _UNSAFE.get(driver)
 
     def key(self, value: Any) -> str | None:
-        """Return the key of an id from outside; None where the driver cannot take it."""
+        """Return the key of an unchecked id; None if the driver cannot take it."""
         text = plain(value)
         key = None if text is None else self.encode(text)
         return None if key is None or len(key.encode()) > self.longest else key

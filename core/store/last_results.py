@@ -1,5 +1,5 @@
 """
-The last result of each minion: when it last ran a function, and how that ended. It reads no return twice, and keeps none.
+The last result of each minion: when it last ran a function, and how that ended. Each return is read once, and not kept.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from saltext.jobs.core.store.publication import ids_in
 from saltext.jobs.core.store.search import Query, loads
 from saltext.jobs.core.store.store import Store
 
-#: Returns that are read together.
+#: Returns read at a time.
 _AT_ONCE = 20
-#: How a run ended; UNREADABLE where its return is there and cannot be read.
+#: How a run ended; UNREADABLE if its return exists and cannot be read.
 SUCCEEDED, FAILED, UNREADABLE = ("succeeded", "failed", "unreadable")
 _NOTHING = dict.fromkeys(("jid", "at", "fun", "arguments", "outcome", "retcode", "missed"))
 
@@ -26,11 +26,11 @@ def last_results(
     store: Store, query: Query, minions: Iterable[str], told: Callable[[int], None] = lambda count: None
 ) -> dict[str, dict[str, Any]]:
     """
-    Return the last result of each of some minions: see ``job_cache.minions``.
+    Return the last result of each of some minions; see ``job_cache.minions``.
 
     :param query: which jobs count: by function, target, user and time.
     :param told: gets how many jobs have been looked at.
-    :raises SaltCacheError: when the store cannot be read.
+    :raises SaltCacheError: if the store cannot be read.
     """
     found: dict[str, dict[str, Any]] = {minion: dict(_NOTHING) for minion in minions}
     left = set(found)

@@ -1,4 +1,4 @@
-"""Jobs as ``jobs.list_jobs`` shows them. What is in a load may come from a minion: no job may hide the others."""
+"""Jobs as ``jobs.list_jobs`` shows them. The content of a load may come from a minion: no job may hide the others."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from saltext.jobs.core.store.store import Store
 
 log = lines.logger(__name__)
 
-AT_ONCE = 500  # loads that are read together with what vouches for them
+AT_ONCE = 500  # loads that are read at a time, with the records that vouch for them
 
 
 def all_jobs(store: Store, with_end: bool) -> dict[str, dict[str, Any]]:
-    """Return ``{jid: description}`` of every job, with its ``EndTime`` if wanted and known."""
+    """Return ``{jid: description}`` of every job, with its ``EndTime`` if that is wanted and known."""
     jobs: dict[str, dict[str, Any]] = {}
     with _without_collector():
         unread = _add_shown(store, jobs) if store.driver.index.keeps_shown else None
@@ -42,7 +42,7 @@ def all_jobs(store: Store, with_end: bool) -> dict[str, dict[str, Any]]:
 
 
 def _add_shown(store: Store, jobs: dict[str, dict[str, Any]]) -> list[str]:
-    """Add what the driver keeps of each job for this, and return the keys of those of which it keeps nothing."""
+    """Add the jobs that the driver's index describes, and return the keys of those that it does not describe."""
     unread, day, begun = [], "", ""
     for jids, marks, found in store.driver.index.shown():
         for jid, (function, user), shown in zip(jids, marks, found, strict=True):
@@ -62,21 +62,21 @@ def _add_shown(store: Store, jobs: dict[str, dict[str, Any]]) -> list[str]:
 
 @contextlib.contextmanager
 def _without_collector() -> Iterator[None]:
-    """Nothing of a list of jobs is garbage, and the collector would go through all of it again and again, now and later."""
+    """Pause the garbage collector: a list of jobs is no garbage, and the collector would walk it again and again."""
     enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if enabled:
-            if not gc.get_freeze_count():  # else there is what somebody wants to stay frozen
+            if not gc.get_freeze_count():  # else other code wants its objects to stay frozen
                 gc.freeze()
-                gc.unfreeze()  # all that there is counts as old now
+                gc.unfreeze()  # all objects count as old now
             gc.enable()
 
 
 def readable(store: Store, bank: str, keys: Iterable[str] | None = None) -> Iterator[tuple[str, Any]]:
-    """Yield (key, value) of some keys of a bank, or of all; of what cannot be read the log tells."""
+    """Yield (key, value) of some keys of a bank, or of all. Values that cannot be read are logged and skipped."""
     for key, value in store.driver.fetch_all(bank) if keys is None else store.driver.fetch_each(bank, keys):
         if isinstance(value, SaltCacheError):
             log.error("Skipped in the job cache: %s", value)
@@ -85,7 +85,7 @@ def readable(store: Store, bank: str, keys: Iterable[str] | None = None) -> Iter
 
 
 def loads(store: Store, keys: Iterable[str] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
-    """As ``readable``, the loads, without those that came into the place of the published one."""
+    """As ``readable``, for loads, without any that replaced a published one."""
     found = readable(store, LOADS, keys)
     while some := list(itertools.islice(found, AT_ONCE)):
         records = dict(readable(store, PUBLISHED, [key for key, _ in some]))
@@ -95,7 +95,7 @@ def loads(store: Store, keys: Iterable[str] | None = None) -> Iterator[tuple[str
 
 
 def newest_jobs(store: Store, count: int, without_find_job: bool) -> list[dict[str, Any]]:
-    """Return descriptions of the newest ``count`` jobs, oldest of them first."""
+    """Return descriptions of the newest ``count`` jobs, the oldest of them first."""
     found: list[dict[str, Any]] = []
     keys = _newest_first(store, count) if count > 0 else iter(())
     while len(found) < count and (some := list(itertools.islice(keys, 2 * count))):
@@ -112,8 +112,8 @@ def _newest_first(store: Store, count: int) -> Iterator[str]:
     """
     Yield the keys of the loads, newest first.
 
-    Few are asked for, as a rule, so the first ones are picked without sorting all of them. A jid with no time in
-    it has its place by when it was written.
+    Usually few are wanted, so the first ones are picked without sorting all. A jid without a time in it sorts by when its
+    load was written.
     """
     if store.driver.index.orders_jids:
         undated = ((jid_at(at), key) for key, at in store.driver.index.undated_jids().items())
@@ -134,7 +134,7 @@ def _has_date(jid: str) -> bool:
 
 
 def _written(store: Store, key: str) -> str:
-    """Return when the load was written, in the form of a jid, so that the two compare."""
+    """Return when the load was written, in the form of a jid, so that the two can be compared."""
     try:
         return jid_at(store.updated(LOADS, key) or 0)
     except Outage:
@@ -144,7 +144,7 @@ def _written(store: Store, key: str) -> str:
 
 
 def _described(jid: str, load: dict[str, Any]) -> dict[str, Any]:
-    """Do what Salt's ``format_jid_instance`` does: it takes half of its time for the time in the jid."""
+    """As Salt's ``format_jid_instance``, which spends half of its time on the time in the jid."""
     begun = _begun(jid[:8]) if len(jid) == 20 and jid.isascii() and jid.isdigit() else ""
     if not begun or jid[8:10] > "23" or jid[10:12] > "59" or jid[12:14] > "59":
         return describe(salt.utils.jid.format_jid_instance, jid, load)
@@ -158,7 +158,7 @@ def _described(jid: str, load: dict[str, Any]) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=64)
 def _begun(date: str) -> str:
-    """Return a day as Salt shows it; empty for what is none."""
+    """Return a day as Salt shows it; empty if it is not a day."""
     return str(salt.utils.jid.jid_to_time(f"{date}{'0' * 12}"))[:-16] if _is_day(date) else ""
 
 
@@ -171,7 +171,7 @@ def _is_day(date: str) -> bool:
 
 
 def describe(form: Callable[[str, Any], dict[str, Any]], jid: str, load: dict[str, Any]) -> dict[str, Any]:
-    """Return what Salt shows of a job. A jid of 20 characters may have no month, and a load holds whatever it holds."""
+    """Return what Salt shows of a job. Not every jid of 20 characters is a time, and a load may hold anything."""
     try:
         return form(jid, load)
     except Exception as exc:

@@ -1,8 +1,8 @@
 """
 The driver localfs, without the driver: its files, read and written by core/disk/local_banks.py.
 
-Salt's own takes five times as long to write a value, its ``list`` names half-written files and, before Salt 3008, cuts every
-``p`` and dot off the end of a name.
+Salt's own driver takes five times as long to write a value. Its ``list`` names half-written files and, before Salt 3008,
+strips every ``p`` and dot off the end of a name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from saltext.jobs.core.store.calling import Undecodable
 from saltext.jobs.core.store.drivers import ABSENT, Driver
 
 Result = TypeVar("Result")
-#: How many keys are looked for one by one: to list a bank of a large fleet takes as long as that.
+#: Most keys that are looked for one by one: with more, listing the bank of a large fleet is as fast.
 _FEW = 200
 
 
@@ -70,7 +70,7 @@ class Local(Driver):
             raise self.error("store", bank, key, exc) from exc
 
     def set_aside(self, bank: str, key: str) -> bool:
-        """As the file that it is, also where it cannot be decoded."""
+        """The file is moved, so the record need not be readable."""
         self._do(self._banks.set_aside, "set aside", bank, key)
         return True
 

@@ -1,7 +1,7 @@
 """
-File locks below the cache directory: of all processes of this master, one at a time does something to one job.
+File locks below the cache directory: only one process of this master at a time changes a job.
 
-``salt.cache`` has no compare-and-set. Only one lock may be held at a time: different names may share a file.
+``salt.cache`` has no compare-and-set. Never hold two locks at once: different names may share a file.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.disk.local_banks import make_folder, owner_for_root
 
-FILES = 64  # a fixed number, so that they never pile up
-#: The file of the names that were taken last; how many these are, and bytes of each.
+FILES = 64  # a fixed number, so that files never pile up
+#: The file of the names that were taken last, how many it holds, and the bytes of each.
 _TAKEN, _LAST, _NAME_BYTES = "taken", 64, 64
 
 _OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -32,15 +32,15 @@ class Locks:
 
     @contextlib.contextmanager
     def hold(self, *names: str) -> Iterator[None]:
-        """Keep whoever else on this master names the same out of the block. :raises SaltCacheError: when that fails."""
+        """Hold the lock of these names. :raises SaltCacheError: if that fails."""
         with self._held(f"{zlib.crc32(chr(0).join(names).encode()) % FILES:02x}"):
             yield
 
     def take(self, name: str) -> bool:
         """
-        Take a name that nobody else on this master is to take at the same time. False where it is among those taken last.
+        Take a name, unless it is among the names taken last on this master; return whether it was taken.
 
-        :raises SaltCacheError: where that cannot be told.
+        :raises SaltCacheError: if that cannot be told.
         """
         wanted = name.encode()[-_NAME_BYTES:].ljust(_NAME_BYTES, b"\0")
         with self._held(_TAKEN) as handle:
@@ -59,12 +59,12 @@ class Locks:
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX)
-            except OSError as exc:  # as on a network file system without a lock manager
+            except OSError as exc:  # as on a network file system without locks
                 raise SaltCacheError(f"Job cache lock {self._path(name)} cannot be held: {exc}") from exc
             try:
                 yield handle
             finally:
-                # Closing is not enough: a process forked meanwhile has the file open too.
+                # Closing is not enough: a child process that was forked meanwhile has the file open too.
                 fcntl.flock(handle, fcntl.LOCK_UN)
         finally:
             os.close(handle)

@@ -1,8 +1,8 @@
 """
 Copies jobs of another job cache into the store: loads, minions, returns and end times.
 
-What is there already is not written again, so that it may be interrupted and run while the master stores jobs. It must never
-mark a job as published: only this master's publish does that.
+It writes nothing that exists already, so it can be interrupted, and run while the master stores jobs. It must never mark a
+job as published: only this master's publish does that.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class Source:
     """
     A job cache to read from.
 
-    :param functions: those of a returner, by their names without the returner's: ``get_jids``, ``get_load``, ``get_jid``,
-        and ``get_endtime`` where it has that.
+    :param functions: functions of a returner, by their names without the returner's: ``get_jids``, ``get_load``,
+        ``get_jid``, and ``get_endtime`` if it has that.
     """
 
     def __init__(self, functions: Mapping[str, Callable[..., Any]]) -> None:
         self._functions = functions
 
     def jids(self) -> Iterable[str]:
-        """Return the jids of all jobs. Raises whatever the returner does."""
+        """Return the jids of all jobs. Raises anything that the returner does."""
         found: Iterable[str] = self._functions["get_jids"]()
         return found
 
@@ -59,8 +59,8 @@ class Source:
 
 class LocalCache(Source):
     """
-    The files of ``local_cache``, read more patiently than that returner does: its ``get_jids`` ends at the first load that
-    is none, and its ``get_jid`` tries for ever to read a return that is broken.
+    The files of ``local_cache``, read more robustly than that returner does: its ``get_jids`` ends at the first damaged
+    load, and its ``get_jid`` tries for ever to read a damaged return.
 
     :param functions: as above; used for the end time only.
     :param opts: the master's options.
@@ -80,7 +80,7 @@ class LocalCache(Source):
                         yield handle.read()
 
     def load(self, jid: str) -> Any:
-        """Return what ``get_load`` does, also of a job without a list of minions."""
+        """As ``get_load``, also for a job without a list of minions."""
         folder = self._folder(jid)
         load = _read(os.path.join(folder, ".load.p"))
         minions: set[str] = set()
@@ -94,7 +94,7 @@ class LocalCache(Source):
         return {**load, "Minions": sorted(minions)} if isinstance(load, dict) and minions else load
 
     def returns(self, jid: str) -> dict[str, Any]:
-        """Return what ``get_jid`` does, without what cannot be read."""
+        """As ``get_jid``, without returns that cannot be read."""
         folder = self._folder(jid)
         found: dict[str, Any] = {}
         for minion in os.listdir(folder) if os.path.isdir(folder) else ():
@@ -124,12 +124,12 @@ def copy_each(
     source: str, names: Sequence[str], copy_one: Callable[[str], Mapping[str, int]], told: Callable[[int, int], None]
 ) -> dict[str, Any]:
     """
-    Copy job by job, and return jobs (how many there are), copied (those that were not whole), loads, returns and endtimes
-    (how many were written), and failed: the reason by jid.
+    Copy job by job, and return jobs (how many there are), copied (how many of them lacked something), loads, returns and
+    endtimes (how many were written), and failed: ``{jid: reason}``.
 
     :param copy_one: copies a job and returns how many records of each kind it wrote.
-    :param told: gets how many jobs have been looked at, and how many there are.
-    :raises Refused: when the source or the target is away.
+    :param told: gets progress: the jobs looked at so far, and all jobs.
+    :raises Refused: if the source or the target is away.
     """
     done: dict[str, Any] = {"jobs": 0, "copied": 0, "loads": 0, "returns": 0, "endtimes": 0, "failed": {}}
     for jid in names:
@@ -137,7 +137,7 @@ def copy_each(
         try:
             written = copy_one(jid)
         except Outage as exc:
-            raise Refused(f"Stopped at job {jid}; run it again to go on: {exc}") from exc
+            raise Refused(f"Stopped at job {jid}; run the same command again to go on: {exc}") from exc
         except Exception as exc:
             log.warning("Job %s of %s cannot be copied: %s", jid, source, exc)
             done["failed"][jid] = str(exc)
@@ -151,12 +151,12 @@ def copy_each(
 
 def copy(store: Store, source: Source, jid: str, clean: Callable[[Load], Load], dry_run: bool) -> dict[str, int]:
     """
-    Copy what of one job is not there, and return how many ``loads``, ``returns`` and ``endtimes`` that were.
+    Copy the missing records of one job, and return how many ``loads``, ``returns`` and ``endtimes`` there were.
 
     :param clean: returns a load without its secrets.
     :param dry_run: write nothing.
-    :raises ValueError: when the job cannot be copied, with the reason.
-    :raises SaltCacheError: when the store cannot be used.
+    :raises ValueError: if the job cannot be copied, with the reason.
+    :raises SaltCacheError: if the store cannot be used.
     """
     key = store.key(jid, "jid")
     if key is None:
@@ -182,7 +182,7 @@ def copy(store: Store, source: Source, jid: str, clean: Callable[[Load], Load], 
     for minion, record in () if dry_run else new.items():
         with store.lock(key, minion):
             store.driver.store_new(bank, minion, record)
-    # Last, so that a run that was interrupted is not taken for a whole copy.
+    # Last, so that an interrupted run is not taken for a whole copy.
     if new_load and not dry_run:
         with store.lock(key):
             if _is_better(store, key, load):
@@ -194,15 +194,15 @@ def copy(store: Store, source: Source, jid: str, clean: Callable[[Load], Load], 
 
 def copy_between(source: Store, store: Store, key: str, dry_run: bool) -> dict[str, int]:
     """
-    Copy what of one job is not there from one driver to another of the same master, and return how many ``loads``,
-    ``returns`` and ``endtimes`` that were.
+    Copy the missing records of one job from one driver to another of the same master, and return how many ``loads``,
+    ``returns`` and ``endtimes`` there were.
 
-    What vouches for a load comes along with it: it is the same job of the same master.
+    The record that vouches for a load is copied too: it is the same job of the same master.
 
-    :param key: of the job in ``source``.
+    :param key: the job's key in ``source``.
     :param dry_run: write nothing.
-    :raises ValueError: when a part of it cannot be copied, with the reason; the others have been.
-    :raises SaltCacheError: when one of the two cannot be used.
+    :raises ValueError: if a part of the job cannot be copied, with the reason; all other parts are.
+    :raises SaltCacheError: if one of the two drivers cannot be used.
     """
     jid = source.decode(key)
     there = store.key(jid, "jid")
@@ -231,7 +231,7 @@ def copy_between(source: Store, store: Store, key: str, dry_run: bool) -> dict[s
             if _is_whole(value) and not store.contains(place, there):
                 writes.append((place, there, value))
                 done["endtimes"] += place == ENDTIMES
-        # Where a publish has stored the job already, it knows better for whom it is.
+        # If a publish has stored the job already, it knows better which minions the job is for.
         if not records.is_published(store, there):
             ids = publication.ids_in(minions)
             if ids - records.minions_of(store, there) and not dry_run:
@@ -239,7 +239,7 @@ def copy_between(source: Store, store: Store, key: str, dry_run: bool) -> dict[s
             if _is_whole(load) and (_is_whole(mark) or not records.load_of(store, there)):
                 done["loads"] = 1
                 writes.append((LOADS, there, load))
-                if _is_whole(mark):  # last: a run that was interrupted is not taken for a publish
+                if _is_whole(mark):  # last, so that an interrupted run is not taken for a publish
                     writes.append((PUBLISHED, there, mark))
         if writes and not dry_run:
             store.driver.store_all(writes)
@@ -265,13 +265,13 @@ def lacking(source: Store, store: Store, key: str) -> int:
 
 
 def jobs_in(store: Store) -> list[str]:
-    """Return the keys of all jobs of which there is a load, a return or anything else."""
+    """Return the keys of all jobs that have a load, a return or any other record."""
     found = {key for bank in records.BANKS for key in store.keys(bank)}
     return sorted(found.union(store.driver.banks(RETURNS)))
 
 
 def _is_better(store: Store, key: str, load: Load) -> bool:
-    """Whether ``load`` is what the job was published with, and the load that is there, if any, is not."""
+    """Tell whether ``load`` is the published one, and the load that is stored, if any, is not."""
     if records.is_published(store, key):
         return False
     there = records.load_of(store, key)

@@ -1,8 +1,8 @@
 """
 The driver mmap_cache of Salt 3008.
 
-It takes ``mmap_cache_size`` times ``mmap_cache_slot_size`` bytes for every bank, 94 MB by default, and a job has a bank of
-its own. So the index of a bank is made here, as a file of that size with holes, before the driver makes it.
+It takes ``mmap_cache_size`` times ``mmap_cache_slot_size`` bytes for every bank, 94 MB by default, and every job has a bank
+of its own. So this module makes the index of a bank, as a sparse file, before the driver does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import salt.payload
 
 try:
     import msgpack
-except ImportError:  # the driver needs it itself
+except ImportError:  # the driver itself needs it
     msgpack = None
 
 from saltext.jobs.core.banks import OWED
@@ -56,14 +56,14 @@ class Mmap(Driver):
             raise self.error("fetch", bank, key, exc) from exc
 
     def contains(self, bank: str, key: str) -> bool:
-        """The driver's own ``contains`` does not see for 0.25 s what another process has written; ``updated`` does."""
+        """The driver's own ``contains`` misses the writes of other processes for 0.25 s; ``updated`` does not."""
         return self.updated(bank, key) is not None
 
     def present(self, bank: str, keys: Iterable[str]) -> set[str]:
         return {key for key in keys if self.contains(bank, key)}
 
     def owed(self, keys: Iterable[str]) -> set[str]:
-        """The retry queue is kept in files: it has a bank for each minion."""
+        """The retry queue is kept in files, since it has a bank for each minion."""
         try:
             return {key for key in keys if self._files.updated(OWED, key) is not None}
         except OSError as exc:
@@ -80,7 +80,7 @@ class Mmap(Driver):
 
     def keys(self, bank: str) -> list[str]:
         if not os.path.isdir(os.path.join(self._root, bank)):
-            return []  # to list a missing bank would create its directory
+            return []  # listing a missing bank would create its directory
         return super().keys(bank)
 
     def banks(self, bank: str) -> list[str]:
@@ -97,10 +97,10 @@ class Mmap(Driver):
         return super()._call(name, bank, *args)
 
     def _prepare(self, modules: Any, calls: dict[str, Any], fixed: dict[str, Any]) -> None:
-        """There is no client to set up, and a first call would create a bank."""
+        """Do nothing: there is no client to make, and a first call would create a bank."""
 
     def _reopen(self, bank: str) -> None:
-        """The driver looks every 0.25 s for what others have written; a bank that it opens anew shows it at once."""
+        """Have the driver open a bank again, which shows the writes of others at once, and not 0.25 s later."""
         with self._guard:
             _, calls, fixed = self._opened or self._open()
             opened = calls["fetch"].__globals__.get("_caches", {}).pop((fixed.get("cachedir"), bank), None)
@@ -110,7 +110,7 @@ class Mmap(Driver):
                 opened[1].close()
 
     def _bound_open_banks(self, bank: str) -> None:
-        """The driver keeps every bank open for ever. Loading it anew is the way to let go of them."""
+        """Close banks by loading the driver again: it keeps every bank open for ever."""
         if bank not in self._used and len(self._used) >= OPEN_BANKS:
             self._used.clear()
             self._opened = None
@@ -121,8 +121,8 @@ class Mmap(Driver):
         """
         Create the index of a bank as a sparse file.
 
-        The driver would fill it with zeros. A file of the same size with holes reads the same, to the driver and to the
-        cluster runners, and takes a few pages.
+        The driver would write zeros. A sparse file of the same size reads the same, for the driver and for the cluster
+        runners, and takes a few pages.
         """
         folder = os.path.join(self._root, bank)
         index = os.path.join(folder, ".mmap_cache.idx")
@@ -137,7 +137,7 @@ class Mmap(Driver):
                     os.fchown(handle, *self._owner)
                 os.ftruncate(handle, self.bank_bytes or 0)
                 with contextlib.suppress(FileExistsError):
-                    os.link(draft, index)  # unlike a rename it never replaces the index of somebody faster
+                    os.link(draft, index)  # unlike a rename, it never replaces the index of a faster process
             finally:
                 os.close(handle)
                 os.unlink(draft)
@@ -147,8 +147,8 @@ class Mmap(Driver):
 
 def _storable(value: Any) -> Any:
     """
-    Return ``value`` as the driver gives it back unharmed: its reader refuses keys that are not text, and it cannot write
-    all that Salt's own serializer can. Such a value is stored as the bytes that Salt's serializer makes of it.
+    Return ``value`` in a form that the driver can store and read. It refuses keys that are not text, and some types that
+    Salt's serializer can write. Such a value is stored as the bytes that Salt's serializer makes of it.
     """
     packed = salt.payload.dumps(value)
     try:

@@ -1,5 +1,5 @@
 """
-The driver mysql. It lists no banks, and its client is one connection, while Salt 3008 stores returns from several threads.
+The driver mysql. It lists no banks. Its client is one connection, though Salt 3008 stores returns from several threads.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from saltext.jobs.core.banks import NOCACHE
 from saltext.jobs.core.store.calling import OUTAGE_SECONDS, run
 from saltext.jobs.core.store.drivers import ABSENT, Driver
 
-CHUNK = 100  # values asked for at a time
-LARGE = 500_000  # bytes from which it is asked whether the server takes so much
+CHUNK = 100  # values read at a time
+LARGE = 500_000  # bytes from which on the server's limit is checked first
 
 
 class Mysql(Driver):
@@ -26,13 +26,13 @@ class Mysql(Driver):
     def __init__(self, opts: Mapping[str, Any]) -> None:
         super().__init__(opts)
         self._guard = threading.RLock()
-        # A frozen server takes what it is sent and never answers. What an operator has set stays.
+        # A frozen server accepts data and never answers. Time-outs that operators set are kept.
         for name in ("connect_timeout", "read_timeout", "write_timeout"):
             if self._opts.get(f"mysql.{name}") is None:
                 self._opts[f"mysql.{name}"] = int(OUTAGE_SECONDS)
 
     def _is_refusal(self, name: str) -> bool:
-        """The server drops the connection when a value is larger than its max_allowed_packet."""
+        """For a value above its max_allowed_packet the server drops the connection, though it is up."""
         if name != "store":
             return False
         try:
@@ -107,7 +107,7 @@ def _marks(values: Collection[str]) -> str:
 
 
 def _refuse_what_is_too_large(own: dict[str, Any], size: int) -> None:
-    """The server would drop the connection without a word, and the driver send it all four times."""
+    """Otherwise the server would drop the connection without a message, and the driver would send the value four times."""
     cursor, _ = own["run_query"](own["__context__"].get("mysql_client"), "SELECT @@max_allowed_packet")
     (limit,) = cursor.fetchone()
     cursor.close()

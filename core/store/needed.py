@@ -1,7 +1,7 @@
 """
-The jobs that an engine still needs: those of batches, and those that the retry queue owes somebody.
+The jobs that an engine still needs: those of batches, and those that the retry queue owes a minion.
 
-However old they are, they stay in the job cache: what vouches for a job must not be gone while the job is still to be sent.
+They stay in the job cache however old they are: the record that vouches for a job must exist as long as the job may be sent.
 """
 
 from __future__ import annotations

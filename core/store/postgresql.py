@@ -1,7 +1,7 @@
 """
 The driver postgresql (cache/postgresql.py), without the driver: its table, read and written by core/postgresql/banks.py.
 
-What a publish stores, and what is removed of a job, is one statement or one transaction. Several masters may have one table.
+All that a publish stores is one statement or transaction; so is the removal of a job. Several masters may share a table.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Postgresql(TableDriver):
     """The table of the driver postgresql, on a server that may be frozen, and with others that write to it."""
 
     removed_at_once = 500
-    #: What is below waits for the server.
+    #: Zero, since the functions below wait for the server themselves.
     patience = 0.0
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
@@ -97,7 +97,7 @@ class Postgresql(TableDriver):
         self.do(lambda banks: banks.store_all(items), "store", *items[0][:2])
 
     def set_aside(self, bank: str, key: str) -> bool:
-        """Also where it cannot be decoded: as the bytes that it is."""
+        """The stored bytes are moved, so the record need not be readable."""
         to = f"{bank.replace('/', '.')}.{key}"
         self.do(lambda banks: banks.move(bank, key, ASIDE, to), "set aside", bank, key)
         return True
@@ -118,7 +118,7 @@ class Postgresql(TableDriver):
         return self.do(lambda banks: banks.banks(bank), "list", bank)
 
     def do(self, call: Callable[[Banks], Result], name: str, bank: str, key: str | None = None) -> Result:
-        """Return what ``call`` makes of the table. :raises SaltCacheError: where it cannot, saying that ``name`` failed."""
+        """Return what ``call`` returns for the table. :raises SaltCacheError: if it fails, with ``name`` in the message."""
         found: Result = self._try(name, bank, key, lambda banks, *_: call(banks))
         return found
 
@@ -126,7 +126,7 @@ class Postgresql(TableDriver):
         return JobLookup(banks)
 
     def each(self, found: Iterator[Result], name: str, bank: str) -> Iterator[Result]:
-        """Yield what an iterator does that asks the server now and then; what has failed once does not go on."""
+        """Yield from an iterator that queries the server now and then. It ends at the first failure."""
         end = object()
         while True:
             try:

@@ -1,8 +1,7 @@
 """
-What vouches that this master's publish wrote a load: the record in ``jobs/published``.
+The record in ``jobs/published``, which vouches that this master's publish wrote a load.
 
-It names the load by a digest. So a load that something else put in its place is not believed, whatever the driver let
-happen.
+It has a digest of the load. So a load that was replaced later is not believed, whatever the driver allowed.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from saltext.jobs.core import formats
 from saltext.jobs.core.errors import LaterVersion
 from saltext.jobs.core.store.keys import plain
 
-#: Of these records: see ``core/formats.py``.
+#: The format of these records: see ``core/formats.py``.
 FORMAT = 2
 
 
-#: Of how many users and functions it is kept that they have borrowed a jid: those that came first.
+#: Most borrowers of a jid that are kept: those that came first.
 _MOST_BORROWED = 5
 
 
 class Borrowed(NamedTuple):
-    """Somebody has published another job under the jid: which functions, who, and when, in Unix time."""
+    """Another job that was published under the jid: its functions, its user, and when, in Unix time."""
 
     fun: str
     user: str
@@ -36,25 +35,25 @@ class Borrowed(NamedTuple):
 
 @dataclass(frozen=True)
 class Publication:
-    """When a job was published first and last, in Unix time, and the minions of the job that no publish named."""
+    """When a job was first and last published, in Unix time, and the minions of the job that no publish named."""
 
     at: float
     added: frozenset[str]
     last: float
     #: The id of the master that published it.
     by: str = ""
-    #: The digest of the load; None in a record of a version that did not write it.
+    #: The digest of the load; None in a record of a version that wrote none.
     load: str | None = None
-    #: Other jobs that were published under its jid: a minion that has run one of them ignores this one.
+    #: Other jobs that were published under its jid: a minion that has run one of them ignores this job.
     borrowed: tuple[Borrowed, ...] = ()
 
     @classmethod
     def from_record(cls, record: Any) -> Publication:
         """
-        Return what a record says.
+        Return the content of a record.
 
-        :raises ValueError: when it is none.
-        :raises LaterVersion: when a later version of this extension has written it: it must not be replaced.
+        :raises ValueError: if it is not a valid record.
+        :raises LaterVersion: if a later version of this extension wrote it: it must not be replaced.
         """
         if not isinstance(record, Mapping):
             raise ValueError(f"it is a {type(record).__name__}")
@@ -82,19 +81,19 @@ class Publication:
         return record
 
     def with_borrowed(self, fun: str, user: str, at: float) -> Publication:
-        """Return the same after another job was published under its jid."""
+        """Return the same with another job that was published under its jid."""
         known = any((each.fun, each.user) == (fun, user) for each in self.borrowed)
         if known or len(self.borrowed) >= _MOST_BORROWED:
             return self
         return replace(self, borrowed=(*self.borrowed, Borrowed(fun, user, at)))
 
     def vouches_for(self, load: Mapping[str, Any]) -> bool:
-        """Tell whether ``load``, with or without ``Minions``, is the one that was published."""
+        """Tell whether ``load``, with or without ``Minions``, is the published one."""
         return self.load is None or self.load == digest(load)
 
 
 def is_later(record: Any) -> bool:
-    """Tell whether a later version of this extension has written a record, so that it must not be replaced."""
+    """Tell whether a later version of this extension wrote a record, which must then not be replaced."""
     try:
         Publication.from_record(record)
     except LaterVersion:
@@ -118,22 +117,22 @@ def _borrowed_in(value: Any) -> Iterator[Borrowed]:
 
 
 def ids_in(value: Any) -> set[str]:
-    """Return the usable minion ids in what should be a list of them."""
+    """Return the valid minion ids in what should be a list of them."""
     if not isinstance(value, (list, tuple, set, frozenset)):
         return set()
     return {item for item in value if isinstance(item, str) and plain(item) is not None}
 
 
 def digest(load: Mapping[str, Any]) -> str:
-    """Return the digest of a load as a driver gives it back, the same for the forms in which different ones do."""
+    """Return the digest of a load as it is read back. It is the same for every driver."""
     named = {name: value for name, value in load.items() if name != "Minions"}
     return hashlib.blake2b(_text(named).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def _text(value: Any) -> str:
-    """Drivers make lists of tuples, text of bytes that are UTF-8, and text of integers beyond 64 bits."""
+    """Drivers turn tuples into lists, bytes in UTF-8 into text, and integers beyond 64 bits into text."""
     kind = type(value)
-    if kind is str or kind is bool or value is None:  # what nearly all of a load is, first
+    if kind is str or kind is bool or value is None:  # nearly all of a load, so checked first
         return repr(value)
     if isinstance(value, bytes):
         return repr(value.decode("utf-8", "surrogateescape"))

@@ -1,25 +1,25 @@
 """
-What the job cache keeps of a job, and the rules by which it is written.
+The records of a job in the job cache, and the rules for writing them.
 
 =====================  =====  ==========================================================
 bank                   key    value
 =====================  =====  ==========================================================
 ``jobs/loads``         jid    the load, without its secrets
 ``jobs/minions``       jid    sorted list of minion ids
-``jobs/returns/<jid>`` minion ``{"return", "retcode", "success", "out"}``, what there is
+``jobs/returns/<jid>`` minion ``{"return", "retcode", "success", "out"}``, as far as known
 ``jobs/endtimes``      jid    end time (with ``job_cache_store_endtime``)
 ``jobs/nocache``       jid    True: returns of this job are not stored
-``jobs/published``     jid    a publish of a master wrote the load (ours alone)
+``jobs/published``     jid    vouches that a master's publish wrote the load (ours alone)
 =====================  =====  ==========================================================
 
 The layout is that of Salt 3008's own ``salt_cache``, which its ``cluster`` runners know; ``jobs/published`` is ours alone.
-It records that this master's publish wrote the load: when first (``at``) and, if again, when last (``last``), which master
-(``by``), a digest of the load (``load``) and, where there are any, the minions of ``jobs/minions`` that no publish named
-(``added``): an accepted minion can have some added, and whoever may publish anything can name any jid. It must never be made
-on any other path than :py:func:`publish`. Nothing that a minion or a syndic sends may replace a published load, and a load
-that is not the one in the record is not believed.
+It holds when the load was first published (``at``) and, if again, when last (``last``); by which master (``by``); a digest
+of the load (``load``); and the minions of ``jobs/minions`` that no publish named (``added``), since an accepted minion can
+add some, and a user with the right to publish anything can name any jid. It must never be written but by
+:py:func:`publish`. Nothing that a minion or a syndic sends may replace a published load, and a load that does not match the
+digest is not believed.
 
-A record that is damaged counts as absent wherever what comes next can heal it. Loads come here without their secrets.
+A damaged record counts as absent if the next write can heal it. Loads come here without their secrets.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ log = lines.logger(__name__)
 
 BANKS = (LOADS, MINIONS, PUBLISHED, NOCACHE, ENDTIMES)  # a job's load first
 RECORD = ("return", "retcode", "success", "out")
-#: Seconds between two publishes of a job, at least.
+#: Least seconds between two recorded publishes of a job.
 _LATER = 0.001
-#: Jobs of which a process remembers what they run.
+#: Most jobs for which a process remembers what they run.
 _MOST_WORKS = 1000
-#: Longest name that is kept or told of who or what borrowed a jid.
+#: Longest name of a borrower's user or function that is kept or logged.
 _LONGEST_NAME = 200
 
 
 class Work(NamedTuple):
-    """What a job runs: its functions and arguments as they were stored, and whether its returns are stored."""
+    """What a job runs: its functions and arguments as stored, and whether its returns are stored."""
 
     funs: Any = None
     args: Any = None
@@ -62,11 +62,11 @@ class Work(NamedTuple):
     stored: bool = True
 
     def is_done_by(self, load: Mapping[str, Any]) -> bool:
-        """Tell whether a return says that it is of just this."""
+        """Tell whether a return says that it is of this very work."""
         args = load.get("fun_args", self.args)
         if load["fun"] == self.funs and args == self.args:
             return True
-        # Also where a driver has made a list of a tuple.
+        # A driver may have turned a tuple into a list.
         return work_of({"fun": load["fun"], "arg": args}) == work_of({"fun": self.funs, "arg": self.args})
 
 
@@ -83,13 +83,13 @@ def publish(
     load_digest: str,
 ) -> None:
     """
-    Store what this master's publish hands over. The first load of a job stays; a later publish adds its minions. Those of
-    another job under the same jid were not meant to get the first one.
+    Store the load and the minions of this master's publish. The first load of a job stays; a later publish of the job adds
+    its minions. The minions of another job under the same jid are not added: they were not meant to get the first one.
 
     :param named: the matched minions.
     :param master: this master's id.
-    :param unlimited: tells of a user whether no access list limits what that one publishes.
-    :param load_digest: as ``digest_of`` has it.
+    :param unlimited: tells whether a user may publish everything, limited by no access list.
+    :param load_digest: of ``digest_of``.
     """
     with store.lock(key):
         record, there, listed = store.driver.read_all([(PUBLISHED, key), (LOADS, key), (MINIONS, key)])
@@ -104,13 +104,13 @@ def publish(
         if not first and isinstance(there, dict) and there and (known is None or known.vouches_for(there)):
             by, of = (known.by, known.load) if known else (str(master), digest(there))
             is_same = _is_of_the_same_job(load, there, unlimited)
-        else:  # also where a cluster shed the load, where it was cleaned away, or where it is not the published one
+        else:  # also if a cluster shed the load, if it was cleaned away, or if it is not the published one
             by, of = str(master), load_digest
             writes.append((LOADS, key, load))
         before = ids_in(listed)
-        # Written even if nothing is added: a replay starts the time that the job is kept anew.
+        # Written even if nothing is added: after a replay the job is kept for the full time again.
         writes.append((MINIONS, key, sorted(before.union(named)) if before else named))
-        # Later than the one before, also where somebody has set the clock back: by that it is told that there was another.
+        # Later than before even if the clock was set back: the later time is what shows that there was another publish.
         added, now = known.added if known else before, max(time.time(), known.last + _LATER if known else 0.0)
         if added or not is_same:
             added = added.difference(named) if is_same else added.union(set(named) - before)
@@ -125,8 +125,8 @@ def publish(
 
 def _is_of_the_same_job(load: Mapping[str, Any], first: Mapping[str, Any], unlimited: Callable[[str], bool]) -> bool:
     """
-    Tell whether a publish is a further one of a job. Salt's own batches publish their first part in their user's name, and
-    the others in that of the master's user.
+    Tell whether a publish is of the same job as the first one. Salt's own batches publish their first part in the name of
+    their user, and all others in the name of the master's user.
     """
     names = ["fun", "arg"]
     if (load.get("kwargs") or {}).get("eauth") or not unlimited(str(load.get("user") or "")):
@@ -135,18 +135,18 @@ def _is_of_the_same_job(load: Mapping[str, Any], first: Mapping[str, Any], unlim
 
 
 def work_of(load: Mapping[str, Any]) -> str:
-    """Return a digest of what a load, or a return, says is run: functions and arguments."""
+    """Return a digest of the functions and arguments in a load or a return."""
     return digest({"fun": load.get("fun"), "arg": load.get("arg") or load.get("fun_args") or []})
 
 
 def function_name(load: Mapping[str, Any]) -> str:
-    """Return the name of the function of a load or a return for people, cut where it is no name."""
+    """Return the function of a load or a return for people, cut if it is too long for a name."""
     fun = load.get("fun")
     return (",".join(map(str, fun)) if isinstance(fun, (list, tuple)) else str(fun))[:_LONGEST_NAME]
 
 
 def digest_of(load: Mapping[str, Any]) -> str:
-    """Return the digest of a load as it will read back."""
+    """Return the digest of a load as it will be read back."""
     return digest(_as_it_reads_back(load))
 
 
@@ -155,7 +155,7 @@ def _as_it_reads_back(load: Mapping[str, Any]) -> Any:
 
 
 def store_no_returns(store: Store, key: str) -> None:
-    """Have the returns of a job not stored, unless it has been published without that: it is somebody's job."""
+    """Have the returns of a job not stored, unless it was published before without that wish."""
     if store.contains(NOCACHE, key):
         return
     if is_published(store, key):
@@ -169,15 +169,15 @@ def store_no_returns(store: Store, key: str) -> None:
 
 
 def is_published(store: Store, key: str) -> bool:
-    """Tell whether a publish of a master wrote the job's load, so that nothing else may."""
+    """Tell whether a master's publish wrote the job's load, so that nothing else may write it."""
     return store.contains(PUBLISHED, key)
 
 
 def lacks_publications(store: Store) -> bool:
     """
-    Tell whether there are jobs that a master published, and no record of a publish: something else wrote them.
-    What a runner, salt-ssh or a minion on its own has run was published by nobody: no command for a master brought its load,
-    or it names who ran it as its target.
+    Tell whether there are jobs that a master published, but no record of a publish: something else wrote them.
+    Jobs of a runner, of salt-ssh or of a minion on its own do not count: their loads have no ``cmd`` for a master, or
+    name the one who ran them as the target.
     """
     if store.driver.raw_keys(PUBLISHED):
         return False
@@ -187,16 +187,16 @@ def lacks_publications(store: Store) -> bool:
 
 def report(store: Store, key: str, load: Mapping[str, Any], minions: Iterable[Any]) -> None:
     """
-    Store a load that comes from a return, a syndic, salt-ssh or a runner, while the job has none.
+    Store a load that comes from a return, a syndic, salt-ssh or a runner, if the job has none.
 
-    :param minions: whom it was meant for, as far as this master can know.
+    :param minions: the minions that it was meant for, as far as this master can know.
     """
     usable = store.plain_minions(key, minions)
     with store.lock(key):
         if is_published(store, key) or _load(store, key):
             return
         stored = dict(load)
-        stored.pop("Minions", None)  # a syndic's master adds it; kept in its own bank
+        stored.pop("Minions", None)  # a syndic's master adds them; they have their own bank
         stored.setdefault("arg", _reported_arguments(load))
         store.store(LOADS, key, stored, store.sync_all)
         if usable:
@@ -204,7 +204,7 @@ def report(store: Store, key: str, load: Mapping[str, Any], minions: Iterable[An
 
 
 def _reported_arguments(load: Mapping[str, Any]) -> list[Any]:
-    """A return, and the return of a runner, carries its arguments as fun_args."""
+    """Return the arguments in a return of a minion or of a runner, which are in ``fun_args``."""
     for source in (load, load.get("return")):
         if isinstance(source, dict) and isinstance(source.get("fun_args"), list):
             return list(source["fun_args"])
@@ -215,14 +215,14 @@ def load_of(store: Store, key: str) -> dict[str, Any]:
     """
     Return the load of the job, with its minions as ``Minions``.
 
-    ``{}`` where there is none, or where it is not the one that the job's publish stored.
+    ``{}`` if there is none, or if it is not the one that the job's publish stored.
     """
     load, record, listed = store.driver.read_all([(LOADS, key), (PUBLISHED, key), (MINIONS, key)])
     if not isinstance(load, dict) or not load:
         return {}
     if not is_believed(store, key, load, record):
         return {}
-    # Where nobody could tell whom the job was meant for, those who answered.
+    # If it is not known which minions the job was meant for: those that returned.
     minions = ids_in(listed) or {store.decode(name) for name in store.keys(f"{RETURNS}/{key}")}
     if minions:
         load["Minions"] = sorted(minions)
@@ -231,9 +231,9 @@ def load_of(store: Store, key: str) -> dict[str, Any]:
 
 def is_believed(store: Store, key: str, load: Mapping[str, Any], record: Any) -> bool:
     """
-    Tell whether a load is the one that the job's publish stored, as far as there is a record of one; if not the log tells.
+    Tell whether a load is the one that the job's publish stored, or there is no record of a publish; log it if not.
 
-    :param record: what ``jobs/published`` has of the job, or ABSENT.
+    :param record: the job's record in ``jobs/published``, or ABSENT.
     """
     known = _publication_in(store, record, key)
     if known is None or known.vouches_for(load):
@@ -246,9 +246,9 @@ def is_believed(store: Store, key: str, load: Mapping[str, Any], record: Any) ->
 
 def replace_load(store: Store, key: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> bool:
     """
-    Store what ``change`` makes of a job's load, and tell whether that was another one.
+    Store what ``change`` makes of a job's load, and tell whether the load changed.
 
-    What vouched for the old one vouches for the new one.
+    A record that vouches for the old load then vouches for the new one.
     """
     with store.lock(key):
         old, record = _load(store, key), _whole(store, PUBLISHED, key) or ABSENT
@@ -268,7 +268,7 @@ def _load(store: Store, key: str) -> dict[str, Any]:
 
 
 def _publication(store: Store, key: str) -> Publication | None:
-    """Return what is recorded of the job's publish; None where there is nothing, or nothing that can be used."""
+    """Return the record of the job's publish; None if there is none, or none that can be used."""
     return _publication_in(store, _whole(store, PUBLISHED, key) or ABSENT, key)
 
 
@@ -284,7 +284,7 @@ def _publication_in(store: Store, record: Any, key: str) -> Publication | None:
 
 
 def report_minions(store: Store, key: str, minions: Iterable[Any] | None) -> None:
-    """Add minions that no publish of this master named, as a syndic reports them."""
+    """Add minions that no publish of this master named, as from the report of a syndic."""
     reported = store.plain_minions(key, minions)
     with store.lock(key):
         known = _publication(store, key)
@@ -315,12 +315,12 @@ def minions_of(store: Store, key: str) -> set[str]:
 
 def expects(store: Store, key: str, load: Mapping[str, Any]) -> bool | None:
     """
-    Tell whether a return is to be stored: None where those of its job are not, False where it is another job's.
+    Tell whether to store a return: None if the job's returns are not stored, False if it is another job's.
 
-    Whoever may publish anything may name any jid, and a minion runs a jid once. So a return of another function says that
-    the minion ignores the job, and must never count as the job's. Other arguments tell of another job only where one was
-    published under the jid: nothing promises that a return repeats them as they were. A return that came by way of a syndic
-    may name no function; of that nobody can tell.
+    A user with the right to publish anything may name any jid, and a minion runs a jid once. So a return of another function
+    says that the minion ignores the job, and must never count as the job's. Other arguments say so only if another job was
+    published under the jid: a return need not repeat its arguments unchanged. A return that comes through a syndic may name
+    no function; it counts as the job's.
 
     :param key: the jid's key.
     :param load: the return, with ``fun``, ``fun_args`` and ``id``.
@@ -348,10 +348,10 @@ def expects(store: Store, key: str, load: Mapping[str, Any]) -> bool | None:
 
 
 def _learn_work(store: Store, key: str) -> Work:
-    """Return what the job runs that was published under a jid, and remember it: it does not change."""
+    """Return what the job that was published under a jid runs, and remember it, since it does not change."""
     load, record, nocache = store.driver.read_all([(LOADS, key), (PUBLISHED, key), (NOCACHE, key)])
     known = _publication_in(store, record, key)
-    # The two are not read at one moment: the load may be one that was reported just before the publish.
+    # The two are read one after the other: the load may be one that was reported just before the publish.
     if known is None or not isinstance(load, dict) or not load or not known.vouches_for(load):
         return Work(known=False, stored=nocache is ABSENT)
     while len(store.works) >= _MOST_WORKS:
@@ -363,11 +363,11 @@ def _learn_work(store: Store, key: str) -> Work:
 
 def add_return(store: Store, jid: str, minion: str, load: Mapping[str, Any]) -> bool:
     """
-    Store the return of one minion, and tell whether it was the first one, which is kept.
+    Store the return of one minion, and tell whether it was the first. The first one is kept.
 
     :param jid: the job's key.
     :param minion: the minion's key.
-    :param load: jid and id as they came, and what there is of the fields of a record.
+    :param load: the return: jid and id as they came, and the fields of a record that it has.
     """
     bank = f"{RETURNS}/{jid}"
     record = {name: load[name] for name in RECORD if name in load}
@@ -380,7 +380,7 @@ def add_return(store: Store, jid: str, minion: str, load: Mapping[str, Any]) -> 
             first = store.fetch(bank, minion)
         except Undecodable:
             first = {}
-        if first == {}:  # the disk was full, or the power went
+        if first == {}:  # after a full disk or a power cut
             store.store(bank, minion, record, store.sync_all)
             return True
     _report_second_return(store, first, load, record)
@@ -388,7 +388,7 @@ def add_return(store: Store, jid: str, minion: str, load: Mapping[str, Any]) -> 
 
 
 def _index_returns(store: Store, jid: str, minion: str) -> None:
-    """Leave a trace that the sweep finds: without it, returns that came without a load would stay for ever."""
+    """Leave a trace for the sweep: without it, returns that came without a load would stay for ever."""
     if not store.contains(LOADS, jid) and not store.contains(MINIONS, jid):
         store.store(MINIONS, jid, [minion])
 
@@ -404,7 +404,7 @@ def _report_second_return(store: Store, first: Any, load: Mapping[str, Any], rec
     store.quiet.warning(
         f"{load['id']} {load['jid']}",
         "Minion %s returned again for jid %s, and differently in %s. The first return is kept. Either two minions "
-        "share the id, or somebody sends an old return again",
+        "share the id, or an old return was sent again",
         load["id"],
         load["jid"],
         ", ".join(differing),
@@ -412,7 +412,7 @@ def _report_second_return(store: Store, first: Any, load: Mapping[str, Any], rec
 
 
 def returns_of(store: Store, jid: str) -> dict[str, dict[str, Any]]:
-    """Return ``{minion: {"return": …, "retcode": …, "success": …, "out": …}}`` of the job, with what there is."""
+    """Return ``{minion: {"return": …, "retcode": …, "success": …, "out": …}}`` of the job, as far as known."""
     bank = f"{RETURNS}/{jid}"
     returns = {}
     for minion, record in store.driver.fetch_each(bank, store.keys(bank)):
@@ -429,7 +429,7 @@ def returns_of(store: Store, jid: str) -> dict[str, dict[str, Any]]:
 
 
 def _whole(store: Store, bank: str, key: str) -> Any:
-    """Return a value, ``{}`` where there is none or where it is damaged. :raises SaltCacheError: when it cannot be read."""
+    """Return a value; ``{}`` if it is missing or damaged. :raises SaltCacheError: if it cannot be read."""
     try:
         return store.fetch(bank, key)
     except Undecodable as exc:
@@ -438,15 +438,15 @@ def _whole(store: Store, bank: str, key: str) -> Any:
 
 
 def last_written(store: Store, jid: str) -> float | None:
-    """Return when anything of the job was last written, in Unix time; None where the driver cannot tell."""
+    """Return the Unix time of the last write of any of the job's records; None if the driver cannot tell."""
     return store.driver.last_updated([(bank, jid) for bank in BANKS], f"{RETURNS}/{jid}")
 
 
 def set_aside(store: Store, bank: str, key: str, kind: type = object) -> bool:
     """
-    Set a record aside that is damaged or not of its kind, and tell whether that was done.
+    Set aside a record that is damaged or not of its kind, and tell whether that was done.
 
-    It is read again first. The caller holds the lock of whoever writes it.
+    It is read again first. The caller holds the lock that its writers hold.
     """
     try:
         if isinstance(store.fetch(bank, key), kind):
@@ -457,10 +457,10 @@ def set_aside(store: Store, bank: str, key: str, kind: type = object) -> bool:
 
 
 def drop(store: Store, jid: str) -> None:
-    """Remove all of a job. Its load goes last: a sweep that dies in between finds the job again."""
+    """Remove all records of a job. Its load is removed last: if a sweep dies in between, the next one finds the job."""
     store.driver.remove([(bank, jid) for bank in reversed(BANKS)], RETURNS, jid)
 
 
 def drop_older(store: Store, jids: Sequence[str], than: float) -> Left:
-    """As ``drop``, those jobs that were last written before the Unix time ``than``; returns what there is of the others."""
+    """As ``drop``, for those jobs that were last written before the Unix time ``than``. Returns the others."""
     return store.driver.remove_older(list(reversed(BANKS)), RETURNS, jids, than)

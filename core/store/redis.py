@@ -1,9 +1,9 @@
 """
-The driver redis: the keys of Salt's own, asked for several at a time.
+The driver redis, with the keys of Salt's own driver, but several values at a time.
 
-Salt 3008 keeps a bank in two hashes, earlier releases each value under a key of its own and the names in sets. Both are
-spoken here through the driver's own client and its own functions for the names; where it has none of them, or talks to a
-cluster of servers, it is used as any other driver.
+Salt 3008 keeps a bank in two hashes; earlier releases keep each value under a key of its own, and the names in sets. Both
+layouts are used here, through the driver's own client and its own functions for names. If the driver has none of these, or
+if it talks to a cluster of servers, it is used as any other driver.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import salt.payload
 from saltext.jobs.core.store.calling import OUTAGE_SECONDS, run
 from saltext.jobs.core.store.drivers import ABSENT, Driver
 
-CHUNK = 500  # values asked for at a time
+CHUNK = 500  # values read at a time
 
 
 class Redis(Driver):
@@ -90,7 +90,7 @@ class Redis(Driver):
             self._drop(items, parent, name, members)
 
     def _members(self, bank: str) -> list[str] | None:
-        """Return the keys in a bank, None where the driver is not one that is known here."""
+        """Return the keys in a bank; None if the driver's layout is not known here."""
         found = self._pipe("list", bank, None, lambda layout, pipe: layout.members(pipe, bank))
         return None if found is None else [key.decode() for key in found[0] if key != b"."]
 
@@ -112,7 +112,7 @@ class Redis(Driver):
 
     def drop_bank(self, parent: str, name: str) -> None:
         members = self._members(f"{parent}/{name}")
-        if members is None:  # before Salt 3008 a parent goes on listing a bank that was flushed
+        if members is None:  # before Salt 3008 a parent still lists a bank that was flushed
             super().drop_bank(parent, name)
             self.flush(parent, name)
         else:
@@ -122,7 +122,7 @@ class Redis(Driver):
         """
         Send in one round trip what ``fill(layout, pipe)`` puts into the pipe, and return the answers.
 
-        None where the driver is not one of those that are known here: nothing was sent.
+        Sends nothing and returns None if the driver's layout is not known here.
         """
 
         def work(modules: Any, calls: dict[str, Any], fixed: dict[str, Any]) -> Any:
@@ -132,7 +132,7 @@ class Redis(Driver):
             if layout is None or type(client).__name__ not in ("Redis", "StrictRedis"):
                 return None
             pipe = client.pipeline()
-            # The functions for the names read the driver's options, which they have in its loader's context only.
+            # The functions for names read the driver's options, which exist in its loader's context only.
             run(modules, lambda: fill(layout, pipe))
             return pipe.execute()
 
@@ -141,7 +141,7 @@ class Redis(Driver):
 
 
 def _limit_waiting(settings: dict[str, Any]) -> None:
-    """A frozen server takes what it is sent and never answers; the client's own tries would add up."""
+    """A frozen server accepts data and never answers, and the client's own retries would add up."""
     settings["socket_timeout"] = OUTAGE_SECONDS
     if "path" not in settings:
         settings["socket_connect_timeout"] = OUTAGE_SECONDS

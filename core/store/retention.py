@@ -1,8 +1,8 @@
 """
-Removes old jobs, and those that are too many. A sweep with nothing to do reads no load: the time in a jid tells which jobs
-are certainly fresh.
+Removes jobs that are too old or too many. A sweep with nothing to remove reads no load: the time in a jid tells which jobs
+are certainly young.
 
-A job's time is that of its last write, so that a replay or a copy keeps it for the full time again.
+The age of a job counts from its last write, so that a replay or a copy keeps it for the full time again.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ from saltext.jobs.core.store.store import Store, Young
 log = lines.logger(__name__)
 
 CLOCK_SKEW = 86400.0  # a jid further in the future says nothing about its age
-LARGE_BANK = 1000  # names; a smaller one is listed by every sweep
-RUNNING = 3600.0  # seconds after its last write in which no job is removed for being too many: it may be running
+LARGE_BANK = 1000  # names from which on a bank is large; every sweep lists a smaller one
+RUNNING = 3600.0  # seconds after its last write in which a job may be running, and is not removed as one too many
 
 
 def sweep(store: Store, keep: float, now: float, large: int = LARGE_BANK) -> None:
     """
-    Remove the jobs last written more than ``keep`` seconds before ``now``, and what is that old of jobs without a load.
+    Remove the jobs last written more than ``keep`` seconds before ``now``, and the records of jobs without a load that are
+    as old.
 
-    :param large: names from which a bank is not listed by every sweep.
-    :raises SaltCacheError: when the driver fails; the next sweep goes on.
+    :param large: names from which on a bank is not listed by every sweep.
+    :raises SaltCacheError: if the driver fails; the next sweep goes on.
     """
     written = now
     for bank in (*BANKS, RETURNS):
         known = _known_young(store, bank, keep, now)
         jids = _perhaps_old(store, bank, known.low if known else "", keep, now, large)
-        if bank != LOADS and jids:  # of a job with a load it is known by now when it was written
+        if bank != LOADS and jids:  # jobs with a load were handled first
             with_load = store.driver.present(LOADS, jids)
             jids = [jid for jid in jids if jid not in with_load]
         written = min(written, _drop_old(store, jids, keep, now), known.written if known else now)
@@ -48,9 +49,9 @@ def sweep(store: Store, keep: float, now: float, large: int = LARGE_BANK) -> Non
 
 def trim(store: Store, now: float) -> None:
     """
-    Remove the oldest jobs while there are more than the options allow, but none that may be running.
+    Remove the oldest jobs while there are more than the options allow, but no job that may be running.
 
-    :raises SaltCacheError: when the driver fails; the next sweep goes on.
+    :raises SaltCacheError: if the driver fails; the next sweep goes on.
     """
     if store.max_jobs is not None:
         excess = store.driver.index.count_loads() - store.max_jobs
@@ -64,7 +65,7 @@ def trim(store: Store, now: float) -> None:
         return
     count = store.driver.index.count_loads()
     while used > store.max_bytes and count:
-        # As many as are too many if all are of one size, in steps, since they are not.
+        # As many as would be too many if all jobs had the same size. They have not, so it is done in steps.
         part = max(1, min(count, int(count * (used - store.max_bytes) / used) // 2))
         _drop_old(store, store.driver.index.oldest_jids(part), RUNNING, now)
         left = store.driver.index.count_loads()
@@ -75,9 +76,9 @@ def trim(store: Store, now: float) -> None:
 
 def _drop_old(store: Store, jids: list[str], keep: float, now: float) -> float:
     """
-    Remove those of some jobs that were last written more than ``keep`` seconds ago, and that no engine needs.
+    Remove those of some jobs that were last written more than ``keep`` seconds ago and that no engine needs.
 
-    :return: a Unix time before which none of the others was last written; 0 where that is not known.
+    :return: a Unix time: all others were last written at it or later. 0 if that is not known.
     """
     free = not_needed(store, jids)
     written = now if len(free) == len(jids) else 0.0
@@ -106,21 +107,21 @@ def _parts(jids: list[str], size: int) -> Iterator[list[str]]:
 
 
 def _edges(keep: float, now: float) -> tuple[str, str]:
-    """Return between which two the jids of those jobs are that are certainly fresh."""
+    """Return the lowest and the highest jid of jobs that are certainly young."""
     return jid_at(max(0.0, now - keep)), jid_at(now + CLOCK_SKEW)
 
 
 def _known_young(store: Store, bank: str, keep: float, now: float) -> Young | None:
-    """Return what the last sweep found out, if none of those jobs can have become old since: as after a migration."""
+    """Return what the last sweep learned, if none of those jobs can have become old since, as after a migration."""
     known = store.young.get(bank)
     return known if known and known.high <= _edges(keep, now)[1] and known.written > now - keep else None
 
 
 def _perhaps_old(store: Store, bank: str, since: str, keep: float, now: float, large: int) -> list[str]:
     """
-    Return the jids in ``bank`` whose own time does not tell that they are fresh. As a rule there are none, and many jids.
+    Return the jids in ``bank`` whose own time does not show that they are young. Usually there are none among many.
 
-    :param since: a jid before which, as after all that are fresh, none is old; nothing where that is not known.
+    :param since: a jid: none before it is old, nor any after the young ones. Empty if that is not known.
     """
     low, high = _edges(keep, now)
     found = store.driver.index.outside(bank, since, low, high, of_banks=bank == RETURNS)
@@ -131,10 +132,10 @@ def _perhaps_old(store: Store, bank: str, since: str, keep: float, now: float, l
 
 def _listed_outside(store: Store, bank: str, low: str, high: str, keep: float, now: float, large: int) -> list[str]:
     """
-    Return the jids in ``bank`` that are not between two.
+    Return the jids in ``bank`` that are not between ``low`` and ``high``.
 
-    A large bank is not listed again while no jid in it can have become older than ``keep`` seconds: neither one
-    that was there the last time, nor one that was written since.
+    A large bank is not listed again while no jid in it can have become older than ``keep`` seconds: neither one that was
+    there last time, nor one written since.
     """
     at, first, last = store.swept.pop(bank, (0.0, low, high))
     if now - at >= keep or first < low or last > high:

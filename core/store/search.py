@@ -1,9 +1,9 @@
 """
 Finds jobs by function, target, minion, user, time, outcome and metadata: newest first, a page at a time.
 
-What a driver has an index for, it finds by that; of the others the time of a job is looked at first, which its jid tells,
-and then its load. A job whose jid begins with no date has its place by when its load was written. A page goes on where the
-one before it ended, whatever has come meanwhile. What an operator asks for in words becomes a ``Query`` first.
+The driver's index is used for what it covers. For all else the time in the jid is checked first, and then the load. A job
+whose jid does not begin with a date sorts by when its load was written. A page starts where the one before it ended, even if
+jobs came meanwhile. What an operator typed becomes a ``Query`` first.
 """
 
 from __future__ import annotations
@@ -34,60 +34,60 @@ from saltext.jobs.core.store.store import Store
 log = lines.logger(__name__)
 
 OUTCOMES = ("returned", "failed", "missing")
-#: Of which kinds jobs are shown that ``core/functions.py`` knows apart.
+#: The kinds of jobs that ``core/functions.py`` tells apart.
 ALL = "all"
 _GLOB = frozenset("*?[")
-_AT_ONCE = 200  # jobs looked at together
-_LAST = "~"  # comes after all that a jid has behind its time
+_AT_ONCE = 200  # jobs looked at at a time
+_LAST = "~"  # sorts after anything that a jid has behind its time
 
 Told = Callable[[int], None]
 
 
 @dataclass(frozen=True)
 class Query:
-    """What a job is to be; what is empty or None says nothing. Globs are those of ``fnmatch``."""
+    """What to search for; an empty field, or None, matches all. Globs are those of ``fnmatch``."""
 
     functions: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
     users: tuple[str, ...] = ()
-    #: The key of a minion that the job is for, or that has returned.
+    #: The key of a minion that the job is for or that has returned.
     minion: str | None = None
-    #: Of the ids of such minions, where that one is not named.
+    #: Globs for the ids of such minions, if that one is not given.
     minions: tuple[str, ...] = ()
     #: One of ``functions.KINDS``, or all of them.
     kind: str = ALL
     #: Unix times of the publish, both included.
     start: float | None = None
     end: float | None = None
-    #: One of OUTCOMES, of at least one of these minions or, where none are named, of any.
+    #: One of OUTCOMES, for at least one of these minions or, if none are given, of any.
     outcome: str | None = None
-    #: One of these values is to be in the job's metadata, as with ``jobs.list_jobs``.
+    #: At least one of these values must be in the job's metadata, as with ``jobs.list_jobs``.
     metadata: Mapping[str, Any] = field(default_factory=dict)
     limit: int = 20
-    #: The ``next`` of the page before.
+    #: ``next`` of the page before.
     after: str | None = None
 
 
 def search(store: Store, query: Query, told: Told = lambda count: None) -> dict[str, Any]:
     """
-    Return ``{"jobs": [row], "next"}``: up to ``limit`` jobs, and what to hand over as ``after`` for those that follow; None
-    where there are no more.
+    Return ``{"jobs": [row], "next"}``: up to ``limit`` jobs, and the ``after`` of the page that follows; None if there is
+    none.
 
     A row has ``JID``, ``Function``, ``Arguments``, ``Target``, ``Target-type``, ``User``, ``StartTime`` and ``Metadata``, as
-    ``jobs.list_jobs`` shows them, and counts: ``Minions`` (0 where it is not known for whom the job was), ``Returned``,
+    ``jobs.list_jobs`` shows them, and counts: ``Minions`` (0 if the minions of the job are not known), ``Returned``,
     ``Failed`` and ``Missing``.
 
     :param told: gets how many jobs have been looked at.
-    :raises ValueError: for an ``after`` that is none.
-    :raises SaltCacheError: when the store cannot be read.
+    :raises ValueError: for an invalid ``after``.
+    :raises SaltCacheError: if the store cannot be read.
     """
     rows: list[dict[str, Any]] = []
-    seen, cursor, most = 0, "", min(query.limit + 1, _AT_ONCE)  # at first no more than may be enough
+    seen, cursor, most = 0, "", min(query.limit + 1, _AT_ONCE)  # at first only as many as may suffice
     found = _places(store, query)
     while some := list(itertools.islice(found, most)):
         orders = {key: order for order, key in some}
         for key, row in _matching(store, query, list(orders)):
-            if len(rows) == query.limit:  # only now is it known that there is one more
+            if len(rows) == query.limit:  # this is one more
                 return {"jobs": rows, "next": cursor}
             rows.append(row)
             cursor = _cursor(orders[key], key)
@@ -98,9 +98,9 @@ def search(store: Store, query: Query, told: Told = lambda count: None) -> dict[
 
 def loads(store: Store, query: Query) -> Iterator[tuple[str, dict[str, Any]]]:
     """
-    Yield (key, load) of the jobs that fit by function, target, user, time, kind and metadata, newest first.
+    Yield (key, load) of the jobs that match by function, target, user, time, kind and metadata, newest first.
 
-    :raises SaltCacheError: when the store cannot be read.
+    :raises SaltCacheError: if the store cannot be read.
     """
     found = _places(store, query)
     while some := list(itertools.islice(found, _AT_ONCE)):
@@ -128,7 +128,7 @@ def _place(cursor: str) -> tuple[str, str]:
 
 
 def _places(store: Store, query: Query) -> Iterator[tuple[str, str]]:
-    """Yield (what it is ordered by, key) of the loads that may be meant, newest first."""
+    """Yield (sort key, key) of the loads that may match, newest first."""
     low = "" if query.start is None else jid_at(query.start)
     high = _LAST if query.end is None else jid_at(query.end) + _LAST
     before = (_LAST, "") if query.after is None else _place(query.after)
@@ -147,7 +147,7 @@ def _globs(patterns: tuple[str, ...]) -> Matches | None:
 
 
 def _functions(patterns: tuple[str, ...]) -> Matches | None:
-    """A job of several functions has them with commas between them."""
+    """As ``_globs``, for functions: those of a job with several are joined by commas."""
     matches = _globs(patterns)
     return matches and (lambda value: any(matches(name) for name in (value, *value.split(","))))
 
@@ -210,7 +210,7 @@ def _is_asked_for(query: Query, tally: Tally) -> bool:
 
 
 def _is_of_minions(store: Store, key: str, named: Matches, outcome: str | None) -> bool:
-    """Tell whether a job was for a minion with such an id, or has its return, and whether that one came out so."""
+    """Tell whether a job is for a matching minion, or has its return, and whether that minion has the outcome."""
     (listed,) = store.driver.read_all([(MINIONS, key)])
     bank = f"{RETURNS}/{key}"
     returned = [name for name in store.keys(bank) if named(store.decode(name))]
@@ -224,7 +224,7 @@ def _is_of_minions(store: Store, key: str, named: Matches, outcome: str | None) 
 
 
 def count_all(store: Store, key: str, minion: str | None) -> Tally:
-    """Count what there is of a job, by reading all of it."""
+    """Return the tally of a job by reading all of its records."""
     (listed,) = store.driver.read_all([(MINIONS, key)])
     minions = {store.key_of(minion) for minion in ids_in(listed)}
     bank = f"{RETURNS}/{key}"
@@ -241,7 +241,7 @@ def count_all(store: Store, key: str, minion: str | None) -> Tally:
 
 
 def _row(store: Store, key: str, load: dict[str, Any], tally: Tally) -> dict[str, Any]:
-    """Return what is shown of a job."""
+    """Return the row of a job."""
     row = describe(salt.utils.jid.format_jid_instance_ext, store.decode(key), load)
     row["Metadata"] = dict(_metadata(load))
     row.update(Minions=tally.minions, Returned=tally.returned, Failed=tally.failed, Missing=tally.missing)
@@ -250,9 +250,9 @@ def _row(store: Store, key: str, load: dict[str, Any], tally: Tally) -> dict[str
 
 def query_of(store: Store, asked: Mapping[str, Any], now: float) -> Query:
     """
-    :param asked: the arguments of ``job_cache.search``, all of them; None where one was not given.
+    :param asked: all arguments of ``job_cache.search``; None for one that was not given.
     :param now: Unix time.
-    :raises Refused: for what is not accepted, naming it.
+    :raises Refused: for an argument that is not accepted, with its name.
     """
     outcome, after, kind = asked["outcome"], asked["after"], asked["kind"]
     functions, minions = _patterns("search_function", asked["search_function"]), _patterns("minion", asked["minion"])
@@ -261,7 +261,7 @@ def query_of(store: Store, asked: Mapping[str, Any], now: float) -> Query:
         key, minions = store.key_of(arguments.minion(minions[0])), ()
         if key is None:
             raise Refused(f"minion is {asked['minion']!r}, which the driver {store.driver.name} cannot take as a key")
-    if kind is None:  # who names a function wants what it names
+    if kind is None:  # a function that is named is wanted, whatever its kind
         kind = ALL if functions else JOBS
     return Query(
         functions=functions,

@@ -1,8 +1,8 @@
 """
 The driver sqlite (cache/sqlite.py), without the driver: its file, read and written by core/sqlite/banks.py.
 
-What a publish stores, and what is removed of a job, is one transaction; so is whatever else is done under the lock of a job,
-which no other process of this machine enters meanwhile.
+All that a publish stores is one transaction; so is the removal of a job, and all else that is done under a job's lock, which
+keeps the other processes of this machine out.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ PIECE_PAGES, PIECES = 200, 20
 
 
 def process_name(pid: int) -> str:
-    """Return what no other process has had, nor will have; nothing where the system does not tell."""
+    """Return a name that no other process has had or will have; empty if the system does not tell."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as stream:
             boot = stream.read().strip()
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stream:
-            began = stream.read().rpartition(")")[2].split()[19]  # the name before it holds whatever it holds
+            began = stream.read().rpartition(")")[2].split()[19]  # the name before the ")" may hold anything
     except (OSError, IndexError):
         return ""
     return f"{boot} {pid} {began}"
 
 
 class Sqlite(TableDriver):
-    """The file of the driver sqlite. There is no server that could be away."""
+    """The file of the driver sqlite, without a server that could be away."""
 
     removed_at_once = 500
 
@@ -125,7 +125,7 @@ class Sqlite(TableDriver):
         self.do(write, "store", *items[0][:2])
 
     def set_aside(self, bank: str, key: str) -> bool:
-        """Also where it cannot be decoded: as the bytes that it is."""
+        """The stored bytes are moved, so the record need not be readable."""
         self.do(
             lambda banks: banks.move(bank, key, ASIDE, f"{bank.replace('/', '.')}.{key}"),
             "set aside",
@@ -164,10 +164,10 @@ class Sqlite(TableDriver):
 
     def tidy(self) -> None:
         """
-        Check the file, bring over the jobs of one that was damaged, remove what nobody sees any more, and give back to the
-        disk some of what is free.
+        Check the file, bring over the jobs of a damaged one, remove hidden records, and give some free space back to the
+        disk.
 
-        The file is checked once for each master, which starts its maintenance anew every hour.
+        The file is checked once per run of the master, which restarts its maintenance process every hour.
         """
         if self._checked != os.getpid():
             self._checked = os.getpid()
@@ -182,7 +182,7 @@ class Sqlite(TableDriver):
             self.give_way()
 
     def damage(self) -> str | None:
-        """Return what a check of the whole file finds, or why it cannot be made; None where all is well."""
+        """Return what a check of the whole file finds, or why it cannot be made; None if the file is sound."""
         try:
             return self.do(lambda banks: banks.damage(), "check", "")
         except SaltCacheError as exc:
@@ -195,7 +195,7 @@ class Sqlite(TableDriver):
         return self.do(lambda banks: banks.banks(bank), "list", bank)
 
     def do(self, call: Callable[[SqliteBanks], Result], name: str, bank: str, key: str | None = None) -> Result:
-        """Return what ``call`` makes of the file. :raises SaltCacheError: where it cannot, saying that ``name`` failed."""
+        """Return what ``call`` returns for the file. :raises SaltCacheError: if it fails, with ``name`` in the message."""
         try:
             return call(self.banks_file)
         except SaltCacheError:
@@ -219,7 +219,7 @@ class Sqlite(TableDriver):
 
 
 class SqliteIndex(TableIndex):
-    """It finds a minion in reports as well."""
+    """An index that finds a minion in reports as well."""
 
     def with_minion(self, jids: Sequence[str], minion: str) -> set[str]:
         return self._driver.do(lambda banks: set(banks.with_minion(jids, minion)), "list", "")

@@ -1,7 +1,7 @@
 """
-One storage of jobs, as one process uses it: the driver, its keys and the locks.
+One process's access to the storage of jobs: the driver, its keys and the locks.
 
-A jid or minion id that is not one plain path component is refused with a warning and must never reach the driver.
+A jid or minion id that is not one plain path component is refused with a warning. It must never reach the driver.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _DRIVERS: dict[str, type[Driver]] = {
     "etcd": Etcd,
     "mmap_cache": Mmap,
 }
-#: Stores of this process by the id of the options that they were made for, with those options: Salt has several.
+#: The stores of this process, with their options, by the id of these options: Salt has several copies.
 _STORES: dict[int, tuple[Any, Store]] = {}
 _MOST_STORES = 8
-#: What ``sync`` may be: what of a job must survive a power cut once it is stored.
+#: The values of ``sync``: which records of a job must survive a power cut once they are stored.
 _SYNC = ("publish", "all", "none")
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 class Young(NamedTuple):
-    """None of the jobs with a jid before ``low`` or after ``high`` was last written before the Unix time ``written``."""
+    """All jobs with a jid before ``low`` or after ``high`` were last written at the Unix time ``written`` or later."""
 
     low: str
     high: str
@@ -60,15 +60,15 @@ class Young(NamedTuple):
 
 class Store:
     """
-    The storage that ``cache:`` names. Keys are what :py:meth:`key` made of an id.
+    The storage that ``cache:`` names. Its methods take keys, which :py:meth:`key` makes of ids.
 
     :param opts: the master's options.
-    :param driver: the driver; the one that the options name, where none is given.
+    :param driver: the driver; by default the one that the options name.
     """
 
     def __init__(self, opts: Mapping[str, Any], driver: Driver | None = None) -> None:
         self.settings = _settings(opts)
-        #: For what a minion can have logged at will.
+        #: For lines that a minion can cause at will.
         self.quiet = Quiet(log)
         self.pid = os.getpid()
         self.cachedir: str = opts["cachedir"]
@@ -76,7 +76,7 @@ class Store:
         name = opts.get("cache") or "localfs"
         self.driver = driver or _driver(name, opts)
         sync, self.max_jobs, self.max_bytes, log_size = _own_options(opts)
-        #: What this master does is written there; what a minion returns to this job cache on its own account is not.
+        #: The log of what this master does. A return that a minion itself sends to this job cache is not in it.
         is_minion = opts.get("__role") == "minion"
         self.log = None if is_minion else self.site.log_writer(log_size or SIZE)
         self._keys = Keys(name, self.driver.longest)
@@ -84,18 +84,18 @@ class Store:
         self.key_of, self.decode = self._keys.key, self._keys.decode
         self.fetch, self.contains, self.updated = self.driver.fetch, self.driver.contains, self.driver.updated
         self.store, self.flush, self.keys = self.driver.store, self.driver.flush, self.driver.keys
-        #: Whether what a publish stores, and whether everything, must survive a power cut.
+        #: Whether publishes, and whether all writes, must survive a power cut.
         self.sync_publish, self.sync_all = sync != "none", sync == "all"
         #: What the last sweep saw of each large bank.
         self.swept: dict[str, tuple[float, str, str]] = {}
-        #: What it found out of each bank.
+        #: What the last sweep learned of each bank.
         self.young: dict[str, Young] = {}
         self._publishing = threading.local()
-        #: What jobs run, by the jid's key: see ``records.expects``.
+        #: What jobs run, by the key of the jid: see ``records.expects``.
         self.works: dict[str, Any] = {}
 
     def key(self, value: Any, what: str) -> str | None:
-        """Return the driver's key for the jid or minion id ``value``; None, after a warning, where it is refused."""
+        """Return the driver's key for the jid or minion id ``value``; None, after a warning, if it is refused."""
         key = self.key_of(value)
         if key is None:
             self.quiet.warning(
@@ -108,7 +108,7 @@ class Store:
         return key
 
     def plain_minions(self, jid: str, minions: Iterable[Any] | None) -> list[str]:
-        """Return the usable ids among ``minions``, each once and in order; of others a warning tells."""
+        """Return the valid ids among ``minions``, sorted, each once; warn of the others."""
         named = [minions] if isinstance(minions, str) else list(minions or ())
         if are_plain(named):
             # In order and each once, as a rule: nothing has to be made of them.
@@ -122,17 +122,17 @@ class Store:
         return sorted(usable)
 
     def publishes_for(self, jid: str, engine: str) -> None:
-        """Remember which engine this thread of the master's worker publishes for until it comes to storing the load."""
+        """Remember for which engine this thread of the master's worker publishes, until the load is stored."""
         self._publishing.now = (jid, engine)
 
     def published_for(self, jid: str) -> str:
-        """Return which engine this thread publishes a job for, once; empty where it is none."""
+        """Return once for which engine this thread publishes a job; empty if for none."""
         known, engine = getattr(self._publishing, "now", ("", ""))
         self._publishing.now = ("", "")
         return engine if known == jid else ""
 
     def takes(self, jid: str) -> bool:
-        """Tell whether no other publish of this master has just taken a jid. True where nobody can tell."""
+        """Take a jid; False if another publish of this master has just taken it. True if that cannot be told."""
         try:
             return self._locks.take(jid)
         except SaltCacheError as exc:
@@ -140,7 +140,7 @@ class Store:
             return True
 
     def lock(self, *names: str) -> AbstractContextManager[None]:
-        """Keep everybody else on this master from doing the same meanwhile, as ``Locks.hold``. Hold one lock at a time."""
+        """Hold the lock of these names on this master, as ``Locks.hold``. Hold one lock at a time."""
         return self.driver.alone() or self._locks.hold(*names)
 
 
@@ -168,7 +168,7 @@ def store_of(opts: Any) -> Store:
     """
     Return this process's store for a master's options.
 
-    :param opts: as Salt's loader hands them over: the same object for each call, or a new one with the same settings.
+    :param opts: from Salt's loader: the same object at each call, or a new one with the same settings.
     """
     opts = compat.plain_opts(opts)
     known = _STORES.get(id(opts))
@@ -178,7 +178,7 @@ def store_of(opts: Any) -> Store:
         if store.driver.name == (opts.get("cache") or "localfs") and store.cachedir == opts["cachedir"]:
             return store
     with loading():
-        # Not across a fork: two processes must not talk over one connection.
+        # Not shared across a fork: two processes must not use one connection.
         wanted = _settings(opts)
         same = (kept for _, kept in _STORES.values() if kept.pid == pid and kept.settings == wanted)
         store = next(same, None) or Store(opts)
@@ -200,7 +200,7 @@ def _own_options(opts: Mapping[str, Any]) -> tuple[str, int | None, int | None, 
     """
     Return sync, max_jobs, max_bytes and log_size of the option ``salt_cache``.
 
-    What is not accepted is named in the log, and nothing of it counts.
+    If any of them is not accepted, the log says so, and the whole option is ignored.
     """
     own = opts.get("salt_cache")
     if own is None or (isinstance(own, Mapping) and not own):
@@ -232,9 +232,10 @@ def _count(value: Any, units: Mapping[str, int] = MappingProxyType({})) -> int |
 
 def _settings(opts: Mapping[str, Any]) -> bytes:
     """
-    Return what of the options decides which driver is loaded and where it keeps its data.
+    Return the options that decide which driver is loaded and where it keeps its data.
 
-    Packed, so that they can be compared: some releases make immutable lists of an option's lists, which equal no list.
+    They are packed, so that they can be compared: some releases turn an option's lists into immutable ones, which equal no
+    list.
     """
     kinds = (
         "salt_cache",

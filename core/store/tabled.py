@@ -1,5 +1,5 @@
 """
-What drivers share whose records stand in tables, and beside them what jobs are found by: sqlite and postgresql.
+The shared part of the drivers with tables, an index of jobs among them: sqlite and postgresql.
 """
 
 from __future__ import annotations
@@ -16,59 +16,59 @@ from saltext.jobs.core.store.drivers import Driver, JobIndex, Marks, Shown
 
 Result = TypeVar("Result")
 
-#: Pairs of function and user that are looked for one by one; where more match, all jobs of the time are looked at.
+#: Most pairs of function and user that are looked up one by one; if more match, all jobs of the time are looked at.
 MOST_MARKS = 100
 
 
 class Lookup(Protocol):
-    """What finds jobs in the tables: ``core/sqlite/job_lookup.py`` and ``core/postgresql/job_lookup.py``."""
+    """Finds jobs in the tables: ``core/sqlite/job_lookup.py`` or ``core/postgresql/job_lookup.py``."""
 
     def marks(self) -> Sequence[tuple[Any, str, str]]:
-        """Return the pairs of function and user that loads have, each with what ``jids`` knows it by before it."""
+        """Return (mark for ``jids``, function, user) for each pair of function and user that loads have."""
 
     def jids(self, low: str, high: str, mark: Any = None) -> Iterator[str]:
         """Yield the jids of loads from ``high`` down to ``low``."""
 
     def jids_near(self, low: str, high: str, minion: str) -> Iterator[str]:
-        """Likewise of those that were for a minion, or that it has returned."""
+        """As ``jids``, for jobs that are for a minion or have its return."""
 
     def jids_failed(self, low: str, high: str) -> Iterator[str]:
-        """Likewise of those of which a return has failed."""
+        """As ``jids``, for jobs with a return that tells of a failure."""
 
     def oldest(self, count: int) -> list[str]:
         """Return up to ``count`` jids of loads that begin with a date, oldest first."""
 
     def undated(self) -> dict[str, float]:
-        """Return the jids of the others, with the Unix times of their last write."""
+        """Return the jids of all other loads, with the Unix times of their last write."""
 
     def shown(self) -> Iterator[Shown]:
-        """Yield what is shown of all loads, some at a time."""
+        """Yield what ``jobs.list_jobs`` shows of all loads, some at a time."""
 
     def tallies(self, jids: Sequence[str], minion: str | None) -> Mapping[str, Tally]:
-        """Return what jobs have been for and what came of them."""
+        """Return the tallies of some jobs."""
 
 
 class TableDriver(Driver):
-    """A driver whose records stand in tables."""
+    """A driver whose records are in tables."""
 
     @abstractmethod
     def do(self, call: Callable[[Any], Result], name: str, bank: str, key: str | None = None) -> Result:
-        """Return what ``call`` makes of the tables. :raises SaltCacheError: where it cannot, saying that ``name`` failed."""
+        """Return what ``call`` returns for the tables. :raises SaltCacheError: if it fails, with ``name`` in the message."""
 
     @abstractmethod
     def each(self, found: Iterator[Result], name: str, bank: str) -> Iterator[Result]:
-        """Yield what an iterator does that reads the tables now and then. :raises SaltCacheError: as above."""
+        """Yield from an iterator that reads the tables now and then. :raises SaltCacheError: as ``do``."""
 
     @abstractmethod
     def lookup(self, banks: Any) -> Lookup:
-        """Return what finds jobs in the tables."""
+        """Return the lookup of jobs in the tables."""
 
 
 class TableIndex(JobIndex):
     """
-    What stands in the tables beside the records of jobs.
+    The index of jobs in the tables.
 
-    :param driver: where they are.
+    :param driver: the driver with the tables.
     """
 
     keeps_shown = True

@@ -1,7 +1,7 @@
 """
-What ``salt-run job_cache.*`` shows to people: a line a job that was found, a line a problem.
+What ``salt-run job_cache.*`` shows to people: one line for each job or problem.
 
-It draws what the runner returns, which stays as it is for programs. Pure: the time is the page's.
+It draws what the runner returns; programs get that unchanged. Pure: the time is the page's.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from saltext.jobs.core.display.page import ROWS, Column, Page, by_state, headlin
 from saltext.jobs.core.display.reasons import reasons
 from saltext.jobs.core.display.text import counted
 
-#: Lines of names.
+#: Most lines of names.
 _NAMES = 3
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 def search(found: Mapping[str, Any], page: Page) -> None:
-    """Show ``job_cache.search``: all that was asked for."""
+    """Show ``job_cache.search``: all jobs that match."""
     jobs = found["jobs"]
     if not jobs:
         page.line("No job was found.")
@@ -55,7 +55,7 @@ def search(found: Mapping[str, Any], page: Page) -> None:
 
 
 def outcome(found: Mapping[str, Any], page: Page) -> None:
-    """Show ``job_cache.outcome``: the counts, who is missing or owed it, and who has failed alike."""
+    """Show ``job_cache.outcome``: the counts, the minions that are missing or owed it, and those that failed alike."""
     command = " ".join((found["fun"] or "?", *found["arguments"]))
     page.line(f"{found['jid']}  {command} on {_words(found['tgt'])}, by {found['user']}", "  ", 4)
     owed, missing = found["owed"], found["missing"]
@@ -69,7 +69,7 @@ def outcome(found: Mapping[str, Any], page: Page) -> None:
         names = [minion for minion, its in owed.items() if its == state]
         page.names(f"owed ({state}), {len(names):,}:", names, _NAMES)
     if owed is None:
-        page.line("Who is owed it cannot be told: the retry queue cannot be read.")
+        page.line("Which minions are owed it is not known: the retry queue cannot be read.")
     reasons(found["groups"], page)
     if owed:
         page.next(f"job_retry.list jid={found['jid']}", "jobs.lookup_jid")
@@ -78,7 +78,7 @@ def outcome(found: Mapping[str, Any], page: Page) -> None:
 
 
 def running(found: Mapping[str, Any], page: Page) -> None:
-    """Show ``job_cache.running``: what runs, since when and on how many."""
+    """Show ``job_cache.running``: what runs, since when, and on how many minions."""
     jobs, silent = found["jobs"], found["silent"]
     kinds = by_state((job["kind"] for job in jobs), ("job", "batch", "replay"))
     page.line(f"{counted(len(jobs), 'job')}{': ' if kinds else ''}{kinds}; {counted(found['asked'], 'minion')} asked")
@@ -105,14 +105,14 @@ def running(found: Mapping[str, Any], page: Page) -> None:
         )
         page.folded(len(jobs), len(shown))
     if silent:
-        page.names(f"did not answer, so that nobody knows what they run, {len(silent):,}:", silent, _NAMES)
+        page.names(f"did not answer, so it is not known what they run, {len(silent):,}:", silent, _NAMES)
     for what in dict.fromkeys(job["kill"].replace(job["jid"], "JID") for job in jobs):
         page.line(f"To kill one: {what}")
     page.next("job_cache.outcome JID", "batch.list_active")
 
 
 def minions(found: Mapping[str, Mapping[str, Any]], page: Page) -> None:
-    """Show ``job_cache.minions``: those without a result first, then those that failed, then those of the longest ago."""
+    """Show ``job_cache.minions``: those without a result first, then those that failed, then the others, oldest first."""
     words = {minion: one["outcome"] or "never" for minion, one in found.items()}
     order = ("never", "unreadable", "failed", "succeeded")
     page.line(headline(len(found), "minion", "minions", by_state(words.values(), order)))
@@ -150,7 +150,7 @@ def verification(found: Mapping[str, Any], page: Page) -> None:
     page.line(
         f"{counted(len(problems), 'problem')}: {by_state((str(one['problem']) for one in problems), ())}", "  ", 4
     )
-    # What is repaired needs nobody any more.
+    # A repaired problem needs nobody's attention any more.
     shown = sorted(problems, key=lambda one: bool(one["repaired"]))[:ROWS]
     page.table(
         (
@@ -175,7 +175,7 @@ def _words(value: Any) -> str:
 
 
 def _begun(job: Mapping[str, Any], page: Page) -> float | None:
-    """Return when a job began, in Unix time: ``StartTime`` is as Salt writes it, ``2026, May 16 10:11:12.131415``."""
+    """Return when a job began, in Unix time. Salt writes ``StartTime`` as ``2026, May 16 10:11:12.131415``."""
     year, _, rest = str(job.get("StartTime")).partition(", ")
     words = rest.split()
     try:

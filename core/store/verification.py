@@ -1,7 +1,7 @@
 """
-Finds what in the job cache is unreadable or does not fit together, and repairs what can be.
+Finds records of the job cache that are unreadable or contradict each other, and repairs what can be repaired.
 
-It must never remove what may be a job that is being published, nor anything that only cannot be read now.
+It must never remove a job that may be in the middle of its publish, nor a record that merely cannot be read now.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from saltext.jobs.core.banks import LOADS, MINIONS, PUBLISHED, RETURNS
 from saltext.jobs.core.store import calling, records
 from saltext.jobs.core.store.store import Store
 
-# What is younger may be a job that is being published, or a return that is just being stored.
+# A younger record may belong to a publish that is under way, or be a return that is just being stored.
 SETTLED_SECONDS = 300
 
 Load = dict[str, Any]
@@ -25,9 +25,9 @@ Fix = Callable[[], bool]
 
 class Verification:
     """
-    :param store: what is looked at.
+    :param store: the store to check.
     :param clean: returns a load without its secrets.
-    :param repair: repair what can be; without it nothing is written.
+    :param repair: repair what can be repaired; without it nothing is written.
     """
 
     def __init__(self, store: Store, clean: Callable[[Load], Load], repair: bool) -> None:
@@ -40,8 +40,8 @@ class Verification:
         Look at every job, and return ``jobs``, ``returns`` (counts) and ``problems``: dicts with jid, problem, minion,
         detail and repaired.
 
-        :param told: gets how many jobs have been looked at, and how many there are.
-        :raises Outage: when the store cannot be used.
+        :param told: gets progress: the jobs looked at so far, and all jobs.
+        :raises Outage: if the store cannot be used.
         """
         loads = sorted(self._store.keys(LOADS))
         for count, key in enumerate(loads, 1):
@@ -54,7 +54,7 @@ class Verification:
     def _note(
         self, problem: str, key: str, fix: Fix | None = None, minion: str | None = None, detail: Any = None
     ) -> None:
-        """Note a problem; ``fix()``, which tells whether it did, is called if repairing was asked for."""
+        """Note a problem. ``fix()`` is called if repairs are wanted, and returns whether it repaired it."""
         repaired = bool(self._repair and fix is not None and fix())
         self._problems.append(
             {
@@ -96,7 +96,7 @@ class Verification:
             self._note("secrets-in-load", key, lambda: bool(records.replace_load(self._store, key, self._clean)))
 
     def _expected(self, key: str) -> set[str] | None:
-        """Return the minions that the job was published to; None where that is not known."""
+        """Return the minions that the job was published to; None if that is not known."""
         minions, error = self._read(MINIONS, key)
         if not minions and not error:
             return None
@@ -152,5 +152,5 @@ class Verification:
 
 
 def _is_damage(error: SaltCacheError | None) -> bool:
-    """Whether it is the record that is wrong, and not the access to it."""
+    """Tell whether the record is damaged, and not just its access."""
     return error is None or isinstance(error, calling.Undecodable)

@@ -112,7 +112,7 @@ def test_what_became_of_a_job_is_told_by_who_is_missing_and_owed_it_and_by_reaso
         f"Next: salt-run job_retry.list jid={JID} (or jobs.lookup_jid)",
     ]
     lines = drawn(tables.outcome, {**told, **counts, "owed": None, "groups": []})
-    assert "Who is owed it cannot be told: the retry queue cannot be read." in lines
+    assert "Which minions are owed it is not known: the retry queue cannot be read." in lines
 
 
 def test_what_runs_is_a_line_each_with_how_to_kill_it_below():
@@ -126,7 +126,7 @@ def test_what_runs_is_a_line_each_with_how_to_kill_it_below():
         "JID                   KIND   STATE    ON  SINCE  FUNCTION   TARGET  USER",
         f"{JID}  batch  running   2  1 min  cmd.run x  *       root",
         f"{JID}  job    running   1  -      cmd.run x  *       -",
-        "did not answer, so that nobody knows what they run, 1: db1",
+        "did not answer, so it is not known what they run, 1: db1",
         "To kill one: stop JID",
         "To kill one: kill JID",
         "Next: salt-run job_cache.outcome JID (or batch.list_active)",
